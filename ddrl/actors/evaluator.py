@@ -1,0 +1,50 @@
+"""Plays separate episodes with fixed parameters, on seeds of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ddrl.actors.policy import LocalPolicy
+from ddrl.types import VectorEnv
+
+MAX_ENVS = 16
+
+
+@dataclass(frozen=True)
+class Episode:
+    """Raw return, and length in agent steps, of one evaluation episode."""
+
+    episode_return: float
+    length: int
+
+
+def num_envs(episodes: int) -> int:
+    """How many environments play `episodes` episodes side by side."""
+    return min(episodes, MAX_ENVS)
+
+
+def play(
+    env: VectorEnv, policy: LocalPolicy, episodes: int, *, should_stop: Callable[[], bool] = lambda: False
+) -> list[Episode]:
+    """Plays `episodes` episodes, sampling actions; returns fewer only when `should_stop` says so.
+
+    Each environment plays a number fixed beforehand: taking whichever episodes end first would favour short ones.
+    """
+    quota = np.full(env.num_envs, episodes // env.num_envs)
+    quota[: episodes % env.num_envs] += 1
+    returns, lengths = np.zeros(env.num_envs), np.zeros(env.num_envs, dtype=np.int64)
+    finished: list[Episode] = []
+    step = env.reset()
+    while len(finished) < episodes and not should_stop():
+        step = env.step(policy.act(step).action.numpy())
+        returns += step.reward
+        lengths += step.valid
+        for column in np.flatnonzero(step.ended):
+            if quota[column] > 0:
+                finished.append(Episode(float(returns[column]), int(lengths[column])))
+                quota[column] -= 1
+            returns[column], lengths[column] = 0.0, 0
+    return finished

@@ -1,0 +1,64 @@
+"""Policies act on an `EnvStep` and own the recurrent state; local and central inference share `.act()`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ddrl.types import EnvStep, PolicyStep, RecurrentState
+
+
+class LocalPolicy:
+    """Samples from a network of its own, for B environments, with a generator of its own."""
+
+    def __init__(
+        self, network: nn.Module, batch_size: int, generator: torch.Generator, *, device: torch.device, precision: str
+    ) -> None:
+        self.network: Any = network.to(device).requires_grad_(False)
+        self.version = 0
+        """Of the parameters in `network`; set by whoever pulls them."""
+        self._generator = generator
+        self._device = device
+        self._bfloat16 = precision == "bfloat16"
+        self.state: RecurrentState = tuple(part.to(device) for part in self.network.initial_state(batch_size))
+        self.last_action = torch.zeros(batch_size, dtype=torch.int64)
+
+    @torch.inference_mode()
+    def act(self, step: EnvStep) -> PolicyStep:
+        """One action per environment, from pi(. | observation, state); advances the recurrent state."""
+        start = torch.from_numpy(step.start)
+        last_action = self.last_action.masked_fill(start, 0)
+        last_reward = torch.from_numpy(step.reward).masked_fill(start, 0.0)
+        inputs = (torch.from_numpy(step.observation), last_action, last_reward, start)
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bfloat16):
+            output = self.network(*(part[None].to(self._device) for part in inputs), self.state)
+        self.state = output.state
+        logits = output.logits[0].cpu()
+        self.last_action = sample(logits, self._generator)
+        return PolicyStep(self.last_action, logits, torch.full((len(start),), self.version))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Parameters in use, recurrent state and generator."""
+        return {
+            "network": self.network.state_dict(),
+            "version": self.version,
+            "state": [part.cpu().clone() for part in self.state],
+            "last_action": self.last_action.clone(),
+            "generator": self._generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues where `state` was taken."""
+        self.network.load_state_dict(state["network"])
+        self.version = state["version"]
+        self.state = tuple(part.to(self._device) for part in state["state"])
+        self.last_action = state["last_action"]
+        self._generator.set_state(state["generator"])
+
+
+def sample(logits: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Actions [B] from the categorical distributions `logits` [B, A]: argmax of p / Exponential(1) noise."""
+    noise = torch.empty_like(logits).exponential_(generator=generator)
+    return (logits.softmax(-1) / noise).argmax(-1)

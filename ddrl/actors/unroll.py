@@ -1,0 +1,110 @@
+"""Collects unrolls: the one place where environment and policy meet, in the alignment of `ddrl.types`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from ddrl.actors.policy import LocalPolicy
+from ddrl.types import Array, EnvStep, Unroll, VectorEnv
+
+EpisodeSink = Callable[[float, int], None]
+"""Called with the raw return and the length (agent steps) of each episode that ends."""
+
+
+class UnrollCollector:
+    """Steps B environments with a policy; consecutive unrolls overlap by one observation."""
+
+    def __init__(self, env: VectorEnv, policy: LocalPolicy, *, actor: int, on_episode: EpisodeSink) -> None:
+        self._env = env
+        self._policy = policy
+        self._actor = actor
+        self._on_episode = on_episode
+        self._step = env.reset()
+        self._next_index = 0
+        self._returns = np.zeros(env.num_envs)
+        self._lengths = np.zeros(env.num_envs, dtype=np.int64)
+
+    @property
+    def next_index(self) -> int:
+        """How many unrolls were collected so far."""
+        return self._next_index
+
+    def collect(self, length: int) -> Unroll:
+        """The next unroll of `length` transitions."""
+        env, policy = self._env, self._policy
+        initial_state = tuple(part.cpu().clone() for part in policy.state)
+        buffers = _buffers(env, length)
+        self._write_observation(buffers, 0)
+        for t in range(length):
+            acted = policy.act(self._step)
+            self._step = step = env.step(acted.action.numpy())
+            buffers["action"][t] = acted.action
+            buffers["logits"][t] = acted.logits
+            buffers["version"][t] = acted.version
+            for name in ("reward", "terminated", "truncated", "valid"):
+                buffers[name][t] = torch.from_numpy(getattr(step, name))
+            self._write_observation(buffers, t + 1)
+            self._count_episodes(step)
+        actor, index = (torch.full((env.num_envs,), value) for value in (self._actor, self._next_index))
+        self._next_index += 1
+        return Unroll(**buffers, actor=actor, index=index, initial_state=initial_state)
+
+    def _write_observation(self, buffers: dict[str, torch.Tensor], t: int) -> None:
+        start = torch.from_numpy(self._step.start)
+        buffers["observation"][t] = torch.from_numpy(self._step.observation)
+        buffers["start"][t] = start
+        buffers["last_action"][t] = self._policy.last_action.masked_fill(start, 0)
+        buffers["last_reward"][t] = torch.from_numpy(self._step.reward).masked_fill(start, 0.0)
+
+    def _count_episodes(self, step: EnvStep) -> None:
+        self._returns += step.reward
+        self._lengths += step.valid
+        for column in np.flatnonzero(step.ended):
+            self._on_episode(float(self._returns[column]), int(self._lengths[column]))
+            self._returns[column] = 0.0
+            self._lengths[column] = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Environments, policy, the step they stand at, and the episodes under way."""
+        return {
+            "env": self._env.state_dict(),
+            "policy": self._policy.state_dict(),
+            "step": [torch.from_numpy(np.array(part)) for part in self._step],
+            "next_index": self._next_index,
+            "returns": torch.from_numpy(self._returns.copy()),
+            "lengths": torch.from_numpy(self._lengths.copy()),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues where `state` was taken."""
+        self._env.load_state_dict(state["env"])
+        self._policy.load_state_dict(state["policy"])
+        arrays: list[Array] = [part.numpy() for part in state["step"]]
+        self._step = EnvStep(*arrays)
+        self._next_index = state["next_index"]
+        self._returns = state["returns"].numpy().copy()
+        self._lengths = state["lengths"].numpy().copy()
+
+
+def _buffers(env: VectorEnv, length: int) -> dict[str, torch.Tensor]:
+    spec, columns = env.spec, env.num_envs
+    observation_dtype = getattr(torch, spec.observation_dtype)
+    per_observation = {"last_action": torch.int64, "last_reward": torch.float32, "start": torch.bool}
+    per_transition = {
+        "action": torch.int64,
+        "reward": torch.float32,
+        "terminated": torch.bool,
+        "truncated": torch.bool,
+        "valid": torch.bool,
+        "version": torch.int64,
+    }
+    return {
+        "observation": torch.empty((length + 1, columns, *spec.observation_shape), dtype=observation_dtype),
+        "logits": torch.empty((length, columns, spec.num_actions)),
+        **{name: torch.empty((length + 1, columns), dtype=dtype) for name, dtype in per_observation.items()},
+        **{name: torch.empty((length, columns), dtype=dtype) for name, dtype in per_transition.items()},
+    }

@@ -1,0 +1,14 @@
+"""Algorithms, found by file name; each module exports VERSION, Config, make_network, Actor and Learner."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Any
+
+NAMES = sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def load(name: str) -> Any:
+    """The module of one algorithm; `name` is one of NAMES."""
+    return importlib.import_module(f"{__name__}.{name}")

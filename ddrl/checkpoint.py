@@ -1,0 +1,75 @@
+"""Checkpoints: atomic, checksummed, two kept; the newest valid one wins.
+
+A checkpoint is `<updates>.pt` beside `<updates>.sha256`. The hash is written after the data, both by rename, so a
+crash leaves either a whole checkpoint or one that is not believed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+KEPT = 2
+
+
+def save(directory: Path, updates: int, state: dict[str, Any]) -> Path:
+    """Writes `state` (tensors, numbers, texts, lists, dicts); then removes all but the newest two."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{updates:012d}.pt"
+    write_atomically(path, lambda file: torch.save(state, file))
+    digest = _sha256(path)
+    write_atomically(path.with_suffix(".sha256"), lambda file: file.write(digest.encode()))
+    for _, old in list(_newest_first(directory))[KEPT:]:
+        old.with_suffix(".sha256").unlink(missing_ok=True)
+        old.unlink(missing_ok=True)
+    return path
+
+
+def load_newest(directory: Path) -> tuple[dict[str, Any] | None, list[str]]:
+    """The newest valid state (None where there is none) and one line for each damaged checkpoint passed over."""
+    damaged = []
+    for _, path in _newest_first(directory):
+        try:
+            if _sha256(path) != path.with_suffix(".sha256").read_text():
+                damaged.append(f"{path}: checksum does not match; falling back to the checkpoint before it")
+                continue
+            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        except (OSError, RuntimeError, EOFError) as error:
+            damaged.append(f"{path}: cannot be read ({error}); falling back to the checkpoint before it")
+        else:
+            return state, damaged
+    return None, damaged
+
+
+def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
+    """Writes beside `path`, flushes to disk, renames over it, flushes the directory."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _newest_first(directory: Path) -> Iterator[tuple[int, Path]]:
+    found = [(int(path.stem), path) for path in directory.glob("*.pt") if re.fullmatch(r"\d+", path.stem)]
+    yield from sorted(found, reverse=True)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,187 @@
+"""The resolved configuration of one run: YAML or JSON -> frozen dataclasses. An unknown key is an error.
+
+Counts are in environment frames (before frame skip) or carry their unit in the name. Each algorithm's own settings stand
+next to it (`ddrl.algorithms.<name>.Config`); here is what every run has: environment, topology, budget and bookkeeping.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from ddrl import algorithms
+from ddrl.errors import UserError, unknown_name
+
+STRICT = ConfigDict(extra="forbid")
+Positive = Annotated[int, Field(gt=0)]
+NonNegative = Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True, config=STRICT)
+class Topology:
+    """Who acts, who learns, and how far they may drift apart."""
+
+    runtime: Literal["serial", "threads"] = "threads"
+    schedule: Literal["asynchronous", "synchronous", "bounded_lag"] = "asynchronous"
+    """asynchronous: actors never wait for parameters; synchronous: lag 0; bounded_lag: lag <= `max_policy_lag`."""
+    num_actors: Positive = 2
+    envs_per_actor: Positive = 32
+    """Environments (columns of an unroll) that one actor steps together."""
+    env_threads: Positive = 1
+    """Native stepping threads of one actor's environments."""
+    max_policy_lag: Positive | None = None
+    """In learner updates; needed by, and only allowed with, schedule `bounded_lag`."""
+    parameter_delay: NonNegative = 0
+    """Actors act with parameters this many updates old (controlled lag, IMPALA Figure E.1)."""
+    queue_capacity: Positive = 2
+    """Unrolls (of `envs_per_actor` columns) that wait for the learner before actors block (asynchronous schedule)."""
+    learner_threads: Positive = 1
+    """Threads that share the gradient of one batch, column-wise."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Evaluation:
+    """Separate episodes on seeds of their own; actions are sampled from the policy, as in training."""
+
+    period_frames: Positive | None = None
+    """Evaluate each time the learner has consumed this many more frames; null: only at the end."""
+    episodes: Positive = 10
+    final_episodes: Positive = 200
+    """Episodes behind the final score (IMPALA, section 5.3.2: 200)."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Recording:
+    """What goes to the curves."""
+
+    period_frames: Positive = 50_000
+    tensorboard: bool = True
+
+
+@dataclass(frozen=True, config=STRICT)
+class Checkpointing:
+    """When the state is saved (two are kept)."""
+
+    period_frames: Positive = 1_000_000
+
+
+@dataclass(frozen=True, config=STRICT)
+class RunConfig:
+    """One run: fully determined by this and, in runtime `serial`, repeated bit for bit."""
+
+    algorithm: str
+    environment: dict[str, Any]
+    """`name: prefix/task`, and the adapter's options."""
+    seed: NonNegative
+    env_frames: Positive
+    """Budget: fresh environment frames that the learner consumes."""
+    hyperparameters: Any
+    """The algorithm's own `Config`."""
+    topology: Topology = Topology()
+    evaluation: Evaluation = Evaluation()
+    recording: Recording = Recording()
+    checkpoint: Checkpointing = Checkpointing()
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16: autocast of the networks' matrix work; parameters, losses and the optimizer stay in float32."""
+
+
+def parse_run_config(mapping: Mapping[str, Any], where: str = "configuration") -> RunConfig:
+    """Checks a mapping and fills in defaults. Raises `UserError` naming `where`, the key and what is allowed."""
+    values = dict(mapping)
+    name = values.get("algorithm")
+    if name not in algorithms.NAMES:
+        raise unknown_name("algorithm", name, algorithms.NAMES, where=where)
+    environment = values.get("environment")
+    if not isinstance(environment, Mapping) or not isinstance(environment.get("name"), str):
+        raise UserError(f"{where}: key 'environment.name' must be a text like atari/pong")
+    config_class = algorithms.load(str(name)).Config
+    hyperparameters = values.get("hyperparameters") or {}
+    values["hyperparameters"] = _validated(config_class, hyperparameters, where, prefix="hyperparameters.")
+    config: RunConfig = _validated(RunConfig, values, where)
+    _check_topology(config, where)
+    return config
+
+
+def _validated(target: Any, values: Any, where: str, prefix: str = "") -> Any:
+    try:
+        return TypeAdapter(target).validate_python(values)
+    except ValidationError as error:
+        problems = [_explain(problem, target, prefix) for problem in error.errors()]
+        raise UserError(f"{where}: " + "; ".join(problems)) from None
+
+
+def _explain(problem: Any, target: Any, prefix: str) -> str:
+    location = [str(part) for part in problem["loc"]]
+    key = prefix + ".".join(location)
+    if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        allowed = _field_names(target, location[:-1])
+        return str(unknown_name("key", key, [prefix + ".".join([*location[:-1], name]) for name in allowed]))
+    return f"key '{key}': {problem['msg']} (got {problem.get('input')!r})"
+
+
+def _field_names(target: Any, path: list[str]) -> list[str]:
+    for part in path:
+        hints = {field.name: field.type for field in dataclasses.fields(target)}
+        default = next((field.default for field in dataclasses.fields(target) if field.name == part), None)
+        target = type(default) if dataclasses.is_dataclass(default) else hints.get(part, target)
+    return [field.name for field in dataclasses.fields(target)] if dataclasses.is_dataclass(target) else []
+
+
+def _check_topology(config: RunConfig, where: str) -> None:
+    """Combinations that would never move, or whose keys nobody would read."""
+    topology = config.topology
+    if (topology.schedule == "bounded_lag") != (topology.max_policy_lag is not None):
+        raise UserError(
+            f"{where}: key 'topology.max_policy_lag' goes with 'topology.schedule: bounded_lag' and only with it "
+            f"(got {topology.max_policy_lag} with {topology.schedule})"
+        )
+    columns = topology.num_actors * topology.envs_per_actor
+    fresh = fresh_columns(config)
+    if topology.schedule == "synchronous" and fresh % columns:
+        raise UserError(
+            f"{where}: 'topology.schedule: synchronous' needs num_actors x envs_per_actor to divide the "
+            f"{fresh} fresh unrolls of a batch (got {topology.num_actors} x {topology.envs_per_actor})"
+        )
+    if topology.max_policy_lag is not None and topology.max_policy_lag < -(-columns // fresh) - 1:
+        raise UserError(
+            f"{where}: key 'topology.max_policy_lag' must be at least {-(-columns // fresh) - 1}, since one round of "
+            f"{columns} columns feeds that many batches of {fresh}"
+        )
+
+
+def fresh_columns(config: RunConfig) -> int:
+    """Columns of a batch that come from the queue; the rest is replayed."""
+    hyperparameters = config.hyperparameters
+    return int(hyperparameters.batch_size) - round(hyperparameters.batch_size * hyperparameters.replay_fraction)
+
+
+def load_run_config(path: Path) -> RunConfig:
+    """Reads a YAML or JSON file. Raises `UserError` where it cannot be read or says something not allowed."""
+    try:
+        mapping = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not valid YAML or JSON: {' '.join(str(error).split())}") from None
+    if not isinstance(mapping, Mapping):
+        raise UserError(f"{path}: must hold a mapping of keys, such as 'algorithm: impala'")
+    return parse_run_config(mapping, where=str(path))
+
+
+def to_json(config: RunConfig) -> dict[str, Any]:
+    """Plain data that `parse_run_config` reads back to an equal configuration."""
+    return dataclasses.asdict(config)
+
+
+def fingerprint(config: RunConfig) -> str:
+    """Names the configuration: the first 16 hex digits of the SHA-256 of its canonical JSON."""
+    return hashlib.sha256(json.dumps(to_json(config), sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,97 @@
+"""Versioned parameters: the learner publishes, actors and evaluators pull, and the gate says when an actor may."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Any
+
+import torch
+from torch import nn
+
+from ddrl.coordinator.gate import Gate
+from ddrl.errors import Closed
+
+
+class ParameterServer:
+    """Holds the newest parameters and, for controlled lag, the `delay` versions before them.
+
+    Version 0 is the initial network; each `publish` adds one. A published version is never changed again, so a pull
+    sees one whole version.
+    """
+
+    def __init__(self, network: nn.Module, gate: Gate, *, delay: int = 0) -> None:
+        self._gate = gate
+        self._history: deque[tuple[int, list[torch.Tensor]]] = deque([(0, _copy(network))], maxlen=delay + 1)
+        self._first_version = 0
+        self._changed = threading.Condition()
+        self._closed = False
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+        return self._history[-1][0]
+
+    def publish(self, network: nn.Module) -> int:
+        """Makes the network's present parameters the next version; returns it."""
+        parameters = _copy(network)
+        with self._changed:
+            version = self.version + 1
+            self._history.append((version, parameters))
+            self._changed.notify_all()
+        return version
+
+    def can_pull(self, unroll_index: int) -> bool:
+        """Whether the schedule lets an actor begin its unroll `unroll_index` now."""
+        return self.version >= self._first_version + self._gate.needed_version(unroll_index)
+
+    def pull(self, network: nn.Module, unroll_index: int) -> int:
+        """Copies the version an actor acts with (`delay` updates old) into `network`; returns it.
+
+        Waits for the schedule's gate. Raises `Closed` once the run is over.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self.can_pull(unroll_index))
+            if self._closed:
+                raise Closed
+            version, parameters = self._history[0]
+        _load(network, parameters)
+        return version
+
+    def pull_newest(self, network: nn.Module) -> int:
+        """Copies the newest version into `network`; returns it. Never waits."""
+        version, parameters = self._history[-1]
+        _load(network, parameters)
+        return version
+
+    def restart_rounds(self) -> None:
+        """Actors begin at unroll 0 again, with the present version as their first (a resume that lost their state)."""
+        self._first_version = self.version
+
+    def close(self) -> None:
+        """Ends every wait with `Closed`."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def state_dict(self) -> dict[str, Any]:
+        """All versions held."""
+        return {
+            "history": [[version, parameters] for version, parameters in self._history],
+            "first_version": self._first_version,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues with the versions of `state`."""
+        self._history.clear()
+        self._history.extend((version, list(parameters)) for version, parameters in state["history"])
+        self._first_version = state["first_version"]
+
+
+def _copy(network: nn.Module) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in network.parameters()]
+
+
+def _load(network: nn.Module, parameters: list[torch.Tensor]) -> None:
+    with torch.no_grad():
+        torch._foreach_copy_(list(network.parameters()), parameters)

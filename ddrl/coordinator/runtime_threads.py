@@ -1,0 +1,62 @@
+"""Runtime `threads`: each role a thread of one process. Native environments and torch release the interpreter's lock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import torch
+
+from ddrl.coordinator.roles import Program, Role
+from ddrl.errors import Closed
+
+POLL_SECONDS = 0.05
+
+
+class ThreadsRuntime:
+    """Runs the roles until the program is finished; the first error in any of them ends the run and is raised."""
+
+    def run(self, program: Program) -> None:
+        """Until the program is finished or interrupted."""
+        over = threading.Event()
+        errors: list[BaseException] = []
+
+        def act(role: Role) -> None:
+            while not over.is_set():
+                role.step()
+
+        def learn() -> None:
+            while not (over.is_set() or program.finished()):
+                program.learner.step()
+            over.set()
+
+        def evaluate() -> None:
+            while not over.wait(0 if program.evaluator.ready() else POLL_SECONDS):
+                if program.evaluator.ready():
+                    program.evaluator.step()
+
+        def thread(name: str, loop: Callable[[], None]) -> threading.Thread:
+            def body() -> None:
+                torch.set_num_threads(1)  # per thread: two intra-op threads collapse beside busy actors
+                try:
+                    loop()
+                except Closed:
+                    pass
+                except BaseException as error:
+                    errors.append(error)
+                    over.set()
+
+            return threading.Thread(target=body, name=name, daemon=True)
+
+        threads = [thread(f"actor-{i}", lambda role=role: act(role)) for i, role in enumerate(program.actors)]  # type: ignore[misc]
+        threads += [thread("learner", learn), thread("evaluator", evaluate)]
+        for worker in threads:
+            worker.start()
+        while not over.wait(POLL_SECONDS):  # the main thread stays free for signals
+            if program.interrupted():
+                over.set()
+        program.close()
+        for worker in threads:
+            worker.join()
+        if errors:
+            raise errors[0]

@@ -1,0 +1,1 @@
+"""What a learner does to parameters: gradients and optimizers."""

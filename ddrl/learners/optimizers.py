@@ -1,0 +1,138 @@
+"""RMSProp as TensorFlow or as PyTorch defines it, and the learning-rate schedule of IMPALA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Literal, cast, overload
+
+import torch
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+from torch.optim import Optimizer
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class RMSPropConfig:
+    """RMSProp of Espeholt et al. 2018; values of Table G.1 (Atari) unless another source is named."""
+
+    name: Literal["rmsprop"] = "rmsprop"
+    learning_rate: Positive = 6e-4
+    decay: Fraction = 0.99
+    """Of the mean square; not in the tables, from the authors' code (scalable_agent, experiment.py)."""
+    epsilon: Positive = 0.01
+    epsilon_inside_sqrt: bool = False
+    """TensorFlow, and so the authors' code: True. PyTorch: False; it damps less for the same epsilon (0.01 inside is
+    about 0.1 outside)."""
+    initial_mean_square: NonNegative = 0.0
+    """TensorFlow, and so the authors' code: 1. PyTorch: 0."""
+    momentum: Fraction = 0.0
+    decay_frames: Annotated[int, Field(gt=0)] | None = 200_000_000
+    """The learning rate falls linearly to 0 over these environment frames; None keeps it constant."""
+
+
+class RMSProp(Optimizer):
+    """Divides the gradient g by a running root mean square. With m the momentum buffer, started at 0:
+
+    - `epsilon_inside_sqrt` (TensorFlow): m = momentum m + learning_rate g / sqrt(ms + epsilon); w -= m.
+    - otherwise (`torch.optim.RMSprop`):  m = momentum m + g / (sqrt(ms) + epsilon); w -= learning_rate m.
+
+    Both: ms = decay ms + (1 - decay) g^2 first, started at `initial_mean_square`. They place the learning rate
+    differently, which shows only when both momentum and a schedule are used. Parameters without a gradient stay.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        *,
+        learning_rate: float,
+        decay: float = 0.99,
+        epsilon: float = 0.01,
+        epsilon_inside_sqrt: bool = False,
+        initial_mean_square: float = 0.0,
+        momentum: float = 0.0,
+    ) -> None:
+        defaults = {
+            "lr": learning_rate,
+            "decay": decay,
+            "epsilon": epsilon,
+            "epsilon_inside_sqrt": epsilon_inside_sqrt,
+            "initial_mean_square": initial_mean_square,
+            "momentum": momentum,
+        }
+        super().__init__(parameters, defaults)
+        # Made now, not at the first step, so that a checkpoint before it is complete too.
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["mean_square"] = torch.full_like(parameter, group["initial_mean_square"])
+                if group["momentum"] > 0:
+                    self.state[parameter]["momentum"] = torch.zeros_like(parameter)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One update from the parameters' `.grad`; calls `closure` first, if given, and returns its loss."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if parameters:
+                self._update(parameters, group)
+        return loss
+
+    def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        gradients = [cast(Tensor, parameter.grad) for parameter in parameters]
+        mean_squares = [self.state[parameter]["mean_square"] for parameter in parameters]
+        torch._foreach_mul_(mean_squares, group["decay"])
+        torch._foreach_addcmul_(mean_squares, gradients, gradients, value=1.0 - group["decay"])
+        if group["epsilon_inside_sqrt"]:
+            roots = torch._foreach_add(mean_squares, group["epsilon"])
+            torch._foreach_sqrt_(roots)
+        else:
+            roots = torch._foreach_sqrt(mean_squares)
+            torch._foreach_add_(roots, group["epsilon"])
+        if group["momentum"] == 0:
+            torch._foreach_addcdiv_(parameters, gradients, roots, value=-group["lr"])
+            return
+        inner, outer = (group["lr"], 1.0) if group["epsilon_inside_sqrt"] else (1.0, group["lr"])
+        buffers = [self.state[parameter]["momentum"] for parameter in parameters]
+        torch._foreach_mul_(buffers, group["momentum"])
+        torch._foreach_addcdiv_(buffers, gradients, roots, value=inner)
+        torch._foreach_add_(parameters, buffers, alpha=-outer)
+
+
+def make_optimizer(parameters: Iterable[Tensor], config: RMSPropConfig) -> RMSProp:
+    """The optimizer that `config` describes, at its initial learning rate."""
+    return RMSProp(
+        parameters,
+        learning_rate=config.learning_rate,
+        decay=config.decay,
+        epsilon=config.epsilon,
+        epsilon_inside_sqrt=config.epsilon_inside_sqrt,
+        initial_mean_square=config.initial_mean_square,
+        momentum=config.momentum,
+    )
+
+
+def set_learning_rate(optimizer: Optimizer, learning_rate: float) -> None:
+    """The learning rate of the next steps, for every parameter group."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+
+
+def linear_decay(initial: float, env_frames: int, decay_frames: int | None) -> float:
+    """`initial` falling linearly to 0 at `decay_frames` environment frames, 0 after (Table G.1); None: constant."""
+    if decay_frames is None:
+        return initial
+    return initial * max(0.0, 1.0 - env_frames / decay_frames)

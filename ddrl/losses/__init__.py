@@ -1,0 +1,1 @@
+"""Losses and targets as pure functions of tensors: no configuration, no logger, no state."""

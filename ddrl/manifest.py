@@ -1,0 +1,68 @@
+"""Where a result came from: code, packages, hardware."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import resource
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+PACKAGES = ("ddrl", "torch", "numpy", "gymnasium", "ale-py", "mujoco", "dm-control", "pandas", "pyarrow")
+
+
+def provenance() -> dict[str, Any]:
+    """`git_sha`, `git_dirty`, `packages`, `hardware` of `run.json`."""
+    sha, dirty = _git()
+    return {"git_sha": sha, "git_dirty": dirty, "packages": _packages(), "hardware": hardware()}
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, cores this process may use, memory, graphics card."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def peak_memory_mib() -> float:
+    """Largest resident size of this process so far."""
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+
+
+def _packages() -> dict[str, str | None]:
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = None
+    return versions
+
+
+def _git() -> tuple[str | None, bool | None]:
+    """Commit of the source tree and whether tracked files differ from it; None where git or a checkout is missing."""
+    here = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
+    except (OSError, subprocess.CalledProcessError):
+        return None, None
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")

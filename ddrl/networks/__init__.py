@@ -1,0 +1,1 @@
+"""Networks: torsos (observation -> features), the recurrent core, and the actor-critic that joins them."""

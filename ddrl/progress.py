@@ -1,0 +1,79 @@
+"""Progress of a run: a bar in a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress as Bar, TextColumn, TimeRemainingColumn
+
+from ddrl.record import Counts
+from ddrl.types import Metrics
+
+LINE_SECONDS = 15.0
+BAR_SECONDS = 0.25
+
+
+class Progress:
+    """Shows frames, frames/s, return, policy lag and time left."""
+
+    def __init__(self, budget_frames: int, *, quiet: bool = False) -> None:
+        self._budget = budget_frames
+        self._quiet = quiet
+        self._console = Console(stderr=True)
+        self._in_terminal = self._console.is_terminal and not quiet
+        self._bar = Bar(
+            TextColumn("{task.completed:,.0f} / {task.total:,.0f} frames"),
+            BarColumn(),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("starting", total=budget_frames)
+        self._shown = 0.0
+        self._first: tuple[float, int] | None = None
+
+    def __enter__(self) -> Progress:
+        if self._in_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._in_terminal:
+            self._bar.stop()
+
+    def show(self, counts: Counts, latest: Metrics) -> None:
+        """Called after every update; shows something only now and then."""
+        now = time.monotonic()
+        self._first = self._first or (now, counts.env_frames)
+        if self._quiet or now - self._shown < (BAR_SECONDS if self._in_terminal else LINE_SECONDS):
+            return
+        self._shown = now
+        seconds, frames = now - self._first[0], counts.env_frames - self._first[1]
+        speed = frames / seconds if seconds > 0 else 0.0
+        text = _describe(latest, speed)
+        if self._in_terminal:
+            self._bar.update(self._task, completed=counts.env_frames, description=text)
+        else:
+            left = (self._budget - counts.env_frames) / speed if speed else float("nan")
+            self.note(f"{counts.env_frames:,} / {self._budget:,} frames | {text} | {left:,.0f} s left")
+
+    def note(self, line: str) -> None:
+        """One line to the user."""
+        if not self._quiet:
+            print(line, file=sys.stderr, flush=True) if not self._in_terminal else self._console.print(line)
+
+
+def _describe(latest: Metrics, speed: float) -> str:
+    parts = [f"{speed:,.0f} frames/s"]
+    for name, label in (("episode_return", "return"), ("evaluation_return", "evaluation")):
+        if name in latest:
+            parts.append(f"{label} {latest[name]:.2f}")
+    if "policy_lag_mean" in latest:
+        parts.append(f"lag {latest['policy_lag_mean']:.1f}")
+    return " | ".join(parts)

@@ -1,0 +1,174 @@
+"""Crash-safe curves, and the manifest of a run.
+
+While a run goes on, every record is one line of `curves.jsonl`, flushed at once: what was recorded before a kill is
+readable. At the end the lines become `curves.parquet` (long: one row per value). A resumed run cuts the lines back to
+its checkpoint's offset, so nothing is counted twice.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ddrl.checkpoint import write_atomically
+from ddrl.types import Metrics
+
+COUNTS = ("env_frames", "agent_steps", "updates")
+COLUMNS = [*COUNTS, "seconds", "metric", "value"]
+TIMING_METRICS = ("frames_per_second",)
+"""Metrics (beside the column `seconds`) that two runs with the same bits may differ in."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Where on the x axis a record stands."""
+
+    env_frames: int
+    agent_steps: int
+    updates: int
+
+
+class Recorder:
+    """Collects metrics from the roles and writes a record every `period_frames`."""
+
+    def __init__(self, directory: Path, *, period_frames: int, tensorboard: bool) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._path = directory / "curves.jsonl"
+        self._file = self._path.open("a", buffering=1)
+        self._period = period_frames
+        self._next = period_frames
+        self._updates: list[Metrics] = []
+        self._episodes: list[tuple[float, int]] = []
+        self._lock = threading.Lock()
+        self._seconds_before = 0.0
+        self._started = time.monotonic()
+        self._last = (0, 0.0)
+        self.episodes = 0
+        self.latest: Metrics = {}
+        """The newest value of every metric, for the progress display."""
+        self._writer = _tensorboard_writer(directory / "tensorboard") if tensorboard else None
+
+    @property
+    def seconds(self) -> float:
+        """Training wall-clock, over all resumes."""
+        return self._seconds_before + time.monotonic() - self._started
+
+    def episode(self, episode_return: float, length: int) -> None:
+        """A training episode ended: raw return, length in agent steps."""
+        with self._lock:
+            self._episodes.append((episode_return, length))
+            self.episodes += 1
+
+    def update(self, counts: Counts, metrics: Metrics) -> None:
+        """The learner made an update; writes a record when one is due."""
+        self._updates.append(metrics)
+        if counts.env_frames >= self._next:
+            self.flush(counts)
+            self._next = (counts.env_frames // self._period + 1) * self._period
+
+    def flush(self, counts: Counts) -> None:
+        """Writes the means since the last record (the maximum of `*_max`)."""
+        if not self._updates:
+            return
+        with self._lock:
+            episodes, self._episodes = self._episodes, []
+        record: Metrics = {}
+        for name in self._updates[0]:
+            values = [metrics[name] for metrics in self._updates]
+            record[name] = max(values) if name.endswith("_max") else float(np.mean(values))
+        if episodes:
+            record["episode_return"] = float(np.mean([episode_return for episode_return, _ in episodes]))
+            record["episode_length"] = float(np.mean([length for _, length in episodes]))
+        record["episodes"] = float(self.episodes)
+        frames, seconds = self._last
+        record["frames_per_second"] = (counts.env_frames - frames) / max(self.seconds - seconds, 1e-9)
+        self._last = (counts.env_frames, self.seconds)
+        self._updates = []
+        self.latest |= record
+        self._write(counts, {name: [value] for name, value in record.items()})
+
+    def evaluation(self, counts: Counts, returns: Iterable[float], lengths: Iterable[int]) -> None:
+        """The episodes of one evaluation, one row each."""
+        values = {"evaluation_return": list(returns), "evaluation_length": [float(length) for length in lengths]}
+        self.latest["evaluation_return"] = float(np.mean(values["evaluation_return"]))
+        self._write(counts, values)
+
+    def _write(self, counts: Counts, values: dict[str, list[float]]) -> None:
+        line = {**counts.__dict__, "seconds": round(self.seconds, 3), "metrics": values}
+        with self._lock:
+            self._file.write(json.dumps(line) + "\n")
+        if self._writer:
+            for name, several in values.items():
+                self._writer.add_scalar(name, float(np.mean(several)), counts.env_frames)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Offset in the file, and what was not written yet."""
+        with self._lock:
+            return {
+                "offset": self._path.stat().st_size,
+                "next": self._next,
+                "updates": list(self._updates),
+                "episodes": [list(episode) for episode in self._episodes],
+                "num_episodes": self.episodes,
+                "seconds": self.seconds,
+                "last": list(self._last),
+            }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Cuts the file back to where `state` was taken and continues from there."""
+        self._file.truncate(state["offset"])
+        self._next = state["next"]
+        self._updates = list(state["updates"])
+        self._episodes = [(episode_return, length) for episode_return, length in state["episodes"]]
+        self.episodes = state["num_episodes"]
+        self._seconds_before = state["seconds"]
+        self._started = time.monotonic()
+        self._last = (state["last"][0], state["last"][1])
+
+    def restart(self) -> None:
+        """Begins anew: lines of a run that was killed before its first checkpoint are dropped."""
+        self._file.truncate(0)
+
+    def close(self) -> None:
+        """Flushes and closes the files."""
+        self._file.close()
+        if self._writer:
+            self._writer.close()
+
+
+def read_curves(path: Path) -> pd.DataFrame:
+    """`curves.jsonl` as the long table; a last line that a kill cut short is left out."""
+    rows = []
+    for line in path.read_text().splitlines(keepends=True):
+        if not line.endswith("\n"):
+            break
+        record = json.loads(line)
+        head = [record[name] for name in COUNTS] + [record["seconds"]]
+        rows += [[*head, name, value] for name, values in record["metrics"].items() for value in values]
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    return table.astype(dict.fromkeys(COUNTS, "int64") | {"seconds": "float64", "value": "float64"})
+
+
+def write_curves(directory: Path) -> None:
+    """`curves.jsonl` -> `curves.parquet`, atomically."""
+    table = read_curves(directory / "curves.jsonl")
+    write_atomically(directory / "curves.parquet", lambda file: table.to_parquet(file, index=False))
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Pretty JSON, atomically."""
+    write_atomically(path, lambda file: file.write((json.dumps(data, indent=1) + "\n").encode()))
+
+
+def _tensorboard_writer(directory: Path) -> Any:
+    from torch.utils.tensorboard import SummaryWriter  # slow to import, so only where it is wanted
+
+    return SummaryWriter(str(directory))  # type: ignore[no-untyped-call]

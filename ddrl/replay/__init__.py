@@ -1,0 +1,1 @@
+"""Stores of experience between actors and learner."""

@@ -1,0 +1,104 @@
+"""The queue of IMPALA, A2C and SEED RL: every column is learned from once, in order. Bounded, and it blocks."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Any
+
+from ddrl.errors import Closed
+from ddrl.types import Unroll, concatenate
+
+
+class UnrollQueue:
+    """First in, first out, by columns.
+
+    `ordered_actors` None: in order of arrival, at most `capacity` unrolls wait and `insert` blocks beyond (asynchronous).
+    `ordered_actors` N: in rounds of (unroll index, actor 0..N-1), whatever the order of arrival, so that a synchronous
+    batch is the same in every runtime; here the gate bounds what waits, not `capacity`.
+    """
+
+    def __init__(self, *, capacity: int, ordered_actors: int | None = None) -> None:
+        self._capacity = capacity
+        self._ordered_actors = ordered_actors
+        self._early: dict[tuple[int, int], Unroll] = {}
+        self._round = (0, 0)
+        self._ready: deque[Unroll] = deque()
+        self._columns = 0
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._ready) + len(self._early)
+
+    def can_insert(self) -> bool:
+        """Whether `insert` would return at once."""
+        return self._ordered_actors is not None or len(self._ready) < self._capacity
+
+    def insert(self, unroll: Unroll) -> None:
+        """Adds an unroll; waits while the queue is full. Raises `Closed` once the run is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self.can_insert())
+            self._raise_if_closed()
+            if self._ordered_actors is None:
+                self._append(unroll)
+            else:
+                self._early[int(unroll.index[0]), int(unroll.actor[0])] = unroll
+                while self._round in self._early:
+                    self._append(self._early.pop(self._round))
+                    index, actor = self._round
+                    self._round = (index, actor + 1) if actor + 1 < self._ordered_actors else (index + 1, 0)
+            self._changed.notify_all()
+
+    def can_sample(self, columns: int) -> bool:
+        """Whether `sample(columns)` would return at once."""
+        return self._columns >= columns
+
+    def sample(self, columns: int) -> Unroll:
+        """Takes the oldest `columns` columns; waits until there are so many. Raises `Closed` once the run is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self.can_sample(columns))
+            self._raise_if_closed()
+            parts: list[Unroll] = []
+            missing = columns
+            while missing:
+                unroll = self._ready.popleft()
+                taken = min(missing, unroll.batch_size)
+                if taken < unroll.batch_size:
+                    self._ready.appendleft(unroll.columns(taken, unroll.batch_size))
+                    unroll = unroll.columns(0, taken)
+                parts.append(unroll)
+                missing -= taken
+            self._columns -= columns
+            self._changed.notify_all()
+        return concatenate(parts)
+
+    def close(self) -> None:
+        """Ends every wait with `Closed`."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What waits."""
+        return {
+            "round": list(self._round),
+            "ready": [unroll.clone().as_dict() for unroll in self._ready],
+            "early": [unroll.clone().as_dict() for unroll in self._early.values()],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues with what waited in `state`."""
+        self._round = (state["round"][0], state["round"][1])
+        self._ready = deque(Unroll(**fields) for fields in state["ready"])
+        self._columns = sum(unroll.batch_size for unroll in self._ready)
+        early = [Unroll(**fields) for fields in state["early"]]
+        self._early = {(int(unroll.index[0]), int(unroll.actor[0])): unroll for unroll in early}
+
+    def _append(self, unroll: Unroll) -> None:
+        self._ready.append(unroll)
+        self._columns += unroll.batch_size
+
+    def _raise_if_closed(self) -> None:
+        if self._closed:
+            raise Closed

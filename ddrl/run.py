@@ -1,0 +1,291 @@
+"""Joins algorithm, topology and environment into one run; the only file that sees both sides."""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ddrl import algorithms, checkpoint, manifest
+from ddrl.actors import evaluator
+from ddrl.actors.policy import LocalPolicy
+from ddrl.actors.unroll import UnrollCollector
+from ddrl.config import RunConfig, fingerprint, fresh_columns, to_json
+from ddrl.coordinator.gate import Gate
+from ddrl.coordinator.parameters import ParameterServer
+from ddrl.coordinator.roles import Program
+from ddrl.coordinator.runtime_serial import SerialRuntime
+from ddrl.coordinator.runtime_threads import ThreadsRuntime
+from ddrl.environments import registry
+from ddrl.errors import UserError
+from ddrl.progress import Progress
+from ddrl.record import Counts, Recorder, write_curves, write_json
+from ddrl.replay.queue import UnrollQueue
+from ddrl.replay.uniform import UniformReplay
+from ddrl.seeding import numpy_generator, seed_for, torch_generator
+
+
+class Run:
+    """One training run in its directory: builds the roles, trains, checkpoints, evaluates, writes the results."""
+
+    def __init__(self, config: RunConfig, directory: Path, *, quiet: bool = False) -> None:
+        self.config = config
+        self.directory = directory
+        self.interrupted = False
+        self.resumes = 0
+        self.device = resolve_device(config.device)
+        self.algorithm = algorithms.load(config.algorithm)
+        self.spec = registry.spec_for(**config.environment)
+        self._started = datetime.now(UTC)
+        self._build()
+        self.recorder = Recorder(
+            directory, period_frames=config.recording.period_frames, tensorboard=config.recording.tensorboard
+        )
+        self._progress = Progress(config.env_frames, quiet=quiet)
+        self._next_checkpoint = config.checkpoint.period_frames
+        self._next_evaluation = config.evaluation.period_frames
+        self._num_evaluations = 0
+
+    def _build(self) -> None:
+        config, topology = self.config, self.config.topology
+        network = self._new_network()
+        self.parameter_count = sum(parameter.numel() for parameter in network.parameters())
+        max_lag = {"asynchronous": None, "synchronous": 0, "bounded_lag": topology.max_policy_lag}[topology.schedule]
+        gate = Gate(max_lag, topology.num_actors * topology.envs_per_actor, fresh_columns(config))
+        self.params = ParameterServer(network, gate, delay=topology.parameter_delay)
+        self.queue = UnrollQueue(
+            capacity=topology.queue_capacity, ordered_actors=None if max_lag is None else topology.num_actors
+        )
+        replay = UniformReplay(config.hyperparameters.replay_capacity, numpy_generator(config.seed, "replay"))
+        self.learner = self.algorithm.Learner(
+            config.hyperparameters,
+            network,
+            self.params,
+            self.queue,
+            replay,
+            frame_skip=self.spec.frame_skip,
+            device=self.device,
+            precision=config.precision,
+            num_threads=topology.learner_threads,
+        )
+        self.collectors = [self._make_collector(index) for index in range(topology.num_actors)]
+        self.actors = [
+            self.algorithm.Actor(config.hyperparameters, collector, policy, self.params, self.queue)
+            for collector, policy in self.collectors
+        ]
+        self.runtime = (
+            SerialRuntime(numpy_generator(config.seed, "interleaving"))
+            if topology.runtime == "serial"
+            else ThreadsRuntime()
+        )
+
+    def _new_network(self) -> nn.Module:
+        generator = torch_generator(self.config.seed, "network")
+        network: nn.Module = self.algorithm.make_network(self.spec, self.config.hyperparameters, generator)
+        return network.to(self.device)
+
+    def _make_collector(self, index: int) -> tuple[UnrollCollector, LocalPolicy]:
+        topology = self.config.topology
+        env = self._make_env("actor", index, topology.envs_per_actor, topology.env_threads)
+        policy = self._make_policy("actor", index, topology.envs_per_actor)
+        return UnrollCollector(env, policy, actor=index, on_episode=self._on_episode), policy
+
+    def _make_env(self, role: str, index: int, num_envs: int, num_threads: int = 1) -> Any:
+        seed = seed_for(self.config.seed, f"{role}-environment", index)
+        return registry.make(**self.config.environment, num_envs=num_envs, seed=seed, num_threads=num_threads)
+
+    def _make_policy(self, role: str, index: int, batch_size: int) -> LocalPolicy:
+        generator = torch_generator(self.config.seed, f"{role}-policy", index)
+        return LocalPolicy(
+            self._new_network(), batch_size, generator, device=self.device, precision=self.config.precision
+        )
+
+    def _on_episode(self, episode_return: float, length: int) -> None:
+        self.recorder.episode(episode_return, length)
+
+    # What the runtime runs ------------------------------------------------------------------------------------------
+
+    def train(self) -> str:
+        """Trains to the budget and writes the results; returns the exit reason, `budget_reached` or `interrupted`."""
+        self._resume()
+        with self._progress:
+            self.runtime.run(
+                Program(
+                    actors=self.actors,
+                    learner=_Steps(self.learner.ready, self._learn),
+                    evaluator=_Steps(self._evaluation_is_due, self._evaluate_now),
+                    finished=lambda: self.learner.env_frames >= self.config.env_frames,
+                    interrupted=lambda: self.interrupted,
+                    close=self._close,
+                )
+            )
+            self._save()
+            if not self.interrupted:
+                self.recorder.flush(self.counts)
+                self._evaluate(self.config.evaluation.final_episodes, lambda: self.interrupted)
+        self.learner.close()
+        self.recorder.close()
+        if self.interrupted:
+            return "interrupted"
+        self._write_results()
+        return "budget_reached"
+
+    @property
+    def counts(self) -> Counts:
+        """Frames, steps and updates so far."""
+        return Counts(self.learner.env_frames, self.learner.agent_steps, self.learner.updates)
+
+    def _learn(self) -> None:
+        metrics = self.learner.step()
+        self.recorder.update(self.counts, metrics)
+        self._progress.show(self.counts, self.recorder.latest)
+        if self.learner.env_frames >= self._next_checkpoint:
+            self._next_checkpoint += self.config.checkpoint.period_frames
+            self._save()
+
+    def _evaluation_is_due(self) -> bool:
+        return self._next_evaluation is not None and self.learner.env_frames >= self._next_evaluation
+
+    def _evaluate_now(self) -> None:
+        period = self.config.evaluation.period_frames
+        assert self._next_evaluation is not None and period is not None
+        self._next_evaluation += period
+        if self.learner.env_frames < self.config.env_frames:  # the end has its own evaluation
+            over = lambda: self.interrupted or self.learner.env_frames >= self.config.env_frames
+            self._evaluate(self.config.evaluation.episodes, over)
+
+    def _evaluate(self, episodes: int, should_stop: Callable[[], bool]) -> None:
+        counts, index = self.counts, self._num_evaluations
+        self._num_evaluations += 1
+        columns = evaluator.num_envs(episodes)
+        policy = self._make_policy("evaluation", index, columns)
+        policy.version = self.params.pull_newest(policy.network)
+        env = self._make_env("evaluation", index, columns)
+        try:
+            played = evaluator.play(env, policy, episodes, should_stop=should_stop)
+        finally:
+            env.close()
+        if len(played) == episodes:
+            self.recorder.evaluation(counts, [e.episode_return for e in played], [e.length for e in played])
+
+    def _close(self) -> None:
+        self.queue.close()
+        self.params.close()
+
+    # State ----------------------------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        """Saves what the runtime promises to restore: everything in `serial`; the learner's side in `threads`."""
+        state: dict[str, Any] = {
+            "fingerprint": fingerprint(self.config),
+            "learner": self.learner.state_dict(),
+            "params": self.params.state_dict(),
+            "recorder": self.recorder.state_dict(),
+            "next": [self._next_checkpoint, self._next_evaluation, self._num_evaluations],
+            "resumes": self.resumes,
+        }
+        if isinstance(self.runtime, SerialRuntime):
+            state["runtime"] = self.runtime.state_dict()
+            state["queue"] = self.queue.state_dict()
+            state["collectors"] = [collector.state_dict() for collector, _ in self.collectors]
+        checkpoint.save(self.directory / "checkpoints", self.learner.updates, state)
+
+    def _resume(self) -> None:
+        """Continues from the newest valid checkpoint, if there is one."""
+        state, damaged = checkpoint.load_newest(self.directory / "checkpoints")
+        for line in damaged:
+            self._progress.note(line)
+        if state is None:
+            self.recorder.restart()
+            return
+        if state["fingerprint"] != fingerprint(self.config):
+            raise UserError(
+                f"{self.directory}: holds checkpoints of another configuration ({state['fingerprint']}, now "
+                f"{fingerprint(self.config)}); use another directory or remove its folder checkpoints/"
+            )
+        self.learner.load_state_dict(state["learner"])
+        self.params.load_state_dict(state["params"])
+        self.recorder.load_state_dict(state["recorder"])
+        self._next_checkpoint, self._next_evaluation, self._num_evaluations = state["next"]
+        self.resumes = state["resumes"] + 1
+        if isinstance(self.runtime, SerialRuntime):
+            self.runtime.load_state_dict(state["runtime"])
+            self.queue.load_state_dict(state["queue"])
+            for (collector, _), saved in zip(self.collectors, state["collectors"], strict=True):
+                collector.load_state_dict(saved)
+        else:
+            self.params.restart_rounds()
+        self._progress.note(f"resumed at {self.learner.env_frames:,} frames from {self.directory / 'checkpoints'}")
+
+    def _write_results(self) -> None:
+        write_json(
+            self.directory / "run.json",
+            {
+                "config": to_json(self.config),
+                "fingerprint": fingerprint(self.config),
+                "algorithm_version": self.algorithm.VERSION,
+                "protocol": self.spec.protocol,
+                **manifest.provenance(),
+                "started": self._started.isoformat(timespec="seconds"),
+                "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+                "seconds": round(self.recorder.seconds, 1),
+                **self.counts.__dict__,
+                "episodes": self.recorder.episodes,
+                "resumes": self.resumes,
+                "exit_reason": "budget_reached",
+                "peak_memory_mib": manifest.peak_memory_mib(),
+                "parameters": self.parameter_count,
+            },
+        )
+        write_curves(self.directory)  # last: a run with this file is whole
+
+
+class _Steps:
+    """A role made of two functions."""
+
+    def __init__(self, ready: Any, step: Any) -> None:
+        self.ready = ready
+        self.step = step
+
+
+def resolve_device(name: str) -> torch.device:
+    """`auto`: the GPU where there is one. Raises `UserError` for cuda without a GPU."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("key 'device': cuda was asked for, but torch finds no GPU; allowed here: auto, cpu")
+    return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
+
+
+def train(config: RunConfig, directory: Path, *, quiet: bool = False) -> str:
+    """Trains or resumes in `directory`; returns the exit reason. Raises `UserError` when another process is at it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    with _locked(directory):
+        run = Run(config, directory, quiet=quiet)
+
+        def stop(_signal: int, _frame: Any) -> None:
+            run.interrupted = True
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            return run.train()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Keeps two processes out of one run directory; the system releases the lock of a dead holder."""
+    with (directory / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{directory}: another process is training in this run directory") from None
+        yield

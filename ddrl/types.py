@@ -1,0 +1,175 @@
+"""The ONE statement of time alignment and shapes. T = unroll length, B = columns (environments), A = actions.
+
+    t:              0         1         2    ...   T-1        T
+    observation   [o_0       o_1       o_2        o_{T-1}    o_T]     T+1 entries: the last bootstraps, and is the
+    last_action   [a_{-1}    a_0       a_1        a_{T-2}    a_{T-1}] first of the next unroll (they overlap by one)
+    last_reward   [r_0       r_1       r_2        r_{T-1}    r_T]
+    start         [s_0       s_1       s_2        s_{T-1}    s_T]
+    action        [a_0       a_1       a_2        a_{T-1}]            T entries: transition t acts on o_t and leads
+    reward        [r_1       r_2       r_3        r_T]                to o_{t+1}; `reward[t]` is r_{t+1}
+    logits        [mu(o_0)   ...                  mu(o_{T-1})]
+
+Ends. An episode that ends at transition t stores `terminated[t]` or `truncated[t]`, and o_{t+1} is its own final
+observation. Environments reset at the next step: transition t+1 is *dead* (`valid[t+1]` is False: its action was
+ignored, its reward is 0) and o_{t+2} is the first observation of the next episode (`start[t+2]`). So a truncated step
+bootstraps from V(o_{t+1}), its own final observation, and never from the next episode. A lost life may be stored as
+`terminated` too: then there is no reset, no dead step, and `start[t+1]` marks where the next life begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Array = npt.NDArray[Any]
+Metrics = dict[str, float]
+RecurrentState = tuple[torch.Tensor, ...]
+"""Tensors [B, ...], one per kind of state; empty for a feed-forward network."""
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What a network and a report need to know of an environment."""
+
+    name: str
+    observation_shape: tuple[int, ...]
+    observation_dtype: str  # "uint8" (scaled by 1/255 in the network) or "float32"
+    num_actions: int
+    frame_skip: int
+    """Environment frames that one agent step consumes."""
+    protocol: str
+    """Protocol id: version, wrappers in order, sticky actions, life-loss rule, action set."""
+
+
+class EnvStep(NamedTuple):
+    """What a vector environment returns for its B environments; arrays [B, ...]."""
+
+    observation: Array
+    reward: Array
+    """float32, raw: never clipped by the environment."""
+    terminated: Array
+    """bool: nothing follows (also a lost life where the protocol says so); the value after it is 0."""
+    truncated: Array
+    """bool: cut by a limit; the value after it is that of `observation`."""
+    ended: Array
+    """bool: the game is over (terminated or truncated, but not a lost life); the next step is dead."""
+    start: Array
+    """bool: `observation` begins an episode; recurrent state resets before it."""
+    valid: Array
+    """bool: False for a dead step, which only brought the first observation of an episode."""
+
+
+class VectorEnv(Protocol):
+    """B environments stepped together, with next-step autoreset (see the module's docstring)."""
+
+    spec: EnvSpec
+    num_envs: int
+
+    def reset(self) -> EnvStep:
+        """Starts every environment anew: reward 0, `start` and `valid` True, no end."""
+
+    def step(self, actions: Array) -> EnvStep:
+        """Applies `actions` [B] int64."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything `load_state_dict` needs to continue with the same bits (tensors, ints, strings, lists, dicts)."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues where `state` was taken."""
+
+    def close(self) -> None:
+        """Frees native resources."""
+
+
+class NetworkOutput(NamedTuple):
+    """What every actor-critic network returns for inputs [T, B, ...]."""
+
+    logits: torch.Tensor  # [T, B, A], float32
+    value: torch.Tensor  # [T, B], float32
+    state: RecurrentState  # after the last step
+
+
+class PolicyStep(NamedTuple):
+    """What a policy returns for one `EnvStep`."""
+
+    action: torch.Tensor  # [B] int64
+    logits: torch.Tensor  # [B, A] float32: the behaviour policy mu
+    version: torch.Tensor  # [B] int64: the parameters' version
+
+
+@dataclass(frozen=True)
+class Unroll:
+    """A fixed-length slice of experience of B columns, time-major (alignment: the module's docstring)."""
+
+    observation: torch.Tensor  # [T+1, B, ...] uint8 or float32
+    last_action: torch.Tensor  # [T+1, B] int64; 0 where `start`
+    last_reward: torch.Tensor  # [T+1, B] float32, raw; 0 where `start`
+    start: torch.Tensor  # [T+1, B] bool
+    action: torch.Tensor  # [T, B] int64
+    reward: torch.Tensor  # [T, B] float32, raw
+    terminated: torch.Tensor  # [T, B] bool
+    truncated: torch.Tensor  # [T, B] bool
+    valid: torch.Tensor  # [T, B] bool
+    logits: torch.Tensor  # [T, B, A] float32, of the behaviour policy
+    version: torch.Tensor  # [T, B] int64: version of the parameters that acted
+    actor: torch.Tensor  # [B] int64: which actor made the column
+    index: torch.Tensor  # [B] int64: how many unrolls that actor had made before
+    initial_state: RecurrentState  # each [B, ...]: before step 0
+
+    @property
+    def length(self) -> int:
+        """T."""
+        return int(self.action.shape[0])
+
+    @property
+    def batch_size(self) -> int:
+        """B."""
+        return int(self.action.shape[1])
+
+    def columns(self, start: int, stop: int) -> Unroll:
+        """Columns start..stop-1 as views."""
+        return self._map(lambda tensor, axis: tensor.narrow(axis, start, stop - start))
+
+    def to(self, device: torch.device) -> Unroll:
+        """The same unroll on `device`."""
+        return self._map(lambda tensor, axis: tensor.to(device, non_blocking=True))
+
+    def clone(self) -> Unroll:
+        """A copy that shares no memory."""
+        return self._map(lambda tensor, axis: tensor.clone())
+
+    def _map(self, function: Any) -> Unroll:
+        return Unroll(
+            **{
+                name: tuple(function(part, 0) for part in value)
+                if name == "initial_state"
+                else function(value, 0 if name in _PER_COLUMN else 1)
+                for name, value in self.as_dict().items()
+            }
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Field name -> tensor (or tuple of tensors)."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+_PER_COLUMN = ("actor", "index")
+
+
+def concatenate(unrolls: list[Unroll]) -> Unroll:
+    """One batch of all columns, in the order given; a single unroll is returned as it is."""
+    if len(unrolls) == 1:
+        return unrolls[0]
+    parts = [unroll.as_dict() for unroll in unrolls]
+    joined: dict[str, Any] = {
+        name: torch.cat([part[name] for part in parts], dim=0 if name in _PER_COLUMN else 1)
+        for name in parts[0]
+        if name != "initial_state"
+    }
+    states = zip(*(part["initial_state"] for part in parts), strict=True)
+    return Unroll(**joined, initial_state=tuple(torch.cat(state) for state in states))
