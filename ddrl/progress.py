@@ -50,17 +50,19 @@ class Progress:
     def show(self, counts: Counts, latest: Metrics) -> None:
         """Called after every update; shows something only now and then."""
         now = time.monotonic()
-        self._first = self._first or (now, counts.env_frames)
+        if self._first is None:
+            self._first = (now, counts.env_frames)
+            self._shown = now
         if self._quiet or now - self._shown < (BAR_SECONDS if self._in_terminal else LINE_SECONDS):
             return
         self._shown = now
         seconds, frames = now - self._first[0], counts.env_frames - self._first[1]
-        speed = frames / seconds if seconds > 0 else 0.0
+        speed = frames / seconds
         text = _describe(latest, speed)
         if self._in_terminal:
             self._bar.update(self._task, completed=counts.env_frames, description=text)
         else:
-            left = (self._budget - counts.env_frames) / speed if speed else float("nan")
+            left = (self._budget - counts.env_frames) / speed
             self.note(f"{counts.env_frames:,} / {self._budget:,} frames | {text} | {left:,.0f} s left")
 
     def note(self, line: str) -> None:

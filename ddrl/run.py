@@ -39,11 +39,11 @@ class Run:
         self.config = config
         self.directory = directory
         self.interrupted = False
-        self.resumes = 0
         self.device = resolve_device(config.device)
         self.algorithm = algorithms.load(config.algorithm)
         self.spec = registry.spec_for(**config.environment)
-        self._started = datetime.now(UTC)
+        self._provenance = manifest.provenance()  # now: the checkout may move on while the run goes on
+        self._history = [{"git_sha": self._provenance["git_sha"], "started": _now(), "env_frames": 0}]
         self._build()
         self.recorder = Recorder(
             directory, period_frames=config.recording.period_frames, tensorboard=config.recording.tensorboard
@@ -189,7 +189,7 @@ class Run:
             "params": self.params.state_dict(),
             "recorder": self.recorder.state_dict(),
             "next": [self._next_checkpoint, self._next_evaluation, self._num_evaluations],
-            "resumes": self.resumes,
+            "history": self._history,
         }
         if isinstance(self.runtime, SerialRuntime):
             state["runtime"] = self.runtime.state_dict()
@@ -214,7 +214,7 @@ class Run:
         self.params.load_state_dict(state["params"])
         self.recorder.load_state_dict(state["recorder"])
         self._next_checkpoint, self._next_evaluation, self._num_evaluations = state["next"]
-        self.resumes = state["resumes"] + 1
+        self._history = [*state["history"], self._history[0] | {"env_frames": self.learner.env_frames}]
         if isinstance(self.runtime, SerialRuntime):
             self.runtime.load_state_dict(state["runtime"])
             self.queue.load_state_dict(state["queue"])
@@ -232,13 +232,14 @@ class Run:
                 "fingerprint": fingerprint(self.config),
                 "algorithm_version": self.algorithm.VERSION,
                 "protocol": self.spec.protocol,
-                **manifest.provenance(),
-                "started": self._started.isoformat(timespec="seconds"),
-                "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+                **self._provenance,
+                "started": self._history[0]["started"],
+                "finished": _now(),
                 "seconds": round(self.recorder.seconds, 1),
                 **self.counts.__dict__,
                 "episodes": self.recorder.episodes,
-                "resumes": self.resumes,
+                "resumes": len(self._history) - 1,
+                "history": self._history,
                 "exit_reason": "budget_reached",
                 "peak_memory_mib": manifest.peak_memory_mib(),
                 "parameters": self.parameter_count,
@@ -253,6 +254,10 @@ class _Steps:
     def __init__(self, ready: Any, step: Any) -> None:
         self.ready = ready
         self.step = step
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def resolve_device(name: str) -> torch.device:

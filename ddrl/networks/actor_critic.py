@@ -73,7 +73,7 @@ def make_actor_critic(
 ) -> ActorCritic:
     """The network of an IMPALA agent, with weights from `generator` (on the CPU) alone.
 
-    `network` names the torso: "shallow" (Atari, three convolutions), "shallow_dmlab" (two convolutions), "deep"
+    `network` names the torso: "shallow" (two convolutions), "nature" (three), "deep"
     (15 convolutions) or "mlp". `lstm_size` 0 is feed-forward. Raises `UserError` on an unknown network, one that does
     not fit the observations of `spec`, or a negative `lstm_size`.
     """

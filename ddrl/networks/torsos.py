@@ -71,10 +71,10 @@ class ShallowTorso(nn.Module):
 
     def forward(self, observation: Tensor) -> Tensor:
         """Image [N, C, H, W] uint8 -> [N, size]."""
-        x = F.relu(scaled_convolution(self.convolutions[0], _to_compute_dtype(observation)))
+        x = F.relu_(scaled_convolution(self.convolutions[0], _to_compute_dtype(observation)))
         for layer in list(self.convolutions)[1:]:
-            x = F.relu(layer(x))
-        return F.relu(self.hidden(x.flatten(1)))
+            x = F.relu_(layer(x))
+        return F.relu_(self.hidden(x.flatten(1)))
 
 
 class ResidualBlock(nn.Module):
