@@ -40,8 +40,9 @@ def load_newest(directory: Path) -> tuple[dict[str, Any] | None, list[str]]:
                 damaged.append(f"{path}: checksum does not match; falling back to the checkpoint before it")
                 continue
             state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        except (OSError, RuntimeError, EOFError) as error:
-            damaged.append(f"{path}: cannot be read ({error}); falling back to the checkpoint before it")
+        except Exception as error:  # torch raises many kinds for files that are cut, or hold more than plain data
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            damaged.append(f"{path}: cannot be read ({reason}); falling back to the checkpoint before it")
         else:
             return state, damaged
     return None, damaged

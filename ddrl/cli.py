@@ -14,6 +14,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: one thread per role
 
 from ddrl.errors import UserError
+from ddrl.memory import keep_freed_memory
 
 INTERRUPTED = 75  # EX_TEMPFAIL: schedulers retry it
 
@@ -21,6 +22,7 @@ INTERRUPTED = 75  # EX_TEMPFAIL: schedulers retry it
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parses and runs one command; returns the exit code."""
     parsed = _parser().parse_args(arguments)
+    keep_freed_memory()
     try:
         code: int = parsed.run(parsed)
     except UserError as error:
@@ -44,6 +46,17 @@ def _parser() -> argparse.ArgumentParser:
     resume.add_argument("directory", type=Path)
     resume.add_argument("--quiet", action="store_true", help="no progress")
     resume.set_defaults(run=_resume)
+
+    bench = commands.add_parser("bench", help="measure a topology beside the sum of its parts")
+    bench.add_argument("algorithm")
+    bench.add_argument("environment", help="such as atari/pong")
+    bench.add_argument("--config", type=Path, help="YAML with departures: topology, hyperparameters, precision, ...")
+    bench.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
+    bench.add_argument("--network", default=None, help="such as shallow or deep")
+    bench.add_argument("--seconds", type=float, default=20.0, help="of each measurement")
+    bench.add_argument("--repeats", type=int, default=3)
+    bench.add_argument("--json", type=Path, help="write everything measured to this file")
+    bench.set_defaults(run=_bench)
     return parser
 
 
@@ -71,6 +84,27 @@ def _resume(parsed: argparse.Namespace) -> int:
 
     config = load_run_config(parsed.directory / "config.json")
     return _exit_code(train(config, parsed.directory, quiet=parsed.quiet))
+
+
+def _bench(parsed: argparse.Namespace) -> int:
+    import yaml
+
+    from ddrl import bench
+    from ddrl.record import write_json
+
+    overrides = {"precision": parsed.precision}
+    if parsed.config:
+        overrides |= yaml.safe_load(parsed.config.read_text())
+    if parsed.network:
+        overrides["hyperparameters"] = overrides.get("hyperparameters", {}) | {"network": parsed.network}
+    config = bench.default_config(parsed.algorithm, parsed.environment, overrides)
+    result = bench.bench(
+        config, seconds=parsed.seconds, repeats=parsed.repeats, note=lambda line: print(line, file=sys.stderr)
+    )
+    print(bench.describe(result))
+    if parsed.json:
+        write_json(parsed.json, result)
+    return 0
 
 
 def _exit_code(reason: str) -> int:

@@ -151,6 +151,11 @@ def _check_topology(config: RunConfig, where: str) -> None:
             f"{where}: 'topology.schedule: synchronous' needs num_actors x envs_per_actor to divide the "
             f"{fresh} fresh unrolls of a batch (got {topology.num_actors} x {topology.envs_per_actor})"
         )
+    if topology.schedule == "asynchronous" and topology.queue_capacity * topology.envs_per_actor < fresh:
+        raise UserError(
+            f"{where}: key 'topology.queue_capacity' must be at least {-(-fresh // topology.envs_per_actor)}, so that "
+            f"unrolls of {topology.envs_per_actor} columns can feed a batch of {fresh} (got {topology.queue_capacity})"
+        )
     if topology.max_policy_lag is not None and topology.max_policy_lag < -(-columns // fresh) - 1:
         raise UserError(
             f"{where}: key 'topology.max_policy_lag' must be at least {-(-columns // fresh) - 1}, since one round of "

@@ -77,8 +77,8 @@ class Run:
         )
         self.collectors = [self._make_collector(index) for index in range(topology.num_actors)]
         self.actors = [
-            self.algorithm.Actor(config.hyperparameters, collector, policy, self.params, self.queue)
-            for collector, policy in self.collectors
+            self.algorithm.Actor(config.hyperparameters, collector, self.params, self.queue)
+            for collector in self.collectors
         ]
         self.runtime = (
             SerialRuntime(numpy_generator(config.seed, "interleaving"))
@@ -91,11 +91,11 @@ class Run:
         network: nn.Module = self.algorithm.make_network(self.spec, self.config.hyperparameters, generator)
         return network.to(self.device)
 
-    def _make_collector(self, index: int) -> tuple[UnrollCollector, LocalPolicy]:
+    def _make_collector(self, index: int) -> UnrollCollector:
         topology = self.config.topology
         env = self._make_env("actor", index, topology.envs_per_actor, topology.env_threads)
         policy = self._make_policy("actor", index, topology.envs_per_actor)
-        return UnrollCollector(env, policy, actor=index, on_episode=self._on_episode), policy
+        return UnrollCollector(env, policy, actor=index, on_episode=self._on_episode)
 
     def _make_env(self, role: str, index: int, num_envs: int, num_threads: int = 1) -> Any:
         seed = seed_for(self.config.seed, f"{role}-environment", index)
@@ -116,16 +116,7 @@ class Run:
         """Trains to the budget and writes the results; returns the exit reason, `budget_reached` or `interrupted`."""
         self._resume()
         with self._progress:
-            self.runtime.run(
-                Program(
-                    actors=self.actors,
-                    learner=_Steps(self.learner.ready, self._learn),
-                    evaluator=_Steps(self._evaluation_is_due, self._evaluate_now),
-                    finished=lambda: self.learner.env_frames >= self.config.env_frames,
-                    interrupted=lambda: self.interrupted,
-                    close=self._close,
-                )
-            )
+            self.run_roles()
             self._save()
             if not self.interrupted:
                 self.recorder.flush(self.counts)
@@ -136,6 +127,19 @@ class Run:
             return "interrupted"
         self._write_results()
         return "budget_reached"
+
+    def run_roles(self) -> None:
+        """Acts and learns until the budget is reached or `interrupted` is set."""
+        self.runtime.run(
+            Program(
+                actors=self.actors,
+                learner=_Steps(self.learner.ready, self._learn),
+                evaluator=_Steps(self._evaluation_is_due, self._evaluate_now),
+                finished=lambda: self.learner.env_frames >= self.config.env_frames,
+                interrupted=lambda: self.interrupted,
+                close=self._close,
+            )
+        )
 
     @property
     def counts(self) -> Counts:
@@ -194,7 +198,7 @@ class Run:
         if isinstance(self.runtime, SerialRuntime):
             state["runtime"] = self.runtime.state_dict()
             state["queue"] = self.queue.state_dict()
-            state["collectors"] = [collector.state_dict() for collector, _ in self.collectors]
+            state["collectors"] = [collector.state_dict() for collector in self.collectors]
         checkpoint.save(self.directory / "checkpoints", self.learner.updates, state)
 
     def _resume(self) -> None:
@@ -218,7 +222,7 @@ class Run:
         if isinstance(self.runtime, SerialRuntime):
             self.runtime.load_state_dict(state["runtime"])
             self.queue.load_state_dict(state["queue"])
-            for (collector, _), saved in zip(self.collectors, state["collectors"], strict=True):
+            for collector, saved in zip(self.collectors, state["collectors"], strict=True):
                 collector.load_state_dict(saved)
         else:
             self.params.restart_rounds()

@@ -19,12 +19,14 @@ class UnrollCollector:
     """Steps B environments with a policy; consecutive unrolls overlap by one observation."""
 
     def __init__(self, env: VectorEnv, policy: LocalPolicy, *, actor: int, on_episode: EpisodeSink) -> None:
-        self._env = env
+        self.env = env
         self._policy = policy
         self._actor = actor
         self._on_episode = on_episode
         self._step = env.reset()
         self._next_index = 0
+        self.agent_steps = 0
+        """Steps made in this process, dead ones left out."""
         self._returns = np.zeros(env.num_envs)
         self._lengths = np.zeros(env.num_envs, dtype=np.int64)
 
@@ -33,9 +35,14 @@ class UnrollCollector:
         """How many unrolls were collected so far."""
         return self._next_index
 
+    @property
+    def policy(self) -> LocalPolicy:
+        """What acts."""
+        return self._policy
+
     def collect(self, length: int) -> Unroll:
         """The next unroll of `length` transitions."""
-        env, policy = self._env, self._policy
+        env, policy = self.env, self._policy
         initial_state = tuple(part.cpu().clone() for part in policy.state)
         buffers = _buffers(env, length)
         self._write_observation(buffers, 0)
@@ -63,6 +70,7 @@ class UnrollCollector:
     def _count_episodes(self, step: EnvStep) -> None:
         self._returns += step.reward
         self._lengths += step.valid
+        self.agent_steps += int(step.valid.sum())
         for column in np.flatnonzero(step.ended):
             self._on_episode(float(self._returns[column]), int(self._lengths[column]))
             self._returns[column] = 0.0
@@ -71,7 +79,7 @@ class UnrollCollector:
     def state_dict(self) -> dict[str, Any]:
         """Environments, policy, the step they stand at, and the episodes under way."""
         return {
-            "env": self._env.state_dict(),
+            "env": self.env.state_dict(),
             "policy": self._policy.state_dict(),
             "step": [torch.from_numpy(np.array(part)) for part in self._step],
             "next_index": self._next_index,
@@ -81,7 +89,7 @@ class UnrollCollector:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues where `state` was taken."""
-        self._env.load_state_dict(state["env"])
+        self.env.load_state_dict(state["env"])
         self._policy.load_state_dict(state["policy"])
         arrays: list[Array] = [part.numpy() for part in state["step"]]
         self._step = EnvStep(*arrays)

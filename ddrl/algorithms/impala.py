@@ -133,10 +133,9 @@ def impala_loss(network: nn.Module, batch: Unroll, config: Config, weight: float
 class Actor:
     """One call of `step` = one unroll (section 3)."""
 
-    def __init__(self, config: Config, collector: UnrollCollector, policy: Any, params: Parameters, queue: Queue) -> None:
+    def __init__(self, config: Config, collector: UnrollCollector, params: Parameters, queue: Queue) -> None:
         self._length = config.unroll_length
         self._collector = collector
-        self._policy = policy
         self._params = params
         self._queue = queue
 
@@ -146,8 +145,8 @@ class Actor:
 
     def step(self) -> None:
         """Acts for `unroll_length` steps with one version of the parameters."""
-        index = self._collector.next_index
-        self._policy.version = self._params.pull(self._policy.network, index)  # 1  mu <- pi
+        policy, index = self._collector.policy, self._collector.next_index
+        policy.version = self._params.pull(policy.network, index)  # 1  mu <- pi
         unroll = self._collector.collect(self._length)  # 2  x, a, r, mu(a|x), and the initial recurrent state
         self._queue.insert(unroll)  # 3  send the trajectory
 
@@ -191,7 +190,15 @@ class Learner:
     def step(self) -> Metrics:
         """Samples, updates, publishes. Raises `NonFiniteError` when a loss or the gradient is NaN or infinite."""
         fresh = self._queue.sample(self._fresh)  # 4  B unrolls, [T+1, B]
-        batch = self._with_replay(fresh).to(self._device)
+        metrics = self.update(self._with_replay(fresh))
+        steps = int(fresh.valid.sum())
+        self.agent_steps += steps
+        self.env_frames += steps * self._frame_skip
+        return metrics
+
+    def update(self, batch: Unroll) -> Metrics:
+        """One gradient step on a batch, and the new version published."""
+        batch = batch.to(self._device)
         valid_steps = max(1, int(batch.valid.sum()))
         weight = 1.0 if self.config.loss_reduction == "sum" else 1.0 / valid_steps
         metrics = self._gradients.backward(lambda network, part: self._loss(network, part, weight), batch)  # 5  eq. 1
@@ -199,10 +206,10 @@ class Learner:
         metrics["gradient_norm"] = float(clip_global_norm(self.network.parameters(), self.config.max_grad_norm))
         check_finite(metrics, where=f"update {self.updates + 1}")
         metrics["learning_rate"] = self._set_learning_rate()
-        self._optimizer.step()
         metrics |= _policy_lag(batch, self._params.version)
+        self._optimizer.step()
         self._params.publish(self.network)  # 6  a new version for the actors
-        self._count(fresh)
+        self.updates += 1
         return metrics
 
     def _with_replay(self, fresh: Unroll) -> Unroll:
@@ -221,12 +228,6 @@ class Learner:
         rate = linear_decay(optimizer.learning_rate, self.env_frames, optimizer.decay_frames)
         set_learning_rate(self._optimizer, rate)
         return rate
-
-    def _count(self, fresh: Unroll) -> None:
-        steps = int(fresh.valid.sum())
-        self.updates += 1
-        self.agent_steps += steps
-        self.env_frames += steps * self._frame_skip
 
     def close(self) -> None:
         """Ends the gradient threads."""

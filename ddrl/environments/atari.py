@@ -32,18 +32,18 @@ from ddrl.errors import UserError
 from ddrl.seeding import seed_for
 from ddrl.types import Array, EnvSpec, EnvStep
 
-ATARI_57: tuple[str, ...] = tuple(
-    """alien amidar assault asterix asteroids atlantis bank_heist battle_zone beam_rider berzerk bowling boxing
-    breakout centipede chopper_command crazy_climber defender demon_attack double_dunk enduro fishing_derby freeway
-    frostbite gopher gravitar hero ice_hockey jamesbond kangaroo krull kung_fu_master montezuma_revenge ms_pacman
-    name_this_game phoenix pitfall pong private_eye qbert riverraid road_runner robotank seaquest skiing solaris
-    space_invaders star_gunner surround tennis time_pilot tutankham up_n_down venture video_pinball wizard_of_wor
-    yars_revenge zaxxon""".split()
-)
+_NAMES = """
+alien amidar assault asterix asteroids atlantis bank_heist battle_zone beam_rider berzerk bowling boxing breakout
+centipede chopper_command crazy_climber defender demon_attack double_dunk enduro fishing_derby freeway frostbite
+gopher gravitar hero ice_hockey jamesbond kangaroo krull kung_fu_master montezuma_revenge ms_pacman name_this_game
+phoenix pitfall pong private_eye qbert riverraid road_runner robotank seaquest skiing solaris space_invaders
+star_gunner surround tennis time_pilot tutankham up_n_down venture video_pinball wizard_of_wor yars_revenge zaxxon
+"""
+ATARI_57: tuple[str, ...] = tuple(_NAMES.split())
 """The 57 games of the literature, by ALE's names."""
 
 TASKS: tuple[str, ...] = tuple(sorted(get_all_rom_ids()))
-EXAMPLES = ("pong", "breakout")
+EXAMPLES: dict[str, dict[str, Any]] = {"breakout": {}, "pong": {"max_frames": 500}}
 _OPTIONS = {
     "frame_skip": Option(4, 1, 60),
     "frame_stack": Option(4, 1, 16),
@@ -94,7 +94,10 @@ def _num_actions(task: str, full: bool) -> int:
         return 18
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     ale = ale_py.ALEInterface()
-    ale.loadROM(get_rom_path(task))
+    path = get_rom_path(task)
+    if path is None:
+        raise UserError(f"atari/{task}: its ROM is not among those of ale-py")
+    ale.loadROM(path)
     return len(ale.getMinimalActionSet())
 
 
@@ -118,6 +121,12 @@ def make(task: str, num_envs: int, seed: int, *, num_threads: int = 1, **options
 
 class AtariEnvs:
     """B games of ALE's native vector environment, as a `ddrl.types.VectorEnv`."""
+
+    _episode: Array  # [B] int64: episodes started before the current one; -1 before the first reset
+    _lives: Array  # [B] int32
+    _ended: Array  # [B] bool: the next step is dead
+    _observation: Array  # [B, stack, 84, 84] uint8
+    _tape: _ActionTape
 
     def __init__(self, task: str, num_envs: int, seed: int, num_threads: int, options: Options) -> None:
         self.spec = spec(task, **vars(options))
@@ -148,11 +157,7 @@ class AtariEnvs:
         )
         if self._native.metadata["autoreset_mode"] != AutoresetMode.NEXT_STEP:
             raise RuntimeError("ALE's vector environment does not reset at the next step")
-        self._episode = np.full(num_envs, -1, dtype=np.int64)
-        self._lives = np.zeros(num_envs, dtype=np.int32)
-        self._ended = np.zeros(num_envs, dtype=np.bool_)
-        self._observation: Array = np.zeros((num_envs, *self.spec.observation_shape), dtype=np.uint8)
-        self._tape = _ActionTape(num_envs)
+        self._forget()
 
     def reset(self) -> EnvStep:
         """Starts every environment's next episode."""
@@ -214,16 +219,24 @@ class AtariEnvs:
                 raise UserError(f"environment state: {key} is '{state[key]}', but this run has '{own}'")
         if len(state["episode"]) != self.num_envs:
             raise UserError(f"environment state: {len(state['episode'])} environments; allowed: {self.num_envs}")
-        episode, counts = state["episode"].numpy().copy(), state["counts"].numpy()
+        episode = state["episode"].numpy().copy()
+        self._forget()
         if episode[0] >= 0:
-            self._replay(episode, counts, state["actions"].numpy())
-        self._episode = episode
+            self._replay(episode, state["counts"].numpy(), state["actions"].numpy())
         if self._checksum() != state["checksum"]:
             raise UserError("environment state: the replayed games differ from the recorded ones")
 
     def close(self) -> None:
         """Frees the native environments."""
         self._native.close()
+
+    def _forget(self) -> None:
+        """As before the first reset."""
+        self._episode = np.full(self.num_envs, -1, dtype=np.int64)
+        self._lives = np.zeros(self.num_envs, dtype=np.int32)
+        self._ended = np.zeros(self.num_envs, dtype=np.bool_)
+        self._observation = np.zeros((self.num_envs, *self.spec.observation_shape), dtype=np.uint8)
+        self._tape = _ActionTape(self.num_envs)
 
     def _replay(self, episode: Array, counts: Array, actions: Array) -> None:
         """Environment i starts at step N - n_i of N = max n, so that all are done after N steps."""

@@ -3,7 +3,7 @@
 An adapter module exports
 
     TASKS     names of all its tasks
-    EXAMPLES  the tasks the conformance check runs on
+    EXAMPLES  task -> options: what the conformance check runs on (episodes must end within some hundred steps)
     OPTIONS   task -> {option name: Option}
     spec(task, **options) -> EnvSpec                                       cheap: builds no vector environment
     make(task, num_envs, seed, *, num_threads=1, **options) -> VectorEnv   with every option given
@@ -74,9 +74,19 @@ def tasks(prefix: str) -> tuple[str, ...]:
     return tuple(f"{prefix}/{task}" for task in adapter(prefix).TASKS)
 
 
-def examples() -> tuple[str, ...]:
-    """The environments the conformance check runs on, of every adapter."""
-    return tuple(f"{prefix}/{task}" for prefix in prefixes() for task in adapter(prefix).EXAMPLES)
+def examples() -> dict[str, dict[str, Any]]:
+    """Name -> options of every adapter's environments that the conformance check runs on.
+
+    An adapter whose simulator is not installed has none.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for prefix in prefixes():
+        try:
+            module = adapter(prefix)
+        except UserError:
+            continue
+        found |= {f"{prefix}/{task}": dict(options) for task, options in module.EXAMPLES.items()}
+    return found
 
 
 def options_for(name: str, *, where: str = "environment.name") -> dict[str, bool | int | float]:

@@ -11,7 +11,6 @@ step) only; so the state of an environment is a row of integers, and a checkpoin
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -100,7 +99,7 @@ class Catch:
 
 @dataclass(frozen=True)
 class Chain:
-    """State: step, position. Action 1 moves forward, action 0 waits; the `length`-th move pays 1 and leads back to 0.
+    """State: step, position. Action 1 moves forward, action 0 waits; moving past the end pays 1 and leads back to 0.
 
     The limit cuts a process that goes on for ever, and is not seen: the optimal value at position p with discount g is
     g^(length - 1 - p) / (1 - g^length), whatever the step. It is found only if truncated steps bootstrap.
@@ -117,21 +116,22 @@ class Chain:
 
     @property
     def optimal_return(self) -> float:
-        """Rounds completed before the limit."""
-        return float(self.limit // self.length)
+        """Rounds completed before the limit: over a uniform first position p, floor((p + m) / length) has mean m / length."""
+        return self.limit / self.length
 
     @property
     def random_return(self) -> float:
-        """The number of moves is binomial(limit, 1/2): exact."""
-        return sum((k // self.length) * math.comb(self.limit, k) for k in range(self.limit + 1)) / 2**self.limit
+        """Half the moves."""
+        return self.limit / (2 * self.length)
 
     def optimal_value(self, position: int, discount: float) -> float:
         """Discounted value of always moving forward from `position`, without the limit."""
         return float(discount ** (self.length - 1 - position) / (1.0 - discount**self.length))
 
     def begin(self, draws: Array) -> Array:
-        """Position 0."""
-        return np.zeros((len(draws), 2), dtype=np.int64)
+        """Any position."""
+        position = (draws % np.uint64(self.length)).astype(np.int64)
+        return np.stack([np.zeros_like(position), position], axis=1)
 
     def step(self, state: Array, actions: Array, draws: Array) -> tuple[Array, Array, Array, Array]:
         """Never terminates; truncated at step `limit`."""
@@ -283,7 +283,9 @@ class ToyEnvs:
         Raises: ValueError for actions of another shape or outside the action set; RuntimeError before `reset`.
         """
         if actions.shape != (self.num_envs,) or actions.dtype.kind not in "iu":
-            raise ValueError(f"actions must be integers of shape ({self.num_envs},), not {actions.dtype} {actions.shape}")
+            raise ValueError(
+                f"actions must be integers of shape ({self.num_envs},), not {actions.dtype} {actions.shape}"
+            )
         if int(actions.min()) < 0 or int(actions.max()) >= self.spec.num_actions:
             raise ValueError(f"actions must lie in 0..{self.spec.num_actions - 1}")
         if self._episode[0] < 0:
@@ -338,8 +340,11 @@ def _mix(value: Array) -> Array:
     value = value + np.uint64(0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
+    mixed: Array = value ^ (value >> np.uint64(31))
+    return mixed
 
 
 def _one_hot(index: Array, size: int) -> Array:
-    return np.eye(size, dtype=np.float32)[index]
+    encoded = np.zeros((len(index), size), dtype=np.float32)
+    encoded[np.arange(len(index)), index] = 1.0
+    return encoded

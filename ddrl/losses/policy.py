@@ -24,6 +24,6 @@ def policy_gradient_loss(logits: Tensor, action: Tensor, advantages: Tensor, *, 
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """-sum_a pi(a) log pi(a) in nats, [...], of logits [..., A]; a logit of -inf contributes 0."""
+    """-sum_a pi(a) log pi(a) in nats, [...], of logits [..., A]."""
     log_pi = torch.log_softmax(logits, dim=-1)
-    return -(log_pi.exp() * log_pi.clamp(min=torch.finfo(log_pi.dtype).min)).sum(dim=-1)
+    return -(log_pi.exp() * log_pi).sum(dim=-1)

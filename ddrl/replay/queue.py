@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from ddrl.errors import Closed
@@ -27,6 +29,10 @@ class UnrollQueue:
         self._columns = 0
         self._changed = threading.Condition()
         self._closed = False
+        self.insert_waited = 0.0
+        """Seconds that actors waited for room, over all of them."""
+        self.sample_waited = 0.0
+        """Seconds that the learner waited for unrolls."""
 
     def __len__(self) -> int:
         return len(self._ready) + len(self._early)
@@ -38,8 +44,7 @@ class UnrollQueue:
     def insert(self, unroll: Unroll) -> None:
         """Adds an unroll; waits while the queue is full. Raises `Closed` once the run is over."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self.can_insert())
-            self._raise_if_closed()
+            self.insert_waited += self._wait_for(self.can_insert)
             if self._ordered_actors is None:
                 self._append(unroll)
             else:
@@ -57,8 +62,7 @@ class UnrollQueue:
     def sample(self, columns: int) -> Unroll:
         """Takes the oldest `columns` columns; waits until there are so many. Raises `Closed` once the run is over."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self.can_sample(columns))
-            self._raise_if_closed()
+            self.sample_waited += self._wait_for(lambda: self.can_sample(columns))
             parts: list[Unroll] = []
             missing = columns
             while missing:
@@ -99,6 +103,10 @@ class UnrollQueue:
         self._ready.append(unroll)
         self._columns += unroll.batch_size
 
-    def _raise_if_closed(self) -> None:
+    def _wait_for(self, condition: Callable[[], bool]) -> float:
+        """Seconds waited, the lock held. Raises `Closed` once the run is over."""
+        before = time.perf_counter()
+        self._changed.wait_for(lambda: self._closed or condition())
         if self._closed:
             raise Closed
+        return time.perf_counter() - before

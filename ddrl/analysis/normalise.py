@@ -1,0 +1,19 @@
+"""Human-normalised scores: 0 is random play, 1 a human tester."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+
+def human_normalised(scores: pd.Series, random: pd.Series, human: pd.Series) -> pd.Series:
+    """(score - random) / (human - random), elementwise; missing where a reference is (Mnih et al. 2015, Methods)."""
+    span = human.astype("float64") - random.astype("float64")
+    normalised: pd.Series = (scores.astype("float64") - random.astype("float64")) / span.where(span != 0)
+    return normalised
+
+
+def with_references(scores: pd.DataFrame, references: pd.DataFrame, column: str) -> pd.DataFrame:
+    """`scores` with columns random, human and human_normalised_score (of `column`), matched by `environment`."""
+    joined = scores.merge(references[["environment", "random", "human"]], on="environment", how="left", validate="m:1")
+    joined["human_normalised_score"] = human_normalised(joined[column], joined["random"], joined["human"])
+    return joined

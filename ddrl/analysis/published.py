@@ -1,0 +1,136 @@
+"""Published cells and reference scores: tidy CSV files, typed and checked; a cell without a source is refused."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ddrl.analysis.paper import Paper
+from ddrl.analysis.schema import schema
+from ddrl.errors import UserError, unknown_name
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.]*")
+_DTYPES = {
+    "name": "string",
+    "text": "string",
+    "choice": "string",
+    "number": "float64",
+    "count": "Int64",
+    "flag": "bool",
+}
+
+
+def load_published(directory: Path) -> pd.DataFrame:
+    """Every cell of `directory/published`, one row each; columns as in `workflows/schemas/published.schema.yaml`.
+
+    Raises: UserError naming file, row and column for a cell without source, an unknown column or a bad value.
+    """
+    files = sorted(path for path in (directory / "published").glob("*.csv") if not path.name.startswith("references_"))
+    if not files:
+        raise UserError(f"{directory / 'published'}: holds no published cells")
+    table = pd.concat([_load(path, "cells") for path in files], ignore_index=True)
+    twice = table["cell"][table["cell"].duplicated()]
+    if len(twice):
+        raise UserError(f"{directory / 'published'}: cell '{twice.iloc[0]}' is given twice")
+    return table
+
+
+def matching(published: pd.DataFrame, wanted: Mapping[str, str]) -> pd.DataFrame:
+    """The rows that equal `wanted` in every one of its columns."""
+    chosen = pd.Series(True, index=published.index)
+    for column, value in wanted.items():
+        chosen &= (published[column] == value).fillna(False).astype(bool)
+    return published[chosen]
+
+
+def load_references(paper: Paper) -> pd.DataFrame:
+    """Random and human score of each environment: environment, task, random, human (may be missing), source.
+
+    Of the variants a rule names, a later one overrides an earlier one, task by task.
+    Raises: UserError for a missing variant or as `load_published`.
+    """
+    found = [pd.DataFrame(columns=["environment", "task", "random", "human", "source"])]
+    for rule in paper.references:
+        path = paper.directory / "published" / rule.file
+        table = _load(path, "references")
+        rows: dict[str, dict[str, Any]] = {}
+        for variant in rule.variants:
+            chosen = table[table["variant"] == variant]
+            if chosen.empty:
+                raise unknown_name("variant", variant, set(table["variant"]), where=str(path))
+            for row in chosen.to_dict("records"):
+                rows[str(row["task"])] = {str(key): value for key, value in row.items()}
+        part = pd.DataFrame(rows.values())
+        part["environment"] = [rule.environments.replace("{task}", task) for task in part["task"]]
+        found.append(part[["environment", "task", "random", "human", "source"]])
+    return pd.concat([part for part in found if not part.empty], ignore_index=True)
+
+
+def _load(path: Path, kind: str) -> pd.DataFrame:
+    columns: dict[str, dict[str, Any]] = schema("published")[kind]
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.reader(file, strict=True))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not valid CSV: {error}") from None
+    if not rows:
+        raise UserError(f"{path}: is empty")
+    header = rows[0]
+    for name in header:
+        if name not in columns:
+            raise unknown_name("column", name, columns, where=str(path))
+    missing = [name for name in columns if name not in header]
+    if missing or len(set(header)) < len(header):
+        raise UserError(f"{path}: columns must be exactly {', '.join(columns)}")
+    records = []
+    for number, row in enumerate(rows[1:], start=2):
+        if len(row) != len(header):
+            raise UserError(f"{path}: row {number}: {len(row)} values; allowed: {len(header)}")
+        records.append(
+            {
+                name: _value(text, columns[name], f"{path}: row {number}, column '{name}'")
+                for name, text in zip(header, row, strict=True)
+            }
+        )
+    table = pd.DataFrame(records, columns=header)
+    return table.astype({name: _DTYPES[columns[name]["kind"]] for name in header})
+
+
+def _value(text: str, column: Mapping[str, Any], where: str) -> Any:
+    """One cell, typed; an empty one is missing, and refused where the column requires a value."""
+    if not text.strip():
+        if column.get("required"):
+            raise UserError(f"{where}: must not be empty")
+        return math.nan if column["kind"] == "number" else pd.NA if column["kind"] == "count" else ""
+    kind = column["kind"]
+    if kind == "number":
+        return _number(text, where)
+    if kind == "count":
+        if not re.fullmatch(r"[1-9][0-9]*", text):
+            raise UserError(f"{where}: '{text}' is not a whole number above 0")
+        return int(text)
+    if kind == "flag" and text not in ("true", "false"):
+        raise unknown_name("value", text, ["true", "false"], where=where)
+    if kind == "choice" and text not in column["allowed"]:
+        raise unknown_name("value", text, column["allowed"], where=where)
+    if kind == "name" and not _NAME.fullmatch(text):
+        raise UserError(f"{where}: '{text}' is not a name (lower-case letters, digits, '_' and '.')")
+    return text == "true" if kind == "flag" else text
+
+
+def _number(text: str, where: str) -> float:
+    # float() would also take "nan", "1_000" and blanks.
+    if not re.fullmatch(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?", text):
+        raise UserError(f"{where}: '{text}' is not a number")
+    value = float(text)
+    if not math.isfinite(value):
+        raise UserError(f"{where}: '{text}' is too large")
+    return value

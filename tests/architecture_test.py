@@ -1,0 +1,324 @@
+"""The rules that keep the library readable and safe, held by reading syntax trees; each rule is itself tested."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import builtins
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+
+_BASE = {"errors", "seeding", "types"}
+LAYERS: dict[str, set[str]] = {
+    "errors": set(),
+    "seeding": set(),
+    "types": set(),
+    "losses": {"errors"},
+    "networks": _BASE,
+    "learners": _BASE,
+    "actors": _BASE,
+    "coordinator": _BASE,
+    "replay": _BASE,
+    "environments": _BASE,
+    "algorithms": _BASE | {"losses", "actors", "learners", "networks"},
+    "analysis": {"errors"},
+    "replications": {"errors", "analysis"},
+}
+"""What each part may import besides itself. Single files of `ddrl/` that are not listed (run, cli, ...) are on top."""
+
+TOGETHER_ONLY_IN_RUN = ({"algorithms", "coordinator"}, {"coordinator", "environments"})
+NO_TORCH = {"analysis", "replications"}
+LOSSES_MAY_IMPORT = {"torch", "__future__", "collections", "dataclasses", "math", "typing"}
+FIND_BY_FILE_NAME = {"ddrl/algorithms/__init__.py", "ddrl/environments/registry.py"}
+
+BASES = {
+    "torch.nn.Module",
+    "torch.optim.Optimizer",
+    "torch.optim.optimizer.Optimizer",
+    "torch.autograd.Function",
+    "typing.Protocol",
+    "typing.NamedTuple",
+    "typing.Generic",
+    "yaml.SafeLoader",
+}
+MODULES_REFUSED = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "random"}
+CALLS_REFUSED = re.compile(
+    r"(eval|exec|compile|__import__|os\.system|os\.popen|yaml\.(load|full_load|unsafe_load)|.*\.(read_pickle|to_pickle)"
+    r"|torch\.(random\.|cuda\.)?(manual_seed|manual_seed_all|seed|set_rng_state)"
+    r"|numpy\.random\.(?!(Generator|PCG64|Philox|SeedSequence|BitGenerator)$).*)"
+)
+KEYWORDS_REFUSED = {("shell", True), ("weights_only", False), ("allow_pickle", True)}
+NEEDS_GENERATOR = re.compile(
+    r"torch\.(rand|randn|randint|randperm|multinomial|bernoulli|normal)"
+    r"|torch\.nn\.init\.(uniform_|normal_|trunc_normal_|orthogonal_|xavier_\w+|kaiming_\w+)"
+    r"|.*\.(uniform_|normal_|exponential_|bernoulli_|random_|multinomial|geometric_|log_normal_|cauchy_)"
+)
+
+
+def part_of(path: str) -> str:
+    """`ddrl/losses/vtrace.py` -> losses, `ddrl/run.py` -> run, `replications/...` -> replications."""
+    pieces = Path(path).with_suffix("").parts
+    return pieces[0] if pieces[0] != "ddrl" else pieces[1]
+
+
+def imported_names(tree: ast.AST, path: str = "ddrl/module.py") -> dict[str, str]:
+    """Local name -> full dotted name, for every import in the file, also those inside functions."""
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                local = alias.asname or alias.name.split(".")[0]
+                names[local] = alias.name if alias.asname else local
+                names[f" {alias.name}"] = alias.name
+        elif isinstance(node, ast.ImportFrom):
+            package = list(Path(path).parent.parts)
+            above = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(filter(None, [above, node.module]))
+            names |= {alias.asname or alias.name: f"{module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def dotted(node: ast.AST, names: dict[str, str]) -> str:
+    """The full name of an expression such as `nn.Module`; a leading `?` stands for anything that is not a name."""
+    if isinstance(node, ast.Subscript):
+        return dotted(node.value, names)
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value, names)}.{node.attr}"
+    return names.get(node.id, node.id) if isinstance(node, ast.Name) else "?"
+
+
+def import_violations(path: str, tree: ast.AST) -> Iterator[str]:
+    """Imports that point up, torch where none belongs, modules that are refused everywhere."""
+    names = imported_names(tree, path)
+    modules = set(names.values())
+    part = part_of(path)
+    parts = {name.split(".")[1] for name in modules if name.startswith("ddrl.")} - {part}
+    if part in LAYERS:
+        yield from (f"{part} may not import ddrl.{other}" for other in sorted(parts - LAYERS[part]))
+    if path.startswith("ddrl/") and path.count("/") > 1 and part not in LAYERS:
+        yield f"the folder {part} has no entry in LAYERS"
+    yield from (
+        f"only run.py sees {' and '.join(sorted(pair))} together"
+        for pair in TOGETHER_ONLY_IN_RUN
+        if pair <= parts | {part} and part != "run"
+    )
+    roots = {name.split(".")[0] for name in modules} - {"ddrl"}
+    if part in NO_TORCH and "torch" in roots:
+        yield f"{part} may not import torch"
+    if part == "losses":
+        yield from (f"losses may not import {root}" for root in sorted(roots - LOSSES_MAY_IMPORT))
+    yield from (f"{root} is refused everywhere" for root in sorted(roots & MODULES_REFUSED))
+    finds = any(dotted(node, names) == "importlib.import_module" for node in ast.walk(tree))
+    if finds and path not in FIND_BY_FILE_NAME:
+        yield "importlib.import_module hides an import from this test"
+
+
+def class_violations(tree: ast.AST) -> Iterator[str]:
+    """Dataclasses that can change, and inheritance beyond what torch, typing, exceptions and YAML require."""
+    names = imported_names(tree)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for base in node.bases:
+            name = dotted(base, names)
+            builtin = getattr(builtins, name, None)
+            if name not in BASES and not (isinstance(builtin, type) and issubclass(builtin, BaseException)):
+                yield f"line {node.lineno}: class {node.name} inherits from {name}"
+        for decorator in node.decorator_list:
+            call = decorator if isinstance(decorator, ast.Call) else None
+            name = dotted(call.func if call else decorator, names)
+            keywords = [ast.unparse(word) for word in call.keywords] if call else []
+            if name.endswith("dataclass") and "frozen=True" not in keywords:
+                yield f"line {node.lineno}: dataclass {node.name} is not frozen"
+
+
+def call_violations(tree: ast.AST) -> Iterator[str]:
+    """Calls that run text, open a shell, load code with data, or draw from a global random generator."""
+    names = imported_names(tree)
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    safe = {one.name for one in classes if "yaml.SafeLoader" in [dotted(base, names) for base in one.bases]}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = dotted(node.func, names)
+        keywords = {word.arg: word.value for word in node.keywords}
+        flags = {(key, word.value) for key, word in keywords.items() if isinstance(word, ast.Constant)}
+        at = f"line {node.lineno}: {name}"
+        seeded = name == "numpy.random.default_rng" and node.args
+        safe_yaml = name == "yaml.load" and dotted(keywords.get("Loader", node), names) in safe
+        if CALLS_REFUSED.fullmatch(name) and not (seeded or safe_yaml):
+            yield at
+        yield from (f"{at}({key}={flag!r})" for key, flag in flags & KEYWORDS_REFUSED)
+        if name == "torch.load" and ("weights_only", True) not in flags:
+            yield f"{at} without weights_only=True"
+        if NEEDS_GENERATOR.fullmatch(name) and "generator" not in keywords:
+            yield f"{at} without generator="
+        if re.fullmatch(r"torch\.(rand|randn|randint)_like", name):
+            yield f"{at} draws from the global generator"
+
+
+def size_violations(source: str, tree: ast.AST) -> Iterator[str]:
+    """Files and functions that are too long to read at once."""
+    lines = len(source.splitlines())
+    if lines > MAX_FILE_LINES:
+        yield f"{lines} lines, at most {MAX_FILE_LINES}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > MAX_FUNCTION_LINES:
+                yield f"line {node.lineno}: {node.name} has {length} lines, at most {MAX_FUNCTION_LINES}"
+
+
+def violations(path: str, source: str) -> list[str]:
+    """Everything that is wrong with one file of `ddrl/` or `replications/`."""
+    tree = ast.parse(source, path)
+    found = [*import_violations(path, tree), *class_violations(tree), *call_violations(tree)]
+    return found + list(size_violations(source, tree))
+
+
+def source_files() -> list[str]:
+    """Paths relative to the project, with forward slashes."""
+    files = [file for folder in ("ddrl", "replications") for file in (ROOT / folder).rglob("*.py")]
+    return sorted(file.relative_to(ROOT).as_posix() for file in files)
+
+
+@pytest.mark.parametrize("path", source_files())
+def test_every_source_file_keeps_the_rules(path: str) -> None:
+    assert violations(path, (ROOT / path).read_text(encoding="utf-8")) == []
+
+
+def test_the_rules_are_applied_to_the_library() -> None:
+    files = source_files()
+    assert "ddrl/run.py" in files
+    assert {part_of(path) for path in files} >= {"losses", "algorithms", "coordinator", "environments"}
+
+
+BAD = {
+    "ddrl/algorithms/x.py": {
+        "from ddrl.coordinator.gate import Gate": "algorithms may not import ddrl.coordinator",
+        "import ddrl.environments.atari": "algorithms may not import ddrl.environments",
+        "from ..coordinator import gate": "algorithms may not import ddrl.coordinator",
+        "def f():\n    from ddrl import coordinator": "algorithms may not import ddrl.coordinator",
+        "import importlib\nimportlib.import_module('ddrl.coordinator')": "hides an import",
+    },
+    "ddrl/coordinator/x.py": {
+        "from ddrl.algorithms import impala": "coordinator may not import ddrl.algorithms",
+        "from ddrl import losses": "coordinator may not import ddrl.losses",
+    },
+    "ddrl/environments/x.py": {"from ddrl.algorithms.impala import Config": "environments may not import"},
+    "ddrl/replay/x.py": {"from ddrl.coordinator.gate import Gate": "replay may not import ddrl.coordinator"},
+    "ddrl/losses/x.py": {"import numpy": "losses may not import numpy", "from ddrl.types import Unroll": "ddrl.types"},
+    "ddrl/analysis/x.py": {
+        "import torch.nn": "analysis may not import torch",
+        "from ddrl.types import EnvSpec": "analysis may not import ddrl.types",
+    },
+    "ddrl/bench.py": {
+        "from ddrl import algorithms, coordinator": "only run.py sees algorithms and coordinator together",
+        "from ddrl import environments, coordinator": "only run.py sees coordinator and environments together",
+    },
+    "ddrl/newfolder/x.py": {"import os": "newfolder has no entry in LAYERS"},
+    "replications/paper_2018/figures.py": {"from ddrl.run import train": "replications may not import ddrl.run"},
+    "ddrl/x.py": {
+        "class A: pass\nclass B(A): pass": "class B inherits from A",
+        "from threading import Thread\nclass B(Thread): pass": "class B inherits from threading.Thread",
+        "from ddrl.networks import Net\nclass B(Net): pass": "class B inherits from ddrl.networks.Net",
+        "import pickle": "pickle is refused",
+        "from pickle import loads as safe": "pickle is refused",
+        "import random": "random is refused",
+        "eval('1')": "eval",
+        "exec('1')": "exec",
+        "import os as o\no.system('ls')": "os.system",
+        "import subprocess\nsubprocess.run('ls', shell=True)": "shell=True",
+        "import torch\ntorch.load('f', weights_only=False)": "weights_only=False",
+        "import torch\ntorch.load('f')": "without weights_only=True",
+        "import torch\ntorch.manual_seed(1)": "torch.manual_seed",
+        "import torch\ntorch.cuda.manual_seed_all(1)": "torch.cuda.manual_seed_all",
+        "from torch import manual_seed\nmanual_seed(1)": "torch.manual_seed",
+        "import torch\ntorch.randn(3)": "without generator",
+        "import torch\ntorch.randn_like(x)": "global generator",
+        "def f(p):\n    p.multinomial(1)": "without generator",
+        "from torch import nn\nnn.init.orthogonal_(w)": "without generator",
+        "import numpy as np\nnp.random.seed(1)": "numpy.random.seed",
+        "import numpy as np\nnp.random.rand()": "numpy.random.rand",
+        "import numpy as np\nnp.random.default_rng()": "numpy.random.default_rng",
+        "from numpy import random as r\nr.shuffle(x)": "numpy.random.shuffle",
+        "import numpy as np\nnp.load('f', allow_pickle=True)": "allow_pickle=True",
+        "import yaml\nyaml.load(f)": "yaml.load",
+        "import yaml\nyaml.load(f, Loader=yaml.Loader)": "yaml.load",
+        "from dataclasses import dataclass\n@dataclass\nclass A: pass": "dataclass A is not frozen",
+        "import dataclasses as d\n@d.dataclass(slots=True)\nclass A: pass": "dataclass A is not frozen",
+        "import pandas as pd\npd.read_pickle('f')": "read_pickle",
+        "pass\n" * (MAX_FILE_LINES + 1): "401 lines",
+        "def f():\n" + "    pass\n" * MAX_FUNCTION_LINES: "f has 61 lines",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "message"), [(path, *case) for path, cases in BAD.items() for case in cases.items()]
+)
+def test_a_broken_rule_is_found(path: str, source: str, message: str) -> None:
+    assert any(message in violation for violation in violations(path, source))
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("ddrl/run.py", "from ddrl import algorithms, coordinator, environments"),
+        ("ddrl/config.py", "from ddrl import algorithms, environments"),
+        ("ddrl/algorithms/x.py", "from ddrl.losses.vtrace import vtrace\nfrom ddrl.types import Unroll\nimport torch"),
+        ("ddrl/analysis/x.py", "import numpy as np\nrng = np.random.Generator(np.random.PCG64(1))\nrng.normal()"),
+        ("ddrl/x.py", "import numpy as np\nnp.random.default_rng(3)"),
+        ("ddrl/x.py", "import torch\ntorch.randn(3, generator=g)\ntorch.Generator().manual_seed(1)"),
+        ("ddrl/x.py", "import torch\ntorch.load('f', weights_only=True)"),
+        ("ddrl/x.py", "from torch import nn\nclass A(nn.Module): pass\nclass E(ValueError): pass"),
+        ("ddrl/x.py", "from typing import Protocol\nclass P(Protocol[T]): pass"),
+        ("ddrl/x.py", "import yaml\nclass L(yaml.SafeLoader): pass\nyaml.load(f, Loader=L)"),
+        ("ddrl/x.py", "from dataclasses import dataclass\n@dataclass(frozen=True, slots=True)\nclass A: pass"),
+        ("ddrl/x.py", "import re\nre.compile('a')\nmodel.eval()"),
+        ("ddrl/x.py", "def f():\n" + "    pass\n" * (MAX_FUNCTION_LINES - 1)),
+    ],
+)
+def test_good_code_breaks_no_rule(path: str, source: str) -> None:
+    assert violations(path, source) == []
+
+
+def pinned() -> dict[str, str]:
+    """Normalised name -> version, from constraints.txt."""
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
+    assert all(re.fullmatch(r"[a-z0-9-]+==[0-9a-z.]+", line) for line in lines), "only name==version, no local suffix"
+    return dict(line.split("==") for line in lines)
+
+
+def test_every_direct_dependency_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    names = {re.sub(r"[-_.]+", "-", re.split(r"[<>=\[ ]", item)[0]).lower() for item in required}
+    assert names - set(pinned()) == set()
+
+
+def test_the_pins_that_must_not_move_are_exact() -> None:
+    assert {name: pinned()[name] for name in ("torch", "mujoco")} == {"torch": "2.13.0", "mujoco": "3.17.0"}
+
+
+def test_the_readme_lists_the_commands_there_are() -> None:
+    from ddrl.cli import _parser
+
+    commands = next(action.choices for action in _parser()._actions if isinstance(action, argparse._SubParsersAction))
+    documented = re.findall(r"^\| `ddrl (\w+)", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    assert sorted(documented) == sorted(commands)
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "DECISIONS.md"])
+def test_every_file_that_a_document_names_exists(name: str) -> None:
+    named = re.findall(r"[`(]((?:ddrl|workflows|tests)/[\w./-]+|[A-Z]+\.(?:md|cff))[`)]", (ROOT / name).read_text())
+    assert named
+    assert [path for path in set(named) - {"DEVIATIONS.md"} if not (ROOT / path).exists()] == []

@@ -1,0 +1,49 @@
+"""What every test shares: one thread per process, repeatable property tests, and no run that passes without testing."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Test modules import NumPy and torch only after this: many threads on a few busy cores are slower than one.
+for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+settings.register_profile(
+    "ddrl",
+    deadline=None,  # a busy machine is not a failure
+    derandomize=True,
+    database=None,
+    max_examples=50,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("ddrl")
+
+_MUST_RUN = ("learning", "regression")
+"""`pytest -m <one of these>` fails when nothing passed, be it that no test has the mark or that all were skipped."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips tests marked `gpu` on a machine without a CUDA device."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Turns an empty learning or regression run into a failure that says so."""
+    mark = session.config.option.markexpr
+    if mark not in _MUST_RUN or session.config.option.collectonly:
+        return
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and not reporter.stats.get("passed") and exitstatus in (0, 5):
+        reporter.write_line(f"\n{mark}: nothing was tested: no test marked '{mark}' ran to its end", red=True)
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED

@@ -1,0 +1,139 @@
+"""RMSProp against torch's and against TensorFlow's formula in NumPy; the learning-rate schedule."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from ddrl.learners.optimizers import RMSProp, RMSPropConfig, linear_decay, make_optimizer, set_learning_rate
+
+STEPS = 6
+
+
+def parameters(seed: int = 0) -> list[nn.Parameter]:
+    generator = torch.Generator().manual_seed(seed)
+    return [nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64)) for shape in ((3, 4), (5,), ())]
+
+
+def gradients(step: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(100 + step)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((3, 4), (5,), ())]
+
+
+def learn(found: list[nn.Parameter], optimizer: torch.optim.Optimizer, first: int = 0, last: int = STEPS) -> None:
+    for step in range(first, last):
+        for parameter, gradient in zip(found, gradients(step), strict=True):
+            parameter.grad = gradient.clone()
+        set_learning_rate(optimizer, 0.1 / (step + 1))
+        optimizer.step()
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.7])
+def test_epsilon_outside_and_zero_start_is_torchs_rmsprop(momentum: float) -> None:
+    ours, theirs = parameters(), parameters()
+    learn(ours, RMSProp(ours, learning_rate=0.1, decay=0.9, epsilon=0.01, momentum=momentum))
+    learn(theirs, torch.optim.RMSprop(theirs, lr=0.1, alpha=0.9, eps=0.01, momentum=momentum))
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.7])
+@pytest.mark.parametrize("initial", [1.0, 0.0])
+def test_epsilon_inside_and_one_start_is_tensorflows_formula(momentum: float, initial: float) -> None:
+    found = parameters()
+    options = {"epsilon": 0.01, "epsilon_inside_sqrt": True, "initial_mean_square": initial, "momentum": momentum}
+    learn(found, RMSProp(found, learning_rate=0.1, decay=0.9, **options))
+    for index, start in enumerate(parameters()):
+        weight = start.detach().numpy().copy()
+        mean_square, buffer = np.full_like(weight, initial), np.zeros_like(weight)
+        for step in range(STEPS):
+            gradient = gradients(step)[index].numpy()
+            mean_square = 0.9 * mean_square + (1 - 0.9) * gradient**2
+            buffer = momentum * buffer + 0.1 / (step + 1) * gradient / np.sqrt(mean_square + 0.01)
+            weight = weight - buffer
+        np.testing.assert_allclose(found[index].detach(), weight)
+
+
+def test_epsilon_inside_damps_small_gradients_more() -> None:
+    steps = []
+    for inside in (False, True):
+        weight = nn.Parameter(torch.zeros(()))
+        optimizer = RMSProp([weight], learning_rate=1.0, decay=0.0, epsilon=0.01, epsilon_inside_sqrt=inside)
+        weight.grad = torch.tensor(0.001)
+        optimizer.step()
+        steps.append(-float(weight.detach()))
+    assert steps == pytest.approx([0.001 / 0.011, 0.001 / np.sqrt(0.01 + 1e-6)])
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("taken", [0, 3])
+def test_a_saved_optimizer_continues_with_the_same_bits(inside: bool, taken: int) -> None:
+    config = RMSPropConfig(epsilon_inside_sqrt=inside, initial_mean_square=1.0, momentum=0.5)
+    whole = parameters()
+    optimizer = make_optimizer(whole, config)
+    learn(whole, optimizer, 0, taken)
+    file = io.BytesIO()
+    torch.save({"parameters": [p.detach().clone() for p in whole], "optimizer": optimizer.state_dict()}, file)
+    learn(whole, optimizer, taken, STEPS)
+
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    resumed = [nn.Parameter(value) for value in saved["parameters"]]
+    other = make_optimizer(resumed, config)
+    other.load_state_dict(saved["optimizer"])
+    learn(resumed, other, taken, STEPS)
+    assert all(torch.equal(a, b) for a, b in zip(resumed, whole, strict=True))
+
+
+def test_a_parameter_without_a_gradient_stays() -> None:
+    first, second = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    optimizer = RMSProp([first, second], learning_rate=0.1)
+    first.grad = torch.ones(2)
+    optimizer.step()
+    assert not torch.equal(first, torch.ones(2))
+    assert torch.equal(second, torch.ones(2))
+
+
+def test_a_closure_is_evaluated_with_gradients() -> None:
+    weight = nn.Parameter(torch.tensor(2.0))
+    optimizer = RMSProp([weight], learning_rate=0.1)
+
+    def closure() -> float:
+        loss = weight.square()
+        loss.backward()
+        return float(loss.detach())
+
+    assert optimizer.step(closure) == 4.0
+    assert float(weight.detach()) < 2.0
+
+
+def test_the_learning_rate_falls_linearly_to_zero_and_stays() -> None:
+    found = [linear_decay(6e-4, frames, 200_000_000) for frames in (0, 50_000_000, 200_000_000, 300_000_000)]
+    assert found == pytest.approx([6e-4, 4.5e-4, 0.0, 0.0])
+    assert linear_decay(6e-4, 10**12, None) == 6e-4
+
+
+def test_defaults_are_table_g_1() -> None:
+    config = RMSPropConfig()
+    assert (config.learning_rate, config.epsilon, config.momentum, config.decay) == (6e-4, 0.01, 0.0, 0.99)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"learning_rate": 0.0},
+        {"decay": 1.0},
+        {"epsilon": float("nan")},
+        {"decay_frames": 0},
+        {"name": "adam"},
+        {"eps": 0.1},
+        {"momentum": -0.1},
+    ],
+)
+def test_a_wrong_option_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(wrong))):
+        RMSPropConfig(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,151 @@
+"""The whole network: published parameter counts, determinism, alignment of single steps and unrolls, precision."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ddrl.errors import UserError
+from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
+from ddrl.types import EnvSpec, NetworkOutput
+
+ATARI = EnvSpec("atari/test", (4, 84, 84), "uint8", 18, 4, "test")
+DMLAB = EnvSpec("dmlab/test", (3, 72, 96), "uint8", 9, 4, "test")
+SMALL = EnvSpec("toy/test", (2, 36, 44), "uint8", 3, 1, "test")
+FLAT = EnvSpec("toy/test", (6,), "float32", 3, 1, "test")
+
+
+def make(spec: EnvSpec, network: str, lstm_size: int = 0, feed: bool = False, seed: int = 0) -> ActorCritic:
+    generator = torch.Generator().manual_seed(seed)
+    return make_actor_critic(
+        spec, network=network, lstm_size=lstm_size, feed_last_action_and_reward=feed, generator=generator
+    )
+
+
+def count(network: ActorCritic) -> int:
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+def inputs(spec: EnvSpec, time: int, batch: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shape = (time, batch, *spec.observation_shape)
+    if spec.observation_dtype == "uint8":
+        observation = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+    else:
+        observation = torch.randn(shape, generator=generator)
+    return {
+        "observation": observation,
+        "last_action": torch.randint(0, spec.num_actions, (time, batch), generator=generator),
+        "last_reward": 3.0 * torch.randn(time, batch, generator=generator),
+        "start": torch.rand(time, batch, generator=generator) < 0.3,
+    }
+
+
+def outputs_of(network: ActorCritic, data: dict[str, torch.Tensor]) -> NetworkOutput:
+    output: NetworkOutput = network(**data, state=network.initial_state(data["start"].shape[1]))
+    return output
+
+
+# The language channel of the authors' code, which we leave out: 1000 x 20 embeddings, an LSTM of 64 with one bias, and
+# 64 more inputs to the core LSTM's four gates of 256.
+LANGUAGE = 1000 * 20 + 4 * 64 * (20 + 64 + 1) + 64 * 4 * 256
+
+
+@pytest.mark.parametrize(
+    ("network", "own", "published"),
+    [("shallow", 1_123_130, 1.2e6), ("deep", 1_520_714, 1.6e6)],
+)
+def test_dmlab_parameter_counts_are_those_of_figure_3(network: str, own: int, published: float) -> None:
+    """On 72x96x3 with 9 actions, LSTM 256, last action and reward; the language channel is the whole difference."""
+    assert count(make(DMLAB, network, lstm_size=256, feed=True)) == own
+    assert round(own + LANGUAGE, -5) == published
+
+
+@pytest.mark.parametrize(
+    ("network", "expected"),
+    [
+        # 16x(4x8x8) + 16, 32x(16x4x4) + 32, 256x(32x9x9) + 256 (Mnih et al. 2016), heads 18 and 1
+        ("shallow", 4_112 + 8_224 + 663_808 + 4_883),
+        # 32x(4x8x8) + 32, 64x(32x4x4) + 64, 64x(64x3x3) + 64, 512x(64x7x7) + 512 (Mnih et al. 2015), heads 18 and 1
+        ("nature", 8_224 + 32_832 + 36_928 + 1_606_144 + 9_747),
+        # entries (3x3) 4>16, 16>32, 32>32; four 3x3 convolutions per section; 256x(32x11x11) + 256; heads 18 and 1.
+        ("deep", (592 + 4_640 + 9_248) + 4 * (2_320 + 2 * 9_248) + 991_488 + 4_883),
+    ],
+)
+def test_atari_parameter_counts_add_up_from_the_layers(network: str, expected: int) -> None:
+    """The paper prints no counts for its feed-forward Atari networks (section 5.3.2)."""
+    assert count(make(ATARI, network)) == expected
+
+
+@pytest.mark.parametrize("network", ["shallow", "nature", "deep"])
+def test_the_same_generator_gives_the_same_weights_and_the_global_one_is_left_alone(network: str) -> None:
+    before = torch.get_rng_state()
+    first, again, other = (make(ATARI, network, 8, True, seed).state_dict() for seed in (0, 0, 1))
+    assert torch.equal(before, torch.get_rng_state())
+    for name, value in first.items():
+        assert torch.equal(value, again[name])
+        assert torch.equal(value, other[name]) == (not value.any() or name == "core.bias")
+
+
+@pytest.mark.parametrize("lstm_size", [0, 8])
+@pytest.mark.parametrize(("spec", "network"), [(SMALL, "shallow"), (SMALL, "deep"), (FLAT, "mlp")])
+def test_an_unroll_equals_its_single_steps(spec: EnvSpec, network: str, lstm_size: int) -> None:
+    model, data = make(spec, network, lstm_size, feed=True), inputs(spec, 5, 3)
+    whole = outputs_of(model, data)
+    assert whole.logits.shape == (5, 3, spec.num_actions)
+    assert whole.value.shape == (5, 3)
+    state = model.initial_state(3)
+    for t in range(5):
+        step: NetworkOutput = model(**{name: value[t : t + 1] for name, value in data.items()}, state=state)
+        state = step.state
+        torch.testing.assert_close(step.logits[0], whole.logits[t])
+        torch.testing.assert_close(step.value[0], whole.value[t])
+    torch.testing.assert_close(state, whole.state)
+
+
+def test_a_feed_forward_network_ignores_state_start_action_and_reward() -> None:
+    model, data = make(FLAT, "mlp"), inputs(FLAT, 4, 2)
+    other = data | {name: torch.zeros_like(data[name]) for name in ("start", "last_action", "last_reward")}
+    assert model.initial_state(2) == ()
+    assert torch.equal(outputs_of(model, data).logits, outputs_of(model, other).logits)
+
+
+def test_last_reward_is_clipped_and_last_action_matters() -> None:
+    model, data = make(FLAT, "mlp", feed=True), inputs(FLAT, 4, 2)
+    found = outputs_of(model, data).logits
+    clipped = data | {"last_reward": data["last_reward"].clamp(-1, 1)}
+    assert not torch.equal(data["last_reward"], clipped["last_reward"])
+    assert torch.equal(found, outputs_of(model, clipped).logits)
+    assert not torch.equal(found, outputs_of(model, data | {"last_reward": torch.zeros(4, 2)}).logits)
+    changed = data | {"last_action": (data["last_action"] + 1) % 3}
+    assert not torch.equal(found, outputs_of(model, changed).logits)
+
+
+@pytest.mark.parametrize("lstm_size", [0, 8])
+@pytest.mark.parametrize(("spec", "network"), [(SMALL, "shallow"), (SMALL, "deep"), (FLAT, "mlp")])
+def test_bfloat16_autocast_returns_float32_close_to_full_precision(spec: EnvSpec, network: str, lstm_size: int) -> None:
+    model, data = make(spec, network, lstm_size, feed=True), inputs(spec, 4, 2)
+    full = outputs_of(model, data)
+    with torch.autocast("cpu", torch.bfloat16):
+        low = outputs_of(model, data)
+        (low.logits.sum() + low.value.sum()).backward()
+    assert {low.logits.dtype, low.value.dtype, *(part.dtype for part in low.state)} == {torch.float32}
+    torch.testing.assert_close(low.logits, full.logits, rtol=0.05, atol=0.05)
+    torch.testing.assert_close(low.value, full.value, rtol=0.05, atol=0.05)
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("network", ["shallow", "deep"])
+def test_the_gpu_agrees_with_the_cpu(network: str) -> None:
+    model, data = make(SMALL, network, 8, feed=True), inputs(SMALL, 4, 2)
+    expected = outputs_of(model, data)
+    found = outputs_of(model.cuda(), {name: value.cuda() for name, value in data.items()})
+    torch.testing.assert_close(found.logits.cpu(), expected.logits, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(found.value.cpu(), expected.value, rtol=1e-2, atol=1e-2)
+
+
+def test_a_negative_lstm_size_is_refused() -> None:
+    with pytest.raises(UserError, match="lstm_size is -1; allowed: 0"):
+        make(FLAT, "mlp", lstm_size=-1)

@@ -1,0 +1,111 @@
+"""Torsos: sizes, scaling, pooling, initialisation and what they refuse."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ddrl.errors import UserError
+from ddrl.networks.torsos import DeepTorso, convolution, linear, make_torso, max_pool_same, scaled_convolution
+from ddrl.types import EnvSpec
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def spec(shape: tuple[int, ...], dtype: str = "uint8") -> EnvSpec:
+    return EnvSpec("toy/test", shape, dtype, 3, 1, "test")
+
+
+def images(*shape: int) -> torch.Tensor:
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator())
+
+
+@pytest.mark.parametrize(
+    ("network", "shape", "size"),
+    [("shallow", (4, 84, 84), 256), ("nature", (4, 84, 84), 512), ("deep", (3, 72, 96), 256), ("mlp", (2, 5), 64)],
+)
+def test_a_torso_gives_rows_of_its_size(network: str, shape: tuple[int, ...], size: int) -> None:
+    torso = make_torso(spec(shape), network, generator())
+    assert torso.size == size
+    assert torso(images(3, *shape)).shape == (3, size)
+
+
+def test_the_deep_torso_has_15_convolutions() -> None:
+    torso = DeepTorso((4, 84, 84), generator())
+    assert sum(isinstance(module, nn.Conv2d) for module in torso.modules()) == 15
+
+
+def test_the_deep_torso_is_the_published_layer_list() -> None:
+    torso = DeepTorso((3, 12, 14), generator()).double()
+    x = images(2, 3, 12, 14)
+    expected = x.double() / 255
+    for entry, blocks in zip(torso.entries, torso.blocks, strict=True):
+        expected = entry(expected)
+        height, width = expected.shape[-2:]
+        padded = nn.functional.pad(expected, tf_same_padding(width) + tf_same_padding(height), value=-math.inf)
+        expected = nn.functional.max_pool2d(padded, 3, stride=2)
+        for block in blocks:
+            expected = expected + block.second(torch.relu(block.first(torch.relu(expected))))
+    expected = torch.relu(torso.hidden(torch.relu(expected).reshape(2, -1)))
+    found = torso.float()(x)
+    torch.testing.assert_close(found, expected.float(), rtol=1e-4, atol=1e-5)
+
+
+def tf_same_padding(side: int) -> tuple[int, int]:
+    """What TensorFlow's "SAME" adds before and after a side, for a window of 3 and a stride of 2."""
+    total = max(0, (math.ceil(side / 2) - 1) * 2 + 3 - side)
+    return total // 2, total - total // 2
+
+
+@pytest.mark.parametrize("height", [2, 3, 9, 11, 42])
+@pytest.mark.parametrize("width", [4, 5])
+def test_pooling_is_tensorflows_same(height: int, width: int) -> None:
+    x = torch.randn(2, 3, height, width, generator=generator())
+    padded = nn.functional.pad(x, tf_same_padding(width) + tf_same_padding(height), value=-math.inf)
+    found = max_pool_same(x)
+    assert found.shape[-2:] == (math.ceil(height / 2), math.ceil(width / 2))
+    torch.testing.assert_close(found, nn.functional.max_pool2d(padded, 3, stride=2), rtol=0, atol=0)
+
+
+def test_pixels_are_scaled_by_1_over_255() -> None:
+    layer = convolution(4, 8, 8, generator(), stride=4)
+    nn.init.normal_(layer.bias, generator=generator())
+    x = images(2, 4, 20, 20).float()
+    torch.testing.assert_close(scaled_convolution(layer, x), layer(x / 255))
+
+
+def test_the_mlp_scales_uint8_but_not_float32() -> None:
+    x = images(5, 7)
+    scaled, plain = make_torso(spec((7,)), "mlp", generator()), make_torso(spec((7,), "float32"), "mlp", generator())
+    torch.testing.assert_close(scaled(x), plain(x.float() / 255))
+
+
+def test_weights_are_truncated_normal_with_the_fan_in_scale_and_biases_zero() -> None:
+    layer = linear(400, 500, generator())
+    weights = layer.weight.detach().numpy() * math.sqrt(400)
+    assert np.abs(weights).max() <= 2.0
+    assert weights.std() == pytest.approx(0.8796, abs=0.005)  # a unit normal cut at 2
+    assert not layer.bias.detach().any()
+
+
+def test_the_network_names_are_shown_when_one_is_wrong() -> None:
+    with pytest.raises(UserError, match=r"unknown network 'deeep' \(did you mean 'deep'\?\); allowed: deep, mlp"):
+        make_torso(spec((4, 84, 84)), "deeep", generator())
+
+
+@pytest.mark.parametrize("network", ["shallow", "nature", "deep"])
+def test_an_image_network_refuses_flat_or_float_observations(network: str) -> None:
+    for wrong in (spec((5,)), spec((4, 84, 84), "float32")):
+        with pytest.raises(UserError, match=r"needs uint8 images .* 'toy/test' has"):
+            make_torso(wrong, network, generator())
+
+
+def test_a_too_small_image_is_refused() -> None:
+    with pytest.raises(UserError, match=r"\(1, 10, 10\) is too small"):
+        make_torso(spec((1, 10, 10)), "shallow", generator())

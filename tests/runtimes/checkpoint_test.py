@@ -1,0 +1,64 @@
+"""A checkpoint is whole or it is not believed."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from ddrl import checkpoint
+
+
+def test_the_newest_is_loaded_and_two_are_kept(tmp_path: Path) -> None:
+    for updates in (1, 2, 10):
+        checkpoint.save(tmp_path, updates, {"updates": updates, "tensor": torch.arange(updates)})
+    state, damaged = checkpoint.load_newest(tmp_path)
+    assert state is not None
+    assert state["updates"] == 10
+    assert torch.equal(state["tensor"], torch.arange(10))
+    assert damaged == []
+    assert sorted(path.stem for path in tmp_path.glob("*.pt")) == ["000000000002", "000000000010"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "no hash"])
+def test_a_damaged_checkpoint_is_passed_over_with_one_line(tmp_path: Path, damage: str) -> None:
+    checkpoint.save(tmp_path, 1, {"updates": 1})
+    newest = checkpoint.save(tmp_path, 2, {"updates": 2})
+    data = newest.read_bytes()
+    if damage == "cut":
+        newest.write_bytes(data[: len(data) // 2])
+    elif damage == "flip":
+        newest.write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
+    else:
+        newest.with_suffix(".sha256").unlink()
+    state, damaged = checkpoint.load_newest(tmp_path)
+    assert state == {"updates": 1}
+    assert len(damaged) == 1
+    assert str(newest) in damaged[0]
+
+
+def test_an_empty_directory_has_no_state(tmp_path: Path) -> None:
+    assert checkpoint.load_newest(tmp_path / "none") == (None, [])
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    checkpoint.write_atomically(path, lambda file: file.write(b"old"))
+
+    def fail(file: object) -> None:
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        checkpoint.write_atomically(path, fail)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+    assert path.read_bytes() == b"old"
+
+
+def test_a_checkpoint_that_runs_code_when_loaded_is_refused(tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return print, ("loaded",)
+
+    checkpoint.save(tmp_path, 1, {"trap": Trap()})
+    state, damaged = checkpoint.load_newest(tmp_path)
+    assert state is None
+    assert len(damaged) == 1

@@ -1,0 +1,87 @@
+"""Curves survive a crash, and say what happened once."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ddrl.record import COLUMNS, Counts, Recorder, read_curves, write_curves
+
+
+def counts(updates: int) -> Counts:
+    return Counts(env_frames=updates * 40, agent_steps=updates * 10, updates=updates)
+
+
+def record(directory: Path, first: int, last: int, recorder: Recorder | None = None) -> Recorder:
+    recorder = recorder or Recorder(directory, period_frames=100, tensorboard=False)
+    for updates in range(first, last + 1):
+        recorder.episode(float(updates), 5)
+        recorder.update(counts(updates), {"loss": float(updates), "policy_lag_max": float(updates % 3)})
+    return recorder
+
+
+def test_what_was_recorded_is_readable_before_the_run_ends(tmp_path: Path) -> None:
+    record(tmp_path, 1, 6)  # never closed, as after a kill
+    table = read_curves(tmp_path / "curves.jsonl")
+    assert list(table.columns) == COLUMNS
+    assert table[table.metric == "loss"].env_frames.tolist() == [120, 200]
+
+
+def test_a_record_holds_means_since_the_last_and_the_maximum_of_maxima(tmp_path: Path) -> None:
+    record(tmp_path, 1, 5)
+    table = read_curves(tmp_path / "curves.jsonl").pivot_table(index="env_frames", columns="metric", values="value")
+    assert table.loss.tolist() == [2.0, 4.5]
+    assert table.policy_lag_max.tolist() == [2.0, 2.0]
+    assert table.episode_return.tolist() == [2.0, 4.5]
+    assert table.episodes.tolist() == [3.0, 5.0]
+
+
+def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:
+    record(tmp_path, 1, 6).close()
+    path = tmp_path / "curves.jsonl"
+    whole = read_curves(path)
+    path.write_text(path.read_text() + '{"env_frames": 12')
+    assert read_curves(path).equals(whole)
+
+
+def test_a_resume_cuts_the_lines_back_to_the_checkpoint(tmp_path: Path) -> None:
+    straight = read_curves(record(tmp_path / "a", 1, 12)._path)
+    recorder = record(tmp_path / "b", 1, 4)
+    state = json.loads(json.dumps(recorder.state_dict()))
+    record(tmp_path / "b", 5, 9, recorder).close()  # lost with the kill
+    resumed = Recorder(tmp_path / "b", period_frames=100, tensorboard=False)
+    resumed.load_state_dict(state)
+    again = read_curves(record(tmp_path / "b", 5, 12, resumed)._path)
+    for table in (straight, again):
+        table.drop(table.index[table.metric == "frames_per_second"], inplace=True)
+    assert straight.drop(columns="seconds").equals(again.drop(columns="seconds"))
+
+
+def test_each_evaluation_episode_is_a_row_of_its_own(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, period_frames=100, tensorboard=False)
+    recorder.evaluation(counts(7), [1.0, 2.0, 3.0], [10, 11, 12])
+    write_curves(tmp_path)
+    table = read_curves(tmp_path / "curves.jsonl")
+    assert table[table.metric == "evaluation_return"].value.tolist() == [1.0, 2.0, 3.0]
+    assert (table.env_frames == 280).all()
+
+
+def test_tensorboard_files_stand_beside_the_curves(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, period_frames=100, tensorboard=True)
+    record(tmp_path, 1, 6, recorder).close()
+    assert list((tmp_path / "tensorboard").glob("events.*"))
+
+
+@pytest.mark.parametrize("kind", ["update", "evaluation"])
+def test_seconds_never_run_backwards_over_a_resume(tmp_path: Path, kind: str) -> None:
+    recorder = Recorder(tmp_path, period_frames=100, tensorboard=False)
+    recorder._seconds_before = 50.0
+    state = recorder.state_dict()
+    recorder.close()
+    resumed = Recorder(tmp_path, period_frames=100, tensorboard=False)
+    resumed.load_state_dict(state)
+    if kind == "update":
+        record(tmp_path, 1, 3, resumed)
+    else:
+        resumed.evaluation(counts(3), [1.0], [1])
+    assert (read_curves(tmp_path / "curves.jsonl").seconds >= 50).all()

@@ -1,0 +1,82 @@
+"""A copy of the project whose trainer is `fake_trainer.py`, so that the whole workflow runs in seconds."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NARROW = """\
+experiments: [off_policy_correction]
+variants: [v_trace, no_correction]
+seeds: [1, 2]
+"""
+
+
+@dataclass(frozen=True)
+class Project:
+    """The copy, and how to run its workflow."""
+
+    root: Path
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        """Snakemake as a user types it, in a process group of its own."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "snakemake", "--cores", "2", *arguments],
+            cwd=self.root,
+            env={**os.environ, "XDG_CACHE_HOME": str(self.root / ".cache"), **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def snakemake(self, *arguments: str, **environment: str) -> tuple[int, str]:
+        """Exit code and everything it printed."""
+        process = self.start(*arguments, **environment)
+        try:
+            output, _ = process.communicate(timeout=120)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+        return process.returncode, output
+
+    def make(self) -> str:
+        """The narrowed report, made."""
+        code, output = self.snakemake("--configfile", "narrow.yaml")
+        assert code == 0, output
+        return output
+
+    def results(self) -> dict[Path, int]:
+        """Result and report files with the times they were written at."""
+        files = [*(self.root / "results").rglob("*"), *(self.root / "reports").rglob("*.pdf")]
+        return {file: file.stat().st_mtime_ns for file in files if file.is_file()}
+
+
+def copy_project(target: Path) -> Project:
+    """Copies what the workflow needs, without results."""
+    ignore = shutil.ignore_patterns("__pycache__", "*.pdf")
+    for name in ("ddrl", "replications", "workflows", "reports"):
+        shutil.copytree(ROOT / name, target / name, ignore=ignore)
+    shutil.copy(ROOT / "Snakefile", target)
+    shutil.copy(Path(__file__).with_name("fake_trainer.py"), target / "ddrl" / "cli.py")
+    (target / "narrow.yaml").write_text(NARROW)
+    return Project(target)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return copy_project(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project whose narrowed report was made once; tests leave it as it is."""
+    project = copy_project(tmp_path_factory.mktemp("made"))
+    project.make()
+    return project
