@@ -73,7 +73,9 @@ class Contrast:
         return "contradicted" if self.interval(ALPHA / comparisons)[1] < -smallest else "inconclusive"
 
 
-def contrast(label: str, pairs: Sequence[tuple[Sample, Sample | None]], *, factor: float = 1.0, offset: float = 0.0) -> Contrast:  # fmt: skip
+def contrast(
+    label: str, pairs: Sequence[tuple[Sample, Sample | None]], *, factor: float = 1.0, offset: float = 0.0
+) -> Contrast:
     """From (a [n_a], b [n_b]) of each environment; b None stands for a known zero. Every group has at least 2 seeds."""
     count = len(pairs)
     effects, terms, sizes = [], [], []
@@ -140,7 +142,13 @@ def evaluate(claim: Claim, experiment: Experiment | None, scores: pd.DataFrame) 
         return ground | {"verdict": "inconclusive", "detail": reason}
     contrasts = _contrasts(claim, experiment, used, environments)
     verdicts = [item.verdict(claim.smallest_effect, len(contrasts)) for item in contrasts]
-    verdict = "supported" if set(verdicts) == {"supported"} else "contradicted" if "contradicted" in verdicts else "inconclusive"  # fmt: skip
+    verdict = (
+        "supported"
+        if set(verdicts) == {"supported"}
+        else "contradicted"
+        if "contradicted" in verdicts
+        else "inconclusive"
+    )
     # The contrast that decides: the one farthest from supporting the claim.
     decisive = min(contrasts, key=lambda item: item.interval()[0])
     low, high = decisive.interval()
@@ -210,7 +218,11 @@ def _detail(claim: Claim, experiment: Experiment, decisive: Contrast, verdict: s
     low, high = decisive.interval()
     small = claim.smallest_effect
     if verdict == "inconclusive":
-        reason = "no difference that counts" if -small <= low and high <= small else "the interval includes effects too small to count"  # fmt: skip
+        reason = (
+            "no difference that counts"
+            if -small <= low and high <= small
+            else "the interval includes effects too small to count"
+        )
     else:
         reason = "the interval excludes no effect" if verdict == "supported" else "the opposite holds"
     proxy = " The tasks stand in for the paper's." if experiment.proxy else ""

@@ -32,7 +32,14 @@ HARD_FLAGS = ("proxy_env", "reduced_budget", "reduced_suite", "changed_hyperpara
 BEST_OF_K = ("mean_of_best_3_of_24", "best_per_architecture", "population_of_24")
 BOOKKEEPING = ("algorithm", "env_frames", "evaluation", "recording", "checkpoint", "device")
 """Keys of a configuration that budget and measure a run; the rest is the paper's setting."""
-SIZE_KEYS = ("topology.num_actors", "topology.envs_per_actor", "topology.env_threads", "topology.learner_threads", "topology.queue_capacity", "topology.runtime")  # fmt: skip
+SIZE_KEYS = (
+    "topology.num_actors",
+    "topology.envs_per_actor",
+    "topology.env_threads",
+    "topology.learner_threads",
+    "topology.queue_capacity",
+    "topology.runtime",
+)
 """How a run is laid out on a machine: flagged as fewer_actors, where the paper says how many it had."""
 
 COLUMNS = [
@@ -138,7 +145,9 @@ def same(ours: Any, paper: Any) -> bool:
     return math.isclose(ours, paper, rel_tol=1e-12)
 
 
-def flags(rule: CellRule, row: Mapping[str, Any], runs: list[RunData], experiment: Experiment | None, full_budget: float) -> list[str]:  # fmt: skip
+def flags(
+    rule: CellRule, row: Mapping[str, Any], runs: list[RunData], experiment: Experiment | None, full_budget: float
+) -> list[str]:
     """Everything that stands between a published row and `runs`, decided from their configurations."""
     found = []
     if experiment is not None and experiment.proxy is not None:
@@ -156,7 +165,9 @@ def flags(rule: CellRule, row: Mapping[str, Any], runs: list[RunData], experimen
     return found
 
 
-def _run_flags(rule: CellRule, row: Mapping[str, Any], runs: list[RunData], experiment: Experiment, full_budget: float) -> list[str]:  # fmt: skip
+def _run_flags(
+    rule: CellRule, row: Mapping[str, Any], runs: list[RunData], experiment: Experiment, full_budget: float
+) -> list[str]:
     found = []
     budget = row["budget_frames"]
     frames = min(int(run.manifest["env_frames"]) for run in runs)
@@ -175,7 +186,14 @@ def _run_flags(rule: CellRule, row: Mapping[str, Any], runs: list[RunData], expe
     return found
 
 
-def cells(paper: Paper, experiments: Mapping[str, Experiment], published: pd.DataFrame, references: pd.DataFrame, scores: pd.DataFrame, runs: list[RunData]) -> pd.DataFrame:  # fmt: skip
+def cells(
+    paper: Paper,
+    experiments: Mapping[str, Experiment],
+    published: pd.DataFrame,
+    references: pd.DataFrame,
+    scores: pd.DataFrame,
+    runs: list[RunData],
+) -> pd.DataFrame:
     """Every published cell of the paper's rules beside our runs: columns `COLUMNS`, one row per cell and origin."""
     rows = []
     by_environment = references.set_index("environment")
@@ -203,16 +221,46 @@ def _belongs(run: RunData, rule: CellRule, environment: str) -> bool:
 
 
 def _head(row: Mapping[Any, Any]) -> dict[str, Any]:
-    names = {"variant": "published_variant", "value": "published", "statistic": "published_statistic", "seeds": "published_seeds", "budget_frames": "published_frames"}  # fmt: skip
-    kept = ("cell", "item", "system", "variant", "task", "metric", "unit", "value", "statistic", "seeds", "budget_frames")  # fmt: skip
+    names = {
+        "variant": "published_variant",
+        "value": "published",
+        "statistic": "published_statistic",
+        "seeds": "published_seeds",
+        "budget_frames": "published_frames",
+    }
+    kept = (
+        "cell",
+        "item",
+        "system",
+        "variant",
+        "task",
+        "metric",
+        "unit",
+        "value",
+        "statistic",
+        "seeds",
+        "budget_frames",
+    )
     return {names.get(key, key): row[key] for key in kept} | {"source": row["item"]}
 
 
-def _compare(paper: Paper, rule: CellRule, row: Mapping[Any, Any], runs: list[RunData], scores: pd.DataFrame, references: pd.DataFrame, found: list[str]) -> dict[str, Any]:  # fmt: skip
+def _compare(
+    paper: Paper,
+    rule: CellRule,
+    row: Mapping[Any, Any],
+    runs: list[RunData],
+    scores: pd.DataFrame,
+    references: pd.DataFrame,
+    found: list[str],
+) -> dict[str, Any]:
     """ours, interval, seeds, env_frames, margin, difference, verdict, seeds_needed, detail."""
     if not runs:
         proxy = "proxy_env" in found
-        detail = "the paper's task is not available; the claims compare orderings on other tasks" if proxy else f"planned as experiment '{rule.experiment}'"  # fmt: skip
+        detail = (
+            "the paper's task is not available; the claims compare orderings on other tasks"
+            if proxy
+            else f"planned as experiment '{rule.experiment}'"
+        )
         if not proxy and rule.metric is not None:
             detail = "not among the tasks of this scale"
         return {"verdict": "not_comparable" if proxy else "not_run", "detail": detail}
@@ -252,7 +300,9 @@ def own_values(rule: CellRule, runs: list[RunData], scores: pd.DataFrame) -> Sam
     return 100.0 * summary.to_numpy(dtype=np.float64)
 
 
-def _margin(paper: Paper, rule: CellRule, row: Mapping[Any, Any], runs: list[RunData], references: pd.DataFrame) -> float:  # fmt: skip
+def _margin(
+    paper: Paper, rule: CellRule, row: Mapping[Any, Any], runs: list[RunData], references: pd.DataFrame
+) -> float:
     """Half-width of the equivalence band: the larger of a part of |published - random| and of |human - random|."""
     evidence = paper.evidence
     if rule.metric != "final_return":

@@ -4,8 +4,10 @@ What the native environment does, and what is done here:
 
 - No-ops: it draws 0 to `noop_max` - 1 of them; the paper says 1 to 30 (section 5.3.2). So it is given one more than
   the option says, and a start without any no-op is drawn again: uniform on 1 to `noop_max`.
-- Seeds: the dead step after an end resets with a seed made of (seed, environment, episode), so that an episode is a
-  function of its seed and its actions alone, sticky actions included. A checkpoint is therefore a list of actions.
+- Seeds: a seed takes effect by loading the ROM anew, which costs as much as three hundred steps. So an environment is
+  loaded with a seed of its own (seed, environment, how many loads before) at the first start of an episode after
+  `RELOAD_STEPS` steps. All that follows a load is a function of its seed and the actions, sticky actions included;
+  a checkpoint is therefore the list of actions since then.
 - Lives: a lost life is `terminated` (no reset, no dead step) as long as lives are left; the frame stack runs on.
 - Frames are made grey before the maximum of the last two is taken. A game that ends within the skipped frames keeps
   the frames drawn until then. The cap counts frames after the no-ops.
@@ -42,7 +44,8 @@ star_gunner surround tennis time_pilot tutankham up_n_down venture video_pinball
 ATARI_57: tuple[str, ...] = tuple(_NAMES.split())
 """The 57 games of the literature, by ALE's names."""
 
-TASKS: tuple[str, ...] = tuple(sorted(get_all_rom_ids()))
+_MULTI_PLAYER = frozenset({"combat", "joust", "maze_craze", "warlords"})  # ALE ends the process on loading one alone
+TASKS: tuple[str, ...] = tuple(sorted(set(get_all_rom_ids()) - _MULTI_PLAYER))
 EXAMPLES: dict[str, dict[str, Any]] = {"breakout": {}, "pong": {"max_frames": 500}}
 _OPTIONS = {
     "frame_skip": Option(4, 1, 60),
@@ -55,7 +58,10 @@ _OPTIONS = {
     "fire_reset": Option(False),
 }
 OPTIONS = dict.fromkeys(TASKS, _OPTIONS)
+RELOAD_STEPS = 20_000
 _SIZE = 84
+# Games known to run differently after a reset, depending on what was played before it (they read undriven pins).
+_REMEMBER = frozenset({"ice_hockey", "surround", "time_pilot", "yars_revenge"})
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,8 @@ def make(task: str, num_envs: int, seed: int, *, num_threads: int = 1, **options
 class AtariEnvs:
     """B games of ALE's native vector environment, as a `ddrl.types.VectorEnv`."""
 
-    _episode: Array  # [B] int64: episodes started before the current one; -1 before the first reset
+    _loads: Array  # [B] int64: times this environment was loaded with a seed
+    _starts: Array  # [B] int64: episodes started since then, without the first
     _lives: Array  # [B] int32
     _ended: Array  # [B] bool: the next step is dead
     _observation: Array  # [B, stack, 84, 84] uint8
@@ -134,6 +141,7 @@ class AtariEnvs:
         self._seed = seed
         self._life_loss_terminates = options.life_loss_terminates
         # The native no-op count excludes its bound; where FIRE opens the game, FIRE itself counts as the first.
+        self._forgets_play = task not in _REMEMBER and options.sticky_actions == 0
         self._needs_noop = options.noop_max > 0 and not options.fire_reset
         self._native = AtariVectorEnv(
             task,
@@ -160,11 +168,9 @@ class AtariEnvs:
         self._forget()
 
     def reset(self) -> EnvStep:
-        """Starts every environment's next episode."""
-        everywhere = np.ones(self.num_envs, dtype=np.bool_)
-        nowhere = np.zeros(self.num_envs, dtype=np.bool_)
-        self._start_episodes(everywhere)
-        self._ended = nowhere
+        """Loads every environment anew and starts an episode."""
+        everywhere, nowhere = np.ones(self.num_envs, dtype=np.bool_), np.zeros(self.num_envs, dtype=np.bool_)
+        self._start(everywhere, load=everywhere)
         rewards = np.zeros(self.num_envs, dtype=np.float32)
         return EnvStep(self._observation, rewards, nowhere, nowhere, nowhere, everywhere, everywhere)
 
@@ -174,18 +180,17 @@ class AtariEnvs:
         Raises: ValueError for actions of another shape or outside the action set; RuntimeError before `reset`.
         """
         actions = _checked(actions, self.num_envs, self.spec.num_actions)
-        if self._episode[0] < 0:
+        if not self._loads[0]:
             raise RuntimeError("step was called before reset")
         dead = self._ended
         observation, reward, terminated, truncated, info = self._native.step(actions)
-        lives = info["lives"]
         self._tape.append(actions)
-        ended = terminated | truncated
+        lives, ended = info["lives"], terminated | truncated
         start = lost = (lives < self._lives) & (lives > 0) & ~ended & self._life_loss_terminates
         self._observation, self._lives, self._ended = observation, lives, ended
         if dead.any():
             start = lost | dead
-            self._start_episodes(dead)
+            self._start(dead, load=dead & (self._tape.counts() >= RELOAD_STEPS), info=info)
         return EnvStep(
             observation=self._observation,
             reward=reward.astype(np.float32),
@@ -197,34 +202,45 @@ class AtariEnvs:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Per environment: its episode and the actions taken in it; a checksum of what that leads to."""
-        counts, actions = self._tape.since_start()
+        """Per environment: the actions since it was loaded, where its episode starts, a checksum of where it stands."""
+        counts, skipped, actions = self._tape.contents()
         return {
             "protocol": self.spec.protocol,
             "seed": self._seed,
-            "episode": torch.from_numpy(self._episode.copy()),
+            "loads": torch.from_numpy(self._loads.copy()),
+            "starts": torch.from_numpy(self._starts.copy()),
             "counts": torch.from_numpy(counts),
+            "skipped": torch.from_numpy(skipped),
             "actions": torch.from_numpy(actions),
-            "checksum": self._checksum(),
+            "checksums": self._checksums(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Plays the current episodes again, all environments arriving at the same moment.
+        """Plays the current episodes again, or all since the load where those before may matter.
 
-        Raises: UserError for a state of another protocol, seed or number of environments, or if the replayed games
+        Raises: UserError for a state of another protocol, seed or number of environments, or if the games played again
         differ from the recorded ones.
         """
         for key, own in (("protocol", self.spec.protocol), ("seed", self._seed)):
             if state[key] != own:
                 raise UserError(f"environment state: {key} is '{state[key]}', but this run has '{own}'")
-        if len(state["episode"]) != self.num_envs:
-            raise UserError(f"environment state: {len(state['episode'])} environments; allowed: {self.num_envs}")
-        episode = state["episode"].numpy().copy()
+        if len(state["loads"]) != self.num_envs:
+            raise UserError(f"environment state: {len(state['loads'])} environments; allowed: {self.num_envs}")
+        arrays = {key: value.numpy() for key, value in state.items() if isinstance(value, torch.Tensor)}
         self._forget()
-        if episode[0] >= 0:
-            self._replay(episode, state["counts"].numpy(), state["actions"].numpy())
-        if self._checksum() != state["checksum"]:
-            raise UserError("environment state: the replayed games differ from the recorded ones")
+        if not arrays["loads"][0]:
+            return
+        only_episode = (arrays["skipped"], arrays["starts"])
+        whole = (np.zeros_like(arrays["skipped"]), np.zeros_like(arrays["starts"]))
+        for skipped, starts in (only_episode, whole) if self._forgets_play else (whole,):
+            self._replay(arrays, skipped, starts)
+            if self._checksums() == state["checksums"]:
+                break
+        else:
+            raise UserError("environment state: the games played again differ from the recorded ones")
+        self._loads, self._starts = arrays["loads"].copy(), arrays["starts"].copy()
+        self._tape = _ActionTape(self.num_envs)
+        self._tape.fill(arrays["counts"], arrays["skipped"], arrays["actions"])
 
     def close(self) -> None:
         """Frees the native environments."""
@@ -232,62 +248,74 @@ class AtariEnvs:
 
     def _forget(self) -> None:
         """As before the first reset."""
-        self._episode = np.full(self.num_envs, -1, dtype=np.int64)
+        self._loads = np.zeros(self.num_envs, dtype=np.int64)
+        self._starts = np.zeros(self.num_envs, dtype=np.int64)
         self._lives = np.zeros(self.num_envs, dtype=np.int32)
         self._ended = np.zeros(self.num_envs, dtype=np.bool_)
         self._observation = np.zeros((self.num_envs, *self.spec.observation_shape), dtype=np.uint8)
         self._tape = _ActionTape(self.num_envs)
 
-    def _replay(self, episode: Array, counts: Array, actions: Array) -> None:
-        """Environment i starts at step N - n_i of N = max n, so that all are done after N steps."""
+    def _start(self, mask: Array, *, load: Array, info: dict[str, Array] | None = None) -> None:
+        """Starts an episode in the environments in `mask` [B], after loading those in `load` [B].
+
+        `info` is what the native environment told when it reset them by itself; without it they are reset here.
+        """
+        resets = mask & ~load if info is None else np.zeros_like(mask)
+        if load.any():
+            (rows,) = np.nonzero(load)
+            # ALE takes a random seed below 1 for "from the clock".
+            seeds = [max(1, seed_for(self._seed, f"atari/{row}", int(self._loads[row]))) for row in rows]
+            self._observation, info = self._native.reset(seed=np.array(seeds), options={"reset_mask": load})
+        while True:
+            if resets.any():
+                self._observation, info = self._native.reset(options={"reset_mask": resets})
+            assert info is not None, "nothing was started"
+            resets = mask & (info["episode_frame_number"] == 0) & self._needs_noop
+            if not resets.any():
+                break
+        self._lives = info["lives"]
+        self._ended = self._ended & ~mask
+        self._loads, self._starts = self._loads + load, np.where(load, 0, self._starts + mask)
+        self._tape.start(mask, load)
+
+    def _replay(self, state: dict[str, Array], skipped: Array, starts: Array) -> None:
+        """Loads each environment, starts `starts` [B] episodes and plays all but the `skipped` [B] first actions.
+
+        Environment i, with n_i actions, is loaded before step N - n_i of N = max n: all are done after N steps.
+        """
+        counts = state["counts"] - skipped
         length = int(counts.max())
         played = np.zeros((length, self.num_envs), dtype=np.int64)
-        for index, part in enumerate(np.split(actions, np.cumsum(counts)[:-1])):
-            played[length - len(part) :, index] = part
-        self._episode = episode - 1
-        self._start_episodes(np.ones(self.num_envs, dtype=np.bool_))
-        terminated = truncated = np.zeros(self.num_envs, dtype=np.bool_)
+        for index, part in enumerate(np.split(state["actions"], np.cumsum(state["counts"])[:-1])):
+            played[length - counts[index] :, index] = part[skipped[index] :]
+        self._forget()
+        self._native.reset()
+        self._loads += 1
         for moment in range(length + 1):
-            late = (counts == length - moment) & (counts < length)
-            if late.any():
-                self._episode[late] -= 1
-                self._start_episodes(late)
-                # A reset reports no ends: whatever this environment did before its start is void.
-                terminated, truncated = terminated & ~late, truncated & ~late
+            arrived = counts == length - moment
+            if arrived.any():
+                # Whatever these did until now was only to keep the others company.
+                self._loads = np.where(arrived, state["loads"] - 1, self._loads)
+                self._start(arrived, load=arrived)
+                for start in range(int(starts[arrived].max())):
+                    again = arrived & (starts > start)
+                    self._start(again, load=np.zeros_like(again))
             if moment < length:
-                self._observation, _, terminated, truncated, info = self._native.step(played[moment])
-                self._lives = info["lives"]
-                self._tape.append(played[moment])
-        self._ended = terminated | truncated
+                self.step(played[moment])
 
-    def _start_episodes(self, mask: Array) -> None:
-        """Starts the next episode of the environments in `mask` [B]."""
-        self._episode = self._episode + mask
-        missing, attempt = mask.copy(), 0
-        while missing.any():
-            (rows,) = np.nonzero(missing)
-            # ALE takes a random seed below 1 for "from the clock".
-            seeds = np.array(
-                [max(1, seed_for(self._seed, f"atari/{row}/{self._episode[row]}", attempt)) for row in rows]
-            )
-            self._observation, info = self._native.reset(seed=seeds, options={"reset_mask": missing})
-            self._lives = info["lives"]
-            missing &= (info["episode_frame_number"] == 0) & self._needs_noop
-            attempt += 1
-        self._tape.start(mask)
-
-    def _checksum(self) -> int:
-        parts = (self._observation, self._lives, self._ended)
-        return zlib.crc32(b"".join(np.ascontiguousarray(part).tobytes() for part in parts))
+    def _checksums(self) -> list[int]:
+        flags = zip(self._observation, self._lives.tolist(), self._ended.tolist(), strict=True)
+        return [zlib.crc32(seen.tobytes() + f"{lives}{ended}".encode()) for seen, lives, ended in flags]
 
 
 class _ActionTape:
-    """The actions since each environment's start: rows [B] in a buffer that forgets what no environment needs."""
+    """The actions since each environment was loaded: rows [B] in a buffer that forgets what no environment needs."""
 
     def __init__(self, num_envs: int, capacity: int = 4096) -> None:
         self._rows = np.zeros((capacity, num_envs), dtype=np.uint8)
         self._length = 0
-        self._begin = np.zeros(num_envs, dtype=np.int64)
+        self._loaded = np.zeros(num_envs, dtype=np.int64)
+        self._started = np.zeros(num_envs, dtype=np.int64)
 
     def append(self, actions: Array) -> None:
         """Adds one row."""
@@ -296,22 +324,38 @@ class _ActionTape:
         self._rows[self._length] = actions
         self._length += 1
 
-    def start(self, mask: Array) -> None:
-        """Forgets the past of the environments in `mask`."""
-        self._begin[mask] = self._length
+    def start(self, mask: Array, load: Array) -> None:
+        """Marks the start of an episode, and forgets all before it in the environments in `load`."""
+        self._started[mask] = self._length
+        self._loaded[load] = self._length
 
-    def since_start(self) -> tuple[Array, Array]:
-        """Number of actions of each environment [B] int64, and all their actions one after the other, uint8."""
-        parts = [self._rows[begin : self._length, index] for index, begin in enumerate(self._begin)]
-        return self._length - self._begin, np.concatenate(parts)
+    def counts(self) -> Array:
+        """Number of actions since the load [B]."""
+        return self._length - self._loaded
+
+    def contents(self) -> tuple[Array, Array, Array]:
+        """Number of actions [B], those of them before the current episode [B], all actions one environment after the
+        other (uint8)."""
+        parts = [self._rows[loaded : self._length, index] for index, loaded in enumerate(self._loaded)]
+        return self.counts(), self._started - self._loaded, np.concatenate(parts)
+
+    def fill(self, counts: Array, skipped: Array, actions: Array) -> None:
+        """Takes over what `contents` gave."""
+        self._length = int(counts.max())
+        self._rows = np.zeros((max(len(self._rows), 2 * self._length), len(counts)), dtype=np.uint8)
+        self._loaded = self._length - counts
+        self._started = self._loaded + skipped
+        for index, part in enumerate(np.split(actions, np.cumsum(counts)[:-1])):
+            self._rows[self._loaded[index] : self._length, index] = part
 
     def _make_room(self) -> None:
-        first = int(self._begin.min())
+        first = int(self._loaded.min())
         kept = self._rows[first : self._length]
         capacity = len(self._rows) * (2 if len(kept) > len(self._rows) // 2 else 1)
         rows = np.zeros((capacity, self._rows.shape[1]), dtype=np.uint8)
         rows[: len(kept)] = kept
-        self._rows, self._length, self._begin = rows, len(kept), self._begin - first
+        self._rows, self._length = rows, len(kept)
+        self._loaded, self._started = self._loaded - first, self._started - first
 
 
 def _checked(actions: Array, num_envs: int, num_actions: int) -> Array:

@@ -116,12 +116,12 @@ class Chain:
 
     @property
     def optimal_return(self) -> float:
-        """Rounds completed before the limit: over a uniform first position p, floor((p + m) / length) has mean m / length."""
+        """Rounds completed before the limit: floor((p + m) / length) of m moves has mean m / length over positions p."""
         return self.limit / self.length
 
     @property
     def random_return(self) -> float:
-        """Half the moves."""
+        """Half of the moves lead forward."""
         return self.limit / (2 * self.length)
 
     def optimal_value(self, position: int, discount: float) -> float:

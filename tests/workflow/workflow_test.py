@@ -1,16 +1,144 @@
 """The workflow as a user meets it: commands typed in a copy of the project whose trainer is invented."""
 
 import csv
-import io
 import os
-import re
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from ddrl.experiments import expand
-from tests_workflow import Project, copy_project
 
 ROOT = Path(__file__).parents[2]
+NARROWED = ("--configfile", "narrow.yaml")
+QUIET_TRIGGERS = ("--rerun-triggers", "mtime", "params", "input")
+
+
+def jobs(output):
+    """Rule -> number of jobs, from Snakemake's table of a dry run."""
+    lines = output[output.index("Job stats:") :].split("\n\n")[0].splitlines()[3:]
+    return {name: int(count) for name, count in map(str.split, lines)}
+
+
+def replace(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_a_bare_command_plans_every_run_of_scale_smoke_and_one_report(made):
+    code, output = made.snakemake("--dry-run", "--forceall")
+    assert code == 0, output
+    runs = expand("impala_2018", "smoke", root=ROOT / "replications")
+    planned = jobs(output)
+    assert planned["train"] == len(runs)
+    assert planned["aggregate"] == planned["report"] == 1
+    assert planned["figure"] >= 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--config", "scale=nightly"], "allowed: paper, smoke, workstation"),
+        (["--config", "seeds=[-1]"], "seeds"),
+        (["--config", "environments=atari/pung"], "did you mean 'atari/pong'?"),
+        (["--config", "sede=1"], "did you mean 'seeds'?"),
+    ],
+)
+def test_a_wrong_setting_ends_with_one_line_before_any_job(made, arguments, says):
+    code, output = made.snakemake(*arguments)
+    assert code == 2
+    assert output.count("\n") == 1, output
+    assert says in output
+    assert output.startswith("ddrl: ")
+
+
+def test_a_wrong_key_in_experiments_yaml_ends_with_one_line_before_any_job(project):
+    replace(project.root / "replications/impala_2018/experiments.yaml", "unroll_length: 20", "unrol_length: 20")
+    code, output = project.snakemake()
+    assert code == 2
+    assert output.count("\n") == 1, output
+    assert "experiments.yaml" in output
+    assert "unrol_length" in output
+    assert not list(project.root.glob("results/**/log.txt"))
+
+
+def test_results_flow_one_arrow_at_a_time(made):
+    code, output = made.snakemake("--detailed-summary", "--quiet", "all", *NARROWED)
+    assert code == 0, output
+    table = output[output.index("output_file") :].splitlines()
+    checked = Counter()
+    for row in csv.DictReader(table, delimiter="\t"):
+        kind = next(kind for kind in SOURCES if kind in row["output_file"])
+        for source in row["input-file(s)"].split(","):
+            assert any(part in source for part in SOURCES[kind]), f"{row['output_file']} reads {source}"
+        checked[kind] += 1
+    assert set(checked) == set(SOURCES)
+
+
+SOURCES = {  # a stage -> what it may read, as parts of a path
+    "curves.parquet": ["config.json"],
+    "run.json": ["config.json"],
+    "/tables/": ["curves.parquet", "run.json", "replications/"],
+    "/figures/": ["/tables/", "/figures.py"],
+    "report": ["/tables/", "/figures/", "reports/"],
+}
+
+
+def test_the_report_is_made_and_nothing_reruns_right_after(made):
+    pdf = made.root / "reports/impala_2018.pdf"
+    assert pdf.read_bytes().startswith(b"%PDF")
+    before = made.results()
+    assert "Nothing to be done" in made.make()
+    assert made.results() == before
+
+
+def test_training_gets_one_torch_thread_per_role(made):
+    logs = list(made.root.glob("results/smoke/*/*/*/*/seed*/log.txt"))
+    assert len(logs) == 4
+    assert {log.read_text() for log in logs} == {"threads 1\n"}
+
+
+def test_comments_and_reasons_retrain_nothing_and_a_new_version_retrains_everything(project):
+    project.make()
+    replications = project.root / "replications/impala_2018"
+    replace(replications / "experiments.yaml", "reason: Ten seconds of training.", "reason: Ten seconds.")
+    replace(project.root / "workflows/train.smk", "python -m ddrl.cli", "python  -m ddrl.cli")
+    algorithm = project.root / "ddrl/algorithms/impala.py"
+    algorithm.write_text(algorithm.read_text() + "\n# a comment\n")
+    _, output = project.snakemake("--dry-run", *QUIET_TRIGGERS, *NARROWED)
+    assert "train" not in jobs(output)
+    assert jobs(output)["aggregate"] == 1  # the reasons are printed in the report
+    lines = [line for line in algorithm.read_text().splitlines() if line.startswith("VERSION")]
+    replace(algorithm, lines[0], "VERSION = 999")
+    _, output = project.snakemake("--dry-run", *QUIET_TRIGGERS, *NARROWED)
+    assert jobs(output)["train"] == 4
+
+
+def test_the_same_command_goes_on_after_snakemake_was_killed(project):
+    process = project.start("--until", "train", *NARROWED, FAKE_TRAINER="hang")
+    deadline = time.monotonic() + 60
+    while len(checkpoints := list(project.root.glob("results/**/checkpoints/newest"))) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert list(project.root.glob(".snakemake/locks/*.lock"))
+    code, output = project.snakemake("--until", "train", *NARROWED)
+    assert code == 0, output
+    assert all(checkpoint.exists() for checkpoint in checkpoints)
+    assert len(list(project.root.glob("results/**/run.json"))) == 4
+
+
+def test_a_failing_run_keeps_its_checkpoints_and_names_its_log(project):
+    code, output = project.snakemake("--until", "train", *NARROWED, FAKE_TRAINER="fail")
+    assert code == 1
+    assert "log.txt" in output
+    assert list(project.root.glob("results/**/checkpoints/newest"))
+
+
+def test_what_the_rules_share_stays_short():
+    assert len((ROOT / "workflows/common.smk").read_text().splitlines()) < 150

@@ -1,0 +1,186 @@
+"""The look of every figure, the pieces they share, and the command that draws one from its tables."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib import ticker
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
+
+from ddrl.analysis.aggregate import Sample, t_interval
+from ddrl.analysis.paper import Figure
+from ddrl.analysis.tables import read
+from ddrl.errors import UserError
+
+INK, GREY, FAINT = "#1f2430", "#8a8f98", "#d9dce1"
+OWN, REFERENCE, PUBLISHED = "#1b5e8c", "#5b7f4b", "#b3541e"
+COLOURS = {"run": OWN, "reference": REFERENCE, "published": PUBLISHED}
+"""Told apart by lightness too (contrast with white 6.9, 4.5, 4.9), and always by shape or place as well."""
+NAMES = {"run": "this run", "reference": "reference run", "published": "published"}
+WIDTHS = {"full": 6.3, "column": 4.2}
+"""Inches; figures are set at their own size."""
+DPI = 200
+STYLE: dict[str, Any] = {
+    "font.family": ["DejaVu Sans"],
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelsize": 7.5,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": GREY,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.minor.size": 0,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.4,
+    "lines.solid_capstyle": "round",
+    "text.color": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 7.5,
+    "figure.dpi": 100,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "ddrl",
+    "axes.formatter.use_mathtext": False,
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Within it, figures have the suite's look, whatever the reader's own settings are."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(STYLE)
+        yield
+
+
+def new_figure(width: str, height: float) -> Canvas:
+    """An empty figure of a named width and a height in inches, with a layout that leaves nothing cut off."""
+    return Canvas(figsize=(WIDTHS[width], height), layout="constrained")
+
+
+def draw(paper_dir: Path, figure: Figure, tables: Path, output: Path) -> list[Path]:
+    """Draws one figure of `paper_dir/figures.py` from exactly its tables; writes `<name>.svg` and `<name>.png`.
+
+    The same tables give the same bytes. Raises: UserError for a missing table or function.
+    """
+    path = paper_dir / "figures.py"
+    spec = importlib.util.spec_from_file_location(f"replications_{paper_dir.name}_figures", path)
+    if spec is None or spec.loader is None or not path.exists():
+        raise UserError(f"{path}: no such file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function = getattr(module, figure.name, None)
+    if function is None:
+        raise UserError(f"{path}: has no function '{figure.name}', which paper.yaml wants")
+    with style():
+        return save(function(**read(tables, figure.tables)), output, figure.name)
+
+
+def save(canvas: Canvas, output: Path, name: str) -> list[Path]:
+    """Writes SVG and PNG, each atomically and without a date."""
+    output.mkdir(parents=True, exist_ok=True)
+    written = []
+    for suffix, backend, options in (
+        ("svg", FigureCanvasSVG, {"metadata": {"Date": None}}),
+        ("png", FigureCanvasAgg, {"dpi": DPI, "metadata": {"Software": None}}),
+    ):
+        path, temporary = output / f"{name}.{suffix}", output / f".{name}.{os.getpid()}.tmp"
+        backend(canvas)  # type: ignore[no-untyped-call]
+        canvas.savefig(temporary, format=suffix, **options)
+        os.replace(temporary, path)
+        written.append(path)
+    return written
+
+
+def band(axes: Axes, curves: pd.DataFrame, column: str, *, colour: str, dashes: Any = "-", scale: float = 1.0) -> None:
+    """Mean over seeds of `column` against env_frames / `scale`, with its 95 % interval; below 3 seeds, every seed."""
+    grid = curves.pivot(index="env_frames", columns="seed", values=column).dropna(how="all")
+    x = grid.index.to_numpy(dtype=np.float64) / scale
+    if grid.shape[1] < 3:
+        for seed in grid:
+            axes.plot(x, grid[seed].to_numpy(dtype=np.float64), color=colour, ls=dashes, lw=1.2)
+        return
+    intervals = [t_interval(row, 0.95) for row in grid.to_numpy(dtype=np.float64)]
+    axes.fill_between(x, [i.low for i in intervals], [i.high for i in intervals], color=colour, alpha=0.18, lw=0)
+    axes.plot(x, [i.value for i in intervals], color=colour, ls=dashes)
+
+
+def dot(axes: Axes, values: Sample, y: float, *, colour: str, marker: str = "o", filled: bool = True) -> None:
+    """One small dot per seed [n], and their mean with its 95 % interval where there are 3 or more."""
+    axes.plot(values, np.full(len(values), y), ".", color=colour, ms=3, alpha=0.45, mew=0, zorder=2)
+    interval = t_interval(values, 0.95)
+    if len(values) >= 3:
+        axes.plot([interval.low, interval.high], [y, y], color=colour, lw=1.1, zorder=3, solid_capstyle="butt")
+    face = colour if filled else "white"
+    axes.plot([interval.value], [y], marker, color=colour, ms=5, mfc=face, mew=1.1, zorder=4)
+
+
+def handle(label: str, colour: str, *, marker: str = "", dashes: Any = "none", filled: bool = True) -> Line2D:
+    """An entry of a legend."""
+    face = colour if filled else "white"
+    return Line2D([], [], color=colour, ls=dashes, marker=marker, ms=5, mfc=face, mew=1.1, lw=1.4, label=label)
+
+
+def legend_above(canvas: Canvas, handles: Sequence[Line2D], columns: int | None = None) -> None:
+    """One legend for the whole figure, above its panels."""
+    canvas.legend(
+        handles=list(handles),
+        loc="outside upper left",
+        ncols=columns or len(handles),
+        borderaxespad=0.2,
+        columnspacing=1.6,
+        handletextpad=0.5,
+    )
+
+
+def frames_text(frames: float) -> str:
+    """400000 -> 0.4M."""
+    for limit, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if frames >= limit * (0.1 if unit == "M" else 1.0):
+            return f"{frames / limit:.3g}{unit}"
+    return f"{frames:.0f}"
+
+
+def frames_axis(axes: Axes) -> None:
+    """Tick labels such as 1M."""
+    axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: frames_text(value)))
+
+
+def blank(canvas: Canvas, text: str) -> Canvas:
+    """A figure that says why it shows nothing."""
+    canvas.text(0.5, 0.5, text, ha="center", va="center", color=GREY)
+    return canvas
+
+
+def panels(canvas: Canvas, count: int, columns: int, **options: Any) -> list[Axes]:
+    """`count` axes in rows of at most `columns`."""
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    grid: Sequence[Axes] = canvas.subplots(rows, columns, squeeze=False, **options).ravel().tolist()
+    for axes in grid[count:]:
+        axes.set_visible(False)
+    return list(grid[:count])

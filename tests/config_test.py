@@ -1,0 +1,75 @@
+"""A configuration is checked before anything runs; every error names the file, the key and what is allowed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddrl.config import fingerprint, load_run_config, parse_run_config, to_json
+from ddrl.errors import UserError
+from tests.runs import BASE, config, merged
+
+
+def test_json_and_back_is_the_same_configuration(tmp_path: Path) -> None:
+    chosen = config()
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(to_json(chosen)))
+    assert load_run_config(path) == chosen
+    assert fingerprint(load_run_config(path)) == fingerprint(chosen)
+
+
+def test_the_defaults_are_the_papers_table_g1() -> None:
+    values = {"algorithm": "impala", "environment": {"name": "atari/pong"}, "seed": 0, "env_frames": 200_000_000}
+    h = parse_run_config(values | {"hyperparameters": {}}).hyperparameters
+    assert (h.unroll_length, h.batch_size, h.discount, h.value_cost, h.entropy_cost) == (20, 32, 0.99, 0.5, 0.01)
+    assert (h.optimizer.learning_rate, h.optimizer.epsilon, h.optimizer.momentum) == (6e-4, 0.01, 0.0)
+    assert (h.max_grad_norm, h.reward_clipping, h.loss_reduction, h.lstm_size) == (40.0, "abs_one", "sum", 0)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"algorithm": "impalla"}, ["algorithm", "impalla", "did you mean 'impala'"]),
+        ({"envframes": 3}, ["envframes", "did you mean 'env_frames'"]),
+        ({"env_frames": 0}, ["env_frames", "greater than 0"]),
+        ({"seed": -1}, ["seed", "-1"]),
+        ({"precision": "float16"}, ["precision", "float32", "bfloat16"]),
+        ({"topology": {"num_actor": 3}}, ["topology.num_actor", "did you mean 'topology.num_actors'"]),
+        ({"topology": {"runtime": "ray"}}, ["topology.runtime", "serial", "threads"]),
+        ({"topology": {"max_policy_lag": 3}}, ["max_policy_lag", "bounded_lag"]),
+        ({"topology": {"schedule": "synchronous", "num_actors": 3}}, ["synchronous", "divide"]),
+        ({"topology": {"queue_capacity": 1}}, ["queue_capacity", "at least 2"]),
+        ({"hyperparameters": {"learning_rate": 1.0}}, ["hyperparameters.learning_rate"]),
+        ({"hyperparameters": {"optimizer": {"lr": 1.0}}}, ["hyperparameters.optimizer.lr", "learning_rate"]),
+        ({"hyperparameters": {"correction": "vtrace"}}, ["hyperparameters.correction", "v_trace"]),
+        ({"evaluation": {"episodes": "many"}}, ["evaluation.episodes", "many"]),
+        ({"environment": {"task": "pong"}}, []),
+    ],
+)
+def test_a_wrong_key_or_value_is_one_line_with_the_place_and_what_is_allowed(
+    overrides: dict[str, Any], words: list[str]
+) -> None:
+    values = merged(BASE, overrides)
+    if overrides.get("environment"):
+        values["environment"] = overrides["environment"]
+        words = ["environment.name"]
+    with pytest.raises(UserError) as caught:
+        parse_run_config(values, where="some.yaml")
+    message = str(caught.value)
+    assert message.startswith("some.yaml")
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize("text", ["a: [", "- 1", ""])
+def test_a_file_that_is_no_mapping_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"bad\.yaml"):
+        load_run_config(path)
+    with pytest.raises(UserError, match="no such file"):
+        load_run_config(tmp_path / "none.yaml")

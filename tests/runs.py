@@ -1,0 +1,49 @@
+"""Small real runs for tests: toy/catch with a small network, unless a test says otherwise."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ddrl.config import RunConfig, parse_run_config
+from ddrl.record import TIMING_METRICS
+
+BASE: dict[str, Any] = {
+    "algorithm": "impala",
+    "environment": {"name": "toy/catch"},
+    "seed": 3,
+    "env_frames": 2000,
+    "hyperparameters": {
+        "network": "mlp",
+        "unroll_length": 5,
+        "batch_size": 8,
+        "optimizer": {"learning_rate": 1e-3, "decay_frames": None},
+    },
+    "topology": {"runtime": "serial", "num_actors": 2, "envs_per_actor": 4, "queue_capacity": 4},
+    "evaluation": {"period_frames": 700, "episodes": 3, "final_episodes": 5},
+    "recording": {"period_frames": 200, "tensorboard": False},
+    "checkpoint": {"period_frames": 300},
+    "device": "cpu",
+}
+
+
+def merged(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """`base` with `overrides`, key by key."""
+    result = copy.deepcopy(base)
+    for key, value in overrides.items():
+        result[key] = merged(result[key], value) if isinstance(value, dict) and key in result else value
+    return result
+
+
+def config(**overrides: Any) -> RunConfig:
+    """The base configuration with departures."""
+    return parse_run_config(merged(BASE, overrides))
+
+
+def curves(directory: Path) -> pd.DataFrame:
+    """The curves of a finished run, without what only a clock decides."""
+    table = pd.read_parquet(directory / "curves.parquet").drop(columns="seconds")
+    return table[~table.metric.isin(TIMING_METRICS)].reset_index(drop=True)

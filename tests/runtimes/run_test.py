@@ -1,0 +1,207 @@
+"""Whole runs: bits, schedules, lag, resume, interruption, errors."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from ddrl import run as run_module
+from ddrl.config import fingerprint
+from ddrl.errors import UserError
+from ddrl.record import read_curves
+from ddrl.run import Run, train
+from tests.runs import config, curves
+
+SYNCHRONOUS = {"schedule": "synchronous", "num_actors": 2, "envs_per_actor": 4}
+
+
+def test_serial_repeats_bit_for_bit(tmp_path: Path) -> None:
+    for name in "ab":
+        assert train(config(), tmp_path / name, quiet=True) == "budget_reached"
+    pd.testing.assert_frame_equal(curves(tmp_path / "a"), curves(tmp_path / "b"))
+
+
+def test_another_seed_is_another_run(tmp_path: Path) -> None:
+    train(config(), tmp_path / "a", quiet=True)
+    train(config(seed=4), tmp_path / "b", quiet=True)
+    assert not curves(tmp_path / "a").equals(curves(tmp_path / "b"))
+
+
+def test_serial_and_synchronous_threads_agree_bit_for_bit(tmp_path: Path) -> None:
+    evaluation = {"period_frames": None, "episodes": 3, "final_episodes": 5}
+    for runtime in ("serial", "threads"):
+        topology = SYNCHRONOUS | {"runtime": runtime}
+        train(config(topology=topology, evaluation=evaluation), tmp_path / runtime, quiet=True)
+    columns = ["env_frames", "metric", "value"]
+    serial, threads = (
+        table[~table.metric.isin(["episode_return", "episode_length"])][columns].reset_index(drop=True)
+        for table in (curves(tmp_path / "serial"), curves(tmp_path / "threads"))
+    )
+    # An actor may have begun its next unroll when a record is written, so episodes may fall into the record after.
+    keep = serial.metric != "episodes"
+    pd.testing.assert_frame_equal(serial[keep], threads[threads.metric != "episodes"])
+
+
+@pytest.mark.parametrize("runtime", ["serial", "threads"])
+def test_the_synchronous_schedule_has_no_lag(tmp_path: Path, runtime: str) -> None:
+    train(config(topology=SYNCHRONOUS | {"runtime": runtime}), tmp_path, quiet=True)
+    table = curves(tmp_path)
+    assert table[table.metric == "policy_lag_max"].value.max() == 0
+
+
+@pytest.mark.parametrize("runtime", ["serial", "threads"])
+def test_a_parameter_delay_is_exactly_the_lag(tmp_path: Path, runtime: str) -> None:
+    train(config(topology=SYNCHRONOUS | {"runtime": runtime, "parameter_delay": 3}), tmp_path, quiet=True)
+    lag = curves(tmp_path).query("metric in ('policy_lag_mean', 'policy_lag_max')")
+    assert lag.value.iloc[-1] == 3
+    assert lag.value.max() == 3
+
+
+@pytest.mark.parametrize("runtime", ["serial", "threads"])
+def test_bounded_lag_stays_within_its_bound(tmp_path: Path, runtime: str) -> None:
+    topology = {"runtime": runtime, "schedule": "bounded_lag", "max_policy_lag": 2, "num_actors": 3}
+    train(config(topology=topology), tmp_path, quiet=True)
+    lag = curves(tmp_path).query("metric == 'policy_lag_max'").value
+    assert lag.max() <= 2
+    if runtime == "serial":
+        assert lag.max() == 2
+
+
+def test_the_serial_interleaving_makes_lag_that_varies(tmp_path: Path) -> None:
+    train(config(topology={"queue_capacity": 16}), tmp_path, quiet=True)
+    lag = curves(tmp_path).query("metric == 'policy_lag_mean'").value
+    assert lag.max() > 1
+    assert lag.nunique() > 3
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {},
+        {"hyperparameters": {"replay_fraction": 0.5, "replay_capacity": 20}},
+        {"hyperparameters": {"lstm_size": 8, "feed_last_action_and_reward": True}, "environment": {"name": "toy/memory"}},
+        {"topology": {"schedule": "bounded_lag", "max_policy_lag": 3, "parameter_delay": 2}},
+    ],
+    ids=["plain", "replay", "lstm", "bounded lag"],
+)
+@pytest.mark.parametrize("updates", [1, 9, 33])
+def test_a_serial_run_cut_anywhere_resumes_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: dict[str, Any], updates: int
+) -> None:
+    chosen = config(**overrides)
+    train(chosen, tmp_path / "straight", quiet=True)
+
+    class Cut(Exception):
+        pass
+
+    def cut(self: Run) -> None:
+        if self.learner.updates == updates:
+            raise Cut  # nothing is saved: what was done since the last checkpoint is lost
+        learn(self)
+
+    learn = Run._learn
+    monkeypatch.setattr(Run, "_learn", cut)
+    with pytest.raises(Cut):
+        train(chosen, tmp_path / "cut", quiet=True)
+    monkeypatch.setattr(Run, "_learn", learn)
+    train(chosen, tmp_path / "cut", quiet=True)
+    pd.testing.assert_frame_equal(curves(tmp_path / "straight"), curves(tmp_path / "cut"))
+
+
+def test_a_threads_run_loses_no_more_than_one_checkpoint_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = config(topology={"runtime": "threads"})
+    reached = []
+
+    def cut(self: Run) -> None:
+        learn(self)
+        if self.learner.env_frames > 1000:
+            reached.append(self.learner.env_frames)
+            raise RuntimeError("cut")
+
+    learn = Run._learn
+    monkeypatch.setattr(Run, "_learn", cut)
+    with pytest.raises(RuntimeError, match="cut"):
+        train(chosen, tmp_path, quiet=True)
+    monkeypatch.setattr(Run, "_learn", learn)
+    resumed = Run(chosen, tmp_path, quiet=True)
+    resumed._resume()
+    assert reached[0] - resumed.learner.env_frames <= chosen.checkpoint.period_frames
+    train(chosen, tmp_path, quiet=True)
+    table = curves(tmp_path)
+    for name in ("env_frames", "agent_steps", "updates"):
+        assert table[name].is_monotonic_increasing
+    assert json.loads((tmp_path / "run.json").read_text())["resumes"] == 1
+
+
+def test_an_interrupted_run_saves_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(config(), tmp_path / "straight", quiet=True)
+
+    def interrupt(self: Run) -> None:
+        learn(self)
+        self.interrupted = self.learner.updates == 20
+
+    learn = Run._learn
+    monkeypatch.setattr(Run, "_learn", interrupt)
+    assert train(config(), tmp_path / "cut", quiet=True) == "interrupted"
+    assert not (tmp_path / "cut" / "curves.parquet").exists()
+    monkeypatch.setattr(Run, "_learn", learn)
+    assert train(config(), tmp_path / "cut", quiet=True) == "budget_reached"
+    pd.testing.assert_frame_equal(curves(tmp_path / "straight"), curves(tmp_path / "cut"))
+
+
+@pytest.mark.parametrize("runtime", ["serial", "threads"])
+@pytest.mark.parametrize("role", ["_learn", "_on_episode", "_evaluate_now"])
+def test_an_error_in_any_role_ends_the_run_and_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: str, role: str
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise ZeroDivisionError(role)
+
+    monkeypatch.setattr(Run, role, fail)
+    before = threading.active_count()
+    with pytest.raises(ZeroDivisionError, match=role):
+        train(config(topology={"runtime": runtime}), tmp_path, quiet=True)
+    assert threading.active_count() <= before + 1
+
+
+def test_the_manifest_says_where_a_result_comes_from(tmp_path: Path) -> None:
+    chosen = config()
+    train(chosen, tmp_path, quiet=True)
+    manifest = json.loads((tmp_path / "run.json").read_text())
+    assert manifest["fingerprint"] == fingerprint(chosen)
+    assert manifest["exit_reason"] == "budget_reached"
+    assert manifest["protocol"]
+    assert manifest["packages"]["torch"]
+    assert manifest["hardware"]["cores"] >= 1
+    assert manifest["env_frames"] >= chosen.env_frames
+    table = curves(tmp_path)
+    final = table[(table.metric == "evaluation_return") & (table.env_frames == manifest["env_frames"])]
+    assert len(final) == chosen.evaluation.final_episodes
+    assert set(table[table.metric == "evaluation_return"].env_frames) != {manifest["env_frames"]}
+
+
+def test_checkpoints_of_another_configuration_are_refused(tmp_path: Path) -> None:
+    train(config(), tmp_path, quiet=True)
+    with pytest.raises(UserError, match="another configuration"):
+        train(config(seed=9), tmp_path, quiet=True)
+
+
+def test_two_runs_in_one_directory_are_kept_apart(tmp_path: Path) -> None:
+    with run_module._locked(tmp_path), pytest.raises(UserError, match="another process"):
+        train(config(), tmp_path, quiet=True)
+    assert train(config(), tmp_path, quiet=True) == "budget_reached"  # the lock of a holder that is gone is free
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_over(tmp_path: Path) -> None:
+    train(config(), tmp_path / "straight", quiet=True)
+    (tmp_path / "again").mkdir()
+    (tmp_path / "again" / "curves.jsonl").write_text((tmp_path / "straight" / "curves.jsonl").read_text()[:1000])
+    train(config(), tmp_path / "again", quiet=True)
+    assert len(read_curves(tmp_path / "again" / "curves.jsonl")) == len(read_curves(tmp_path / "straight/curves.jsonl"))
