@@ -1,4 +1,4 @@
-"""The command line: `ddrl train | resume | evaluate | watch | bench | systems | doctor`.
+"""The command line: `ddrl train | resume | evaluate | watch | bench | verify | systems | doctor`.
 
 Exit codes: 0 done; 2 bad input (one line says what); 75 interrupted after a checkpoint (run the same command again).
 """
@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: one thread per role
 
@@ -57,7 +58,33 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--repeats", type=int, default=3)
     bench.add_argument("--json", type=Path, help="write everything measured to this file")
     bench.set_defaults(run=_bench)
+    _add_inspections(commands)
     return parser
+
+
+def _add_inspections(commands: Any) -> None:
+    evaluate = commands.add_parser("evaluate", help="play episodes with a run's newest parameters")
+    evaluate.add_argument("directory", type=Path)
+    evaluate.add_argument("--episodes", type=int, default=10)
+    evaluate.add_argument("--seed", type=int, default=0)
+    evaluate.set_defaults(run=_evaluate)
+
+    watch = commands.add_parser("watch", help="play one episode into an animated GIF")
+    watch.add_argument("directory", type=Path)
+    watch.add_argument("--output", type=Path, default=Path("episode.gif"))
+    watch.add_argument("--seed", type=int, default=0)
+    watch.add_argument("--max-steps", type=int, default=2000, help="agent steps")
+    watch.set_defaults(run=_watch)
+
+    verify = commands.add_parser("verify", help="check that finished runs are whole and agree with their manifests")
+    verify.add_argument("root", type=Path, nargs="?", default=Path("results"))
+    verify.set_defaults(run=_verify)
+
+    systems = commands.add_parser("systems", help="list algorithms, environments and topologies")
+    systems.set_defaults(run=_systems)
+
+    doctor = commands.add_parser("doctor", help="check this machine: packages, games, processor, disk")
+    doctor.set_defaults(run=_doctor)
 
 
 def _train(parsed: argparse.Namespace) -> int:
@@ -105,6 +132,52 @@ def _bench(parsed: argparse.Namespace) -> int:
     if parsed.json:
         write_json(parsed.json, result)
     return 0
+
+
+def _evaluate(parsed: argparse.Namespace) -> int:
+    from ddrl import inspection
+
+    result = inspection.evaluate(parsed.directory, episodes=parsed.episodes, seed=parsed.seed)
+    print(
+        f"{parsed.directory}: mean raw return {result['mean']:.2f}, standard deviation "
+        f"{result['standard_deviation']:.2f}, {result['episodes']} episodes, after {result['env_frames']:,} frames"
+    )
+    return 0
+
+
+def _watch(parsed: argparse.Namespace) -> int:
+    from ddrl import inspection
+
+    episode_return = inspection.watch(parsed.directory, parsed.output, seed=parsed.seed, max_steps=parsed.max_steps)
+    print(f"{parsed.output}: raw return {episode_return:g}")
+    return 0
+
+
+def _verify(parsed: argparse.Namespace) -> int:
+    from ddrl import inspection
+
+    damaged = 0
+    for directory, problems in inspection.verify(parsed.root):
+        damaged += bool(problems)
+        print(f"{directory}: {'; '.join(problems) or 'whole'}")
+    return 1 if damaged else 0
+
+
+def _systems(parsed: argparse.Namespace) -> int:
+    from ddrl import inspection
+
+    print("\n".join(inspection.systems()))
+    return 0
+
+
+def _doctor(parsed: argparse.Namespace) -> int:
+    from ddrl import inspection
+
+    wrong = 0
+    for fine, line in inspection.doctor():
+        wrong += not fine
+        print(f"{'ok     ' if fine else 'MISSING'} {line}")
+    return 1 if wrong else 0
 
 
 def _exit_code(reason: str) -> int:

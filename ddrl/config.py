@@ -1,7 +1,8 @@
 """The resolved configuration of one run: YAML or JSON -> frozen dataclasses. An unknown key is an error.
 
-Counts are in environment frames (before frame skip) or carry their unit in the name. Each algorithm's own settings stand
-next to it (`ddrl.algorithms.<name>.Config`); here is what every run has: environment, topology, budget and bookkeeping.
+Counts are in environment frames (before frame skip) or carry their unit in the name. Each algorithm's own settings
+stand next to it (`ddrl.algorithms.<name>.Config`); here is what every run has: environment, topology, budget,
+bookkeeping.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ def parse_run_config(mapping: Mapping[str, Any], where: str = "configuration") -
     config_class = algorithms.load(str(name)).Config
     hyperparameters = values.get("hyperparameters") or {}
     values["hyperparameters"] = _validated(config_class, hyperparameters, where, prefix="hyperparameters.")
-    config: RunConfig = _validated(RunConfig, values, where)
+    config = _validated(RunConfig, values, where)
+    assert isinstance(config, RunConfig)
     _check_topology(config, where)
     return config
 
@@ -166,7 +168,7 @@ def _check_topology(config: RunConfig, where: str) -> None:
 def fresh_columns(config: RunConfig) -> int:
     """Columns of a batch that come from the queue; the rest is replayed."""
     hyperparameters = config.hyperparameters
-    return int(hyperparameters.batch_size) - round(hyperparameters.batch_size * hyperparameters.replay_fraction)
+    return int(hyperparameters.batch_size - round(hyperparameters.batch_size * hyperparameters.replay_fraction))
 
 
 def load_run_config(path: Path) -> RunConfig:

@@ -1,7 +1,4 @@
-"""`experiments.yaml` of a replication -> the runs of a scale, each with its resolved configuration.
-
-A paper's setting stands once, in `base`; `departures` say what differs, for which runs, and why. A scale changes
-budgets, seeds, the list of tasks and what is recorded or evaluated, and never the algorithm: the loader refuses it.
+"""The runs of a paper at a scale, with configurations resolved and checked by `ddrl.config`; and the command line.
 
     python -m ddrl.experiments list   --paper impala_2018 --scale smoke
     python -m ddrl.experiments config --paper P --scale S --experiment E --variant V --environment atari-pong \\
@@ -12,214 +9,42 @@ budgets, seeds, the list of tasks and what is recorded or evaluated, and never t
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ddrl.analysis.schema import load_checked
-from ddrl.errors import UserError, unknown_name
-
-SCALES = ("smoke", "workstation", "paper")
-ROOT = Path("replications")
-
-SCALE_KEYS = (
-    "env_frames",
-    "evaluation",
-    "recording",
-    "checkpoint",
-    "device",
-    "precision",
-    "topology.env_threads",
-    "topology.learner_threads",
+from ddrl.analysis.experiments import (
+    ROOT,
+    SCALES,
+    Departure,
+    Experiment,
+    Run,
+    Scale,
+    environments_of,
+    load_experiments,
+    papers,
 )
-"""What a scale may set: budget, bookkeeping, and how the machine computes it."""
-PAPER_SCALE_KEYS = (
-    "evaluation.period_frames",
-    "evaluation.episodes",
-    "recording",
-    "checkpoint",
-    "device",
-    "topology.env_threads",
-    "topology.learner_threads",
-)
-"""What scale `paper` may set: its budget, final score and precision are the paper's."""
-_RUN_KEYS = ("seed", "environment.name", "algorithm")
+from ddrl.analysis.experiments import expand as expand_unchecked
+from ddrl.errors import UserError
 
-
-@dataclass(frozen=True)
-class Departure:
-    """Settings that differ from the paper's, for the runs of `variants` and `environments` (empty: all)."""
-
-    settings: Mapping[str, Any]
-    reason: str
-    variants: tuple[str, ...]
-    environments: tuple[str, ...]
-
-    def applies(self, variant: str, environment: str) -> bool:
-        """Whether a run departs in this way."""
-        return (not self.variants or variant in self.variants) and (
-            not self.environments or environment in self.environments
-        )
-
-
-@dataclass(frozen=True)
-class Scale:
-    """Which tasks and seeds, how much, and what one run needs."""
-
-    environments: tuple[str, ...]
-    seeds: tuple[int, ...]
-    reason: str
-    departures: tuple[Departure, ...]
-    threads: int
-    memory_mib: int
-    gpus: int
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """One experiment of a paper: `base` is the paper's setting, `variants` what it compares."""
-
-    name: str
-    title: str
-    source: str
-    proxy: str | None
-    """Why these tasks stand for the paper's; None where they are the paper's own."""
-    base: Mapping[str, Any]
-    labels: Mapping[str, str]
-    variants: Mapping[str, Mapping[str, Any]]
-    departures: tuple[Departure, ...]
-    scales: Mapping[str, Scale]
-
-    def paper_setting(self, variant: str, environment: str) -> dict[str, Any]:
-        """The configuration the paper states, without seed."""
-        return _with(copy.deepcopy(dict(self.base)), {"environment.name": environment, **self.variants[variant]})
-
-
-@dataclass(frozen=True)
-class Run:
-    """One training run of a scale."""
-
-    paper: str
-    scale: str
-    experiment: str
-    variant: str
-    environment: str
-    seed: int
-    config: Mapping[str, Any]
-    departures: tuple[Departure, ...]
-    threads: int
-    memory_mib: int
-    gpus: int
-
-    @property
-    def env_dir(self) -> str:
-        """The environment's name as a folder."""
-        return self.environment.replace("/", "-")
-
-    @property
-    def key(self) -> str:
-        """Where the run stands below its paper's folder."""
-        return f"{self.experiment}/{self.variant}/{self.env_dir}/seed{self.seed}"
-
-    def directory(self, results: str | Path = "results") -> Path:
-        """The run directory."""
-        return Path(results) / self.scale / self.paper / self.key
-
-
-def papers(root: Path = ROOT) -> list[str]:
-    """Every folder of `root` with a paper.yaml."""
-    return sorted(path.parent.name for path in root.glob("*/paper.yaml"))
-
-
-def load_experiments(paper_dir: Path) -> dict[str, Experiment]:
-    """Reads `paper_dir/experiments.yaml`.
-
-    Raises: UserError naming file, key and what is allowed; also where a scale would change the algorithm.
-    """
-    path = paper_dir / "experiments.yaml"
-    data = load_checked(path, "experiments")
-    if data["paper"] != paper_dir.name:
-        raise UserError(f"{path}: key 'paper' is '{data['paper']}'; allowed: the folder's name, {paper_dir.name}")
-    return {name: _experiment(name, entry, path) for name, entry in data["experiments"].items()}
-
-
-def _experiment(name: str, entry: Mapping[str, Any], path: Path) -> Experiment:
-    where = f"{path}: experiments.{name}"
-    variants = {variant: dict(spec.get("set", {})) for variant, spec in entry["variants"].items()}
-    departures = _departures(entry, where, variants, ())
-    for departure in departures:
-        _refuse(
-            departure.settings,
-            lambda key: key not in _RUN_KEYS,
-            where,
-            "departures",
-            "anything but " + ", ".join(_RUN_KEYS),
-        )
-    scales = {
-        scale: _scale(spec, scale, f"{where}.scales.{scale}", variants) for scale, spec in entry["scales"].items()
-    }
-    return Experiment(
-        name=name,
-        title=entry["title"],
-        source=entry.get("source", ""),
-        proxy=entry.get("proxy"),
-        base=entry["base"],
-        labels={variant: spec["label"] for variant, spec in entry["variants"].items()},
-        variants=variants,
-        departures=departures,
-        scales=scales,
-    )
-
-
-def _scale(spec: Mapping[str, Any], scale: str, where: str, variants: Mapping[str, Any]) -> Scale:
-    departures = _departures(spec, where, variants, spec["environments"])
-    allowed = PAPER_SCALE_KEYS if scale == "paper" else SCALE_KEYS
-    for departure in departures:
-        _refuse(departure.settings, lambda key: _covered(key, allowed), where, "departures", ", ".join(allowed))
-    resources = spec["resources"]
-    return Scale(
-        environments=tuple(spec["environments"]),
-        seeds=tuple(spec["seeds"]),
-        reason=spec.get("reason", ""),
-        departures=departures,
-        threads=resources["threads"],
-        memory_mib=resources["memory_mib"],
-        gpus=resources["gpus"],
-    )
-
-
-def _departures(
-    entry: Mapping[str, Any], where: str, variants: Iterable[str], environments: Sequence[str]
-) -> tuple[Departure, ...]:
-    found = []
-    for item in entry.get("departures", ()):
-        for variant in item.get("variants", ()):
-            if variant not in variants:
-                raise unknown_name("variant", variant, variants, where=f"{where}.departures")
-        for environment in item.get("environments", ()):
-            if environments and environment not in environments:
-                raise unknown_name("environment", environment, environments, where=f"{where}.departures")
-        chosen = tuple(item.get("variants", ())), tuple(item.get("environments", ()))
-        found.append(Departure(dict(item["set"]), " ".join(item["reason"].split()), *chosen))
-    return tuple(found)
-
-
-def _covered(key: str, allowed: Iterable[str]) -> bool:
-    return any(key == name or key.startswith(f"{name}.") for name in allowed)
-
-
-def _refuse(settings: Mapping[str, Any], accepts: Any, where: str, part: str, allowed: str) -> None:
-    for key in settings:
-        if not accepts(key):
-            raise UserError(
-                f"{where}.{part}: may not set '{key}' (a scale never changes the algorithm); allowed: {allowed}"
-            )
+__all__ = [
+    "ROOT",
+    "SCALES",
+    "Departure",
+    "Experiment",
+    "Run",
+    "Scale",
+    "expand",
+    "load_experiments",
+    "main",
+    "paper_configs",
+    "papers",
+    "write_configs",
+]
 
 
 def expand(
@@ -233,93 +58,20 @@ def expand(
     root: Path = ROOT,
     validate: bool = True,
 ) -> list[Run]:
-    """The runs of one paper at one scale, in a fixed order; the lists narrow them (`seeds` may also add).
+    """`ddrl.analysis.experiments.expand`; with `validate`, configurations get their defaults (imports torch).
 
-    With `validate`, every configuration is resolved by `ddrl.config` (defaults filled in; imports torch).
     Raises: UserError for anything not allowed, before anything has run.
     """
-    if scale not in SCALES:
-        raise unknown_name("scale", scale, SCALES)
-    if paper not in papers(root):
-        raise unknown_name("paper", paper, papers(root))
-    loaded = load_experiments(root / paper)
-    _check_filter("experiment", experiments, loaded)
-    chosen = [entry for name, entry in loaded.items() if not experiments or name in experiments]
-    _check_filter("variant", variants, [name for entry in chosen for name in entry.variants])
-    _check_filter("environment", environments, [name for entry in chosen for name in _environments(entry)])
-    _check_seeds(seeds)
-    runs = [
-        _run(paper, scale, entry, variant, environment, seed)
-        for entry in chosen
-        for variant in entry.variants
-        if not variants or variant in variants
-        for environment in _environments(entry, scale, environments)
-        for seed in (entry.scales[scale].seeds if seeds is None else seeds)
-    ]
-    if not runs:
-        chosen_lists = f"experiments={experiments}, variants={variants}, environments={environments}"
-        raise UserError(f"{paper}, scale {scale}: no run is left by {chosen_lists}")
-    return [_validated(run) for run in runs] if validate else runs
-
-
-def _environments(entry: Experiment, scale: str | None = None, wanted: Sequence[str] | None = None) -> list[str]:
-    """Those of a scale; with `wanted`, those of any scale that are wanted."""
-    if scale is not None and not wanted:
-        return list(entry.scales[scale].environments)
-    every = dict.fromkeys(name for spec in entry.scales.values() for name in spec.environments)
-    return [name for name in every if not wanted or name in wanted]
-
-
-def _check_filter(kind: str, wanted: Sequence[str] | None, allowed: Iterable[str]) -> None:
-    if wanted is None:
-        return
-    if isinstance(wanted, str) or not all(isinstance(name, str) for name in wanted) or not wanted:
-        raise UserError(f"key '{kind}s': must be a list of names (got {wanted!r})")
-    names = list(dict.fromkeys(allowed))
-    for name in wanted:
-        if name not in names:
-            raise unknown_name(kind, name, names)
-
-
-def _check_seeds(seeds: Sequence[int] | None) -> None:
-    if seeds is None:
-        return
-    valid = isinstance(seeds, Sequence) and not isinstance(seeds, str) and len(seeds) > 0
-    if not valid or not all(type(seed) is int and 0 <= seed < 2**31 for seed in seeds) or len(set(seeds)) < len(seeds):
-        raise UserError(f"key 'seeds': must be a list of different integers from 0 to 2147483647 (got {seeds!r})")
-
-
-def _run(paper: str, scale: str, entry: Experiment, variant: str, environment: str, seed: int) -> Run:
-    spec = entry.scales[scale]
-    departures = tuple(d for d in (*entry.departures, *spec.departures) if d.applies(variant, environment))
-    config = entry.paper_setting(variant, environment) | {"seed": seed}
-    for departure in departures:
-        config = _with(config, departure.settings)
-    return Run(
-        paper=paper,
-        scale=scale,
-        experiment=entry.name,
-        variant=variant,
-        environment=environment,
-        seed=seed,
-        config=config,
-        departures=departures,
-        threads=spec.threads,
-        memory_mib=spec.memory_mib,
-        gpus=spec.gpus,
+    runs = expand_unchecked(
+        paper,
+        scale,
+        experiments=experiments,
+        variants=variants,
+        environments=environments,
+        seeds=seeds,
+        root=root,
     )
-
-
-def _with(config: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """`config` with dotted keys set, in place."""
-    for key, value in settings.items():
-        *path, last = key.split(".")
-        place = config
-        for part in path:
-            place[part] = dict(place.get(part) or {})
-            place = place[part]
-        place[last] = copy.deepcopy(value)
-    return config
+    return [_validated(run) for run in runs] if validate else runs
 
 
 def _validated(run: Run) -> Run:
@@ -345,7 +97,7 @@ def paper_configs(paper: str, root: Path = ROOT) -> dict[tuple[str, str, str], d
     found = {}
     for name, entry in load_experiments(root / paper).items():
         for variant in entry.variants:
-            for environment in _environments(entry):
+            for environment in environments_of(entry):
                 config = entry.paper_setting(variant, environment) | {"seed": 0}
                 where = f"replications/{paper}/experiments.yaml: {name}/{variant}/{environment} as the paper states it"
                 found[name, variant, environment] = _resolved(json.dumps(config), where)

@@ -18,4 +18,5 @@ def keep_freed_memory() -> bool:
     except (AttributeError, OSError):
         return False
     settings = ((M_ARENA_MAX, 1), (M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, 2**31 - 1), (M_TOP_PAD, 2**28))
-    return all([bool(mallopt(name, value)) for name, value in settings])
+    accepted = [mallopt(name, value) == 1 for name, value in settings]
+    return all(accepted)

@@ -171,4 +171,4 @@ def write_json(path: Path, data: Any) -> None:
 def _tensorboard_writer(directory: Path) -> Any:
     from torch.utils.tensorboard import SummaryWriter  # slow to import, so only where it is wanted
 
-    return SummaryWriter(str(directory))  # type: ignore[no-untyped-call]
+    return SummaryWriter(str(directory))

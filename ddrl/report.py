@@ -79,11 +79,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, required=True, help="folder with tables/ and figures/")
     parser.add_argument("--data", type=Path, required=True, help="report data to write, JSON")
     parser.add_argument("--pdf", type=Path, required=True, help="report to write")
+    parser.add_argument("--command", default="", help="what made the results, printed under provenance")
     parser.add_argument("--root", type=Path, default=Path(), help="project root, which holds reports/ and the results")
     parsed = parser.parse_args(arguments)
     try:
         tables, summary = read_tables(parsed.results / "tables")
-        data = report_data(tables, summary, parsed.results)
+        command = parsed.command or f"snakemake --cores {summary['paper']['key']}"
+        data = report_data(tables, summary | {"command": command}, parsed.results)
         write_whole(parsed.data, (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode())
         write_pdf(parsed.data, parsed.pdf, parsed.root)
     except UserError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ddrl.errors import UserError
-from ddrl.report_text import counted, duration, frames, interval, listed, number, ratio, words
+from ddrl.report_text import counted, duration, frames, interval, listed, number, ratio, task_name, words
 
 Row = dict[str, str]
 Tables = dict[str, list[Row]]
@@ -26,7 +26,7 @@ CELL_VERDICTS = {
     "below": "lies above what we reach|lie above what we reach",
     "above": "lies below what we reach|lie below what we reach",
     "inconclusive": "is inconclusive|are inconclusive",
-    "not_comparable": "is shown beside ours without judgement|are shown beside ours without judgement",
+    "not_comparable": "is not comparable|are not comparable",
     "not_run": "has no run at this scale|have no run at this scale",
 }
 
@@ -49,10 +49,13 @@ def report_data(tables: Tables, summary: dict[str, Any], results: Path) -> dict[
         "cells": _cells(tables["cells"]),
         "cell_counts": _counts(tables["cells"], CELL_VERDICTS),
         "uncovered": _uncovered(tables["cells"]),
-        "figures": [_figure(figure, tables["runs"], results) for figure in summary["figures"]],
+        "figures": [
+            drawn for figure in summary["figures"] if (drawn := _figure(figure, tables["runs"], results))["note"]
+        ],
         "reference": _reference(reference, tables),
-        "departures": tables.get("departures", []),
-        "hyperparameters": tables.get("hyperparameters", []),
+        "departures": [row for row in tables["departures"] if row["where"] == "DEVIATIONS.md"],
+        "changes": _changes(tables["departures"]),
+        "hyperparameters": _hyperparameters(tables["hyperparameters"], summary["experiments"]),
         "provenance": _provenance(own, summary),
         "runs": _runs(own, summary["experiments"]),
     }
@@ -67,11 +70,6 @@ def _facts(own: list[Row], summary: dict[str, Any]) -> list[dict[str, str]]:
     games = sorted({row["env_label"] for row in own})
     seeds = sorted({int(row["seed"]) for row in own})
     started, finished = min(row["started"] for row in own), max(row["finished"] for row in own)
-    budgets = sorted({(int(float(row["env_frames"])), row["paper_frames"]) for row in own})
-    per_run = listed(
-        f"{frames(ours)} of the paper’s {frames(paper)} ({ratio(ours / float(paper))})" if paper else frames(ours)
-        for ours, paper in budgets
-    )
     speeds = sorted(float(row["frames_per_second"]) for row in own)
     return [
         _fact(
@@ -85,8 +83,24 @@ def _facts(own: list[Row], summary: dict[str, Any]) -> list[dict[str, str]]:
             f"{duration(sum(float(row['seconds']) for row in own))} of training at {_span(speeds)} frames/s, "
             f"from {_minute(started)} to {_minute(finished)} UTC",
         ),
-        _fact("Budget", f"{per_run} environment frames per run, before frame skip"),
+        _fact("Budget", f"{_budget(own)}; environment frames of one run, before frame skip"),
     ]
+
+
+def _budget(own: list[Row]) -> str:
+    """Frames of a run beside the paper's, and those on tasks that stand in for the paper's."""
+    parts = []
+    for stated in sorted({row["paper_frames"] for row in own}, reverse=True):
+        rows = [row for row in own if row["paper_frames"] == stated]
+        counts = sorted({float(row["env_frames"]) for row in rows})
+        reach = frames(counts[0]) if len(counts) == 1 else f"{frames(counts[0])} to {frames(counts[-1])}"
+        if stated:
+            shares = " to ".join(dict.fromkeys(ratio(count / float(stated)) for count in (counts[0], counts[-1])))
+            parts.append(f"{reach} of the paper’s {frames(stated)} ({shares})")
+        else:
+            games = listed(sorted({row["env_label"] for row in rows}))
+            parts.append(f"{reach} on {games}, in place of the paper’s tasks")
+    return "; ".join(parts)
 
 
 def _span(values: list[float]) -> str:
@@ -135,12 +149,18 @@ def _claims(rows: list[Row]) -> list[dict[str, Any]]:
     claims: dict[str, dict[str, Any]] = {}
     for row in rows:
         claim = claims.setdefault(
-            row["claim"], {"title": row["title"], "text": row["text"], "source": row["source"], "findings": []}
+            row["claim"],
+            {
+                "title": row["title"],
+                "text": "" if row["verdict"] == "not_run" else row["text"],
+                "source": row["source"],
+                "findings": [],
+            },
         )
         facts = [
             f"effect {number(row['effect'])} {row['effect_unit']}".strip() if row["effect"] else "",
-            f"95 % interval {interval(row['ci95_low'], row['ci95_high'])}" if row["ci95_low"] else "",
-            f"g = {number(row['hedges_g'])}" if row.get("hedges_g") else "",
+            f"95\u00a0% interval {interval(row['ci95_low'], row['ci95_high'])}" if row["ci95_low"] else "",
+            f"g\u00a0=\u00a0{number(row['hedges_g'])}" if row.get("hedges_g") else "",
             counted(int(float(row["seeds"])), "seed") if row["seeds"] else "",
             f"{frames(row['env_frames'])} frames" if row["env_frames"] else "",
         ]
@@ -160,14 +180,14 @@ def _cells(rows: list[Row]) -> list[dict[str, Any]]:
     """Published cells that have a run beside them, grouped by published item and system."""
     groups: dict[tuple[str, ...], dict[str, Any]] = {}
     for row in rows:
-        if row["verdict"] == "not_run":
+        if not row["ours"]:
             continue
         key = (row["item"], row["system"], row["published_variant"], row["metric"], row["unit"])
         name = ", ".join(part for part in (row["system"], row["published_variant"]) if part)
         group = groups.setdefault(key, {"item": row["item"], "name": name, "note": _published_note(row), "rows": []})
         group["rows"].append(
             {
-                "task": words(row["task"]).title(),
+                "task": task_name(row["task"]),
                 "origin": ORIGINS.get(row["origin"], ""),
                 "published": number(row["published"]),
                 "ours": number(row["ours"]),
@@ -189,7 +209,9 @@ def _cells(rows: list[Row]) -> list[dict[str, Any]]:
 
 def _obstacles(row: Row) -> list[str]:
     """Flags, and how many seeds a verdict would take."""
-    found = [words(flag).replace("(", " (") for flag in row["flags"].split(";") if flag]
+    # How far the budget is reduced stands in the column of frames.
+    flags = [flag.partition("(")[0] if flag.startswith("reduced_budget") else flag for flag in row["flags"].split(";")]
+    found = [words(flag).replace("(", " (") for flag in flags if flag]
     return [*found, f"needs {counted(int(float(row['seeds_needed'])), 'seed')}"] if row["seeds_needed"] else found
 
 
@@ -203,21 +225,24 @@ def _published_note(row: Row) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def _uncovered(rows: list[Row]) -> list[dict[str, str]]:
-    """Published cells without a run: one line per published item and system."""
-    groups: dict[tuple[str, str], list[str]] = {}
+def _uncovered(rows: list[Row]) -> list[dict[str, Any]]:
+    """Published cells that no value of ours stands beside, by published item and system."""
+    items: dict[str, dict[str, list[str]]] = {}
     for row in rows:
-        if row["verdict"] == "not_run":
+        if not row["ours"] and row["origin"] != "reference":
             name = ", ".join(part for part in (row["system"], row["published_variant"]) if part)
-            groups.setdefault((row["item"], name), []).append(words(row["task"]).title())
+            unit = "\u202f%" if row["unit"] == "percent" else ""
+            metric = "" if row["metric"] in ("episode_return", "throughput") else f" {words(row['metric'])}"
+            cell = f"{task_name(row['task'])}{metric} {number(row['published'])}{unit}"
+            items.setdefault(row["item"], {}).setdefault(name, []).append(cell)
     return [
-        {"item": item, "name": name, "n": str(len(tasks)), "tasks": ", ".join(dict.fromkeys(tasks))}
-        for (item, name), tasks in groups.items()
+        {"item": item, "systems": [{"name": name, "cells": ", ".join(cells)} for name, cells in systems.items()]}
+        for item, systems in sorted(items.items())
     ]
 
 
 def _figure(figure: dict[str, Any], runs: list[Row], results: Path) -> dict[str, str]:
-    """A figure with its caption, and a line that states budget and seeds."""
+    """A figure with its caption, and a line that states budget and seeds (empty where none of its runs is there)."""
     notes = []
     for origin, label in ORIGINS.items():
         rows = [
@@ -249,20 +274,49 @@ def _reference(runs: list[Row], tables: Tables) -> list[dict[str, str]]:
         human = score.get("human_normalised_score", "")
         rows.append(
             {
-                "game": run["env_label"],
-                "variant": run["variant_label"],
+                "run": f"{run['env_label']}, {run['variant_label'].lower()}",
                 "seed": run["seed"],
                 "frames": frames(run["env_frames"]),
                 "time": duration(float(run["seconds"])),
                 "speed": number(run["frames_per_second"]),
                 "random": number(score.get("random", "")),
                 "score": number(score.get("final_return", "")),
-                "human": f"{100 * float(human):.0f} %" if human else "",
+                "human": f"{number(round(100 * float(human)))}\u202f%" if human else "",
                 "episodes": number(score.get("episodes", "")),
                 "milestone": _milestone(milestone),
             }
         )
     return rows
+
+
+def _changes(rows: list[Row]) -> list[dict[str, Any]]:
+    """What experiments.yaml sets apart from the paper: settings that change together, for one reason."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row["where"] != "DEVIATIONS.md":
+            groups.setdefault((words(row["where"]), row["reason"]), []).append(row)
+    return [
+        {
+            "where": where,
+            "reason": reason,
+            "settings": [{"name": row["what"], "paper": row["paper"], "ours": row["ours"]} for row in rows],
+            "flags": [words(flag) for flag in dict.fromkeys(row["flag"] for row in rows) if flag],
+        }
+        for (where, reason), rows in groups.items()
+    ]
+
+
+def _hyperparameters(rows: list[Row], experiments: dict[str, Any]) -> list[dict[str, Any]]:
+    """Ours beside the paper's, by experiment."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["ours"]:
+            title = experiments[row["experiment"]]["title"]
+            groups.setdefault(title, []).append(
+                {name: row[name] for name in ("name", "paper", "ours", "source")}
+                | {"changed": row["changed"] == "True"}
+            )
+    return [{"experiment": title, "rows": rows} for title, rows in groups.items()]
 
 
 def _milestone(row: Row) -> str:
@@ -301,10 +355,9 @@ def _runs(own: list[Row], experiments: dict[str, Any]) -> list[dict[str, Any]]:
 def _provenance(own: list[Row], summary: dict[str, Any]) -> list[dict[str, Any]]:
     """How to get these numbers again."""
     revision = listed(summary["git_sha"]) or "not in a git repository"
-    scale = "" if summary["scale"] == "smoke" else f" --config scale={summary['scale']}"
     protocols = sorted({row["protocol"] for row in own})
     return [
-        _fact("Command", f"snakemake --cores {summary['paper']['key']}{scale}", code=True),
+        _fact("Command", summary["command"], code=True),
         _fact("Source", revision + (" with uncommitted changes" if summary["git_dirty"] else ""), code=True),
         _fact("Results", f"sha256 {summary['digest']} of the tables", code=True),
         _fact("Algorithm", listed(name.replace(" ", ", version ") for name in summary["algorithm_versions"])),

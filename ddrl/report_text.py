@@ -14,7 +14,7 @@ def number(value: str | float) -> str:
     number = float(value)
     size = abs(number)
     if size >= 1000:
-        text = f"{number:,.0f}".replace(",", "\u2009")
+        text = f"{number:,.0f}".replace(",", "\u202f")
     elif number == int(number):
         text = f"{number:.0f}"
     else:
@@ -34,14 +34,14 @@ def frames(value: str | float) -> str:
     count = float(value)
     for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if count >= unit:
-            return f"{count / unit:.3g}\u2009{name}"
+            return f"{count / unit:.3g}\u202f{name}"
     return f"{count:.0f}"
 
 
 def ratio(value: float) -> str:
     """A share in per cent with two significant digits."""
     share = 100 * value
-    return f"{share:.0f}\u2009%" if share >= 10 else f"{share:.2g}\u2009%"
+    return f"{share:.0f}\u202f%" if share >= 10 else f"{share:.2g}\u202f%"
 
 
 def duration(seconds: float) -> str:
@@ -67,6 +67,11 @@ def listed(parts: Iterable[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     *first, last = list(parts) or [""]
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def task_name(task: str) -> str:
+    """A task as a title: `space_invaders` -> `Space Invaders`."""
+    return words(task).title().replace("Dmlab", "DMLab")
 
 
 def words(name: str) -> str:

@@ -135,7 +135,7 @@ class Run:
                 actors=self.actors,
                 learner=_Steps(self.learner.ready, self._learn),
                 evaluator=_Steps(self._evaluation_is_due, self._evaluate_now),
-                finished=lambda: self.learner.env_frames >= self.config.env_frames,
+                finished=self._is_finished,
                 interrupted=lambda: self.interrupted,
                 close=self._close,
             )
@@ -161,9 +161,14 @@ class Run:
         period = self.config.evaluation.period_frames
         assert self._next_evaluation is not None and period is not None
         self._next_evaluation += period
-        if self.learner.env_frames < self.config.env_frames:  # the end has its own evaluation
-            over = lambda: self.interrupted or self.learner.env_frames >= self.config.env_frames
-            self._evaluate(self.config.evaluation.episodes, over)
+        if not self._is_finished():  # the end has its own evaluation
+            self._evaluate(self.config.evaluation.episodes, self._is_over)
+
+    def _is_over(self) -> bool:
+        return self.interrupted or self._is_finished()
+
+    def _is_finished(self) -> bool:
+        return bool(self.learner.env_frames >= self.config.env_frames)
 
     def _evaluate(self, episodes: int, should_stop: Callable[[], bool]) -> None:
         counts, index = self.counts, self._num_evaluations

@@ -18,11 +18,10 @@ bootstraps from V(o_{t+1}), its own final observation, and never from the next e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import numpy.typing as npt
 import torch
 
@@ -143,15 +142,15 @@ class Unroll:
         """A copy that shares no memory."""
         return self._map(lambda tensor, axis: tensor.clone())
 
-    def _map(self, function: Any) -> Unroll:
-        return Unroll(
-            **{
-                name: tuple(function(part, 0) for part in value)
-                if name == "initial_state"
-                else function(value, 0 if name in _PER_COLUMN else 1)
-                for name, value in self.as_dict().items()
-            }
-        )
+    def _map(self, function: Callable[[torch.Tensor, int], torch.Tensor]) -> Unroll:
+        """`function(tensor, axis of the columns)` for every tensor."""
+        mapped: dict[str, Any] = {
+            name: tuple(function(part, 0) for part in value)
+            if name == "initial_state"
+            else function(value, 0 if name in _PER_COLUMN else 1)
+            for name, value in self.as_dict().items()
+        }
+        return Unroll(**mapped)
 
     def as_dict(self) -> dict[str, Any]:
         """Field name -> tensor (or tuple of tensors)."""

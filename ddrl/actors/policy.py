@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
 
 from ddrl.types import EnvStep, PolicyStep, RecurrentState
 
@@ -14,9 +13,10 @@ class LocalPolicy:
     """Samples from a network of its own, for B environments, with a generator of its own."""
 
     def __init__(
-        self, network: nn.Module, batch_size: int, generator: torch.Generator, *, device: torch.device, precision: str
+        self, network: Any, batch_size: int, generator: torch.Generator, *, device: torch.device, precision: str
     ) -> None:
-        self.network: Any = network.to(device).requires_grad_(False)
+        self.network = network.to(device)
+        self.network.requires_grad_(False)
         self.version = 0
         """Of the parameters in `network`; set by whoever pulls them."""
         self._generator = generator

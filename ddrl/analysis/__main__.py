@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ddrl.analysis.experiments import ROOT, expand, papers
 from ddrl.analysis.paper import load_paper
 from ddrl.errors import UserError, unknown_name
-from ddrl.experiments import ROOT, expand, papers
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,7 +59,6 @@ def _aggregate(parsed: argparse.Namespace) -> None:
         environments=parsed.environments,
         seeds=parsed.seeds,
         root=parsed.replications,
-        validate=False,
     )
     directory = parsed.replications / parsed.paper
     evidence = build(directory, parsed.scale, planned, parsed.results, allow_missing=parsed.allow_missing)

@@ -142,7 +142,8 @@ def aggregates(table: pd.DataFrame, *, seed: int, resamples: int) -> pd.DataFram
     for index, (names, part) in enumerate(known.groupby(group, sort=True)):
         games = [game.to_numpy(dtype=np.float64) for _, game in part.groupby("environment", sort=True)[metric]]
         for position, (statistic, function) in enumerate(STATISTICS.items()):
-            generator = np.random.default_rng([seed, index, position])
+            sequence = np.random.SeedSequence([seed, index, position])
+            generator = np.random.Generator(np.random.PCG64(sequence))
             found = stratified_bootstrap(games, function, generator=generator, resamples=resamples)
             head = dict(zip(group, names, strict=True)) | {"metric": metric, "statistic": statistic}
             interval = {"value": found.value, "ci95_low": found.low, "ci95_high": found.high}

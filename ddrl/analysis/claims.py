@@ -22,8 +22,8 @@ import pandas as pd
 from scipy import stats
 
 from ddrl.analysis.aggregate import Sample
+from ddrl.analysis.experiments import Experiment
 from ddrl.analysis.paper import Claim, Paper
-from ddrl.experiments import Experiment
 
 MIN_SEEDS = 3
 ALPHA = 0.05
@@ -195,7 +195,7 @@ def _contrasts(claim: Claim, experiment: Experiment, used: pd.DataFrame, environ
 
     def compare(a: str, b: str | None, **options: float) -> Contrast:
         pairs = [(values(a, name), None if b is None else values(b, name)) for name in environments]
-        label = experiment.labels[a] + (f" - {experiment.labels[b]}" if b else "")
+        label = experiment.labels[a] + (f" against {experiment.labels[b]}" if b else "")
         return contrast(label, pairs, **options)
 
     threshold = claim.threshold if claim.threshold is not None else math.nan
@@ -215,18 +215,20 @@ def _spelled(item: Contrast) -> str:
 
 
 def _detail(claim: Claim, experiment: Experiment, decisive: Contrast, verdict: str, environments: Sequence[str]) -> str:
+    """One sentence on what decided."""
     low, high = decisive.interval()
     small = claim.smallest_effect
-    if verdict == "inconclusive":
-        reason = (
-            "no difference that counts"
-            if -small <= low and high <= small
-            else "the interval includes effects too small to count"
-        )
+    where = _words([name.split("/")[-1] for name in environments])
+    if verdict == "supported":
+        said = "the interval lies above every effect too small to count"
+    elif verdict == "contradicted":
+        said = "the opposite holds"
+    elif -small <= low and high <= small:
+        said = "there is no difference that counts"
     else:
-        reason = "the interval excludes no effect" if verdict == "supported" else "the opposite holds"
-    proxy = " The tasks stand in for the paper's." if experiment.proxy else ""
-    return f"On {_words([name.split('/')[-1] for name in environments])}: {reason} ({decisive.label}).{proxy}"
+        said = "the interval reaches from an effect that counts to none, or to the opposite"
+    proxy = "; the tasks stand in for the paper's" if experiment.proxy else ""
+    return f"{decisive.label}, on {where}: {said}{proxy}."
 
 
 def _words(names: Sequence[str]) -> str:

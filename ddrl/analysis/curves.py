@@ -19,6 +19,7 @@ from ddrl.errors import UserError
 
 KEYS = ["origin", "paper", "experiment", "variant", "environment", "env_label", "seed"]
 """Columns that name a run; `origin` is "run" (the reader's own) or "reference" (committed)."""
+Values = np.ndarray[Any, np.dtype[np.float64]]
 GROUP = ["origin", "paper", "experiment", "variant", "environment", "env_label"]
 _MANIFEST: dict[str, type] = {
     "config": dict,
@@ -113,16 +114,20 @@ def _manifest(path: Path) -> dict[str, Any]:
 def _curves(path: Path) -> pd.DataFrame:
     columns: dict[str, str] = schema("curves")["columns"]
     try:
-        table = pq.read_table(path)  # type: ignore[no-untyped-call]
+        table = pq.read_table(path)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; the run has not finished") from None
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path}: damaged: {' '.join(str(error).split())[:120]}") from None
     if set(table.column_names) != set(columns):
         raise UserError(f"{path}: columns are {', '.join(table.column_names)}; allowed: {', '.join(columns)}")
-    frame = table.to_pandas()[list(columns)]
+    frame: pd.DataFrame = table.to_pandas()[list(columns)]
     for name, kind in columns.items():
-        actual = "string" if kind == "string" and frame[name].map(type).eq(str).all() else str(frame[name].dtype)
+        actual = (
+            "string"
+            if kind == "string" and all(isinstance(value, str) for value in frame[name])
+            else str(frame[name].dtype)
+        )
         if actual != kind:
             raise UserError(f"{path}: column '{name}' is {actual}; allowed: {kind}")
     if frame.empty or not np.isfinite(frame["value"]).all() or (frame["env_frames"] < 0).any():
@@ -149,7 +154,8 @@ def on_common_grid(long: pd.DataFrame, metrics: list[str], points: int = 200) ->
     """One row per run and grid point, one column per metric: `KEYS`, env_frames, *metrics.
 
     The seeds of a group share a grid of at most `points` env_frames, from the latest first record to the earliest last
-    one; between records values are interpolated linearly.
+    one. A value is the mean over the stretch around its grid point (the maximum of metrics named *_max), records being
+    joined by straight lines.
     """
     columns = [*KEYS, "env_frames", *metrics]
     parts = []
@@ -157,19 +163,33 @@ def on_common_grid(long: pd.DataFrame, metrics: list[str], points: int = 200) ->
         spans = group.groupby("seed")["env_frames"].agg(["min", "max", "nunique"])
         first, last = float(spans["min"].max()), float(spans["max"].min())
         count = min(points, int(spans["nunique"].max()))
-        grid = np.unique(np.linspace(first, max(first, last), max(count, 1)).round().astype(np.int64))
+        grid = np.unique(np.linspace(first, max(first, last), max(count, 1)).round())
         for seed, run in group.groupby("seed", sort=True):
             head = {name: run[name].iloc[0] for name in GROUP} | {"seed": seed}
-            values = {name: _interpolated(run[run["metric"] == name], grid) for name in metrics}
-            parts.append(pd.DataFrame({**values, "env_frames": grid}).assign(**head)[columns])
+            values = {name: _on_grid(run[run["metric"] == name], grid, name.endswith("_max")) for name in metrics}
+            parts.append(pd.DataFrame({**values, "env_frames": grid.astype(np.int64)}).assign(**head)[columns])
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
 
-def _interpolated(
-    records: pd.DataFrame, grid: np.ndarray[Any, np.dtype[np.int64]]
-) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _on_grid(records: pd.DataFrame, grid: Values, largest: bool) -> Values:
+    """Values [G] on a grid [G] of env_frames."""
     if records.empty:
         return np.full(len(grid), math.nan)
-    values = records.groupby("env_frames")["value"].mean()
-    interpolated: np.ndarray[Any, np.dtype[np.float64]] = np.interp(grid, values.index.to_numpy(), values.to_numpy())
-    return interpolated
+    series = records.groupby("env_frames")["value"].agg("max" if largest else "mean")
+    frames, values = series.index.to_numpy(dtype=np.float64), series.to_numpy(dtype=np.float64)
+    points: Values = np.interp(grid, frames, values)
+    if len(grid) < 2:
+        return points
+    edges = np.concatenate([grid[:1], (grid[1:] + grid[:-1]) / 2, grid[-1:]])
+    if largest:
+        stretches = zip(edges, edges[1:], points, strict=False)
+        return np.array(
+            [values[(low <= frames) & (frames <= high)].max(initial=point) for low, high, point in stretches]
+        )
+    # The mean over a stretch is a difference of the integral, which is exact for straight lines.
+    corners = np.union1d(frames, edges)
+    heights = np.interp(corners, frames, values)
+    integral = np.concatenate([[0.0], np.cumsum(np.diff(corners) * (heights[1:] + heights[:-1]) / 2)])
+    at_edges = np.interp(edges, corners, integral)
+    means: Values = np.diff(at_edges) / np.diff(edges)
+    return means

@@ -235,8 +235,8 @@ def load_deviations(directory: Path) -> tuple[Deviation, ...]:
 
 def check_paper(directory: Path) -> None:
     """Raises `UserError` where paper.yaml, its names from experiments.yaml, published/ or DEVIATIONS.md are wrong."""
+    from ddrl.analysis.experiments import load_experiments
     from ddrl.analysis.published import load_published, load_references, matching
-    from ddrl.experiments import load_experiments
 
     paper, experiments = load_paper(directory), load_experiments(directory)
     load_deviations(directory)

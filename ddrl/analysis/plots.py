@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import matplotlib as mpl
 import numpy as np
@@ -73,7 +73,7 @@ def style() -> Iterator[None]:
     """Within it, figures have the suite's look, whatever the reader's own settings are."""
     with mpl.rc_context():
         mpl.rcdefaults()
-        mpl.rcParams.update(STYLE)
+        mpl.rcParams.update(cast(Any, STYLE))
         yield
 
 
@@ -109,7 +109,7 @@ def save(canvas: Canvas, output: Path, name: str) -> list[Path]:
         ("png", FigureCanvasAgg, {"dpi": DPI, "metadata": {"Software": None}}),
     ):
         path, temporary = output / f"{name}.{suffix}", output / f".{name}.{os.getpid()}.tmp"
-        backend(canvas)  # type: ignore[no-untyped-call]
+        backend(canvas)
         canvas.savefig(temporary, format=suffix, **options)
         os.replace(temporary, path)
         written.append(path)
@@ -166,7 +166,8 @@ def frames_text(frames: float) -> str:
 
 
 def frames_axis(axes: Axes) -> None:
-    """Tick labels such as 1M."""
+    """Tick labels such as 1M, at major ticks only."""
+    axes.xaxis.set_minor_formatter(ticker.NullFormatter())
     axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: frames_text(value)))
 
 

@@ -37,7 +37,7 @@ def read_yaml(path: Path) -> Any:
     """Plain data of a YAML file. Raises `UserError` where it cannot be read, or a key is given twice."""
     try:
         with path.open(encoding="utf-8") as file:
-            return yaml.load(file, Loader=_Loader)  # noqa: S506 - _Loader is a SafeLoader
+            return _Loader(file).get_single_data()
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except yaml.YAMLError as error:

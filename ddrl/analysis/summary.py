@@ -7,12 +7,12 @@ from typing import Any
 
 import pandas as pd
 
+from ddrl.analysis.experiments import Experiment
 from ddrl.analysis.paper import Paper
-from ddrl.experiments import Experiment
 
 SCALE_NOTES = {
     "smoke": "Minutes on any laptop: shows shapes and figures. Scores are not compared with published ones.",
-    "workstation": "A night on one machine: orderings are decided; scores stand beside the published ones at fewer frames.",
+    "workstation": "A night on one machine: orderings are decided; scores stand beside the published ones.",
     "paper": "The paper's own settings and budget: scores are compared with the published ones.",
 }
 

@@ -15,12 +15,12 @@ from ddrl.analysis import TABLES
 from ddrl.analysis.aggregate import aggregates, scores
 from ddrl.analysis.claims import claims
 from ddrl.analysis.curves import KEYS, RunData, load_reference, load_run, long_frame, on_common_grid
+from ddrl.analysis.experiments import Departure, Experiment, Run, load_experiments
 from ddrl.analysis.paper import Paper, load_deviations, load_paper
 from ddrl.analysis.published import load_published, load_references, matching
 from ddrl.analysis.summary import summary
 from ddrl.analysis.verdicts import BOOKKEEPING, cells, flatten, same
 from ddrl.errors import UserError
-from ddrl.experiments import Experiment, Run, load_experiments
 
 _RUN_FIELDS = (
     "env_frames",
@@ -113,7 +113,7 @@ def run_table(runs: Sequence[RunData], experiments: Mapping[str, Experiment]) ->
         experiment, manifest = experiments[run.experiment], run.manifest
         stated = None if experiment.proxy else int(experiment.base["env_frames"])
         frames = int(manifest["env_frames"])
-        row = run.keys() | {"variant_label": experiment.labels[run.variant]}
+        row = run.keys() | {"variant_label": experiment.labels[run.variant], "experiment_title": experiment.title}
         row |= {name: manifest.get(name) for name in _RUN_FIELDS}
         row |= {name: manifest["hardware"].get(name) for name in _HARDWARE}
         row |= {
@@ -156,7 +156,7 @@ def _text(value: Any) -> str:
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:,}".replace(",", "\u202f") if isinstance(value, int) and value >= 10_000 else str(value)
+    return f"{value:,}".replace(",", "\u00a0") if isinstance(value, int) and value >= 10_000 else str(value)
 
 
 def milestone_table(paper: Paper, runs: Sequence[RunData]) -> pd.DataFrame:
@@ -204,40 +204,44 @@ def departure_table(
     rows = [vars(deviation) | {"where": "DEVIATIONS.md"} for deviation in load_deviations(paper_dir)]
     for name, experiment in experiments.items():
         runs = [run for run in planned if run.experiment == name]
-        found = dict.fromkeys(
-            (departure.reason, key) for run in runs for departure in run.departures for key in departure.settings
-        )
-        for reason, key in found:
-            if key.split(".")[0] in ("recording", "checkpoint", "device") or key == "evaluation.period_frames":
-                continue
-            stated = {_text(flatten(experiment.paper_setting(run.variant, run.environment)).get(key)) for run in runs}
-            ours = {
-                _text(d.settings[key])
-                for run in runs
-                for d in run.departures
-                if d.reason == reason and key in d.settings
-            }
-            budget = key.split(".")[0] in BOOKKEEPING
-            flag = (
-                "reduced_budget"
-                if key == "env_frames" and not experiment.proxy
-                else ""
-                if budget
-                else "changed_hyperparameters"
-            )
-            rows.append(
-                {
-                    "what": key.removeprefix("hyperparameters."),
-                    "paper": "not printed"
-                    if stated == {"none"} or (experiment.proxy and key == "env_frames")
-                    else ", ".join(sorted(stated)),
-                    "ours": ", ".join(sorted(ours)),
-                    "reason": reason,
-                    "flag": flag,
-                    "where": f"{name}, scale {scale}",
-                }
-            )
+        departures = {id(departure): departure for run in runs for departure in run.departures}.values()
+        rows += [
+            _departure(experiment, departure, key, runs, scale)
+            for departure in departures
+            for key in departure.settings
+            if _matters(key)
+        ]
     return pd.DataFrame(rows, columns=["what", "paper", "ours", "reason", "flag", "where"])
+
+
+def _matters(key: str) -> bool:
+    """Whether a reader should know: not how often something is recorded."""
+    return key.split(".")[0] not in ("recording", "checkpoint", "device") and key != "evaluation.period_frames"
+
+
+def _departure(
+    experiment: Experiment, departure: Departure, key: str, runs: Sequence[Run], scale: str
+) -> dict[str, str]:
+    """One setting that differs from the paper's, with its reason."""
+    concerned = [run for run in runs if departure in run.departures]
+    stated = {_text(flatten(experiment.paper_setting(run.variant, run.environment)).get(key)) for run in concerned}
+    for_whom = (
+        f" ({', '.join(experiment.labels[name].lower() for name in departure.variants)})" if departure.variants else ""
+    )
+    is_budget = key == "env_frames"
+    if is_budget:
+        flag = "" if experiment.proxy else "reduced_budget"
+    else:
+        flag = "" if key.split(".")[0] in BOOKKEEPING else "changed_hyperparameters"
+    unknown = stated == {"none"} or (is_budget and experiment.proxy is not None)
+    return {
+        "what": key.removeprefix("hyperparameters.") + for_whom,
+        "paper": "not printed" if unknown else ", ".join(sorted(stated)),
+        "ours": _text(departure.settings[key]),
+        "reason": departure.reason,
+        "flag": flag,
+        "where": f"{experiment.name}, scale {scale}",
+    }
 
 
 def write(evidence: Evidence, output: Path) -> list[Path]:

@@ -21,9 +21,9 @@ from scipy import stats
 
 from ddrl.analysis.aggregate import Sample, prediction_interval, t_interval
 from ddrl.analysis.curves import RunData
+from ddrl.analysis.experiments import Experiment
 from ddrl.analysis.paper import CellRule, Paper
 from ddrl.analysis.published import matching
-from ddrl.experiments import Experiment
 
 MIN_SEEDS = 5
 MAX_SEEDS = 1000
@@ -146,7 +146,7 @@ def same(ours: Any, paper: Any) -> bool:
 
 
 def flags(
-    rule: CellRule, row: Mapping[str, Any], runs: list[RunData], experiment: Experiment | None, full_budget: float
+    rule: CellRule, row: Mapping[Any, Any], runs: list[RunData], experiment: Experiment | None, full_budget: float
 ) -> list[str]:
     """Everything that stands between a published row and `runs`, decided from their configurations."""
     found = []
@@ -166,7 +166,7 @@ def flags(
 
 
 def _run_flags(
-    rule: CellRule, row: Mapping[str, Any], runs: list[RunData], experiment: Experiment, full_budget: float
+    rule: CellRule, row: Mapping[Any, Any], runs: list[RunData], experiment: Experiment, full_budget: float
 ) -> list[str]:
     found = []
     budget = row["budget_frames"]
@@ -309,7 +309,8 @@ def _margin(
         return max(evidence.margin_of_range * abs(float(row["value"])), 100.0 * evidence.margin_human_normalised)
     if runs[0].environment not in references.index:
         return math.nan
-    random, human = (float(references.loc[runs[0].environment, name]) for name in ("random", "human"))
+    chosen = references.loc[runs[0].environment]
+    random, human = float(chosen["random"]), float(chosen["human"])
     of_range = evidence.margin_of_range * abs(float(row["value"]) - random)
     of_human = evidence.margin_human_normalised * abs(human - random)
     return max(of_range, of_human) if math.isfinite(of_human) else of_range

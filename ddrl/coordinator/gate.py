@@ -1,8 +1,8 @@
 """When may an actor begin its next unroll? The schedule, as one rule on versions.
 
 Under the synchronous and bounded-lag schedules the store hands out columns in rounds (unroll index, then actor), so the
-k-th unrolls of all actors are columns k*C .. (k+1)*C-1 of the stream (C columns a round), and the last of them is learned
-from in update ((k+1)*C - 1) // B. Acting with at least that version minus L therefore bounds the lag by L.
+k-th unrolls of all actors are columns k*C .. (k+1)*C-1 of the stream (C columns a round), and the last of them is
+learned from in update ((k+1)*C - 1) // B. Acting with at least that version minus L therefore bounds the lag by L.
 """
 
 from __future__ import annotations

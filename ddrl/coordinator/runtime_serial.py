@@ -1,7 +1,7 @@
 """Runtime `serial`: one thread, roles interleaved by a seeded generator. Oracle and debugger: same seed, same bits.
 
-Plain round-robin would keep the lag constant and small; drawing the next role at random among those that are ready makes
-the actors run ahead by varying amounts, as they do in a distributed run, up to what the queue holds.
+Plain round-robin would keep the lag constant and small; drawing the next role at random among those that are ready
+makes the actors run ahead by varying amounts, as they do in a distributed run, up to what the queue holds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runtime `threads`: each role a thread of one process. Native environments and torch release the interpreter's lock."""
+"""Runtime `threads`: each role a thread of one process; native environments and torch release the global lock."""
 
 from __future__ import annotations
 

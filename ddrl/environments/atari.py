@@ -61,7 +61,9 @@ OPTIONS = dict.fromkeys(TASKS, _OPTIONS)
 RELOAD_STEPS = 20_000
 _SIZE = 84
 # Games known to run differently after a reset, depending on what was played before it (they read undriven pins).
-_REMEMBER = frozenset({"ice_hockey", "surround", "time_pilot", "yars_revenge"})
+_REMEMBER = frozenset(
+    {"hangman", "haunted_house", "ice_hockey", "sir_lancelot", "surround", "time_pilot", "yars_revenge"}
+)
 
 
 @dataclass(frozen=True)
@@ -218,9 +220,11 @@ class AtariEnvs:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Plays the current episodes again, or all since the load where those before may matter.
 
-        Raises: UserError for a state of another protocol, seed or number of environments, or if the games played again
-        differ from the recorded ones.
+        Raises: UserError for a state of another protocol, seed, number of environments or version of this file, or if
+        the games played again differ from the recorded ones.
         """
+        if missing := sorted({"loads", "starts", "counts", "skipped", "actions", "checksums"} - set(state)):
+            raise UserError(f"environment state: {', '.join(missing)} missing: written by another version of ddrl")
         for key, own in (("protocol", self.spec.protocol), ("seed", self._seed)):
             if state[key] != own:
                 raise UserError(f"environment state: {key} is '{state[key]}', but this run has '{own}'")
@@ -243,8 +247,9 @@ class AtariEnvs:
         self._tape.fill(arrays["counts"], arrays["skipped"], arrays["actions"])
 
     def close(self) -> None:
-        """Frees the native environments."""
+        """Ends the native threads and frees the games; nothing else may follow."""
         self._native.close()
+        vars(self._native).pop("ale", None)
 
     def _forget(self) -> None:
         """As before the first reset."""

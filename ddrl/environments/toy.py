@@ -116,7 +116,7 @@ class Chain:
 
     @property
     def optimal_return(self) -> float:
-        """Rounds completed before the limit: floor((p + m) / length) of m moves has mean m / length over positions p."""
+        """Rounds completed before the limit: floor((p + m) / length) has mean m / length over positions p."""
         return self.limit / self.length
 
     @property

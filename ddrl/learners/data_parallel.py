@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,37 +16,45 @@ Loss = Callable[[nn.Module, Unroll], tuple[torch.Tensor, Metrics]]
 """(network, columns) -> (loss that adds up over columns, metrics that add up over columns)."""
 
 
+PIECE_COLUMNS = 8
+"""Columns whose activations a thread holds at once: 8 keep the deep network's learner under 1 GiB."""
+
+
 class ColumnParallel:
-    """Splits a batch over `num_threads` threads, each with a replica that shares the network's parameters.
+    """Shares a batch among `num_threads` threads, each with a replica of the network that shares its parameters.
 
     Intra-op threads of torch collapse as soon as an actor competes for the cores (one thread per role is the rule);
-    whole chunks on threads of their own do not, and keep every core busy when the learner is the slow side.
+    whole pieces on threads of their own do not, and keep every core busy when the learner is the slow side.
     """
 
     def __init__(self, network: nn.Module, num_threads: int) -> None:
-        self._network = network
         self._replicas = [network, *(_replica(network) for _ in range(num_threads - 1))]
         self._pool = ThreadPoolExecutor(num_threads, "learner", lambda: torch.set_num_threads(1))
 
     def backward(self, loss: Loss, batch: Unroll) -> Metrics:
         """Leaves the gradient of the whole batch's loss in the network's `.grad`; returns the summed metrics."""
-        if len(self._replicas) == 1:
-            return _backward(loss, self._network, batch)
-        edges = [round(i * batch.batch_size / len(self._replicas)) for i in range(len(self._replicas) + 1)]
-        chunks = [batch.columns(start, stop) for start, stop in zip(edges, edges[1:], strict=False) if stop > start]
-        jobs = [
-            self._pool.submit(_backward, loss, replica, chunk)
-            for replica, chunk in zip(self._replicas, chunks, strict=False)
-        ]
-        parts = [job.result() for job in jobs]
-        gradients = [_gradients(replica) for replica in self._replicas[: len(chunks)]]
+        shares = _split(batch, len(self._replicas))
+        work = list(zip(self._replicas, shares, strict=False))
+        jobs = [self._pool.submit(_backward, loss, network, share) for network, share in work[1:]]
+        parts = [_backward(loss, *work[0]), *(job.result() for job in jobs)]
+        gradients = [_gradients(network) for network, _ in work]
         for others in gradients[1:]:
             torch._foreach_add_(gradients[0], others)
-        return {name: sum(part[name] for part in parts) for name in parts[0]}
+        return _sum(parts)
 
     def close(self) -> None:
         """Ends the threads."""
         self._pool.shutdown()
+
+
+def _split(batch: Unroll, num_parts: int) -> list[Unroll]:
+    """At most `num_parts` parts of about the same number of columns, none empty."""
+    edges = [round(i * batch.batch_size / num_parts) for i in range(num_parts + 1)]
+    return [batch.columns(start, stop) for start, stop in itertools.pairwise(edges) if stop > start]
+
+
+def _sum(parts: list[Metrics]) -> Metrics:
+    return {name: sum(part[name] for part in parts) for name in parts[0]}
 
 
 def _replica(network: nn.Module) -> nn.Module:
@@ -55,11 +64,14 @@ def _replica(network: nn.Module) -> nn.Module:
     return replica
 
 
-def _backward(loss: Loss, network: nn.Module, batch: Unroll) -> Metrics:
+def _backward(loss: Loss, network: nn.Module, share: Unroll) -> Metrics:
     network.zero_grad(set_to_none=True)
-    value, metrics = loss(network, batch)
-    value.backward()  # type: ignore[no-untyped-call]
-    return metrics
+    metrics = []
+    for piece in _split(share, -(-share.batch_size // PIECE_COLUMNS)):
+        value, part = loss(network, piece)
+        value.backward()  # type: ignore[no-untyped-call]
+        metrics.append(part)
+    return _sum(metrics)
 
 
 def _gradients(network: nn.Module) -> list[torch.Tensor]:

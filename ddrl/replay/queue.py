@@ -15,7 +15,7 @@ from ddrl.types import Unroll, concatenate
 class UnrollQueue:
     """First in, first out, by columns.
 
-    `ordered_actors` None: in order of arrival, at most `capacity` unrolls wait and `insert` blocks beyond (asynchronous).
+    `ordered_actors` None: in order of arrival; at most `capacity` unrolls wait, then `insert` blocks (asynchronous).
     `ordered_actors` N: in rounds of (unroll index, actor 0..N-1), whatever the order of arrival, so that a synchronous
     batch is the same in every runtime; here the gate bounds what waits, not `capacity`.
     """

@@ -1,4 +1,4 @@
-"""The replay of IMPALA's Table 2: past unrolls, first in first out, sampled uniformly (section 5.2.2: 10,000 of them)."""
+"""The replay of IMPALA's Table 2: past unrolls, first in first out, sampled uniformly (section 5.2.2: 10,000)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class UniformReplay:
     def state_dict(self) -> dict[str, Any]:
         """Contents, write position and generator."""
         columns = concatenate(self._columns).as_dict() if self._columns else None
-        return {"columns": columns, "oldest": self._oldest, "generator": json.dumps(self._generator.bit_generator.state)}
+        generator = json.dumps(self._generator.bit_generator.state)
+        return {"columns": columns, "oldest": self._oldest, "generator": generator}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues where `state` was taken."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -19,7 +18,7 @@ from ddrl.learners.gradients import NonFiniteError
 from ddrl.replay.queue import UnrollQueue
 from ddrl.replay.uniform import UniformReplay
 from ddrl.seeding import numpy_generator, torch_generator
-from ddrl.types import Unroll
+from ddrl.types import NetworkOutput, Unroll
 
 SPEC = registry.spec_for("toy/catch")
 
@@ -57,39 +56,40 @@ def slow_loss(network: torch.nn.Module, batch: Unroll, config: impala.Config) ->
     """Sections 4.1 and 4.2 a second time, in scalar loops, with eq. 1 as the printed sum of products."""
     with torch.no_grad():
         out = network(batch.observation, batch.last_action, batch.last_reward, batch.start, batch.initial_state)
-    values, logits, mu = (np.asarray(x, dtype=np.float64) for x in (out.value, out.logits, batch.logits))
-    length, columns = batch.action.shape
-    total = 0.0
-    for b in range(columns):
+    return sum(_slow_column_loss(out, batch, config, column) for column in range(batch.batch_size))
 
-        def log_probability(table: np.ndarray, t: int, b: int = b) -> float:
-            row = table[t, b]
-            return float(row[int(batch.action[t, b])] - math.log(sum(math.exp(x) for x in row)))
 
-        dead = [not bool(batch.valid[t, b]) for t in range(length)]
-        gamma = [0.0 if batch.terminated[t, b] else config.discount for t in range(length)]
-        reward = [min(1.0, max(-1.0, float(batch.reward[t, b]))) for t in range(length)]
-        ratio = [math.exp(log_probability(logits, t) - log_probability(mu, t)) for t in range(length)]
-        rho = [0.0 if dead[t] else min(config.rho_bar, ratio[t]) for t in range(length)]
-        c = [0.0 if dead[t] else config.lambda_ * min(config.c_bar, ratio[t]) for t in range(length)]
+def _slow_column_loss(out: NetworkOutput, batch: Unroll, config: impala.Config, b: int) -> float:
+    values = [float(value) for value in out.value[:, b]]
+    steps = range(batch.length)
+    pi = [out.logits[t, b].double().softmax(0).tolist() for t in steps]
+    mu = [batch.logits[t, b].double().softmax(0).tolist() for t in steps]
+    action = batch.action[:, b].tolist()
+    dead = [not valid for valid in batch.valid[:, b].tolist()]
+    gamma = [0.0 if terminated else config.discount for terminated in batch.terminated[:, b].tolist()]
+    reward = [min(1.0, max(-1.0, r)) for r in batch.reward[:, b].tolist()]
+    ratio = [pi[t][action[t]] / mu[t][action[t]] for t in steps]
+    rho = [0.0 if dead[t] else min(config.rho_bar, ratio[t]) for t in steps]
+    c = [0.0 if dead[t] else config.lambda_ * min(config.c_bar, ratio[t]) for t in steps]
 
-        def target(s: int) -> float:
-            v = values[s, b]
-            for t in range(s, length):
-                weight = math.prod(gamma[i] * c[i] for i in range(s, t))
-                v += weight * rho[t] * (reward[t] + gamma[t] * values[t + 1, b] - values[t, b])
-            return v
+    def target(s: int) -> float:
+        if s == batch.length:
+            return values[s]
+        total = values[s]
+        for t in range(s, batch.length):
+            weight = math.prod(gamma[i] * c[i] for i in range(s, t))
+            total += weight * rho[t] * (reward[t] + gamma[t] * values[t + 1] - values[t])
+        return total
 
-        for t in range(length):
-            if dead[t]:
-                continue
-            following = target(t + 1) if t + 1 < length else values[length, b]
-            advantage = reward[t] + gamma[t] * following - values[t, b]
-            policy = -min(config.pg_rho_bar, ratio[t]) * log_probability(logits, t) * advantage
-            value = 0.5 * (target(t) - values[t, b]) ** 2
-            p = np.exp(logits[t, b] - np.log(np.exp(logits[t, b]).sum()))
-            total += policy + config.value_cost * value + config.entropy_cost * float((p * np.log(p)).sum())
-    return total
+    loss = 0.0
+    for t in steps:
+        if dead[t]:
+            continue
+        advantage = reward[t] + gamma[t] * target(t + 1) - values[t]
+        policy = -min(config.pg_rho_bar, ratio[t]) * math.log(pi[t][action[t]]) * advantage
+        value = 0.5 * (target(t) - values[t]) ** 2
+        loss += policy + config.value_cost * value + config.entropy_cost * sum(p * math.log(p) for p in pi[t])
+    return loss
 
 
 @pytest.mark.parametrize("bounds", [(1.0, 1.0, 1.0), (3.7, 2.2, 1.5)])

@@ -84,7 +84,10 @@ def test_the_serial_interleaving_makes_lag_that_varies(tmp_path: Path) -> None:
     [
         {},
         {"hyperparameters": {"replay_fraction": 0.5, "replay_capacity": 20}},
-        {"hyperparameters": {"lstm_size": 8, "feed_last_action_and_reward": True}, "environment": {"name": "toy/memory"}},
+        {
+            "hyperparameters": {"lstm_size": 8, "feed_last_action_and_reward": True},
+            "environment": {"name": "toy/memory"},
+        },
         {"topology": {"schedule": "bounded_lag", "max_policy_lag": 3, "parameter_delay": 2}},
     ],
     ids=["plain", "replay", "lstm", "bounded lag"],

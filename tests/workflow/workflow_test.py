@@ -11,6 +11,8 @@ import pytest
 
 from ddrl.experiments import expand
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 NARROWED = ("--configfile", "narrow.yaml")
 QUIET_TRIGGERS = ("--rerun-triggers", "mtime", "params", "input")
@@ -35,7 +37,7 @@ def test_a_bare_command_plans_every_run_of_scale_smoke_and_one_report(made):
     planned = jobs(output)
     assert planned["train"] == len(runs)
     assert planned["aggregate"] == planned["report"] == 1
-    assert planned["figure"] >= 4
+    assert planned["figure"] == 2
 
 
 @pytest.mark.parametrize(
@@ -79,11 +81,11 @@ def test_results_flow_one_arrow_at_a_time(made):
 
 
 SOURCES = {  # a stage -> what it may read, as parts of a path
-    "curves.parquet": ["config.json"],
-    "run.json": ["config.json"],
     "/tables/": ["curves.parquet", "run.json", "replications/"],
     "/figures/": ["/tables/", "/figures.py"],
     "report": ["/tables/", "/figures/", "reports/"],
+    "curves.parquet": ["config.json"],
+    "run.json": ["config.json"],
 }
 
 
@@ -101,8 +103,8 @@ def test_training_gets_one_torch_thread_per_role(made):
     assert {log.read_text() for log in logs} == {"threads 1\n"}
 
 
-def test_comments_and_reasons_retrain_nothing_and_a_new_version_retrains_everything(project):
-    project.make()
+def test_comments_and_reasons_retrain_nothing_and_a_new_version_retrains_everything(made, tmp_path):
+    project = made.copy(tmp_path / "copy")
     replications = project.root / "replications/impala_2018"
     replace(replications / "experiments.yaml", "reason: Ten seconds of training.", "reason: Ten seconds.")
     replace(project.root / "workflows/train.smk", "python -m ddrl.cli", "python  -m ddrl.cli")
@@ -118,7 +120,7 @@ def test_comments_and_reasons_retrain_nothing_and_a_new_version_retrains_everyth
 
 
 def test_the_same_command_goes_on_after_snakemake_was_killed(project):
-    process = project.start("--until", "train", *NARROWED, FAKE_TRAINER="hang")
+    process = project.start("--until", "train", *NARROWED, "--config", "seeds=1", FAKE_TRAINER="hang")
     deadline = time.monotonic() + 60
     while len(checkpoints := list(project.root.glob("results/**/checkpoints/newest"))) < 2:
         assert time.monotonic() < deadline
@@ -127,10 +129,10 @@ def test_the_same_command_goes_on_after_snakemake_was_killed(project):
     process.wait()
     process.stdout.close()
     assert list(project.root.glob(".snakemake/locks/*.lock"))
-    code, output = project.snakemake("--until", "train", *NARROWED)
+    code, output = project.snakemake("--until", "train", *NARROWED, "--config", "seeds=1")
     assert code == 0, output
     assert all(checkpoint.exists() for checkpoint in checkpoints)
-    assert len(list(project.root.glob("results/**/run.json"))) == 4
+    assert len(list(project.root.glob("results/**/run.json"))) == 2
 
 
 def test_a_failing_run_keeps_its_checkpoints_and_names_its_log(project):

@@ -1,0 +1,203 @@
+"""experiments.yaml: the runs of a scale, and what a scale may not do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ddrl.errors import UserError
+from ddrl.experiments import SCALES, Run, expand, load_experiments, main, papers, write_configs
+
+ROOT = Path(__file__).parents[2] / "replications"
+
+
+def runs_of(scale: str, **filters: Any) -> list[Run]:
+    return expand("impala_2018", scale, root=ROOT, validate=False, **filters)
+
+
+@pytest.fixture
+def edited(tmp_path: Path) -> Callable[[Callable[[Any], None]], Path]:
+    """Edits a copy of experiments.yaml; returns the copy's root."""
+
+    def edit(change: Callable[[Any], None]) -> Path:
+        folder = tmp_path / "impala_2018"
+        shutil.copytree(ROOT / "impala_2018", folder, ignore=shutil.ignore_patterns("__pycache__"))
+        data = yaml.safe_load((folder / "experiments.yaml").read_text())
+        change(data["experiments"])
+        (folder / "experiments.yaml").write_text(yaml.safe_dump(data, allow_unicode=True))
+        return tmp_path
+
+    return edit
+
+
+def refusal(root: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        expand("impala_2018", "smoke", root=root, validate=False)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_configuration_of_every_scale_is_valid(scale: str) -> None:
+    runs = expand("impala_2018", scale, root=ROOT)
+    assert len({run.key for run in runs}) == len(runs)
+    for run in runs:
+        assert run.config["seed"] == run.seed
+        assert run.config["environment"]["name"] == run.environment
+
+
+def test_the_paper_scale_trains_57_games_of_200_million_frames_with_the_papers_settings() -> None:
+    runs = [run for run in runs_of("paper") if run.experiment == "atari"]
+    assert len({run.environment for run in runs}) == 57
+    for run in runs:
+        assert run.config["env_frames"] == 200_000_000
+        assert run.config["evaluation"]["final_episodes"] == 200
+        hyperparameters = run.config["hyperparameters"]
+        assert (hyperparameters["batch_size"], hyperparameters["unroll_length"]) == (32, 20)
+        assert hyperparameters["optimizer"]["learning_rate"] == 0.0006
+
+
+def test_scales_share_hyperparameters_environment_and_topology() -> None:
+    settings: dict[tuple[str, str, str], set[str]] = {}
+    for scale in SCALES:
+        for run in runs_of(scale):
+            kept = {key: run.config[key] for key in ("hyperparameters", "environment", "topology")}
+            settings.setdefault((run.experiment, run.variant, run.environment), set()).add(
+                json.dumps(kept, sort_keys=True)
+            )
+    assert all(len(found) == 1 for found in settings.values())
+
+
+def test_expansion_is_deterministic_and_ordered() -> None:
+    assert [run.key for run in runs_of("smoke")] == [run.key for run in runs_of("smoke")]
+    assert str(runs_of("smoke")[0].directory()) == "results/smoke/impala_2018/atari/shallow/atari-pong/seed1"
+
+
+def test_filters_narrow_the_runs_and_seeds_replace_them() -> None:
+    runs = runs_of("smoke", experiments=["atari"], variants=["deep"], environments=["atari/pong"], seeds=[7, 8])
+    assert [run.key for run in runs] == ["atari/deep/atari-pong/seed7", "atari/deep/atari-pong/seed8"]
+
+
+@pytest.mark.parametrize(
+    ("filters", "message"),
+    [
+        ({"environments": ["atari/pnog"]}, "unknown environment 'atari/pnog' (did you mean 'atari/pong'?)"),
+        ({"experiments": ["atarri"]}, "unknown experiment 'atarri' (did you mean 'atari'?)"),
+        ({"variants": ["medium"]}, "unknown variant 'medium'"),
+        ({"seeds": ["-1"]}, "key 'seeds': must be a list of different integers"),
+        ({"seeds": [1, 1]}, "key 'seeds': must be a list of different integers"),
+        ({"seeds": 3}, "key 'seeds': must be a list of different integers"),
+        ({"seeds": []}, "key 'seeds': must be a list of different integers"),
+        ({"seeds": [True]}, "key 'seeds': must be a list of different integers"),
+        ({"environments": "atari/pong"}, "key 'environments': must be a list of names"),
+        ({"experiments": ["atari"], "environments": ["toy/catch"]}, "unknown environment 'toy/catch'"),
+    ],
+)
+def test_a_wrong_filter_is_refused_in_one_line(filters: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        runs_of("smoke", **filters)
+    assert message in str(caught.value)
+
+
+def test_a_wrong_scale_or_paper_is_refused() -> None:
+    with pytest.raises(
+        UserError, match=r"unknown scale 'smok' \(did you mean 'smoke'\?\); allowed: paper, smoke, work"
+    ):
+        runs_of("smok")
+    with pytest.raises(UserError, match="unknown paper 'impala'"):
+        expand("impala", "smoke", root=ROOT)
+
+
+Edit = Callable[[Callable[[Any], None]], Path]
+
+
+def test_a_scale_that_changes_the_algorithm_is_refused(edited: Edit) -> None:
+    def change(experiments: Any) -> None:
+        departures = experiments["atari"]["scales"]["smoke"]["departures"]
+        departures.append({"set": {"hyperparameters.batch_size": 8}, "reason": "faster"})
+
+    message = refusal(edited(change))
+    assert "experiments.atari.scales.smoke.departures: may not set 'hyperparameters.batch_size'" in message
+    assert "a scale never changes the algorithm" in message
+
+
+@pytest.mark.parametrize("key", ["env_frames", "evaluation.final_episodes", "precision"])
+def test_the_paper_scale_may_not_change_budget_score_or_precision(edited: Edit, key: str) -> None:
+    def change(experiments: Any) -> None:
+        experiments["atari"]["scales"]["paper"]["departures"] = [{"set": {key: 1}, "reason": "cheaper"}]
+
+    assert f"scales.paper.departures: may not set '{key}'" in refusal(edited(change))
+
+
+def test_a_departure_without_a_reason_is_refused(edited: Edit) -> None:
+    def change(experiments: Any) -> None:
+        del experiments["atari"]["scales"]["smoke"]["departures"][0]["reason"]
+
+    assert "'reason' is a required property" in refusal(edited(change))
+
+
+def test_an_unknown_yaml_key_is_refused_with_the_closest_name(edited: Edit) -> None:
+    def change(experiments: Any) -> None:
+        experiments["atari"]["scales"]["smoke"]["environmnts"] = []
+
+    message = refusal(edited(change))
+    assert "unknown key 'environmnts' (did you mean 'environments'?)" in message
+    assert "experiments.yaml: experiments.atari.scales.smoke" in message
+
+
+@pytest.mark.parametrize("seeds", [[], [-1], ["1"], [1, 1], [1.5]])
+def test_a_wrong_seed_list_is_refused(edited: Edit, seeds: list[Any]) -> None:
+    def change(experiments: Any) -> None:
+        experiments["atari"]["scales"]["smoke"]["seeds"] = seeds
+
+    assert "experiments.atari.scales.smoke.seeds" in refusal(edited(change))
+
+
+def test_a_departure_for_an_unknown_variant_is_refused(edited: Edit) -> None:
+    def change(experiments: Any) -> None:
+        experiments["atari"]["scales"]["smoke"]["departures"][0]["variants"] = ["depe"]
+
+    assert "unknown variant 'depe' (did you mean 'deep'?)" in refusal(edited(change))
+
+
+def test_a_wrong_setting_is_refused_by_the_run_configuration(edited: Edit) -> None:
+    def change(experiments: Any) -> None:
+        experiments["atari"]["base"]["hyperparameters"]["batch_sise"] = 32
+
+    with pytest.raises(UserError, match="batch_sise"):
+        expand("impala_2018", "smoke", root=edited(change))
+
+
+def test_a_yaml_key_given_twice_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "impala_2018"
+    folder.mkdir()
+    (folder / "experiments.yaml").write_text("paper: a\npaper: b\n")
+    with pytest.raises(UserError, match="line 2: key 'paper' is given twice"):
+        load_experiments(folder)
+
+
+def test_configs_are_written_only_when_they_change(tmp_path: Path) -> None:
+    runs = runs_of("smoke")
+    paths = write_configs(runs, tmp_path)
+    before = [path.stat().st_mtime_ns for path in paths]
+    write_configs(runs, tmp_path)
+    assert [path.stat().st_mtime_ns for path in paths] == before
+    assert json.loads(paths[0].read_text())["env_frames"] == runs[0].config["env_frames"]
+
+
+def test_the_command_line_says_one_line_and_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--paper", "impala_2018", "--scale", "smok", "--root", str(ROOT)]) == 2
+    assert capsys.readouterr().err.startswith("ddrl: unknown scale 'smok'")
+    assert main(["list", "--paper", "impala_2018", "--root", str(ROOT)]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(runs_of("smoke"))
+
+
+def test_every_replication_passes_its_check() -> None:
+    for paper in papers(ROOT):
+        assert main(["check", "--paper", paper, "--root", str(ROOT)]) == 0

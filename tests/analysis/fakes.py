@@ -1,0 +1,98 @@
+"""Finished runs without training: curves of a known shape, in the format of real ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ddrl.experiments import Run, write_configs
+
+
+def write_run(
+    run: Run,
+    results: Path,
+    *,
+    start: float,
+    final: float,
+    origin: str = "run",
+    frames: int | None = None,
+    records: int = 40,
+) -> Path:
+    """A run whose return rises from `start` to `final` with seeded noise; returns its directory."""
+    frames = frames or int(run.config["env_frames"])
+    folder = results / "reference" / run.paper / run.key if origin == "reference" else run.directory(results)
+    folder.mkdir(parents=True, exist_ok=True)
+    generator = np.random.Generator(np.random.PCG64([run.seed, len(run.key), sum(run.key.encode())]))
+    grid = np.linspace(frames / records, frames, records).astype(np.int64)
+    shape = 1 / (1 + np.exp(-10 * (grid / frames - 0.45)))
+    noise = 0.04 * abs(final - start) * generator.standard_normal(records)
+    rows: list[tuple[int, str, float]] = []
+    lag = float(run.config.get("topology", {}).get("parameter_delay") or 3.0)
+    replay = float(run.config["hyperparameters"].get("replay_fraction") or 0.0)
+    for frame, level, wobble in zip(grid, shape, noise, strict=True):
+        rows.append((int(frame), "episode_return", start + (final - start) * level + wobble))
+        rows.append((int(frame), "episodes", frame / 1000))
+        rows.append((int(frame), "policy_lag_mean", lag + replay * frame / frames * 200 + generator.random()))
+        rows.append((int(frame), "policy_lag_max", 2 * lag + replay * frame / frames * 500 + 2))
+    episodes = int(run.config["evaluation"]["final_episodes"])
+    rows += [(int(grid[-1]), "evaluation_return", final + float(w)) for w in noise[:1].repeat(episodes)]
+    table = pd.DataFrame(rows, columns=["env_frames", "metric", "value"])
+    table["agent_steps"] = table["env_frames"] // 4
+    table["updates"] = table["env_frames"] // 2560
+    table["seconds"] = table["env_frames"] / 7000.0
+    table[["env_frames", "agent_steps", "updates", "seconds", "metric", "value"]].to_parquet(
+        folder / "curves.parquet", index=False
+    )
+    (folder / "run.json").write_text(json.dumps(manifest(run.config, frames)))
+    (folder / "config.json").write_text(json.dumps(run.config))
+    return folder
+
+
+def manifest(config: Any, frames: int) -> dict[str, Any]:
+    """A run.json."""
+    return {
+        "config": config,
+        "fingerprint": "0123456789abcdef",
+        "algorithm_version": 1,
+        "protocol": "fake-1",
+        "git_sha": "f" * 40,
+        "git_dirty": False,
+        "packages": {"python": "3.11", "torch": "2.13.0"},
+        "hardware": {"cpu": "a processor", "cores": 2, "memory_gib": 23.5, "gpu": None},
+        "started": "2026-01-01T00:00:00+00:00",
+        "finished": "2026-01-01T01:00:00+00:00",
+        "seconds": frames / 7000.0,
+        "env_frames": frames,
+        "agent_steps": frames // 4,
+        "updates": frames // 2560,
+        "episodes": 100,
+        "resumes": 0,
+        "exit_reason": "budget_reached",
+        "peak_memory_mib": 812.0,
+        "parameters": 680_000,
+    }
+
+
+ATARI = {
+    "atari/pong": (-20.7, 14.6),
+    "atari/breakout": (1.7, 30.5),
+    "atari/space_invaders": (148.0, 1668.7),
+}
+CORRECTION = {"v_trace": 0.98, "one_step_is": 0.93, "epsilon_correction": 0.0, "no_correction": -0.6}
+
+
+def write_scale(runs: Sequence[Run], results: Path, *, progress: float = 0.1) -> None:
+    """Every run of a scale: Atari ends at `progress` of the way from random to human, Catch as `CORRECTION` says."""
+    write_configs(runs, results)
+    for run in runs:
+        if run.experiment == "atari":
+            random, human = ATARI.get(run.environment, (0.0, 100.0))
+            factor = progress * (1.2 if run.variant == "deep" else 1.0)
+            write_run(run, results, start=random, final=random + factor * (human - random))
+        else:
+            write_run(run, results, start=-0.6, final=CORRECTION[run.variant.removesuffix("_replay")])

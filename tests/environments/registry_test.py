@@ -1,0 +1,91 @@
+"""Names, options and their errors."""
+
+import pytest
+
+from ddrl.environments import registry
+from ddrl.environments.atari import ATARI_57, TASKS
+from ddrl.errors import UserError
+
+
+def test_every_adapter_of_the_package_is_found():
+    assert {"atari", "toy"} <= set(registry.prefixes())
+    assert not {"registry", "check", "vector"} & set(registry.prefixes())
+
+
+def test_every_adapter_has_examples_among_its_tasks():
+    for prefix in registry.prefixes():
+        module = registry.adapter(prefix)
+        assert module.EXAMPLES
+        assert set(module.EXAMPLES) <= set(module.TASKS) == set(module.OPTIONS)
+
+
+def test_the_literature_has_57_games_and_all_can_be_made():
+    assert len(set(ATARI_57)) == 57
+    assert set(ATARI_57) <= set(TASKS)
+
+
+def test_the_defaults_are_the_protocol_of_impala():
+    assert registry.options_for("atari/pong") == {
+        "frame_skip": 4,
+        "frame_stack": 4,
+        "sticky_actions": 0.0,
+        "full_action_space": False,
+        "noop_max": 30,
+        "life_loss_terminates": True,
+        "max_frames": 108_000,
+        "fire_reset": False,
+    }
+
+
+def test_the_spec_is_known_without_making_the_environment():
+    env = registry.make("toy/catch", 1, 1, rows=6)
+    assert registry.spec_for("toy/catch", rows=6) == env.spec
+    assert env.spec != registry.spec_for("toy/catch")
+
+
+def test_the_protocol_id_tells_every_option():
+    assert registry.spec_for("atari/pong").protocol.endswith(
+        "/pong;skip4,max2,gray84x84,stack4;noop1-30;sticky0;minimal-actions;life-loss-terminal;cap108k;"
+        "autoreset-next-step;raw-rewards"
+    )
+    changed = {
+        "frame_skip": 2,
+        "frame_stack": 3,
+        "sticky_actions": 0.25,
+        "full_action_space": True,
+        "noop_max": 0,
+        "life_loss_terminates": False,
+        "max_frames": 1234,
+        "fire_reset": True,
+    }
+    protocols = {registry.spec_for("atari/pong", **{key: value}).protocol for key, value in changed.items()}
+    assert len(protocols | {registry.spec_for("atari/pong").protocol}) == 1 + len(registry.options_for("atari/pong"))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("pong", {}, "environment.name: 'pong' is not of the form prefix/task; allowed prefixes: atari"),
+        ("atary/pong", {}, "unknown environment prefix 'atary' (did you mean 'atari'?); allowed: atari, "),
+        ("registry/pong", {}, "unknown environment prefix 'registry'"),
+        ("atari/pongg", {}, "unknown task of atari 'pongg' (did you mean 'pong'?); allowed: adventure, "),
+        ("atari/combat", {}, "unknown task of atari 'combat'"),
+        ("atari/pong", {"frameskip": 4}, "unknown option of atari/pong 'frameskip' (did you mean 'frame_skip'?)"),
+        ("atari/pong", {"frame_skip": 0}, "environment.frame_skip: 0 is not allowed for atari/pong; allowed: integers"),
+        ("atari/pong", {"frame_skip": 4.0}, "environment.frame_skip: 4.0 is not allowed"),
+        ("atari/pong", {"frame_skip": True}, "environment.frame_skip: True is not allowed"),
+        ("atari/pong", {"sticky_actions": 1.5}, "allowed: numbers from 0.0 to 1.0"),
+        ("atari/pong", {"sticky_actions": float("nan")}, "environment.sticky_actions: nan is not allowed"),
+        ("atari/pong", {"fire_reset": 1}, "allowed: true, false"),
+        ("toy/chain", {"rows": 3}, "unknown option of toy/chain 'rows'; allowed: length, limit"),
+    ],
+)
+def test_a_wrong_name_or_option_is_one_line_with_what_is_allowed(name, options, message):
+    with pytest.raises(UserError) as error:
+        registry.make(name, 1, 1, **options)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_whole_number_is_a_number():
+    assert registry.resolve_options("atari/pong", {"sticky_actions": 0})["sticky_actions"] == 0.0

@@ -1,0 +1,96 @@
+"""The toy games pay what they say."""
+
+import numpy as np
+import pytest
+
+from ddrl.environments import registry, toy
+
+SIZES = [
+    ("catch", {}),
+    ("catch", {"rows": 4, "columns": 3}),
+    ("chain", {}),
+    ("chain", {"length": 3, "limit": 10}),
+    ("memory", {}),
+    ("memory", {"length": 1}),
+    ("identity", {}),
+    ("identity", {"num_actions": 2, "length": 1}),
+]
+
+
+def returns(task, options, act, episodes=2000):
+    """Mean return of `act(observation, remembered)` over one episode in each of `episodes` environments."""
+    env = registry.make(f"toy/{task}", episodes, 7, **options)
+    step = env.reset()
+    first, total, over = step.observation, np.zeros(episodes), np.zeros(episodes, dtype=bool)
+    while not over.all():
+        step = env.step(act(step.observation, first))
+        total += np.where(over, 0.0, step.reward)
+        over |= step.ended
+    return total
+
+
+def best_action(task, options):
+    columns = options.get("columns", 5)
+
+    def catch(observation, first):
+        board = observation.reshape(len(observation), -1, columns)
+        ball, paddle = board[:, :-1].sum(axis=1).argmax(axis=1), board[:, -1].argmax(axis=1)
+        return np.sign(ball - paddle) + 1
+
+    return {
+        "catch": catch,
+        "chain": lambda observation, first: np.ones(len(observation), dtype=np.int64),
+        "memory": lambda observation, first: first[:, :2].argmax(axis=1),
+        "identity": lambda observation, first: observation.argmax(axis=1),
+    }[task]
+
+
+@pytest.mark.parametrize(("task", "options"), SIZES)
+def test_the_best_policy_earns_the_optimal_return(task, options):
+    found = returns(task, options, best_action(task, options))
+    expected = toy.game(task, **options).optimal_return
+    assert abs(found.mean() - expected) <= 4 * found.std() / len(found) ** 0.5
+
+
+@pytest.mark.parametrize(("task", "options"), SIZES)
+def test_random_actions_earn_the_random_return(task, options):
+    rules, generator = toy.game(task, **options), np.random.default_rng(1)
+    found = returns(task, options, lambda seen, first: generator.integers(0, rules.num_actions, len(seen)))
+    assert abs(found.mean() - rules.random_return) <= 4 * found.std() / len(found) ** 0.5
+
+
+def test_without_memory_the_cue_is_a_coin_toss():
+    found = returns("memory", {}, lambda seen, first: seen[:, 0].astype(np.int64))
+    assert abs(found.mean()) <= 4 / len(found) ** 0.5
+
+
+def test_the_cue_is_shown_once_and_the_question_asked_at_the_end():
+    env = registry.make("toy/memory", 1, 1, length=3)
+    seen = [env.reset().observation[0].tolist()]
+    for _ in range(3):
+        seen.append(env.step(np.zeros(1, dtype=np.int64)).observation[0].tolist())
+    assert seen[0] in ([1, 0, 0], [0, 1, 0])
+    assert seen[1:] == [[0, 0, 0], [0, 0, 0], [0, 0, 1]]
+    assert env.step(np.zeros(1, dtype=np.int64)).terminated.all()
+
+
+def test_the_chain_is_only_ever_truncated_and_its_value_solves_bellmans_equation():
+    env, chain, discount = registry.make("toy/chain", 4, 1), toy.Chain(length=10, limit=25), 0.9
+    env.reset()
+    ones = np.ones(4, dtype=np.int64)
+    steps = [env.step(ones) for _ in range(60)]
+    assert sum(step.truncated.sum() for step in steps) == 8
+    assert not any(step.terminated.any() for step in steps)
+    for position in range(10):
+        following = (position + 1) % 10
+        reward = float(following == 0)
+        assert chain.optimal_value(position, discount) == pytest.approx(
+            reward + discount * chain.optimal_value(following, discount)
+        )
+
+
+def test_episodes_differ_from_each_other_and_between_environments():
+    env = registry.make("toy/identity", 64, 1, num_actions=100)
+    shown = np.array([env.reset().observation.argmax(axis=1) for _ in range(64)])
+    assert len(np.unique(shown)) > 90
+    assert len({tuple(row) for row in shown}) == len({tuple(row) for row in shown.T}) == 64
