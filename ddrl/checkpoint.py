@@ -7,6 +7,7 @@ crash leaves either a whole checkpoint or one that is not believed.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -46,6 +47,17 @@ def load_newest(directory: Path) -> tuple[dict[str, Any] | None, list[str]]:
         else:
             return state, damaged
     return None, damaged
+
+
+def set_aside(directory: Path, name: str) -> Path:
+    """Renames a folder of checkpoints that is not to be continued; returns where it went. Nothing is deleted."""
+    target = directory.with_name(f"{directory.name}-{name}")
+    for number in itertools.count(2):
+        if not target.exists():
+            break
+        target = directory.with_name(f"{directory.name}-{name}-{number}")
+    directory.rename(target)
+    return target
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:

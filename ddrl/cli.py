@@ -1,4 +1,4 @@
-"""The command line: `ddrl train | resume | evaluate | watch | bench | verify | systems | doctor`.
+"""The command line: `ddrl train | resume | evaluate | watch | bench | report | verify | systems | doctor`.
 
 Exit codes: 0 done; 2 bad input (one line says what); 75 interrupted after a checkpoint (run the same command again).
 """
@@ -76,6 +76,12 @@ def _add_inspections(commands: Any) -> None:
     watch.add_argument("--max-steps", type=int, default=2000, help="agent steps")
     watch.set_defaults(run=_watch)
 
+    report = commands.add_parser("report", help="run what is missing and write the PDFs (snakemake)")
+    report.add_argument("paper", nargs="?", help="such as impala_2018 (default: all)")
+    report.add_argument("--scale", default="smoke", help="smoke, workstation or paper")
+    report.add_argument("--cores", default="all")
+    report.set_defaults(run=_report)
+
     verify = commands.add_parser("verify", help="check that finished runs are whole and agree with their manifests")
     verify.add_argument("root", type=Path, nargs="?", default=Path("results"))
     verify.set_defaults(run=_verify)
@@ -151,6 +157,18 @@ def _watch(parsed: argparse.Namespace) -> int:
     episode_return = inspection.watch(parsed.directory, parsed.output, seed=parsed.seed, max_steps=parsed.max_steps)
     print(f"{parsed.output}: raw return {episode_return:g}")
     return 0
+
+
+def _report(parsed: argparse.Namespace) -> int:
+    import subprocess
+
+    snakefile = Path(__file__).parents[1] / "Snakefile"
+    if not snakefile.exists():
+        raise UserError(f"{snakefile}: no such file; reports are made in a checkout of ddrl")
+    options = ["--rerun-incomplete", "--rerun-triggers", "mtime", "params", "input", "--cores", parsed.cores]
+    targets = [parsed.paper] if parsed.paper else []
+    command = [sys.executable, "-m", "snakemake", *options, *targets, "--config", f"scale={parsed.scale}"]
+    return subprocess.run(command, cwd=snakefile.parent, check=False).returncode
 
 
 def _verify(parsed: argparse.Namespace) -> int:

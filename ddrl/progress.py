@@ -66,6 +66,12 @@ class Progress:
             left = (self._budget - counts.env_frames) / speed
             self.note(f"{counts.env_frames:,} / {self._budget:,} frames | {text} | {left:,.0f} s left")
 
+    def done(self, counts: Counts, latest: Metrics) -> None:
+        """The last line of a run."""
+        seconds, frames = (time.monotonic(), 0) if self._first is None else self._first
+        speed = (counts.env_frames - frames) / max(time.monotonic() - seconds, 1e-9)
+        self.note(f"done: {counts.env_frames:,} frames | {_describe(latest, speed)}")
+
     def note(self, line: str) -> None:
         """One line to the user."""
         if not self._quiet:

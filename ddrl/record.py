@@ -145,7 +145,10 @@ class Recorder:
 
 
 def read_curves(path: Path) -> pd.DataFrame:
-    """`curves.jsonl` as the long table; a last line that a kill cut short is left out."""
+    """`curves.jsonl` as the long table, by env_frames; a last line that a kill cut short is left out.
+
+    An evaluation beside the training is written when it ends, and belongs where its parameters were taken.
+    """
     rows = []
     for line in path.read_text().splitlines(keepends=True):
         if not line.endswith("\n"):
@@ -154,7 +157,8 @@ def read_curves(path: Path) -> pd.DataFrame:
         head = [record[name] for name in COUNTS] + [record["seconds"]]
         rows += [[*head, name, value] for name, values in record["metrics"].items() for value in values]
     table = pd.DataFrame(rows, columns=COLUMNS)
-    return table.astype(dict.fromkeys(COUNTS, "int64") | {"seconds": "float64", "value": "float64"})
+    table = table.astype(dict.fromkeys(COUNTS, "int64") | {"seconds": "float64", "value": "float64"})
+    return table.sort_values("env_frames", kind="stable", ignore_index=True)
 
 
 def write_curves(directory: Path) -> None:

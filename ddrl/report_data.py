@@ -153,7 +153,7 @@ def _claims(rows: list[Row]) -> list[dict[str, Any]]:
             {
                 "title": row["title"],
                 "text": "" if row["verdict"] == "not_run" else row["text"],
-                "source": row["source"],
+                "source": row["source"].replace("Table ", "Table\u00a0").replace("Section ", "Section\u00a0"),
                 "findings": [],
             },
         )

@@ -126,7 +126,13 @@ class Run:
         if self.interrupted:
             return "interrupted"
         self._write_results()
+        self._progress.done(self.counts, self.recorder.latest)
         return "budget_reached"
+
+    @property
+    def _identity(self) -> str:
+        """What a checkpoint must agree with to be continued: the configuration and the algorithm's version."""
+        return f"{fingerprint(self.config)}-v{self.algorithm.VERSION}"
 
     def run_roles(self) -> None:
         """Acts and learns until the budget is reached or `interrupted` is set."""
@@ -193,7 +199,7 @@ class Run:
     def _save(self) -> None:
         """Saves what the runtime promises to restore: everything in `serial`; the learner's side in `threads`."""
         state: dict[str, Any] = {
-            "fingerprint": fingerprint(self.config),
+            "identity": self._identity,
             "learner": self.learner.state_dict(),
             "params": self.params.state_dict(),
             "recorder": self.recorder.state_dict(),
@@ -211,14 +217,13 @@ class Run:
         state, damaged = checkpoint.load_newest(self.directory / "checkpoints")
         for line in damaged:
             self._progress.note(line)
+        if state is not None and state["identity"] != self._identity:
+            aside = checkpoint.set_aside(self.directory / "checkpoints", state["identity"])
+            self._progress.note(f"the configuration or the algorithm has changed: starting anew; old state in {aside}")
+            state = None
         if state is None:
             self.recorder.restart()
             return
-        if state["fingerprint"] != fingerprint(self.config):
-            raise UserError(
-                f"{self.directory}: holds checkpoints of another configuration ({state['fingerprint']}, now "
-                f"{fingerprint(self.config)}); use another directory or remove its folder checkpoints/"
-            )
         self.learner.load_state_dict(state["learner"])
         self.params.load_state_dict(state["params"])
         self.recorder.load_state_dict(state["recorder"])

@@ -130,8 +130,8 @@ def band(axes: Axes, curves: pd.DataFrame, column: str, *, colour: str, dashes: 
 
 
 def dot(axes: Axes, values: Sample, y: float, *, colour: str, marker: str = "o", filled: bool = True) -> None:
-    """One small dot per seed [n], and their mean with its 95 % interval where there are 3 or more."""
-    axes.plot(values, np.full(len(values), y), ".", color=colour, ms=3, alpha=0.45, mew=0, zorder=2)
+    """One tick per seed [n], and their mean with its 95 % interval where there are 3 or more."""
+    axes.plot(values, np.full(len(values), y), "|", color=colour, ms=5, mew=0.9, alpha=0.7, zorder=2)
     interval = t_interval(values, 0.95)
     if len(values) >= 3:
         axes.plot([interval.low, interval.high], [y, y], color=colour, lw=1.1, zorder=3, solid_capstyle="butt")
@@ -158,9 +158,9 @@ def legend_above(canvas: Canvas, handles: Sequence[Line2D], columns: int | None 
 
 
 def frames_text(frames: float) -> str:
-    """400000 -> 0.4M."""
+    """400000 -> 400k."""
     for limit, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if frames >= limit * (0.1 if unit == "M" else 1.0):
+        if frames >= limit:
             return f"{frames / limit:.3g}{unit}"
     return f"{frames:.0f}"
 

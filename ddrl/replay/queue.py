@@ -27,6 +27,7 @@ class UnrollQueue:
         self._round = (0, 0)
         self._ready: deque[Unroll] = deque()
         self._columns = 0
+        self._head_is_partial = False
         self._changed = threading.Condition()
         self._closed = False
         self.insert_waited = 0.0
@@ -39,7 +40,8 @@ class UnrollQueue:
 
     def can_insert(self) -> bool:
         """Whether `insert` would return at once."""
-        return self._ordered_actors is not None or len(self._ready) < self._capacity
+        # What is left of a partly used unroll takes no room: it alone may be too little for a batch.
+        return self._ordered_actors is not None or len(self._ready) - self._head_is_partial < self._capacity
 
     def insert(self, unroll: Unroll) -> None:
         """Adds an unroll; waits while the queue is full. Raises `Closed` once the run is over."""
@@ -68,7 +70,8 @@ class UnrollQueue:
             while missing:
                 unroll = self._ready.popleft()
                 taken = min(missing, unroll.batch_size)
-                if taken < unroll.batch_size:
+                self._head_is_partial = taken < unroll.batch_size
+                if self._head_is_partial:
                     self._ready.appendleft(unroll.columns(taken, unroll.batch_size))
                     unroll = unroll.columns(0, taken)
                 parts.append(unroll)
@@ -87,6 +90,7 @@ class UnrollQueue:
         """What waits."""
         return {
             "round": list(self._round),
+            "head_is_partial": self._head_is_partial,
             "ready": [unroll.clone().as_dict() for unroll in self._ready],
             "early": [unroll.clone().as_dict() for unroll in self._early.values()],
         }
@@ -94,6 +98,7 @@ class UnrollQueue:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues with what waited in `state`."""
         self._round = (state["round"][0], state["round"][1])
+        self._head_is_partial = state["head_is_partial"]
         self._ready = deque(Unroll(**fields) for fields in state["ready"])
         self._columns = sum(unroll.batch_size for unroll in self._ready)
         early = [Unroll(**fields) for fields in state["early"]]

@@ -47,6 +47,17 @@ def test_an_ordered_queue_holds_back_what_is_out_of_turn() -> None:
     assert queue.can_sample(2)
 
 
+@given(st.integers(1, 12), st.integers(1, 12))
+def test_a_queue_whose_capacity_is_a_batch_never_locks_up(columns: int, batch: int) -> None:
+    queue = UnrollQueue(capacity=-(-batch // columns))
+    for _ in range(30):
+        assert queue.can_insert() or queue.can_sample(batch)
+        if queue.can_sample(batch):
+            queue.sample(batch)
+        else:
+            queue.insert(make_unroll(columns=columns))
+
+
 def test_insert_waits_while_the_queue_is_full_and_the_wait_is_measured() -> None:
     queue = UnrollQueue(capacity=1)
     queue.insert(make_unroll())

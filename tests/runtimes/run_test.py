@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from ddrl import run as run_module
+from ddrl.algorithms import impala
 from ddrl.config import fingerprint
 from ddrl.errors import UserError
 from ddrl.record import read_curves
@@ -190,10 +191,19 @@ def test_the_manifest_says_where_a_result_comes_from(tmp_path: Path) -> None:
     assert set(table[table.metric == "evaluation_return"].env_frames) != {manifest["env_frames"]}
 
 
-def test_checkpoints_of_another_configuration_are_refused(tmp_path: Path) -> None:
-    train(config(), tmp_path, quiet=True)
-    with pytest.raises(UserError, match="another configuration"):
-        train(config(seed=9), tmp_path, quiet=True)
+@pytest.mark.parametrize("change", ["configuration", "version"])
+def test_checkpoints_of_another_configuration_or_version_are_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    train(config(), tmp_path / "old", quiet=True)
+    chosen = config(seed=9) if change == "configuration" else config()
+    if change == "version":
+        monkeypatch.setattr(impala, "VERSION", impala.VERSION + 1)
+    train(chosen, tmp_path / "new", quiet=True)
+    train(chosen, tmp_path / "old", quiet=True)
+    pd.testing.assert_frame_equal(curves(tmp_path / "old"), curves(tmp_path / "new"))
+    assert len(list((tmp_path / "old").glob("checkpoints-*/*.pt"))) == 2
+    assert json.loads((tmp_path / "old" / "run.json").read_text())["resumes"] == 0
 
 
 def test_two_runs_in_one_directory_are_kept_apart(tmp_path: Path) -> None:

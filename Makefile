@@ -1,0 +1,76 @@
+# Every target works in a fresh clone: it sets up .venv once, and again only when pyproject.toml or constraints.txt change.
+#
+#   make report                     smoke scale: all replications, minutes on a laptop
+#   make report SCALE=workstation   a longer budget; SCALE=paper is the paper's own
+#   make report PAPER=impala_2018   one replication
+#   make report CORES=4             fewer cores than the machine has
+#   make test PYTHON=python3.12     another interpreter for the set-up
+
+PYTHON ?= python3
+CORES ?= all
+SCALE ?=
+PAPER ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+LOG := $(VENV)/install.log
+unexport PYTHONHOME PYTHONPATH
+
+# A copied or moved checkout, or an interpreter that is gone, needs a new environment: its scripts hold absolute paths.
+ifneq ($(shell test -x $(BIN)/python && cat $(READY) 2>/dev/null),$(CURDIR))
+.PHONY: $(READY)
+endif
+
+.PHONY: help report test lint learn regression clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@echo "  Options: SCALE=smoke|workstation|paper  PAPER=<key>_<year>  CORES=<n>  PYTHON=<interpreter>"
+
+report: $(READY) ## run the replications and write reports/*.pdf
+	@$(BIN)/python -m snakemake --rerun-incomplete --rerun-triggers mtime params input --cores $(CORES) $(PAPER) $(if $(SCALE),--config scale=$(SCALE))
+	@ls -1 reports/*.pdf
+
+test: $(READY) ## fast tests
+	@$(BIN)/python -m pytest -q
+
+lint: $(READY) ## ruff, mypy, snakefmt, pip check
+	@$(BIN)/python -m ruff check --quiet .
+	@$(BIN)/python -m ruff format --quiet --check . || { echo "lint: run '$(BIN)/ruff format'" >&2; exit 1; }
+	@$(BIN)/python -m mypy
+	@$(BIN)/python -m snakefmt --check --quiet Snakefile workflows
+	@$(BIN)/python -m pip --disable-pip-version-check check
+
+learn: $(READY) ## learning tests: train until a threshold is passed (long)
+	@$(BIN)/python -m pytest -q -o faulthandler_timeout=7200 -m learning
+
+regression: $(READY) ## new runs against the committed reference curves (long); fails if there is no such test
+	@$(BIN)/python -m pytest -q -o faulthandler_timeout=7200 -m regression
+
+clean: ## remove the environment, caches and smoke results; longer runs and reference results stay
+	@rm -rf $(VENV) results/smoke build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .snakemake/log
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "set-up: there is no '$(PYTHON)'; name an interpreter: make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "set-up: ddrl needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) -V 2>&1); name another: make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "set-up: '$(PYTHON)' cannot make virtual environments; on Debian or Ubuntu: apt install $$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')" >&2; exit 1; }
+	@echo "set-up 1/4: virtual environment in $(VENV) (once; log: $(LOG))"
+	@if [ "$$(cat $(READY) 2>/dev/null)" != '$(CURDIR)' ]; then rm -rf $(VENV); fi
+	@rm -f $(READY)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@: > $(LOG)
+	@echo "set-up 2/4: torch (the largest download)"
+	@$(call pip,"$$(grep -x 'torch==[0-9.]*' constraints.txt)")
+	@echo "set-up 3/4: the other packages"
+	@$(call pip,-e '.[dev]')
+	@echo "set-up 4/4: check"
+	@$(BIN)/python -m pip check >>$(LOG) 2>&1 || { tail -n 5 $(LOG); echo "set-up: packages do not fit together; see $(LOG)" >&2; exit 1; }
+	@echo '$(CURDIR)' > $(READY)
+
+pip = $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(1) >>$(LOG) 2>&1 \
+	|| { tail -n 15 $(LOG); echo "set-up: pip failed; see $(LOG), then run make again" >&2; exit 1; }

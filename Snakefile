@@ -1,0 +1,39 @@
+# From replications/<paper>/experiments.yaml to reports/<paper>.pdf, one arrow at a time.
+#
+#   snakemake --cores                                        every paper, scale smoke
+#   snakemake --cores impala_2018                            one paper
+#   snakemake --cores --config scale=workstation             a larger budget
+#   snakemake --profile workflows/profiles/workstation       the same, for one GPU or many cores
+#   snakemake --cores --configfile narrow.yaml               keys: workflows/schemas/config.schema.yaml
+#
+# A run that was killed goes on from its checkpoints: type the same command again.
+from snakemake.utils import min_version
+
+min_version("9.0")
+
+
+workdir: workflow.basedir
+
+
+include: "workflows/common.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        expand("reports/{paper}.pdf", paper=PAPERS),
+
+
+for paper in PAPERS:
+
+    rule:
+        name:
+            paper
+        input:
+            f"reports/{paper}.pdf",
+
+
+include: "workflows/train.smk"
+include: "workflows/aggregate.smk"
+include: "workflows/figures.smk"
+include: "workflows/report.smk"

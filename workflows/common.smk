@@ -1,0 +1,135 @@
+# What the rules share: the checked configuration, the runs it asks for, names of files, limits of this machine.
+import ast
+import fcntl
+import os
+import sys
+from itertools import chain
+from pathlib import Path
+
+import psutil
+import yaml
+from snakemake.logging import logger
+
+sys.path.insert(0, workflow.basedir)
+# The jobs' `python` is the one that runs Snakemake, also where its environment was not activated.
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+from ddrl import experiments
+from ddrl.analysis import TABLES
+from ddrl.analysis.paper import load_paper
+from ddrl.analysis.schema import check, schema
+from ddrl.errors import UserError, unknown_name
+
+FILTERS = ("experiments", "variants", "environments", "seeds")
+
+
+def checked(given):
+    """The configuration with its defaults; `UserError` for what is not allowed."""
+    keys = schema("config")["properties"]
+    values = {key: list_of(value, keys.get(key, {})) for key, value in given.items()}
+    check(values, "config", where="configuration")
+    return {key: keys[key].get("default") for key in keys} | values
+
+
+def list_of(value, rules):
+    """`--config seeds=1` and `seeds='[1, 2]'`, read as text, mean lists of numbers."""
+    if rules.get("type") != "array":
+        return value
+    items = value if isinstance(value, list) else [value]
+    return [yaml.safe_load(item) if isinstance(item, str) else item for item in items]
+
+
+def wanted_runs(settings):
+    """Paper -> its runs at this scale, all checked before any job starts."""
+    allowed = experiments.papers()
+    for paper in settings["papers"] or []:
+        if paper not in allowed:
+            raise unknown_name("paper", paper, allowed, where="configuration")
+    filters = {name: settings[name] for name in FILTERS}
+    return {
+        paper: experiments.expand(paper, settings["scale"], **filters)
+        for paper in settings["papers"] or allowed
+    }
+
+
+def figures_of(paper):
+    """Name -> figure, as paper.yaml lists them."""
+    return {
+        figure.name: figure
+        for figure in load_paper(Path("replications", paper)).figures
+    }
+
+
+def algorithm_version(name):
+    """VERSION, without an import: a new number retrains, a new comment does not."""
+    source = Path("ddrl/algorithms", f"{name}.py")
+    for node in ast.parse(source.read_text()).body:
+        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            if isinstance(target, ast.Name) and target.id == "VERSION":
+                return ast.literal_eval(node.value)
+    raise UserError(f"{source}: must state VERSION as a number")
+
+
+def take_over():
+    """Makes the next command go on where a Snakemake was killed; returns a lock to keep.
+
+    The operating system drops the lock on `alive` with its owner, so whoever gets it
+    knows that no other workflow is at work here. Outputs are renamed into place when
+    they are whole, so none that exists is incomplete.
+    """
+    state = Path(".snakemake")
+    state.mkdir(exist_ok=True)
+    alive = open(state / "alive", "w")
+    try:
+        fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return alive
+    for left in chain(state.glob("locks/*.lock"), state.glob("incomplete/*")):
+        left.unlink()
+    return alive
+
+
+def limit_resources(runs):
+    """What all jobs together may take, unless the command line or a profile says."""
+    needed = max((run.memory_mib for run in runs), default=0)
+    limits = {"mem_mb": max(psutil.virtual_memory().total >> 20, needed), "gpu": 1}
+    for name, value in limits.items():
+        workflow.global_resources.setdefault(name, value)
+
+
+try:
+    SETTINGS = checked(config)
+    RUNS_OF = wanted_runs(SETTINGS)
+    FIGURES_OF = {paper: figures_of(paper) for paper in RUNS_OF}
+    ALL_RUNS = {str(run.directory()): run for run in chain(*RUNS_OF.values())}
+    ALGORITHMS = {run.config["algorithm"] for run in ALL_RUNS.values()}
+    VERSIONS = {name: algorithm_version(name) for name in ALGORITHMS}
+except UserError as error:
+    logger.error(f"ddrl: {error}")
+    sys.exit(2)
+
+SCALE = SETTINGS["scale"]
+FILTER_OPTIONS = [
+    text
+    for name in FILTERS
+    if SETTINGS[name]
+    for text in (f"--{name}", *map(str, SETTINGS[name]))
+]
+PAPERS = sorted(RUNS_OF)
+RESULTS = f"results/{SCALE}/{{paper}}"
+RUN = f"{RESULTS}/{{experiment}}/{{variant}}/{{environment}}/seed{{seed}}"
+HAS_GPU = any(Path("/dev").glob("nvidia[0-9]*"))
+
+
+wildcard_constraints:
+    paper="[a-z0-9_]+",
+    seed="[0-9]+",
+    table="[a-z0-9_]+",
+    figure="[a-z0-9_]+",
+
+
+experiments.write_configs(ALL_RUNS.values())
+if workflow.is_main_process:
+    limit_resources(ALL_RUNS.values())
+    ALIVE = None if workflow.dryrun else take_over()
