@@ -117,7 +117,7 @@ _COLUMNS = (
 
 def default_config(algorithm: str, environment: str, overrides: dict[str, Any]) -> RunConfig:
     """The configuration that `ddrl bench` measures where nothing else is said: the fastest topology found so far."""
-    topology = {"runtime": "threads", "num_actors": 2, "envs_per_actor": 32, "learner_threads": os.cpu_count() or 1}
+    topology = {"runtime": "threads", "num_actors": 3, "envs_per_actor": 32, "learner_threads": os.cpu_count() or 1}
     values: dict[str, Any] = {
         "algorithm": algorithm,
         "environment": {"name": environment},
