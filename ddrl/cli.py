@@ -106,7 +106,7 @@ def _train(parsed: argparse.Namespace) -> int:
         return 0
     directory = parsed.directory or parsed.config.parent
     directory.mkdir(parents=True, exist_ok=True)
-    if not (directory / "config.json").exists():
+    if not (directory / "config.json").exists() or load_run_config(directory / "config.json") != config:
         write_json(directory / "config.json", to_json(config))
     return _exit_code(train(config, directory, quiet=parsed.quiet))
 

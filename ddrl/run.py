@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import signal
 from collections.abc import Callable, Iterator
@@ -131,8 +132,9 @@ class Run:
 
     @property
     def _identity(self) -> str:
-        """What a checkpoint must agree with to be continued: the configuration and the algorithm's version."""
-        return f"{fingerprint(self.config)}-v{self.algorithm.VERSION}"
+        """What a checkpoint must agree with to be continued: all but the budget, and the algorithm's version."""
+        without_budget = dataclasses.replace(self.config, env_frames=1)
+        return f"{fingerprint(without_budget)}-v{self.algorithm.VERSION}"
 
     def run_roles(self) -> None:
         """Acts and learns until the budget is reached or `interrupted` is set."""

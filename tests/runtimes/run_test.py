@@ -206,6 +206,15 @@ def test_checkpoints_of_another_configuration_or_version_are_set_aside(
     assert json.loads((tmp_path / "old" / "run.json").read_text())["resumes"] == 0
 
 
+def test_a_finished_run_goes_on_with_a_larger_budget(tmp_path: Path) -> None:
+    train(config(env_frames=1000), tmp_path, quiet=True)
+    train(config(env_frames=2000), tmp_path, quiet=True)
+    manifest = json.loads((tmp_path / "run.json").read_text())
+    assert manifest["env_frames"] >= 2000
+    assert manifest["resumes"] == 1
+    assert manifest["history"][1]["env_frames"] >= 1000
+
+
 def test_two_runs_in_one_directory_are_kept_apart(tmp_path: Path) -> None:
     with run_module._locked(tmp_path), pytest.raises(UserError, match="another process"):
         train(config(), tmp_path, quiet=True)
