@@ -48,14 +48,14 @@ def _packages() -> dict[str, str | None]:
 
 
 def _git() -> tuple[str | None, bool | None]:
-    """Commit of the source tree and whether tracked files differ from it; None where git or a checkout is missing."""
+    """Commit of the checkout, and whether this package's files differ from it; None without git or a checkout."""
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
+        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", "."))
     except (OSError, subprocess.CalledProcessError):
         return None, None
 
