@@ -14,7 +14,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: one thread per role
 
-from ddrl.errors import UserError
+from ddrl.errors import UserError, exit_code
 from ddrl.memory import keep_freed_memory
 
 INTERRUPTED = 75  # EX_TEMPFAIL: schedulers retry it
@@ -24,12 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parses and runs one command; returns the exit code."""
     parsed = _parser().parse_args(arguments)
     keep_freed_memory()
-    try:
-        code: int = parsed.run(parsed)
-    except UserError as error:
-        print(f"ddrl: {error}", file=sys.stderr)
-        return 2
-    return code
+    return exit_code(lambda: parsed.run(parsed))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 
 
 class UserError(Exception):
@@ -18,6 +19,15 @@ def unknown_name(kind: str, name: object, allowed: Iterable[str], *, where: str 
     place = f"{where}: " if where else ""
     shown = ", ".join(names) if len(names) <= 70 else ", ".join(names[:70]) + ", ..."
     return UserError(f"{place}unknown {kind} '{name}'{hint}; allowed: {shown}")
+
+
+def exit_code(command: Callable[[], int | None]) -> int:
+    """What a command line returns: the command's own code (None: 0), or 2 after one line for a `UserError`."""
+    try:
+        return command() or 0
+    except UserError as error:
+        print(f"ddrl: {error}", file=sys.stderr)
+        return 2
 
 
 class Closed(Exception):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -29,7 +28,7 @@ from ddrl.analysis.experiments import (
     papers,
 )
 from ddrl.analysis.experiments import expand as expand_unchecked
-from ddrl.errors import UserError
+from ddrl.errors import exit_code
 
 __all__ = [
     "ROOT",
@@ -123,12 +122,7 @@ def _write_config(run: Run, path: Path) -> Path:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code (2: bad input, one line says what)."""
     parsed = _parser().parse_args(arguments)
-    try:
-        parsed.run(parsed)
-    except UserError as error:
-        print(f"ddrl: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(lambda: parsed.run(parsed))
 
 
 def _parser() -> argparse.ArgumentParser:

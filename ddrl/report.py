@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ddrl.errors import UserError
+from ddrl.errors import UserError, exit_code
 from ddrl.report_data import Tables, report_data
 
 
@@ -82,16 +82,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--command", default="", help="what made the results, printed under provenance")
     parser.add_argument("--root", type=Path, default=Path(), help="project root, which holds reports/ and the results")
     parsed = parser.parse_args(arguments)
-    try:
-        tables, summary = read_tables(parsed.results / "tables")
-        command = parsed.command or f"snakemake --cores {summary['paper']['key']}"
-        data = report_data(tables, summary | {"command": command}, parsed.results)
-        write_whole(parsed.data, (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode())
-        write_pdf(parsed.data, parsed.pdf, parsed.root)
-    except UserError as error:
-        print(f"ddrl: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(lambda: _write(parsed))
+
+
+def _write(parsed: argparse.Namespace) -> None:
+    tables, summary = read_tables(parsed.results / "tables")
+    command = parsed.command or f"snakemake --cores {summary['paper']['key']}"
+    data = report_data(tables, summary | {"command": command}, parsed.results)
+    write_whole(parsed.data, (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode())
+    write_pdf(parsed.data, parsed.pdf, parsed.root)
 
 
 if __name__ == "__main__":

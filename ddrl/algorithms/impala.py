@@ -18,7 +18,7 @@ from ddrl.learners.data_parallel import ColumnParallel
 from ddrl.learners.gradients import check_finite, clip_global_norm
 from ddrl.learners.optimizers import RMSPropConfig, linear_decay, make_optimizer, set_learning_rate
 from ddrl.losses.policy import entropy, log_probability, policy_gradient_loss
-from ddrl.losses.value import value_loss
+from ddrl.losses.value import masked_sum, value_loss
 from ddrl.losses.vtrace import corrected_targets
 from ddrl.networks.actor_critic import make_actor_critic
 from ddrl.types import EnvSpec, Metrics, Unroll, concatenate
@@ -122,10 +122,10 @@ def impala_loss(network: nn.Module, batch: Unroll, config: Config, weight: float
             lambda_=config.lambda_,
         )
     epsilon = config.correction_epsilon if config.correction == "epsilon_correction" else 0.0
-    valid = batch.valid.float()
-    policy = (policy_gradient_loss(logits, batch.action, targets.pg_advantages, epsilon=epsilon) * valid).sum()
-    value = (value_loss(values, targets.vs) * valid).sum()
-    bonus = (entropy(logits) * valid).sum()
+    policy_steps = policy_gradient_loss(logits, batch.action, targets.pg_advantages, epsilon=epsilon)
+    policy = masked_sum(policy_steps, batch.valid)
+    value = masked_sum(value_loss(values, targets.vs), batch.valid)
+    bonus = masked_sum(entropy(logits), batch.valid)
     loss = weight * (policy + config.value_cost * value - config.entropy_cost * bonus)
     return loss, {"policy_loss": policy.item(), "value_loss": value.item(), "entropy": bonus.item()}
 

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from ddrl.analysis.experiments import ROOT, expand, papers
 from ddrl.analysis.paper import load_paper
-from ddrl.errors import UserError, unknown_name
+from ddrl.errors import exit_code, unknown_name
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
     parsed = _parser().parse_args(arguments)
-    try:
-        parsed.run(parsed)
-    except UserError as error:
-        print(f"ddrl: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(lambda: parsed.run(parsed))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,13 +1,9 @@
-"""Value loss, and the reduction of per-step losses over time and batch (Espeholt et al. 2018)."""
+"""Value loss, and the sum of per-step losses over time and batch (Espeholt et al. 2018)."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-
-from ddrl.errors import unknown_name
-
-REDUCTIONS = ("sum", "mean")
 
 
 def value_loss(values: Tensor, targets: Tensor) -> Tensor:
@@ -20,16 +16,9 @@ def value_loss(values: Tensor, targets: Tensor) -> Tensor:
     return 0.5 * (targets.detach() - values).square()
 
 
-def reduce(loss: Tensor, valid: Tensor | None, reduction: str) -> Tensor:
-    """A scalar from per-step losses [T, B], leaving out dead steps (valid [T, B] bool is False).
+def masked_sum(loss: Tensor, valid: Tensor) -> Tensor:
+    """Sum of per-step losses [T, B] over time and columns, dead steps (`valid` [T, B] bool is False) left out.
 
-    "sum" is the paper's ("summed across the batch and time dimensions", caption of Table D.1); "mean" divides by the
-    number of valid steps, and is 0 when there are none. Raises `UserError` on another name.
+    The paper sums ("across the batch and time dimensions", caption of Table D.1); a mean is this by their number.
     """
-    if reduction not in REDUCTIONS:
-        raise unknown_name("loss reduction", reduction, REDUCTIONS)
-    if valid is not None:
-        loss = torch.where(valid, loss, torch.zeros_like(loss))
-    if reduction == "sum":
-        return loss.sum()
-    return loss.mean() if valid is None else loss.sum() / valid.sum().clamp(min=1)
+    return torch.where(valid, loss, torch.zeros_like(loss)).sum()
