@@ -68,7 +68,10 @@ class Progress:
 
     def done(self, counts: Counts, latest: Metrics) -> None:
         """The last line of a run."""
-        seconds, frames = (time.monotonic(), 0) if self._first is None else self._first
+        if self._first is None:  # resumed at its budget
+            self.note(f"done: {counts.env_frames:,} frames")
+            return
+        seconds, frames = self._first
         speed = (counts.env_frames - frames) / max(time.monotonic() - seconds, 1e-9)
         self.note(f"done: {counts.env_frames:,} frames | {_describe(latest, speed)}")
 

@@ -1,0 +1,40 @@
+"""Progress off a terminal is plain lines: frames, frames/s, return, lag, time left."""
+
+import time
+
+import pytest
+
+from ddrl import progress
+from ddrl.progress import Progress
+from ddrl.record import Counts
+
+
+def test_a_line_says_frames_speed_return_lag_and_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    shown = Progress(1000)
+    latest = {"episode_return": 1.5, "policy_lag_mean": 2.0, "evaluation_return": 3.0}
+    shown.show(Counts(0, 0, 0), latest)
+    time.sleep(0.01)
+    shown.show(Counts(400, 100, 1), latest)
+    shown.done(Counts(1000, 250, 2), latest)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-2].startswith("400 / 1,000 frames | ")
+    for word in ("frames/s", "return 1.50", "evaluation 3.00", "lag 2.0", "s left"):
+        assert word in lines[-2]
+    assert lines[-1].startswith("done: 1,000 frames | ")
+
+
+def test_a_run_resumed_at_its_budget_names_no_speed(capsys: pytest.CaptureFixture[str]) -> None:
+    Progress(1000).done(Counts(1000, 250, 2), {})
+    assert capsys.readouterr().err == "done: 1,000 frames\n"
+
+
+def test_quiet_prints_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    shown = Progress(1000, quiet=True)
+    for updates in range(3):
+        shown.show(Counts(updates, updates, updates), {})
+    shown.done(Counts(1000, 250, 2), {})
+    assert capsys.readouterr().err == ""
