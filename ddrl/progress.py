@@ -54,6 +54,7 @@ class Progress:
         if self._first is None:
             self._first = (now, counts.env_frames)
             self._shown = now
+            return
         if self._quiet or now - self._shown < (BAR_SECONDS if self._in_terminal else LINE_SECONDS):
             return
         self._shown = now
