@@ -18,12 +18,9 @@ from ddrl.types import EnvSpec
 
 IMAGE_SCALE = 1.0 / 255.0
 SHALLOW: dict[str, tuple[tuple[tuple[int, int, int], ...], int]] = {
-    # The network of Mnih et al. 2016 (section 8): Figure 3 (left) calls the DMLab network "similar" to it, section
-    # 5.3.2 the Atari one "equivalent" to its feed-forward form. DECIDED by the maintainers: this is "shallow"
-    # everywhere.
+    # Mnih et al. 2016, section 8; Figure 3 (left) of IMPALA calls the DeepMind Lab network "similar" to it.
     "shallow": (((16, 8, 4), (32, 4, 2)), 256),
-    # Section 5.3.2 goes on "which features three convolutional layers". Mnih et al. 2016 print two; three are those of
-    # Mnih et al. 2015. The two readings exclude each other, so the second is kept under its own name.
+    # "three convolutional layers" (section 5.3.2, Atari) without sizes: most likely those of Mnih et al. 2015.
     "nature": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
 }
 """Name -> ((channels, kernel, stride) of each convolution, hidden units)."""
