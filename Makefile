@@ -40,7 +40,7 @@ lint: $(READY) ## ruff, mypy, snakefmt, pip check
 	@$(BIN)/python -m ruff check --quiet .
 	@$(BIN)/python -m ruff format --quiet --check . || { echo "lint: run '$(BIN)/ruff format'" >&2; exit 1; }
 	@$(BIN)/python -m mypy
-	@$(BIN)/python -m snakefmt --check --quiet Snakefile workflows
+	@$(BIN)/python -m snakefmt --check Snakefile workflows
 	@$(BIN)/python -m pip --disable-pip-version-check check
 
 learn: $(READY) ## learning tests: train until a threshold is passed (long)
