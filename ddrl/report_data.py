@@ -274,7 +274,7 @@ def _reference(runs: list[Row], tables: Tables) -> list[dict[str, str]]:
         human = score.get("human_normalised_score", "")
         rows.append(
             {
-                "run": f"{run['env_label']}, {run['variant_label'].lower()}",
+                "run": f"{run['env_label']}, {run['variant_label']}",
                 "seed": run["seed"],
                 "frames": frames(run["env_frames"]),
                 "time": duration(float(run["seconds"])),
