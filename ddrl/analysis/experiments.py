@@ -45,18 +45,18 @@ _RUN_KEYS = ("seed", "environment.name", "algorithm")
 
 @dataclass(frozen=True)
 class Departure:
-    """Settings that differ from the paper's, for the runs of `variants` and `environments` (empty: all)."""
+    """Settings that differ from the paper's, for the runs of `variants`, `environments` and `scales` (empty: all)."""
 
     settings: Mapping[str, Any]
     reason: str
     variants: tuple[str, ...]
     environments: tuple[str, ...]
+    scales: tuple[str, ...]
 
-    def applies(self, variant: str, environment: str) -> bool:
+    def applies(self, variant: str, environment: str, scale: str) -> bool:
         """Whether a run departs in this way."""
-        return (not self.variants or variant in self.variants) and (
-            not self.environments or environment in self.environments
-        )
+        chosen = ((self.variants, variant), (self.environments, environment), (self.scales, scale))
+        return all(not names or name in names for names, name in chosen)
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def _departures(
         for environment in item.get("environments", ()):
             if environments and environment not in environments:
                 raise unknown_name("environment", environment, environments, where=f"{where}.departures")
-        chosen = tuple(item.get("variants", ())), tuple(item.get("environments", ()))
+        chosen = [tuple(item.get(name, ())) for name in ("variants", "environments", "scales")]
         found.append(Departure(dict(item["set"]), " ".join(item["reason"].split()), *chosen))
     return tuple(found)
 
@@ -280,7 +280,7 @@ def _check_seeds(seeds: Any) -> None:
 
 def _run(paper: str, scale: str, entry: Experiment, variant: str, environment: str, seed: int) -> Run:
     spec = entry.scales[scale]
-    departures = tuple(d for d in (*entry.departures, *spec.departures) if d.applies(variant, environment))
+    departures = tuple(d for d in (*entry.departures, *spec.departures) if d.applies(variant, environment, scale))
     config = entry.paper_setting(variant, environment) | {"seed": seed}
     for departure in departures:
         config = _with(config, departure.settings)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ddrl.analysis.verdicts import changed_settings, flatten
 from ddrl.errors import UserError
 from ddrl.experiments import SCALES, Run, expand, load_experiments, main, papers, write_configs
 
@@ -58,20 +59,37 @@ def test_the_paper_scale_trains_57_games_of_200_million_frames_with_the_papers_s
     for run in runs:
         assert run.config["env_frames"] == 200_000_000
         assert run.config["evaluation"]["final_episodes"] == 200
+        entry = load_experiments(ROOT / "impala_2018")["atari"]
+        assert not changed_settings(run.config, entry.paper_setting(run.variant, run.environment))
         hyperparameters = run.config["hyperparameters"]
         assert (hyperparameters["batch_size"], hyperparameters["unroll_length"]) == (32, 20)
         assert hyperparameters["optimizer"]["learning_rate"] == 0.0006
 
 
-def test_scales_share_hyperparameters_environment_and_topology() -> None:
+def test_scales_share_what_no_departure_with_scales_names() -> None:
+    experiments = load_experiments(ROOT / "impala_2018")
     settings: dict[tuple[str, str, str], set[str]] = {}
     for scale in SCALES:
         for run in runs_of(scale):
-            kept = {key: run.config[key] for key in ("hyperparameters", "environment", "topology")}
+            departures = experiments[run.experiment].departures
+            named = {key for departure in departures if departure.scales for key in departure.settings}
+            kept = {
+                key: value
+                for key, value in flatten(run.config).items()
+                if key.split(".")[0] in ("hyperparameters", "environment", "topology") and key not in named
+            }
             settings.setdefault((run.experiment, run.variant, run.environment), set()).add(
                 json.dumps(kept, sort_keys=True)
             )
     assert all(len(found) == 1 for found in settings.values())
+
+
+def test_only_scale_paper_has_the_papers_shallow_network() -> None:
+    networks = {
+        scale: {run.config["hyperparameters"]["network"] for run in runs_of(scale, variants=["shallow"])}
+        for scale in SCALES
+    }
+    assert networks == {"smoke": {"shallow"}, "workstation": {"shallow"}, "paper": {"nature"}}
 
 
 def test_expansion_is_deterministic_and_ordered() -> None:
