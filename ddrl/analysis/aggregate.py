@@ -1,33 +1,26 @@
-"""Scores of runs and their aggregates, with intervals. Seeds are the unit of replication.
-
-Intervals of few seeds are Student's t (bootstrap intervals of three seeds are far too narrow); aggregates over many
-games use a bootstrap stratified by game (Agarwal et al. 2021), with an explicit generator.
-"""
+"""Scores of runs and their aggregates, with intervals. Seeds are the unit of replication."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from ddrl.analysis.curves import KEYS, RunData
+from ddrl.analysis.inference import EQUAL_BUDGET, Interval
 from ddrl.analysis.normalise import with_references
+from ddrl.analysis.suite import STATISTICS, bootstrap, performance_profile, probability_of_improvement
 
-Sample = np.ndarray[Any, np.dtype[np.float64]]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """An estimate with its interval; `low` and `high` are NaN where there is none (one seed)."""
-
-    value: float
-    low: float
-    high: float
+SCORE = "human_normalised_score"
+GROUP = ["origin", "paper", "experiment", "variant"]
+AGGREGATES = [*GROUP, "metric", "statistic", "value", "ci95_low", "ci95_high", "seeds", "environments"]
+PROFILES = [*GROUP, "tau", "fraction", "ci95_low", "ci95_high"]
+IMPROVEMENT = [*GROUP[:-1], "better", "worse", "value", "ci95_low", "ci95_high", "environments", "seeds"]
+TAUS = tuple(step / 10 for step in range(81))
+"""The human-normalised scores at which Agarwal et al. (2021) draw the profiles of Atari after 200 million frames."""
 
 
 def scores(runs: Iterable[RunData], references: pd.DataFrame) -> pd.DataFrame:
@@ -65,88 +58,87 @@ def _mean_over_frames(curves: pd.DataFrame) -> float:
     return float(np.trapezoid(values, frames) / (frames[-1] - frames[0]))
 
 
-def t_interval(values: Sample, level: float) -> Interval:
-    """Mean of independent seeds [n] with Student's interval."""
-    mean = float(values.mean())
-    if len(values) < 2:
-        return Interval(mean, math.nan, math.nan)
-    half = float(stats.t.ppf((1 + level) / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
-    return Interval(mean, mean - half, mean + half)
-
-
-def prediction_interval(values: Sample, level: float, others: int) -> tuple[float, float]:
-    """Where the mean of `others` further seeds would fall: mean +- t s sqrt(1/n + 1/m)."""
-    mean, n = float(values.mean()), len(values)
-    half = float(stats.t.ppf((1 + level) / 2, n - 1) * values.std(ddof=1) * math.sqrt(1 / n + 1 / others))
-    return mean - half, mean + half
-
-
-def iqm(values: Sample) -> float:
-    """Interquartile mean: the mean of the middle half, the outer values counted in part (Agarwal et al. 2021)."""
-    ordered, n = np.sort(values), len(values)
-    edges = np.arange(n + 1, dtype=np.float64)
-    weights = np.clip(np.minimum(edges[1:], 0.75 * n) - np.maximum(edges[:-1], 0.25 * n), 0.0, None)
-    return float((weights * ordered).sum() / weights.sum())
-
-
-def _mean_of_games(games: Sequence[Sample]) -> float:
-    return float(np.mean([game.mean() for game in games]))
-
-
-def _median_of_games(games: Sequence[Sample]) -> float:
-    return float(np.median([game.mean() for game in games]))
-
-
-def _iqm_of_runs(games: Sequence[Sample]) -> float:
-    return iqm(np.concatenate(list(games)))
-
-
-STATISTICS: dict[str, Callable[[Sequence[Sample]], float]] = {
-    "mean": _mean_of_games,
-    "median": _median_of_games,
-    "iqm": _iqm_of_runs,
-}
-"""Statistics of scores grouped by game: mean and median of the games' means over seeds; IQM of all runs."""
-
-
-def stratified_bootstrap(
-    games: Sequence[Sample],
-    statistic: Callable[[Sequence[Sample]], float],
-    *,
-    generator: np.random.Generator,
-    resamples: int,
-    level: float = 0.95,
-) -> Interval:
-    """`statistic` with its percentile interval; seeds are drawn with replacement within each game [n_g].
-
-    The interval is missing where a game has a single seed.
-    """
-    value = statistic(games)
-    if min(len(game) for game in games) < 2:
-        return Interval(value, math.nan, math.nan)
-    draws = [statistic([generator.choice(game, size=len(game)) for game in games]) for _ in range(resamples)]
-    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(value, float(low), float(high))
-
-
 def aggregates(table: pd.DataFrame, *, seed: int, resamples: int) -> pd.DataFrame:
-    """Human-normalised scores over games: one row per origin, experiment, variant and statistic.
+    """Human-normalised scores over environments: one row per origin, experiment, variant and statistic of
+    `ddrl.analysis.suite.STATISTICS`.
 
-    Columns origin, paper, experiment, variant, metric, statistic, value, ci95_low, ci95_high, seeds (fewest of a
-    game), environments.
+    Columns `AGGREGATES`; seeds: fewest of an environment. Environments without a random and human score are left out.
     """
-    group = ["origin", "paper", "experiment", "variant"]
-    metric = "human_normalised_score"
     rows = []
-    known = table[table[metric].notna()]
-    for index, (names, part) in enumerate(known.groupby(group, sort=True)):
-        games = [game.to_numpy(dtype=np.float64) for _, game in part.groupby("environment", sort=True)[metric]]
-        for position, (statistic, function) in enumerate(STATISTICS.items()):
-            sequence = np.random.SeedSequence([seed, index, position])
-            generator = np.random.Generator(np.random.PCG64(sequence))
-            found = stratified_bootstrap(games, function, generator=generator, resamples=resamples)
-            head = dict(zip(group, names, strict=True)) | {"metric": metric, "statistic": statistic}
+    known = table[table[SCORE].notna()]
+    for names, part in known.groupby(GROUP, sort=True):
+        for statistic in STATISTICS:
+            generator = _generator(seed, *names, statistic)
+            found = bootstrap(part, SCORE, statistic, generator=generator, resamples=resamples)
             interval = {"value": found.value, "ci95_low": found.low, "ci95_high": found.high}
-            rows.append(head | interval | {"seeds": min(map(len, games)), "environments": len(games)})
-    columns = [*group, "metric", "statistic", "value", "ci95_low", "ci95_high", "seeds", "environments"]
-    return pd.DataFrame(rows, columns=columns)
+            head = dict(zip(GROUP, names, strict=True)) | {"metric": SCORE, "statistic": statistic}
+            rows.append(head | interval | _extent(part))
+    return _typed(pd.DataFrame(rows, columns=AGGREGATES))
+
+
+def profiles(table: pd.DataFrame, *, seed: int, resamples: int, taus: Sequence[float] = TAUS) -> pd.DataFrame:
+    """Performance profiles of human-normalised scores: the part of the runs above tau, every environment alike.
+
+    Columns `PROFILES`, one row per origin, experiment, variant and tau; the band is pointwise.
+    """
+    parts = [pd.DataFrame(columns=PROFILES)]
+    known = table[table[SCORE].notna()]
+    for names, part in known.groupby(GROUP, sort=True):
+        found = performance_profile(
+            part, SCORE, taus, generator=_generator(seed, *names, "profile"), resamples=resamples
+        ).rename(columns={"low": "ci95_low", "high": "ci95_high"})
+        for column, name in zip(GROUP, names, strict=True):
+            found[column] = str(name)
+        parts.append(found[PROFILES])
+    return _typed(pd.concat(parts if len(parts) == 1 else parts[1:], ignore_index=True))
+
+
+def improvement(table: pd.DataFrame, *, seed: int, resamples: int) -> pd.DataFrame:
+    """Probability of improvement between each two variants of an experiment, by final return.
+
+    Columns `IMPROVEMENT`. `better` is the variant that scores above the other more often than not (of two that are
+    level, the first by name). Only environments on which both have run, with the same number of frames.
+    """
+    rows = []
+    for names, part in table.groupby(GROUP[:-1], sort=True):
+        for first, second in combinations(sorted(set(part["variant"])), 2):
+            a, b = _on_common_ground(part[part["variant"] == first], part[part["variant"] == second])
+            if a.empty:
+                continue
+            generator = _generator(seed, *names, first, second)
+            found = probability_of_improvement(a, b, "final_return", generator=generator, resamples=resamples)
+            better, worse = first, second
+            if found.value < 0.5:
+                found, better, worse = Interval(1 - found.value, 1 - found.high, 1 - found.low), second, first
+            interval = {"value": found.value, "ci95_low": found.low, "ci95_high": found.high}
+            extent = _extent(a) | {"seeds": min(_extent(a)["seeds"], _extent(b)["seeds"])}
+            rows.append(
+                dict(zip(GROUP[:-1], names, strict=True)) | {"better": better, "worse": worse} | interval | extent
+            )
+    return _typed(pd.DataFrame(rows, columns=IMPROVEMENT))
+
+
+def _on_common_ground(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows on environments of both tables, where budgets are equal to `EQUAL_BUDGET`."""
+    shared = set(a["environment"]) & set(b["environment"])
+    both = pd.concat([a, b])
+    budgets = both[both["environment"].isin(shared)].groupby("environment")["env_frames"].agg(["min", "max"])
+    equal = budgets.index[budgets["max"] <= (1 + EQUAL_BUDGET) * budgets["min"]]
+    return a[a["environment"].isin(equal)], b[b["environment"].isin(equal)]
+
+
+def _typed(table: pd.DataFrame) -> pd.DataFrame:
+    """The same types with and without rows."""
+    types = dict.fromkeys(("value", "ci95_low", "ci95_high", "tau", "fraction"), "float64")
+    types |= dict.fromkeys(("seeds", "environments"), "int64")
+    return table.astype({name: kind for name, kind in types.items() if name in table.columns})
+
+
+def _extent(part: pd.DataFrame) -> dict[str, int]:
+    seeds = part.groupby("environment")["seed"].nunique()
+    return {"environments": len(seeds), "seeds": int(seeds.min())}
+
+
+def _generator(seed: int, *names: Hashable) -> np.random.Generator:
+    """Its draws depend on what is drawn for, not on what else the table holds."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, *"/".join(map(str, names)).encode()])))

@@ -12,6 +12,11 @@ def human_normalised(scores: pd.Series, random: pd.Series, human: pd.Series) -> 
     return normalised
 
 
+def capped(normalised: pd.Series, cap: float = 1.0) -> pd.Series:
+    """Scores above `cap` as `cap` (DMLab-30's measure: Espeholt et al. 2018, Table 3); missing ones stay missing."""
+    return normalised.clip(upper=cap)
+
+
 def with_references(scores: pd.DataFrame, references: pd.DataFrame, column: str) -> pd.DataFrame:
     """`scores` with columns random, human and human_normalised_score (of `column`), matched by `environment`."""
     joined = scores.merge(references[["environment", "random", "human"]], on="environment", how="left", validate="m:1")

@@ -1,11 +1,15 @@
-"""Published cells and reference scores: tidy CSV files, typed and checked; a cell without a source is refused."""
+"""Published cells and reference scores: tidy CSV files, typed and checked; a cell without a source is refused.
+
+Cells stand in `replications/<paper>/published/`, random and human scores once for all papers in
+`replications/references/`.
+"""
 
 from __future__ import annotations
 
 import csv
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +35,20 @@ def load_published(directory: Path) -> pd.DataFrame:
 
     Raises: UserError naming file, row and column for a cell without source, an unknown column or a bad value.
     """
-    files = sorted(path for path in (directory / "published").glob("*.csv") if not path.name.startswith("references_"))
+    files = sorted((directory / "published").glob("*.csv"))
     if not files:
         raise UserError(f"{directory / 'published'}: holds no published cells")
-    table = pd.concat([_load(path, "cells") for path in files], ignore_index=True)
-    twice = table["cell"][table["cell"].duplicated()]
+    tables = [_load(path, "cells") for path in files]
+    for path, table in zip(files, tables, strict=True):
+        silent = table["digitised"] & (table["notes"] == "")
+        if silent.any():
+            row = int(silent.to_numpy().argmax()) + 2
+            raise UserError(f"{path}: row {row}, column 'notes': a digitised value must say how large its error is")
+    cells = pd.concat(tables, ignore_index=True)
+    twice = cells["cell"][cells["cell"].duplicated()]
     if len(twice):
         raise UserError(f"{directory / 'published'}: cell '{twice.iloc[0]}' is given twice")
-    return table
+    return cells
 
 
 def matching(published: pd.DataFrame, wanted: Mapping[str, str]) -> pd.DataFrame:
@@ -53,23 +63,36 @@ def load_references(paper: Paper) -> pd.DataFrame:
     """Random and human score of each environment: environment, task, random, human (may be missing), source.
 
     Of the variants a rule names, a later one overrides an earlier one, task by task.
-    Raises: UserError for a missing variant or as `load_published`.
+    Raises: as `reference_scores`.
     """
     found = [pd.DataFrame(columns=["environment", "task", "random", "human", "source"])]
     for rule in paper.references:
-        path = paper.directory / "published" / rule.file
-        table = _load(path, "references")
-        rows: dict[str, dict[str, Any]] = {}
-        for variant in rule.variants:
-            chosen = table[table["variant"] == variant]
-            if chosen.empty:
-                raise unknown_name("variant", variant, set(table["variant"]), where=str(path))
-            for row in chosen.to_dict("records"):
-                rows[str(row["task"])] = {str(key): value for key, value in row.items()}
-        part = pd.DataFrame(rows.values())
-        part["environment"] = [rule.environments.replace("{task}", task) for task in part["task"]]
-        found.append(part[["environment", "task", "random", "human", "source"]])
+        part = reference_scores(paper.directory.parent / "references" / rule.file, rule.variants)
+        names = [rule.environments.replace("{task}", task) for task in part["task"]]
+        found.append(part.assign(environment=names)[["environment", "task", "random", "human", "source"]])
     return pd.concat([part for part in found if not part.empty], ignore_index=True)
+
+
+def reference_scores(path: Path, variants: Sequence[str]) -> pd.DataFrame:
+    """Random and human scores of one file: task, random, human (may be missing), variant, source, notes.
+
+    Sources disagree on some tasks; each says its own as a variant, and a later one here overrides an earlier one.
+    Raises: UserError for a missing variant, a task given twice by one, a human no better or worse than random play,
+    or as `load_published`.
+    """
+    table = _load(path, "references")
+    for row in table[table.duplicated(["task", "variant"])].to_dict("records"):
+        raise UserError(f"{path}: task '{row['task']}' is given twice as variant '{row['variant']}'")
+    for row in table[table["random"] == table["human"]].to_dict("records"):
+        raise UserError(f"{path}: task '{row['task']}', variant '{row['variant']}': random and human are the same")
+    rows: dict[str, dict[str, Any]] = {}
+    for variant in variants:
+        chosen = table[table["variant"] == variant]
+        if chosen.empty:
+            raise unknown_name("variant", variant, set(table["variant"]), where=str(path))
+        for row in chosen.to_dict("records"):
+            rows[str(row["task"])] = {str(key): value for key, value in row.items()}
+    return pd.DataFrame(rows.values(), columns=table.columns)
 
 
 def _load(path: Path, kind: str) -> pd.DataFrame:

@@ -1,95 +1,109 @@
-"""Scores, intervals and bootstraps, against slow or independent computations."""
+"""The tables of suite statistics: what is compared with what, and which rows they hold."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy import stats
 
-from ddrl.analysis.aggregate import STATISTICS, aggregates, iqm, prediction_interval, stratified_bootstrap, t_interval
-from ddrl.analysis.normalise import human_normalised
+from ddrl.analysis import suite
+from ddrl.analysis.aggregate import AGGREGATES, IMPROVEMENT, PROFILES, aggregates, improvement, profiles
 
 
-def generator(seed: int = 0) -> np.random.Generator:
-    return np.random.Generator(np.random.PCG64(seed))
+def scores(variant: str, games: dict[str, list[float]], *, frames: int = 1000, origin: str = "run") -> pd.DataFrame:
+    """Rows of the table `scores`; the return is ten times the normalised score."""
+    rows = [(game, seed, value) for game, values in games.items() for seed, value in enumerate(values, start=1)]
+    table = pd.DataFrame(rows, columns=["environment", "seed", "human_normalised_score"])
+    head = {"origin": origin, "paper": "p", "experiment": "atari", "variant": variant, "env_frames": frames}
+    return table.assign(**head, final_return=10 * table["human_normalised_score"])
 
 
-@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=40))
-def test_the_iqm_is_scipys_trimmed_mean_where_a_quarter_is_whole(values: list[float]) -> None:
-    four_times = np.repeat(np.array(values), 4)
-    assert iqm(four_times) == pytest.approx(stats.trim_mean(four_times, 0.25), abs=1e-9)
-
-
-def test_the_iqm_ignores_outliers_on_both_sides() -> None:
-    assert iqm(np.array([-1e9, 1.0, 2.0, 3.0, 4.0, 1e9, 1.0, 4.0])) == pytest.approx(2.5)
-
-
-def test_random_play_is_0_and_a_human_is_1() -> None:
-    random, human = pd.Series([-20.7, 148.0]), pd.Series([14.6, 1668.7])
-    assert list(human_normalised(random, random, human)) == [0.0, 0.0]
-    assert list(human_normalised(human, random, human)) == [1.0, 1.0]
-
-
-def test_a_missing_reference_gives_a_missing_score() -> None:
-    assert human_normalised(pd.Series([1.0, 1.0]), pd.Series([0.0, 0.0]), pd.Series([np.nan, 0.0])).isna().all()
-
-
-def test_the_t_interval_covers_the_mean_as_often_as_it_says() -> None:
-    draws = generator().normal(3.0, 2.0, size=(2000, 3))
-    covered = [interval.low <= 3.0 <= interval.high for interval in (t_interval(row, 0.9) for row in draws)]
-    assert np.mean(covered) == pytest.approx(0.9, abs=0.02)
-
-
-def test_the_prediction_interval_covers_another_lab_as_often_as_it_says() -> None:
-    random = generator(1)
-    ours, theirs = random.normal(size=(2000, 5)), random.normal(size=(2000, 2)).mean(axis=1)
-    hits = []
-    for row, value in zip(ours, theirs, strict=True):
-        low, high = prediction_interval(row, 0.95, 2)
-        hits.append(low <= value <= high)
-    assert np.mean(hits) == pytest.approx(0.95, abs=0.015)
-
-
-def test_one_seed_has_no_interval() -> None:
-    assert np.isnan(t_interval(np.array([1.0]), 0.95).low)
-    games = [np.array([1.0, 2.0]), np.array([3.0])]
-    assert np.isnan(stratified_bootstrap(games, STATISTICS["mean"], generator=generator(), resamples=10).high)
-
-
-def test_the_bootstrap_draws_seeds_within_each_game_only() -> None:
-    # Games differ wildly, seeds within a game not at all: drawing across games would give a wide interval.
-    games = [np.full(5, level) for level in (0.0, 10.0, 100.0)]
-    for statistic in STATISTICS.values():
-        found = stratified_bootstrap(games, statistic, generator=generator(), resamples=200)
-        assert found.low == found.value == found.high
-
-
-def test_the_bootstrap_repeats_with_the_same_generator_and_agrees_with_theory() -> None:
-    games = [generator(index).normal(index, 1.0, size=30) for index in range(8)]
-    first, second = (
-        stratified_bootstrap(games, STATISTICS["mean"], generator=generator(7), resamples=2000) for _ in range(2)
-    )
-    assert first == second
-    error = np.sqrt(np.sum([game.var() / len(game) for game in games])) / len(games)
-    assert (first.high - first.low) / 2 == pytest.approx(1.96 * error, rel=0.08)
+DEEP = scores("deep", {"a": [0.0, 0.2], "b": [1.0, 1.2, 1.7]})
+SHALLOW = scores("shallow", {"a": [-0.1, -0.2], "b": [0.9, 1.1]})
 
 
 def test_aggregates_name_what_they_are_over() -> None:
-    table = pd.DataFrame(
-        {
-            "origin": "run",
-            "paper": "p",
-            "experiment": "atari",
-            "variant": "deep",
-            "environment": ["a", "a", "b", "b"],
-            "human_normalised_score": [0.0, 0.2, 1.0, 1.2],
-        }
+    found = aggregates(DEEP, seed=1, resamples=100)
+    assert list(found.columns) == AGGREGATES
+    assert set(found["metric"]) == {"human_normalised_score"}
+    by_statistic = found.set_index("statistic")
+    assert by_statistic.loc["mean", "value"] == pytest.approx((0.1 + 1.3) / 2)
+    assert by_statistic.loc["median", "value"] == pytest.approx((0.1 + 1.3) / 2)
+    assert by_statistic.loc["capped_mean", "value"] == pytest.approx((0.1 + 1.0) / 2)
+    assert by_statistic.loc["optimality_gap", "value"] == pytest.approx(0.45)
+    assert by_statistic.loc["iqm", "value"] == pytest.approx(suite.iqm(DEEP, "human_normalised_score"))
+    assert set(found["seeds"]) == {2}
+    assert set(found["environments"]) == {2}
+    assert (found["ci95_low"] <= found["value"]).all()
+    assert (found["value"] <= found["ci95_high"]).all()
+
+
+def test_intervals_repeat_and_do_not_depend_on_the_other_variants() -> None:
+    alone, together = (
+        aggregates(table, seed=1, resamples=100).query("variant == 'deep'").reset_index(drop=True)
+        for table in (DEEP, pd.concat([SHALLOW, DEEP.assign(variant="another"), DEEP]))
     )
-    found = aggregates(table, seed=1, resamples=100).set_index("statistic")
-    assert found.loc["mean", "value"] == pytest.approx(0.6)
-    assert found.loc["median", "value"] == pytest.approx(0.6)
-    assert (found.loc["iqm", "seeds"], found.loc["iqm", "environments"]) == (2, 2)
-    assert found.loc["mean", "ci95_low"] <= 0.6 <= found.loc["mean", "ci95_high"]
+    pd.testing.assert_frame_equal(alone, together)
+    assert not aggregates(DEEP, seed=2, resamples=100).equals(alone)
+
+
+def test_an_environment_without_references_is_left_out_of_scores_that_need_them() -> None:
+    unknown = scores("deep", {"c": [np.nan, np.nan]})
+    both = pd.concat([DEEP, unknown])
+    pd.testing.assert_frame_equal(aggregates(both, seed=1, resamples=50), aggregates(DEEP, seed=1, resamples=50))
+    pd.testing.assert_frame_equal(profiles(both, seed=1, resamples=50), profiles(DEEP, seed=1, resamples=50))
+
+
+def test_tables_without_rows_keep_columns_and_types() -> None:
+    nothing = DEEP.iloc[:0]
+    for maker, columns in ((aggregates, AGGREGATES), (profiles, PROFILES), (improvement, IMPROVEMENT)):
+        full = maker(pd.concat([DEEP, SHALLOW]), seed=1, resamples=10)
+        empty = maker(nothing, seed=1, resamples=10)
+        assert list(full.columns) == list(empty.columns) == columns
+        assert len(full) > 0
+        assert empty.empty
+        assert empty.dtypes.to_dict() == full.dtypes.to_dict()
+
+
+def test_a_profile_is_the_part_of_the_runs_above_each_tau() -> None:
+    found = profiles(DEEP, seed=1, resamples=100, taus=(-1.0, 0.1, 1.1, 5.0))
+    assert found["tau"].tolist() == [-1.0, 0.1, 1.1, 5.0]
+    assert found["fraction"].tolist() == pytest.approx([1.0, (1 / 2 + 1) / 2, (0 + 2 / 3) / 2, 0.0])
+    assert (found["ci95_low"] <= found["fraction"]).all()
+    assert (found["fraction"] <= found["ci95_high"]).all()
+    assert len(profiles(DEEP, seed=1, resamples=10)) == 81
+
+
+def test_improvement_names_the_variant_that_wins_more_often_as_better() -> None:
+    for table in (pd.concat([DEEP, SHALLOW]), pd.concat([SHALLOW, DEEP])):
+        (row,) = improvement(table, seed=1, resamples=200).to_dict("records")
+        assert (row["better"], row["worse"]) == ("deep", "shallow")
+        # a: all 4 pairs; b: 5 of 6 pairs.
+        assert row["value"] == pytest.approx((1 + 5 / 6) / 2)
+        assert row["ci95_low"] <= row["value"] <= row["ci95_high"] <= 1.0
+        assert (row["environments"], row["seeds"]) == (2, 2)
+
+
+def test_improvement_turns_the_interval_round_with_the_value() -> None:
+    worse_first = pd.concat([SHALLOW.assign(variant="a"), DEEP.assign(variant="b")])
+    (row,) = improvement(worse_first, seed=1, resamples=200).to_dict("records")
+    assert (row["better"], row["worse"]) == ("b", "a")
+    assert row["value"] == pytest.approx((1 + 5 / 6) / 2)
+    assert row["ci95_low"] <= row["value"] <= row["ci95_high"]
+
+
+def test_improvement_compares_only_environments_both_have_run_on_for_as_long() -> None:
+    longer = scores("shallow", {"b": [9.0, 9.0]}, frames=2000)
+    elsewhere = scores("shallow", {"c": [9.0, 9.0]})
+    found = improvement(pd.concat([DEEP, SHALLOW.query("environment == 'a'"), longer, elsewhere]), seed=1, resamples=20)
+    assert found["environments"].tolist() == [1]
+    assert found["value"].tolist() == [1.0]
+    assert improvement(pd.concat([DEEP, longer, elsewhere]), seed=1, resamples=20).empty
+
+
+def test_improvement_keeps_origins_apart_and_takes_every_pair() -> None:
+    mine = pd.concat([DEEP, SHALLOW, DEEP.assign(variant="third")])
+    found = improvement(pd.concat([mine, mine.assign(origin="reference")]), seed=1, resamples=20)
+    assert found.groupby("origin").size().to_dict() == {"reference": 3, "run": 3}
+    level = found[(found["better"] == "deep") & (found["worse"] == "third")]
+    assert level["value"].tolist() == [0.5, 0.5]

@@ -1,128 +1,205 @@
-"""The published cells: typed, sourced, and consistent with the aggregates the paper prints."""
+"""The published cells and references: typed and sourced, and refused where they are not."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from ddrl.analysis.normalise import human_normalised
+from ddrl.analysis.experiments import papers
 from ddrl.analysis.paper import load_paper
 from ddrl.analysis.published import load_published, load_references, matching
+from ddrl.analysis.schema import schema
 from ddrl.errors import UserError
 
-IMPALA = Path(__file__).parents[2] / "replications" / "impala_2018"
-PUBLISHED = load_published(IMPALA)
+ROOT = Path(__file__).parents[2] / "replications"
+IMPALA = ROOT / "impala_2018"
+FOLDERS = sorted(path.parent for path in ROOT.glob("*/published"))
+PUBLISHED = {folder.name: load_published(folder) for folder in FOLDERS}
 
 
-def percent(variant: str, video_pinball_random: float = 0.0) -> pd.Series:
-    """Human-normalised scores of Table C.1 in percent, by game."""
-    rows = matching(PUBLISHED, {"item": "Table C.1", "system": "IMPALA", "variant": variant})
-    references = load_references(load_paper(IMPALA)).set_index("task")
-    references.loc["video_pinball", "random"] = video_pinball_random
-    chosen = references.loc[list(rows["task"])]
-    scores = pd.Series(rows["value"].to_numpy(), index=chosen.index)
-    return 100 * human_normalised(scores, chosen["random"], chosen["human"])
+def rows_of(paper: str, **wanted: str) -> pd.DataFrame:
+    return matching(PUBLISHED[paper], wanted)
 
 
-def test_table_4_is_recomputed_from_table_c1_for_the_deep_experts() -> None:
-    deep = percent("deep, experts")
-    assert len(deep) == 57
-    assert deep.median() == pytest.approx(191.8, abs=0.05)
-    assert deep.mean() == pytest.approx(957.6, abs=0.5)
-
-
-def test_table_4_is_recomputed_from_table_c1_for_the_shallow_experts_and_the_multi_task_agent() -> None:
-    shallow, multi_task = percent("shallow, experts"), percent("deep, multi-task")
-    assert shallow.mean() == pytest.approx(466.4, abs=0.5)
-    assert shallow.median() == pytest.approx(93.2, abs=0.05)
-    assert multi_task.mean() == pytest.approx(176.9, abs=0.5)
-    assert multi_task.median() == pytest.approx(59.7, abs=0.05)
-
-
-def test_the_printed_means_need_a_random_score_of_zero_on_video_pinball() -> None:
-    assert percent("deep, experts", 16256.9).mean() == pytest.approx(1592.5, abs=0.5)
-    assert percent("deep, experts", 16256.9).median() == pytest.approx(191.8, abs=0.05)
-
-
-@pytest.mark.parametrize(
-    ("system", "variant", "printed"), [("IMPALA-Experts", "deep", 44.5), ("IMPALA", "deep, PBT (multi-task)", 49.4)]
-)
-def test_dmlab_30_is_recomputed_from_table_b1_with_its_own_references(
-    system: str, variant: str, printed: float
-) -> None:
-    wanted = {"item": "Table B.1", "metric": "episode_return"}
-    rows = matching(PUBLISHED, wanted | {"system": system, "variant": variant}).set_index("task")["value"]
-    random = matching(PUBLISHED, wanted | {"system": "random"}).set_index("task")["value"]
-    human = matching(PUBLISHED, wanted | {"system": "human"}).set_index("task")["value"]
-    capped = human_normalised(rows, random[rows.index], human[rows.index]).clip(upper=1.0)
-    assert len(capped) == 30
-    assert 100 * capped.mean() == pytest.approx(printed, abs=0.1)
-
-
-def test_the_code_swaps_the_lasertag_references_of_table_b1() -> None:
-    table = pd.read_csv(IMPALA / "published" / "references_dmlab30.csv").set_index(["variant", "task"])
-    for opponents in ("one_opponent", "three_opponents"):
-        printed = table.loc[("table_b1", f"lasertag_{opponents}_small"), "human"]
-        assert table.loc[("open_source", f"lasertag_{opponents}_large"), "human"] == pytest.approx(printed, abs=0.1)
+def test_a_folder_is_a_paper_only_with_its_paper_yaml() -> None:
+    known = papers(ROOT)
+    assert "impala_2018" in known
+    assert "references" not in known
+    assert [name for name in PUBLISHED if name not in known] == [
+        folder.name for folder in FOLDERS if not (folder / "paper.yaml").exists()
+    ]
 
 
 def test_every_atari_game_has_a_random_and_a_human_score() -> None:
     references = load_references(load_paper(IMPALA))
-    atari = references[references["environment"].str.startswith("atari/")]
-    assert len(atari) == 57
-    assert np.isfinite(atari[["random", "human"]].to_numpy()).all()
+    games = references[references["environment"].str.startswith("atari/")]
+    assert len(games) == 57
+    assert np.isfinite(games[["random", "human"]].to_numpy()).all()
+    assert games.set_index("task").loc["video_pinball", "random"] == 0.0
 
 
-def test_the_experts_are_final_scores_of_one_seed_and_table_2_is_a_best_of_24() -> None:
-    experts = matching(PUBLISHED, {"item": "Table C.1", "variant": "deep, experts"})
+def test_a_cell_says_which_statistic_it_is() -> None:
+    experts = rows_of("impala_2018", item="Table C.1", variant="deep, experts")
     assert set(experts["statistic"]) == {"final"}
     assert set(experts["seeds"]) == {1}
     assert set(experts["budget_frames"]) == {200_000_000}
-    table_2 = matching(PUBLISHED, {"item": "Table 2"})
+    table_2 = rows_of("impala_2018", item="Table 2")
     assert set(table_2["statistic"]) == {"mean_of_best_3_of_24"}
     assert table_2["seeds"].isna().all()
+    noop = rows_of("apex_2018", item="Appendix, per-game table", variant="no-op starts")
+    assert set(zip(noop["statistic"], noop["seeds"], noop["budget_frames"], strict=True)) == {
+        ("best_during_training", 1, 22_800_000_000)
+    }
+    s3 = rows_of("a3c_2016", item="Table S3")
+    assert set(zip(s3["statistic"], s3["protocol"], strict=True)) == {("final", "atari_human_starts")}
+    assert s3["budget_frames"].isna().all()
+    assert s3.groupby("variant")["budget_hours"].unique().map(list).to_dict() == {
+        "FF 1 day": [24],
+        "FF 4 days": [96],
+        "LSTM 4 days": [96],
+    }
+
+
+@pytest.mark.parametrize("paper", PUBLISHED)
+def test_every_cell_of_every_paper_is_typed_and_sourced(paper: str) -> None:
+    table = PUBLISHED[paper]
+    assert list(table.columns) == list(schema("published")["cells"])
+    assert (table["source"].str.len() > 5).all()
+    assert table["value"].map(np.isfinite).all()
+    assert (table.loc[table["digitised"], "notes"].str.len() > 0).all()
+    percents = table["metric"].str.contains("human_normalised_score")
+    assert set(table.loc[percents, "unit"]) <= {"percent"}
+
+
+def test_columns_may_come_in_any_order(tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(ROOT / "apex_2018", tmp_path / "apex_2018"))
+    path = copy / "published" / "text.csv"
+    shuffled = pd.read_csv(path, dtype=str, keep_default_na=False).sample(frac=1.0, axis=1, random_state=1)
+    shuffled.to_csv(path, index=False)
+    pd.testing.assert_frame_equal(load_published(copy), PUBLISHED["apex_2018"], check_like=True)
 
 
 @pytest.fixture
 def paper(tmp_path: Path) -> Path:
-    """A copy of the replication that a test may damage."""
+    """A copy of a replication's data that a test may damage."""
+    shutil.copytree(ROOT / "references", tmp_path / "references")
     shutil.copytree(IMPALA, tmp_path / "impala_2018", ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path / "impala_2018"
+
+
+def damage(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def refusal(call: Any, path: Path) -> str:
+    """The one line of the `UserError`, which names the file."""
+    with pytest.raises(UserError) as caught:
+        call()
+    message = str(caught.value)
+    assert str(path) in message
+    assert "\n" not in message
+    return message
+
+
+REQUIRED = [name for name, column in schema("published")["cells"].items() if column.get("required")]
+
+
+@pytest.mark.parametrize("column", REQUIRED)
+def test_a_cell_without_what_it_needs_is_refused(paper: Path, column: str) -> None:
+    path = paper / "published" / "table_3.csv"
+    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    table.loc[2, column] = ""
+    table.to_csv(path, index=False)
+    assert f"row 4, column '{column}': must not be empty" in refusal(lambda: load_published(paper), path)
+
+
+def test_a_source_of_blanks_is_none(paper: Path) -> None:
+    assert "source" in REQUIRED
+    path = paper / "published" / "table_3.csv"
+    damage(path, '"arXiv:1802.01561, Table 3"', '"  "')
+    assert "row 2, column 'source': must not be empty" in refusal(lambda: load_published(paper), path)
+
+
+@pytest.mark.parametrize("column", list(schema("published")["cells"]))
+def test_a_file_without_one_of_the_columns_is_refused(paper: Path, column: str) -> None:
+    path = paper / "published" / "table_3.csv"
+    pd.read_csv(path, dtype=str, keep_default_na=False).drop(columns=column).to_csv(path, index=False)
+    assert "columns must be exactly cell, item, system" in refusal(lambda: load_published(paper), path)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"arXiv:1802.01561, Table 3"', '""', "row 2, column 'source': must not be empty"),
         (",23.8,", ",abc,", "row 2, column 'value': 'abc' is not a number"),
         (",23.8,", ",nan,", "row 2, column 'value': 'nan' is not a number"),
         (",23.8,", ",1e999,", "row 2, column 'value': '1e999' is too large"),
         ("metric,value", "metrics,value", "unknown column 'metrics' (did you mean 'metric'?)"),
+        ("metric,value", "value,value", "columns must be exactly cell, item, system"),
         (",percent,", ",percents,", "column 'unit': unknown value 'percents' (did you mean 'percent'?)"),
+        (",best_per_architecture,", ",best,", "column 'statistic': unknown value 'best'"),
         (",10000000000,", ",-1,", "column 'budget_frames': '-1' is not a whole number above 0"),
+        (",10000000000,,", ",10000000000,1.5,", "column 'budget_hours': '1.5' is not a whole number above 0"),
         (",false,", ",no,", "column 'digitised': unknown value 'no'"),
         ("t3.a3c.deep.", "T3 A3C.", "is not a name"),
-        (",false,", ",false,more,", "row 2: 17 values; allowed: 16"),
+        (",false,", ",false,more,", "row 2: 18 values; allowed: 17"),
     ],
 )
 def test_a_damaged_cell_is_refused_with_file_row_and_column(paper: Path, old: str, new: str, message: str) -> None:
     path = paper / "published" / "table_3.csv"
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new, 1))
-    with pytest.raises(UserError) as caught:
-        load_published(paper)
-    assert message in str(caught.value)
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    damage(path, old, new)
+    assert message in refusal(lambda: load_published(paper), path)
+
+
+def test_a_digitised_value_without_its_error_is_refused(paper: Path) -> None:
+    path = paper / "published" / "table_3.csv"
+    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    table.loc[1, ["digitised", "notes"]] = ["true", ""]
+    table.to_csv(path, index=False)
+    assert "row 3, column 'notes': a digitised value must say" in refusal(lambda: load_published(paper), path)
 
 
 def test_a_cell_given_twice_is_refused(paper: Path) -> None:
     path = paper / "published" / "table_3.csv"
     path.write_text(path.read_text() + path.read_text().splitlines()[1] + "\n")
-    with pytest.raises(UserError, match="is given twice"):
-        load_published(paper)
+    assert "is given twice" in refusal(lambda: load_published(paper), paper / "published")
+
+
+def test_a_folder_without_cells_and_an_empty_file_are_refused(paper: Path) -> None:
+    empty = paper / "published" / "empty.csv"
+    empty.write_text("")
+    assert "is empty" in refusal(lambda: load_published(paper), empty)
+    shutil.rmtree(paper / "published")
+    assert "holds no published cells" in refusal(lambda: load_published(paper), paper / "published")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (",7127.7,standard,google-deepmind/dqn_zoo: dqn_zoo/atari_data.py,", ",7127.7,standard,,", "column 'source'"),
+        (
+            "amidar,5.8,1719.5,standard",
+            "alien,5.8,1719.5,standard",
+            "task 'alien' is given twice as variant 'standard'",
+        ),
+        ("amidar,5.8,1719.5,standard", "amidar,5.8,5.8,standard", "'amidar', variant 'standard': random and human"),
+        ("amidar,5.8,1719.5,standard", "amidar,,1719.5,standard", "row 3, column 'random': must not be empty"),
+        (",published_means,", ",means,", "unknown variant 'published_means'"),
+    ],
+)
+def test_a_damaged_reference_is_refused(paper: Path, old: str, new: str, message: str) -> None:
+    path = paper.parent / "references" / "atari57.csv"
+    damage(path, old, new)
+    assert message in refusal(lambda: load_references(load_paper(paper)), path)
+
+
+def test_missing_references_are_named(paper: Path) -> None:
+    path = paper.parent / "references" / "toy.csv"
+    path.unlink()
+    assert "no such file" in refusal(lambda: load_references(load_paper(paper)), path)

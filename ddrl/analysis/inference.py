@@ -1,0 +1,278 @@
+"""Tests, intervals and power for a handful of seeds; a seed is the unit of replication.
+
+A `Sample` is a float64 array [n] of one finite value per seed; anything else raises ValueError. What needs a spread is
+missing (NaN) for a single seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import integrate, special, stats
+
+Sample = np.ndarray[Any, np.dtype[np.float64]]
+
+MAX_SEEDS = 1000
+"""More than this many seeds is no answer to how many would decide a comparison."""
+EQUAL_BUDGET = 0.01
+"""Groups whose env_frames differ by more than this part are not compared."""
+EQUIVALENCE_LEVEL = 0.90
+"""Two one-sided tests at 5 % ask whether the 90 % interval lies inside the margin (Schuirmann 1987)."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its interval; `low` and `high` are NaN where there is none (one seed)."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """mean(a) - mean(b): its standard error, degrees of freedom, two-sided p and standardised size."""
+
+    effect: float
+    error: float
+    freedom: float
+    p_two_sided: float
+    hedges_g: float
+
+    def interval(self, alpha: float) -> Interval:
+        """Two-sided interval of level 1 - alpha around the effect."""
+        _check_probability("alpha", alpha)
+        half = float(stats.t.ppf(1 - alpha / 2, self.freedom)) * self.error if self.error != 0 else 0.0
+        return Interval(self.effect, self.effect - half, self.effect + half)
+
+
+@dataclass(frozen=True)
+class Equivalence:
+    """p of the two one-sided tests, and the 90 % interval of the mean."""
+
+    p: float
+    low: float
+    high: float
+
+
+def checked(values: object, name: str = "values") -> Sample:
+    """`values`, if it is a sample. Raises ValueError otherwise."""
+    if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype != np.float64:
+        found = f"an array of {values.dtype} {list(values.shape)}" if isinstance(values, np.ndarray) else type(values)
+        raise ValueError(f"{name} must be a float64 array [n] with one value per seed, not {found}")
+    if not len(values) or not np.isfinite(values).all():
+        raise ValueError(f"{name} must hold at least one value, all of them finite")
+    return values
+
+
+def t_interval(values: Sample, level: float) -> Interval:
+    """Mean of independent seeds [n] with Student's interval."""
+    _check_probability("level", level)
+    mean, error = _mean_and_error(checked(values))
+    half = float(stats.t.ppf((1 + level) / 2, len(values) - 1)) * error if len(values) > 1 else math.nan
+    return Interval(mean, mean - half, mean + half)
+
+
+def prediction_interval(values: Sample, level: float, others: int) -> tuple[float, float]:
+    """Where the mean of `others` further seeds would fall: mean +- t s sqrt(1/n + 1/m)."""
+    _check_probability("level", level)
+    if others < 1:
+        raise ValueError(f"others must be at least 1, not {others}")
+    n = len(checked(values))
+    if n < 2:
+        return math.nan, math.nan
+    mean, error = _mean_and_error(values)
+    half = float(stats.t.ppf((1 + level) / 2, n - 1)) * error * math.sqrt(1 + n / others)
+    return mean - half, mean + half
+
+
+def welch(a: Sample, b: Sample) -> Comparison:
+    """Two groups of seeds [n_a], [n_b] with unequal variances: Welch's t, Satterthwaite's degrees of freedom.
+
+    Without any spread p is 1 for equal means, otherwise 0; degrees of freedom are then infinite.
+    """
+    (mean_a, error_a), (mean_b, error_b) = _mean_and_error(checked(a, "a")), _mean_and_error(checked(b, "b"))
+    effect, variance = mean_a - mean_b, error_a**2 + error_b**2
+    if min(len(a), len(b)) < 2:
+        return Comparison(effect, math.nan, math.nan, math.nan, math.nan)
+    if variance == 0:
+        return Comparison(effect, 0.0, math.inf, float(effect == 0), math.nan)
+    freedom = 1 / ((error_a**2 / variance) ** 2 / (len(a) - 1) + (error_b**2 / variance) ** 2 / (len(b) - 1))
+    error = math.sqrt(variance)
+    p = 2 * float(stats.t.sf(abs(effect) / error, freedom))
+    return Comparison(effect, error, freedom, p, hedges_g(a, b))
+
+
+def hedges_g(a: Sample, b: Sample) -> float:
+    """(mean(a) - mean(b)) / pooled deviation, with Hedges' (1981) correction 1 - 3 / (4 df - 1) for few seeds.
+
+    Missing where neither group has a spread, or there are fewer than 3 seeds in all.
+    """
+    free = len(checked(a, "a")) + len(checked(b, "b")) - 2
+    if free < 1:
+        return math.nan
+    squares = sum(float(((group - group.mean()) ** 2).sum()) for group in (a, b))
+    if squares == 0:
+        return math.nan
+    return float((a.mean() - b.mean()) / math.sqrt(squares / free) * (1 - 3 / (4 * free - 1)))
+
+
+def difference_p(values: Sample, target: float) -> float:
+    """Two-sided one-sample t test of mean = target. Without any spread: 1 if the mean is the target, otherwise 0."""
+    mean, error = _mean_and_error(checked(values))
+    if error == 0:
+        return float(mean == target)
+    return 2 * float(stats.t.sf(abs(mean - target) / error, len(values) - 1)) if len(values) > 1 else math.nan
+
+
+def equivalence(values: Sample, target: float, margin: float) -> Equivalence:
+    """Two one-sided t tests of |mean - target| >= margin (Schuirmann 1987); p is the larger of the two.
+
+    Without any spread p is 0 strictly inside the margin, otherwise 1.
+    """
+    if not (math.isfinite(margin) and margin > 0):
+        raise ValueError(f"margin must be a number above 0, not {margin}")
+    interval = t_interval(values, EQUIVALENCE_LEVEL)
+    mean, error = _mean_and_error(values)
+    distance = margin - abs(mean - target)
+    if error == 0:
+        return Equivalence(float(distance <= 0), interval.low, interval.high)
+    p = float(stats.t.sf(distance / error, len(values) - 1)) if len(values) > 1 else math.nan
+    return Equivalence(p, interval.low, interval.high)
+
+
+def holm(table: pd.DataFrame, p: str = "p", family: Sequence[str] = ()) -> pd.Series:
+    """p values adjusted by Holm's (1979) step-down method, within each family: the rows equal in these columns.
+
+    The index is the table's. A missing p stays missing and does not count. No columns: one family.
+    Raises: ValueError for a column that is not there or a p outside [0, 1].
+    """
+    for name in (p, *family):
+        if name not in table.columns:
+            raise ValueError(f"no column '{name}'; there are: {', '.join(map(str, table.columns))}")
+    values = table[p].to_numpy(dtype=np.float64, na_value=np.nan)
+    if ((values < 0) | (values > 1)).any():
+        raise ValueError(f"column '{p}' holds a value outside [0, 1]")
+    groups = (
+        table.groupby(list(family), dropna=False, sort=False).ngroup() if family else pd.Series(0, index=table.index)
+    )
+    adjusted = np.full(len(table), np.nan)
+    for group in range(int(groups.max()) + 1 if len(groups) else 0):
+        rows = np.flatnonzero((groups.to_numpy() == group) & ~np.isnan(values))
+        ordered = rows[np.argsort(values[rows], kind="stable")]
+        steps = values[ordered] * np.arange(len(ordered), 0, -1)
+        adjusted[ordered] = np.minimum(np.maximum.accumulate(steps), 1.0)
+    return pd.Series(adjusted, index=table.index, name=p)
+
+
+def equivalence_power(n: int, deviation: float, margin: float, *, alpha: float = 0.05, bias: float = 0.0) -> float:
+    """Chance that `equivalence` of n seeds has p <= alpha, when the true mean is `bias` off the target.
+
+    Exact: Owen's Q (Owen 1965; Julious 2004, section 5), as an integral over the sample deviation s of the
+    chance that the mean falls between -margin + t s / sqrt(n) and margin - t s / sqrt(n).
+    """
+    free, root = n - 1, math.sqrt(n)
+    quantile = float(stats.t.ppf(1 - alpha, free))
+    upper, lower = root * (margin - bias) / deviation, -root * (margin + bias) / deviation
+
+    def integrand(ratio: float) -> float:
+        """Of s / sigma: chance to pass, given s, times the density of s."""
+        passed = float(special.ndtr(upper - quantile * ratio) - special.ndtr(lower + quantile * ratio))
+        return passed * float(stats.chi.pdf(ratio * math.sqrt(free), free)) * math.sqrt(free)
+
+    # The density is negligible beyond its quantiles, and outside them quad could miss a narrow peak.
+    ends = stats.chi.ppf([1e-13, 1 - 1e-13], free) / math.sqrt(free)
+    end = min(float(ends[1]), root * margin / (quantile * deviation))
+    return float(integrate.quad(integrand, float(ends[0]), end, limit=200)[0]) if end > ends[0] else 0.0
+
+
+def difference_power(n: int, deviation_a: float, deviation_b: float, effect: float, *, alpha: float = 0.05) -> float:
+    """Chance that Welch's test of two groups of n seeds has p <= alpha and the sign of the true difference `effect`.
+
+    Exact: the test's degrees of freedom depend on the share of one group in the sum of squares, which is beta
+    distributed and independent of that sum. Given the share, the statistic is a multiple of a noncentral t with
+    2 (n - 1) degrees of freedom. (One noncentral t at fixed degrees of freedom, as in Julious 2004, section 3, would
+    promise three seeds a tenth more power than they have.)
+    """
+    scale = max(deviation_a, deviation_b)
+    free, a, b = n - 1, (deviation_a / scale) ** 2, (deviation_b / scale) ** 2
+    nodes, weights = np.polynomial.legendre.leggauss(64)
+    share = stats.beta.ppf((nodes + 1) / 2, free / 2, free / 2)
+    # Squared standard errors of both groups, as parts of their true sum and of the sum of squares.
+    part_a, part_b = share * a / (a + b), (1 - share) * b / (a + b)
+    freedom = free * (part_a + part_b) ** 2 / (part_a**2 + part_b**2)
+    bound = stats.t.ppf(1 - alpha / 2, freedom) * np.sqrt(2 * (part_a + part_b))
+    # Power is 1 long before scipy's noncentral t gives up.
+    noncentrality = min(abs(effect) / scale / math.sqrt((a + b) / n), 1e6)
+    return float(weights @ stats.nct.sf(bound, 2 * free, noncentrality) / 2)
+
+
+def seeds_for_equivalence(
+    deviation: float, margin: float, *, power: float = 0.8, alpha: float = 0.05, bias: float = 0.0
+) -> int | None:
+    """Fewest seeds whose equivalence test succeeds with this power, if the true mean is `bias` off the target.
+
+    None: more than 1000, or never, since the bias is not inside the margin.
+    """
+    _check_power(power, alpha, deviation)
+    if not (math.isfinite(margin) and margin > 0 and math.isfinite(bias)):
+        raise ValueError(f"margin must be a number above 0 and bias a number, not {margin} and {bias}")
+    if abs(bias) >= margin:
+        return None
+    return _fewest(lambda n: deviation == 0 or equivalence_power(n, deviation, margin, alpha=alpha, bias=bias) >= power)
+
+
+def seeds_for_difference(
+    deviation_a: float, deviation_b: float, effect: float, *, power: float = 0.8, alpha: float = 0.05
+) -> int | None:
+    """Fewest seeds in each of two groups, whose Welch test finds the true difference `effect` with this power.
+
+    None: more than 1000, or never, since the effect is 0.
+    """
+    _check_power(power, alpha, deviation_a, deviation_b)
+    if not math.isfinite(effect):
+        raise ValueError(f"effect must be a number, not {effect}")
+    if effect == 0:
+        return None
+    spread = max(deviation_a, deviation_b) > 0
+    return _fewest(lambda n: not spread or difference_power(n, deviation_a, deviation_b, effect, alpha=alpha) >= power)
+
+
+def _fewest(enough: Callable[[int], bool]) -> int | None:
+    """The least n from 2 to `MAX_SEEDS` with enough(n), which grows with n; None if there is none."""
+    low, high = 1, 2
+    while not enough(high):
+        if high == MAX_SEEDS:
+            return None
+        low, high = high, min(2 * high, MAX_SEEDS)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def _mean_and_error(values: Sample) -> tuple[float, float]:
+    """Mean and its standard error, which is missing for one seed; exact where all seeds agree."""
+    if len(values) < 2:
+        return float(values[0]), math.nan
+    if np.ptp(values) == 0:
+        return float(values[0]), 0.0
+    return float(values.mean()), float(values.std(ddof=1)) / math.sqrt(len(values))
+
+
+def _check_probability(name: str, value: float) -> None:
+    if not 0.0 < value < 1.0:
+        raise ValueError(f"{name} must lie between 0 and 1, not {value}")
+
+
+def _check_power(power: float, alpha: float, *deviations: float) -> None:
+    _check_probability("power", power)
+    _check_probability("alpha", alpha)
+    for deviation in deviations:
+        if not (math.isfinite(deviation) and deviation >= 0):
+            raise ValueError(f"a deviation must be a number of at least 0, not {deviation}")

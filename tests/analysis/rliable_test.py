@@ -1,0 +1,113 @@
+"""Our suite statistics against rliable, the authors' own code (extra `rliable`; the test is skipped without it)."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ddrl.analysis import suite
+
+library = pytest.importorskip("rliable.library")
+metrics = pytest.importorskip("rliable.metrics")
+
+SEEDS, GAMES = 8, 6
+RESAMPLES = 4000
+METRICS = {
+    "mean": metrics.aggregate_mean,
+    "median": metrics.aggregate_median,
+    "iqm": metrics.aggregate_iqm,
+    "optimality_gap": metrics.aggregate_optimality_gap,
+}
+
+
+def generator(seed: int) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(seed))
+
+
+@pytest.fixture(autouse=True)
+def _fixed_draws() -> Any:
+    """rliable draws from numpy's global generator, whatever `random_state` it is given."""
+    state = np.random.get_state()  # noqa: NPY002
+    np.random.seed(5)  # noqa: NPY002
+    yield
+    np.random.set_state(state)  # noqa: NPY002
+
+
+def scores(seed: int, runs: int = SEEDS) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """[runs, games], as rliable wants them."""
+    return generator(seed).gamma(1.0, 1.0, size=(runs, GAMES)) + np.linspace(0.0, 1.0, GAMES)
+
+
+def tidy(matrix: np.ndarray[Any, np.dtype[np.float64]]) -> pd.DataFrame:
+    table = pd.DataFrame(matrix, columns=[f"game_{index}" for index in range(matrix.shape[1])])
+    return table.rename_axis("seed").reset_index().melt("seed", var_name="environment", value_name="score")
+
+
+@pytest.mark.parametrize("statistic", METRICS)
+def test_point_estimates_agree(statistic: str) -> None:
+    # 8 x 6 runs divide by four: rliable's IQM drops whole runs, ours counts them in part.
+    function = getattr(suite, statistic)
+    for seed in range(20):
+        assert function(tidy(scores(seed)), "score") == pytest.approx(METRICS[statistic](scores(seed)), abs=1e-12)
+
+
+def test_the_iqm_differs_only_where_a_quarter_is_no_whole_number_of_runs() -> None:
+    matrix = scores(0, runs=3)
+    ours, theirs = suite.iqm(tidy(matrix), "score"), metrics.aggregate_iqm(matrix)
+    ordered = np.sort(matrix, axis=None)
+    assert theirs == pytest.approx(ordered[4:-4].mean())
+    assert ours == pytest.approx((ordered[5:-5].sum() + 0.5 * (ordered[4] + ordered[-5])) / 9)
+
+
+@pytest.mark.parametrize("statistic", METRICS)
+@pytest.mark.parametrize("draw_environments", [False, True])
+def test_intervals_agree_to_the_monte_carlo_error(statistic: str, draw_environments: bool) -> None:
+    matrix = scores(1)
+    ours = suite.bootstrap(
+        tidy(matrix),
+        "score",
+        statistic,
+        generator=generator(2),
+        resamples=RESAMPLES,
+        draw_environments=draw_environments,
+    )
+    _, found = library.get_interval_estimates(
+        {"a": matrix},
+        lambda values: np.array([METRICS[statistic](values)]),
+        task_bootstrap=draw_environments,
+        reps=RESAMPLES,
+    )
+    low, high = found["a"][:, 0]
+    # The deviation of a 2.5 % quantile of 4000 draws is about 0.042 deviations, 1.1 % of the interval; both ends
+    # differ by that much twice over.
+    tolerance = 0.06 * (high - low)
+    assert [ours.low, ours.high] == pytest.approx([low, high], abs=tolerance)
+
+
+def test_performance_profiles_agree() -> None:
+    matrix, taus = scores(3), np.linspace(0.0, 4.0, 9)
+    theirs, bands = library.create_performance_profile({"a": matrix}, taus, reps=1000)
+    ours = suite.performance_profile(tidy(matrix), "score", taus.tolist(), generator=generator(4), resamples=1000)
+    assert ours["fraction"].to_numpy() == pytest.approx(theirs["a"], abs=1e-12)
+    # A band end is a multiple of one run in 48.
+    assert ours["low"].to_numpy() == pytest.approx(bands["a"][0], abs=1.01 / 48)
+    assert ours["high"].to_numpy() == pytest.approx(bands["a"][1], abs=1.01 / 48)
+
+
+def test_probabilities_of_improvement_agree_with_different_numbers_of_runs() -> None:
+    a, b = scores(5), scores(6, runs=5) - 0.3
+    ours = suite.probability_of_improvement(tidy(a), tidy(b), "score", generator=generator(7), resamples=1000)
+    assert ours.value == pytest.approx(metrics.probability_of_improvement(a, b), abs=1e-12)
+    _, found = library.get_interval_estimates(
+        {"a,b": (a, b)}, functools.partial(_as_array, metrics.probability_of_improvement), reps=1000
+    )
+    low, high = found["a,b"][:, 0]
+    assert [ours.low, ours.high] == pytest.approx([low, high], abs=0.1 * (high - low))
+
+
+def _as_array(function: Any, *values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return np.array([function(*values)])

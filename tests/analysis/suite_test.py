@@ -1,0 +1,226 @@
+"""Suite statistics, against slow or independent computations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from ddrl.analysis import suite
+from ddrl.analysis.suite import STATISTICS
+
+FUNCTIONS = {
+    "mean": suite.mean,
+    "median": suite.median,
+    "iqm": suite.iqm,
+    "optimality_gap": suite.optimality_gap,
+    "capped_mean": suite.capped_mean,
+}
+
+
+def generator(seed: int = 0) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(seed))
+
+
+def table(games: Mapping[str, Sequence[float]]) -> pd.DataFrame:
+    rows = [(game, seed, value) for game, values in games.items() for seed, value in enumerate(values)]
+    return pd.DataFrame(rows, columns=["environment", "seed", "score"])
+
+
+suites = st.lists(
+    st.lists(st.floats(-10.0, 10.0).map(lambda value: round(value, 2)), min_size=1, max_size=4), min_size=1, max_size=5
+).map(lambda games: {f"game_{index}": values for index, values in enumerate(games)})
+
+
+@given(suites)
+def test_every_statistic_is_what_one_would_write_down(games: dict[str, list[float]]) -> None:
+    scores = table(games)
+    means = [math.fsum(values) / len(values) for values in games.values()]
+    capped = [math.fsum(min(value, 1.0) for value in values) / len(values) for values in games.values()]
+    # Each game as often as each other: twelve copies of its seeds in all.
+    alike = [value for values in games.values() for value in values for _ in range(12 // len(values))]
+    assert suite.mean(scores, "score") == pytest.approx(np.mean(means), abs=1e-12)
+    assert suite.median(scores, "score") == pytest.approx(np.median(means), abs=1e-12)
+    assert suite.capped_mean(scores, "score") == pytest.approx(np.mean(capped), abs=1e-12)
+    assert suite.optimality_gap(scores, "score") == pytest.approx(1 - np.mean(capped), abs=1e-12)
+    # Twelve divides by four, so that scipy cuts off whole values.
+    assert suite.iqm(scores, "score") == pytest.approx(stats.trim_mean(alike, 0.25), abs=1e-12)
+
+
+def test_the_iqm_ignores_outliers_on_both_sides_and_counts_edges_in_part() -> None:
+    assert suite.iqm(table({"a": [-1e9, 1.0, 2.0, 3.0, 4.0, 1e9, 1.0, 4.0]}), "score") == 2.5
+    # Of three values the middle one and a quarter of each other one are inside.
+    assert suite.iqm(table({"a": [1.0, 2.0, 30.0]}), "score") == pytest.approx((0.25 * 1 + 2 + 0.25 * 30) / 1.5)
+
+
+def test_columns_are_found_by_name_and_rows_in_any_order() -> None:
+    scores = table({"a": [0.0, 1.0], "b": [2.0, 5.0]}).sample(frac=1.0, random_state=3)
+    renamed = scores.rename(columns={"environment": "game", "seed": "run"})[["score", "run", "game"]]
+    for function in FUNCTIONS.values():
+        assert function(renamed, "score", environment="game", seed="run") == function(scores, "score")
+
+
+def broken(change: str) -> Any:
+    good = table({"a": [0.0, 1.0], "b": [2.0, 5.0]})
+    return {
+        "array": good["score"].to_numpy().reshape(2, 2),
+        "list": good["score"].tolist(),
+        "column": good.drop(columns="seed"),
+        "metric": good.rename(columns={"score": "points"}),
+        "two columns": pd.concat([good, good[["score"]]], axis=1),
+        "empty": good.iloc[:0],
+        "twice": pd.concat([good, good.iloc[[1]]]),
+        "nan": good.assign(score=[0.0, 1.0, np.nan, 5.0]),
+        "infinite": good.assign(score=[0.0, 1.0, np.inf, 5.0]),
+        "missing": good.assign(score=pd.array([0.0, 1.0, None, 5.0], dtype="Float64")),
+        "unknown seed": good.assign(seed=pd.array([0, 1, None, 1], dtype="Int64")),
+        "text": good.assign(score=["0", "1", "2", "5"]),
+        "flags": good.assign(score=[True, False, True, True]),
+    }[change]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("array", "a table with the columns environment, seed and score is needed"),
+        ("list", "a table with the columns environment, seed and score is needed"),
+        ("column", "one column 'seed' is needed; there are: environment, score"),
+        ("metric", "one column 'score' is needed; there are: environment, seed, points"),
+        ("two columns", "one column 'score' is needed"),
+        ("empty", "no rows"),
+        ("twice", "a, seed 1 is given twice"),
+        ("nan", "'score' is not a finite number for b, seed 0"),
+        ("infinite", "'score' is not a finite number for b, seed 0"),
+        ("missing", "'score' is not a finite number for b, seed 0"),
+        ("unknown seed", "'score' is not a finite number for b, seed <NA>"),
+        ("text", "column 'score' holds object, not numbers"),
+        ("flags", "column 'score' holds bool, not numbers"),
+    ],
+)
+def test_a_table_that_is_not_one_score_per_environment_and_seed_is_refused(change: str, message: str) -> None:
+    bad, good = broken(change), table({"a": [0.0, 1.0], "b": [2.0, 5.0]})
+    draws: Any = {"generator": generator(), "resamples": 5}
+    calls = [lambda function=function: function(bad, "score") for function in FUNCTIONS.values()]
+    calls += [
+        lambda: suite.bootstrap(bad, "score", "mean", **draws),
+        lambda: suite.performance_profile(bad, "score", [0.0], **draws),
+        lambda: suite.probability_of_improvement(bad, good, "score", **draws),
+        lambda: suite.probability_of_improvement(good, bad, "score", **draws),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError) as caught:
+            call()
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_statistic_and_a_level_in_percent_are_refused() -> None:
+    scores = table({"a": [0.0, 1.0]})
+    with pytest.raises(ValueError, match="no statistic 'max'; allowed: mean, median, iqm"):
+        suite.bootstrap(scores, "score", "max", generator=generator(), resamples=5)
+    with pytest.raises(ValueError, match="level must lie between 0 and 1"):
+        suite.bootstrap(scores, "score", "mean", generator=generator(), resamples=5, level=95)
+
+
+def test_one_seed_has_no_interval() -> None:
+    scores = table({"a": [1.0, 2.0], "b": [3.0]})
+    draws: Any = {"generator": generator(), "resamples": 10}
+    assert math.isnan(suite.bootstrap(scores, "score", "mean", **draws).high)
+    assert suite.performance_profile(scores, "score", [0.0], **draws)["low"].isna().all()
+    assert math.isnan(suite.probability_of_improvement(scores, scores, "score", **draws).low)
+
+
+def test_the_bootstrap_draws_seeds_within_each_environment_only() -> None:
+    # Games differ wildly, seeds within a game not at all: drawing across games would give a wide interval.
+    scores = table({"a": [0.0] * 5, "b": [0.5] * 3, "c": [100.0] * 4})
+    for statistic in STATISTICS:
+        found = suite.bootstrap(scores, "score", statistic, generator=generator(), resamples=200)
+        assert found.value == pytest.approx(FUNCTIONS[statistic](scores, "score"))
+        assert found.low == pytest.approx(found.value)
+        assert found.high == pytest.approx(found.value)
+
+
+def test_drawing_environments_too_widens_the_interval_unless_there_is_one() -> None:
+    scores = table({"a": [0.0] * 5, "b": [0.5] * 3, "c": [100.0]})
+    found = suite.bootstrap(scores, "score", "mean", generator=generator(), resamples=200, draw_environments=True)
+    assert [found.low, found.high] == pytest.approx([0.0, 100.0], abs=0.5)
+    single = table({"a": generator().normal(size=30).tolist()})
+    narrow, wide = (
+        suite.bootstrap(single, "score", "iqm", generator=generator(1), resamples=4000, draw_environments=drawn)
+        for drawn in (False, True)
+    )
+    assert [wide.low, wide.high] == pytest.approx([narrow.low, narrow.high], abs=0.03)
+
+
+def test_the_interval_of_one_environment_is_scipys_bootstrap() -> None:
+    values = generator(4).gamma(2.0, size=12)
+    found = suite.bootstrap(table({"a": values.tolist()}), "score", "mean", generator=generator(), resamples=9999)
+    scipys = stats.bootstrap((values,), np.mean, method="percentile", rng=generator(1)).confidence_interval
+    # The ends of 9999 draws vary by about 2 % of the interval's width.
+    ends = [float(scipys.low), float(scipys.high)]
+    assert [found.low, found.high] == pytest.approx(ends, abs=0.05 * (ends[1] - ends[0]))
+
+
+def test_the_bootstrap_repeats_with_the_same_generator_and_agrees_with_theory() -> None:
+    games = {f"g{index}": generator(index).normal(index, 1.0, size=20 + index) for index in range(8)}
+    scores = table({name: values.tolist() for name, values in games.items()})
+    first, second = (suite.bootstrap(scores, "score", "mean", generator=generator(7), resamples=2000) for _ in range(2))
+    assert first == second
+    error = np.sqrt(np.sum([game.var() / len(game) for game in games.values()])) / len(games)
+    assert (first.high - first.low) / 2 == pytest.approx(1.96 * error, rel=0.08)
+
+
+@given(suites)
+def test_the_profile_falls_from_all_runs_to_none(games: dict[str, list[float]]) -> None:
+    scores = table(games)
+    taus = [-11.0, -1.0, 0.0, 0.5, 10.0]
+    found = suite.performance_profile(scores, "score", taus, generator=generator(), resamples=5)
+    expected = [np.mean([np.mean(np.array(values) > tau) for values in games.values()]) for tau in taus]
+    assert found["tau"].tolist() == taus
+    assert found["fraction"].tolist() == pytest.approx(expected)
+    assert found["fraction"].tolist()[:: len(taus) - 1] == [1.0, 0.0]
+
+
+def test_the_band_of_the_profile_holds_the_fraction_and_agrees_with_theory() -> None:
+    scores = table({name: generator(index).uniform(size=40).tolist() for index, name in enumerate("abcd")})
+    found = suite.performance_profile(scores, "score", [0.3, 0.5], generator=generator(1), resamples=4000)
+    assert (found["low"] <= found["fraction"]).all()
+    assert (found["fraction"] <= found["high"]).all()
+    half = (found["high"] - found["low"]).to_numpy() / 2
+    assert half == pytest.approx(1.96 * np.sqrt(found["fraction"] * (1 - found["fraction"]) / 160), rel=0.15)
+
+
+@given(suites, st.integers(0, 5))
+def test_the_probability_of_improvement_counts_pairs(games: dict[str, list[float]], seed: int) -> None:
+    others = {name: generator(seed).choice(values, size=3).tolist() for name, values in games.items()}
+    draws: Any = {"generator": generator(), "resamples": 5}
+    expected = np.mean(
+        [
+            stats.mannwhitneyu(games[name], others[name]).statistic / (len(games[name]) * len(others[name]))
+            for name in games
+        ]
+    )
+    found = suite.probability_of_improvement(table(games), table(others), "score", **draws).value
+    other_way = suite.probability_of_improvement(table(others), table(games), "score", **draws).value
+    assert found == pytest.approx(expected, abs=1e-12)
+    assert found + other_way == pytest.approx(1.0, abs=1e-12)
+
+
+def test_improvement_is_certain_where_every_run_is_better() -> None:
+    low, high = table({"a": [0.0, 1.0], "b": [0.0, 1.0, 2.0]}), table({"a": [2.0, 3.0, 4.0], "b": [3.0, 4.0]})
+    found = suite.probability_of_improvement(high, low, "score", generator=generator(), resamples=50)
+    assert (found.value, found.low, found.high) == (1.0, 1.0, 1.0)
+
+
+def test_improvement_needs_the_same_environments() -> None:
+    with pytest.raises(ValueError, match="differ in their environments: b in one of them only"):
+        suite.probability_of_improvement(
+            table({"a": [0.0], "b": [1.0]}), table({"a": [0.0]}), "score", generator=generator(), resamples=5
+        )
