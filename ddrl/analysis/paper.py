@@ -9,21 +9,48 @@ from pathlib import Path
 from typing import Any
 
 from ddrl.analysis import TABLES
+from ddrl.analysis.protocols import NOT_PRINTED, Protocol
 from ddrl.analysis.schema import load_checked
 from ddrl.errors import UserError, unknown_name
 
-FLAGS = (
-    "proxy_env",
-    "env_version_gap",
-    "reduced_budget",
-    "reduced_suite",
-    "fewer_actors",
-    "changed_hyperparameters",
-    "published_best_of_k",
-    "published_n_unknown",
-    "digitised",
-)
+FLAGS: Mapping[str, str] = {
+    "proxy_env": "another task stands for the paper's",
+    "env_version_gap": "another version of the environment, or the paper prints none and ours is of a later era",
+    "reduced_budget": "fewer frames than the published number was trained for; the part of them",
+    "reduced_suite": "fewer tasks than the published aggregate is over",
+    "fewer_actors": "fewer environments acting at once than the paper states",
+    "changed_protocol": "the task is played by other rules: the parts of the protocol that differ",
+    "changed_hyperparameters": "the settings that differ from the paper's",
+    "published_best_of_k": "the published number is the best of a sweep or a population",
+    "published_n_unknown": "the paper does not say how many seeds the number is over",
+    "digitised": "the published number was read off a plot",
+}
 """What may stand between a published cell and ours; some take an argument, such as reduced_budget(0.002)."""
+
+SUITE_METRICS = (
+    "mean_human_normalised_score",
+    "median_human_normalised_score",
+    "mean_capped_human_normalised_score",
+    "iqm_human_normalised_score",
+)
+"""Aggregates over tasks, one value a seed, in percent."""
+_SCORES = ("final_return", "mean_return", "human_normalised_score")
+KIND_METRICS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("ordering", "ratio", "at_least", "monotone"), (*_SCORES, *SUITE_METRICS, "frames_per_second")),
+    "stability": _SCORES,
+    "time_to_reach": ("env_frames", "seconds"),
+}
+"""Kinds of claims, and what each can be about."""
+_KIND_KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "ordering": (("better", "worse"), ("smallest_effect",)),
+    "ratio": (("better", "worse", "threshold"), ()),
+    "at_least": (("variants", "threshold"), ("smallest_effect", "tasks")),
+    "monotone": (("variants",), ("smallest_effect",)),
+    "stability": (("better", "worse", "settings", "statistic"), ("within", "smallest_effect")),
+    "time_to_reach": (("better", "worse"), ("threshold", "smallest_effect")),
+}
+"""Keys of a test by its kind: those it must have once it has a metric, and those it may have besides."""
+_COMMON_KEYS = ("kind", "experiment", "metric", "environments", "effect_unit")
 
 
 @dataclass(frozen=True)
@@ -51,8 +78,16 @@ class CellRule:
     metric: str | None
     environments: int | None
     """How many tasks a published aggregate is over."""
-    env_version_gap: str | None
     paper_envs: int | None
+    """Environments that act at once in the paper, where it says so."""
+
+
+@dataclass(frozen=True)
+class NotCompared:
+    """Published rows that no rule names, and why."""
+
+    published: Mapping[str, str]
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -63,6 +98,8 @@ class Claim:
     title: str
     text: str
     source: str
+    published: tuple[str, ...]
+    """Cells of the published tables that the claim's numbers stand in."""
     kind: str
     experiment: str
     metric: str | None
@@ -72,6 +109,14 @@ class Claim:
     environments: tuple[str, ...]
     """Empty: every environment that all variants have been run on."""
     threshold: float | None
+    tasks: int | None
+    """How many tasks a number is an aggregate over (at_least)."""
+    settings: tuple[str, ...]
+    """Dotted keys of a configuration whose values together name a setting (stability)."""
+    statistic: str | None
+    """area | near_best (stability)."""
+    within: float | None
+    """How far below the best still counts as near it, in the metric's unit (near_best)."""
     smallest_effect: float
     effect_unit: str
 
@@ -119,7 +164,9 @@ class Paper:
     milestones: Mapping[str, float]
     hyperparameters: tuple[StatedValue, ...]
     figures: tuple[Figure, ...]
+    protocols: Mapping[str, Protocol]
     cells: tuple[CellRule, ...]
+    not_compared: tuple[NotCompared, ...]
     claims: tuple[Claim, ...]
 
 
@@ -160,8 +207,10 @@ def load_paper(directory: Path) -> Paper:
         milestones=data.get("milestones", {}),
         hyperparameters=tuple(StatedValue(**item) for item in data["hyperparameters"]),
         figures=tuple(_figure(item, path) for item in data["figures"]),
+        protocols={name: _protocol(name, item, path) for name, item in data["protocols"].items()},
         cells=tuple(_cell_rule(item) for item in data["cells"]),
-        claims=tuple(_claim(item) for item in data["claims"]),
+        not_compared=tuple(NotCompared(item["published"], _line(item["reason"])) for item in data["not_compared"]),
+        claims=tuple(_claim(item, path) for item in data["claims"]),
     )
     for kind, names in (("figure", [f.name for f in paper.figures]), ("claim", [c.name for c in paper.claims])):
         twice = {name for name in names if names.count(name) > 1}
@@ -184,18 +233,38 @@ def _figure(item: Mapping[str, Any], path: Path) -> Figure:
     )
 
 
+def _protocol(name: str, item: Mapping[str, Any], path: Path) -> Protocol:
+    version = None if item["version"] == NOT_PRINTED else item["version"]
+    if version is None and "reason" not in item:
+        raise UserError(f"{path}: protocols.{name}: key 'reason' is missing; a version that is not printed needs one")
+    if version is not None and "era_before" in item:
+        raise UserError(f"{path}: protocols.{name}: key 'era_before' is only for a version that is not printed")
+    return Protocol(
+        name=name,
+        environment=item["environment"],
+        version=version,
+        era_before=item.get("era_before"),
+        other_versions=item.get("other_versions", "comparable"),
+        reason=_line(item.get("reason", "")),
+        parts={part: None if value == NOT_PRINTED else value for part, value in item["parts"].items()},
+        source=item["source"],
+    )
+
+
 def _cell_rule(item: Mapping[str, Any]) -> CellRule:
-    keys = ("variant", "environment", "metric", "environments", "env_version_gap", "paper_envs")
+    keys = ("variant", "environment", "metric", "environments", "paper_envs")
     return CellRule(published=item["published"], experiment=item["experiment"], **{key: item.get(key) for key in keys})
 
 
-def _claim(item: Mapping[str, Any]) -> Claim:
+def _claim(item: Mapping[str, Any], path: Path) -> Claim:
     test = item["test"]
+    _check_test(test, f"{path}: claims.{item['name']}.test")
     return Claim(
         name=item["name"],
         title=_line(item["title"]),
         text=_line(item["text"]),
         source=item["source"],
+        published=tuple(item.get("published", ())),
         kind=test["kind"],
         experiment=test["experiment"],
         metric=test.get("metric"),
@@ -204,9 +273,38 @@ def _claim(item: Mapping[str, Any]) -> Claim:
         variants=tuple(test.get("variants", ())),
         environments=tuple(test.get("environments", ())),
         threshold=test.get("threshold"),
+        tasks=test.get("tasks"),
+        settings=tuple(test.get("settings", ())),
+        statistic=test.get("statistic"),
+        within=test.get("within"),
         smallest_effect=float(test.get("smallest_effect", 0.0)),
         effect_unit=test.get("effect_unit", ""),
     )
+
+
+def _check_test(test: Mapping[str, Any], where: str) -> None:
+    """A test without a metric waits for its experiment; one with a metric is complete and holds nothing unread."""
+    kind = test["kind"]
+    required, optional = _KIND_KEYS[kind]
+    allowed = (*_COMMON_KEYS, *required, *optional)
+    for key in test:
+        if key not in allowed:
+            raise UserError(f"{where}: key '{key}' is not read by kind '{kind}'; allowed: {', '.join(allowed)}")
+    if "metric" not in test:
+        return
+    if test["metric"] not in KIND_METRICS[kind]:
+        raise unknown_name(f"metric of kind '{kind}':", test["metric"], KIND_METRICS[kind], where=where)
+    missing = [key for key in required if key not in test]
+    if test.get("statistic") == "near_best" and "within" not in test:
+        missing.append("within")
+    if missing:
+        raise UserError(f"{where}: key '{missing[0]}' is missing; kind '{kind}' needs {', '.join(required)}")
+    if test.get("statistic") == "area" and "within" in test:
+        raise UserError(f"{where}: key 'within' is not read by statistic 'area'")
+    if kind == "monotone" and len(test["variants"]) < 2:
+        raise UserError(f"{where}: key 'variants' must name at least two, highest first")
+    if kind == "ratio" and test["threshold"] <= 0:
+        raise UserError(f"{where}: key 'threshold' must be above 0 (got {test['threshold']})")
 
 
 def load_deviations(directory: Path) -> tuple[Deviation, ...]:
@@ -231,31 +329,6 @@ def load_deviations(directory: Path) -> tuple[Deviation, ...]:
     if not found:
         raise UserError(f"{path}: has no table of deviations")
     return tuple(found)
-
-
-def check_paper(directory: Path) -> None:
-    """Raises `UserError` where paper.yaml, its names from experiments.yaml, published/ or DEVIATIONS.md are wrong."""
-    from ddrl.analysis.experiments import load_experiments
-    from ddrl.analysis.published import load_published, load_references, matching
-
-    paper, experiments = load_paper(directory), load_experiments(directory)
-    load_deviations(directory)
-    path = directory / "paper.yaml"
-    for claim in paper.claims:
-        if claim.experiment in experiments:
-            known = experiments[claim.experiment].variants
-            for variant in (*([claim.better] if claim.better else []), *claim.worse, *claim.variants):
-                if variant not in known:
-                    raise unknown_name("variant", variant, known, where=f"{path}: claims.{claim.name}")
-    published = load_published(directory)
-    for rule in paper.cells:
-        if rule.experiment in experiments and rule.variant not in experiments[rule.experiment].variants:
-            raise unknown_name(
-                "variant", rule.variant, experiments[rule.experiment].variants, where=f"{path}: cells.{rule.experiment}"
-            )
-        if matching(published, rule.published).empty:
-            raise UserError(f"{path}: cells: no published row has {dict(rule.published)}")
-    load_references(paper)
 
 
 def _line(text: str) -> str:

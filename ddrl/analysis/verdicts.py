@@ -2,45 +2,60 @@
 
 equivalent      our 90 % interval lies within the margin around the published value (two one-sided tests at 5 %)
 below, above    our 90 % interval lies outside the margin
-inconclusive    fewer than 5 seeds, or the interval is wider than the margins: `seeds_needed` says how many
+inconclusive    fewer than 5 seeds, or the interval is wider than the margins, or it reaches over the margin's edge
+                and the published value is not inside our prediction interval: `seeds_needed` says how many would decide
 consistent      the published value is inside our 95 % prediction interval: not evidence of equality
 not_comparable  a hard flag: the two numbers are not about the same thing
 not_run         there is no run of ours
+
+The published number counts as exact, except for `consistent`, whose interval is one for as many seeds as the paper had
+(one, where it does not say). Margins stand in paper.yaml, fixed before any run.
+
+Cells of single tasks are descriptive. `p_difference` asks whether our mean is the published value at all (two-sided t
+test), and `p_holm` is that p after Holm's correction for the tasks of one table row-set (item, system, variant): it
+says on which tasks a difference is more than chance picks out of many. A run at a smaller budget than the published
+number's gets no verdict, unless the paper has a curve: its points are cells of their own, compared at their own frames
+(metric return_at_frames).
+
+One row per row-set, with an empty task, carries the suite's verdict: the interquartile mean (IQM) of human-normalised
+scores over the tasks, one value per seed, against the IQM of the published scores of the same tasks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from scipy import stats
 
-from ddrl.analysis.aggregate import Sample, prediction_interval, t_interval
 from ddrl.analysis.curves import RunData
 from ddrl.analysis.experiments import Experiment
-from ddrl.analysis.paper import CellRule, Paper
+from ddrl.analysis.flags import flags, hard
+from ddrl.analysis.inference import (
+    Sample,
+    difference_p,
+    equivalence,
+    holm,
+    prediction_interval,
+    seeds_for_difference,
+    seeds_for_equivalence,
+    t_interval,
+)
+from ddrl.analysis.normalise import human_normalised
+from ddrl.analysis.own_values import SCORE, own_values, suite_value
+from ddrl.analysis.paper import SUITE_METRICS, CellRule, Evidence, Paper
+from ddrl.analysis.protocols import Protocol, spelled, spelled_ours
 from ddrl.analysis.published import matching
+from ddrl.errors import unknown_name
 
 MIN_SEEDS = 5
-MAX_SEEDS = 1000
 LEVEL = 0.90
-HARD_FLAGS = ("proxy_env", "reduced_budget", "reduced_suite", "changed_hyperparameters", "published_best_of_k")
-BEST_OF_K = ("mean_of_best_3_of_24", "best_per_architecture", "population_of_24")
-BOOKKEEPING = ("algorithm", "env_frames", "evaluation", "recording", "checkpoint", "device")
-"""Keys of a configuration that budget and measure a run; the rest is the paper's setting."""
-SIZE_KEYS = (
-    "topology.num_actors",
-    "topology.envs_per_actor",
-    "topology.env_threads",
-    "topology.learner_threads",
-    "topology.queue_capacity",
-    "topology.runtime",
-)
-"""How a run is laid out on a machine: flagged as fewer_actors, where the paper says how many it had."""
+POWER = 0.8
+"""Assumed where a number of seeds is named that would decide a cell."""
+SUITE_METRIC = "iqm_human_normalised_score"
 
 COLUMNS = [
     "cell",
@@ -66,124 +81,83 @@ COLUMNS = [
     "env_frames",
     "margin",
     "difference",
+    "p_equivalence",
+    "p_difference",
+    "p_holm",
     "flags",
     "verdict",
     "seeds_needed",
     "detail",
+    "protocol_published",
+    "protocol_ours",
 ]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the comparison of one cell says."""
+    """What the comparison of one cell says; the p values are missing where no test is made."""
 
     verdict: str
     seeds_needed: int | None
     detail: str
+    p_equivalence: float = math.nan
+    p_difference: float = math.nan
 
 
-def decide(ours: Sample, published: float, margin: float, published_seeds: int | None, hard: Iterable[str]) -> Verdict:
-    """The verdict on one cell from our seeds [n], by the rules of the module's docstring."""
-    hard = list(hard)
-    if hard:
-        return Verdict("not_comparable", None, f"not comparable: {', '.join(hard)}")
+def decide(ours: Sample, published: float, margin: float, published_seeds: int | None, found: Iterable[str]) -> Verdict:
+    """The verdict on one cell from our seeds [n], by the rules of the module's docstring; `found` are hard flags."""
+    found = list(found)
+    if found:
+        return Verdict("not_comparable", None, f"not comparable: {', '.join(found)}")
     if len(ours) < MIN_SEEDS:
-        return Verdict("inconclusive", MIN_SEEDS, f"{len(ours)} seeds; a verdict needs at least {MIN_SEEDS}")
-    if not math.isfinite(margin):
-        return Verdict("inconclusive", None, "no margin: the task has no random and human score")
+        seeds = f"{len(ours)} seed{'s' if len(ours) > 1 else ''}"
+        needed = seeds_needed(ours, margin) if len(ours) > 1 else None
+        return Verdict("inconclusive", max(MIN_SEEDS, needed or 0), f"{seeds}; a verdict needs at least {MIN_SEEDS}")
+    p_difference = difference_p(ours, published)
+    if not _usable(margin):
+        detail = "no margin: the task has no random and human score"
+        return Verdict("inconclusive", None, detail, math.nan, p_difference)
     interval = t_interval(ours, LEVEL)
+    p_values = (equivalence(ours, published, margin).p, p_difference)
     band = (published - margin, published + margin)
     if band[0] <= interval.low and interval.high <= band[1]:
-        return Verdict("equivalent", None, "our 90 % interval lies within the margin")
+        return Verdict("equivalent", None, "our 90 % interval lies within the margin", *p_values)
     if interval.high < band[0] or interval.low > band[1]:
         word = "below" if interval.high < band[0] else "above"
-        return Verdict(word, None, f"our 90 % interval lies {word} the margin")
+        return Verdict(word, None, f"our 90 % interval lies {word} the margin", *p_values)
     if interval.high - interval.low > 2 * margin:
-        needed = seeds_needed(float(ours.std(ddof=1)), margin)
-        return Verdict("inconclusive", needed, "our 90 % interval is wider than the margins")
+        needed = seeds_needed(ours, margin)
+        detail = f"our 90 % interval is wider than the margins; {_would_show(needed, 'if there were no difference')}"
+        return Verdict("inconclusive", needed, detail, *p_values)
     low, high = prediction_interval(ours, 0.95, published_seeds or 1)
     if low <= published <= high:
-        return Verdict("consistent", None, "inside our 95 % prediction interval, which is no evidence of equality")
-    return Verdict("inconclusive", len(ours) + 1, "our 90 % interval reaches over the edge of the margin")
+        detail = "inside our 95 % prediction interval, which is no evidence of equality"
+        return Verdict("consistent", None, detail, *p_values)
+    needed = _seeds_at_edge(ours, published, margin)
+    detail = f"our 90 % interval reaches over the edge of the margin; {_would_show(needed, 'if our mean were exact')}"
+    return Verdict("inconclusive", needed, detail, *p_values)
 
 
-def seeds_needed(deviation: float, margin: float) -> int:
-    """Fewest seeds whose 90 % interval, at this standard deviation, is no wider than the margins (at most 1000)."""
-    for n in range(MIN_SEEDS, MAX_SEEDS):
-        if stats.t.ppf((1 + LEVEL) / 2, n - 1) * deviation / math.sqrt(n) <= margin:
-            return n
-    return MAX_SEEDS
+def seeds_needed(ours: Sample, margin: float) -> int | None:
+    """Seeds that would show equality with power `POWER` at our spread, if there were no difference; None: over 1000."""
+    return seeds_for_equivalence(float(ours.std(ddof=1)), margin, power=POWER) if _usable(margin) else None
 
 
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mapping -> dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        name = f"{prefix}{key}"
-        flat |= flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
-    return flat
+def _usable(margin: float) -> bool:
+    return math.isfinite(margin) and margin > 0
 
 
-def changed_settings(config: Mapping[str, Any], stated: Mapping[str, Any]) -> list[str]:
-    """Dotted keys of the paper's setting whose value in a run differs; budget, bookkeeping and size left out."""
-    ours = flatten(config)
-    return [
-        key
-        for key, value in flatten(stated).items()
-        if key.split(".")[0] not in BOOKKEEPING and key not in SIZE_KEYS and not same(ours.get(key), value)
-    ]
+def _seeds_at_edge(ours: Sample, published: float, margin: float) -> int | None:
+    """Seeds that would show on which side of the margin's edge our mean lies, if it were exact."""
+    deviation, bias = float(ours.std(ddof=1)), abs(float(ours.mean()) - published)
+    if bias < margin:
+        return seeds_for_equivalence(deviation, margin, power=POWER, bias=bias)
+    # One group against a known number, one-sided at 5 %, as the 90 % interval asks.
+    return seeds_for_difference(deviation, 0.0, bias - margin, power=POWER, alpha=1 - LEVEL)
 
 
-def same(ours: Any, paper: Any) -> bool:
-    """Equality of two settings; numbers to twelve digits."""
-    if (
-        isinstance(ours, bool)
-        or isinstance(paper, bool)
-        or not (isinstance(ours, int | float) and isinstance(paper, int | float))
-    ):
-        return bool(ours == paper)
-    return math.isclose(ours, paper, rel_tol=1e-12)
-
-
-def flags(
-    rule: CellRule, row: Mapping[Any, Any], runs: list[RunData], experiment: Experiment | None, full_budget: float
-) -> list[str]:
-    """Everything that stands between a published row and `runs`, decided from their configurations."""
-    found = []
-    if experiment is not None and experiment.proxy is not None:
-        found.append("proxy_env")
-    if rule.env_version_gap and runs:
-        found.append("env_version_gap")
-    if runs and experiment is not None:
-        found += _run_flags(rule, row, runs, experiment, full_budget)
-    if row["statistic"] in BEST_OF_K:
-        found.append("published_best_of_k")
-    if pd.isna(row["seeds"]):
-        found.append("published_n_unknown")
-    if row["digitised"]:
-        found.append("digitised")
-    return found
-
-
-def _run_flags(
-    rule: CellRule, row: Mapping[Any, Any], runs: list[RunData], experiment: Experiment, full_budget: float
-) -> list[str]:
-    found = []
-    budget = row["budget_frames"]
-    frames = min(int(run.manifest["env_frames"]) for run in runs)
-    if not pd.isna(budget) and frames < full_budget * int(budget):
-        found.append(f"reduced_budget({frames / int(budget):.2g})")
-    environments = {run.environment for run in runs}
-    if rule.environments is not None and len(environments) < rule.environments:
-        found.append(f"reduced_suite({len(environments)}/{rule.environments})")
-    envs = min(run.config["topology"]["num_actors"] * run.config["topology"]["envs_per_actor"] for run in runs)
-    if rule.paper_envs is not None and envs < rule.paper_envs:
-        found.append(f"fewer_actors({envs}/{rule.paper_envs})")
-    stated = [(run.config, experiment.paper_setting(run.variant, run.environment)) for run in runs]
-    changed = sorted({key.split(".", 1)[-1] for config, setting in stated for key in changed_settings(config, setting)})
-    if changed:
-        found.append(f"changed_hyperparameters({','.join(changed)})")
-    return found
+def _would_show(needed: int | None, condition: str) -> str:
+    return f"{'more than 1000' if needed is None else needed} seeds would decide it, {condition} (power {POWER:g})"
 
 
 def cells(
@@ -194,54 +168,147 @@ def cells(
     scores: pd.DataFrame,
     runs: list[RunData],
 ) -> pd.DataFrame:
-    """Every published cell of the paper's rules beside our runs: columns `COLUMNS`, one row per cell and origin."""
-    rows = []
+    """Every published cell of the paper's rules beside our runs: columns `COLUMNS`, one row per cell and origin, and
+    one per origin for the suite of each row-set that has a task in every row.
+
+    Raises: UserError for a published protocol that paper.yaml does not state.
+    """
     by_environment = references.set_index("environment")
+    rows: list[dict[str, Any]] = []
     for rule in paper.cells:
-        for row in matching(published, rule.published).to_dict("records"):
+        chosen = matching(published, rule.published)
+        tested = [run for run in runs if run.experiment == rule.experiment and run.variant == rule.variant]
+        for row in chosen.to_dict("records"):
             environment = (rule.environment or "").replace("{task}", str(row["task"]))
-            own = [run for run in runs if _belongs(run, rule, environment)]
-            for origin in sorted({run.origin for run in own}, reverse=True) or ["run"]:
-                chosen = [run for run in own if run.origin == origin]
-                found = flags(rule, row, chosen, experiments.get(rule.experiment), paper.evidence.full_budget)
-                head = _head(row) | {"origin": origin, "experiment": rule.experiment, "variant": rule.variant or ""}
-                rows.append(
-                    head
-                    | {"environment": environment, "flags": ";".join(found)}
-                    | _compare(paper, rule, row, chosen, scores, by_environment, found)
-                )
+            own = [run for run in tested if not environment or run.environment == environment]
+            for origin in _origins(own):
+                mine = [run for run in own if run.origin == origin]
+                rows.append(_cell(paper, rule, row, environment, origin, mine, experiments, scores, by_environment))
+        if rule.environment is not None and rule.metric == "final_return":
+            for _, part in chosen.groupby(["item", "system", "variant"], sort=False, dropna=False):
+                rows += _suite(paper, rule, part, tested, experiments, scores, by_environment)
     table = pd.DataFrame(rows, columns=COLUMNS)
     counts = dict.fromkeys(("published_seeds", "published_frames", "seeds", "env_frames", "seeds_needed"), "Int64")
-    return table.astype(counts)
+    floats = dict.fromkeys(("ours", "ci90_low", "ci90_high", "margin", "difference"), "float64")
+    p_values = dict.fromkeys(("p_equivalence", "p_difference", "p_holm"), "float64")
+    table = table.astype({**counts, **floats, **p_values})
+    single = table[(table["task"] != "") & (table["environment"] != "")]
+    family = ["origin", "item", "system", "published_variant"]
+    table.loc[single.index, "p_holm"] = holm(single, p="p_difference", family=family)
+    return table
 
 
-def _belongs(run: RunData, rule: CellRule, environment: str) -> bool:
-    mine = run.experiment == rule.experiment and run.variant == rule.variant and rule.metric is not None
-    return mine and (not environment or run.environment == environment)
+def _origins(runs: Iterable[RunData]) -> list[str]:
+    """The reader's own runs first; without any run, the cell still has a row."""
+    return sorted({run.origin for run in runs}, reverse=True) or ["run"]
 
 
-def _head(row: Mapping[Any, Any]) -> dict[str, Any]:
-    names = {
-        "variant": "published_variant",
-        "value": "published",
-        "statistic": "published_statistic",
-        "seeds": "published_seeds",
-        "budget_frames": "published_frames",
-    }
-    kept = (
-        "cell",
-        "item",
-        "system",
-        "variant",
-        "task",
-        "metric",
-        "unit",
-        "value",
-        "statistic",
-        "seeds",
-        "budget_frames",
+def _suite(
+    paper: Paper,
+    rule: CellRule,
+    part: pd.DataFrame,
+    runs: Sequence[RunData],
+    experiments: Mapping[str, Experiment],
+    scores: pd.DataFrame,
+    references: pd.DataFrame,
+) -> list[dict[str, Any]]:
+    """The suite's row for each origin: published IQM over the tasks we share (all of them where there is no run)."""
+    environments = pd.Series(
+        [str(rule.environment).replace("{task}", str(task)) for task in part["task"]], index=part.index
     )
-    return {names.get(key, key): row[key] for key in kept} | {"source": row["item"]}
+    known = environments.isin(references.index[references["human"].notna() & references["random"].notna()])
+    if known.sum() < 2:
+        return []
+    values = pd.Series(part["value"][known].to_numpy(), index=environments[known])
+    bounds = references.loc[values.index]
+    normalised = human_normalised(values, bounds["random"], bounds["human"])
+    first = part.iloc[0].to_dict()
+    same = {
+        name: first[name] if part[name].nunique(dropna=False) == 1 else pd.NA for name in ("seeds", "budget_frames")
+    }
+    whole = replace(rule, environment=None, metric=SUITE_METRIC, environments=int(known.sum()))
+    rows = []
+    for origin in _origins(runs):
+        mine = [run for run in runs if run.origin == origin and run.environment in normalised.index]
+        shared = normalised.loc[sorted({run.environment for run in mine})] if mine else normalised
+        name = "_".join(str(first[key]) for key in ("item", "system", "variant"))
+        row = (
+            first
+            | same
+            | {
+                "cell": "suite." + re.sub(r"[^a-z0-9]+", "_", name.lower()),
+                "task": "",
+                "metric": SUITE_METRIC,
+                "unit": "percent",
+                "value": suite_value(
+                    pd.DataFrame({"environment": shared.index, "seed": 0, SCORE: shared.array}), SUITE_METRIC
+                ),
+                "digitised": bool(part["digitised"].any()),
+                "source": f"derived from {first['item']}",
+            }
+        )
+        found = _cell(paper, whole, row, "", origin, mine, experiments, scores, references)
+        rows.append(found | {"published_statistic": "derived"})
+    return rows
+
+
+def _cell(
+    paper: Paper,
+    rule: CellRule,
+    row: Mapping[Any, Any],
+    environment: str,
+    origin: str,
+    runs: list[RunData],
+    experiments: Mapping[str, Experiment],
+    scores: pd.DataFrame,
+    references: pd.DataFrame,
+) -> dict[str, Any]:
+    """One row of the table; a rule without a metric shows flags and protocols, and no value of ours."""
+    protocol = _protocol(paper, row)
+    experiment = experiments.get(rule.experiment)
+    found = flags(rule, row, runs, experiment, paper.evidence.full_budget, protocol)
+    head = {
+        "cell": row["cell"],
+        "item": row["item"],
+        "system": row["system"],
+        "published_variant": row["variant"],
+        "task": row["task"],
+        "metric": row["metric"],
+        "unit": row["unit"],
+        "published": row["value"],
+        "published_statistic": row["statistic"],
+        "published_seeds": row["seeds"],
+        "published_frames": row["budget_frames"],
+        "source": row["source"],
+        "origin": origin,
+        "experiment": rule.experiment,
+        "variant": rule.variant or "",
+        "environment": environment,
+        "flags": ";".join(found),
+        "protocol_published": "" if protocol is None else spelled(protocol),
+        "protocol_ours": spelled_ours(str(run.manifest["protocol"]) for run in runs),
+    }
+    if not runs or rule.metric is None:
+        return head | _unmeasured(rule, experiment, "proxy_env" in found)
+    return head | _compare(paper, rule, row, runs, scores, references, hard(found, protocol))
+
+
+def _protocol(paper: Paper, row: Mapping[Any, Any]) -> Protocol | None:
+    name = "" if pd.isna(row["protocol"]) else str(row["protocol"])
+    if name and name not in paper.protocols:
+        where = f"{paper.directory / 'published'}: cell '{row['cell']}'"
+        raise unknown_name("protocol", name, paper.protocols, where=where)
+    return paper.protocols.get(name)
+
+
+def _unmeasured(rule: CellRule, experiment: Experiment | None, proxy: bool) -> dict[str, Any]:
+    """Verdict and detail of a cell that no value of ours stands beside."""
+    if proxy:
+        detail = "the paper's task is not available; the claims compare orderings on other tasks"
+        return {"verdict": "not_comparable", "detail": detail}
+    if experiment is None or rule.metric is None:
+        return {"verdict": "not_run", "detail": f"planned as experiment '{rule.experiment}'"}
+    return {"verdict": "not_run", "detail": "not among the tasks of this scale"}
 
 
 def _compare(
@@ -251,25 +318,23 @@ def _compare(
     runs: list[RunData],
     scores: pd.DataFrame,
     references: pd.DataFrame,
-    found: list[str],
+    obstacles: list[str],
 ) -> dict[str, Any]:
-    """ours, interval, seeds, env_frames, margin, difference, verdict, seeds_needed, detail."""
-    if not runs:
-        proxy = "proxy_env" in found
-        detail = (
-            "the paper's task is not available; the claims compare orderings on other tasks"
-            if proxy
-            else f"planned as experiment '{rule.experiment}'"
-        )
-        if not proxy and rule.metric is not None:
-            detail = "not among the tasks of this scale"
-        return {"verdict": "not_comparable" if proxy else "not_run", "detail": detail}
-    ours = own_values(rule, runs, scores)
-    margin = _margin(paper, rule, row, runs, references)
+    """ours, interval, seeds, env_frames, margin, difference, p values, verdict, seeds_needed, detail."""
+    ours, published = own_values(rule, row, runs, scores), float(row["value"])
+    margin = _margin(paper.evidence, rule, published, runs, references)
+    if not len(ours):
+        return {"verdict": "inconclusive", "detail": "no seed has a score on every task", "margin": margin}
     interval = t_interval(ours, LEVEL)
-    hard = [flag for flag in found if flag.split("(")[0] in HARD_FLAGS]
     seeds = None if pd.isna(row["seeds"]) else int(row["seeds"])
-    verdict = decide(ours, float(row["value"]), margin, seeds, hard)
+    found = decide(ours, published, margin, seeds, obstacles)
+    detail = found.detail
+    if any(flag.startswith("reduced_budget") for flag in obstacles):
+        pair = (rule.experiment, rule.variant)
+        curve = any((r.experiment, r.variant) == pair and r.metric == "return_at_frames" for r in paper.cells)
+        detail += (
+            "; a published curve is compared at its own frames" if curve else "; no published curve at these frames"
+        )
     return {
         "ours": interval.value,
         "ci90_low": interval.low,
@@ -277,40 +342,25 @@ def _compare(
         "seeds": len(ours),
         "env_frames": min(int(run.manifest["env_frames"]) for run in runs),
         "margin": margin,
-        "difference": interval.value - float(row["value"]),
-        "verdict": verdict.verdict,
-        "seeds_needed": verdict.seeds_needed,
-        "detail": verdict.detail,
+        "difference": interval.value - published,
+        "p_equivalence": found.p_equivalence,
+        "p_difference": found.p_difference,
+        "verdict": found.verdict,
+        "seeds_needed": found.seeds_needed,
+        "detail": detail,
     }
 
 
-def own_values(rule: CellRule, runs: list[RunData], scores: pd.DataFrame) -> Sample:
-    """One value per seed [n]: the final return, or (in percent) an aggregate over the games every seed has."""
-    first = runs[0]
-    chosen = scores[
-        (scores["origin"] == first.origin)
-        & (scores["experiment"] == first.experiment)
-        & (scores["variant"] == first.variant)
-        & scores["environment"].isin({run.environment for run in runs})
-    ]
-    if rule.metric == "final_return":
-        return chosen.sort_values("seed")["final_return"].to_numpy(dtype=np.float64)
-    grid = chosen.pivot(index="seed", columns="environment", values="human_normalised_score").dropna()
-    summary = grid.mean(axis=1) if rule.metric == "mean_human_normalised_score" else grid.median(axis=1)
-    return 100.0 * summary.to_numpy(dtype=np.float64)
-
-
 def _margin(
-    paper: Paper, rule: CellRule, row: Mapping[Any, Any], runs: list[RunData], references: pd.DataFrame
+    evidence: Evidence, rule: CellRule, published: float, runs: Sequence[RunData], references: pd.DataFrame
 ) -> float:
     """Half-width of the equivalence band: the larger of a part of |published - random| and of |human - random|."""
-    evidence = paper.evidence
-    if rule.metric != "final_return":
-        return max(evidence.margin_of_range * abs(float(row["value"])), 100.0 * evidence.margin_human_normalised)
+    if rule.metric in SUITE_METRICS:
+        return max(evidence.margin_of_range * abs(published), 100.0 * evidence.margin_human_normalised)
     if runs[0].environment not in references.index:
         return math.nan
     chosen = references.loc[runs[0].environment]
     random, human = float(chosen["random"]), float(chosen["human"])
-    of_range = evidence.margin_of_range * abs(float(row["value"]) - random)
+    of_range = evidence.margin_of_range * abs(published - random)
     of_human = evidence.margin_human_normalised * abs(human - random)
     return max(of_range, of_human) if math.isfinite(of_human) else of_range

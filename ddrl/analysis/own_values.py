@@ -1,0 +1,58 @@
+"""What stands beside a published number: one value per seed of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ddrl.analysis import suite
+from ddrl.analysis.curves import RunData
+from ddrl.analysis.inference import Sample
+from ddrl.analysis.paper import SUITE_METRICS, CellRule
+
+SCORE = "human_normalised_score"
+_AGGREGATES: Mapping[str, Callable[[pd.DataFrame, str], float]] = {
+    "mean_human_normalised_score": suite.mean,
+    "median_human_normalised_score": suite.median,
+    "mean_capped_human_normalised_score": suite.capped_mean,
+    "iqm_human_normalised_score": suite.iqm,
+}
+
+
+def own_values(rule: CellRule, row: Mapping[Any, Any], runs: Sequence[RunData], scores: pd.DataFrame) -> Sample:
+    """One value per seed [n]: a return, or (in percent) an aggregate over the tasks, of seeds that have every task."""
+    if rule.metric == "return_at_frames":
+        points = [_return_at(run.curves, int(row["budget_frames"])) for run in sorted(runs, key=lambda run: run.seed)]
+        return np.array(points, dtype=np.float64)
+    first = runs[0]
+    chosen = scores[
+        (scores["origin"] == first.origin)
+        & (scores["experiment"] == first.experiment)
+        & (scores["variant"] == first.variant)
+        & scores["environment"].isin({run.environment for run in runs})
+    ]
+    if rule.metric not in SUITE_METRICS:
+        return chosen.sort_values("seed")[rule.metric].to_numpy(dtype=np.float64)
+    return suite_values(chosen, str(rule.metric))
+
+
+def suite_values(scores: pd.DataFrame, metric: str) -> Sample:
+    """An aggregate over tasks in percent, one value per seed [n] that has a human-normalised score on every task."""
+    known = scores[scores[SCORE].notna()]
+    tasks = scores["environment"].nunique()
+    found = [suite_value(part, metric) for _, part in known.groupby("seed", sort=True) if len(part) == tasks]
+    return np.array(found, dtype=np.float64)
+
+
+def suite_value(scores: pd.DataFrame, metric: str) -> float:
+    """An aggregate over tasks in percent, of one seed: columns environment, seed, human_normalised_score."""
+    return 100.0 * _AGGREGATES[metric](scores, SCORE)
+
+
+def _return_at(curves: pd.DataFrame, frames: int) -> float:
+    """The training return at `frames`, records joined by straight lines; the last one beyond them."""
+    records = curves[curves["metric"] == "episode_return"].sort_values("env_frames")
+    return float(np.interp(frames, records["env_frames"], records["value"]))
