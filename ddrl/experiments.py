@@ -167,7 +167,7 @@ def _config(parsed: argparse.Namespace) -> None:
 
 
 def _check(parsed: argparse.Namespace) -> None:
-    from ddrl.analysis.paper import check_paper
+    from ddrl.analysis.paper_check import check_paper
 
     for paper in [parsed.paper] if parsed.paper else papers(parsed.root):
         for scale in SCALES:

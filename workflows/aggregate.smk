@@ -29,6 +29,7 @@ def facts_of(wildcards):
                 *folder.glob("*.yaml"),
                 *folder.glob("*.md"),
                 *folder.glob("published/*.csv"),
+                *folder.parent.glob("references/*.csv"),
             ],
         )
     )
@@ -40,11 +41,14 @@ rule aggregate:
         reference=reference_of,
         facts=facts_of,
     output:
-        expand(
-            f"{RESULTS}/tables/{{table}}.{{kind}}",
-            table=TABLES,
-            kind=("parquet", "csv"),
-            allow_missing=True,
+        expand(f"{RESULTS}/tables/{{table}}.parquet", table=TABLES, allow_missing=True),
+        report(
+            expand(
+                f"{RESULTS}/tables/{{table}}.csv", table=TABLES, allow_missing=True
+            ),
+            caption="report/table.rst",
+            category="Tables",
+            subcategory="{paper}",
         ),
         f"{RESULTS}/tables/summary.json",
     params:
@@ -56,3 +60,46 @@ rule aggregate:
     shell:
         "python -m ddrl.analysis aggregate --paper {wildcards.paper:q} --scale {params.scale:q} {params.filters:q}"
         " --output {params.tables:q}"
+
+
+def tables_of_papers(wildcards):
+    """What the suite's tables are made of."""
+    return expand(
+        f"{RESULTS}/tables/{{table}}.parquet",
+        paper=PAPERS,
+        table=SUITE_NEEDS,
+    )
+
+
+def facts_of_suite(wildcards):
+    """What the systems are, and how fast they were on the machines of the committed benchmarks."""
+    patterns = (
+        "replications/*/experiments.yaml",
+        "replications/*/paper.yaml",
+        "ddrl/algorithms/*.py",
+        "results/reference/bench/*.json",
+    )
+    return sorted(str(path) for pattern in patterns for path in Path().glob(pattern))
+
+
+rule aggregate_suite:
+    input:
+        tables=tables_of_papers,
+        facts=facts_of_suite,
+    output:
+        expand(f"results/{SCALE}/suite/tables/{{table}}.parquet", table=SUITE_TABLES),
+        report(
+            expand(f"results/{SCALE}/suite/tables/{{table}}.csv", table=SUITE_TABLES),
+            caption="report/suite_table.rst",
+            category="Tables",
+            subcategory="suite",
+        ),
+        f"results/{SCALE}/suite/tables/summary.json",
+    params:
+        scale=SCALE,
+        papers=PAPERS,
+        tables=f"results/{SCALE}/suite/tables",
+    message:
+        "aggregate the suite"
+    shell:
+        "python -m ddrl.analysis suite --scale {params.scale:q} --papers {params.papers:q} --output {params.tables:q}"

@@ -1,5 +1,4 @@
 # What the rules share: the checked configuration, the runs it asks for, names of files, limits of this machine.
-import ast
 import fcntl
 import os
 import sys
@@ -15,7 +14,8 @@ sys.path.insert(0, workflow.basedir)
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 from ddrl import experiments
-from ddrl.analysis import TABLES
+from ddrl.analysis import SUITE_NEEDS, SUITE_TABLES, TABLES
+from ddrl.analysis.declared import declared
 from ddrl.analysis.paper import load_paper
 from ddrl.analysis.schema import check, schema
 from ddrl.errors import UserError, unknown_name
@@ -62,13 +62,7 @@ def figures_of(paper):
 
 def algorithm_version(name):
     """VERSION, without an import: a new number retrains, a new comment does not."""
-    source = Path("ddrl/algorithms", f"{name}.py")
-    for node in ast.parse(source.read_text()).body:
-        if isinstance(node, (ast.Assign, ast.AnnAssign)):
-            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-            if isinstance(target, ast.Name) and target.id == "VERSION":
-                return ast.literal_eval(node.value)
-    raise UserError(f"{source}: must state VERSION as a number")
+    return declared(Path("ddrl/algorithms", f"{name}.py"), "VERSION")
 
 
 def take_over():
@@ -123,7 +117,7 @@ HAS_GPU = any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 wildcard_constraints:
-    paper="[a-z0-9_]+",
+    paper="|".join(PAPERS),
     seed="[0-9]+",
     table="[a-z0-9_]+",
     figure="[a-z0-9_]+",

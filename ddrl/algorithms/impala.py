@@ -26,6 +26,9 @@ from ddrl.types import EnvSpec, Metrics, Unroll, concatenate
 VERSION = 1
 """Raised when behaviour changes: results of older versions are then trained anew."""
 
+SYSTEM = {"name": "IMPALA", "moves": "unrolls", "store": "queue"}
+"""For the table of systems: what actors send to the learner, and what it waits in."""
+
 Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 

@@ -6,6 +6,8 @@ TABLES: tuple[str, ...] = (
     "policy_lag",
     "scores",
     "aggregates",
+    "profiles",
+    "improvement",
     "cells",
     "claims",
     "hyperparameters",
@@ -13,5 +15,25 @@ TABLES: tuple[str, ...] = (
     "published",
     "references",
     "departures",
+    "problems",
 )
 """Every table `python -m ddrl.analysis aggregate` writes, as `<name>.parquet` and `<name>.csv`."""
+
+SUITE_TABLES: tuple[str, ...] = (
+    "systems",
+    "coverage",
+    "matrix",
+    "claims",
+    "cells_by_verdict",
+    "compute",
+    "throughput",
+    "lag",
+    "problems",
+)
+"""Every table `python -m ddrl.analysis suite` writes, from the tables of the papers."""
+
+SUITE_NEEDS: tuple[str, ...] = ("runs", "policy_lag", "cells", "claims", "problems")
+"""The tables of each paper that the suite's tables are made from."""
+
+REFERENCE = "reference"
+"""The pseudo-scale that plans no run and takes the committed results of `results/reference` as its subject."""

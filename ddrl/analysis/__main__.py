@@ -1,14 +1,16 @@
-"""`python -m ddrl.analysis aggregate | figure | figures`. Exit codes: 0 done; 2 bad input (one line says what)."""
+"""`python -m ddrl.analysis aggregate | suite | figure | figures`. Exit codes: 0 done; 2 bad input, in one line."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddrl.analysis.experiments import ROOT, expand, papers
+from ddrl.analysis import REFERENCE
+from ddrl.analysis.experiments import ROOT, SCALES, Run, expand, papers
 from ddrl.analysis.paper import load_paper
-from ddrl.errors import exit_code, unknown_name
+from ddrl.errors import UserError, exit_code, unknown_name
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,7 +23,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m ddrl.analysis", description="tables, verdicts and figures")
     commands = parser.add_subparsers(required=True, metavar="command")
     aggregate = commands.add_parser("aggregate", help="runs -> tables")
-    aggregate.add_argument("--scale", default="smoke")
+    aggregate.add_argument("--scale", default="smoke", help=f"{', '.join(SCALES)} or {REFERENCE}")
     aggregate.add_argument("--results", type=Path, default=Path("results"))
     aggregate.add_argument("--output", type=Path, help="default: <results>/<scale>/<paper>/tables")
     aggregate.add_argument("--allow-missing", action="store_true", help="leave out runs that have not finished")
@@ -29,6 +31,14 @@ def _parser() -> argparse.ArgumentParser:
         aggregate.add_argument(f"--{name}", nargs="+", help="only these")
     aggregate.add_argument("--seeds", nargs="+", type=int, help="these seeds instead of the scale's")
     aggregate.set_defaults(run=_aggregate)
+    suite = commands.add_parser("suite", help="the papers' tables -> the suite's tables")
+    suite.add_argument("--scale", default="smoke", help=f"{', '.join(SCALES)} or {REFERENCE}")
+    suite.add_argument("--results", type=Path, default=Path("results"))
+    suite.add_argument("--tables", type=Path, help="holds <paper>/tables; default: <results>/<scale>")
+    suite.add_argument("--output", type=Path, help="default: <tables>/suite/tables")
+    suite.add_argument("--papers", nargs="+", help="only these")
+    suite.add_argument("--replications", type=Path, default=ROOT)
+    suite.set_defaults(run=_suite)
     figure = commands.add_parser("figure", help="tables -> one figure, as SVG and PNG")
     figure.add_argument("--name", required=True)
     figure.add_argument("--tables", type=Path, required=True)
@@ -43,21 +53,54 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _aggregate(parsed: argparse.Namespace) -> None:
+    from ddrl.analysis.problems import lines
     from ddrl.analysis.tables import build, write
 
-    planned = expand(
-        parsed.paper,
-        parsed.scale,
-        experiments=parsed.experiments,
-        variants=parsed.variants,
-        environments=parsed.environments,
-        seeds=parsed.seeds,
-        root=parsed.replications,
-    )
-    directory = parsed.replications / parsed.paper
+    directory = _paper(parsed)
+    planned = _planned(parsed)
     evidence = build(directory, parsed.scale, planned, parsed.results, allow_missing=parsed.allow_missing)
+    for line in lines(evidence.tables["problems"]):
+        print(f"ddrl: {line}", file=sys.stderr)
     output = parsed.output or parsed.results / parsed.scale / parsed.paper / "tables"
-    print(f"{len(write(evidence, output))} files in {output}")
+    print(f"{len(write(evidence.tables, evidence.summary, output))} files in {output}")
+
+
+def _suite(parsed: argparse.Namespace) -> None:
+    from ddrl.analysis.problems import lines
+    from ddrl.analysis.suite_tables import build_suite
+    from ddrl.analysis.tables import write
+
+    known = papers(parsed.replications)
+    for paper in parsed.papers or ():
+        if paper not in known:
+            raise unknown_name("paper", paper, known)
+    _check_scale(parsed.scale)
+    folder = parsed.tables or parsed.results / parsed.scale
+    found = build_suite(parsed.replications, parsed.results, parsed.scale, folder=folder, only=parsed.papers)
+    problems = found.tables["problems"]
+    for line in lines(problems[problems["origin"].isin(["tables", "bench"])]):
+        print(f"ddrl: {line}", file=sys.stderr)
+    output = parsed.output or folder / "suite" / "tables"
+    print(f"{len(write(found.tables, found.summary, output))} files in {output}")
+
+
+def _check_scale(scale: str) -> None:
+    if scale not in (*SCALES, REFERENCE):
+        raise unknown_name("scale", scale, [*SCALES, REFERENCE])
+
+
+def _planned(parsed: argparse.Namespace) -> list[Run]:
+    """The runs that were asked for; none at the pseudo-scale `REFERENCE`."""
+    filters = {name: getattr(parsed, name) for name in ("experiments", "variants", "environments", "seeds")}
+    _check_scale(parsed.scale)
+    if parsed.scale != REFERENCE:
+        return expand(parsed.paper, parsed.scale, root=parsed.replications, **filters)
+    given = [name for name, value in filters.items() if value is not None]
+    if given:
+        raise UserError(f"--{given[0]}: not with --scale {REFERENCE}, which takes every committed run")
+    if parsed.output is None:
+        raise UserError(f"--output: needed with --scale {REFERENCE}, whose tables do not belong beside committed runs")
+    return []
 
 
 def _figure(parsed: argparse.Namespace) -> None:

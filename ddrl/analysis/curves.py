@@ -14,25 +14,18 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ddrl.analysis.schema import schema
+from ddrl.analysis.schema import check, schema
 from ddrl.errors import UserError
 
 KEYS = ["origin", "paper", "experiment", "variant", "environment", "env_label", "seed"]
 """Columns that name a run; `origin` is "run" (the reader's own) or "reference" (committed)."""
 Values = np.ndarray[Any, np.dtype[np.float64]]
-GROUP = ["origin", "paper", "experiment", "variant", "environment", "env_label"]
-_MANIFEST: dict[str, type] = {
-    "config": dict,
-    "env_frames": int,
-    "agent_steps": int,
-    "updates": int,
-    "seconds": float,
-    "exit_reason": str,
-    "algorithm_version": int,
-    "protocol": str,
-    "hardware": dict,
-    "packages": dict,
+_ARROW_TYPES: dict[str, tuple[Any, ...]] = {
+    "int64": (pa.int64(),),
+    "float64": (pa.float64(),),
+    "string": (pa.string(), pa.large_string()),
 }
+GROUP = ["origin", "paper", "experiment", "variant", "environment", "env_label"]
 
 
 @dataclass(frozen=True)
@@ -67,75 +60,112 @@ def env_label(environment: str) -> str:
     return environment.split("/", 1)[-1].replace("_", " ").title()
 
 
+@dataclass(frozen=True)
+class Fault:
+    """Why a run directory cannot be used."""
+
+    what: str
+    """missing, unreadable_manifest, different_config, damaged or not_finite."""
+    file: Path
+    detail: str
+    """One line, without the file's name."""
+
+
 def load_run(directory: Path, origin: str, paper: str, experiment: str, variant: str) -> RunData:
     """Reads a run directory.
 
     Raises: UserError naming the file for a missing, damaged or inconsistent one.
     """
-    manifest = _manifest(directory / "run.json")
-    environment = manifest["config"]["environment"]["name"]
-    seed = manifest["config"]["seed"]
-    expected = f"{environment.replace('/', '-')}/seed{seed}"
-    if f"{directory.parent.name}/{directory.name}" != expected:
-        raise UserError(f"{directory / 'run.json'}: is of {expected}, not of {directory.parent.name}/{directory.name}")
-    curves = _curves(directory / "curves.parquet")
-    if int(curves["env_frames"].max()) > manifest["env_frames"]:
-        raise UserError(f"{directory / 'curves.parquet'}: has more env_frames than run.json")
-    return RunData(origin, paper, experiment, variant, environment, seed, manifest, curves)
-
-
-def load_reference(folder: Path, paper: str) -> list[RunData]:
-    """Every run below `folder` (experiment/variant/environment/seed<k>), sorted; none where the folder is absent."""
-    found = []
-    for path in sorted(folder.glob("*/*/*/seed*/run.json")):
-        experiment, variant = path.parts[-5], path.parts[-4]
-        found.append(load_run(path.parent, "reference", paper, experiment, variant))
+    found = try_run(directory, origin, paper, experiment, variant)
+    if isinstance(found, Fault):
+        raise UserError(f"{found.file}: {found.detail}")
     return found
 
 
-def _manifest(path: Path) -> dict[str, Any]:
+def try_run(directory: Path, origin: str, paper: str, experiment: str, variant: str) -> RunData | Fault:
+    """The run of a directory, or the first thing that is wrong with it."""
+    manifest_path, curves_path = directory / "run.json", directory / "curves.parquet"
+    what, file = "missing", manifest_path
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; the run has not finished") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not valid JSON: {error}") from None
-    for key, kind in _MANIFEST.items():
-        value = manifest.get(key) if isinstance(manifest, dict) else None
-        accepted = (int, float) if kind is float else (kind,)
-        if not isinstance(value, accepted) or isinstance(value, bool):
-            raise UserError(f"{path}: key '{key}' must be a {kind.__name__} (got {value!r})")
-    config = manifest["config"]
-    if not isinstance(config.get("environment"), dict) or "name" not in config["environment"] or "seed" not in config:
-        raise UserError(f"{path}: key 'config' must hold 'environment.name' and 'seed'")
+        for file in (manifest_path, curves_path):
+            if not file.exists():
+                raise UserError(f"{file}: no such file; the run has not finished")
+        what, file = "unreadable_manifest", manifest_path
+        manifest = read_manifest(file)
+        what = "different_config"
+        environment, seed = manifest["config"]["environment"]["name"], manifest["config"]["seed"]
+        expected, actual = f"{environment.replace('/', '-')}/seed{seed}", f"{directory.parent.name}/{directory.name}"
+        if expected != actual:
+            raise UserError(f"{file}: is of {expected}, not of {actual}")
+        what, file = "damaged", curves_path
+        curves = _read_curves(file)
+        if int(curves["env_frames"].max()) > manifest["env_frames"]:
+            raise UserError(f"{file}: has more env_frames than run.json")
+        what = "not_finite"
+        _check_finite(curves, file)
+    except UserError as error:
+        return Fault(what, file, str(error).removeprefix(f"{file}: "))
+    return RunData(origin, paper, experiment, variant, environment, seed, manifest, curves)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """run.json, checked against its schema. Raises `UserError` naming the file and the key."""
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not valid JSON: {_one_line(error)}") from None
+    check(manifest, "run", where=str(path))
     return dict(manifest)
 
 
-def _curves(path: Path) -> pd.DataFrame:
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).replace("Could not open Parquet input source '<Buffer>': ", "").split())[:160]
+
+
+def _read_curves(path: Path) -> pd.DataFrame:
     columns: dict[str, str] = schema("curves")["columns"]
     try:
-        table = pq.read_table(path)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; the run has not finished") from None
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{path}: damaged: {' '.join(str(error).split())[:120]}") from None
+        # From memory: an error then names no path, and the folders' names are not taken for columns.
+        table = pq.read_table(pa.BufferReader(path.read_bytes()))
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise UserError(f"{path}: not valid Parquet: {_one_line(error)}") from None
     if set(table.column_names) != set(columns):
         raise UserError(f"{path}: columns are {', '.join(table.column_names)}; allowed: {', '.join(columns)}")
-    frame: pd.DataFrame = table.to_pandas()[list(columns)]
+    if not table.num_rows:
+        raise UserError(f"{path}: has no rows")
     for name, kind in columns.items():
-        actual = (
-            "string"
-            if kind == "string" and all(isinstance(value, str) for value in frame[name])
-            else str(frame[name].dtype)
-        )
-        if actual != kind:
-            raise UserError(f"{path}: column '{name}' is {actual}; allowed: {kind}")
-    if frame.empty or not np.isfinite(frame["value"]).all() or (frame["env_frames"] < 0).any():
-        raise UserError(f"{path}: is empty, or holds values that are not finite or env_frames below 0")
+        found = table.schema.field(name).type
+        if found not in _ARROW_TYPES[kind]:
+            raise UserError(f"{path}: column '{name}' is {found}; allowed: {kind}")
+        if name != "value" and table[name].null_count:
+            raise UserError(f"{path}: column '{name}' has empty cells")
+    frame: pd.DataFrame = table.replace_schema_metadata(None).to_pandas()[list(columns)]
+    negative = [name for name, kind in columns.items() if kind == "int64" and (frame[name] < 0).any()]
+    if negative:
+        raise UserError(f"{path}: column '{negative[0]}' has values below 0")
     missing = [name for name in schema("curves")["required_metrics"] if name not in set(frame["metric"])]
     if missing:
         raise UserError(f"{path}: has no metric '{missing[0]}'")
     return frame
+
+
+def _check_finite(curves: pd.DataFrame, path: Path) -> None:
+    """Raises `UserError` naming the metric and the first env_frames where a value or a time is not a number."""
+    wrong = curves[~np.isfinite(curves["value"]) | ~np.isfinite(curves["seconds"])]
+    if len(wrong):
+        first = wrong.sort_values("env_frames", kind="stable").iloc[0]
+        name, value = ("value", first["value"]) if not np.isfinite(first["value"]) else ("seconds", first["seconds"])
+        raise UserError(
+            f"{path}: metric '{first['metric']}' has {name} {value} at {first['env_frames']} env_frames; "
+            f"{len(wrong)} of {len(curves)} rows are not finite"
+        )
 
 
 def long_frame(runs: Iterable[RunData], metrics: Iterable[str] | None = None) -> pd.DataFrame:

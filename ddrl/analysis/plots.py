@@ -19,7 +19,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 
-from ddrl.analysis.aggregate import Sample, t_interval
+from ddrl.analysis.inference import Sample, t_interval
 from ddrl.analysis.paper import Figure
 from ddrl.analysis.tables import read
 from ddrl.errors import UserError

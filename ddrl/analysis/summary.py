@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from ddrl.analysis import REFERENCE
 from ddrl.analysis.experiments import Experiment
 from ddrl.analysis.paper import Paper
 
@@ -14,27 +15,38 @@ SCALE_NOTES = {
     "smoke": "Minutes on any laptop: shows shapes and figures. Scores are not compared with published ones.",
     "workstation": "A night on one machine: orderings are decided; scores stand beside the published ones.",
     "paper": "The paper's own settings and budget: scores are compared with the published ones.",
+    REFERENCE: "Committed results of long runs, made before this report and shown with where each came from.",
 }
 
 
 def summary(
     paper: Paper, experiments: Mapping[str, Experiment], scale: str, tables: Mapping[str, pd.DataFrame]
 ) -> dict[str, Any]:
-    """Plain data for `summary.json`."""
-    runs = tables["runs"]
+    """Plain data for `summary.json`.
+
+    The facts at the top are of the subject: the reader's own runs, or the reference runs at the pseudo-scale
+    `REFERENCE`. `reference` holds those of the reference runs where they stand beside the reader's own, else None.
+    """
+    runs, problems = tables["runs"], tables["problems"]
+    origin = "reference" if scale == REFERENCE else "run"
     reference = runs[runs["origin"] == "reference"]
+    beside = origin == "run" and len(reference) > 0
+    kinds = problems["what"].value_counts()
     return {
         "paper": {"key": paper.key, "summary": paper.summary, **paper.citation},
         "scale": scale,
         "scale_note": SCALE_NOTES[scale],
-        **_facts(runs[runs["origin"] == "run"], tables, "run"),
-        "reference": _facts(reference, tables, "reference") if len(reference) else None,
+        "subject": origin,
+        **facts(runs[runs["origin"] == origin], tables, origin),
+        "reference": facts(reference, tables, "reference") if beside else None,
+        "problems": len(problems),
+        "problems_by_kind": {str(name): int(kinds[name]) for name in sorted(kinds.index)},
         "experiments": {
             name: {
                 "title": entry.title,
                 "source": entry.source,
                 "proxy": entry.proxy,
-                "reason": entry.scales[scale].reason,
+                "reason": entry.scales[scale].reason if scale in entry.scales else "",
             }
             for name, entry in experiments.items()
         },
@@ -52,8 +64,8 @@ def summary(
     }
 
 
-def _facts(runs: pd.DataFrame, tables: Mapping[str, pd.DataFrame], origin: str) -> dict[str, Any]:
-    """Counts, budget, time, hardware and verdicts of one origin."""
+def facts(runs: pd.DataFrame, tables: Mapping[str, pd.DataFrame], origin: str) -> dict[str, Any]:
+    """Counts, budget, time, hardware and verdicts of the runs of one origin; `tables` holds cells and claims."""
     budgeted = runs[runs["paper_frames"].notna()]
     stated = int(budgeted["paper_frames"].sum())
     return {
@@ -63,7 +75,7 @@ def _facts(runs: pd.DataFrame, tables: Mapping[str, pd.DataFrame], origin: str) 
         "paper_frames_total": stated or None,
         "budget_ratio": int(budgeted["env_frames"].sum()) / stated if stated else None,
         "seconds_total": float(runs["seconds"].sum()),
-        "hardware": sorted({_machine(row) for row in runs.to_dict("records")}),
+        "hardware": sorted({machine(row) for row in runs.to_dict("records")}),
         "git_sha": sorted({str(sha) for sha in runs["git_sha"].dropna()}),
         "git_dirty": bool(runs["git_dirty"].fillna(False).astype(bool).any()),
         "algorithm_versions": sorted({f"{r['algorithm']} {r['algorithm_version']}" for r in runs.to_dict("records")}),
@@ -75,7 +87,7 @@ def _facts(runs: pd.DataFrame, tables: Mapping[str, pd.DataFrame], origin: str) 
     }
 
 
-def _machine(row: Mapping[Any, Any]) -> str:
+def machine(row: Mapping[Any, Any]) -> str:
     gpu = f", {row['gpu']}" if isinstance(row["gpu"], str) else ", no GPU"
     return f"{row['cpu']}, {row['cores']} cores, {row['memory_gib']:g} GiB{gpu}"
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ddrl.analysis.verdicts import changed_settings, flatten
+from ddrl.analysis.flags import changed_settings, flatten
 from ddrl.errors import UserError
 from ddrl.experiments import SCALES, Run, expand, load_experiments, main, papers, write_configs
 

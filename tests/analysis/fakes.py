@@ -59,7 +59,7 @@ def manifest(config: Any, frames: int) -> dict[str, Any]:
         "config": config,
         "fingerprint": "0123456789abcdef",
         "algorithm_version": 1,
-        "protocol": "fake-1",
+        "protocol": protocol(config["environment"]["name"]),
         "git_sha": "f" * 40,
         "git_dirty": False,
         "packages": {"python": "3.11", "torch": "2.13.0"},
@@ -76,6 +76,40 @@ def manifest(config: Any, frames: int) -> dict[str, Any]:
         "peak_memory_mib": 812.0,
         "parameters": 680_000,
     }
+
+
+def protocol(environment: str) -> str:
+    """The protocol id of a run with the paper's settings."""
+    family, _, task = environment.partition("/")
+    if family != "atari":
+        return f"{family}-1/{task};autoreset-next-step;raw-rewards"
+    parts = "skip4,max2,gray84x84,stack4;noop1-30;sticky0;minimal-actions;life-loss-terminal;cap108k"
+    return f"ale-0.12.1/{task};{parts};autoreset-next-step;raw-rewards"
+
+
+def write_bench(results: Path, name: str = "bench.json") -> Path:
+    """A benchmark of IMPALA on Pong with three repeats, at 1000, 1100 and 1200 frames per second."""
+    repeats = [
+        {"training": speed, "policy_lag_mean": lag} for speed, lag in ((1200.0, 3.0), (1000.0, 5.0), (1100.0, 4.0))
+    ]
+    content = {
+        "config": {
+            "algorithm": "impala",
+            "environment": {"name": "atari/pong"},
+            "hyperparameters": {"network": "shallow"},
+            "topology": {"runtime": "threads", "schedule": "asynchronous", "num_actors": 3, "envs_per_actor": 32},
+            "precision": "float32",
+        },
+        "hardware": {"cpu": "a processor", "cores": 2, "memory_gib": 23.5, "gpu": None},
+        "repeats": repeats,
+        "median_bound_frames_per_second": 1250.0,
+        "median_ratio": 0.88,
+        "limiting_part": "simulation",
+    }
+    path = results / "reference" / "bench" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+    return path
 
 
 ATARI = {
