@@ -1,200 +1,210 @@
-"""The command line: `ddrl train | resume | evaluate | watch | bench | report | verify | systems | doctor`.
+"""The command line. Results go to standard output, progress and complaints to standard error.
 
-Exit codes: 0 done; 2 bad input (one line says what); 75 interrupted after a checkpoint (run the same command again).
+Exit codes: 0 done; 1 a check failed (verify, doctor); 2 bad input (one line says what); 75 interrupted after a
+checkpoint (type the same command again).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: one thread per role
 
-from ddrl.errors import UserError, exit_code
+from ddrl import commands
+from ddrl.errors import exit_code
 from ddrl.memory import keep_freed_memory
 
-INTERRUPTED = 75  # EX_TEMPFAIL: schedulers retry it
+SCALE = "smoke, workstation, paper or reference"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parses and runs one command; returns the exit code."""
-    parsed = _parser().parse_args(arguments)
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            parsed = _parser().parse_args(arguments)
+    except SystemExit as end:
+        if end.code:  # argparse prints its usage before the one line that matters
+            print(said.getvalue().strip().splitlines()[-1], file=sys.stderr)
+        return int(end.code or 0)
     keep_freed_memory()
-    return exit_code(lambda: parsed.run(parsed))
+    try:
+        return exit_code(lambda: parsed.run(parsed))
+    except BrokenPipeError:  # whoever read the output has seen enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:  # training stops by itself, after a checkpoint
+        print("ddrl: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="ddrl", description=__doc__.splitlines()[0] if __doc__ else None)
-    commands = parser.add_subparsers(required=True, metavar="command")
-
-    train = commands.add_parser("train", help="train a configuration, or resume it, in a run directory")
-    train.add_argument("config", type=Path, help="resolved configuration, YAML or JSON")
-    train.add_argument("--directory", type=Path, help="run directory (default: that of the configuration)")
-    train.add_argument("--quiet", action="store_true", help="no progress")
-    train.add_argument("--print-config", action="store_true", help="print the configuration with its defaults and stop")
-    train.set_defaults(run=_train)
-
-    resume = commands.add_parser("resume", help="continue a run from its newest valid checkpoint")
-    resume.add_argument("directory", type=Path)
-    resume.add_argument("--quiet", action="store_true", help="no progress")
-    resume.set_defaults(run=_resume)
-
-    bench = commands.add_parser("bench", help="measure a topology beside the sum of its parts")
-    bench.add_argument("algorithm")
-    bench.add_argument("environment", help="such as atari/pong")
-    bench.add_argument("--config", type=Path, help="YAML with departures: topology, hyperparameters, precision, ...")
-    bench.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
-    bench.add_argument("--network", default=None, help="such as shallow or deep")
-    bench.add_argument("--seconds", type=float, default=20.0, help="of each measurement")
-    bench.add_argument("--repeats", type=int, default=3)
-    bench.add_argument("--json", type=Path, help="write everything measured to this file")
-    bench.set_defaults(run=_bench)
-    _add_inspections(commands)
+    parser = argparse.ArgumentParser(
+        prog="ddrl",
+        description="Replications of distributed deep reinforcement learning papers.",
+        epilog=(__doc__ or "").partition("\n\n")[2],
+    )
+    added = parser.add_subparsers(required=True, metavar="command", title="commands")
+    _add_runs(added)
+    _add_evidence(added)
+    _add_machine(added)
     return parser
 
 
-def _add_inspections(commands: Any) -> None:
-    evaluate = commands.add_parser("evaluate", help="play episodes with a run's newest parameters")
-    evaluate.add_argument("directory", type=Path)
-    evaluate.add_argument("--episodes", type=int, default=10)
-    evaluate.add_argument("--seed", type=int, default=0)
-    evaluate.set_defaults(run=_evaluate)
-
-    watch = commands.add_parser("watch", help="play one episode into an animated GIF")
-    watch.add_argument("directory", type=Path)
-    watch.add_argument("--output", type=Path, default=Path("episode.gif"))
-    watch.add_argument("--seed", type=int, default=0)
-    watch.add_argument("--max-steps", type=int, default=2000, help="agent steps")
-    watch.set_defaults(run=_watch)
-
-    report = commands.add_parser("report", help="run what is missing and write the PDFs (snakemake)")
-    report.add_argument("paper", nargs="?", help="such as impala_2018 (default: all)")
-    report.add_argument("--scale", default="smoke", help="smoke, workstation or paper")
-    report.add_argument("--cores", default="all")
-    report.set_defaults(run=_report)
-
-    verify = commands.add_parser("verify", help="check that finished runs are whole and agree with their manifests")
-    verify.add_argument("root", type=Path, nargs="?", default=Path("results"))
-    verify.set_defaults(run=_verify)
-
-    systems = commands.add_parser("systems", help="list algorithms, environments and topologies")
-    systems.set_defaults(run=_systems)
-
-    doctor = commands.add_parser("doctor", help="check this machine: packages, games, processor, disk")
-    doctor.set_defaults(run=_doctor)
-
-
-def _train(parsed: argparse.Namespace) -> int:
-    import json
-
-    from ddrl.config import load_run_config, to_json
-    from ddrl.record import write_json
-    from ddrl.run import train
-
-    config = load_run_config(parsed.config)
-    if parsed.print_config:
-        print(json.dumps(to_json(config), indent=1))
-        return 0
-    directory = parsed.directory or parsed.config.parent
-    directory.mkdir(parents=True, exist_ok=True)
-    if not (directory / "config.json").exists() or load_run_config(directory / "config.json") != config:
-        write_json(directory / "config.json", to_json(config))
-    return _exit_code(train(config, directory, quiet=parsed.quiet))
-
-
-def _resume(parsed: argparse.Namespace) -> int:
-    from ddrl.config import load_run_config
-    from ddrl.run import train
-
-    config = load_run_config(parsed.directory / "config.json")
-    return _exit_code(train(config, parsed.directory, quiet=parsed.quiet))
-
-
-def _bench(parsed: argparse.Namespace) -> int:
-    import yaml
-
-    from ddrl import bench
-    from ddrl.record import write_json
-
-    overrides = {"precision": parsed.precision}
-    if parsed.config:
-        overrides |= yaml.safe_load(parsed.config.read_text())
-    if parsed.network:
-        overrides["hyperparameters"] = overrides.get("hyperparameters", {}) | {"network": parsed.network}
-    config = bench.default_config(parsed.algorithm, parsed.environment, overrides)
-    result = bench.bench(
-        config, seconds=parsed.seconds, repeats=parsed.repeats, note=lambda line: print(line, file=sys.stderr)
+def _add(added: Any, run: Callable[[argparse.Namespace], int], text: str, more: str = "") -> argparse.ArgumentParser:
+    """A command named as the function that runs it."""
+    parser: argparse.ArgumentParser = added.add_parser(
+        run.__name__,
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}. {more}",
     )
-    print(bench.describe(result))
-    if parsed.json:
-        write_json(parsed.json, result)
-    return 0
+    parser.set_defaults(run=run)
+    return parser
 
 
-def _evaluate(parsed: argparse.Namespace) -> int:
-    from ddrl import inspection
+def _add_runs(added: Any) -> None:
+    """Commands about one run."""
+    train = _add(added, commands.train, "train a configuration, or resume it, in a run directory")
+    train.add_argument("config", type=Path, help="configuration, YAML or JSON; keys left out take the paper's values")
+    train.add_argument("--directory", type=Path, help="run directory (that of the configuration, if left out)")
+    train.add_argument("--quiet", action="store_true", help="no progress")
+    train.add_argument("--print-config", action="store_true", help="print the configuration with its defaults and stop")
 
-    result = inspection.evaluate(parsed.directory, episodes=parsed.episodes, seed=parsed.seed)
-    print(
-        f"{parsed.directory}: mean raw return {result['mean']:.2f}, standard deviation "
-        f"{result['standard_deviation']:.2f}, {result['episodes']} episodes, after {result['env_frames']:,} frames"
+    resume = _add(added, commands.resume, "continue a run from its newest valid checkpoint")
+    resume.add_argument("directory", type=Path, help="run directory")
+    resume.add_argument("--quiet", action="store_true", help="no progress")
+
+    evaluate = _add(
+        added,
+        commands.evaluate,
+        "play episodes with a run's newest parameters",
+        "Actions are sampled, on seeds of their own; prints the raw return.",
     )
-    return 0
+    evaluate.add_argument("directory", type=Path, help="run directory with a checkpoint")
+    evaluate.add_argument("--episodes", type=_positive, default=10, help="how many (%(default)s)")
+    evaluate.add_argument("--seed", type=int, default=0, help="of games and sampled actions (%(default)s)")
+
+    watch = _add(
+        added,
+        commands.watch,
+        "film episodes played with a run's newest parameters, as MP4",
+        "Atari games: every frame of the emulator, in colour, at 60 per second. Other environments: what the agent "
+        "sees. Below it: step, score and action. The same run, seed and machine give the same file.",
+    )
+    watch.add_argument("directory", type=Path, help="run directory with a checkpoint")
+    watch.add_argument("--output", type=Path, default=Path("episode.mp4"), help="an .mp4 file (%(default)s)")
+    watch.add_argument("--episodes", type=_positive, default=1, help="how many, one after the other (%(default)s)")
+    watch.add_argument("--seed", type=int, default=0, help="of games and sampled actions (%(default)s)")
+    watch.add_argument(
+        "--max-steps", type=_positive, help="agent steps after which an episode is cut (never, if left out)"
+    )
+
+    bench = _add(
+        added,
+        commands.bench,
+        "measure a topology beside the sum of its parts",
+        "Environment frames per second of simulation, inference and training, and the duty cycle of each role.",
+    )
+    bench.add_argument("algorithm", help="such as impala")
+    bench.add_argument("environment", help="such as atari/pong")
+    bench.add_argument("--config", type=Path, help="YAML with departures: topology, hyperparameters, precision, ...")
+    bench.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="(%(default)s)")
+    bench.add_argument("--network", help="such as shallow or deep (the algorithm's own, if left out)")
+    bench.add_argument("--seconds", type=float, default=20.0, help="of each measurement (%(default)s)")
+    bench.add_argument("--repeats", type=_positive, default=3, help="of each measurement; medians count (%(default)s)")
+    bench.add_argument("--json", type=Path, help="write everything measured to this file")
 
 
-def _watch(parsed: argparse.Namespace) -> int:
-    from ddrl import inspection
+def _add_evidence(added: Any) -> None:
+    """Commands about what the runs show."""
+    report = _add(
+        added,
+        commands.report,
+        "write the reports of a scale from the results that exist; trains nothing",
+        "Tables, figures, one PDF and HTML file per paper, and the report of the whole suite. Runs that are missing or "
+        "damaged are named in it. To run what is missing first: make report.",
+    )
+    _add_paper(report)
+    report.add_argument("--scale", default="smoke", help=f"{SCALE}: the committed runs (%(default)s)")
+    report.add_argument("--output", type=Path, help="folder for the reports (reports/ of the checkout, if left out)")
+    _add_results(report)
 
-    episode_return = inspection.watch(parsed.directory, parsed.output, seed=parsed.seed, max_steps=parsed.max_steps)
-    print(f"{parsed.output}: raw return {episode_return:g}")
-    return 0
+    ledgers = {
+        "claims": (commands.claims, "list what a paper says in words, each with its verdict", "95 % interval"),
+        "cells": (commands.cells, "list published numbers beside ours, each with its verdict", "90 % interval"),
+    }
+    for run, text, interval in ledgers.values():
+        ledger = _add(
+            added,
+            run,
+            text,
+            f"With {interval} over seeds, number of seeds, environment frames and flags. From the tables of the scale, "
+            "or made from the committed reference runs where there are none.",
+        )
+        _add_paper(ledger)
+        ledger.add_argument("--scale", help=f"{SCALE} (the largest with tables, if left out)")
+        ledger.add_argument("--verdict", help="only these, such as supported, not_comparable or not_run")
+        _add_form(ledger)
+        _add_results(ledger)
+
+    verify = _add(
+        added,
+        commands.verify,
+        "check that finished runs are whole, and with --against that they learn as well as others did",
+        "Whole: files can be read, agree with their manifest and reach the budget. Exit code 1 where a check fails.",
+    )
+    verify.add_argument("directory", type=Path, nargs="?", default=Path("results"), help="of runs (%(default)s)")
+    verify.add_argument("--against", type=Path, metavar="DIR", help="runs to compare with; reference: the committed")
+    verify.add_argument("--junit", type=Path, metavar="FILE", help="write the checks as JUnit XML to this file")
+
+    systems = _add(
+        added,
+        commands.systems,
+        "list every system of every paper: an algorithm with its topology",
+        "Read from the experiments' settings at scale paper.",
+    )
+    systems.add_argument("--parts", action="store_true", help="list algorithms, environments and runtimes instead")
+    _add_form(systems)
 
 
-def _report(parsed: argparse.Namespace) -> int:
-    import subprocess
-
-    snakefile = Path(__file__).parents[1] / "Snakefile"
-    if not snakefile.exists():
-        raise UserError(f"{snakefile}: no such file; reports are made in a checkout of ddrl")
-    options = ["--rerun-incomplete", "--rerun-triggers", "mtime", "params", "input", "--cores", parsed.cores]
-    targets = [parsed.paper] if parsed.paper else []
-    command = [sys.executable, "-m", "snakemake", *options, *targets, "--config", f"scale={parsed.scale}"]
-    return subprocess.run(command, cwd=snakefile.parent, check=False).returncode
+def _add_machine(added: Any) -> None:
+    doctor = _add(
+        added,
+        commands.doctor,
+        "check this machine: packages, processor, GPU, environments, optional parts",
+        "Each part that is not there comes with what to type. Exit code 1 where a required one is missing.",
+    )
+    doctor.add_argument("--all", action="store_true", help="check every example of each environment, not one (slower)")
 
 
-def _verify(parsed: argparse.Namespace) -> int:
-    from ddrl import inspection
-
-    damaged = 0
-    for directory, problems in inspection.verify(parsed.root):
-        damaged += bool(problems)
-        print(f"{directory}: {'; '.join(problems) or 'whole'}")
-    return 1 if damaged else 0
+def _add_paper(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paper", nargs="?", help="such as impala_2018 (all, if left out)")
 
 
-def _systems(parsed: argparse.Namespace) -> int:
-    from ddrl import inspection
-
-    print("\n".join(inspection.systems()))
-    return 0
+def _add_results(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--results", type=Path, help="folder of results (results/ of the checkout, if left out)")
 
 
-def _doctor(parsed: argparse.Namespace) -> int:
-    from ddrl import inspection
-
-    wrong = 0
-    for fine, line in inspection.doctor():
-        wrong += not fine
-        print(f"{'ok     ' if fine else 'MISSING'} {line}")
-    return 1 if wrong else 0
+def _add_form(parser: argparse.ArgumentParser) -> None:
+    form = parser.add_mutually_exclusive_group()
+    parser.set_defaults(form="text")
+    form.add_argument("--json", dest="form", action="store_const", const="json", help="print JSON, all columns")
+    form.add_argument("--csv", dest="form", action="store_const", const="csv", help="print CSV, all columns")
 
 
-def _exit_code(reason: str) -> int:
-    return INTERRUPTED if reason == "interrupted" else 0
+def _positive(text: str) -> int:
+    """An integer of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not allowed; allowed: whole numbers from 1")
+    return int(text)
 
 
 if __name__ == "__main__":

@@ -1,44 +1,50 @@
-"""Looks at runs and at this machine without changing either: evaluate, watch, verify, systems, doctor."""
+"""Looks at runs without changing them (`ddrl evaluate`, `ddrl verify`), and lists what there is to combine."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pandas as pd
-import torch
+from torch import nn
 
-from ddrl import algorithms, checkpoint, manifest
+from ddrl import algorithms, checkpoint
 from ddrl.actors import evaluator
 from ddrl.actors.policy import LocalPolicy
 from ddrl.config import RunConfig, Topology, fingerprint, load_run_config, parse_run_config
-from ddrl.environments import check, registry
+from ddrl.environments import registry
 from ddrl.errors import UserError
 from ddrl.record import COLUMNS, COUNTS
+from ddrl.regression.checks import Check, Outcome, timed
 from ddrl.run import resolve_device
 from ddrl.seeding import seed_for, torch_generator
-from ddrl.types import VectorEnv
-
-CELL_PIXELS = 16
-"""Side of one cell when a small observation is drawn."""
 
 
 @dataclass(frozen=True)
-class Player:
-    """The newest parameters of a run, ready to play."""
+class Trained:
+    """The newest parameters of a run, and the configuration that they were trained with."""
 
-    env: VectorEnv
-    policy: LocalPolicy
+    config: RunConfig
+    network: nn.Module
     env_frames: int
 
+    def policy(self, num_envs: int, seed: int, role: str, index: int = 0) -> LocalPolicy:
+        """Acts for `num_envs` environments on the stream (seed, role, index)."""
+        return LocalPolicy(
+            self.network,
+            num_envs,
+            torch_generator(seed, role, index),
+            device=resolve_device(self.config.device),
+            precision=self.config.precision,
+        )
 
-def load_player(run: Path, *, num_envs: int, seed: int) -> Player:
+
+def load_trained(run: Path) -> Trained:
     """Raises `UserError` where `run` has no configuration or no valid checkpoint."""
     config = load_run_config(run / "config.json")
     state, damaged = checkpoint.load_newest(run / "checkpoints")
@@ -48,24 +54,18 @@ def load_player(run: Path, *, num_envs: int, seed: int) -> Player:
     spec = registry.spec_for(**config.environment)
     network = algorithms.load(config.algorithm).make_network(spec, config.hyperparameters, torch_generator(0, "unused"))
     network.load_state_dict(state["learner"]["network"])
-    env = registry.make(**config.environment, num_envs=num_envs, seed=seed_for(seed, "player-environment"))
-    policy = LocalPolicy(
-        network,
-        num_envs,
-        torch_generator(seed, "player-policy"),
-        device=resolve_device(config.device),
-        precision=config.precision,
-    )
-    return Player(env, policy, state["learner"]["counters"][0])
+    return Trained(config, network, state["learner"]["counters"][0])
 
 
 def evaluate(run: Path, *, episodes: int, seed: int) -> dict[str, Any]:
     """Raw returns of `episodes` episodes with a run's newest parameters."""
-    player = load_player(run, num_envs=evaluator.num_envs(episodes), seed=seed)
-    played = evaluator.play(player.env, player.policy, episodes)
+    trained, num_envs = load_trained(run), evaluator.num_envs(episodes)
+    environment_seed = seed_for(seed, "player-environment")
+    env = registry.make(**trained.config.environment, num_envs=num_envs, seed=environment_seed)
+    played = evaluator.play(env, trained.policy(num_envs, seed, "player-policy"), episodes)
     returns = [episode.episode_return for episode in played]
     return {
-        "env_frames": player.env_frames,
+        "env_frames": trained.env_frames,
         "episodes": episodes,
         "mean": float(np.mean(returns)),
         "standard_deviation": float(np.std(returns, ddof=1)) if episodes > 1 else 0.0,
@@ -73,40 +73,23 @@ def evaluate(run: Path, *, episodes: int, seed: int) -> dict[str, Any]:
     }
 
 
-def watch(run: Path, output: Path, *, seed: int, max_steps: int) -> float:
-    """Plays one episode into an animated GIF of what the agent sees (newest frame); returns the raw return."""
-    from PIL import Image
+def verify(root: Path) -> Iterator[Check]:
+    """For each finished run below `root`, whether it is whole and agrees with its manifest.
 
-    player = load_player(run, num_envs=1, seed=seed)
-    step, images, total = player.env.reset(), [], 0.0
-    for _ in range(max_steps):
-        images.append(Image.fromarray(_picture(step.observation[0])))
-        step = player.env.step(player.policy.act(step).action.numpy())
-        total += float(step.reward[0])
-        if step.ended[0]:
-            break
-    output.parent.mkdir(parents=True, exist_ok=True)
-    milliseconds = round(1000 * player.env.spec.frame_skip / 60) if player.env.spec.frame_skip > 1 else 200
-    images[0].save(output, save_all=True, append_images=images[1:], duration=milliseconds, loop=0)
-    return total
-
-
-def _picture(observation: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The newest frame of a stack, or a flat observation as one row of cells."""
-    if observation.dtype == np.uint8:
-        return np.ascontiguousarray(observation[-1])
-    low, high = min(0.0, observation.min()), max(1.0, observation.max())
-    cells = (255 * (observation.reshape(1, -1) - low) / (high - low)).astype(np.uint8)
-    return np.repeat(np.repeat(cells, CELL_PIXELS, axis=0), CELL_PIXELS, axis=1)
-
-
-def verify(root: Path) -> Iterator[tuple[Path, list[str]]]:
-    """For each finished run below `root`: what is wrong with it (nothing, if it is whole)."""
+    Raises: UserError where there is no such folder, or no finished run in it.
+    """
+    if not root.is_dir():
+        raise UserError(f"{root}: no such folder")
     manifests = sorted(root.rglob("run.json"))
     if not manifests:
         raise UserError(f"{root}: holds no finished run (no run.json)")
     for path in manifests:
-        yield path.parent, list(_problems(path.parent))
+        yield timed(str(path.parent), partial(_outcome, path.parent))
+
+
+def _outcome(run: Path) -> Outcome:
+    problems = tuple(_problems(run))
+    return Outcome(not problems, problems[0] if problems else "whole", problems[1:])
 
 
 def _problems(run: Path) -> Iterator[str]:
@@ -141,7 +124,7 @@ def _curve_problems(table: pd.DataFrame, record: dict[str, Any], config: RunConf
         yield f"curves.parquet: {len(final)} final episodes; the configuration asks for {wanted}"
 
 
-def systems() -> Iterator[str]:
+def parts() -> Iterator[str]:
     """What there is to combine: algorithms, environments, runtimes and schedules."""
     for name in algorithms.NAMES:
         module = algorithms.load(name)
@@ -151,25 +134,3 @@ def systems() -> Iterator[str]:
     hints = get_type_hints(Topology)
     for name in ("runtime", "schedule"):
         yield f"topology     {name:12} {', '.join(get_args(hints[name]))}"
-
-
-def doctor() -> Iterator[tuple[bool, str]]:
-    """(fine?, line) for each thing that a run or a report needs."""
-    hardware = manifest.hardware()
-    yield True, f"{hardware['cpu']}, {hardware['cores']} cores, {hardware['memory_gib']} GiB, GPU {hardware['gpu']}"
-    free = shutil.disk_usage(Path.cwd()).free / 2**30
-    yield free > 5, f"{free:.0f} GiB free on this disk (5 are enough for scale smoke)"
-    for package in ("torch", "numpy", "gymnasium", "ale-py", "pandas", "pyarrow", "matplotlib", "snakemake", "typst"):
-        try:
-            yield True, f"{package} {importlib.metadata.version(package)}"
-        except importlib.metadata.PackageNotFoundError:
-            yield False, f"{package} is not installed: run make report or make test, which set up .venv"
-    bfloat16 = torch.zeros(2, 2, dtype=torch.bfloat16)
-    yield bool(torch.isfinite(bfloat16 @ bfloat16).all()), "bfloat16 matrix products work"
-    for name, options in registry.examples().items():
-        try:
-            check.check_environment(name, **options)
-        except Exception as error:
-            yield False, f"{name}: {error}"
-        else:
-            yield True, f"{name} conforms: {registry.spec_for(name).protocol}"

@@ -6,8 +6,11 @@ import argparse
 import ast
 import builtins
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -31,6 +34,8 @@ LAYERS: dict[str, set[str]] = {
     "algorithms": _BASE | {"losses", "actors", "learners", "networks"},
     "analysis": {"errors"},
     "replications": {"errors", "analysis"},
+    "regression": {"errors", "analysis", "algorithms"}
+    | {"bench", "config", "manifest", "memory", "record", "report", "run"},
 }
 """What each part may import besides itself. Single files of `ddrl/` that are not listed (run, cli, ...) are on top."""
 
@@ -300,9 +305,14 @@ def pinned() -> dict[str, str]:
 
 def test_every_direct_dependency_is_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    required = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    required = [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]
     names = {re.sub(r"[-_.]+", "-", re.split(r"[<>=\[ ]", item)[0]).lower() for item in required}
     assert names - set(pinned()) == set()
+
+
+def test_the_installed_packages_fit_together() -> None:
+    check = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False)
+    assert check.returncode == 0, check.stdout
 
 
 def test_the_pins_that_must_not_move_are_exact() -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from typing import Any
@@ -29,6 +29,7 @@ from ale_py.roms import get_all_rom_ids, get_rom_path
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode
 
+from ddrl.environments.camera import EMULATOR_HERTZ, EmulatorCamera
 from ddrl.environments.registry import Option
 from ddrl.errors import UserError
 from ddrl.seeding import seed_for
@@ -97,16 +98,16 @@ class Options:
 
 
 @cache
-def _num_actions(task: str, full: bool) -> int:
-    if full:
-        return 18
+def _game(task: str, full: bool) -> tuple[tuple[str, ...], tuple[int, int]]:
+    """Names of a game's actions, height and width of its screen."""
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     ale = ale_py.ALEInterface()
     path = get_rom_path(task)
     if path is None:
         raise UserError(f"atari/{task}: its ROM is not among those of ale-py")
     ale.loadROM(path)
-    return len(ale.getMinimalActionSet())
+    actions = ale.getLegalActionSet() if full else ale.getMinimalActionSet()
+    return tuple(action.name for action in actions), ale.getScreenDims()
 
 
 def spec(task: str, **options: Any) -> EnvSpec:
@@ -116,7 +117,7 @@ def spec(task: str, **options: Any) -> EnvSpec:
         name=f"atari/{task}",
         observation_shape=(chosen.frame_stack, _SIZE, _SIZE),
         observation_dtype="uint8",
-        num_actions=_num_actions(task, chosen.full_action_space),
+        num_actions=len(_game(task, chosen.full_action_space)[0]),
         frame_skip=chosen.frame_skip,
         protocol=chosen.protocol(task),
     )
@@ -125,6 +126,14 @@ def spec(task: str, **options: Any) -> EnvSpec:
 def make(task: str, num_envs: int, seed: int, *, num_threads: int = 1, **options: Any) -> AtariEnvs:
     """`num_envs` games stepped by `num_threads` native threads (no more than the machine has cores)."""
     return AtariEnvs(task, num_envs, seed, num_threads, Options(**options))
+
+
+def camera(task: str, seed: int, **options: Any) -> EmulatorCamera:
+    """Films the first episode of `make(task, 1, seed, **options)`: all emulator frames, in colour."""
+    chosen = Options(**options)
+    frame_by_frame = replace(chosen, frame_skip=1, frame_stack=1, max_frames=2**31 - 1)
+    twin = AtariEnvs(task, 1, seed, 1, frame_by_frame, screen=True)
+    return EmulatorCamera(twin, chosen.frame_skip, EMULATOR_HERTZ, _game(task, chosen.full_action_space)[0])
 
 
 class AtariEnvs:
@@ -137,7 +146,11 @@ class AtariEnvs:
     _observation: Array  # [B, stack, 84, 84] uint8
     _tape: _ActionTape
 
-    def __init__(self, task: str, num_envs: int, seed: int, num_threads: int, options: Options) -> None:
+    def __init__(
+        self, task: str, num_envs: int, seed: int, num_threads: int, options: Options, *, screen: bool = False
+    ) -> None:
+        """`screen`: observations are the emulator's own colour frames [B, stack, height, width, 3]."""
+        height, width = _game(task, options.full_action_space)[1] if screen else (_SIZE, _SIZE)
         self.spec = spec(task, **vars(options))
         self.num_envs = num_envs
         self._seed = seed
@@ -153,12 +166,12 @@ class AtariEnvs:
             repeat_action_probability=options.sticky_actions,
             full_action_space=options.full_action_space,
             autoreset_mode=AutoresetMode.NEXT_STEP,
-            img_height=_SIZE,
-            img_width=_SIZE,
-            grayscale=True,
+            img_height=height,
+            img_width=width,
+            grayscale=not screen,
             stack_num=options.frame_stack,
             frameskip=options.frame_skip,
-            maxpool=True,
+            maxpool=not screen,
             noop_max=options.noop_max + 1 if options.noop_max else 0,
             episodic_life=False,
             life_loss_info=False,

@@ -7,6 +7,8 @@ An adapter module exports
     OPTIONS   task -> {option name: Option}
     spec(task, **options) -> EnvSpec                                       cheap: builds no vector environment
     make(task, num_envs, seed, *, num_threads=1, **options) -> VectorEnv   with every option given
+
+and, if it can show more than what an agent sees, `camera(task, seed, **options) -> Camera` (see `camera`).
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Any
 from ddrl.errors import UserError, unknown_name
 from ddrl.types import EnvSpec, VectorEnv
 
-_NOT_ADAPTERS = frozenset({"registry", "vector", "check"})
+_NOT_ADAPTERS = frozenset({"registry", "vector", "check", "camera"})
 
 
 @dataclass(frozen=True)

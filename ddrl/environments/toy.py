@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from ddrl.environments.camera import CellCamera
 from ddrl.environments.registry import Option
 from ddrl.errors import UserError
 from ddrl.seeding import seed_for
@@ -229,6 +230,8 @@ _GAMES: dict[str, type[Catch] | type[Chain] | type[Memory] | type[Identity]] = {
     "identity": Identity,
 }
 
+_ACTIONS = {"catch": ("left", "stay", "right"), "chain": ("wait", "forward")}
+
 
 def game(task: str, **options: Any) -> Game:
     """The rules of one task; options not given have their defaults."""
@@ -252,6 +255,12 @@ def spec(task: str, **options: Any) -> EnvSpec:
 def make(task: str, num_envs: int, seed: int, *, num_threads: int = 1, **options: Any) -> ToyEnvs:
     """`num_envs` games; `num_threads` is ignored, since nothing is native."""
     return ToyEnvs(spec(task, **options), game(task, **options), num_envs, seed)
+
+
+def camera(task: str, seed: int, **options: Any) -> CellCamera:
+    """Draws what the agent sees as cells: catch as its board, the others as one row."""
+    board = (options["rows"], options["columns"]) if task == "catch" else (1, game(task, **options).observation_size)
+    return CellCamera(board, _ACTIONS.get(task, ()))
 
 
 class ToyEnvs:

@@ -1,0 +1,225 @@
+"""What each command of `ddrl` does, after its arguments are parsed: returns the exit code, may raise `UserError`.
+
+Imports stand inside the functions: a command that only reads tables starts without torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+INTERRUPTED = 75  # EX_TEMPFAIL: schedulers retry it
+LINE_SECONDS = 10.0
+OUTCOMES = {"passed": True, "failed": False, "skipped": None}
+
+
+def train(parsed: argparse.Namespace) -> int:
+    """`ddrl train CONFIG`."""
+    import json
+
+    from ddrl.config import load_run_config, to_json
+    from ddrl.record import write_json
+    from ddrl.run import train
+
+    config = load_run_config(parsed.config)
+    if parsed.print_config:
+        print(json.dumps(to_json(config), indent=1))
+        return 0
+    directory = parsed.directory or parsed.config.parent
+    directory.mkdir(parents=True, exist_ok=True)
+    if not (directory / "config.json").exists() or load_run_config(directory / "config.json") != config:
+        write_json(directory / "config.json", to_json(config))
+    return _trained(train(config, directory, quiet=parsed.quiet))
+
+
+def resume(parsed: argparse.Namespace) -> int:
+    """`ddrl resume RUN`."""
+    from ddrl.config import load_run_config
+    from ddrl.run import train
+
+    config = load_run_config(parsed.directory / "config.json")
+    return _trained(train(config, parsed.directory, quiet=parsed.quiet))
+
+
+def _trained(reason: str) -> int:
+    return INTERRUPTED if reason == "interrupted" else 0
+
+
+def bench(parsed: argparse.Namespace) -> int:
+    """`ddrl bench ALGORITHM ENVIRONMENT`."""
+    import yaml
+
+    from ddrl import bench
+    from ddrl.record import write_json
+
+    overrides = {"precision": parsed.precision}
+    if parsed.config:
+        overrides |= yaml.safe_load(parsed.config.read_text())
+    if parsed.network:
+        overrides["hyperparameters"] = overrides.get("hyperparameters", {}) | {"network": parsed.network}
+    config = bench.default_config(parsed.algorithm, parsed.environment, overrides)
+    result = bench.bench(
+        config, seconds=parsed.seconds, repeats=parsed.repeats, note=lambda line: print(line, file=sys.stderr)
+    )
+    print(bench.describe(result))
+    if parsed.json:
+        write_json(parsed.json, result)
+    return 0
+
+
+def evaluate(parsed: argparse.Namespace) -> int:
+    """`ddrl evaluate RUN`."""
+    from ddrl import inspection
+
+    result = inspection.evaluate(parsed.directory, episodes=parsed.episodes, seed=parsed.seed)
+    print(
+        f"{parsed.directory}: mean raw return {result['mean']:.2f}, standard deviation "
+        f"{result['standard_deviation']:.2f}, {result['episodes']} episodes, after {result['env_frames']:,} frames"
+    )
+    return 0
+
+
+def watch(parsed: argparse.Namespace) -> int:
+    """`ddrl watch RUN`."""
+    from ddrl.video import watch
+
+    show, clear = _progress_line()
+    try:
+        film = watch(
+            parsed.directory,
+            parsed.output,
+            episodes=parsed.episodes,
+            seed=parsed.seed,
+            max_steps=parsed.max_steps,
+            progress=show,
+        )
+    finally:
+        clear()
+    print(f"{parsed.output}: {film.describe()}")
+    return 0
+
+
+def _progress_line() -> tuple[Callable[[str], None], Callable[[], None]]:
+    """Shows the newest line on standard error (over itself in a terminal, now and then elsewhere); clears it."""
+    in_terminal = sys.stderr.isatty()
+    shown = [time.monotonic()]
+
+    def show(line: str) -> None:
+        now = time.monotonic()
+        if now - shown[0] >= (0.1 if in_terminal else LINE_SECONDS):
+            shown[0] = now
+            start, end = ("\r\033[K", "") if in_terminal else ("", "\n")
+            print(f"{start}{line}", end=end, file=sys.stderr, flush=True)
+
+    def clear() -> None:
+        if in_terminal:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+    return show, clear
+
+
+def verify(parsed: argparse.Namespace) -> int:
+    """`ddrl verify [DIRECTORY]`: 0 fine, 1 a check failed."""
+    from ddrl.inspection import verify
+    from ddrl.regression import describe, exit_status, verify_against, write_junit
+
+    groups = [list(verify(parsed.directory))]
+    if parsed.against is not None:
+        groups.append(verify_against(parsed.directory, _reference(parsed.against)))
+    checks = [check for group in groups for check in group]
+    print("\n".join(map(describe, checks)))
+    counts = {word: sum(check.passed is value for check in checks) for word, value in OUTCOMES.items()}
+    print(f"{len(checks)} checks: " + ", ".join(f"{count} {word}" for word, count in counts.items() if count))
+    if parsed.junit:
+        write_junit(checks, parsed.junit)
+    return max(map(exit_status, groups))  # a comparison that compared nothing has not passed
+
+
+def _reference(named: Path) -> Path:
+    """`reference` alone means `results/reference`."""
+    inside = Path("results") / named
+    return inside if not named.exists() and inside.is_dir() else named
+
+
+def report(parsed: argparse.Namespace) -> int:
+    """`ddrl report [PAPER]`."""
+    from ddrl.ledger import checkout
+    from ddrl.report import rebuild
+
+    root = checkout()
+    papers = [parsed.paper] if parsed.paper else None
+    output = parsed.output or root / "reports"
+    written = rebuild(papers, parsed.scale, results=parsed.results or root / "results", output=output, root=root)
+    print("\n".join(map(str, written)))
+    return 0
+
+
+def claims(parsed: argparse.Namespace) -> int:
+    """`ddrl claims [PAPER]`."""
+    return _ledger("claims", parsed)
+
+
+def cells(parsed: argparse.Namespace) -> int:
+    """`ddrl cells [PAPER]`."""
+    return _ledger("cells", parsed)
+
+
+def _ledger(kind: Literal["claims", "cells"], parsed: argparse.Namespace) -> int:
+    from ddrl import ledger
+
+    root = ledger.checkout()
+    found = ledger.load(
+        kind,
+        root=root,
+        results=parsed.results or root / "results",
+        paper=parsed.paper,
+        scale=parsed.scale,
+        verdict=parsed.verdict,
+    )
+    if parsed.form == "text":
+        for source in found.sources:
+            print(source, file=sys.stderr)
+        ledger.print_rows(ledger.rows(kind, found.table))
+        print(ledger.tally(found.table))
+    else:
+        print(ledger.machine_readable(found.table, parsed.form))
+    return 0
+
+
+def systems(parsed: argparse.Namespace) -> int:
+    """`ddrl systems`."""
+    from ddrl import ledger
+
+    if parsed.parts:
+        from ddrl.inspection import parts
+
+        print("\n".join(parts()))
+        return 0
+    from ddrl.analysis.taxonomy import systems
+
+    table = systems(ledger.checkout() / "replications")
+    if parsed.form == "text":
+        ledger.print_rows(ledger.system_rows(table))
+    else:
+        print(ledger.machine_readable(table, parsed.form))
+    return 0
+
+
+def doctor(parsed: argparse.Namespace) -> int:
+    """`ddrl doctor`: 1 where a required part is missing."""
+    from ddrl import doctor
+
+    missing, section = 0, ""
+    for finding in doctor.findings(every_example=parsed.all):
+        if finding.section != section:
+            section = finding.section
+            print(f"{section}", flush=True)
+        missing += finding.required and not finding.fine
+        print(f"  {finding.describe()}", flush=True)
+    parts = "1 required part is" if missing == 1 else f"{missing} required parts are"
+    print(f"{parts} missing" if missing else "everything required is there")
+    return 1 if missing else 0
