@@ -133,7 +133,9 @@ def evaluate(
         few = claim.kind != "stability" and ground["seeds"] < MIN_SEEDS
         return ground | {"verdict": "inconclusive", "detail": reason, "seeds_needed": MIN_SEEDS if few else None}
     found = _judged(claim, experiment, _contrasts(claim, experiment, observed), environments)
-    return ground | found | {"detail": found["detail"] + _machines(claim, used, runs)}
+    return (
+        ground | found | {"detail": found["detail"] + _machines(claim, used, runs) + _afterthought(claim, used, runs)}
+    )
 
 
 def _judged(
@@ -231,12 +233,24 @@ def setting_of(config: Mapping[str, Any], keys: Sequence[str]) -> str:
     return ", ".join(f"{key.removeprefix('hyperparameters.')}={flat.get(key)}" for key in keys)
 
 
+def _taken(used: pd.DataFrame, runs: Sequence[RunData]) -> list[RunData]:
+    """The runs that the rows of `used` come from."""
+    taken = set(zip(used["run"], used["environment"], used["seed"], strict=True))
+    return [run for run in runs if (run.variant, run.environment, run.seed) in taken]
+
+
+def _afterthought(claim: Claim, used: pd.DataFrame, runs: Sequence[RunData]) -> str:
+    """A warning where the test was written when some of its runs had begun."""
+    began = [str(run.manifest.get("started") or "") for run in _taken(used, runs)]
+    late = any(time and time < claim.stated for time in began)
+    return " This test was written after the runs." if late else ""
+
+
 def _machines(claim: Claim, used: pd.DataFrame, runs: Sequence[RunData]) -> str:
     """A warning where speeds or times were measured on different hardware."""
     if claim.metric not in _TIMED:
         return ""
-    taken = set(zip(used["run"], used["environment"], used["seed"], strict=True))
-    hardware = [run.manifest.get("hardware") for run in runs if (run.variant, run.environment, run.seed) in taken]
+    hardware = [run.manifest.get("hardware") for run in _taken(used, runs)]
     return "" if all(one == hardware[0] for one in hardware) else " The runs were not all on the same hardware."
 
 

@@ -98,6 +98,8 @@ class Claim:
     title: str
     text: str
     source: str
+    stated: str
+    """When the test was written (ISO 8601, UTC); empty: before any run."""
     published: tuple[str, ...]
     """Cells of the published tables that the claim's numbers stand in."""
     kind: str
@@ -264,6 +266,7 @@ def _claim(item: Mapping[str, Any], path: Path) -> Claim:
         title=_line(item["title"]),
         text=_line(item["text"]),
         source=item["source"],
+        stated=item.get("stated", ""),
         published=tuple(item.get("published", ())),
         kind=test["kind"],
         experiment=test["experiment"],
