@@ -1,9 +1,10 @@
-# From replications/<paper>/experiments.yaml to reports/<paper>.pdf, one arrow at a time.
+# From replications/<paper>/experiments.yaml to reports/<paper>.pdf and reports/suite.pdf, one arrow at a time.
 #
-#   snakemake --cores                                        every paper, scale smoke
+#   snakemake --cores                                        every paper and the suite, scale smoke
 #   snakemake --cores impala_2018                            one paper
 #   snakemake --cores --config scale=workstation             a larger budget
 #   snakemake --profile workflows/profiles/workstation       the same, for one GPU or many cores
+#   snakemake --report results.html                          what was made, and how, in one HTML file
 #   snakemake --cores --configfile narrow.yaml               keys: workflows/schemas/config.schema.yaml
 #
 # A run that was killed goes on from its checkpoints: type the same command again.
@@ -22,6 +23,7 @@ rule all:
     default_target: True
     input:
         expand("reports/{paper}.pdf", paper=PAPERS),
+        "reports/suite.pdf",
 
 
 for paper in PAPERS:

@@ -1,7 +1,8 @@
-"""Tables and figures of one paper at one scale -> report data (JSON) -> PDF.
+"""Tables and figures -> report data (JSON) -> PDF and HTML; and `rebuild`, all of it from the results that are there.
 
 Reads only `tables/*.csv`, `tables/summary.json` and `figures/*.svg` of a results folder. The data hold every text as it
-is printed; `reports/paper.typ` lays them out. The same tables give the same bytes: no clock, no system fonts.
+is printed; `reports/template.typ` and `reports/report.html.j2` lay them out. The same tables give the same bytes: no
+clock, no system fonts, no path of this machine.
 Usage: `python -m ddrl.report --results results/smoke/impala_2018 --data report.json --pdf report.pdf`.
 """
 
@@ -12,14 +13,26 @@ import csv
 import hashlib
 import json
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ddrl.errors import UserError, exit_code
-from ddrl.report_data import Tables, report_data
+from ddrl.analysis import REFERENCE
+from ddrl.analysis.experiments import papers as all_papers
+from ddrl.errors import UserError, exit_code, unknown_name
+from ddrl.report_data import report_data
+from ddrl.report_document import Origin, Tables
+from ddrl.report_figures import draw_figures
+from ddrl.report_html import render
+from ddrl.report_suite import SUITE, suite_data
+
+ROOT = Path(__file__).resolve().parents[1]
+EVIDENCE = "evidence"
+"""Where `rebuild` puts tables, figures and report data, below its output."""
 
 
 def read_tables(folder: Path) -> tuple[Tables, dict[str, Any]]:
@@ -42,55 +55,156 @@ def read_tables(folder: Path) -> tuple[Tables, dict[str, Any]]:
     return tables, summary | {"digest": digest.hexdigest()[:16]}
 
 
-def write_pdf(data: Path, pdf: Path, root: Path) -> None:
-    """Sets `reports/paper.typ` with `data`. Raises `UserError` where typst cannot."""
+def write_report(
+    results: Path, data: Path, pdf: Path, html: Path, *, command: str = "", shown: str = "", root: Path = ROOT
+) -> list[Path]:
+    """One report from `results` (a folder with tables/ and figures/): data, PDF and HTML; returns the last two.
+
+    `shown` names the folder of results in the report, and `command` says what made it. Raises `UserError` for tables
+    that are missing or damaged.
+    """
+    tables, summary = read_tables(results / "tables")
+    suite = "papers" in summary
+    made = command or _default_command("" if suite else summary["paper"]["key"], summary["scale"])
+    origin = Origin(shown or _below(results, root), summary["digest"], made)
+    content = (suite_data if suite else report_data)(tables, summary, origin)
+    write_whole(data, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+    write_whole(pdf, pdf_bytes(content, results, root))
+    write_whole(html, render(content, results, root / "reports").encode())
+    return [pdf, html]
+
+
+def _default_command(paper: str, scale: str) -> str:
+    """What makes such a report where nobody says."""
+    if scale == REFERENCE:
+        return " ".join(filter(None, ["ddrl report", paper, f"--scale {scale}"]))
+    return " ".join(filter(None, ["snakemake --cores", paper, "" if scale == "smoke" else f"--config scale={scale}"]))
+
+
+def _below(folder: Path, root: Path) -> str:
+    """The folder as a reader of the report finds it, without what lies above the project."""
+    resolved = folder.resolve()
+    return resolved.relative_to(root.resolve()).as_posix() if resolved.is_relative_to(root.resolve()) else folder.name
+
+
+def pdf_bytes(data: dict[str, Any], results: Path, root: Path = ROOT) -> bytes:
+    """Sets `reports/<kind>.typ` with `data` and its figures. Raises `UserError` where typst cannot."""
     import matplotlib
     import typst
 
-    finished = json.loads(data.read_text("utf-8"))["finished"]
+    source = root / "reports" / f"{data['kind']}.typ"
     fonts = Path(matplotlib.get_data_path(), "fonts", "ttf")  # those the figures were measured with
-    try:
-        content = typst.compile(
-            root / "reports" / "paper.typ",
-            root=root,
-            format="pdf",
-            font_paths=[fonts],
-            ignore_system_fonts=True,
-            sys_inputs={"data": f"/{data.resolve().relative_to(root.resolve()).as_posix()}"},
-            pdf_standards=["ua-1"],
-            timestamp=datetime.fromisoformat(finished),  # when the results were made: a rebuild gives the same bytes
-        )
-    except typst.TypstError as error:
-        raise UserError(f"{root}/reports/paper.typ: {error.diagnostic}") from None
-    write_whole(pdf, content)
+    with tempfile.TemporaryDirectory(prefix="ddrl-report-") as name:
+        stage = Path(name)
+        for path in (source, root / "reports" / "template.typ"):
+            shutil.copy(path, stage)
+        if (results / "figures").is_dir():
+            shutil.copytree(results / "figures", stage / "figures", ignore=shutil.ignore_patterns("*.png", ".*"))
+        (stage / "report.json").write_text(json.dumps(data), encoding="utf-8")
+        try:
+            return typst.compile(
+                stage / source.name,
+                root=stage,
+                format="pdf",
+                font_paths=[fonts],
+                ignore_system_fonts=True,
+                pdf_standards=["ua-1"],
+                timestamp=datetime.fromisoformat(data["finished"]),  # when the results were made
+            )
+        except typst.TypstError as error:
+            raise UserError(f"{source}: {error.diagnostic}") from None
 
 
 def write_whole(path: Path, content: bytes) -> None:
     """Writes beside `path` and renames, so that a file that exists is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     partial.write_bytes(content)
     os.replace(partial, path)
 
 
+def rebuild(
+    papers: Sequence[str] | None, scale: str, *, results: Path = Path("results"), output: Path, root: Path = ROOT
+) -> list[Path]:
+    """Every report of a scale (or of `reference`) from the results that are there, without training.
+
+    Writes `<paper>.pdf`, `<paper>.html`, `suite.pdf` and `suite.html` into `output`, and their tables, figures and data
+    below `output/evidence/<scale>`; reads `results` and changes nothing there. A run that is missing or damaged is a
+    hole, which the report names. The suite covers the papers that were asked for (None: all). Returns the PDF and HTML
+    files. Raises `UserError` for a wrong name, and where none of the papers has any run.
+    """
+    known = all_papers(root / "replications")
+    for paper in papers or ():
+        if paper not in known:
+            raise unknown_name("paper", paper, known)
+    folder = output / EVIDENCE / scale
+    written: list[Path] = []
+    made: list[str] = []
+    refused: list[UserError] = []
+    for paper in papers or known:
+        try:
+            _paper_evidence(paper, scale, results, folder / paper, root)
+        except UserError as error:
+            refused.append(error)
+            continue
+        made.append(paper)
+        command = f"ddrl report {paper} --scale {scale}"
+        written += _report(folder / paper, output / paper, output, command, root)
+    if not written:
+        raise refused[0]
+    _suite_evidence(made, scale, results, folder, root)
+    command = f"ddrl report{''.join(f' {paper}' for paper in papers or ())} --scale {scale}"
+    return written + _report(folder / SUITE, output / SUITE, output, command, root)
+
+
+def _report(results: Path, report: Path, output: Path, command: str, root: Path) -> list[Path]:
+    inside = results.resolve().is_relative_to(root.resolve())
+    shown = "" if inside else results.relative_to(output).as_posix()
+    pdf, html = (report.with_name(f"{report.name}.{kind}") for kind in ("pdf", "html"))
+    return write_report(results, results / "report.json", pdf, html, command=command, shown=shown, root=root)
+
+
+def _paper_evidence(paper: str, scale: str, results: Path, folder: Path, root: Path) -> None:
+    """Tables and figures of one paper, in `folder`."""
+    from ddrl.analysis.experiments import expand
+    from ddrl.analysis.paper import load_paper
+    from ddrl.analysis.plots import draw
+    from ddrl.analysis.tables import build, write
+
+    replication = root / "replications" / paper
+    planned = [] if scale == REFERENCE else expand(paper, scale, root=root / "replications")
+    evidence = build(replication, scale, planned, results, allow_missing=True)
+    write(evidence.tables, evidence.summary, folder / "tables")
+    for figure in load_paper(replication).figures:
+        draw(replication, figure, folder / "tables", folder / "figures")
+
+
+def _suite_evidence(papers: Sequence[str], scale: str, results: Path, folder: Path, root: Path) -> None:
+    """Tables and figures over papers, in `folder/suite`, from the papers' tables."""
+    from ddrl.analysis.suite_tables import build_suite
+    from ddrl.analysis.tables import write
+
+    evidence = build_suite(root / "replications", results, scale, folder=folder, only=papers)
+    write(evidence.tables, evidence.summary, folder / SUITE / "tables")
+    draw_figures(folder / SUITE / "tables", folder / SUITE / "figures")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parses the command line, writes data and PDF; returns the exit code (0, or 2 for bad input)."""
-    parser = argparse.ArgumentParser(prog="python -m ddrl.report", description="Tables and figures to a PDF.")
+    """Parses the command line, writes data, PDF and HTML; returns the exit code (0, or 2 for bad input)."""
+    parser = argparse.ArgumentParser(prog="python -m ddrl.report", description="Tables and figures to PDF and HTML.")
     parser.add_argument("--results", type=Path, required=True, help="folder with tables/ and figures/")
     parser.add_argument("--data", type=Path, required=True, help="report data to write, JSON")
     parser.add_argument("--pdf", type=Path, required=True, help="report to write")
-    parser.add_argument("--command", default="", help="what made the results, printed under provenance")
-    parser.add_argument("--root", type=Path, default=Path(), help="project root, which holds reports/ and the results")
+    parser.add_argument("--html", type=Path, help="its HTML twin; default: beside the PDF")
+    parser.add_argument("--command", default="", help="what made the results, printed at the foot of each page")
+    parser.add_argument("--root", type=Path, default=Path(), help="project root, which holds reports/")
     parsed = parser.parse_args(arguments)
     return exit_code(lambda: _write(parsed))
 
 
 def _write(parsed: argparse.Namespace) -> None:
-    tables, summary = read_tables(parsed.results / "tables")
-    command = parsed.command or f"snakemake --cores {summary['paper']['key']}"
-    data = report_data(tables, summary | {"command": command}, parsed.results)
-    write_whole(parsed.data, (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode())
-    write_pdf(parsed.data, parsed.pdf, parsed.root)
+    html = parsed.html or parsed.pdf.with_suffix(".html")
+    write_report(parsed.results, parsed.data, parsed.pdf, html, command=parsed.command, root=parsed.root)
 
 
 if __name__ == "__main__":

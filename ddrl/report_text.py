@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 
 MINUS = "−"
 
@@ -25,6 +26,26 @@ def number(value: str | float) -> str:
 def interval(low: str | float, high: str | float) -> str:
     """`[low, high]`."""
     return f"[{number(low)}, {number(high)}]"
+
+
+def probability(value: str | float) -> str:
+    """A p value: two significant digits, and nothing below one in a thousand; empty stays empty."""
+    if value == "":
+        return ""
+    p = float(value)
+    return "<\u202f0.001" if p < 0.001 else f"{p:.3f}" if p < 0.01 else f"{p:.2f}"
+
+
+def equals(name: str, value: str) -> str:
+    """`p = 0.02`, `p < 0.001`; empty where there is no value."""
+    if not value:
+        return ""
+    return f"{name}\u00a0{value}" if value.startswith("<") else f"{name}\u00a0=\u00a0{value}"
+
+
+def percent(value: str | float) -> str:
+    """A share as a whole percentage: 0.408 -> 41 %."""
+    return "" if value == "" else f"{number(round(100 * float(value)))}\u202f%"
 
 
 def frames(value: str | float) -> str:
@@ -58,6 +79,20 @@ def duration(seconds: float) -> str:
     return f"{days} d {hours} h" if hours else f"{days} d"
 
 
+def span(values: Iterable[str | float], form: Callable[[float], str]) -> str:
+    """One value, or the smallest and the largest: `200 k`, `61 k to 402 k`."""
+    found = sorted(float(value) for value in values if value != "")
+    if not found:
+        return ""
+    low, high = form(found[0]), form(found[-1])
+    return low if low == high else f"{low} to {high}"
+
+
+def moment(text: str) -> datetime:
+    """A time as a manifest writes it (ISO 8601), in UTC."""
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
 def counted(count: int, noun: str) -> str:
     """`1 seed`, `3 seeds`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
@@ -71,9 +106,27 @@ def listed(parts: Iterable[str]) -> str:
 
 def task_name(task: str) -> str:
     """A task as a title: `space_invaders` -> `Space Invaders`."""
-    return words(task).title().replace("Dmlab", "DMLab")
+    return words(task).title().replace("Dmlab", "DMLab").replace(" And ", " and ")
 
 
 def words(name: str) -> str:
     """A key as words: `not_comparable` -> `not comparable`."""
     return name.replace("_", " ")
+
+
+def unbroken(text: str) -> str:
+    """`Table 2` and `Section 5` stay on one line."""
+    for word in ("Table", "Section", "Figure", "Appendix"):
+        text = text.replace(f"{word} ", f"{word}\u00a0")
+    return text
+
+
+def sentence(text: str) -> str:
+    """`the interval is wide` -> `The interval is wide.`"""
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) or not text else ".")
+
+
+def with_unit(value: str | float, unit: str) -> str:
+    """A published value with its unit; a return has none."""
+    suffix = {"percent": "\u202f%", "return": "", "": ""}.get(unit, f" {words(unit)}")
+    return number(value) + suffix

@@ -1,5 +1,7 @@
 # Tables -> figures. A figure depends on its own script and on the tables that paper.yaml names for it.
 
+SUITE_FIGURES = ("verdicts", "coverage")
+
 
 def tables_of(wildcards):
     """The tables that one figure draws."""
@@ -16,7 +18,13 @@ rule figure:
         tables_of,
         script="replications/{paper}/figures.py",
     output:
-        f"{RESULTS}/figures/{{figure}}.svg",
+        report(
+            f"{RESULTS}/figures/{{figure}}.svg",
+            caption="report/figure.rst",
+            category="Figures",
+            subcategory="{paper}",
+            labels={"figure": "{figure}"},
+        ),
         f"{RESULTS}/figures/{{figure}}.png",
     params:
         tables=f"{RESULTS}/tables",
@@ -26,3 +34,27 @@ rule figure:
     shell:
         "python -m ddrl.analysis figure --paper {wildcards.paper:q} --name {wildcards.figure:q}"
         " --tables {params.tables:q} --output {params.figures:q}"
+
+
+rule figures_suite:
+    input:
+        expand(
+            f"results/{SCALE}/suite/tables/{{table}}.parquet",
+            table=("claims", "cells_by_verdict", "coverage", "matrix"),
+        ),
+        "ddrl/report_figures.py",
+    output:
+        report(
+            expand(f"results/{SCALE}/suite/figures/{{name}}.svg", name=SUITE_FIGURES),
+            caption="report/suite_figure.rst",
+            category="Figures",
+            subcategory="suite",
+        ),
+        expand(f"results/{SCALE}/suite/figures/{{name}}.png", name=SUITE_FIGURES),
+    params:
+        tables=f"results/{SCALE}/suite/tables",
+        figures=f"results/{SCALE}/suite/figures",
+    message:
+        "figures of the suite"
+    shell:
+        "python -m ddrl.report_figures --tables {params.tables:q} --output {params.figures:q}"

@@ -1,5 +1,7 @@
-# Tables and figures -> reports/<paper>.pdf.
+# Tables and figures -> reports/<paper>.pdf and reports/suite.pdf, each with an HTML twin from the same data.
 import shlex
+
+LAYOUT = ["reports/template.typ", "reports/report.html.j2"]
 
 
 def drawings_of(wildcards):
@@ -11,20 +13,18 @@ def drawings_of(wildcards):
 
 
 def command_of(wildcards):
-    """What to type for the same results."""
-    words = ["snakemake", "--cores", wildcards.paper]
+    """What to type for the same results: of one paper, or of the suite."""
+    paper = wildcards.get("paper")
+    settings = []
     for key, default in checked({}).items():
         value = SETTINGS[key]
-        if value != default and key != "papers":
+        if value != default and not (paper and key == "papers"):
             text = (
                 f"[{','.join(map(str, value))}]" if isinstance(value, list) else value
             )
-            words += (
-                [f"{key}={text}"]
-                if "--config" in words
-                else ["--config", f"{key}={text}"]
-            )
-    return shlex.join(words)
+            settings.append(f"{key}={text}")
+    words = ["snakemake", "--cores", *([paper] if paper else [])]
+    return shlex.join(words + (["--config", *settings] if settings else []))
 
 
 rule report:
@@ -32,10 +32,21 @@ rule report:
         expand(f"{RESULTS}/tables/{{table}}.csv", table=TABLES, allow_missing=True),
         f"{RESULTS}/tables/summary.json",
         drawings_of,
+        LAYOUT,
         "reports/paper.typ",
-        "reports/template.typ",
     output:
-        pdf="reports/{paper}.pdf",
+        pdf=report(
+            "reports/{paper}.pdf",
+            caption="report/paper.rst",
+            category="Reports",
+            labels={"report": "{paper}", "form": "PDF"},
+        ),
+        html=report(
+            "reports/{paper}.html",
+            caption="report/paper.rst",
+            category="Reports",
+            labels={"report": "{paper}", "form": "HTML"},
+        ),
         data=f"{RESULTS}/report.json",
     params:
         results=RESULTS,
@@ -44,4 +55,35 @@ rule report:
         "report {output.pdf}"
     shell:
         "python -m ddrl.report --results {params.results:q} --data {output.data:q} --pdf {output.pdf:q}"
-        " --command {params.command:q}"
+        " --html {output.html:q} --command {params.command:q}"
+
+
+rule report_suite:
+    input:
+        expand(f"results/{SCALE}/suite/tables/{{table}}.csv", table=SUITE_TABLES),
+        f"results/{SCALE}/suite/tables/summary.json",
+        expand(f"results/{SCALE}/suite/figures/{{name}}.svg", name=SUITE_FIGURES),
+        LAYOUT,
+        "reports/suite.typ",
+    output:
+        pdf=report(
+            "reports/suite.pdf",
+            caption="report/suite.rst",
+            category="Reports",
+            labels={"report": "suite", "form": "PDF"},
+        ),
+        html=report(
+            "reports/suite.html",
+            caption="report/suite.rst",
+            category="Reports",
+            labels={"report": "suite", "form": "HTML"},
+        ),
+        data=f"results/{SCALE}/suite/report.json",
+    params:
+        results=f"results/{SCALE}/suite",
+        command=command_of,
+    message:
+        "report {output.pdf}"
+    shell:
+        "python -m ddrl.report --results {params.results:q} --data {output.data:q} --pdf {output.pdf:q}"
+        " --html {output.html:q} --command {params.command:q}"

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 NARROW = """\
 experiments: [off_policy_correction]
 variants: [v_trace, no_correction]
-seeds: [1, 2]
+seeds: [11, 12]
 """
 
 
@@ -59,13 +59,13 @@ class Project:
 
     def results(self) -> dict[Path, int]:
         """Result and report files with the times they were written at."""
-        files = [*(self.root / "results").rglob("*"), *(self.root / "reports").rglob("*.pdf")]
+        files = [*(self.root / "results").rglob("*"), *(self.root / "reports").iterdir()]
         return {file: file.stat().st_mtime_ns for file in files if file.is_file()}
 
 
 def copy_project(target: Path) -> Project:
     """Copies what the workflow needs, without results."""
-    ignore = shutil.ignore_patterns("__pycache__", "*.pdf")
+    ignore = shutil.ignore_patterns("__pycache__", "*.pdf", "*.html", "evidence")
     for name in ("ddrl", "replications", "workflows", "reports"):
         shutil.copytree(ROOT / name, target / name, ignore=ignore)
     shutil.copy(ROOT / "Snakefile", target)

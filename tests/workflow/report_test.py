@@ -1,71 +1,225 @@
-"""The report: the same tables give the same bytes, and numbers read as a reader expects."""
+"""The report on a paper: the same tables give the same bytes, in PDF and HTML; numbers read as a reader expects."""
 
 import json
 import os
 import shutil
+import xml.etree.ElementTree as ET
 
 import pytest
 
-from ddrl.report import main
+from ddrl.errors import UserError
+from ddrl.report import main, pdf_bytes, rebuild
 from ddrl.report_data import report_data
-from ddrl.report_text import counted, duration, frames, interval, listed, number, ratio
+from ddrl.report_document import Origin
+from ddrl.report_games import PROFILE_STEPS, over_games
+from ddrl.report_html import render
+from ddrl.report_text import (
+    counted,
+    duration,
+    equals,
+    frames,
+    interval,
+    listed,
+    number,
+    percent,
+    probability,
+    ratio,
+    sentence,
+    span,
+    unbroken,
+    with_unit,
+)
+
+PAPER = "impala_2018"
 
 
-def build(root, folder):
-    """The report of `root` once more, in `folder`."""
-    results = root / "results/smoke/impala_2018"
-    provenance = json.loads((results / "report.json").read_text())["provenance"]
+def data_of(made, name=PAPER):
+    return json.loads((made.root / f"results/smoke/{name}/report.json").read_text())
+
+
+def texts(part):
+    """Every text that a report's data hold, except file names and keys of the layout."""
+    if isinstance(part, dict):
+        layout = {"style", "kind", "width", "align", "type", "id", "path", "source", "finished"}
+        return [text for key, value in part.items() if key not in layout for text in texts(value)]
+    if isinstance(part, list):
+        return [text for value in part for text in texts(value)]
+    return [part] if isinstance(part, str) and part else []
+
+
+def words_of(html):
+    """What a reader of the HTML sees, and the alternative texts; raises ParseError where it is not well formed."""
+    tree = ET.fromstring(html)
+    return "".join(tree.itertext()) + "\n".join(image.get("alt") for image in tree.iter("img"))
+
+
+def build(root, folder, name=PAPER):
+    """The report of `root` once more, in `folder`: PDF and HTML."""
+    results = root / f"results/smoke/{name}"
+    provenance = json.loads((results / "report.json").read_text())["origin"]
     options = {
         "--results": results.relative_to(root),
         "--data": f"{folder}/report.json",
         "--pdf": f"{folder}/report.pdf",
-        "--command": next(fact["value"] for fact in provenance if fact["label"] == "Command"),
+        "--command": provenance["command"],
     }
     assert main([str(text) for option in options.items() for text in option]) == 0
-    return (root / folder / "report.pdf").read_bytes()
+    return [(root / folder / f"report.{kind}").read_bytes() for kind in ("pdf", "html")]
 
 
 @pytest.mark.slow
-def test_the_same_results_give_the_same_bytes(made, monkeypatch):
+@pytest.mark.parametrize("name", [PAPER, "suite"])
+def test_the_same_results_give_the_same_bytes(made, monkeypatch, tmp_path, name):
     monkeypatch.chdir(made.root)
-    first = build(made.root, "first")
+    first = build(made.root, tmp_path / "first", name)
     monkeypatch.setenv("TZ", "Asia/Tokyo")
-    assert build(made.root, "second") == first
-    assert first == (made.root / "reports/impala_2018.pdf").read_bytes()
+    assert build(made.root, tmp_path / "second", name) == first
+    assert first == [(made.root / f"reports/{name}.{kind}").read_bytes() for kind in ("pdf", "html")]
 
 
 @pytest.mark.slow
-def test_the_report_is_tagged_and_its_figures_have_alternative_texts(made):
-    pdf = (made.root / "reports/impala_2018.pdf").read_bytes()
+@pytest.mark.parametrize("name", [PAPER, "suite"])
+def test_the_html_twin_holds_every_text_of_the_report_and_loads_nothing(made, name):
+    data = data_of(made, name)
+    html = (made.root / f"reports/{name}.html").read_text()
+    seen = words_of(html)
+    missing = [text for text in texts({key: data[key] for key in ("facts", "tallies", "sections")}) if text not in seen]
+    assert not missing
+    assert data["verdict"] in seen
+    tree = ET.fromstring(html)
+    assert all(
+        link.get("href")[0] == "#" or link.get("href") == "https://arxiv.org/abs/1802.01561" for link in tree.iter("a")
+    )
+    assert all(image.get("src").startswith("data:image/svg+xml;base64,") for image in tree.iter("img"))
+    assert not {"script", "link", "iframe", "object"} & {element.tag for element in tree.iter()}
+    assert "@import" not in html
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [PAPER, "suite"])
+def test_tables_have_captions_and_scoped_headers_and_state_their_file(made, name):
+    tree = ET.fromstring((made.root / f"reports/{name}.html").read_text())
+    stated = [block for part in data_of(made, name)["sections"] for block in part["blocks"] if block["type"] == "table"]
+    tables = list(tree.iter("table"))
+    assert len(tables) == len(stated) > 5
+    for table, block in zip(tables, stated, strict=True):
+        caption = "".join(table.find("caption").itertext())
+        assert caption.startswith(f"Table {block['number']}. {block['caption']}")
+        assert all(f"{file}" in caption for file in block["source"].split(", "))
+        assert all((made.root / f"results/smoke/{name}" / file).exists() for file in block["source"].split(", "))
+        assert all(header.get("scope") for header in table.iter("th"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [PAPER, "suite"])
+def test_the_report_is_tagged_and_its_figures_have_alternative_texts(made, name):
+    pdf = (made.root / f"reports/{name}.pdf").read_bytes()
     assert b"/StructTreeRoot" in pdf
-    data = json.loads((made.root / "results/smoke/impala_2018/report.json").read_text())
-    assert all(figure["alt"] for figure in data["figures"])
-    assert data["figures"]
+    assert b"<pdfuaid:part>1</pdfuaid:part>" in pdf
+    blocks = [block for section in data_of(made, name)["sections"] for block in section["blocks"]]
+    figures = [block for block in blocks if block["type"] == "figure"]
+    assert figures
+    assert all(figure["alt"] for figure in figures)
+
+
+@pytest.mark.slow
+def test_a_figure_without_an_alternative_text_is_refused(made):
+    data = data_of(made, "suite")
+    figures = [block for section in data["sections"] for block in section["blocks"] if block["type"] == "figure"]
+    figures[0]["alt"] = None
+    with pytest.raises(UserError, match="alt"):
+        pdf_bytes(data, made.root / "results/smoke/suite", made.root)
+
+
+@pytest.mark.slow
+def test_what_a_table_says_is_text_and_never_markup(made):
+    data = data_of(made)
+    sly = '<script>alert(1)</script> & "#panic()" $x$ *a*'
+    table = next(block for part in data["sections"] for block in part["blocks"] if block["type"] == "table")
+    table["groups"][0]["rows"][0][0]["spans"] = [{"text": sly, "style": "", "kind": ""}]
+    html = render(data, made.root / "results/smoke" / PAPER, made.root / "reports")
+    assert sly in words_of(html)
+    assert "<script" not in html
+    assert pdf_bytes(data, made.root / "results/smoke" / PAPER, made.root).startswith(b"%PDF")
 
 
 @pytest.mark.slow
 def test_the_first_page_says_what_ran_where_how_long_and_at_what_budget(made):
-    data = json.loads((made.root / "results/smoke/impala_2018/report.json").read_text())
+    data = data_of(made)
     assert [fact["label"] for fact in data["facts"]] == ["What ran", "Where", "How long", "Budget"]
     assert data["facts"][0]["value"].startswith("4 training runs on Catch")
-    command = next(fact["value"] for fact in data["provenance"] if fact["label"] == "Command")
-    assert command.startswith("snakemake --cores impala_2018 --config ")
-    assert "'seeds=[1,2]'" in command
-    assert sum(int(count["n"]) for count in data["claim_counts"]) == len(data["claims"])
+    assert data["origin"]["results"] == f"results/smoke/{PAPER}"
+    assert len(data["origin"]["digest"]) == 16
+    assert data["origin"]["command"].startswith("snakemake --cores impala_2018 --config ")
+    assert "'seeds=[11,12]'" in data["origin"]["command"]
+
+
+def reference_results(made, folder):
+    """The made runs as committed reference runs."""
+    shutil.copytree(
+        made.root / "results/smoke" / PAPER / "off_policy_correction",
+        folder / "reference" / PAPER / "off_policy_correction",
+        ignore=shutil.ignore_patterns("checkpoints", "log.txt"),
+    )
+    return folder
+
+
+@pytest.mark.slow
+def test_reports_of_the_reference_runs_alone_are_rebuilt_anywhere(made, tmp_path):
+    results = reference_results(made, tmp_path / "results")
+    before = sorted(results.rglob("*"))
+    written = rebuild(None, "reference", results=results, output=tmp_path / "out", root=made.root)
+    assert [path.name for path in written] == [f"{PAPER}.pdf", f"{PAPER}.html", "suite.pdf", "suite.html"]
+    assert sorted(results.rglob("*")) == before
+    data = json.loads((tmp_path / f"out/evidence/reference/{PAPER}/report.json").read_text())
+    assert data["facts"][0]["value"].startswith("4 committed reference runs on Catch")
+    assert data["origin"]["command"] == f"ddrl report {PAPER} --scale reference"
+    for path in written:
+        assert path.stat().st_size > 10_000
+        assert str(tmp_path).encode() not in path.read_bytes()
+    other = rebuild(None, "reference", results=results, output=tmp_path / "other", root=made.root)
+    assert [path.read_bytes() for path in other] == [path.read_bytes() for path in written]
+
+
+@pytest.mark.slow
+def test_what_is_missing_or_damaged_is_named_and_the_rest_is_reported(made, tmp_path):
+    results = reference_results(made, tmp_path / "results")
+    shutil.copytree(results / "reference", results / "smoke")
+    runs = sorted((results / "smoke").rglob("run.json"))
+    (runs[0].parent / "curves.parquet").write_bytes(b"PAR1 no more")
+    shutil.rmtree(runs[1].parent)
+    rebuild([PAPER], "smoke", results=results, output=tmp_path / "out", root=made.root)
+    data = json.loads((tmp_path / f"out/evidence/smoke/{PAPER}/report.json").read_text())
+    holes = next(section for section in data["sections"] if section["id"] == "holes")
+    named = " ".join(texts(holes))
+    assert f"{runs[0].parent.relative_to(tmp_path)}/curves.parquet" in named
+    assert f"/{runs[1].parent.parent.name}/" in named
+    assert data["facts"][0]["value"].startswith("2 training runs")
+    label, value = data["facts"][-1]["label"], data["facts"][-1]["value"]
+    assert label == "Holes"
+    assert (
+        int(value.split()[0])
+        == len((tmp_path / f"out/evidence/smoke/{PAPER}/tables/problems.csv").read_text().splitlines()) - 1
+    )
+
+
+def test_a_wrong_paper_is_refused_in_one_line_before_anything_is_written(tmp_path):
+    with pytest.raises(UserError, match="did you mean 'impala_2018'"):
+        rebuild(["impala_2019"], "smoke", results=tmp_path, output=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
 def test_a_report_without_tables_ends_with_one_line(made, tmp_path, capsys):
-    shutil.copytree(made.root / "reports", tmp_path / "reports")
     os.makedirs(tmp_path / "results/tables")
     code = main(["--results", str(tmp_path / "results"), "--data", str(tmp_path / "d"), "--pdf", str(tmp_path / "p")])
     assert code == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_report_on_no_run_is_refused(tmp_path):
-    with pytest.raises(Exception, match="no finished run"):
-        report_data({"runs": []}, {}, tmp_path)
+def test_a_report_on_no_run_is_refused():
+    with pytest.raises(UserError, match="no finished run"):
+        report_data({"runs": []}, {"scale": "smoke"}, Origin("results", "0", ""))
 
 
 @pytest.mark.parametrize(
@@ -95,3 +249,48 @@ def test_counts_times_and_shares_read_as_words():
     assert counted(3, "seed") == "3 seeds"
     assert listed(["a", "b", "c"]) == "a, b and c"
     assert listed([]) == ""
+    assert span(["3", "", 1], number) == "1 to 3"
+    assert span([2], number) == "2"
+    assert sentence("it is so") == "It is so."
+    assert unbroken("Table 2") == "Table\u00a02"
+    assert percent(0.408) == "41\u202f%"
+    assert with_unit(957.6, "percent") == "957.6\u202f%"
+
+
+def test_a_p_value_is_never_printed_as_zero():
+    assert [probability(p) for p in ("", "0.04123", 0.0034, "1e-9", 1.0)] == [
+        "",
+        "0.04",
+        "0.003",
+        "<\u202f0.001",
+        "1.00",
+    ]
+    assert equals("p", probability(1e-9)) == "p\u00a0<\u202f0.001"
+    assert equals("p", "") == ""
+
+
+def game_row(**columns):
+    return {"origin": "run", "experiment": "atari", "variant": "deep", "ci95_low": "0.25", "ci95_high": "0.5"} | columns
+
+
+def test_profiles_and_improvement_need_several_seeds_and_games():
+    experiments = {"atari": {"title": "Atari", "labels": {"deep": "Deep"}}}
+    taus = [str(index / 20) for index in range(101)]
+    aggregate = game_row(metric="human_normalised_score", statistic="iqm", value="0.4", environments="4", seeds="3")
+    tables = {
+        "aggregates": [aggregate, aggregate | {"environments": "1"}],
+        "profiles": [game_row(tau=tau, fraction=str(1 - float(tau) / 5)) for tau in taus],
+        "improvement": [
+            game_row(better="deep", worse="shallow", value="0.8", environments="4", seeds="3"),
+            game_row(better="shallow", worse="deep", value="0.2", environments="4", seeds="3"),
+        ],
+    }
+    aggregates, profile, improvement = over_games(tables, experiments)
+    assert [len(table.groups[0].rows) for table in (aggregates, profile, improvement)] == [1, 1, 1]
+    assert [column.title for column in profile.columns[2:]] == [percent(step) for step in PROFILE_STEPS]
+    said = ["".join(span.text for span in cell.spans) for cell in profile.groups[0].rows[0]]
+    assert said[:3] == ["Deep", "this run", f"{percent(0.98)}[{percent(0.25)}, {percent(0.5)}]"]
+    assert improvement.groups[0].rows[0][0].spans[0].text == "Deep over shallow"
+    tables["aggregates"] = [aggregate | {"seeds": "1"}]
+    tables["improvement"] = [row | {"environments": "1"} for row in tables["improvement"]]
+    assert over_games(tables, experiments)[1:] == ()

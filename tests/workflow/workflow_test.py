@@ -30,13 +30,14 @@ def replace(path, old, new):
     path.write_text(text.replace(old, new))
 
 
-def test_a_bare_command_plans_every_run_of_scale_smoke_and_one_report(made):
+def test_a_bare_command_plans_every_run_of_scale_smoke_and_one_report_each_for_paper_and_suite(made):
     code, output = made.snakemake("--dry-run", "--forceall")
     assert code == 0, output
     runs = expand("impala_2018", "smoke", root=ROOT / "replications")
     planned = jobs(output)
     assert planned["train"] == len(runs)
     assert planned["aggregate"] == planned["report"] == 1
+    assert planned["aggregate_suite"] == planned["figures_suite"] == planned["report_suite"] == 1
     assert planned["figure"] == 2
 
 
@@ -81,17 +82,19 @@ def test_results_flow_one_arrow_at_a_time(made):
 
 
 SOURCES = {  # a stage -> what it may read, as parts of a path
+    "suite/tables/": ["/tables/", "replications/", "ddrl/algorithms/", "results/reference/bench/"],
     "/tables/": ["curves.parquet", "run.json", "replications/"],
-    "/figures/": ["/tables/", "/figures.py"],
+    "/figures/": ["/tables/", "figures.py"],
     "report": ["/tables/", "/figures/", "reports/"],
     "curves.parquet": ["config.json"],
     "run.json": ["config.json"],
 }
 
 
-def test_the_report_is_made_and_nothing_reruns_right_after(made):
-    pdf = made.root / "reports/impala_2018.pdf"
-    assert pdf.read_bytes().startswith(b"%PDF")
+def test_the_reports_are_made_and_nothing_reruns_right_after(made):
+    for name in ("impala_2018", "suite"):
+        assert (made.root / f"reports/{name}.pdf").read_bytes().startswith(b"%PDF")
+        assert (made.root / f"reports/{name}.html").read_text().startswith("<!DOCTYPE html>")
     before = made.results()
     assert "Nothing to be done" in made.make()
     assert made.results() == before

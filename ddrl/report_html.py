@@ -1,0 +1,42 @@
+"""Report data -> one HTML file that needs nothing else: figures and styles stand in it, and it loads nothing."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
+
+from ddrl.errors import UserError
+
+TEMPLATE = "report.html.j2"
+KINDS = {"paper": "Replication report", "suite": "Suite report"}
+
+
+def render(data: dict[str, Any], results: Path, folder: Path) -> str:
+    """The HTML twin of the PDF, from the same data; `folder` holds the template, `results` the figures.
+
+    It is also well-formed XML. Raises `UserError` for a missing figure or template.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+    def inlined(path: str) -> str:
+        try:
+            content = (results / path).read_bytes()
+        except FileNotFoundError:
+            raise UserError(f"{results / path}: no such file; draw the figures first") from None
+        return f"data:image/svg+xml;base64,{base64.b64encode(content).decode('ascii')}"
+
+    try:
+        template = environment.get_template(TEMPLATE)
+        return template.render(data=data, inlined=inlined, kind=KINDS[data["kind"]])
+    except TemplateError as error:
+        raise UserError(f"{folder / TEMPLATE}: {type(error).__name__}: {error}") from None

@@ -1,0 +1,238 @@
+"""The report on the whole suite at one scale, from the suite's tables: first page and sections in their order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ddrl.errors import UserError
+from ddrl.report_cells import CELL_VERDICTS, CLAIM_VERDICTS, ORIGINS, counts, tally
+from ddrl.report_claims import by_claim, evidence
+from ddrl.report_coverage import cells_by_verdict, coverage, own_cells
+from ddrl.report_document import (
+    Block,
+    Cell,
+    Document,
+    Fact,
+    Facts,
+    Figure,
+    Group,
+    Inline,
+    Origin,
+    Row,
+    Section,
+    Span,
+    Table,
+    Tables,
+    Tally,
+    Text,
+    as_json,
+    cell,
+    cells_of,
+    columns,
+    joined,
+    plain,
+    small,
+    strong,
+    tag,
+)
+from ddrl.report_runs import holes
+from ddrl.report_speed import compute, lag, systems, throughput
+from ddrl.report_text import counted, duration, frames, listed, moment, number, sentence, unbroken, words
+
+SUITE = "suite"
+PREFACE = (
+    "For every paper the suite asks two questions. Does what the paper says in words hold in our own runs? And where "
+    "the paper prints a number, what do our runs give? Each verdict follows from rules that were fixed before any "
+    "run: margins and smallest effects stand in the paper’s file, flags come from what each run recorded about "
+    "itself. A verdict says what the evidence allows, and no more; experiments that do not exist "
+    "yet are counted as not run.",
+    "Asynchronous systems are hard to compare with one another. What they learn and how fast depends on the number of "
+    "actors, on the machines, and on the balance between acting and learning; Kapturowski et al. (2019, appendix) "
+    "caution readers of such comparisons. Every speed and every policy lag below therefore names its machine and its "
+    "layout, and claims compare only runs of the same budget.",
+)
+
+
+def suite_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict[str, Any]:
+    """Everything the document prints, as text, in its order (`report_document.as_json`).
+
+    Raises `UserError` where no run at all has finished.
+    """
+    subject = summary["subject"]
+    reference = summary.get("reference") or {}
+    finished = summary.get("finished") or reference.get("finished")
+    if not finished:
+        raise UserError(f"{origin.results}: no finished run to report on")
+    claims = [row for row in tables["claims"] if row["origin"] == subject]
+    return as_json(
+        Document(
+            kind=SUITE,
+            above="What held, and what has not been run",
+            title="Distributed deep reinforcement learning, replicated",
+            short_title="Distributed deep reinforcement learning, replicated",
+            byline=_byline(summary["papers"]),
+            summary="",
+            scale=summary["scale"],
+            date=f"{moment(finished):%-d %B %Y}",
+            finished=finished,
+            facts=_facts(summary, tables),
+            verdict=" ".join(_verdict(tables, summary, claims, subject)),
+            tallies=(
+                Tally("Claims", counts(claims, CLAIM_VERDICTS)),
+                Tally("Cells", counts(own_cells(tables["coverage"]), CELL_VERDICTS)),
+            ),
+            sections=_sections(tables, summary, origin, subject),
+            origin=origin,
+        )
+    )
+
+
+def _sections(tables: Tables, summary: dict[str, Any], origin: Origin, subject: str) -> tuple[Section, ...]:
+    names = {paper["key"]: paper.get("short") or paper["key"] for paper in summary["papers"]}
+    return (
+        Section("preface", "How to read this", tuple(Text(plain(text)) for text in PREFACE)),
+        Section("papers", "Papers", (_papers(summary["papers"], tables["coverage"]), _bars(tables, subject))),
+        Section("claims", "Claims", _ledger(tables["claims"], names, subject)),
+        Section("cells", "Published cells by verdict", cells_by_verdict(tables, names, subject)),
+        Section("coverage", "Coverage", coverage(tables, names)),
+        Section("compute", "Compute spent", compute(tables["compute"], names)),
+        Section("lag", "Policy lag", lag(tables["lag"], names)),
+        Section("systems", "Systems", systems(tables["systems"], names), wide=True),
+        Section("throughput", "Throughput", throughput(tables["throughput"], tables["matrix"], names), wide=True),
+        Section("holes", "Holes", holes(tables["problems"])),
+        Section("provenance", "Provenance", (_provenance(summary, origin),)),
+    )
+
+
+def _byline(papers: list[dict[str, Any]]) -> Inline:
+    parts = [(Span(f"{paper.get('short') or paper['key']} "), Span(paper["url"], "link")) for paper in papers]
+    return (Span("Replications of "), *joined(parts, (Span("; "),)))
+
+
+def _facts(summary: dict[str, Any], tables: Tables) -> tuple[Fact, ...]:
+    reference = summary.get("reference") or {}
+    rows = [
+        Fact("Papers", f"{counted(len(summary['papers']), 'paper')}, {counted(int(summary['systems']), 'system')}"),
+        Fact("What ran", _ran(summary) or "no run of this scale has finished; only reference runs are shown"),
+        Fact("Beside it", f"{_ran(reference)}, committed with the suite" if reference else ""),
+        Fact("Where", "; ".join(summary["hardware"] or reference.get("hardware", []))),
+        Fact(
+            "Holes",
+            f"{counted(len(tables['problems']), 'file')} missing or unusable; the section Holes names each"
+            if tables["problems"]
+            else "",
+        ),
+    ]
+    return tuple(row for row in rows if row.value)
+
+
+def _ran(facts: dict[str, Any]) -> str:
+    if not facts.get("runs"):
+        return ""
+    total = f"{frames(facts['env_frames_total'])} environment frames in {duration(facts['seconds_total'])} of training"
+    where = counted(len(facts["environments"]), "environment")
+    return f"{counted(facts['runs'], 'run')} on {where}: {total}"
+
+
+def _verdict(tables: Tables, summary: dict[str, Any], claims: list[Row], subject: str) -> list[str]:
+    cells = own_cells(tables["coverage"])
+    reference = [row for row in tables["claims"] if row["origin"] == "reference" and row["verdict"] != "not_run"]
+    beside = subject == "run" and bool(reference)
+    sentences = [
+        tally("claim", claims, CLAIM_VERDICTS),
+        tally("published cell", cells, CELL_VERDICTS),
+        summary.get("scale_note", ""),
+        tally("claim", reference, CLAIM_VERDICTS, " that the reference runs can decide") if beside else "",
+    ]
+    return [text for text in sentences if text]
+
+
+def _papers(papers: list[dict[str, Any]], coverage: list[Row]) -> Table:
+    lines = tuple(_paper(paper, [row for row in coverage if row["paper"] == paper["key"]]) for paper in papers)
+    stated = columns(
+        ("Paper", "1fr"),
+        ("Runs", "auto", "right"),
+        ("Frames", "auto", "right"),
+        ("Time", "auto", "right"),
+        "Claims",
+        "Cells",
+        ("Holes", "auto", "right"),
+    )
+    source = "tables/summary.json, tables/coverage.csv"
+    return Table("Papers, what ran, and what held", source, stated, (Group(lines),), ruled=True)
+
+
+def _paper(paper: dict[str, Any], experiments: list[Row]) -> tuple[Cell, ...]:
+    def total(kind: str, verdict: str) -> int:
+        return sum(int(row[f"{kind}_{verdict}"] or 0) for row in experiments)
+
+    return cells_of(
+        joined([strong(paper.get("short") or paper["key"]), small(paper["title"].split(":")[0])]),
+        number(paper["runs"]),
+        frames(paper["env_frames_total"]),
+        duration(float(paper["seconds_total"])),
+        _tags({name: total("claims", name) for name in CLAIM_VERDICTS}),
+        _tags({name: total("cells", name) for name in CELL_VERDICTS}),
+        number(paper["problems"]),
+    )
+
+
+def _tags(found: dict[str, int]) -> Inline:
+    return joined([tag(name, f"{count} {words(name)}") for name, count in found.items() if count])
+
+
+def _bars(tables: Tables, subject: str) -> Figure:
+    claims = [row["verdict"] for row in tables["claims"] if row["origin"] == subject]
+    cells = [row["verdict"] for row in own_cells(tables["coverage"])]
+    said = [f"{found.count(name)} {words(name)}" for found in (claims, cells) for name in dict.fromkeys(found)]
+    return Figure(
+        "figures/verdicts.svg",
+        "Verdicts by paper",
+        "Each bar is all claims, or all published cells, of a paper; its parts are the verdicts, with their numbers.",
+        f"Stacked bars of verdicts per paper; in all, for {ORIGINS[subject]}: {', '.join(said)}.",
+        "",
+        "tables/claims.csv, tables/cells_by_verdict.csv, tables/coverage.csv",
+    )
+
+
+def _ledger(rows: list[Row], names: dict[str, str], subject: str) -> tuple[Block, ...]:
+    """Every claim of every paper, each with one finding per origin."""
+    groups: dict[str, list[tuple[Cell, ...]]] = {}
+    for findings in by_claim(rows):
+        spoken = [row for row in findings if row["verdict"] != "not_run"] or findings[:1]
+        first = spoken[0]
+        head = joined([plain(first["title"]), small(unbroken(first["source"]))])
+        lines = groups.setdefault(first["paper"], [])
+        for index, row in enumerate(spoken):
+            who = small(f"{ORIGINS[row['origin']]}: ") if row["origin"] != subject or subject == "run" else ()
+            said = (*who, *plain(evidence(row))) if row["verdict"] != "not_run" else small(sentence(row["detail"]))
+            if row["verdict"] != "not_run" and not evidence(row):
+                said = (*who, *small(sentence(row["detail"])))
+            verdict = cell(tag(row["verdict"], words(row["verdict"])))
+            lines.append((*((cell(head, len(spoken)),) if index == 0 else ()), cell(said), verdict))
+    if not groups:
+        return ()
+    table = Table(
+        "Claims ledger",
+        "tables/claims.csv",
+        columns(("Claim", "1.2fr"), ("Evidence", "1.1fr"), ("Verdict", "auto", "right")),
+        tuple(Group(tuple(lines), names.get(paper, paper)) for paper, lines in groups.items()),
+        "Intervals are 95\u00a0% over seeds, g is Hedges’ standardised difference. The report of each paper says "
+        "what the claims mean and what decided them.",
+        size=8.2,
+        ruled=True,
+    )
+    return (table,)
+
+
+def _provenance(summary: dict[str, Any], origin: Origin) -> Facts:
+    rows = []
+    for label, facts in (("", summary), ("reference ", summary.get("reference") or {})):
+        if facts.get("runs"):
+            dirty = " with uncommitted changes" if facts["git_dirty"] else ""
+            rows += [
+                Fact(f"{label}source".strip().capitalize(), listed(facts["git_sha"]) + dirty, True),
+                Fact(f"{label}packages".strip().capitalize(), "; ".join(facts["packages"])),
+            ]
+    command = Fact("Command", origin.command, True)
+    return Facts((command, Fact("Results", f"sha256 {origin.digest} of the tables", True), *rows))
