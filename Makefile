@@ -46,8 +46,11 @@ lint: $(READY) ## ruff, mypy, snakefmt, pip check
 learn: $(READY) ## learning tests: train until a threshold is passed (long)
 	@$(BIN)/python -m pytest -q -o faulthandler_timeout=7200 -m learning
 
-regression: $(READY) ## new runs against the committed reference curves (long); fails if there is no such test
-	@$(BIN)/python -m pytest -q -o faulthandler_timeout=7200 -m regression
+regression: $(READY) ## results, learning and speed against what was committed, and planted faults against these checks (minutes)
+	@failed=0; \
+	$(BIN)/python -m ddrl.regression check || failed=1; \
+	$(BIN)/python -m pytest -v --no-header -rs -o faulthandler_timeout=7200 -m regression --junit-xml=results/regression/faults.xml || failed=1; \
+	exit $$failed
 
 clean: ## remove the environment, caches and smoke results; longer runs and reference results stay
 	@rm -rf $(VENV) results/smoke build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .snakemake/log

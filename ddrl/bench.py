@@ -6,16 +6,18 @@ measured alone on one thread. A run that keeps every core busy with nothing but 
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 from ddrl import manifest
@@ -52,13 +54,15 @@ class Repeat:
     cpu_utilisation: float
     """CPU seconds of the process / (wall-clock x cores)."""
     policy_lag_mean: float
+    others: float
+    """Fraction of the cores' time that other processes took meanwhile."""
 
 
 def bench(config: RunConfig, *, seconds: float, repeats: int, note: Callable[[str], None]) -> dict[str, Any]:
     """Measures `config` (runtime threads) `repeats` times, each about 2 x `seconds`; returns plain data."""
     results = []
     for index in range(repeats):
-        results.append(_repeat(config, seconds))
+        results.append(measure(config, seconds))
         last = results[-1]
         note(f"repeat {index + 1}/{repeats}: {last.training:,.0f} of {last.bound:,.0f} frames/s ({last.ratio:.2f})")
     summary = {
@@ -117,26 +121,32 @@ _COLUMNS = (
 
 def default_config(algorithm: str, environment: str, overrides: dict[str, Any]) -> RunConfig:
     """The configuration that `ddrl bench` measures where nothing else is said: the fastest topology found so far."""
-    topology = {"runtime": "threads", "num_actors": 3, "envs_per_actor": 32, "learner_threads": os.cpu_count() or 1}
+    topology: dict[str, Any] = {
+        "runtime": "threads",
+        "num_actors": 3,
+        "envs_per_actor": 32,
+        "learner_threads": os.cpu_count() or 1,
+    }
     values: dict[str, Any] = {
         "algorithm": algorithm,
         "environment": {"name": environment},
         "seed": 0,
         "env_frames": 2**40,
-        "topology": topology | overrides.pop("topology", {}),
         "recording": {"period_frames": 2**40, "tensorboard": False},
         "checkpoint": {"period_frames": 2**40},
     }
-    return parse_run_config(values | overrides, where="bench")
+    topology |= overrides.get("topology", {})
+    return parse_run_config(values | overrides | {"topology": topology}, where="bench")
 
 
 def _quiet_run(config: RunConfig, directory: str) -> Run:
     return Run(config, Path(directory), quiet=True)
 
 
-def _repeat(config: RunConfig, seconds: float) -> Repeat:
+def measure(config: RunConfig, seconds: float) -> Repeat:
+    """One interleaved repeat: each part for a third of `seconds`, then the whole for `seconds`."""
     torch.set_num_threads(1)
-    alone = replace(config, topology=replace(config.topology, learner_threads=1))
+    alone = replace(config, topology=replace(config.topology, num_actors=1, learner_threads=1))
     with tempfile.TemporaryDirectory() as directory:
         simulation, inference, training_part = _parts(_quiet_run(alone, directory), seconds / 3)
     with tempfile.TemporaryDirectory() as directory:
@@ -183,13 +193,15 @@ def _time(work: Callable[[], object], steps: int, frame_skip: int, seconds: floa
 
 
 def _whole(run: Run, seconds: float) -> dict[str, Any]:
-    """The topology at work: a warm-up of a quarter, then `seconds` between two looks at the counters."""
+    """The topology at work: a warm-up of a quarter, then `seconds` between two looks."""
     lags: list[float] = []
+    updates: list[tuple[float, int]] = []
     learn = run.learner.step
 
     def learn_and_look() -> Any:
         metrics = learn()
         lags.append(metrics["policy_lag_mean"])
+        updates.append((time.perf_counter(), run.learner.env_frames))
         return metrics
 
     run.learner.step = learn_and_look
@@ -201,22 +213,43 @@ def _whole(run: Run, seconds: float) -> dict[str, Any]:
     after = _look(run)
     run.interrupted = True
     worker.join()
-    wall, cpu, trained, made, insert_waited, sample_waited = (b - a for a, b in zip(before, after, strict=True))
-    actors = run.config.topology.num_actors
+    wall, cpu, busy, made, insert_waited, sample_waited = (b - a for a, b in zip(before, after, strict=True))
+    actors, cores = run.config.topology.num_actors, len(os.sched_getaffinity(0))
     return {
         "rollout": made / wall,
-        "training": trained / wall,
+        "training": _speed(updates, before[0], after[0]),
         "duty": {"actor": 1 - insert_waited / (wall * actors), "learner": 1 - sample_waited / wall},
-        "cpu_utilisation": cpu / (wall * len(os.sched_getaffinity(0))),
-        "policy_lag_mean": statistics.fmean(lags),
+        "cpu_utilisation": cpu / (wall * cores),
+        "policy_lag_mean": statistics.fmean(lags) if lags else math.nan,
+        "others": max(0.0, busy - cpu) / (wall * cores),
     }
 
 
 def _look(run: Run) -> tuple[float, ...]:
     made = sum(collector.agent_steps for collector in run.collectors) * run.spec.frame_skip
     queue = run.queue
-    clocks = (time.perf_counter(), time.process_time())
-    return (*clocks, run.learner.env_frames, made, queue.insert_waited, queue.sample_waited)
+    clocks = (time.perf_counter(), time.process_time(), _busy())
+    return (*clocks, made, queue.insert_waited, queue.sample_waited)
+
+
+def _speed(updates: Sequence[tuple[float, int]], start: float, end: float) -> float:
+    """Frames per second from the first to the last of the updates (time, env_frames) between two times.
+
+    Counted over a fixed time instead, a short benchmark would be wrong by up to one batch.
+    """
+    inside = [update for update in updates if start <= update[0] <= end]
+    if len(inside) < 2:
+        return 0.0
+    (first, frames), (last, more) = inside[0], inside[-1]
+    return (more - frames) / (last - first)
+
+
+def _busy() -> float:
+    """CPU seconds that all processes have had on the cores of this one, waiting and idling left out."""
+    times = psutil.cpu_times(percpu=True)
+    idle = ("idle", "iowait", "guest", "guest_nice")  # guests are counted in user time already
+    cores = [times[core]._asdict() for core in os.sched_getaffinity(0)]
+    return float(sum(value for core in cores for name, value in core.items() if name not in idle))
 
 
 def _limiting_part(results: list[Repeat]) -> str:

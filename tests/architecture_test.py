@@ -33,6 +33,7 @@ LAYERS: dict[str, set[str]] = {
     "environments": _BASE,
     "algorithms": _BASE | {"losses", "actors", "learners", "networks"},
     "analysis": {"errors"},
+    "report": {"errors", "analysis"},
     "replications": {"errors", "analysis"},
     "regression": {"errors", "analysis", "algorithms"}
     | {"bench", "config", "manifest", "memory", "record", "report", "run"},
@@ -40,7 +41,7 @@ LAYERS: dict[str, set[str]] = {
 """What each part may import besides itself. Single files of `ddrl/` that are not listed (run, cli, ...) are on top."""
 
 TOGETHER_ONLY_IN_RUN = ({"algorithms", "coordinator"}, {"coordinator", "environments"})
-NO_TORCH = {"analysis", "replications"}
+NO_TORCH = {"analysis", "report", "replications"}
 LOSSES_MAY_IMPORT = {"torch", "__future__", "collections", "dataclasses", "math", "typing"}
 FIND_BY_FILE_NAME = {"ddrl/algorithms/__init__.py", "ddrl/environments/registry.py"}
 

@@ -42,7 +42,7 @@ rule figures_suite:
             f"results/{SCALE}/suite/tables/{{table}}.parquet",
             table=("claims", "cells_by_verdict", "coverage", "matrix"),
         ),
-        "ddrl/report_figures.py",
+        "ddrl/report/figures.py",
     output:
         report(
             expand(f"results/{SCALE}/suite/figures/{{name}}.svg", name=SUITE_FIGURES),
@@ -57,4 +57,4 @@ rule figures_suite:
     message:
         "figures of the suite"
     shell:
-        "python -m ddrl.report_figures --tables {params.tables:q} --output {params.figures:q}"
+        "python -m ddrl.report.figures --tables {params.tables:q} --output {params.figures:q}"

@@ -8,12 +8,13 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from ddrl.errors import UserError
-from ddrl.report import main, pdf_bytes, rebuild
-from ddrl.report_data import report_data
-from ddrl.report_document import Origin
-from ddrl.report_games import PROFILE_STEPS, over_games
-from ddrl.report_html import render
-from ddrl.report_text import (
+from ddrl.report import pdf_bytes, rebuild
+from ddrl.report.__main__ import main
+from ddrl.report.document import Origin
+from ddrl.report.games import PROFILE_STEPS, over_games
+from ddrl.report.html import render
+from ddrl.report.paper import report_data
+from ddrl.report.text import (
     counted,
     duration,
     equals,

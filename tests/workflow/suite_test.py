@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from ddrl.report_document import Origin
-from ddrl.report_suite import suite_data
+from ddrl.report.document import Origin
+from ddrl.report.suite import suite_data
 
 pytestmark = pytest.mark.slow
 

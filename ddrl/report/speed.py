@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddrl.report_cells import ORIGINS
-from ddrl.report_document import (
+from ddrl.report.cells import ORIGINS
+from ddrl.report.document import (
     Block,
     Cell,
     Group,
@@ -17,7 +17,7 @@ from ddrl.report_document import (
     small,
     strong,
 )
-from ddrl.report_text import frames, moment, number, percent, words
+from ddrl.report.text import frames, moment, number, percent, words
 
 SOURCES = {"runs": "Training runs", "bench": "Benchmarks"}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ddrl.report_cells import ORIGINS, needed
-from ddrl.report_document import (
+from ddrl.report.cells import ORIGINS, needed
+from ddrl.report.document import (
     Block,
     Cell,
     Group,
@@ -23,7 +23,7 @@ from ddrl.report_document import (
     strong,
     tag,
 )
-from ddrl.report_text import (
+from ddrl.report.text import (
     counted,
     equals,
     frames,

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from ddrl.report_cells import ORIGINS
-from ddrl.report_document import (
+from ddrl.report.cells import ORIGINS
+from ddrl.report.document import (
     BREAK,
     Block,
     Cell,
@@ -29,7 +29,7 @@ from ddrl.report_document import (
     small,
     strong,
 )
-from ddrl.report_text import counted, duration, frames, listed, number, percent, span, words
+from ddrl.report.text import counted, duration, frames, listed, number, percent, span, words
 
 WHOSE = {
     "run": "this run, or of the reference runs where there is no other",

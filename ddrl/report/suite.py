@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ddrl.errors import UserError
-from ddrl.report_cells import CELL_VERDICTS, CLAIM_VERDICTS, ORIGINS, counts, tally
-from ddrl.report_claims import by_claim, evidence
-from ddrl.report_coverage import cells_by_verdict, coverage, own_cells
-from ddrl.report_document import (
+from ddrl.report.cells import CELL_VERDICTS, CLAIM_VERDICTS, ORIGINS, counts, tally
+from ddrl.report.claims import by_claim, evidence
+from ddrl.report.coverage import cells_by_verdict, coverage, own_cells
+from ddrl.report.document import (
     Block,
     Cell,
     Document,
@@ -35,9 +35,9 @@ from ddrl.report_document import (
     strong,
     tag,
 )
-from ddrl.report_runs import holes
-from ddrl.report_speed import compute, lag, systems, throughput
-from ddrl.report_text import counted, duration, frames, listed, moment, number, sentence, unbroken, words
+from ddrl.report.runs import holes
+from ddrl.report.speed import compute, lag, systems, throughput
+from ddrl.report.text import counted, duration, frames, listed, moment, number, sentence, unbroken, words
 
 SUITE = "suite"
 PREFACE = (
@@ -54,7 +54,7 @@ PREFACE = (
 
 
 def suite_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict[str, Any]:
-    """Everything the document prints, as text, in its order (`report_document.as_json`).
+    """Everything the document prints, as text, in its order (`document.as_json`).
 
     Raises `UserError` where no run at all has finished.
     """

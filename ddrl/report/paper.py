@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ddrl.errors import UserError
-from ddrl.report_cells import CELL_VERDICTS, CLAIM_VERDICTS, cells, counts, tally, uncovered
-from ddrl.report_claims import claims
-from ddrl.report_document import Block, Document, Fact, Origin, Row, Section, Span, Tables, Tally, as_json, plain
-from ddrl.report_games import over_games
-from ddrl.report_runs import (
+from ddrl.report.cells import CELL_VERDICTS, CLAIM_VERDICTS, cells, counts, tally, uncovered
+from ddrl.report.claims import claims
+from ddrl.report.document import Block, Document, Fact, Origin, Row, Section, Span, Tables, Tally, as_json, plain
+from ddrl.report.games import over_games
+from ddrl.report.runs import (
     deviations,
     drawings,
     holes,
@@ -19,11 +19,11 @@ from ddrl.report_runs import (
     run_list,
     side_by_side,
 )
-from ddrl.report_text import counted, duration, frames, listed, moment, number, ratio, span
+from ddrl.report.text import counted, duration, frames, listed, moment, number, ratio, span
 
 
 def report_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict[str, Any]:
-    """Everything the document prints, as text, in its order (`report_document.as_json`).
+    """Everything the document prints, as text, in its order (`document.as_json`).
 
     The subject is the runs of this scale; of scale `reference`, the committed reference runs. Raises `UserError` where
     no run at all has finished.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from ddrl.report_document import (
+from ddrl.report.document import (
     Block,
     Cell,
     Count,
@@ -20,7 +20,7 @@ from ddrl.report_document import (
     small,
     tag,
 )
-from ddrl.report_text import (
+from ddrl.report.text import (
     counted,
     equals,
     frames,

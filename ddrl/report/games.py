@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddrl.report_cells import ORIGINS
-from ddrl.report_document import Block, Cell, Group, Inline, Row, Table, Tables, cells_of, columns, joined, plain, small
-from ddrl.report_text import number, percent, words
+from ddrl.report.cells import ORIGINS
+from ddrl.report.document import Block, Cell, Group, Inline, Row, Table, Tables, cells_of, columns, joined, plain, small
+from ddrl.report.text import number, percent, words
 
 PROFILE_STEPS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 """Human-normalised scores at which a performance profile is printed."""

@@ -3,18 +3,15 @@
 Reads only `tables/*.csv`, `tables/summary.json` and `figures/*.svg` of a results folder. The data hold every text as it
 is printed; `reports/template.typ` and `reports/report.html.j2` lay them out. The same tables give the same bytes: no
 clock, no system fonts, no path of this machine.
-Usage: `python -m ddrl.report --results results/smoke/impala_2018 --data report.json --pdf report.pdf`.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import hashlib
 import json
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Sequence
 from datetime import datetime
@@ -23,14 +20,14 @@ from typing import Any
 
 from ddrl.analysis import REFERENCE
 from ddrl.analysis.experiments import papers as all_papers
-from ddrl.errors import UserError, exit_code, unknown_name
-from ddrl.report_data import report_data
-from ddrl.report_document import Origin, Tables
-from ddrl.report_figures import draw_figures
-from ddrl.report_html import render
-from ddrl.report_suite import SUITE, suite_data
+from ddrl.errors import UserError, unknown_name
+from ddrl.report.document import Origin, Tables
+from ddrl.report.figures import draw_figures
+from ddrl.report.html import render
+from ddrl.report.paper import report_data
+from ddrl.report.suite import SUITE, suite_data
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 EVIDENCE = "evidence"
 """Where `rebuild` puts tables, figures and report data, below its output."""
 
@@ -187,25 +184,3 @@ def _suite_evidence(papers: Sequence[str], scale: str, results: Path, folder: Pa
     evidence = build_suite(root / "replications", results, scale, folder=folder, only=papers)
     write(evidence.tables, evidence.summary, folder / SUITE / "tables")
     draw_figures(folder / SUITE / "tables", folder / SUITE / "figures")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Parses the command line, writes data, PDF and HTML; returns the exit code (0, or 2 for bad input)."""
-    parser = argparse.ArgumentParser(prog="python -m ddrl.report", description="Tables and figures to PDF and HTML.")
-    parser.add_argument("--results", type=Path, required=True, help="folder with tables/ and figures/")
-    parser.add_argument("--data", type=Path, required=True, help="report data to write, JSON")
-    parser.add_argument("--pdf", type=Path, required=True, help="report to write")
-    parser.add_argument("--html", type=Path, help="its HTML twin; default: beside the PDF")
-    parser.add_argument("--command", default="", help="what made the results, printed at the foot of each page")
-    parser.add_argument("--root", type=Path, default=Path(), help="project root, which holds reports/")
-    parsed = parser.parse_args(arguments)
-    return exit_code(lambda: _write(parsed))
-
-
-def _write(parsed: argparse.Namespace) -> None:
-    html = parsed.html or parsed.pdf.with_suffix(".html")
-    write_report(parsed.results, parsed.data, parsed.pdf, html, command=parsed.command, root=parsed.root)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,6 @@
 """The figures of the suite report, each a pure function of its tables.
 
-Usage: `python -m ddrl.report_figures --tables results/smoke/suite/tables --output results/smoke/suite/figures`.
+Usage: `python -m ddrl.report.figures --tables results/smoke/suite/tables --output results/smoke/suite/figures`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from matplotlib.patches import Patch
 from ddrl.analysis import plots
 from ddrl.analysis.tables import read
 from ddrl.errors import exit_code
-from ddrl.report_text import words
+from ddrl.report.text import words
 
 VERDICTS: Mapping[str, str] = {
     "supported": "#2f7a50",
@@ -165,7 +165,7 @@ def _coverage_panel(axes: Axes, matrix: pd.DataFrame, rows: Sequence[tuple[str, 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Draws the figures; returns the exit code (0, or 2 for bad input)."""
-    parser = argparse.ArgumentParser(prog="python -m ddrl.report_figures", description="The suite's figures.")
+    parser = argparse.ArgumentParser(prog="python -m ddrl.report.figures", description="The suite's figures.")
     parser.add_argument("--tables", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parsed = parser.parse_args(arguments)

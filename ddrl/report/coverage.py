@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddrl.report_cells import CELL_VERDICTS, CLAIM_VERDICTS, ORIGINS
-from ddrl.report_document import (
+from ddrl.report.cells import CELL_VERDICTS, CLAIM_VERDICTS, ORIGINS
+from ddrl.report.document import (
     Block,
     Cell,
     Figure,
@@ -20,7 +20,7 @@ from ddrl.report_document import (
     small,
     tag,
 )
-from ddrl.report_text import counted, words
+from ddrl.report.text import counted, words
 
 STATUSES = {
     "done": "done",

@@ -1,0 +1,87 @@
+"""The outcome of one check: one line for people, one test case of a JUnit file for machines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check and how it ended."""
+
+    name: str
+    passed: bool | None
+    """None: there was not enough to decide, and nothing was."""
+    line: str
+    """One line: what was compared, and what came out."""
+    seconds: float
+    details: tuple[str, ...] = ()
+    """More lines, for the file and for a failure."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the work of a check returns."""
+
+    passed: bool | None
+    line: str
+    details: tuple[str, ...] = ()
+
+
+def timed(name: str, work: Callable[[], Outcome]) -> Check:
+    """Runs `work`; an exception of any kind is a failure of this check alone."""
+    start = time.perf_counter()
+    try:
+        outcome = work()
+    except Exception as error:
+        outcome = Outcome(False, f"ended with {type(error).__name__}: {' '.join(str(error).split())}")
+    return Check(name, outcome.passed, outcome.line, time.perf_counter() - start, outcome.details)
+
+
+def describe(check: Check) -> str:
+    """`FAILED  name: line (1.2 s)`, the details below a failure."""
+    word = {True: "passed", False: "FAILED", None: "skipped"}[check.passed]
+    lines = [f"{word:8}{check.name}: {check.line} ({check.seconds:.1f} s)"]
+    if check.passed is False:
+        lines += [f"{'':10}{detail}" for detail in check.details]
+    return "\n".join(lines)
+
+
+def exit_status(checks: Sequence[Check]) -> int:
+    """0: something was checked and nothing failed; 1 otherwise."""
+    return int(any(check.passed is False for check in checks) or not any(check.passed for check in checks))
+
+
+def write_junit(checks: Sequence[Check], path: Path) -> None:
+    """Writes the checks as one JUnit test suite."""
+    counts = {
+        "tests": str(len(checks)),
+        "failures": str(sum(check.passed is False for check in checks)),
+        "errors": "0",
+        "skipped": str(sum(check.passed is None for check in checks)),
+        "time": f"{sum(check.seconds for check in checks):.3f}",
+    }
+    root = ElementTree.Element("testsuites", counts)
+    suite = ElementTree.SubElement(root, "testsuite", {"name": "ddrl.regression", **counts})
+    for check in checks:
+        attributes = {"classname": "ddrl.regression", "name": check.name, "time": f"{check.seconds:.3f}"}
+        case = ElementTree.SubElement(suite, "testcase", attributes)
+        text = _printable("\n".join([check.line, *check.details]))
+        if check.passed is None:
+            ElementTree.SubElement(case, "skipped", {"message": _printable(check.line)})
+        elif not check.passed:
+            ElementTree.SubElement(case, "failure", {"message": _printable(check.line)}).text = text
+        else:
+            ElementTree.SubElement(case, "system-out").text = text
+    ElementTree.indent(root)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ElementTree.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
+
+
+def _printable(text: str) -> str:
+    """Without control characters, which XML does not allow."""
+    return "".join(character if character.isprintable() or character == "\n" else " " for character in text)

@@ -1,0 +1,128 @@
+"""Golden curves: short runs of the serial runtime on toy tasks, recorded once and compared record by record.
+
+A file of `tests/regression/golden/` holds a configuration, what the run recorded with it, and where. Serial runs repeat
+bit for bit on one kind of machine (`machine_kind`), so there every number must be the same. Elsewhere sums are added up
+in another order: numbers then differ to `TOLERANCE` at most, as long as the run is too short for one sampled action to
+fall the other way, after which it becomes another run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from ddrl import algorithms, manifest
+from ddrl.config import parse_run_config
+from ddrl.errors import UserError
+from ddrl.record import COUNTS, TIMING_METRICS, write_json
+from ddrl.regression.checks import Outcome
+from ddrl.run import train
+
+FOLDER = Path("tests/regression/golden")
+COMMAND = "python -m ddrl.regression golden"
+TOLERANCE = 2e-3
+"""Relative, on another kind of machine. Without vector instructions (ATEN_CPU_CAPABILITY=default), or with those of
+2006 in oneDNN, no number of the four runs moved by more than 4e-4."""
+SHOWN = 6
+"""Differences that are spelled out."""
+Records = Sequence[Mapping[str, float]]
+
+
+def machine_kind() -> dict[str, str]:
+    """What decides in which order sums are added up: processor, instructions used, torch."""
+    cpu = [
+        str(manifest.hardware()["cpu"]),
+        *(f"{name} {_cpuinfo(name)}" for name in ("cpu family", "model", "stepping")),
+    ]
+    return {
+        "cpu": ", ".join(cpu),
+        "instructions": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        "torch": torch.__version__,
+    }
+
+
+def _cpuinfo(name: str) -> str:
+    """A number of the first processor; `unknown` where the system does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return "unknown"
+    pairs = (line.partition(":") for line in lines)
+    return next((value.strip() for key, _, value in pairs if key.strip() == name), "unknown")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A golden file. Raises `UserError` where it is damaged or lacks a part."""
+    try:
+        golden = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not valid JSON: {error}") from None
+    if not isinstance(golden, dict) or not isinstance(golden.get("config"), dict):
+        raise UserError(f"{path}: key 'config' must be a mapping")
+    return dict(golden)
+
+
+def run(config: Mapping[str, Any], where: str) -> list[dict[str, float]]:
+    """Trains `config` anew; one mapping a record: counts and metrics, the final score as `evaluation_return`."""
+    with tempfile.TemporaryDirectory() as directory:
+        train(parse_run_config(config, where=where), Path(directory), quiet=True)
+        table = pd.read_parquet(Path(directory) / "curves.parquet")
+    table = table[~table["metric"].isin(TIMING_METRICS)]
+    wide = table.pivot_table(index=list(COUNTS), columns="metric", values="value", aggfunc="mean", sort=False)
+    rows = wide.sort_index().reset_index().to_dict("records")
+    return [{str(key): value for key, value in row.items() if not math.isnan(value)} for row in rows]
+
+
+def record(path: Path) -> None:
+    """Replaces what a golden file says by what its configuration gives here and now."""
+    golden = read(path)
+    config = golden["config"]
+    content = {
+        "command": COMMAND,
+        "algorithm_version": algorithms.load(config["algorithm"]).VERSION,
+        "machine": machine_kind(),
+        "config": config,
+        "records": run(config, str(path)),
+    }
+    write_json(path, content)
+
+
+def check(path: Path) -> Outcome:
+    """Whether a new run agrees with the golden file."""
+    golden = read(path)
+    version = algorithms.load(golden["config"]["algorithm"]).VERSION
+    if golden.get("algorithm_version") != version:
+        recorded = golden.get("algorithm_version")
+        return Outcome(False, f"recorded with version {recorded}, now {version}: run '{COMMAND}'")
+    same_kind = golden["machine"] == machine_kind()
+    old, new = golden["records"], run(golden["config"], str(path))
+    problems = list(differences(old, new, tolerance=0.0 if same_kind else TOLERANCE))
+    if problems:
+        return Outcome(False, f"{problems[0]}; {len(problems)} differences", tuple(problems[1:SHOWN]))
+    how = "exactly" if same_kind else f"to {TOLERANCE:g} (recorded on another kind of machine)"
+    return Outcome(True, f"{len(old)} records agree {how}")
+
+
+def differences(old: Records, new: Records, *, tolerance: float) -> Iterator[str]:
+    """`frame 1280: policy_loss 0.1 -> 0.2` for each value further apart than `tolerance` (relative; 0: exact)."""
+    if len(old) != len(new):
+        yield f"{len(new)} records instead of {len(old)}"
+    for before, now in zip(old, new, strict=False):
+        frames = int(before["env_frames"])
+        for name in dict.fromkeys([*before, *now]):
+            a, b = before.get(name), now.get(name)
+            if a is None or b is None:
+                yield f"frame {frames:,}: {name} {a} -> {b}"
+            elif not (a == b or np.isclose(a, b, rtol=tolerance, atol=tolerance * 1e-2)):
+                yield f"frame {frames:,}: {name} {a:.8g} -> {b:.8g}"

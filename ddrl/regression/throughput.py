@@ -1,0 +1,141 @@
+"""Throughput guard: a short benchmark as a fraction of its sum-of-parts bound, against the committed fraction.
+
+Frames per second depend on the machine; the fraction of what the parts could do together hardly does, and it falls when
+actors or the learner wait for each other longer than they did. Time that other processes took from the cores is left
+out of the bound, and a repeat in which they took more than `DISTURBED` is not used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ddrl import bench, manifest
+from ddrl.config import RunConfig, parse_run_config, to_json
+from ddrl.errors import UserError
+from ddrl.memory import keep_freed_memory
+from ddrl.record import write_json
+from ddrl.regression.checks import Outcome
+
+FILE = Path("results/reference/bench/guard/impala_atari_pong_float32.json")
+COMMAND = "python -m ddrl.regression throughput"
+ALLOWED = 0.15
+"""Part of the committed ratio by which the median of the repeats may differ from it."""
+REPEATS, MAX_REPEATS = 3, 5
+SECONDS = 4.0
+CORES = 2
+DISTURBED = 0.2
+SETTINGS: dict[str, Any] = {
+    "hyperparameters": {"network": "shallow"},
+    # Few environments, since each loads its game anew; the unrolls of four fill one batch.
+    "topology": {"num_actors": 3, "envs_per_actor": 8, "queue_capacity": 4, "learner_threads": CORES},
+    "device": "cpu",
+    "precision": "float32",
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Ratios of the undisturbed repeats; for the others, the part of the cores' time that other processes took."""
+
+    ratios: tuple[float, ...]
+    disturbed: tuple[float, ...]
+
+    @property
+    def ratio(self) -> float:
+        """Median."""
+        return statistics.median(self.ratios)
+
+
+def measure(config: RunConfig, seconds: float, cores: int, note: Callable[[str], None] = lambda _: None) -> Measured:
+    """Repeats the benchmark on `cores` cores until `REPEATS` are undisturbed, at most `MAX_REPEATS` times."""
+    keep_freed_memory()
+    ratios: list[float] = []
+    disturbed: list[float] = []
+    with _on(cores):
+        while len(ratios) < REPEATS and len(ratios) + len(disturbed) < MAX_REPEATS and len(disturbed) < REPEATS:
+            repeat = bench.measure(config, seconds)
+            if repeat.others > DISTURBED:
+                disturbed.append(repeat.others)
+            else:
+                ratios.append(repeat.ratio / (1 - repeat.others))
+            note(f"ratio {repeat.ratio:.2f}, other processes {repeat.others:.0%} of the cores' time")
+    return Measured(tuple(ratios), tuple(disturbed))
+
+
+@contextmanager
+def _on(cores: int) -> Iterator[None]:
+    """This thread, and those it starts, on the first `cores` of its cores."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(allowed)[:cores])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def check(root: Path) -> Outcome:
+    """Whether the ratio is where the committed one says; `passed` None on a machine too small or too busy to tell."""
+    path = root / FILE
+    committed = _committed(path)
+    cores, available = committed["cores"], len(os.sched_getaffinity(0))
+    if available < cores:
+        return Outcome(None, f"needs {cores} cores; {available} here")
+    measured = measure(parse_run_config(committed["config"], where=str(path)), committed["seconds"], cores)
+    if len(measured.ratios) < REPEATS:
+        took = f"{min(measured.disturbed):.0%} to {max(measured.disturbed):.0%}"
+        return Outcome(None, f"other processes took {took} of the cores' time; say again on an idle machine")
+    return judge(measured, committed["ratio"])
+
+
+def judge(measured: Measured, committed: float) -> Outcome:
+    """Compares the median with the committed ratio."""
+    low, high = (1 - ALLOWED) * committed, (1 + ALLOWED) * committed
+    repeats = ", ".join(f"{ratio:.2f}" for ratio in measured.ratios)
+    line = (
+        f"{measured.ratio:.2f} of the sum-of-parts bound ({repeats}); committed {committed:.2f}, "
+        f"allowed {low:.2f} to {high:.2f}"
+    )
+    if measured.ratio > high:
+        return Outcome(False, f"{line}: the parts alone became slower, or the whole faster (then run '{COMMAND}')")
+    return Outcome(measured.ratio >= low, line)
+
+
+def _committed(path: Path) -> dict[str, Any]:
+    """The committed file. Raises `UserError` where it is missing or damaged."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        kept = {"ratio": float(content["ratio"]), "seconds": float(content["seconds"]), "cores": int(content["cores"])}
+        return {**kept, "config": dict(content["config"])}
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; on an idle machine run '{COMMAND}'") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: damaged ({type(error).__name__}: {error}); restore it or run '{COMMAND}'") from None
+
+
+def accept(root: Path, note: Callable[[str], None]) -> str:
+    """Measures and commits the ratio. Raises `UserError` on a machine too small or too busy to tell."""
+    if len(os.sched_getaffinity(0)) < CORES:
+        raise UserError(f"the throughput guard needs {CORES} cores; {len(os.sched_getaffinity(0))} here")
+    config = bench.default_config("impala", "atari/pong", SETTINGS)
+    measured = measure(config, SECONDS, CORES, note)
+    if len(measured.ratios) < REPEATS:
+        raise UserError(f"other processes took up to {max(measured.disturbed):.0%} of the cores' time; stop them first")
+    content = {
+        "command": COMMAND,
+        "ratio": measured.ratio,
+        "ratios": list(measured.ratios),
+        "seconds": SECONDS,
+        "cores": CORES,
+        "hardware": manifest.hardware(),
+        "config": to_json(config),
+    }
+    (root / FILE).parent.mkdir(parents=True, exist_ok=True)
+    write_json(root / FILE, content)
+    return f"{FILE}: ratio {measured.ratio:.3f}"

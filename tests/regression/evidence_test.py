@@ -1,0 +1,185 @@
+"""What counts as a difference in tables and figures, and what a changelog must say about it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from ddrl.errors import UserError
+from ddrl.regression import evidence
+from ddrl.regression.checks import Outcome
+from ddrl.regression.evidence import Evidence, differences, results_changes
+
+PAPER = "paper_2018"
+CLAIMS = """\
+claim,text,origin,verdict,effect
+speed,It is fast,reference,supported,1.25
+depth,Deep is better,reference,inconclusive,
+"""
+SCORES = """\
+origin,experiment,variant,environment,seed,final_return
+reference,atari,deep,atari/pong,1,18.88
+reference,atari,deep,atari/pong,2,19.5
+"""
+CURVES = """\
+origin,experiment,variant,environment,seed,env_frames,episode_return
+reference,atari,deep,atari/pong,1,1000,-20.123456789
+reference,atari,deep,atari/pong,1,2000,-19.5
+reference,atari,deep,atari/pong,2,1000,-20.25
+"""
+SVG = "<svg><metadata>Matplotlib v3</metadata><path d='M 0 0'/></svg>"
+CHANGELOG = """\
+# Changelog
+
+- *changes results* First version,
+  with replay.
+- *does not change results* Typing.
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with one paper, whose reports "build" to the files that are there."""
+    run = tmp_path / "results/reference" / PAPER / "atari/deep/atari-pong/seed1/run.json"
+    run.parent.mkdir(parents=True)
+    run.write_text("{}")
+    (tmp_path / "replications" / PAPER).mkdir(parents=True)
+    (tmp_path / "replications" / PAPER / "paper.yaml").write_text("key: paper_2018")
+    (tmp_path / "CHANGELOG.md").write_text(CHANGELOG)
+    for name, text in {"tables/claims.csv": CLAIMS, "tables/scores.csv": SCORES, "tables/curves.csv": CURVES}.items():
+        write(tmp_path, name, text)
+    write(tmp_path, "figures/curves.svg", SVG)
+    monkeypatch.setattr(evidence, "rebuild", lambda root: Outcome(True, "as it stands"))
+    return tmp_path
+
+
+def made(root: Path) -> Path:
+    return root / evidence.OUTPUT / "evidence" / "reference" / PAPER
+
+
+def write(root: Path, name: str, text: str) -> None:
+    path = made(root) / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def edit(root: Path, name: str, before: str, after: str) -> None:
+    text = (made(root) / name).read_text()
+    assert before in text
+    write(root, name, text.replace(before, after))
+
+
+def say(root: Path, entry: str) -> None:
+    with (root / "CHANGELOG.md").open("a") as file:
+        file.write(f"{entry}\n")
+
+
+def accept(root: Path) -> Sequence[str]:
+    return list(evidence.accept([], root))
+
+
+def test_what_was_accepted_passes_and_nothing_else_was_accepted_before(project: Path) -> None:
+    assert evidence.check(PAPER, project).passed is False
+    assert accept(project) == [f"{PAPER}: accepted for the first time"]
+    outcome = evidence.check(PAPER, project)
+    assert outcome.passed, outcome.line
+    assert outcome.line == "4 rows and 3 digests as accepted"
+    assert accept(project) == [f"{PAPER}: accepted (0 differences)"], "nothing differs: no entry is needed"
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "says"),
+    [
+        ("tables/claims.csv", "supported", "contradicted", "claims: speed: verdict supported -> contradicted"),
+        ("tables/claims.csv", "1.25", "1.26", "claims: speed: effect 1.25 -> 1.26"),
+        ("tables/claims.csv", "1.25", "", "claims: speed: effect 1.25 -> none"),
+        ("tables/claims.csv", ",effect", ",size", "claims: speed: column effect is gone"),
+        ("tables/scores.csv", "18.88", "18.8801", "scores: atari deep atari/pong 1: final_return 18.88 -> 18.8801"),
+        ("tables/scores.csv", "pong,2,", "pong,3,", "scores: atari deep atari/pong 2: the row is gone"),
+        ("tables/curves.csv", "-19.5", "-19.4", "curves atari deep atari/pong 1: digest "),
+        ("tables/curves.csv", "pong,2,", "pong,3,", "curves atari deep atari/pong 2: is gone"),
+        ("figures/curves.svg", "M 0 0", "M 0 1", "figure curves: digest "),
+    ],
+)
+def test_a_change_is_named_and_fails_without_a_new_changelog_entry(
+    project: Path, name: str, before: str, after: str, says: str
+) -> None:
+    accept(project)
+    edit(project, name, before, after)
+    outcome = evidence.check(PAPER, project)
+    assert outcome.passed is False
+    assert outcome.line.startswith(says)
+    with pytest.raises(UserError, match="no new entry"):
+        accept(project)
+    say(project, "- *does not change results* Nothing to see.")
+    assert evidence.check(PAPER, project).passed is False
+    say(project, "- *changes results* All of it\n  was wrong.")
+    explained = evidence.check(PAPER, project)
+    assert explained.passed
+    assert "'- *changes results* All of it was wrong.': run" in explained.line
+    accept(project)
+    assert "as accepted" in evidence.check(PAPER, project).line
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("tables/claims.csv", "It is fast", "It is swift"),
+        ("tables/claims.csv", "1.25", "1.2500000001"),
+        ("tables/curves.csv", "-20.123456789", "-20.123456788"),
+        ("figures/curves.svg", "Matplotlib v3", "Matplotlib v4"),
+    ],
+)
+def test_words_rounding_and_metadata_are_no_change(project: Path, name: str, before: str, after: str) -> None:
+    accept(project)
+    edit(project, name, before, after)
+    assert evidence.check(PAPER, project).passed
+
+
+def test_a_new_column_table_or_figure_beside_the_old_ones_is_no_change(project: Path) -> None:
+    accept(project)
+    write(project, "figures/lag.svg", SVG)
+    write(project, "tables/aggregates.csv", "origin,experiment,variant,value\nreference,atari,deep,1\n")
+    write(project, "tables/scores.csv", SCORES.replace("\n", ",1\n").replace("final_return,1", "final_return,episodes"))
+    assert evidence.check(PAPER, project).passed
+
+
+def test_verdicts_are_named_first(project: Path) -> None:
+    accept(project)
+    edit(project, "tables/claims.csv", "1.25", "1.5")
+    edit(project, "tables/claims.csv", "reference,inconclusive", "reference,supported")
+    edit(project, "figures/curves.svg", "M 0 0", "M 0 1")
+    outcome = evidence.check(PAPER, project)
+    assert outcome.line.startswith("claims: depth: verdict inconclusive -> supported; 3 differences")
+
+
+def test_figures_of_other_package_versions_are_not_compared() -> None:
+    old = Evidence({}, {"figure a": "1", "curves 1": "1"}, {"matplotlib": "3.11.2"})
+    new = dataclasses.replace(old, digests={"figure a": "2", "curves 1": "1"})
+    assert differences(old, new) == ["figure a: digest 1 -> 2"]
+    assert differences(old, dataclasses.replace(new, packages={"matplotlib": "3.12.0"})) == []
+
+
+def test_equal_names_are_told_apart() -> None:
+    rows: Sequence[Mapping[str, str]] = [{"claim": "a", "effect": "1"}, {"claim": "a", "effect": "2"}]
+    assert list(evidence._named("claims", rows)) == ["a", "a (2)"]
+
+
+def test_changelog_entries_are_told_apart_by_their_words_and_not_by_their_lines(tmp_path: Path) -> None:
+    path = tmp_path / "CHANGELOG.md"
+    path.write_text(CHANGELOG)
+    before = results_changes(path)
+    assert list(before.values()) == ["- *changes results* First version, with replay."]
+    path.write_text(CHANGELOG.replace("version,\n  with", "version, with"))
+    assert results_changes(path) == before
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"tables": ["gone"], "changes": [], "digests": {}, "packages": {}}'])
+def test_a_damaged_baseline_is_named(project: Path, content: str) -> None:
+    accept(project)
+    (evidence.folder(PAPER, project) / "evidence.json").write_text(content)
+    with pytest.raises(UserError, match=r"evidence\.json: damaged"):
+        evidence.check(PAPER, project)

@@ -1,0 +1,87 @@
+"""Golden curves: how records are compared, and what a damaged or outdated file says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddrl.errors import UserError
+from ddrl.regression import golden
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / golden.FOLDER).glob("*.json"))
+RECORD = {"env_frames": 100.0, "updates": 1.0, "policy_loss": 0.25}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return Path(shutil.copy(ROOT / golden.FOLDER / "v_trace.json", tmp_path))
+
+
+def change(path: Path, **parts: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | parts))
+
+
+def test_the_files_cover_lag_replay_memory_and_another_correction() -> None:
+    configs = [golden.read(path)["config"] for path in FILES]
+    settings = [config["hyperparameters"] for config in configs]
+    assert all(config["topology"]["runtime"] == "serial" for config in configs)
+    assert any(config["topology"]["parameter_delay"] > 0 for config in configs)
+    assert any(setting.get("replay_fraction") for setting in settings)
+    assert any(setting.get("lstm_size") and setting.get("feed_last_action_and_reward") for setting in settings)
+    assert {setting.get("correction", "v_trace") for setting in settings} > {"v_trace"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_file_says_what_made_it_and_where(path: Path) -> None:
+    content = golden.read(path)
+    assert content["command"] == golden.COMMAND
+    assert set(content["machine"]) == set(golden.machine_kind())
+    assert len(content["records"]) > 20
+    assert "evaluation_return" in content["records"][-1]
+
+
+def test_on_the_same_kind_of_machine_every_bit_counts() -> None:
+    other = RECORD | {"policy_loss": 0.25 + 1e-12}
+    (line,) = golden.differences([RECORD], [other], tolerance=0.0)
+    assert line == "frame 100: policy_loss 0.25 -> 0.25"
+    assert list(golden.differences([RECORD], [dict(RECORD)], tolerance=0.0)) == []
+
+
+def test_elsewhere_only_what_is_more_than_another_order_of_sums() -> None:
+    for factor, found in ((1 + golden.TOLERANCE / 2, 0), (1 + 2 * golden.TOLERANCE, 1)):
+        other = RECORD | {"policy_loss": 0.25 * factor}
+        assert len(list(golden.differences([RECORD], [other], tolerance=golden.TOLERANCE))) == found
+
+
+def test_a_missing_record_and_a_missing_metric_are_differences() -> None:
+    assert next(golden.differences([RECORD, RECORD], [RECORD], tolerance=1.0)) == "1 records instead of 2"
+    without = {key: value for key, value in RECORD.items() if key != "policy_loss"}
+    assert list(golden.differences([RECORD], [without], tolerance=1.0)) == ["frame 100: policy_loss 0.25 -> None"]
+
+
+def test_a_run_repeats_what_was_recorded_and_tells_machines_apart(file: Path) -> None:
+    assert golden.check(file).passed
+    change(file, machine={"cpu": "another"})
+    outcome = golden.check(file)
+    assert outcome.passed, outcome.line
+    assert "another kind of machine" in outcome.line
+
+
+def test_a_file_of_another_version_says_to_record_it_anew(file: Path) -> None:
+    change(file, algorithm_version=0)
+    outcome = golden.check(file)
+    assert outcome.passed is False
+    assert golden.COMMAND in outcome.line
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"config": 1}'])
+def test_a_damaged_file_is_named(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "broken.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match=r"broken\.json"):
+        golden.check(path)
