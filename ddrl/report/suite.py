@@ -96,11 +96,11 @@ def _sections(tables: Tables, summary: dict[str, Any], origin: Origin, subject: 
         Section("cells", "Published cells by verdict", cells_by_verdict(tables, names, subject)),
         Section("coverage", "Coverage", coverage(tables, names)),
         Section("compute", "Compute spent", compute(tables["compute"], names)),
+        Section("throughput", "Throughput", throughput(tables["throughput"], tables["matrix"], names)),
         Section("lag", "Policy lag", lag(tables["lag"], names)),
-        Section("systems", "Systems", systems(tables["systems"], names), wide=True),
-        Section("throughput", "Throughput", throughput(tables["throughput"], tables["matrix"], names), wide=True),
         Section("holes", "Holes", holes(tables["problems"])),
         Section("provenance", "Provenance", (_provenance(summary, origin),)),
+        Section("systems", "Systems", systems(tables["systems"], names), wide=True),
     )
 
 
