@@ -149,7 +149,6 @@ def _environments(every_example: bool) -> Iterator[Finding]:
 
 
 def _optional() -> Iterator[Finding]:
-    yield _package("optional", "av", "videos (ddrl watch)")
     yield _package("optional", "rliable", "the tests' cross-check of the statistics", extra="rliable")
     yield _package("optional", "pytest", "make test", extra="dev")
     yield _program("optional", ("git",), "provenance of runs", "apt install git")

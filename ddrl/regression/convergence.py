@@ -87,7 +87,9 @@ def _groups(runs: Path, reference: Path, replications: Path) -> tuple[list[_Grou
     folders = sorted({path.parent.parent for path in runs.rglob("seed*/config.json")})
     folders = [folder for folder in folders if not folder.resolve().is_relative_to(inside)]
     if not folders:
-        raise UserError(f"{runs}: holds no run (experiment/variant/environment/seed<k>/config.json)")
+        raise UserError(
+            f"{runs}: holds no run (experiment/variant/environment/seed<k>/config.json) outside of {reference}"
+        )
     groups, checks = [], []
     for folder in folders:
         experiment, variant, environment = folder.resolve().parts[-3:]

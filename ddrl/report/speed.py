@@ -160,7 +160,9 @@ def _speed_of_benchmarks(groups: dict[tuple[str, str], list[tuple[Cell, ...]]]) 
             ("Lag", "auto", "right"),
             ("Limited by; file", "1.2fr"),
         ),
-        tuple(Group(tuple(lines), ORIGINS[origin].capitalize(), machine) for (origin, machine), lines in groups.items()),
+        tuple(
+            Group(tuple(lines), ORIGINS[origin].capitalize(), machine) for (origin, machine), lines in groups.items()
+        ),
         "Acting and learning alone. Bound: what the parts, each measured alone in the same run, could reach together.",
         size=8.2,
     )
