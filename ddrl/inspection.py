@@ -96,7 +96,7 @@ def _problems(run: Path) -> Iterator[str]:
     try:
         record = json.loads((run / "run.json").read_text())
         config = parse_run_config(record["config"], where=str(run / "run.json"))
-        table = pd.read_parquet(run / "curves.parquet")
+        table = pd.read_parquet(run / "curves.parquet", page_checksum_verification=True)
     except (OSError, ValueError, KeyError, UserError) as error:
         yield f"cannot be read: {' '.join(str(error).split())}"
         return

@@ -132,7 +132,7 @@ def _read_curves(path: Path) -> pd.DataFrame:
     columns: dict[str, str] = schema("curves")["columns"]
     try:
         # From memory: an error then names no path, and the folders' names are not taken for columns.
-        table = pq.read_table(pa.BufferReader(path.read_bytes()))
+        table = pq.read_table(pa.BufferReader(path.read_bytes()), page_checksum_verification=True)
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(f"{path}: not valid Parquet: {_one_line(error)}") from None

@@ -46,7 +46,7 @@ def write_run(
     table["updates"] = table["env_frames"] // 2560
     table["seconds"] = table["env_frames"] / 7000.0
     table[["env_frames", "agent_steps", "updates", "seconds", "metric", "value"]].to_parquet(
-        folder / "curves.parquet", index=False
+        folder / "curves.parquet", index=False, write_page_checksum=True
     )
     (folder / "run.json").write_text(json.dumps(manifest(run.config, frames)))
     (folder / "config.json").write_text(json.dumps(run.config))

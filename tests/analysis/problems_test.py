@@ -17,7 +17,7 @@ import pytest
 
 from ddrl.analysis import TABLES
 from ddrl.analysis.__main__ import main
-from ddrl.analysis.curves import RunData, try_run
+from ddrl.analysis.curves import RunData, load_run, try_run
 from ddrl.analysis.experiments import load_experiments
 from ddrl.analysis.problems import COLUMNS, KINDS, planned_runs, reference_runs
 from ddrl.errors import UserError
@@ -288,6 +288,22 @@ def test_random_damage_never_ends_in_an_exception(results: Path) -> None:
             usable += isinstance(found, RunData)
         (run / name).write_bytes(whole)
     assert usable < 100
+
+
+def test_a_flipped_bit_in_a_value_is_found(results: Path) -> None:
+    run = directory(results, 13)
+    path = run / "curves.parquet"
+    whole, curves = path.read_bytes(), load_run(run, "run", PAPER, "off_policy_correction", "v_trace").curves
+    pages = len(whole) - 2000  # behind them stand the file's own facts, which no checksum covers
+    places = np.random.Generator(np.random.PCG64(6)).integers(4, pages, size=100)
+    found = 0
+    for place in places:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        read = try_run(run, "run", PAPER, "off_policy_correction", "v_trace")
+        assert not isinstance(read, RunData) or read.curves.equals(curves)
+        found += not isinstance(read, RunData)
+    path.write_bytes(whole)
+    assert found > 50
 
 
 def aggregate(results: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
