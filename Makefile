@@ -13,6 +13,7 @@ PAPER ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
+EXTRAS := dev,rliable
 READY := $(VENV)/.ready
 LOG := $(VENV)/install.log
 unexport PYTHONHOME PYTHONPATH
@@ -70,7 +71,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "set-up 2/4: torch (the largest download)"
 	@$(call pip,"$$(grep -x 'torch==[0-9.]*' constraints.txt)")
 	@echo "set-up 3/4: the other packages"
-	@$(call pip,-e '.[dev,rliable]')
+	@$(call pip,-e '.[$(EXTRAS)]')
 	@echo "set-up 4/4: check"
 	@$(BIN)/python -m pip check >>$(LOG) 2>&1 || { tail -n 5 $(LOG); echo "set-up: packages do not fit together; see $(LOG)" >&2; exit 1; }
 	@echo '$(CURDIR)' > $(READY)
