@@ -164,7 +164,9 @@ def read_curves(path: Path) -> pd.DataFrame:
 def write_curves(directory: Path) -> None:
     """`curves.jsonl` -> `curves.parquet`, atomically."""
     table = read_curves(directory / "curves.jsonl")
-    write_atomically(directory / "curves.parquet", lambda file: table.to_parquet(file, index=False, write_page_checksum=True))
+    write_atomically(
+        directory / "curves.parquet", lambda file: table.to_parquet(file, index=False, write_page_checksum=True)
+    )
 
 
 def write_json(path: Path, data: Any) -> None:
