@@ -19,15 +19,13 @@ import numpy as np
 from ddrl.analysis.curves import RunData, load_run
 from ddrl.analysis.experiments import ROOT
 from ddrl.analysis.flags import flatten, same
-from ddrl.analysis.inference import Sample, prediction_interval
+from ddrl.analysis.inference import EQUAL_BUDGET, Sample, prediction_interval
 from ddrl.analysis.paper import load_paper
 from ddrl.errors import UserError
 from ddrl.regression.checks import Check
 
 LEVEL = 0.05
 MIN_REFERENCE_SEEDS = 2
-EQUAL_BUDGET = 0.01
-"""Final returns of runs whose env_frames differ by more than this part are not compared."""
 RESOLUTION = 0.01
 """A final return lower by less than this part of the reference mean is no regression, however small the spread."""
 IGNORED = ("seed", "env_frames", "evaluation", "recording", "checkpoint", "device")

@@ -56,7 +56,7 @@ CELL_NOTE = (
     "Consistent: the published value lies in our 95\u00a0% prediction interval, which is no evidence of equality. "
     "Below, above: our interval lies outside the margin. Inconclusive: too few seeds to say. Not comparable: a flag "
     "stands between the two numbers. Tests: p of equivalence is the larger of two one-sided tests, that of "
-    "difference is two-sided; Holm's correction counts all cells of the same item and system."
+    "difference is two-sided, in brackets after Holm's correction for all cells of the same item and system."
 )
 
 
@@ -157,8 +157,8 @@ def _tests(row: Row) -> list[str]:
     return [
         text
         for text in (
-            equals("equivalence p", equal) + (f" (Holm {corrected})" if equal and corrected else ""),
-            equals("difference p", different),
+            equals("equivalence p", equal),
+            equals("difference p", different) + (f" (Holm {corrected})" if different and corrected else ""),
         )
         if text
     ]

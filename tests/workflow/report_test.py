@@ -10,6 +10,7 @@ import pytest
 from ddrl.errors import UserError
 from ddrl.report import pdf_bytes, rebuild
 from ddrl.report.__main__ import main
+from ddrl.report.cells import cells
 from ddrl.report.document import Origin
 from ddrl.report.games import PROFILE_STEPS, over_games
 from ddrl.report.html import render
@@ -295,3 +296,14 @@ def test_profiles_and_improvement_need_several_seeds_and_games():
     tables["aggregates"] = [aggregate | {"seeds": "1"}]
     tables["improvement"] = [row | {"environments": "1"} for row in tables["improvement"]]
     assert over_games(tables, experiments)[1:] == ()
+
+
+def test_holms_correction_stands_behind_the_p_that_was_corrected():
+    names = ("item", "system", "published_variant", "metric", "unit", "task", "flags", "published_statistic")
+    empty = ("published_seeds", "published_frames", "seeds_needed")
+    row = dict.fromkeys(names, "a") | dict.fromkeys(empty, "") | {"origin": "run", "verdict": "below"}
+    numbers = {"published": "9", "ours": "3", "ci90_low": "2", "ci90_high": "4", "seeds": "5", "env_frames": "100"}
+    tests = {"p_equivalence": "0.5", "p_difference": "0.01", "p_holm": "0.03"}
+    _, table = cells([row | numbers | tests], "run")
+    said = "".join(span.text for span in table.groups[0].rows[0][6].spans).replace("\u00a0", " ")
+    assert "equivalence p = 0.50; difference p = 0.01 (Holm 0.03)" in said
