@@ -8,6 +8,7 @@ at most (Bonferroni). No torch here.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ddrl.analysis.claim_tests import first_reached
 from ddrl.analysis.curves import RunData, load_run
 from ddrl.analysis.experiments import ROOT
 from ddrl.analysis.flags import flatten, same
@@ -163,9 +165,8 @@ def departures(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]
 
 def frames_to(run: RunData, threshold: float) -> float | None:
     """env_frames of the first record whose mean training return reaches `threshold`; None where none does."""
-    returns = run.curves[run.curves["metric"] == "episode_return"]
-    reached = returns["env_frames"][returns["value"] >= threshold]
-    return float(reached.min()) if len(reached) else None
+    reached = first_reached(run.curves[run.curves["metric"] == "episode_return"], threshold, "env_frames")
+    return reached if math.isfinite(reached) else None
 
 
 def final_return(run: RunData) -> float:
