@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
+
+from ddrl.files import write_atomically
 
 KEPT = 2
 
@@ -58,24 +59,6 @@ def set_aside(directory: Path, name: str) -> Path:
         target = directory.with_name(f"{directory.name}-{name}-{number}")
     directory.rename(target)
     return target
-
-
-def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
-    """Writes beside `path`, flushes to disk, renames over it, flushes the directory."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _newest_first(directory: Path) -> Iterator[tuple[int, Path]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -147,7 +147,7 @@ def _check_topology(config: RunConfig, where: str) -> None:
             f"(got {topology.max_policy_lag} with {topology.schedule})"
         )
     columns = topology.num_actors * topology.envs_per_actor
-    fresh = fresh_columns(config)
+    fresh = config.hyperparameters.fresh_columns
     if topology.schedule == "synchronous" and fresh % columns:
         raise UserError(
             f"{where}: 'topology.schedule: synchronous' needs num_actors x envs_per_actor to divide the "
@@ -158,17 +158,26 @@ def _check_topology(config: RunConfig, where: str) -> None:
             f"{where}: key 'topology.queue_capacity' must be at least {-(-fresh // topology.envs_per_actor)}, so that "
             f"unrolls of {topology.envs_per_actor} columns can feed a batch of {fresh} (got {topology.queue_capacity})"
         )
-    if topology.max_policy_lag is not None and topology.max_policy_lag < -(-columns // fresh) - 1:
+    smallest = _smallest_lag(columns, fresh, config.hyperparameters.first_update)
+    if topology.max_policy_lag is not None and topology.max_policy_lag < smallest:
         raise UserError(
-            f"{where}: key 'topology.max_policy_lag' must be at least {-(-columns // fresh) - 1}, since one round of "
-            f"{columns} columns feeds that many batches of {fresh}"
+            f"{where}: key 'topology.max_policy_lag' must be at least {smallest}, since one round of {columns} columns "
+            f"must be under way before the batch of {fresh} that its last column belongs to is first learned from"
         )
 
 
-def fresh_columns(config: RunConfig) -> int:
-    """Columns of a batch that come from the queue; the rest is replayed."""
-    hyperparameters = config.hyperparameters
-    return int(hyperparameters.batch_size - round(hyperparameters.batch_size * hyperparameters.replay_fraction))
+def _smallest_lag(columns: int, fresh: int, first_update: Callable[[int], int]) -> int:
+    """The smallest bound on the lag with which no actor waits for ever, by the rule of `ddrl.coordinator.gate`.
+
+    What round k needs is the version that first uses the batch of its last column; what is there before it is every
+    update up to the first one that lacks a batch.
+    """
+    rounds = range(_CHECKED_ROUNDS)
+    return max(first_update(((k + 1) * columns - 1) // fresh) - first_update(k * columns // fresh) for k in rounds)
+
+
+_CHECKED_ROUNDS = 1000
+"""Rounds for which a bounded lag is checked to move; the pattern repeats much sooner."""
 
 
 def load_run_config(path: Path) -> RunConfig:

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddrl.checkpoint import write_atomically
+from ddrl.files import write_atomically
 from ddrl.types import Metrics
 
 COUNTS = ("env_frames", "agent_steps", "updates")
 COLUMNS = [*COUNTS, "seconds", "metric", "value"]
-TIMING_METRICS = ("frames_per_second",)
+TIMING_METRICS = ("frames_per_second", "cpu_seconds")
 """Metrics (beside the column `seconds`) that two runs with the same bits may differ in."""
 
 
@@ -48,8 +48,8 @@ class Recorder:
         self._updates: list[Metrics] = []
         self._episodes: list[tuple[float, int]] = []
         self._lock = threading.Lock()
-        self._seconds_before = 0.0
-        self._started = time.monotonic()
+        self._seconds_before, self._cpu_seconds_before = 0.0, 0.0
+        self._started, self._cpu_started = time.monotonic(), time.process_time()
         self._last = (0, 0.0)
         self.episodes = 0
         self.latest: Metrics = {}
@@ -60,6 +60,11 @@ class Recorder:
     def seconds(self) -> float:
         """Training wall-clock, over all resumes."""
         return self._seconds_before + time.monotonic() - self._started
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time of this process, all threads, over all resumes: unlike wall-clock the same on a busy machine."""
+        return self._cpu_seconds_before + time.process_time() - self._cpu_started
 
     def episode(self, episode_return: float, length: int) -> None:
         """A training episode ended: raw return, length in agent steps."""
@@ -90,6 +95,7 @@ class Recorder:
         record["episodes"] = float(self.episodes)
         frames, seconds = self._last
         record["frames_per_second"] = (counts.env_frames - frames) / max(self.seconds - seconds, 1e-9)
+        record["cpu_seconds"] = self.cpu_seconds
         self._last = (counts.env_frames, self.seconds)
         self._updates = []
         self.latest |= record
@@ -119,6 +125,7 @@ class Recorder:
                 "episodes": [list(episode) for episode in self._episodes],
                 "num_episodes": self.episodes,
                 "seconds": self.seconds,
+                "cpu_seconds": self.cpu_seconds,
                 "last": list(self._last),
             }
 
@@ -129,8 +136,8 @@ class Recorder:
         self._updates = list(state["updates"])
         self._episodes = [(episode_return, length) for episode_return, length in state["episodes"]]
         self.episodes = state["num_episodes"]
-        self._seconds_before = state["seconds"]
-        self._started = time.monotonic()
+        self._seconds_before, self._cpu_seconds_before = state["seconds"], state["cpu_seconds"]
+        self._started, self._cpu_started = time.monotonic(), time.process_time()
         self._last = (state["last"][0], state["last"][1])
 
     def restart(self) -> None:

@@ -18,7 +18,7 @@ from ddrl import algorithms, checkpoint, manifest
 from ddrl.actors import evaluator
 from ddrl.actors.policy import LocalPolicy
 from ddrl.actors.unroll import UnrollCollector
-from ddrl.config import RunConfig, fingerprint, fresh_columns, to_json
+from ddrl.config import RunConfig, fingerprint, to_json
 from ddrl.coordinator.gate import Gate
 from ddrl.coordinator.parameters import ParameterServer
 from ddrl.coordinator.roles import Program
@@ -26,10 +26,10 @@ from ddrl.coordinator.runtime_serial import SerialRuntime
 from ddrl.coordinator.runtime_threads import ThreadsRuntime
 from ddrl.environments import registry
 from ddrl.errors import UserError
+from ddrl.learners.reduction import SingleLearner
 from ddrl.progress import Progress
 from ddrl.record import Counts, Recorder, write_curves, write_json
 from ddrl.replay.queue import UnrollQueue
-from ddrl.replay.uniform import UniformReplay
 from ddrl.seeding import numpy_generator, seed_for, torch_generator
 
 
@@ -43,6 +43,7 @@ class Run:
         self.device = resolve_device(config.device)
         self.algorithm = algorithms.load(config.algorithm)
         self.spec = registry.spec_for(**config.environment)
+        self.algorithm.check(config.hyperparameters, self.spec)
         self._provenance = manifest.provenance()  # now: the checkout may move on while the run goes on
         self._history = [{"git_sha": self._provenance["git_sha"], "started": _now(), "env_frames": 0}]
         self._build()
@@ -59,22 +60,23 @@ class Run:
         network = self._new_network()
         self.parameter_count = sum(parameter.numel() for parameter in network.parameters())
         max_lag = {"asynchronous": None, "synchronous": 0, "bounded_lag": topology.max_policy_lag}[topology.schedule]
-        gate = Gate(max_lag, topology.num_actors * topology.envs_per_actor, fresh_columns(config))
+        hyperparameters, columns = config.hyperparameters, topology.num_actors * topology.envs_per_actor
+        gate = Gate(max_lag, columns, hyperparameters.fresh_columns, hyperparameters.first_update)
         self.params = ParameterServer(network, gate, delay=topology.parameter_delay)
         self.queue = UnrollQueue(
             capacity=topology.queue_capacity, ordered_actors=None if max_lag is None else topology.num_actors
         )
-        replay = UniformReplay(config.hyperparameters.replay_capacity, numpy_generator(config.seed, "replay"))
         self.learner = self.algorithm.Learner(
-            config.hyperparameters,
+            hyperparameters,
             network,
             self.params,
             self.queue,
-            replay,
             frame_skip=self.spec.frame_skip,
             device=self.device,
             precision=config.precision,
             num_threads=topology.learner_threads,
+            generator=numpy_generator(config.seed, "replay"),
+            reducer=SingleLearner(),
         )
         self.collectors = [self._make_collector(index) for index in range(topology.num_actors)]
         self.actors = [

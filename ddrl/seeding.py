@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 
 import numpy as np
 import torch
@@ -22,3 +23,13 @@ def numpy_generator(run_seed: int, role: str, index: int = 0) -> np.random.Gener
 def torch_generator(run_seed: int, role: str, index: int = 0, device: str = "cpu") -> torch.Generator:
     """An independent torch generator for one stream."""
     return torch.Generator(device=device).manual_seed(seed_for(run_seed, role, index))
+
+
+def generator_state(generator: np.random.Generator) -> str:
+    """Where a NumPy generator stands, as JSON."""
+    return json.dumps(generator.bit_generator.state)
+
+
+def set_generator_state(generator: np.random.Generator, state: str) -> None:
+    """Continues where `state` was taken."""
+    generator.bit_generator.state = json.loads(state)

@@ -1,4 +1,7 @@
-"""The ONE statement of time alignment and shapes. T = unroll length, B = columns (environments), A = actions.
+"""The ONE statement of time alignment and shapes. T = unroll length, B = columns (environments).
+
+A = actions of a discrete task, or dimensions of a continuous one. An action is int64 [...] there and float32 [..., A]
+here; P is the number of parameters of its distribution: A logits, or A means and A log standard deviations (2A).
 
     t:              0         1         2    ...   T-1        T
     observation   [o_0       o_1       o_2        o_{T-1}    o_T]     T+1 entries: the last bootstraps, and is the
@@ -7,7 +10,7 @@
     start         [s_0       s_1       s_2        s_{T-1}    s_T]
     action        [a_0       a_1       a_2        a_{T-1}]            T entries: transition t acts on o_t and leads
     reward        [r_1       r_2       r_3        r_T]                to o_{t+1}; `reward[t]` is r_{t+1}
-    logits        [mu(o_0)   ...                  mu(o_{T-1})]
+    distribution  [mu(o_0)   ...                  mu(o_{T-1})]        what a_t was drawn from
 
 Ends. An episode that ends at transition t stores `terminated[t]` or `truncated[t]`, and o_{t+1} is its own final
 observation. Environments reset at the next step: transition t+1 is *dead* (`valid[t+1]` is False: its action was
@@ -39,10 +42,18 @@ class EnvSpec:
     observation_shape: tuple[int, ...]
     observation_dtype: str  # "uint8" (scaled by 1/255 in the network) or "float32"
     num_actions: int
+    """Of a discrete task; 0 where actions are continuous."""
     frame_skip: int
     """Environment frames that one agent step consumes."""
     protocol: str
     """Protocol id: version, wrappers in order, sticky actions, life-loss rule, action set."""
+    action_size: int = 0
+    """Dimensions of a continuous action in [-1, 1]; 0: discrete."""
+
+    @property
+    def distribution_size(self) -> int:
+        """P: how many numbers a policy puts out."""
+        return 2 * self.action_size if self.action_size else self.num_actions
 
 
 class EnvStep(NamedTuple):
@@ -73,7 +84,7 @@ class VectorEnv(Protocol):
         """Starts every environment anew: reward 0, `start` and `valid` True, no end."""
 
     def step(self, actions: Array) -> EnvStep:
-        """Applies `actions` [B] int64."""
+        """Applies `actions`: [B] int64, or [B, A] float32 (each dimension is clipped to [-1, 1])."""
 
     def state_dict(self) -> dict[str, Any]:
         """Everything `load_state_dict` needs to continue with the same bits (tensors, ints, strings, lists, dicts)."""
@@ -88,7 +99,7 @@ class VectorEnv(Protocol):
 class NetworkOutput(NamedTuple):
     """What every actor-critic network returns for inputs [T, B, ...]."""
 
-    logits: torch.Tensor  # [T, B, A], float32
+    distribution: torch.Tensor  # [T, B, P], float32
     value: torch.Tensor  # [T, B], float32
     state: RecurrentState  # after the last step
 
@@ -96,8 +107,8 @@ class NetworkOutput(NamedTuple):
 class PolicyStep(NamedTuple):
     """What a policy returns for one `EnvStep`."""
 
-    action: torch.Tensor  # [B] int64
-    logits: torch.Tensor  # [B, A] float32: the behaviour policy mu
+    action: torch.Tensor  # [B] int64 or [B, A] float32
+    distribution: torch.Tensor  # [B, P] float32: the behaviour policy mu
     version: torch.Tensor  # [B] int64: the parameters' version
 
 
@@ -106,17 +117,18 @@ class Unroll:
     """A fixed-length slice of experience of B columns, time-major (alignment: the module's docstring)."""
 
     observation: torch.Tensor  # [T+1, B, ...] uint8 or float32
-    last_action: torch.Tensor  # [T+1, B] int64; 0 where `start`
+    last_action: torch.Tensor  # [T+1, B] int64 or [T+1, B, A] float32; 0 where `start`
     last_reward: torch.Tensor  # [T+1, B] float32, raw; 0 where `start`
     start: torch.Tensor  # [T+1, B] bool
-    action: torch.Tensor  # [T, B] int64
+    action: torch.Tensor  # [T, B] int64 or [T, B, A] float32 (as sampled, not yet clipped)
     reward: torch.Tensor  # [T, B] float32, raw
     terminated: torch.Tensor  # [T, B] bool
     truncated: torch.Tensor  # [T, B] bool
     valid: torch.Tensor  # [T, B] bool
-    logits: torch.Tensor  # [T, B, A] float32, of the behaviour policy
+    distribution: torch.Tensor  # [T, B, P] float32, of the behaviour policy
     version: torch.Tensor  # [T, B] int64: version of the parameters that acted
     actor: torch.Tensor  # [B] int64: which actor made the column
+    env: torch.Tensor  # [B] int64: in which of its environments
     index: torch.Tensor  # [B] int64: how many unrolls that actor had made before
     initial_state: RecurrentState  # each [B, ...]: before step 0
 
@@ -157,7 +169,7 @@ class Unroll:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-_PER_COLUMN = ("actor", "index")
+_PER_COLUMN = ("actor", "env", "index")
 
 
 def concatenate(unrolls: list[Unroll]) -> Unroll:

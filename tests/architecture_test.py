@@ -19,21 +19,24 @@ ROOT = Path(__file__).resolve().parent.parent
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
-_BASE = {"errors", "seeding", "types"}
+_BASE = {"errors", "seeding", "types", "distributions", "handles"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
+    "files": set(),
     "seeding": set(),
     "types": set(),
+    "distributions": set(),
+    "handles": {"types"},
     "losses": {"errors"},
     "networks": _BASE,
-    "learners": _BASE,
+    "learners": _BASE | {"networks"},
     "actors": _BASE,
     "coordinator": _BASE,
     "replay": _BASE,
     "environments": _BASE,
-    "algorithms": _BASE | {"losses", "actors", "learners", "networks"},
-    "analysis": {"errors"},
-    "report": {"errors", "analysis"},
+    "algorithms": _BASE | {"losses", "actors", "learners", "networks", "replay"},
+    "analysis": {"errors", "files"},
+    "report": {"errors", "files", "analysis"},
     "replications": {"errors", "analysis"},
     "regression": {"errors", "analysis", "algorithms"}
     | {"bench", "config", "manifest", "memory", "record", "report", "run"},

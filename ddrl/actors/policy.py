@@ -23,21 +23,21 @@ class LocalPolicy:
         self._device = device
         self._bfloat16 = precision == "bfloat16"
         self.state: RecurrentState = tuple(part.to(device) for part in self.network.initial_state(batch_size))
-        self.last_action = torch.zeros(batch_size, dtype=torch.int64)
+        self.last_action: torch.Tensor = self.network.no_action(batch_size)
 
     @torch.inference_mode()
     def act(self, step: EnvStep) -> PolicyStep:
         """One action per environment, from pi(. | observation, state); advances the recurrent state."""
         start = torch.from_numpy(step.start)
-        last_action = self.last_action.masked_fill(start, 0)
+        last_action = masked_action(self.last_action, start)
         last_reward = torch.from_numpy(step.reward).masked_fill(start, 0.0)
         inputs = (torch.from_numpy(step.observation), last_action, last_reward, start)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bfloat16):
             output = self.network(*(part[None].to(self._device) for part in inputs), self.state)
         self.state = output.state
-        logits = output.logits[0].cpu()
-        self.last_action = sample(logits, self._generator)
-        return PolicyStep(self.last_action, logits, torch.full((len(start),), self.version))
+        distribution = output.distribution[0].cpu()
+        self.last_action = self.network.family.sample(distribution, self._generator)
+        return PolicyStep(self.last_action, distribution, torch.full((len(start),), self.version))
 
     def state_dict(self) -> dict[str, Any]:
         """Parameters in use, recurrent state and generator."""
@@ -58,7 +58,6 @@ class LocalPolicy:
         self._generator.set_state(state["generator"])
 
 
-def sample(logits: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Actions [B] from the categorical distributions `logits` [B, A]: argmax of p / Exponential(1) noise."""
-    noise = torch.empty_like(logits).exponential_(generator=generator)
-    return (logits.softmax(-1) / noise).argmax(-1)
+def masked_action(action: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+    """`action` [B] or [B, A], and 0 where an episode starts (`start` [B]): no action came before."""
+    return action.masked_fill(start if action.dim() == 1 else start.unsqueeze(-1), 0)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ddrl.actors.policy import LocalPolicy
+from ddrl.actors.policy import LocalPolicy, masked_action
 from ddrl.types import Array, EnvStep, Unroll, VectorEnv
 
 EpisodeSink = Callable[[float, int], None]
@@ -50,7 +50,7 @@ class UnrollCollector:
             acted = policy.act(self._step)
             self._step = step = env.step(acted.action.numpy())
             buffers["action"][t] = acted.action
-            buffers["logits"][t] = acted.logits
+            buffers["distribution"][t] = acted.distribution
             buffers["version"][t] = acted.version
             for name in ("reward", "terminated", "truncated", "valid"):
                 buffers[name][t] = torch.from_numpy(getattr(step, name))
@@ -58,13 +58,13 @@ class UnrollCollector:
             self._count_episodes(step)
         actor, index = (torch.full((env.num_envs,), value) for value in (self._actor, self._next_index))
         self._next_index += 1
-        return Unroll(**buffers, actor=actor, index=index, initial_state=initial_state)
+        return Unroll(**buffers, actor=actor, env=torch.arange(env.num_envs), index=index, initial_state=initial_state)
 
     def _write_observation(self, buffers: dict[str, torch.Tensor], t: int) -> None:
         start = torch.from_numpy(self._step.start)
         buffers["observation"][t] = torch.from_numpy(self._step.observation)
         buffers["start"][t] = start
-        buffers["last_action"][t] = self._policy.last_action.masked_fill(start, 0)
+        buffers["last_action"][t] = masked_action(self._policy.last_action, start)
         buffers["last_reward"][t] = torch.from_numpy(self._step.reward).masked_fill(start, 0.0)
 
     def _count_episodes(self, step: EnvStep) -> None:
@@ -100,19 +100,23 @@ class UnrollCollector:
 
 def _buffers(env: VectorEnv, length: int) -> dict[str, torch.Tensor]:
     spec, columns = env.spec, env.num_envs
-    observation_dtype = getattr(torch, spec.observation_dtype)
-    per_observation = {"last_action": torch.int64, "last_reward": torch.float32, "start": torch.bool}
-    per_transition = {
-        "action": torch.int64,
-        "reward": torch.float32,
-        "terminated": torch.bool,
-        "truncated": torch.bool,
-        "valid": torch.bool,
-        "version": torch.int64,
+    action = ((spec.action_size,), torch.float32) if spec.action_size else ((), torch.int64)
+    points = {
+        "observation": (spec.observation_shape, getattr(torch, spec.observation_dtype)),
+        "last_action": action,
+        "last_reward": ((), torch.float32),
+        "start": ((), torch.bool),
+    }
+    transitions = {
+        "action": action,
+        "reward": ((), torch.float32),
+        "terminated": ((), torch.bool),
+        "truncated": ((), torch.bool),
+        "valid": ((), torch.bool),
+        "distribution": ((spec.distribution_size,), torch.float32),
+        "version": ((), torch.int64),
     }
     return {
-        "observation": torch.empty((length + 1, columns, *spec.observation_shape), dtype=observation_dtype),
-        "logits": torch.empty((length, columns, spec.num_actions)),
-        **{name: torch.empty((length + 1, columns), dtype=dtype) for name, dtype in per_observation.items()},
-        **{name: torch.empty((length, columns), dtype=dtype) for name, dtype in per_transition.items()},
+        **{name: torch.empty((length + 1, columns, *shape), dtype=dtype) for name, (shape, dtype) in points.items()},
+        **{name: torch.empty((length, columns, *shape), dtype=dtype) for name, (shape, dtype) in transitions.items()},
     }

@@ -2,11 +2,14 @@
 
 Under the synchronous and bounded-lag schedules the store hands out columns in rounds (unroll index, then actor), so the
 k-th unrolls of all actors are columns k*C .. (k+1)*C-1 of the stream (C columns a round), and the last of them is
-learned from in update ((k+1)*C - 1) // B. Acting with at least that version minus L therefore bounds the lag by L.
+in fresh batch j = ((k+1)*C - 1) // F (F columns a fresh batch). The algorithm says which update uses that batch first:
+update j where every batch is used once, a later one where batches are used several times. Acting with at least that
+version minus L therefore bounds the lag of the first use by L.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -17,12 +20,14 @@ class Gate:
     max_lag: int | None
     columns_per_round: int
     """Actors x environments per actor."""
-    columns_per_update: int
-    """Fresh columns that one update consumes."""
+    columns_per_batch: int
+    """Columns of one fresh batch."""
+    first_update: Callable[[int], int]
+    """Index of the update that first uses a fresh batch, by the index of the batch."""
 
     def needed_version(self, unroll_index: int) -> int:
         """The parameters' version that must be published before an actor begins its unroll `unroll_index`."""
         if self.max_lag is None:
             return 0
-        learned_in = ((unroll_index + 1) * self.columns_per_round - 1) // self.columns_per_update
-        return max(0, learned_in - self.max_lag)
+        batch = ((unroll_index + 1) * self.columns_per_round - 1) // self.columns_per_batch
+        return max(0, self.first_update(batch) - self.max_lag)

@@ -50,18 +50,22 @@ class ParameterServer:
 
         Waits for the schedule's gate. Raises `Closed` once the run is over.
         """
+        version, parameters = self.acquire(unroll_index)
+        load(network, parameters)
+        return version
+
+    def acquire(self, unroll_index: int) -> tuple[int, list[torch.Tensor]]:
+        """The version that `pull` would copy, and its parameters and buffers, which nobody may change."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self.can_pull(unroll_index))
             if self._closed:
                 raise Closed
-            version, parameters = self._history[0]
-        _load(network, parameters)
-        return version
+            return self._history[0]
 
     def pull_newest(self, network: nn.Module) -> int:
         """Copies the newest version into `network`; returns it. Never waits."""
         version, parameters = self._history[-1]
-        _load(network, parameters)
+        load(network, parameters)
         return version
 
     def restart_rounds(self) -> None:
@@ -89,9 +93,15 @@ class ParameterServer:
 
 
 def _copy(network: nn.Module) -> list[torch.Tensor]:
-    return [parameter.detach().clone() for parameter in network.parameters()]
+    return [tensor.detach().clone() for tensor in _tensors(network)]
 
 
-def _load(network: nn.Module, parameters: list[torch.Tensor]) -> None:
+def load(network: nn.Module, parameters: list[torch.Tensor]) -> None:
+    """Copies a version into `network`."""
     with torch.no_grad():
-        torch._foreach_copy_(list(network.parameters()), parameters)
+        torch._foreach_copy_(_tensors(network), parameters)
+
+
+def _tensors(network: nn.Module) -> list[torch.Tensor]:
+    """What a version consists of: parameters, and buffers such as the statistics of a normalisation."""
+    return [*network.parameters(), *network.buffers()]

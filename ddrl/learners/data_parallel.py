@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, Self, TypeVar
 
 import torch
 from torch import nn
 
-from ddrl.types import Metrics, Unroll
+from ddrl.types import Metrics
 
-Loss = Callable[[nn.Module, Unroll], tuple[torch.Tensor, Metrics]]
+
+class Batch(Protocol):
+    """What can be shared out by columns: an `Unroll`, or what an algorithm has made of one."""
+
+    @property
+    def batch_size(self) -> int:
+        """Number of columns."""
+
+    def columns(self, start: int, stop: int) -> Self:
+        """Columns start..stop-1 as views."""
+
+
+AnyBatch = TypeVar("AnyBatch", bound=Batch)
+Loss = Callable[[nn.Module, AnyBatch], tuple[torch.Tensor, Metrics]]
 """(network, columns) -> (loss that adds up over columns, metrics that add up over columns)."""
 
-
 PIECE_COLUMNS = 8
-"""Columns whose activations a thread holds at once: 8 keep the deep network's learner under 1 GiB."""
+"""Columns of an unroll whose activations a thread holds at once: 8 keep the deep network's learner under 1 GiB."""
 
 
 class ColumnParallel:
@@ -27,16 +40,18 @@ class ColumnParallel:
     whole pieces on threads of their own do not, and keep every core busy when the learner is the slow side.
     """
 
-    def __init__(self, network: nn.Module, num_threads: int) -> None:
+    def __init__(self, network: nn.Module, num_threads: int, piece_columns: int = PIECE_COLUMNS) -> None:
+        self._piece_columns = piece_columns
         self._replicas = [network, *(_replica(network) for _ in range(num_threads - 1))]
         self._pool = ThreadPoolExecutor(num_threads, "learner", lambda: torch.set_num_threads(1))
 
-    def backward(self, loss: Loss, batch: Unroll) -> Metrics:
+    def backward(self, loss: Loss[AnyBatch], batch: AnyBatch) -> Metrics:
         """Leaves the gradient of the whole batch's loss in the network's `.grad`; returns the summed metrics."""
-        shares = _split(batch, len(self._replicas))
+        shares = split(batch, len(self._replicas))
         work = list(zip(self._replicas, shares, strict=False))
-        jobs = [self._pool.submit(_backward, loss, network, share) for network, share in work[1:]]
-        parts = [_backward(loss, *work[0]), *(job.result() for job in jobs)]
+        pieces = [(network, split(share, -(-share.batch_size // self._piece_columns))) for network, share in work]
+        jobs = [self._pool.submit(_backward, loss, network, share) for network, share in pieces[1:]]
+        parts = [_backward(loss, *pieces[0]), *(job.result() for job in jobs)]
         gradients = [_gradients(network) for network, _ in work]
         for others in gradients[1:]:
             torch._foreach_add_(gradients[0], others)
@@ -47,7 +62,7 @@ class ColumnParallel:
         self._pool.shutdown()
 
 
-def _split(batch: Unroll, num_parts: int) -> list[Unroll]:
+def split(batch: AnyBatch, num_parts: int) -> list[AnyBatch]:
     """At most `num_parts` parts of about the same number of columns, none empty."""
     edges = [round(i * batch.batch_size / num_parts) for i in range(num_parts + 1)]
     return [batch.columns(start, stop) for start, stop in itertools.pairwise(edges) if stop > start]
@@ -59,15 +74,15 @@ def _sum(parts: list[Metrics]) -> Metrics:
 
 def _replica(network: nn.Module) -> nn.Module:
     replica = copy.deepcopy(network)
-    for own, shared in zip(replica.parameters(), network.parameters(), strict=True):
+    for own, shared in zip(_tensors(replica), _tensors(network), strict=True):
         own.data = shared.data
     return replica
 
 
-def _backward(loss: Loss, network: nn.Module, share: Unroll) -> Metrics:
+def _backward(loss: Loss[AnyBatch], network: nn.Module, pieces: Sequence[AnyBatch]) -> Metrics:
     network.zero_grad(set_to_none=True)
     metrics = []
-    for piece in _split(share, -(-share.batch_size // PIECE_COLUMNS)):
+    for piece in pieces:
         value, part = loss(network, piece)
         value.backward()  # type: ignore[no-untyped-call]
         metrics.append(part)
@@ -76,3 +91,7 @@ def _backward(loss: Loss, network: nn.Module, share: Unroll) -> Metrics:
 
 def _gradients(network: nn.Module) -> list[torch.Tensor]:
     return [parameter.grad for parameter in network.parameters() if parameter.grad is not None]
+
+
+def _tensors(network: nn.Module) -> list[torch.Tensor]:
+    return [*network.parameters(), *network.buffers()]

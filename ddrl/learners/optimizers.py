@@ -1,4 +1,4 @@
-"""RMSProp as TensorFlow or as PyTorch defines it, and the learning-rate schedule of IMPALA."""
+"""RMSProp as TensorFlow or as PyTorch defines it, Adam, and the linear learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal, cast, overload
 
 import torch
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Discriminator, Field, Tag
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.optim import Optimizer
@@ -33,6 +33,35 @@ class RMSPropConfig:
     momentum: Fraction = 0.0
     decay_frames: Annotated[int, Field(gt=0)] | None = 200_000_000
     """The learning rate falls linearly to 0 over these environment frames; None keeps it constant."""
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class AdamConfig:
+    """Adam (Kingma and Ba 2015); what else is no default of theirs names its source."""
+
+    name: Literal["adam"] = "adam"
+    learning_rate: Positive = 3e-4
+    """Luo et al. 2020, continuous control, as RLlib's maintainers quote it; also Schulman et al. 2017, Table 3."""
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    epsilon: Positive = 1e-5
+    """OpenAI Baselines, ppo2 (Huang et al. 2022, core detail 3); Kingma and Ba, and torch, have 1e-8."""
+    decay_frames: Annotated[int, Field(gt=0)] | None = None
+    """The learning rate falls linearly to 0 over these environment frames; None keeps it constant."""
+
+
+def _name_or(default: str) -> Discriminator:
+    """Tells the two apart by their key `name`; a mapping without it describes `default`."""
+
+    def name(value: Any) -> str:
+        return str(value.get("name", default)) if isinstance(value, dict) else str(getattr(value, "name", default))
+
+    return Discriminator(name)
+
+
+_Either = Annotated[RMSPropConfig, Tag("rmsprop")] | Annotated[AdamConfig, Tag("adam")]
+RMSPropByDefault = Annotated[_Either, _name_or("rmsprop")]
+AdamByDefault = Annotated[_Either, _name_or("adam")]
 
 
 class RMSProp(Optimizer):
@@ -112,8 +141,11 @@ class RMSProp(Optimizer):
         torch._foreach_add_(parameters, buffers, alpha=-outer)
 
 
-def make_optimizer(parameters: Iterable[Tensor], config: RMSPropConfig) -> RMSProp:
+def make_optimizer(parameters: Iterable[Tensor], config: RMSPropConfig | AdamConfig) -> Optimizer:
     """The optimizer that `config` describes, at its initial learning rate."""
+    if isinstance(config, AdamConfig):
+        betas = (config.beta1, config.beta2)
+        return torch.optim.Adam(parameters, lr=config.learning_rate, betas=betas, eps=config.epsilon, foreach=True)
     return RMSProp(
         parameters,
         learning_rate=config.learning_rate,

@@ -2,82 +2,144 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ddrl.distributions import CATEGORICAL, GAUSSIAN, Family
 from ddrl.errors import UserError
+from ddrl.handles import Reducer
+from ddrl.networks.normalisation import ObservationNormaliser, RewardNormaliser
 from ddrl.networks.recurrent import ResettingLSTM
-from ddrl.networks.torsos import Torso, linear, make_torso
+from ddrl.networks.torsos import Torso, linear, make_torso, orthogonal_linear
 from ddrl.types import EnvSpec, NetworkOutput, RecurrentState
+
+POLICY_GAIN, VALUE_GAIN = 0.01, 1.0
+"""Of the orthogonal heads on a `tanh_mlp` (Huang et al. 2022, "The 37 implementation details of PPO")."""
 
 
 class ActorCritic(nn.Module):
-    """pi(a|x) and V(x) from one body (Espeholt et al. 2018, Figure 3); made by `make_actor_critic`."""
+    """pi(a|x) and V(x) from one body (Espeholt et al. 2018, Figure 3), or from two; made by `make_actor_critic`."""
 
     def __init__(
         self,
+        spec: EnvSpec,
         torso: Torso,
-        num_actions: int,
         lstm_size: int,
         feed_last_action_and_reward: bool,
+        head: Callable[[int, int, float], nn.Linear],
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        self.num_actions = num_actions
+        self.family: Family = GAUSSIAN if spec.action_size else CATEGORICAL
+        self.num_actions, self.action_size = spec.num_actions, spec.action_size
         self.feed_last_action_and_reward = feed_last_action_and_reward
+        self.observation_normaliser: ObservationNormaliser | None = None
+        self.reward_normaliser: RewardNormaliser | None = None
         self.torso = torso
-        size = torso.size + (num_actions + 1 if feed_last_action_and_reward else 0)
+        self.value_torso: Torso | None = None
+        actions = spec.action_size or spec.num_actions
+        size = torso.size + (actions + 1 if feed_last_action_and_reward else 0)
         self.core = ResettingLSTM(size, lstm_size, generator) if lstm_size else None
         size = lstm_size or size
-        self.policy = linear(size, num_actions, generator)
-        self.value = linear(size, 1, generator)
+        self.policy = head(size, actions, POLICY_GAIN)
+        self.value = head(size, 1, VALUE_GAIN)
+        self.log_std: nn.Parameter | None = None
 
     def forward(
         self, observation: Tensor, last_action: Tensor, last_reward: Tensor, start: Tensor, state: RecurrentState
     ) -> NetworkOutput:
-        """Logits [T, B, A] and values [T, B] in float32, and the state after step T.
+        """Distributions [T, B, P] and values [T, B] in float32, and the state after step T.
 
         Args:
             observation: [T, B, ...] uint8 or float32.
-            last_action: [T, B] int64; read only with `feed_last_action_and_reward`, as one-hot.
+            last_action: [T, B] int64 or [T, B, A] float32; read only with `feed_last_action_and_reward`, one-hot where
+                discrete.
             last_reward: [T, B] float32, raw; likewise, clipped to [-1, 1] here.
             start: [T, B] bool: the recurrent state is zeroed before these steps.
             state: before step 0, from `initial_state` or an earlier output.
         """
         time, batch = observation.shape[:2]
-        features = self.torso(observation.flatten(0, 1))
+        if self.observation_normaliser is not None:
+            observation = self.observation_normaliser(observation)
+        flat = observation.flatten(0, 1)
+        features = self.torso(flat)
         if self.feed_last_action_and_reward:
-            one_hot = F.one_hot(last_action.flatten(), self.num_actions)
+            action = last_action.flatten(0, 1)
+            inputs = action if self.action_size else F.one_hot(action, self.num_actions)
             reward = last_reward.flatten().clamp(-1.0, 1.0).unsqueeze(-1)
-            features = torch.cat([features, reward.to(features.dtype), one_hot.to(features.dtype)], dim=-1)
+            features = torch.cat([features, reward.to(features.dtype), inputs.to(features.dtype)], dim=-1)
         if self.core is not None:
             outputs, state = self.core(features.unflatten(0, (time, batch)), start, state)
             features = outputs.flatten(0, 1)
-        logits = self.policy(features).float().unflatten(0, (time, batch))
-        value = self.value(features).float().view(time, batch)
-        return NetworkOutput(logits, value, state)
+        distribution = self.policy(features).float()
+        if self.log_std is not None:
+            distribution = torch.cat([distribution, self.log_std.expand_as(distribution)], dim=-1)
+        value = self.value(features if self.value_torso is None else self.value_torso(flat))
+        return NetworkOutput(distribution.unflatten(0, (time, batch)), value.float().view(time, batch), state)
 
     def initial_state(self, batch_size: int) -> RecurrentState:
         """The state before an episode: zeros, or () for a feed-forward network."""
         return () if self.core is None else self.core.initial_state(batch_size)
+
+    def no_action(self, batch_size: int) -> Tensor:
+        """The last action before an episode: zeros [batch_size] int64 or [batch_size, A] float32."""
+        return torch.zeros(batch_size, self.action_size) if self.action_size else torch.zeros(batch_size).long()
+
+    def normalised_reward(self, reward: Tensor) -> Tensor:
+        """Rewards [...] as the losses see them: scaled, where the network keeps statistics of returns."""
+        return reward if self.reward_normaliser is None else self.reward_normaliser(reward)
+
+    def observe(self, observations: Tensor, reducer: Reducer) -> None:
+        """Adds observations [N, ...] to the statistics, if there are any."""
+        if self.observation_normaliser is not None:
+            self.observation_normaliser.update(observations, reducer)
 
 
 def make_actor_critic(
     spec: EnvSpec,
     *,
     network: str,
-    lstm_size: int,
-    feed_last_action_and_reward: bool,
     generator: torch.Generator,
+    lstm_size: int = 0,
+    feed_last_action_and_reward: bool = False,
+    separate_value_network: bool = False,
+    initial_log_std: float = 0.0,
+    observation_normalisation: bool = False,
+    reward_normalisation: bool = False,
 ) -> ActorCritic:
-    """The network of an IMPALA agent, with weights from `generator` (on the CPU) alone.
+    """The network of an agent, with weights from `generator` (on the CPU) alone.
 
-    `network` names the torso: "shallow" (two convolutions), "nature" (three), "deep"
-    (15 convolutions) or "mlp". `lstm_size` 0 is feed-forward. Raises `UserError` on an unknown network, one that does
-    not fit the observations of `spec`, or a negative `lstm_size`.
+    `network` names the torso (`ddrl.networks.torsos.NETWORKS`). `lstm_size` 0 is feed-forward. Continuous actions get a
+    diagonal Gaussian whose log standard deviation is one learned number per dimension, whatever the observation.
+    `separate_value_network`: V(x) has a torso of its own. Raises `UserError` on an unknown network, one that does not
+    fit the observations of `spec`, a negative `lstm_size`, or keys that exclude each other.
     """
     if lstm_size < 0:
         raise UserError(f"lstm_size is {lstm_size}; allowed: 0 (feed-forward) or a positive number of units")
+    if separate_value_network and (lstm_size or feed_last_action_and_reward):
+        raise UserError(
+            "separate_value_network: true goes with lstm_size: 0 and feed_last_action_and_reward: false only"
+        )
+    if observation_normalisation and spec.observation_dtype != "float32":
+        raise UserError(f"observation_normalisation: true needs float32 observations, but '{spec.name}' has images")
+
+    def head(inputs: int, outputs: int, gain: float) -> nn.Linear:
+        if network == "tanh_mlp":
+            return orthogonal_linear(inputs, outputs, gain, generator)
+        return linear(inputs, outputs, generator)
+
     torso = make_torso(spec, network, generator)
-    return ActorCritic(torso, spec.num_actions, lstm_size, feed_last_action_and_reward, generator)
+    made = ActorCritic(spec, torso, lstm_size, feed_last_action_and_reward, head, generator)
+    if separate_value_network:
+        made.value_torso = make_torso(spec, network, generator)
+        made.value = head(made.value_torso.size, 1, VALUE_GAIN)
+    if spec.action_size:
+        made.log_std = nn.Parameter(torch.full((spec.action_size,), initial_log_std))
+    if observation_normalisation:
+        made.observation_normaliser = ObservationNormaliser(spec.observation_shape)
+    if reward_normalisation:
+        made.reward_normaliser = RewardNormaliser()
+    return made

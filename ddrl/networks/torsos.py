@@ -6,6 +6,7 @@ deviation 1/sqrt(fan_in), cut at two of them, and biases of zero. The paper does
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TypeVar
 
@@ -24,7 +25,12 @@ SHALLOW: dict[str, tuple[tuple[tuple[int, int, int], ...], int]] = {
     "nature": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
 }
 """Name -> ((channels, kernel, stride) of each convolution, hidden units)."""
-NETWORKS = ("shallow", "nature", "deep", "mlp")
+VISION: dict[int, tuple[tuple[int, int, int], ...]] = {
+    84: ((16, 8, 4), (32, 4, 2), (256, 11, 1)),
+    42: ((16, 4, 2), (32, 4, 2), (256, 11, 1)),
+}
+"""Side of the image -> (channels, kernel, stride) of each convolution: RLlib's default filters."""
+NETWORKS = ("shallow", "nature", "vision", "deep", "mlp", "tanh_mlp")
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
@@ -40,6 +46,13 @@ def convolution(
     """A square convolution with weights from `generator` alone."""
     layer = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=padding, device="meta")
     return _initialise(layer, inputs * kernel * kernel, generator)
+
+
+def orthogonal_linear(inputs: int, outputs: int, gain: float, generator: torch.Generator) -> nn.Linear:
+    """A linear layer with orthogonal weights of this gain from `generator` alone, and biases of 0."""
+    layer = linear(inputs, outputs, generator)
+    nn.init.orthogonal_(layer.weight, gain, generator=generator)
+    return layer
 
 
 class ShallowTorso(nn.Module):
@@ -138,7 +151,66 @@ class MLPTorso(nn.Module):
         return x
 
 
-Torso = ShallowTorso | DeepTorso | MLPTorso
+class VisionTorso(nn.Module):
+    """The network that the authors of IMPACT trained with in RLlib: rectified convolutions, no linear layer.
+
+    All but the last pad as TensorFlow's "SAME"; the last covers what is left, 11x11. Layers: ray-project/ray,
+    rllib/models/utils.py, `get_filter_config`. Features [N, 256].
+    """
+
+    def __init__(self, shape: tuple[int, int, int], generator: torch.Generator) -> None:
+        super().__init__()
+        channels, height, width = shape
+        if height != width or height not in VISION:
+            raise UserError(f"network 'vision' needs square images of {sorted(VISION)} pixels, not {height}x{width}")
+        convolutions = []
+        for outputs, kernel, stride in VISION[height]:
+            convolutions.append(convolution(channels, outputs, kernel, generator, stride=stride))
+            channels = outputs
+        self.convolutions = nn.ModuleList(convolutions)
+        self.size = channels
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Image [N, C, S, S] uint8 -> [N, 256]."""
+        x = _to_compute_dtype(observation)
+        last = len(self.convolutions) - 1
+        for index, layer in enumerate(self.convolutions):
+            assert isinstance(layer, nn.Conv2d)
+            if index < last:
+                x = pad_same(x, layer.kernel_size[0], layer.stride[0])
+            x = F.relu_(scaled_convolution(layer, x) if index == 0 else layer(x))
+        return x.flatten(1)
+
+
+class TanhMLPTorso(nn.Module):
+    """Two linear layers of 256 units, each followed by a hyperbolic tangent. Features [N, 256].
+
+    Weights start orthogonal with gain sqrt(2), biases at 0 (Huang et al. 2022, "The 37 implementation details of PPO").
+    """
+
+    def __init__(self, shape: tuple[int, ...], generator: torch.Generator) -> None:
+        super().__init__()
+        self.size = 256
+        sizes = (math.prod(shape), self.size, self.size)
+        self.layers = nn.ModuleList(
+            orthogonal_linear(inputs, outputs, math.sqrt(2), generator) for inputs, outputs in itertools.pairwise(sizes)
+        )
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """[N, ...] float32 -> [N, 256]."""
+        x = observation.flatten(1)
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+Torso = ShallowTorso | VisionTorso | DeepTorso | MLPTorso | TanhMLPTorso
+
+
+def pad_same(x: Tensor, kernel: int, stride: int) -> Tensor:
+    """Zeros around images [N, C, H, W] as TensorFlow's "SAME" padding: the odd one out goes to the end."""
+    missing = [max(0, (math.ceil(side / stride) - 1) * stride + kernel - side) for side in x.shape[:-3:-1]]
+    return F.pad(x, [part for total in missing for part in (total // 2, total - total // 2)])
 
 
 def scaled_convolution(layer: nn.Module, pixels: Tensor) -> Tensor:
@@ -161,12 +233,20 @@ def make_torso(spec: EnvSpec, network: str, generator: torch.Generator) -> Torso
     if network == "mlp":
         scale = IMAGE_SCALE if spec.observation_dtype == "uint8" else 1.0
         return MLPTorso(shape, scale, generator)
+    if network == "tanh_mlp":
+        if spec.observation_dtype != "float32":
+            raise UserError(f"network 'tanh_mlp' needs float32 observations, but '{spec.name}' has uint8; allowed: mlp")
+        return TanhMLPTorso(shape, generator)
     if len(shape) != 3 or spec.observation_dtype != "uint8":
         found = f"'{spec.name}' has {spec.observation_dtype} observations of shape {shape}"
-        raise UserError(f"network '{network}' needs uint8 images (channels, height, width), but {found}; allowed: mlp")
+        raise UserError(
+            f"network '{network}' needs uint8 images (channels, height, width), but {found}; allowed: mlp, tanh_mlp"
+        )
     image = (shape[0], shape[1], shape[2])
     if network == "deep":
         return DeepTorso(image, generator)
+    if network == "vision":
+        return VisionTorso(image, generator)
     layers, hidden = SHALLOW[network]
     return ShallowTorso(image, layers, hidden, generator)
 

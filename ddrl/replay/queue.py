@@ -18,10 +18,12 @@ class UnrollQueue:
     `ordered_actors` None: in order of arrival; at most `capacity` unrolls wait, then `insert` blocks (asynchronous).
     `ordered_actors` N: in rounds of (unroll index, actor 0..N-1), whatever the order of arrival, so that a synchronous
     batch is the same in every runtime; here the gate bounds what waits, not `capacity`.
+    `lent_memory`: unrolls lie in memory that is not the learner's to keep or to write to, so batches are always copies.
     """
 
-    def __init__(self, *, capacity: int, ordered_actors: int | None = None) -> None:
+    def __init__(self, *, capacity: int, ordered_actors: int | None = None, lent_memory: bool = False) -> None:
         self._capacity = capacity
+        self._lent_memory = lent_memory
         self._ordered_actors = ordered_actors
         self._early: dict[tuple[int, int], Unroll] = {}
         self._round = (0, 0)
@@ -78,7 +80,8 @@ class UnrollQueue:
                 missing -= taken
             self._columns -= columns
             self._changed.notify_all()
-        return concatenate(parts)
+        batch = concatenate(parts)
+        return batch.clone() if self._lent_memory and len(parts) == 1 else batch
 
     def close(self) -> None:
         """Ends every wait with `Closed`."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
 
+from ddrl.seeding import generator_state, set_generator_state
 from ddrl.types import Unroll, concatenate
 
 
@@ -40,12 +40,11 @@ class UniformReplay:
     def state_dict(self) -> dict[str, Any]:
         """Contents, write position and generator."""
         columns = concatenate(self._columns).as_dict() if self._columns else None
-        generator = json.dumps(self._generator.bit_generator.state)
-        return {"columns": columns, "oldest": self._oldest, "generator": generator}
+        return {"columns": columns, "oldest": self._oldest, "generator": generator_state(self._generator)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues where `state` was taken."""
         joined = Unroll(**state["columns"]) if state["columns"] else None
         self._columns = [joined.columns(i, i + 1).clone() for i in range(joined.batch_size)] if joined else []
         self._oldest = state["oldest"]
-        self._generator.bit_generator.state = json.loads(state["generator"])
+        set_generator_state(self._generator, state["generator"])

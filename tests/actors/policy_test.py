@@ -4,7 +4,8 @@ import numpy as np
 import torch
 from scipy.stats import chisquare
 
-from ddrl.actors.policy import LocalPolicy, sample
+from ddrl.actors.policy import LocalPolicy
+from ddrl.distributions import CATEGORICAL
 from ddrl.environments import registry
 from ddrl.networks.actor_critic import make_actor_critic
 from ddrl.seeding import torch_generator
@@ -26,7 +27,7 @@ def make_policy(columns: int, *, lstm_size: int = 0) -> LocalPolicy:
 
 def test_actions_are_drawn_with_the_probabilities_of_the_logits() -> None:
     probabilities = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
-    actions = sample(probabilities.log().float().expand(20_000, 4), torch_generator(0, "test"))
+    actions = CATEGORICAL.sample(probabilities.log().float().expand(20_000, 4), torch_generator(0, "test"))
     counts = np.bincount(actions.numpy(), minlength=4)
     assert chisquare(counts, 20_000 * probabilities.numpy()).pvalue > 1e-3
 
@@ -45,8 +46,8 @@ def test_the_recurrent_state_is_reset_only_where_an_episode_starts() -> None:
     step = env.step(np.zeros(2, dtype=np.int64))
     restarted = EnvStep(*step)._replace(start=np.array([True, False]))
     saved = policy.state_dict()
-    continued_logits = policy.act(step).logits
+    continued = policy.act(step).distribution
     policy.load_state_dict(saved)
-    restarted_logits = policy.act(restarted).logits
-    assert torch.equal(continued_logits[1], restarted_logits[1])
-    assert not torch.equal(continued_logits[0], restarted_logits[0])
+    begun = policy.act(restarted).distribution
+    assert torch.equal(continued[1], begun[1])
+    assert not torch.equal(continued[0], begun[0])

@@ -15,8 +15,8 @@ from ddrl.coordinator.gate import Gate
 from ddrl.coordinator.parameters import ParameterServer
 from ddrl.environments import registry
 from ddrl.learners.gradients import NonFiniteError
+from ddrl.learners.reduction import SingleLearner
 from ddrl.replay.queue import UnrollQueue
-from ddrl.replay.uniform import UniformReplay
 from ddrl.seeding import numpy_generator, torch_generator
 from ddrl.types import NetworkOutput, Unroll
 
@@ -29,7 +29,7 @@ class Rig:
     def __init__(self, *, columns: int = 4, num_threads: int = 1, **hyperparameters: Any) -> None:
         self.config = impala.Config(network="mlp", unroll_length=6, batch_size=columns, **hyperparameters)
         self.network = impala.make_network(SPEC, self.config, torch_generator(0, "network"))
-        self.params = ParameterServer(self.network, Gate(None, columns, columns))
+        self.params = ParameterServer(self.network, Gate(None, columns, columns, self.config.first_update))
         self.queue = UnrollQueue(capacity=4)
         policy_network = impala.make_network(SPEC, self.config, torch_generator(1, "network"))
         device = torch.device("cpu")
@@ -38,17 +38,17 @@ class Rig:
         self.episodes: list[tuple[float, int]] = []
         self.collector = UnrollCollector(env, policy, actor=0, on_episode=lambda *e: self.episodes.append(e))
         self.actor = impala.Actor(self.config, self.collector, self.params, self.queue)
-        self.replay = UniformReplay(self.config.replay_capacity, numpy_generator(0, "replay"))
         self.learner = impala.Learner(
             self.config,
             self.network,
             self.params,
             self.queue,
-            self.replay,
             frame_skip=4,
             device=device,
             precision="float32",
             num_threads=num_threads,
+            generator=numpy_generator(0, "replay"),
+            reducer=SingleLearner(),
         )
 
 
@@ -62,8 +62,8 @@ def slow_loss(network: torch.nn.Module, batch: Unroll, config: impala.Config) ->
 def _slow_column_loss(out: NetworkOutput, batch: Unroll, config: impala.Config, b: int) -> float:
     values = [float(value) for value in out.value[:, b]]
     steps = range(batch.length)
-    pi = [out.logits[t, b].double().softmax(0).tolist() for t in steps]
-    mu = [batch.logits[t, b].double().softmax(0).tolist() for t in steps]
+    pi = [out.distribution[t, b].double().softmax(0).tolist() for t in steps]
+    mu = [batch.distribution[t, b].double().softmax(0).tolist() for t in steps]
     action = batch.action[:, b].tolist()
     dead = [not valid for valid in batch.valid[:, b].tolist()]
     gamma = [0.0 if terminated else config.discount for terminated in batch.terminated[:, b].tolist()]
@@ -159,7 +159,7 @@ def test_env_frames_count_fresh_valid_steps_before_frame_skip() -> None:
     assert valid < 4 * 4 * 6
     assert rig.learner.agent_steps == valid
     assert rig.learner.env_frames == 4 * valid
-    assert len(rig.replay) == 16
+    assert len(rig.learner._replay) == 16
 
 
 def test_the_mean_reduction_divides_the_gradient_by_the_number_of_valid_steps() -> None:

@@ -1,16 +1,26 @@
-"""RMSProp against torch's and against TensorFlow's formula in NumPy; the learning-rate schedule."""
+"""RMSProp and Adam against torch's, RMSProp against TensorFlow's formula in NumPy; the learning-rate schedule."""
 
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
-from ddrl.learners.optimizers import RMSProp, RMSPropConfig, linear_decay, make_optimizer, set_learning_rate
+from ddrl.learners.optimizers import (
+    AdamByDefault,
+    AdamConfig,
+    RMSProp,
+    RMSPropByDefault,
+    RMSPropConfig,
+    linear_decay,
+    make_optimizer,
+    set_learning_rate,
+)
 
 STEPS = 6
 
@@ -137,3 +147,30 @@ def test_defaults_are_table_g_1() -> None:
 def test_a_wrong_option_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match=next(iter(wrong))):
         RMSPropConfig(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "expected"),
+    [
+        (RMSPropByDefault, {"learning_rate": 0.1}, RMSPropConfig(learning_rate=0.1)),
+        (RMSPropByDefault, {"name": "adam", "epsilon": 0.1}, AdamConfig(epsilon=0.1)),
+        (AdamByDefault, {"learning_rate": 0.1}, AdamConfig(learning_rate=0.1)),
+        (AdamByDefault, {"name": "rmsprop", "momentum": 0.5}, RMSPropConfig(momentum=0.5)),
+        (AdamByDefault, AdamConfig(beta1=0.5), AdamConfig(beta1=0.5)),
+    ],
+)
+def test_a_mapping_names_its_optimizer_or_means_the_default(kind: Any, given: Any, expected: Any) -> None:
+    assert TypeAdapter(kind).validate_python(given) == expected
+
+
+def test_a_key_of_the_other_optimizer_is_refused() -> None:
+    with pytest.raises(ValidationError, match="momentum"):
+        TypeAdapter(AdamByDefault).validate_python({"momentum": 0.5})
+
+
+def test_adam_is_torchs_with_the_values_given() -> None:
+    ours, theirs = parameters(), parameters()
+    learn(ours, make_optimizer(ours, AdamConfig(beta1=0.8, beta2=0.99, epsilon=1e-3)))
+    learn(theirs, torch.optim.Adam(theirs, betas=(0.8, 0.99), eps=1e-3))
+    for mine, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, expected)

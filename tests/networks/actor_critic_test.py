@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ddrl.errors import UserError
+from ddrl.learners.reduction import SingleLearner
 from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
 from ddrl.types import EnvSpec, NetworkOutput
 
@@ -92,13 +93,13 @@ def test_the_same_generator_gives_the_same_weights_and_the_global_one_is_left_al
 def test_an_unroll_equals_its_single_steps(spec: EnvSpec, network: str, lstm_size: int) -> None:
     model, data = make(spec, network, lstm_size, feed=True), inputs(spec, 5, 3)
     whole = outputs_of(model, data)
-    assert whole.logits.shape == (5, 3, spec.num_actions)
+    assert whole.distribution.shape == (5, 3, spec.num_actions)
     assert whole.value.shape == (5, 3)
     state = model.initial_state(3)
     for t in range(5):
         step: NetworkOutput = model(**{name: value[t : t + 1] for name, value in data.items()}, state=state)
         state = step.state
-        torch.testing.assert_close(step.logits[0], whole.logits[t])
+        torch.testing.assert_close(step.distribution[0], whole.distribution[t])
         torch.testing.assert_close(step.value[0], whole.value[t])
     torch.testing.assert_close(state, whole.state)
 
@@ -107,18 +108,18 @@ def test_a_feed_forward_network_ignores_state_start_action_and_reward() -> None:
     model, data = make(FLAT, "mlp"), inputs(FLAT, 4, 2)
     other = data | {name: torch.zeros_like(data[name]) for name in ("start", "last_action", "last_reward")}
     assert model.initial_state(2) == ()
-    assert torch.equal(outputs_of(model, data).logits, outputs_of(model, other).logits)
+    assert torch.equal(outputs_of(model, data).distribution, outputs_of(model, other).distribution)
 
 
 def test_last_reward_is_clipped_and_last_action_matters() -> None:
     model, data = make(FLAT, "mlp", feed=True), inputs(FLAT, 4, 2)
-    found = outputs_of(model, data).logits
+    found = outputs_of(model, data).distribution
     clipped = data | {"last_reward": data["last_reward"].clamp(-1, 1)}
     assert not torch.equal(data["last_reward"], clipped["last_reward"])
-    assert torch.equal(found, outputs_of(model, clipped).logits)
-    assert not torch.equal(found, outputs_of(model, data | {"last_reward": torch.zeros(4, 2)}).logits)
+    assert torch.equal(found, outputs_of(model, clipped).distribution)
+    assert not torch.equal(found, outputs_of(model, data | {"last_reward": torch.zeros(4, 2)}).distribution)
     changed = data | {"last_action": (data["last_action"] + 1) % 3}
-    assert not torch.equal(found, outputs_of(model, changed).logits)
+    assert not torch.equal(found, outputs_of(model, changed).distribution)
 
 
 @pytest.mark.parametrize("lstm_size", [0, 8])
@@ -128,9 +129,9 @@ def test_bfloat16_autocast_returns_float32_close_to_full_precision(spec: EnvSpec
     full = outputs_of(model, data)
     with torch.autocast("cpu", torch.bfloat16):
         low = outputs_of(model, data)
-        (low.logits.sum() + low.value.sum()).backward()
-    assert {low.logits.dtype, low.value.dtype, *(part.dtype for part in low.state)} == {torch.float32}
-    torch.testing.assert_close(low.logits, full.logits, rtol=0.05, atol=0.05)
+        (low.distribution.sum() + low.value.sum()).backward()
+    assert {low.distribution.dtype, low.value.dtype, *(part.dtype for part in low.state)} == {torch.float32}
+    torch.testing.assert_close(low.distribution, full.distribution, rtol=0.05, atol=0.05)
     torch.testing.assert_close(low.value, full.value, rtol=0.05, atol=0.05)
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
 
@@ -142,10 +143,83 @@ def test_the_gpu_agrees_with_the_cpu(network: str) -> None:
     model, data = make(SMALL, network, 8, feed=True), inputs(SMALL, 4, 2)
     expected = outputs_of(model, data)
     found = outputs_of(model.cuda(), {name: value.cuda() for name, value in data.items()})
-    torch.testing.assert_close(found.logits.cpu(), expected.logits, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(found.distribution.cpu(), expected.distribution, rtol=1e-2, atol=1e-2)
     torch.testing.assert_close(found.value.cpu(), expected.value, rtol=1e-2, atol=1e-2)
 
 
 def test_a_negative_lstm_size_is_refused() -> None:
     with pytest.raises(UserError, match="lstm_size is -1; allowed: 0"):
         make(FLAT, "mlp", lstm_size=-1)
+
+
+CONTINUOUS = EnvSpec("mujoco/test", (5,), "float32", 0, 1, "test", action_size=2)
+
+
+def make_continuous(**keys: object) -> ActorCritic:
+    generator = torch.Generator().manual_seed(0)
+    return make_actor_critic(CONTINUOUS, network="tanh_mlp", generator=generator, **keys)  # type: ignore[arg-type]
+
+
+def continuous_inputs(time: int, batch: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return {
+        "observation": torch.randn(time, batch, 5, generator=generator),
+        "last_action": torch.randn(time, batch, 2, generator=generator),
+        "last_reward": torch.zeros(time, batch),
+        "start": torch.zeros(time, batch, dtype=torch.bool),
+    }
+
+
+def test_a_continuous_policy_puts_out_means_and_a_deviation_that_no_observation_changes() -> None:
+    output = outputs_of(make_continuous(initial_log_std=-0.5), continuous_inputs(3, 4))
+    assert output.distribution.shape == (3, 4, 4)
+    assert torch.equal(output.distribution[..., 2:], torch.full((3, 4, 2), -0.5))
+    assert float(output.distribution[..., :2].detach().abs().max()) < 0.1, "the gain of the policy's head is 0.01"
+
+
+def test_separate_networks_share_no_gradient() -> None:
+    network = make_continuous(separate_value_network=True)
+    outputs_of(network, continuous_inputs(3, 4)).value.sum().backward()
+    assert all(parameter.grad is None for parameter in network.torso.parameters())
+    shared = make_continuous()
+    outputs_of(shared, continuous_inputs(3, 4)).value.sum().backward()
+    assert all(parameter.grad is not None for parameter in shared.torso.parameters())
+
+
+def test_normalised_observations_reach_both_torsos() -> None:
+    network = make_continuous(separate_value_network=True, observation_normalisation=True)
+    data = continuous_inputs(3, 4)
+    before = outputs_of(network, data)
+    network.observe(data["observation"].flatten(0, 1) * 3 + 7, SingleLearner())
+    after = outputs_of(network, data)
+    assert not torch.allclose(before.distribution, after.distribution)
+    assert not torch.allclose(before.value, after.value)
+
+
+def test_the_last_action_of_a_continuous_task_is_an_input_as_it_is() -> None:
+    network, data = make_continuous(lstm_size=8, feed_last_action_and_reward=True), continuous_inputs(3, 4)
+    changed = data | {"last_action": data["last_action"] + 1}
+    assert not torch.equal(outputs_of(network, data).value, outputs_of(network, changed).value)
+    assert network.no_action(4).shape == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("spec", "keys", "named"),
+    [
+        (CONTINUOUS, {"separate_value_network": True, "lstm_size": 8}, "separate_value_network"),
+        (ATARI, {"network": "shallow", "observation_normalisation": True}, "observation_normalisation"),
+        (ATARI, {"network": "tanh_mlp"}, "tanh_mlp"),
+        (DMLAB, {"network": "vision"}, "vision"),
+    ],
+)
+def test_keys_that_do_not_fit_are_named(spec: EnvSpec, keys: dict[str, object], named: str) -> None:
+    with pytest.raises(UserError, match=named):
+        make_actor_critic(spec, **{"network": "tanh_mlp", "generator": torch.Generator()} | keys)  # type: ignore[arg-type]
+
+
+def test_the_vision_network_ends_in_one_cell_of_256_channels() -> None:
+    """RLlib's filters: 42x42 -> 21 -> 11 -> 1, with 4 frames and 6 actions."""
+    spec = EnvSpec("atari/test", (4, 42, 42), "uint8", 6, 4, "test")
+    convolutions = (16 * 4 * 16 + 16) + (32 * 16 * 16 + 32) + (256 * 32 * 121 + 256)
+    assert count(make(spec, "vision")) == convolutions + 256 * (6 + 1) + 7
+    assert outputs_of(make(spec, "vision"), inputs(spec, 2, 3)).distribution.shape == (2, 3, 6)

@@ -40,19 +40,6 @@ def test_an_empty_directory_has_no_state(tmp_path: Path) -> None:
     assert checkpoint.load_newest(tmp_path / "none") == (None, [])
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    checkpoint.write_atomically(path, lambda file: file.write(b"old"))
-
-    def fail(file: object) -> None:
-        raise OSError("disk full")
-
-    with pytest.raises(OSError, match="disk full"):
-        checkpoint.write_atomically(path, fail)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
-    assert path.read_bytes() == b"old"
-
-
 def test_a_checkpoint_that_runs_code_when_loaded_is_refused(tmp_path: Path) -> None:
     class Trap:
         def __reduce__(self) -> tuple[object, tuple[str]]:

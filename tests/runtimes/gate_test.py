@@ -1,43 +1,65 @@
 """The gate's rule bounds the lag, and lets every schedule move."""
 
+from collections.abc import Callable
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddrl.config import _smallest_lag
 from ddrl.coordinator.gate import Gate
 from ddrl.coordinator.parameters import ParameterServer
 from ddrl.networks.torsos import linear
 from ddrl.seeding import torch_generator
 
 
-@given(st.integers(1, 6), st.integers(1, 12), st.integers(0, 4), st.integers(0, 20))
-def test_no_column_is_learned_from_more_than_max_lag_updates_after_its_version(
-    columns_per_round: int, columns_per_update: int, max_lag: int, index: int
+def every_batch_once(batch: int) -> int:
+    return batch
+
+
+def circular(num_slots: int, num_traversals: int) -> Callable[[int], int]:
+    """IMPACT's ring: `num_slots` batches are gone through `num_traversals` times before the next ones come in."""
+    return lambda batch: (batch // num_slots) * num_slots * num_traversals + batch % num_slots
+
+
+orders = st.one_of(st.just(every_batch_once), st.builds(circular, st.integers(1, 4), st.integers(1, 4)))
+
+
+@given(st.integers(1, 9), st.integers(1, 12), st.integers(0, 4), st.integers(0, 20), orders)
+def test_no_column_is_first_learned_from_more_than_max_lag_updates_after_its_version(
+    columns_per_round: int, columns_per_batch: int, max_lag: int, index: int, first_update: Callable[[int], int]
 ) -> None:
-    gate = Gate(max_lag, columns_per_round, columns_per_update)
+    gate = Gate(max_lag, columns_per_round, columns_per_batch, first_update)
     last_column = (index + 1) * columns_per_round - 1
-    learned_in_update = last_column // columns_per_update
+    learned_in_update = first_update(last_column // columns_per_batch)
     assert learned_in_update - gate.needed_version(index) <= max_lag
 
 
-@given(st.integers(1, 6), st.integers(1, 12), st.integers(0, 30))
-def test_an_actor_waits_for_no_more_updates_than_earlier_rounds_can_feed(
-    columns_per_round: int, columns_per_update: int, index: int
+@given(st.integers(1, 9), st.integers(1, 12), orders)
+def test_the_smallest_lag_that_a_configuration_may_ask_for_is_the_smallest_that_moves(
+    columns_per_round: int, columns_per_batch: int, first_update: Callable[[int], int]
 ) -> None:
-    smallest = -(-columns_per_round // columns_per_update) - 1  # what the configuration asks for
-    gate = Gate(max(smallest, 1), columns_per_round, columns_per_update)
-    assert gate.needed_version(index) * columns_per_update <= index * columns_per_round + columns_per_update - 1
+    smallest = _smallest_lag(columns_per_round, columns_per_batch, first_update)
+
+    def moves(max_lag: int) -> bool:
+        gate = Gate(max_lag, columns_per_round, columns_per_batch, first_update)
+        batches = (index * columns_per_round // columns_per_batch for index in range(200))
+        return all(gate.needed_version(index) <= first_update(batch) for index, batch in enumerate(batches))
+
+    assert moves(smallest)
+    assert smallest == 0 or not moves(smallest - 1)
 
 
 def test_the_asynchronous_schedule_never_waits() -> None:
-    assert {Gate(None, 64, 32).needed_version(index) for index in range(50)} == {0}
+    assert {Gate(None, 64, 32, every_batch_once).needed_version(index) for index in range(50)} == {0}
 
 
 @pytest.mark.parametrize("delay", [0, 1, 3])
 def test_actors_pull_parameters_exactly_delay_updates_old(delay: int) -> None:
     network = linear(2, 2, torch_generator(0, "network"))
     copy = linear(2, 2, torch_generator(1, "network"))
-    params = ParameterServer(network, Gate(None, 1, 1), delay=delay)
+    params = ParameterServer(network, Gate(None, 1, 1, every_batch_once), delay=delay)
     for version in range(1, 6):
         network.weight.data.fill_(version)
         assert params.publish(network) == version
@@ -50,9 +72,19 @@ def test_actors_pull_parameters_exactly_delay_updates_old(delay: int) -> None:
 
 def test_after_a_restart_of_rounds_unroll_0_needs_only_the_present_version() -> None:
     network = linear(2, 2, torch_generator(0, "network"))
-    params = ParameterServer(network, Gate(0, 1, 1))
+    params = ParameterServer(network, Gate(0, 1, 1, every_batch_once))
     for _ in range(5):
         params.publish(network)
     params.restart_rounds()
     assert params.can_pull(0)
     assert not params.can_pull(1)
+
+
+def test_buffers_travel_with_the_parameters() -> None:
+    network, copy = torch.nn.BatchNorm1d(3), torch.nn.BatchNorm1d(3)
+    params = ParameterServer(network, Gate(None, 1, 1, every_batch_once))
+    assert network.running_mean is not None and copy.running_mean is not None
+    network.running_mean.fill_(5.0)
+    params.publish(network)
+    params.pull(copy, 0)
+    assert copy.running_mean.tolist() == [5.0, 5.0, 5.0]

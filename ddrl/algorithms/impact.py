@@ -1,0 +1,319 @@
+"""IMPACT: importance weighted asynchronous architectures with clipped target networks (Luo et al. 2020, 1912.00167).
+
+IMPALA's actors (`UnrollActor`, lines 1 to 3) and PPO's clipped surrogate, held together by three additions: a target
+network that the surrogate is clipped around, a circular store of N batches that are each traversed K times, and
+truncated importance sampling. "RLlib" below is ray-project/ray, rllib, where the authors' implementation (APPO) lives;
+its comments and examples quote the paper's settings, whose tables could not be read directly.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass as plain_dataclass
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import torch
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from ddrl.actors.unroll_actor import UnrollActor
+from ddrl.handles import Parameters, Queue, Reducer
+from ddrl.learners.evaluation import PIECE_STEPS, evaluate, explained_variance, normalised
+from ddrl.learners.normalisation import Normalisation
+from ddrl.learners.optimizers import AdamByDefault, AdamConfig
+from ddrl.learners.step import GradientStep, policy_lag
+from ddrl.losses.advantages import vtrace_gae
+from ddrl.losses.surrogate import adapted_kl_cost, clip_fraction, clipped_surrogate, importance_ratio
+from ddrl.losses.value import masked_sum, value_loss
+from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
+from ddrl.replay.circular import CircularStore, first_use
+from ddrl.types import EnvSpec, Metrics, Unroll
+
+VERSION = 1
+"""Raised when behaviour changes: results of older versions are then trained anew."""
+
+SYSTEM = {"name": "IMPACT", "moves": "unrolls", "store": "circular"}
+"""For the table of systems: what actors send to the learner, and what it waits in."""
+
+Positive = Annotated[int, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Config:
+    """Defaults: continuous control, as RLlib's HalfCheetah example quotes the paper, unless a line says otherwise."""
+
+    unroll_length: Positive = 1024  # T, agent steps
+    batch_size: Positive = 32  # B, unrolls: 32,768 steps a batch
+    discount: Probability = 0.995
+    gae_lambda: Probability = 0.995
+    ratio: Literal["target_worker_clipping", "target", "worker"] = "target_worker_clipping"  # section 3.1: R3, R2, R1
+    rho: PositiveFloat = 2.0  # section 3.1: cap of pi_worker / pi_target
+    clip_epsilon: PositiveFloat = 0.4
+    rho_bar: PositiveFloat = 1.0  # V-trace's bounds; RLlib's defaults
+    c_bar: PositiveFloat = 1.0
+    num_slots: Positive = 16  # N; 4 on Atari
+    num_traversals: Positive = 20  # K; 32 on HalfCheetah, 2 on Atari
+    target_update_period: Positive | None = None  # n, in updates; null: N x K (section 4.1)
+    value_cost: NonNegative = 0.5
+    entropy_cost: NonNegative = 0.0
+    kl_cost: NonNegative = 1.0  # of KL(pi_target || pi)
+    kl_target: PositiveFloat | None = 0.04  # adapts `kl_cost` at each target update; null: fixed
+    normalise_advantages: bool = False  # RLlib standardises them for PPO, not for IMPACT
+    max_grad_norm: PositiveFloat | None = 0.5  # by norm; the paper does not say whether by norm or by value
+    reward_clipping: Literal["abs_one", "none"] = "none"
+    optimizer: AdamByDefault = AdamConfig()
+    network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "tanh_mlp"
+    lstm_size: Annotated[int, Field(ge=0)] = 0
+    feed_last_action_and_reward: bool = False
+    separate_value_network: bool = True  # RLlib's default of that time (`vf_share_layers: False`)
+    initial_log_std: float = 0.0
+    observation_normalisation: bool = True  # RLlib: MeanStdFilter
+    reward_normalisation: bool = False
+
+    @property
+    def fresh_columns(self) -> int:
+        """Columns of one fresh batch."""
+        return self.batch_size
+
+    def first_update(self, batch: int) -> int:
+        """Which update first uses fresh batch number `batch`: the circular store's order."""
+        return first_use(batch, self.num_slots, self.num_traversals)
+
+
+def check(config: Config, spec: EnvSpec) -> None:
+    """IMPACT learns discrete and continuous tasks."""
+
+
+def make_network(spec: EnvSpec, config: Config, generator: torch.Generator) -> ActorCritic:
+    """The actor-critic network for an environment."""
+    return make_actor_critic(
+        spec,
+        network=config.network,
+        lstm_size=config.lstm_size,
+        feed_last_action_and_reward=config.feed_last_action_and_reward,
+        separate_value_network=config.separate_value_network,
+        initial_log_std=config.initial_log_std,
+        observation_normalisation=config.observation_normalisation,
+        reward_normalisation=config.reward_normalisation,
+        generator=generator,
+    )
+
+
+@plain_dataclass(frozen=True)
+class Traversal:
+    """A batch [T+1, B] with what is fixed during one traversal of it."""
+
+    unroll: Unroll
+    target: Tensor  # [T, B, P]: the target network's distributions
+    advantages: Tensor  # [T, B]
+    value_targets: Tensor  # [T, B]
+
+    @property
+    def batch_size(self) -> int:
+        """B."""
+        return self.unroll.batch_size
+
+    def columns(self, start: int, stop: int) -> Self:
+        """Columns start..stop-1 as views."""
+        parts = (tensor[:, start:stop] for tensor in (self.target, self.advantages, self.value_targets))
+        return type(self)(self.unroll.columns(start, stop), *parts)
+
+
+def prepare(
+    network: ActorCritic,
+    target_network: ActorCritic,
+    batch: Unroll,
+    config: Config,
+    reducer: Reducer,
+    precision: str = "float32",
+) -> tuple[Traversal, Tensor]:
+    """V-trace GAE-lambda (section 3.1): weights pi_target / pi_worker, values V of the network that learns.
+
+    Returns what the loss needs, and those values [T, B].
+    """
+    output = evaluate(network, batch, precision)
+    target = evaluate(target_network, batch, precision).distribution[:-1]
+    log_probability = network.family.log_probability
+    rewards = batch.reward.clamp(-1, 1) if config.reward_clipping == "abs_one" else batch.reward
+    values = output.value[:-1]
+    advantages, value_targets = vtrace_gae(
+        values,
+        output.value[-1],
+        network.normalised_reward(rewards),
+        config.discount * (~batch.terminated).float(),
+        log_probability(target, batch.action) - log_probability(batch.distribution, batch.action),
+        valid=batch.valid,
+        rho_bar=config.rho_bar,
+        c_bar=config.c_bar,
+        gae_lambda=config.gae_lambda,
+    )
+    if config.normalise_advantages:
+        advantages = normalised(advantages, reducer, batch.valid)
+    return Traversal(batch, target, advantages, value_targets), values
+
+
+def impact_loss(
+    network: Any, part: Traversal, config: Config, kl_cost: float, weight: float
+) -> tuple[torch.Tensor, Metrics]:
+    """Section 3.1: the surrogate clipped around the target policy, value error, entropy bonus, KL(pi_target || pi).
+
+    `weight` scales the sum over time and columns, so losses and metrics of parts of a batch add up.
+    """
+    batch, family = part.unroll, network.family
+    output = network(batch.observation, batch.last_action, batch.last_reward, batch.start, batch.initial_state)
+    pi, values = output.distribution[:-1], output.value[:-1]
+    log_pi, log_worker, log_target = (
+        family.log_probability(distribution, batch.action) for distribution in (pi, batch.distribution, part.target)
+    )
+    ratio = importance_ratio(config.ratio, log_pi, log_worker, log_target, config.rho)
+    policy = masked_sum(clipped_surrogate(ratio, part.advantages, config.clip_epsilon), batch.valid)
+    value = masked_sum(value_loss(values, part.value_targets), batch.valid)
+    bonus = masked_sum(family.entropy(pi), batch.valid)
+    kl = masked_sum(family.kl(part.target, pi), batch.valid)
+    loss = weight * (policy + config.value_cost * value - config.entropy_cost * bonus + kl_cost * kl)
+    return loss, {
+        "policy_loss": policy.item(),
+        "value_loss": value.item(),
+        "entropy": bonus.item(),
+        "kl": kl.item(),
+        "clip_fraction": masked_sum(clip_fraction(ratio, config.clip_epsilon), batch.valid).item(),
+    }
+
+
+Actor = UnrollActor
+
+
+class Learner:
+    """One call of `step` = one traversal of one batch of the circular store, and a new version."""
+
+    def __init__(
+        self,
+        config: Config,
+        network: ActorCritic,
+        params: Parameters,
+        queue: Queue,
+        *,
+        frame_skip: int,
+        device: torch.device,
+        precision: str,
+        num_threads: int,
+        generator: np.random.Generator,
+        reducer: Reducer,
+    ) -> None:
+        self.config = config
+        self.network = network
+        self.target_network = copy.deepcopy(network).requires_grad_(False)
+        self.env_frames = 0
+        self.agent_steps = 0
+        self.updates = 0
+        self._params = params
+        self._queue = queue
+        self._store = CircularStore(config.num_slots, config.num_traversals)
+        self._target_update_period = config.target_update_period or config.num_slots * config.num_traversals
+        self._target_updates = 0
+        self._frame_skip = frame_skip
+        self._device = device
+        self._precision = precision
+        self._fresh = config.fresh_columns // reducer.size
+        self._reducer = reducer
+        self._kl_cost = config.kl_cost
+        self._kl_sum, self._kl_count = 0.0, 0
+        self._normalisation = Normalisation(network, config.discount, reducer)
+        self._gradient = GradientStep(
+            network,
+            config.optimizer,
+            max_grad_norm=config.max_grad_norm,
+            device=device,
+            precision=precision,
+            num_threads=num_threads,
+            reducer=reducer,
+            piece_columns=max(1, PIECE_STEPS // config.unroll_length),
+        )
+
+    def ready(self) -> bool:
+        """Whether `step` would not wait."""
+        return not self._store.needs_batch or self._queue.can_sample(self._fresh)
+
+    def step(self) -> Metrics:
+        """Samples, updates, publishes. Raises `NonFiniteError` when a loss or the gradient is NaN or infinite."""
+        fresh = None
+        if self._store.needs_batch:
+            fresh = self._queue.sample(self._fresh)  # 4  a fresh batch takes the place of an expired one
+            self._store.insert(fresh)
+            self._count(fresh)
+            self._normalisation.before(fresh)
+        metrics = self.update(self._store.sample())  # 5  traverse the next batch of the ring
+        if fresh is not None:
+            self._normalisation.after(fresh)
+        if self.updates % self._target_update_period == 0:
+            self._update_target()  # 7  pi_target <- pi
+        self._params.publish(self.network)  # 8  a new version for the actors
+        return metrics | {
+            "traversals_mean": self._store.sampled / self._store.inserted,
+            "batches_inserted": float(self._store.inserted),
+            "batches_expired": float(self._store.expired),
+            "target_updates": float(self._target_updates),
+        }
+
+    def update(self, batch: Unroll) -> Metrics:
+        """One gradient step on a batch."""
+        batch = batch.to(self._device)
+        traversal, values = prepare(
+            self.network, self.target_network, batch, self.config, self._reducer, self._precision
+        )
+        metrics = self._gradient.step(  # 6  the clipped surrogate
+            lambda network, part, weight: impact_loss(network, part, self.config, self._kl_cost, weight),
+            traversal,
+            valid_steps=int(batch.valid.sum()),
+            mean=True,
+            env_frames=self.env_frames,
+            where=f"update {self.updates + 1}",
+        )
+        metrics["explained_variance"] = explained_variance(values[batch.valid], traversal.value_targets[batch.valid])
+        self._kl_sum, self._kl_count = self._kl_sum + metrics["kl"], self._kl_count + 1
+        self.updates += 1
+        return metrics | {"kl_cost": self._kl_cost} | policy_lag(batch, self._params.version)
+
+    def _update_target(self) -> None:
+        self.target_network.load_state_dict(self.network.state_dict())
+        self._target_updates += 1
+        if self.config.kl_target is not None:
+            self._kl_cost = adapted_kl_cost(self._kl_cost, self._kl_sum / self._kl_count, self.config.kl_target)
+        self._kl_sum, self._kl_count = 0.0, 0
+
+    def _count(self, fresh: Unroll) -> None:
+        steps = int(self._gradient.total(float(fresh.valid.sum())))
+        self.agent_steps += steps
+        self.env_frames += steps * self._frame_skip
+
+    def close(self) -> None:
+        """Ends the gradient threads."""
+        self._gradient.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Both networks with their statistics, optimizer, counters, coefficient of the penalty, circular store."""
+        return {
+            "network": self.network.state_dict(),
+            "target_network": self.target_network.state_dict(),
+            "optimizer": self._gradient.state_dict(),
+            "counters": [self.env_frames, self.agent_steps, self.updates, self._target_updates],
+            "kl": [self._kl_cost, self._kl_sum, self._kl_count],
+            "normalisation": self._normalisation.state_dict(),
+            "store": self._store.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues where `state` was taken."""
+        self.network.load_state_dict(state["network"])
+        self.target_network.load_state_dict(state["target_network"])
+        self._gradient.load_state_dict(state["optimizer"])
+        self.env_frames, self.agent_steps, self.updates, self._target_updates = state["counters"]
+        self._kl_cost, self._kl_sum, self._kl_count = state["kl"]
+        self._normalisation.load_state_dict(state["normalisation"])
+        self._store.load_state_dict(state["store"])

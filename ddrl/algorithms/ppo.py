@@ -1,0 +1,301 @@
+"""PPO: proximal policy optimization with the clipped surrogate (Schulman et al. 2017, arXiv 1707.06347), synchronous.
+
+The baseline of Luo et al. 2020 (IMPACT): actors collect one batch with the newest parameters and wait (`UnrollActor`,
+lines 1 to 3) while the learner goes over it several times. "Huang" below is Huang et al. 2022, "The 37 implementation
+details of proximal policy optimization", which lists what the authors' code (openai/baselines, ppo2) does beyond the
+paper; "RLlib" is ray-project/rl-experiments, halfcheetah-ppo, by authors of IMPACT.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass as plain_dataclass
+from dataclasses import fields, replace
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import torch
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from ddrl.actors.unroll_actor import UnrollActor
+from ddrl.handles import Parameters, Queue, Reducer
+from ddrl.learners.evaluation import evaluate, explained_variance, normalised
+from ddrl.learners.gradients import check_finite
+from ddrl.learners.normalisation import Normalisation
+from ddrl.learners.optimizers import AdamByDefault, AdamConfig
+from ddrl.learners.step import GradientStep, policy_lag
+from ddrl.losses.advantages import vtrace_gae
+from ddrl.losses.surrogate import (
+    adapted_kl_cost,
+    clip_fraction,
+    clipped_surrogate,
+    clipped_value_loss,
+    importance_ratio,
+)
+from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
+from ddrl.seeding import generator_state, set_generator_state
+from ddrl.types import EnvSpec, Metrics, Unroll
+
+VERSION = 1
+"""Raised when behaviour changes: results of older versions are then trained anew."""
+
+SYSTEM = {"name": "PPO", "moves": "unrolls", "store": "queue"}
+"""For the table of systems: what actors send to the learner, and what it waits in."""
+
+PIECE_SAMPLES = 4096
+"""Steps whose activations a thread holds at once."""
+
+Positive = Annotated[int, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Config:
+    """Defaults: Schulman et al. 2017, Table 3 (MuJoCo), unless a line says otherwise."""
+
+    unroll_length: Positive = 2048  # T, agent steps ("horizon")
+    batch_size: Positive = 1  # B, unrolls: a batch has T x B steps
+    discount: Probability = 0.99
+    gae_lambda: Probability = 0.95
+    num_epochs: Positive = 10
+    num_minibatches: Positive = 32  # 64 steps each; every epoch shuffles anew (Huang, core detail 6)
+    clip_epsilon: PositiveFloat = 0.2  # section 6.1
+    value_clip_epsilon: PositiveFloat | None = None  # Huang, core detail 9: the authors' code clips by 0.2, to no gain
+    value_cost: NonNegative = 0.5  # Huang, core detail 10: c_1 of eq. 9, in ppo2
+    entropy_cost: NonNegative = 0.0  # Huang, continuous detail list: ppo2 on MuJoCo; 0.01 on Atari (Table 5)
+    kl_cost: NonNegative = 0.0  # section 4: beta of the penalty, off beside clipping
+    kl_target: PositiveFloat | None = None  # section 4: adapts `kl_cost` after each batch; null: fixed
+    normalise_advantages: bool = True  # Huang, core detail 7: per minibatch
+    max_grad_norm: PositiveFloat | None = 0.5  # Huang, core detail 11
+    reward_clipping: Literal["abs_one", "none"] = "none"  # abs_one on Atari (Huang, Atari detail 6)
+    optimizer: AdamByDefault = AdamConfig()  # Huang, core details 3 and 4: epsilon 1e-5, linear decay as a key
+    network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "tanh_mlp"  # two of 64 in the paper
+    separate_value_network: bool = True  # section 6.1: "we don't share parameters"; Huang, core detail 13
+    initial_log_std: float = 0.0  # Huang, continuous detail 2: state-independent, starts at 0
+    observation_normalisation: bool = True  # Huang, continuous details 5 and 6; off for images
+    reward_normalisation: bool = True  # Huang, continuous details 7 and 8; off on Atari
+
+    @property
+    def fresh_columns(self) -> int:
+        """Columns that an update takes from the queue: all of them."""
+        return self.batch_size
+
+    def first_update(self, batch: int) -> int:
+        """Which update first uses fresh batch number `batch`: an update is all epochs over one batch."""
+        return batch
+
+
+def check(config: Config, spec: EnvSpec) -> None:
+    """PPO learns discrete and continuous tasks."""
+
+
+def make_network(spec: EnvSpec, config: Config, generator: torch.Generator) -> ActorCritic:
+    """The actor-critic network for an environment."""
+    return make_actor_critic(
+        spec,
+        network=config.network,
+        separate_value_network=config.separate_value_network,
+        initial_log_std=config.initial_log_std,
+        observation_normalisation=config.observation_normalisation,
+        reward_normalisation=config.reward_normalisation,
+        generator=generator,
+    )
+
+
+@plain_dataclass(frozen=True)
+class Samples:
+    """N valid steps, each with what is fixed while the learner goes over them; tensors [N, ...]."""
+
+    observation: Tensor
+    action: Tensor
+    distribution: Tensor  # of the behaviour policy
+    values: Tensor  # V(x) before the first gradient step
+    advantages: Tensor
+    value_targets: Tensor
+
+    @property
+    def batch_size(self) -> int:
+        """N."""
+        return len(self.advantages)
+
+    def columns(self, start: int, stop: int) -> Self:
+        """Samples start..stop-1 as views."""
+        return self._map(lambda tensor: tensor[start:stop])
+
+    def take(self, indices: Tensor) -> Self:
+        """Copies of some samples."""
+        return self._map(lambda tensor: tensor[indices])
+
+    def _map(self, function: Any) -> Self:
+        return type(self)(**{field.name: function(getattr(self, field.name)) for field in fields(self)})
+
+
+def prepare(network: ActorCritic, batch: Unroll, config: Config, precision: str = "float32") -> Samples:
+    """Advantages by GAE (eq. 11) and value targets with the parameters as they are; dead steps are left out."""
+    output = evaluate(network, batch, precision)
+    rewards = batch.reward.clamp(-1, 1) if config.reward_clipping == "abs_one" else batch.reward
+    estimates = vtrace_gae(
+        output.value[:-1],
+        output.value[-1],
+        network.normalised_reward(rewards),
+        config.discount * (~batch.terminated).float(),
+        torch.zeros_like(batch.reward),  # on policy: GAE
+        valid=batch.valid,
+        gae_lambda=config.gae_lambda,
+    )
+    per_step = (batch.observation[:-1], batch.action, batch.distribution, output.value[:-1], *estimates)
+    return Samples(*(tensor[batch.valid] for tensor in per_step))
+
+
+def ppo_loss(
+    network: Any, samples: Samples, config: Config, kl_cost: float, weight: float
+) -> tuple[torch.Tensor, Metrics]:
+    """Eq. 9: clipped surrogate, value error and entropy bonus; and the penalty of section 4 where `kl_cost` > 0.
+
+    `weight` scales the sum over samples, so losses and metrics of parts of a minibatch add up.
+    """
+    family, count = network.family, samples.batch_size
+    no_reward = torch.zeros(1, count, device=samples.advantages.device)
+    output = network(samples.observation[None], samples.action[None], no_reward, no_reward.bool(), ())
+    pi, values = output.distribution[0], output.value[0]
+    log_pi = family.log_probability(pi, samples.action)
+    log_mu = family.log_probability(samples.distribution, samples.action)
+    ratio = importance_ratio("worker", log_pi, log_mu, log_mu, 1.0)
+    policy = clipped_surrogate(ratio, samples.advantages, config.clip_epsilon).sum()
+    value = clipped_value_loss(values, samples.values, samples.value_targets, config.value_clip_epsilon).sum()
+    bonus, kl = family.entropy(pi).sum(), family.kl(samples.distribution, pi).sum()
+    loss = weight * (policy + config.value_cost * value - config.entropy_cost * bonus + kl_cost * kl)
+    return loss, {
+        "policy_loss": policy.item(),
+        "value_loss": value.item(),
+        "entropy": bonus.item(),
+        "kl": kl.item(),
+        "clip_fraction": clip_fraction(ratio, config.clip_epsilon).sum().item(),
+    }
+
+
+Actor = UnrollActor
+
+
+class Learner:
+    """One call of `step` = all epochs over one batch of `batch_size` unrolls, then one new version."""
+
+    def __init__(
+        self,
+        config: Config,
+        network: ActorCritic,
+        params: Parameters,
+        queue: Queue,
+        *,
+        frame_skip: int,
+        device: torch.device,
+        precision: str,
+        num_threads: int,
+        generator: np.random.Generator,
+        reducer: Reducer,
+    ) -> None:
+        self.config = config
+        self.network = network
+        self.env_frames = 0
+        self.agent_steps = 0
+        self.updates = 0
+        self._params = params
+        self._queue = queue
+        self._frame_skip = frame_skip
+        self._device = device
+        self._precision = precision
+        self._fresh = config.fresh_columns // reducer.size
+        self._generator = generator
+        self._reducer = reducer
+        self._kl_cost = config.kl_cost
+        self._normalisation = Normalisation(network, config.discount, reducer)
+        self._gradient = GradientStep(
+            network,
+            config.optimizer,
+            max_grad_norm=config.max_grad_norm,
+            device=device,
+            precision=precision,
+            num_threads=num_threads,
+            reducer=reducer,
+            piece_columns=PIECE_SAMPLES,
+        )
+
+    def ready(self) -> bool:
+        """Whether `step` would not wait."""
+        return self._queue.can_sample(self._fresh)
+
+    def step(self) -> Metrics:
+        """Samples, updates, publishes. Raises `NonFiniteError` when a loss or the gradient is NaN or infinite."""
+        fresh = self._queue.sample(self._fresh)  # 4  B unrolls, [T+1, B]
+        steps = int(self._gradient.total(float(fresh.valid.sum())))
+        self._normalisation.before(fresh)
+        metrics = self.update(fresh)
+        self._normalisation.after(fresh)
+        self._params.publish(self.network)  # 7  a new version for the actors
+        self.agent_steps += steps
+        self.env_frames += steps * self._frame_skip
+        return metrics
+
+    def update(self, batch: Unroll) -> Metrics:
+        """All epochs over a batch; metrics are means over its gradient steps."""
+        batch = batch.to(self._device)
+        samples = prepare(self.network, batch, self.config, self._precision)  # 5  advantages, fixed from here on
+        check_finite(
+            {"policy_loss (advantages)": samples.advantages, "value_loss (targets)": samples.value_targets},
+            where=f"update {self.updates + 1}",
+        )
+        steps = [self._descend(minibatch) for minibatch in self._minibatches(samples)]  # 6  K epochs
+        metrics = {name: statistics.fmean(step[name] for step in steps) for name in steps[0]}
+        metrics["explained_variance"] = explained_variance(samples.values, samples.value_targets)
+        if self.config.kl_target is not None:
+            self._kl_cost = adapted_kl_cost(self._kl_cost, steps[-1]["kl"], self.config.kl_target)
+        self.updates += 1
+        return metrics | {"kl_cost": self._kl_cost} | policy_lag(batch, self._params.version)
+
+    def _minibatches(self, samples: Samples) -> Iterator[Samples]:
+        """Every sample once an epoch, in minibatches of nearly the same size."""
+        for _ in range(self.config.num_epochs):
+            order = torch.from_numpy(self._generator.permutation(samples.batch_size)).to(self._device)
+            for indices in order.tensor_split(self.config.num_minibatches):
+                yield samples.take(indices)
+
+    def _descend(self, minibatch: Samples) -> Metrics:
+        if self.config.normalise_advantages:
+            minibatch = replace(minibatch, advantages=normalised(minibatch.advantages, self._reducer))
+        return self._gradient.step(
+            lambda network, part, weight: ppo_loss(network, part, self.config, self._kl_cost, weight),
+            minibatch,
+            valid_steps=minibatch.batch_size,
+            mean=True,
+            env_frames=self.env_frames,
+            where=f"update {self.updates + 1}",
+        )
+
+    def close(self) -> None:
+        """Ends the gradient threads."""
+        self._gradient.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Network with its statistics, optimizer, counters, coefficient of the penalty, order of the minibatches."""
+        return {
+            "network": self.network.state_dict(),
+            "optimizer": self._gradient.state_dict(),
+            "counters": [self.env_frames, self.agent_steps, self.updates],
+            "normalisation": self._normalisation.state_dict(),
+            "kl_cost": self._kl_cost,
+            "generator": generator_state(self._generator),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues where `state` was taken."""
+        self.network.load_state_dict(state["network"])
+        self._gradient.load_state_dict(state["optimizer"])
+        self.env_frames, self.agent_steps, self.updates = state["counters"]
+        self._normalisation.load_state_dict(state["normalisation"])
+        self._kl_cost = state["kl_cost"]
+        set_generator_state(self._generator, state["generator"])

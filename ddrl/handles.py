@@ -1,0 +1,60 @@
+"""How roles see each other: what an actor and a learner may ask of the parameters and of the queue between them.
+
+Every runtime offers these, in one process or over a network; algorithms know nothing else of the coordinator.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from ddrl.types import Unroll
+
+
+class Parameters(Protocol):
+    """The versioned parameters (and buffers) of the network."""
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+
+    def can_pull(self, unroll_index: int) -> bool:
+        """Whether the schedule lets an actor begin its unroll `unroll_index` now."""
+
+    def pull(self, network: nn.Module, unroll_index: int) -> int:
+        """Copies the version to act with into `network` and returns it; waits for the schedule's gate."""
+
+    def publish(self, network: nn.Module) -> int:
+        """Makes the network's present parameters the next version; returns it."""
+
+
+class Queue(Protocol):
+    """Where unrolls wait for the learner: each column is handed out once."""
+
+    def can_insert(self) -> bool:
+        """Whether `insert` would return at once."""
+
+    def insert(self, unroll: Unroll) -> None:
+        """Adds an unroll; waits while the queue is full."""
+
+    def can_sample(self, columns: int) -> bool:
+        """Whether `sample(columns)` would return at once."""
+
+    def sample(self, columns: int) -> Unroll:
+        """Takes the oldest `columns` columns; waits until there are so many."""
+
+
+class Reducer(Protocol):
+    """One of `size` learners, each with its share of the columns."""
+
+    @property
+    def rank(self) -> int:
+        """0 to size - 1."""
+
+    @property
+    def size(self) -> int:
+        """How many learners there are."""
+
+    def sum_(self, tensors: list[Tensor]) -> None:
+        """Replaces each tensor, in place, by its sum over all learners; every learner calls it in the same order."""

@@ -1,0 +1,112 @@
+"""Clipped surrogate objectives of PPO (Schulman et al. 2017) and IMPACT (Luo et al. 2020).
+
+Everything is per step, [...]; sums and means are the caller's. Only the learner's own policy and values get a gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ddrl.errors import unknown_name
+from ddrl.losses.value import value_loss
+
+Ratio = Literal["worker", "target", "target_worker_clipping"]
+RATIOS: tuple[Ratio, ...] = ("worker", "target", "target_worker_clipping")
+
+
+def importance_ratio(kind: str, log_pi: Tensor, log_worker: Tensor, log_target: Tensor, rho: float) -> Tensor:
+    """The ratio that the surrogate clips, [...] (Luo et al. 2020, section 3.1 and the ablation of its ratios).
+
+    | kind | name | ratio |
+    |---|---|---|
+    | worker | R1 | pi / pi_worker |
+    | target | R2 | pi / pi_target |
+    | target_worker_clipping | R3 | min(pi_worker / pi_target, rho) pi / pi_worker |
+
+    R3 is computed as min(R2, rho R1), which is the same number and does not overflow where a bound holds. The numbers
+    R1 and R2 are given in this order here; the labels in the paper's figure could not be checked.
+
+    Args:
+        kind: one of `RATIOS`.
+        log_pi: log pi(a|x) of the policy that is learned, [...]; the only argument that gets a gradient.
+        log_worker: the same of the policy that acted, [...].
+        log_target: the same of the target network, [...].
+        rho: the bound of pi_worker / pi_target; 2.0 in the paper.
+
+    Raises `UserError` on an unknown kind. A ratio beyond the range of its type is infinite.
+    """
+    if kind not in RATIOS:
+        raise unknown_name("ratio", kind, RATIOS)
+    over_worker, over_target = log_pi - log_worker.detach(), log_pi - log_target.detach()
+    if kind == "worker":
+        return _exp(over_worker)
+    if kind == "target":
+        return _exp(over_target)
+    return _exp(torch.minimum(over_target, math.log(rho) + over_worker))
+
+
+def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip_epsilon: float) -> Tensor:
+    """-min(r A, clip(r, 1 - epsilon, 1 + epsilon) A) per step, [...] (Schulman et al. 2017, eq. 7, as a loss).
+
+    `advantages` [...] are constants here (detached). The minimum is taken on the ratio, by the sign of the advantage:
+    min(r, 1 + epsilon) A where A >= 0, max(r, 1 - epsilon) A where A < 0. So an infinite ratio that is clipped gives a
+    finite loss, and a step with advantage 0 gives 0.
+    """
+    advantages = advantages.detach()
+    bounded = torch.where(advantages >= 0, ratio.clamp(max=1.0 + clip_epsilon), ratio.clamp(min=1.0 - clip_epsilon))
+    return -bounded * advantages
+
+
+def clip_fraction(ratio: Tensor, clip_epsilon: float) -> Tensor:
+    """1 where the ratio lies outside [1 - epsilon, 1 + epsilon], else 0, per step, [...]; its mean is the fraction."""
+    return ((ratio.detach() - 1.0).abs() > clip_epsilon).to(ratio.dtype)
+
+
+def clipped_value_loss(values: Tensor, old_values: Tensor, targets: Tensor, clip: float | None) -> Tensor:
+    """max((V - v)^2, (V_clipped - v)^2) / 2 per step, [...]; V_clipped stays within `clip` of `old_values`.
+
+    Not in the PPO paper: it is in the authors' code (openai/baselines, ppo2/model.py: `vpredclipped`). `clip` None:
+    the plain `value_loss`. `old_values` and `targets` [...] are constants here (detached).
+    """
+    plain = value_loss(values, targets)
+    if clip is None:
+        return plain
+    old_values = old_values.detach()
+    near = old_values + (values - old_values).clamp(-clip, clip)
+    return torch.maximum(plain, value_loss(near, targets))
+
+
+def adapted_kl_cost(kl_cost: float, kl: float, kl_target: float) -> float:
+    """The coefficient of the KL penalty after an update whose mean divergence was `kl` nats.
+
+    The adaptive penalty of Schulman et al. 2017, section 4, with RLlib's constants (ray-project/ray, rllib, PPO:
+    `update_kl`): 1.5 times as much when kl > 2 kl_target, half when kl < kl_target / 2. The paper's own constants are
+    2 times when kl > 1.5 kl_target and half when kl < kl_target / 1.5.
+    """
+    if kl > 2.0 * kl_target:
+        return 1.5 * kl_cost
+    return 0.5 * kl_cost if kl < 0.5 * kl_target else kl_cost
+
+
+class _Exponential(torch.autograd.Function):
+    """exp, whose gradient is 0 where none arrives, also where exp overflows (there 0 * inf would be NaN)."""
+
+    @staticmethod
+    def forward(ctx: Any, exponent: Tensor) -> Tensor:
+        result = exponent.exp()
+        ctx.save_for_backward(result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (result,) = ctx.saved_tensors
+        return torch.where(gradient == 0, torch.zeros_like(gradient), gradient * result)
+
+
+def _exp(exponent: Tensor) -> Tensor:
+    result: Tensor = _Exponential.apply(exponent)  # type: ignore[no-untyped-call]
+    return result

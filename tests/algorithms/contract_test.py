@@ -1,0 +1,233 @@
+"""What every algorithm owes the rest of the suite, whatever it learns."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import tokenize
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from ddrl import algorithms
+from ddrl.learners.gradients import NonFiniteError
+from tests.algorithms.rigs import SPECS, Rig
+
+EXPORTS = ("VERSION", "SYSTEM", "Config", "make_network", "Actor", "Learner", "check")
+METRICS = {"policy_loss", "value_loss", "entropy", "gradient_norm", "learning_rate", "policy_lag_mean"}
+METRICS |= {"policy_lag_max"}
+SURROGATE = {"kl", "clip_fraction", "explained_variance"}
+OWN_METRICS = {
+    "ppo": SURROGATE,
+    "impact": SURROGATE | {"traversals_mean", "batches_inserted", "batches_expired", "target_updates"},
+}
+UPDATES = 7
+"""Enough for every slot, traversal and refresh of a small rig."""
+
+every_algorithm = pytest.mark.parametrize("name", algorithms.NAMES)
+every_task = pytest.mark.parametrize("task", sorted(SPECS))
+
+
+def undocumented(path: Path) -> set[str]:
+    """Fields of the class `Config` in a file that have no comment on their line and no text right after it."""
+    tokens = list(tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline))
+    commented = {token.start[0] for token in tokens if token.type == tokenize.COMMENT}
+    lines = path.read_text(encoding="utf-8").splitlines()
+    begin = next(number for number, line in enumerate(lines) if line.startswith("class Config"))
+    found = set()
+    for number, line in enumerate(lines[begin + 1 :], start=begin + 2):
+        if (line and not line.startswith(" ")) or line.startswith("    @property"):
+            break
+        match = re.match(r"    (\w+): .+ = ", line)
+        if match and number not in commented and not lines[number].lstrip().startswith('"""'):
+            found.add(match[1])
+    return found
+
+
+@every_algorithm
+def test_a_module_exports_its_parts(name: str) -> None:
+    module = algorithms.load(name)
+    assert [export for export in EXPORTS if not hasattr(module, export)] == []
+    assert isinstance(module.VERSION, int)
+    assert set(module.SYSTEM) == {"name", "moves", "store"}
+
+
+@every_algorithm
+def test_every_default_says_where_it_comes_from(name: str) -> None:
+    module = algorithms.load(name)
+    general = re.search(r"Defaults: .*(Table|paper).* unless a line says otherwise", module.Config.__doc__ or "")
+    assert general or not undocumented(Path(module.__file__))
+    assert re.search(r"et al\. \d{4}", module.__doc__)
+
+
+def test_a_default_without_a_source_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "algorithm.py"
+    path.write_text('class Config:\n    a: int = 1\n    b: int = 2  # Table 1\n    c: int = 3\n    """Table 2."""\n')
+    assert undocumented(path) == {"a"}
+
+
+@every_algorithm
+def test_an_unknown_key_is_refused(name: str) -> None:
+    with pytest.raises(ValidationError, match="no_such_key"):
+        algorithms.load(name).Config(no_such_key=1)
+
+
+@every_task
+@every_algorithm
+def test_every_update_gives_finite_metrics_under_the_promised_names(name: str, task: str) -> None:
+    rig = Rig(name, SPECS[task])
+    for update in range(UPDATES):
+        metrics = rig.step(seed=update, drift=0.1)
+        missing = (METRICS | OWN_METRICS.get(name, set())) - set(metrics)
+        assert not missing
+        assert all(math.isfinite(value) for value in metrics.values()), metrics
+
+
+@every_task
+@every_algorithm
+def test_a_learner_publishes_what_it_learned(name: str, task: str) -> None:
+    rig, other = Rig(name, SPECS[task]), Rig(name, SPECS[task], seed=1)
+    before = rig.weights()
+    for update in range(3):
+        rig.step(seed=update)
+        assert rig.params.pull_newest(other.network) == rig.learner.updates == update + 1
+        own, pulled = rig.network.state_dict(), other.network.state_dict()
+        assert all(torch.equal(own[key], pulled[key]) for key in own)
+    assert not torch.equal(rig.weights(), before)
+
+
+@every_algorithm
+def test_a_learner_counts_fresh_valid_steps_and_frames_before_frame_skip(name: str) -> None:
+    rig, valid = Rig(name), 0
+    for update in range(UPDATES):
+        if not rig.learner.ready():
+            unroll = rig.unroll(update)
+            valid += int(unroll.valid.sum())
+            rig.queue.insert(unroll)
+        rig.learner.step()
+        assert (rig.learner.agent_steps, rig.learner.env_frames) == (valid, 4 * valid)
+    assert valid < UPDATES * 24
+
+
+@every_algorithm
+def test_a_fresh_batch_is_first_used_in_the_update_that_the_gate_expects(name: str) -> None:
+    rig, used = Rig(name), []
+    for update in range(UPDATES):
+        if not rig.learner.ready():
+            used.append(update)
+        rig.step(seed=update)
+    assert used == [rig.config.first_update(batch) for batch in range(len(used))]
+    assert used[0] == 0
+
+
+@every_task
+@every_algorithm
+@pytest.mark.parametrize("where", ["reward", "observation"])
+def test_a_nan_stops_the_learner_before_it_reaches_the_parameters(name: str, task: str, where: str) -> None:
+    rig = Rig(name, SPECS[task], observation_normalisation=False, reward_normalisation=False)
+    rig.step(seed=0)
+    while rig.learner.ready():
+        rig.learner.step()
+    unroll, version = rig.unroll(1, ends=False), rig.params.version
+    getattr(unroll, where)[2, 1] = float("nan")
+    rig.queue.insert(unroll)
+    with pytest.raises(NonFiniteError, match=rf"update {version + 1}\b.*loss"):
+        rig.learner.step()
+    assert rig.weights().isfinite().all()
+    assert rig.params.version == rig.learner.updates == version
+
+
+@every_task
+@every_algorithm
+@pytest.mark.parametrize("saved_after", range(5))
+def test_a_restored_learner_continues_bit_for_bit(name: str, task: str, saved_after: int, tmp_path: Path) -> None:
+    rig, copy = Rig(name, SPECS[task]), Rig(name, SPECS[task], seed=1)
+    for update in range(saved_after):
+        rig.step(seed=update, drift=0.3)
+    torch.save({"learner": rig.learner.state_dict(), "params": rig.params.state_dict()}, tmp_path / "state.pt")
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    copy.learner.load_state_dict(state["learner"])
+    copy.params.load_state_dict(state["params"])
+    for update in range(saved_after, saved_after + UPDATES):
+        assert rig.step(seed=update, drift=0.3) == copy.step(seed=update, drift=0.3)
+    assert_same(rig.learner.state_dict(), copy.learner.state_dict())
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Two states hold the same bits."""
+    assert type(one) is type(other)
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert list(one) == list(other)
+        for key in one:
+            assert_same(one[key], other[key])
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other)
+        for pair in zip(one, other, strict=True):
+            assert_same(*pair)
+    else:
+        assert one == other
+
+
+@every_task
+@every_algorithm
+def test_without_advantages_nothing_is_learned(name: str, task: str) -> None:
+    rig = Rig(name, SPECS[task], entropy_cost=0.0)
+    with torch.no_grad():
+        rig.network.value.weight.zero_()
+        rig.network.value.bias.zero_()
+    before = rig.weights()
+    unroll = rig.unroll()
+    rig.queue.insert(replace(unroll, reward=torch.zeros_like(unroll.reward)))
+    metrics = rig.learner.step()
+    assert metrics["gradient_norm"] == pytest.approx(0.0, abs=1e-7)
+    torch.testing.assert_close(rig.weights(), before, rtol=0.0, atol=1e-6)
+
+
+@every_task
+@every_algorithm
+def test_dead_steps_do_not_count_whatever_they_hold(name: str, task: str) -> None:
+    metrics = []
+    for noise in (0.0, 5.0):
+        rig = Rig(name, SPECS[task])
+        unroll = rig.unroll(drift=0.1)
+        assert not unroll.valid.all()
+        dead = ~unroll.valid
+        unroll.distribution[dead] += noise * torch.arange(unroll.distribution.shape[-1])
+        unroll.action[dead] = 0
+        rig.queue.insert(unroll)
+        metrics.append((rig.learner.step(), rig.weights()))
+    assert metrics[0][0] == metrics[1][0]
+    assert torch.equal(metrics[0][1], metrics[1][1])
+
+
+@every_task
+@every_algorithm
+def test_gradient_threads_change_nothing_but_rounding(name: str, task: str) -> None:
+    results = []
+    for num_threads in (1, 3):
+        rig = Rig(name, SPECS[task], num_threads=num_threads)
+        results.append(rig.step(drift=0.1))
+        rig.learner.close()
+    for metric, value in results[0].items():
+        assert results[1][metric] == pytest.approx(value, rel=1e-3, abs=1e-4), metric
+
+
+@every_algorithm
+def test_the_same_seed_gives_the_same_bits(name: str) -> None:
+    rigs = [Rig(name) for _ in range(2)]
+    assert [rigs[0].step(seed=n) for n in range(UPDATES)] == [rigs[1].step(seed=n) for n in range(UPDATES)]
+    assert torch.equal(rigs[0].weights(), rigs[1].weights())
+
+
+@every_algorithm
+def test_what_a_default_is_can_be_read_and_compared(name: str) -> None:
+    config = algorithms.load(name).Config()
+    assert config == algorithms.load(name).Config()
+    assert {field.name for field in fields(config)} >= {"unroll_length", "batch_size", "discount", "network"}

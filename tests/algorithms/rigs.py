@@ -1,0 +1,149 @@
+"""One learner joined to its parameters and queue by hand, and unrolls for it, of discrete and of continuous actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ddrl import algorithms
+from ddrl.coordinator.gate import Gate
+from ddrl.coordinator.parameters import ParameterServer
+from ddrl.learners.reduction import SingleLearner
+from ddrl.learners.step import GradientStep
+from ddrl.networks.actor_critic import ActorCritic
+from ddrl.replay.queue import UnrollQueue
+from ddrl.seeding import numpy_generator, torch_generator
+from ddrl.types import EnvSpec, Metrics, Unroll
+
+DISCRETE = EnvSpec("test/discrete", (4,), "float32", num_actions=3, frame_skip=4, protocol="test")
+CONTINUOUS = EnvSpec("test/continuous", (4,), "float32", num_actions=0, frame_skip=1, protocol="test", action_size=2)
+SPECS = {"discrete": DISCRETE, "continuous": CONTINUOUS}
+
+SMALL: dict[str, dict[str, Any]] = {
+    "ppo": {"num_epochs": 2, "num_minibatches": 3},
+    "impact": {"num_slots": 2, "num_traversals": 2},
+}
+"""What makes an algorithm's own defaults small enough for a test."""
+
+
+class Recorder:
+    """A `GradientStep` that keeps what it was given and what it returned."""
+
+    def __init__(self, gradient: GradientStep) -> None:
+        self._gradient = gradient
+        self.batches: list[Any] = []
+        self.metrics: list[Metrics] = []
+
+    def step(self, loss: Any, batch: Any, **keywords: Any) -> Metrics:
+        metrics = self._gradient.step(loss, batch, **keywords)
+        self.batches.append(batch)
+        self.metrics.append(dict(metrics))
+        return metrics
+
+    def total(self, value: float) -> float:
+        return self._gradient.total(value)
+
+
+class Rig:
+    """A learner of 4 columns of 6 steps, unless `hyperparameters` say otherwise."""
+
+    def __init__(
+        self, algorithm: str, spec: EnvSpec = DISCRETE, *, seed: int = 0, num_threads: int = 1, **hyperparameters: Any
+    ) -> None:
+        self.module, self.spec = algorithms.load(algorithm), spec
+        small = {"network": "tanh_mlp", "unroll_length": 6, "batch_size": 4, **SMALL.get(algorithm, {})}
+        self.config = self.module.Config(**small | hyperparameters)
+        self.module.check(self.config, spec)
+        self.network: ActorCritic = self.module.make_network(spec, self.config, torch_generator(seed, "network"))
+        columns = self.config.fresh_columns
+        self.params = ParameterServer(self.network, Gate(None, columns, columns, self.config.first_update))
+        self.queue = UnrollQueue(capacity=1000)
+        self.learner = self.module.Learner(
+            self.config,
+            self.network,
+            self.params,
+            self.queue,
+            frame_skip=spec.frame_skip,
+            device=torch.device("cpu"),
+            precision="float32",
+            num_threads=num_threads,
+            generator=numpy_generator(seed, "replay"),
+            reducer=SingleLearner(),
+        )
+
+    def unroll(self, seed: int = 0, *, drift: float = 0.0, columns: int | None = None, ends: bool = True) -> Unroll:
+        """An unroll of the network's present policy (see `acted_unroll`), stamped with the newest version."""
+        columns = columns or self.config.fresh_columns
+        return acted_unroll(
+            self.network, self.spec, self.config.unroll_length, columns, seed, drift, ends, self.params.version
+        )
+
+    def step(self, seed: int = 0, **keywords: Any) -> Metrics:
+        """Fills the queue with fresh unrolls until the learner is ready, then lets it step once."""
+        if not self.learner.ready():
+            self.queue.insert(self.unroll(seed, **keywords))
+        metrics: Metrics = self.learner.step()
+        return metrics
+
+    def record(self) -> Recorder:
+        """Writes down every gradient step from now on."""
+        self.learner._gradient = recorder = Recorder(self.learner._gradient)
+        return recorder
+
+    def weights(self) -> torch.Tensor:
+        """All parameters of the network in one vector."""
+        return torch.cat([parameter.detach().reshape(-1).clone() for parameter in self.network.parameters()])
+
+
+@torch.no_grad()
+def acted_unroll(
+    network: ActorCritic,
+    spec: EnvSpec,
+    length: int,
+    columns: int,
+    seed: int,
+    drift: float = 0.0,
+    ends: bool = True,
+    version: int = 0,
+) -> Unroll:
+    """Random observations and rewards; actions of the network's policy, its parameters [.., P] moved by noise x drift.
+
+    `ends` scatters terminations and truncations with their dead steps. Actor 0, environments 0 to columns - 1.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    steps, points = (length, columns), (length + 1, columns)
+    observation = torch.randn((*points, *spec.observation_shape), generator=generator)
+    action_shape, action_dtype = ((spec.action_size,), torch.float32) if spec.action_size else ((), torch.int64)
+    last_action = torch.zeros((*points, *action_shape), dtype=action_dtype)
+    terminated, truncated, start = (torch.zeros(shape, dtype=torch.bool) for shape in (steps, steps, points))
+    valid = torch.ones(steps, dtype=torch.bool)
+    for column in range(columns if ends else 0):
+        t = int(torch.randint(0, 3, (), generator=generator))
+        while t < length:
+            (terminated if torch.rand((), generator=generator) < 0.5 else truncated)[t, column] = True
+            if t + 1 < length:
+                valid[t + 1, column], start[t + 2, column] = False, True
+            t += int(torch.randint(2, 5, (), generator=generator))
+    state = network.initial_state(columns)
+    output = network(observation, last_action, torch.zeros(points), start, state)
+    distribution = output.distribution[:-1]
+    distribution = distribution + drift * torch.randn(distribution.shape, generator=generator)
+    reward = torch.randn(steps, generator=generator) * valid
+    return Unroll(
+        observation=observation,
+        last_action=last_action,
+        last_reward=torch.zeros(points),
+        start=start,
+        action=network.family.sample(distribution, generator),
+        reward=reward,
+        terminated=terminated,
+        truncated=truncated,
+        valid=valid,
+        distribution=distribution,
+        version=torch.full(steps, version),
+        actor=torch.zeros(columns, dtype=torch.int64),
+        env=torch.arange(columns),
+        index=torch.zeros(columns, dtype=torch.int64),
+        initial_state=state,
+    )

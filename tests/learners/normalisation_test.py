@@ -1,0 +1,87 @@
+"""Which samples reach a network's statistics, and when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from ddrl.learners.normalisation import Normalisation
+from ddrl.learners.reduction import SingleLearner
+from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
+from ddrl.types import EnvSpec, Unroll, concatenate
+from tests.unrolls import make_unroll
+
+SPEC = EnvSpec("toy/test", (4,), "float32", 3, 1, "test")
+
+
+def network(**keys: bool) -> ActorCritic:
+    return make_actor_critic(SPEC, network="mlp", generator=torch.Generator().manual_seed(0), **keys)
+
+
+def normalisation(made: ActorCritic, discount: float = 0.9) -> Normalisation:
+    return Normalisation(made, discount, SingleLearner())
+
+
+def rewarded(rewards: list[list[float]], **keys: int) -> Unroll:
+    """One unroll of columns with these rewards."""
+    reward = torch.tensor(rewards).T.contiguous()
+    unroll = make_unroll(length=reward.shape[0], columns=reward.shape[1], **keys)
+    return replace(unroll, reward=reward)
+
+
+def test_returns_run_on_from_unroll_to_unroll_of_the_same_environment() -> None:
+    made = network(reward_normalisation=True)
+    tracker = normalisation(made)
+    tracker.before(rewarded([[1.0, 0.0], [0.0, 2.0]]))
+    # The second unroll brings the columns in another order, with those of another actor between them.
+    first, second = (rewarded([[4.0]], index=1), rewarded([[8.0]], index=1))
+    second = replace(second, env=torch.tensor([1]))
+    tracker.before(concatenate([second, rewarded([[16.0]], actor=1), first]))
+    expected = [1.0, 0.9, 0.0, 2.0, 0.81 + 4.0, 0.9 * 2.0 + 8.0, 16.0]
+    assert made.reward_normaliser is not None
+    assert float(made.reward_normaliser.moments.mean) == pytest.approx(sum(expected) / len(expected), rel=1e-6)
+
+
+def test_a_return_begins_anew_with_an_episode_and_dead_steps_do_not_count() -> None:
+    made = network(reward_normalisation=True)
+    unroll = rewarded([[1.0, 5.0, 0.0, 3.0]])
+    unroll.valid[2, 0], unroll.start[3, 0] = False, True
+    normalisation(made).before(unroll)
+    assert made.reward_normaliser is not None
+    assert int(made.reward_normaliser.moments.count) == 3
+    assert float(made.reward_normaliser.moments.mean) == pytest.approx((1.0 + 5.9 + 3.0) / 3, rel=1e-6)
+
+
+def test_observations_that_were_acted_on_are_counted_once() -> None:
+    made = network(observation_normalisation=True)
+    unroll = make_unroll(length=3, columns=2)
+    unroll.valid[1, 0] = False
+    tracker = normalisation(made)
+    tracker.before(unroll)
+    assert made.observation_normaliser is not None
+    assert int(made.observation_normaliser.moments.count) == 0, "before learning the policy must not change"
+    tracker.after(unroll)
+    expected = unroll.observation[:-1][unroll.valid]
+    torch.testing.assert_close(made.observation_normaliser.moments.mean.float(), expected.mean(0))
+    assert int(made.observation_normaliser.moments.count) == 5
+
+
+def test_a_network_without_statistics_is_left_alone() -> None:
+    made = network()
+    tracker = normalisation(made)
+    tracker.before(make_unroll())
+    tracker.after(make_unroll())
+    assert not list(made.buffers())
+
+
+def test_running_returns_survive_a_checkpoint() -> None:
+    made, again = network(reward_normalisation=True), network(reward_normalisation=True)
+    first, second = normalisation(made), normalisation(again)
+    first.before(rewarded([[1.0, 2.0], [3.0, 4.0]]))
+    again.load_state_dict(made.state_dict())
+    second.load_state_dict(first.state_dict())
+    for tracker in (first, second):
+        tracker.before(rewarded([[5.0], [6.0]], index=1))
+    assert all(torch.equal(a, b) for a, b in zip(made.buffers(), again.buffers(), strict=True))
