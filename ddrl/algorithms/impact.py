@@ -209,6 +209,8 @@ class Learner:
         self.config = config
         self.network = network
         self.target_network = copy.deepcopy(network).requires_grad_(False)
+        # Both see observations through the newest statistics: what the target lags in is the policy.
+        self.target_network.observation_normaliser = network.observation_normaliser
         self.env_frames = 0
         self.agent_steps = 0
         self.updates = 0

@@ -1,6 +1,7 @@
 """IMPALA: importance weighted actor-learner architecture with V-trace (Espeholt et al. 2018, arXiv 1802.01561).
 
-Actors send unrolls with their behaviour policy (`UnrollActor`, lines 1 to 3); the learner corrects for the policy lag. Numbered lines: section 3.
+Actors send unrolls with their behaviour policy (`UnrollActor`, lines 1 to 3); the learner corrects for the policy lag.
+Numbered lines: section 3.
 """
 
 from __future__ import annotations

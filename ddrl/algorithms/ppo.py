@@ -21,6 +21,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from ddrl.actors.unroll_actor import UnrollActor
+from ddrl.errors import UserError
 from ddrl.handles import Parameters, Queue, Reducer
 from ddrl.learners.evaluation import evaluate, explained_variance, normalised
 from ddrl.learners.gradients import check_finite
@@ -91,7 +92,16 @@ class Config:
 
 
 def check(config: Config, spec: EnvSpec) -> None:
-    """PPO learns discrete and continuous tasks."""
+    """PPO learns discrete and continuous tasks. Raises `UserError` where a minibatch could be empty.
+
+    Every other step may be dead (see `ddrl.types`), and dead steps are left out.
+    """
+    steps = config.unroll_length * config.batch_size
+    if 2 * config.num_minibatches > steps:
+        raise UserError(
+            f"key 'hyperparameters.num_minibatches': {config.num_minibatches} minibatches of {steps} steps; allowed: 1 "
+            "to half of unroll_length x batch_size"
+        )
 
 
 def make_network(spec: EnvSpec, config: Config, generator: torch.Generator) -> ActorCritic:
@@ -253,7 +263,9 @@ class Learner:
         metrics = {name: statistics.fmean(step[name] for step in steps) for name in steps[0]}
         metrics["explained_variance"] = explained_variance(samples.values, samples.value_targets)
         if self.config.kl_target is not None:
-            self._kl_cost = adapted_kl_cost(self._kl_cost, steps[-1]["kl"], self.config.kl_target)
+            last_epoch = steps[-self.config.num_minibatches :]
+            kl = statistics.fmean(step["kl"] for step in last_epoch)
+            self._kl_cost = adapted_kl_cost(self._kl_cost, kl, self.config.kl_target)
         self.updates += 1
         return metrics | {"kl_cost": self._kl_cost} | policy_lag(batch, self._params.version)
 

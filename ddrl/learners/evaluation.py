@@ -46,6 +46,6 @@ def normalised(advantages: Tensor, reducer: Reducer, valid: Tensor | None = None
 
 
 def explained_variance(values: Tensor, targets: Tensor) -> float:
-    """1 - Var(target - value) / Var(target): 1 is a perfect fit, 0 no better than a constant; 0 for constant targets."""
+    """1 - Var(target - value) / Var(target): 1 is a perfect fit, 0 a constant's; 0 where targets are constant."""
     variance = float(targets.var(correction=0))
     return 1.0 - float((targets - values).var(correction=0)) / variance if variance > 0 else 0.0

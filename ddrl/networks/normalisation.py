@@ -18,7 +18,7 @@ EPSILON = 1e-8
 
 
 class RunningMoments(nn.Module):
-    """Count, mean and variance of all samples [N, ...] seen so far, in float64 (parallel update of Chan et al. 1979)."""
+    """Count, mean and variance of all samples [N, ...] seen so far, in float64 (update of Chan et al. 1979)."""
 
     count: Tensor
     mean: Tensor

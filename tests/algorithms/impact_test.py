@@ -119,13 +119,22 @@ def test_the_target_network_is_refreshed_every_n_updates_and_stands_still_in_bet
     learner, n = rig.learner, period or 6  # N x K
     assert same(learner.target_network, rig.network)
     for update in range(1, 14):
-        before = {key: tensor.clone() for key, tensor in learner.target_network.state_dict().items()}
+        before = [parameter.clone() for parameter in learner.target_network.parameters()]
         metrics = rig.step(seed=update)
         assert metrics["target_updates"] == update // n
         assert same(learner.target_network, rig.network) == (update % n == 0)
         if update % n:
-            after = learner.target_network.state_dict()
-            assert all(torch.equal(before[key], after[key]) for key in before)
+            after = list(learner.target_network.parameters())
+            assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
+
+
+def test_the_target_network_sees_observations_through_the_newest_statistics() -> None:
+    rig = Rig("impact", num_slots=3, num_traversals=2, observation_normalisation=True)
+    rig.step(seed=1)
+    target, network = rig.learner.target_network, rig.network
+    assert int(network.observation_normaliser.moments.count) > 0
+    for mine, its in zip(target.buffers(), network.buffers(), strict=True):
+        assert torch.equal(mine, its)
 
 
 @pytest.mark.parametrize(("num_slots", "num_traversals"), [(1, 1), (2, 3), (3, 2), (4, 1), (1, 4)])
