@@ -6,6 +6,7 @@ missing, and the line says which.
 
 from __future__ import annotations
 
+import ctypes.util
 import importlib.metadata
 import os
 import platform
@@ -155,8 +156,8 @@ def _optional() -> Iterator[Finding]:
     yield _program("optional", ("make",), "the targets of the Makefile", "apt install make")
     yield _program("optional", ("sbatch", "squeue", "sacct"), "jobs on a SLURM cluster", "apt install slurm-client")
     yield _package("optional", "snakemake-executor-plugin-slurm", "jobs on a SLURM cluster")
+    yield _graphics_library()
     later: Section = "not used by this version"
-    yield _package(later, "ray", "a runtime over several machines")
     yield _package(later, "grpcio", "central inference over a network")
     site = "https://apptainer.org/docs/admin/latest/installation.html (Debian 12 has no package)"
     yield _program(later, ("apptainer",), "containers on clusters", site)
@@ -168,6 +169,12 @@ def _package(section: Section, name: str, purpose: str, *, extra: str = "") -> F
     return Finding(
         section, version is not None, False, f"{name} {version or 'is not installed'}, for {purpose}", remedy
     )
+
+
+def _graphics_library() -> Finding:
+    found = [name for name in ("EGL", "OSMesa") if ctypes.util.find_library(name)]
+    line = f"{' and '.join(found) or 'EGL or OSMesa not found'}, for videos of MuJoCo"
+    return Finding("optional", bool(found), False, line, "apt install libegl1 libgl1-mesa-dri")
 
 
 def _program(section: Section, names: Sequence[str], purpose: str, remedy: str) -> Finding:

@@ -6,7 +6,6 @@ names episode, step, action and score. The same run, seed and machine give the s
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import numpy as np
 from ddrl.environments import registry
 from ddrl.environments.camera import Camera, camera_for
 from ddrl.errors import UserError
+from ddrl.files import replacing
 from ddrl.inspection import Trained, load_trained
 from ddrl.seeding import seed_for
 from ddrl.types import Array
@@ -130,16 +130,23 @@ def _shots(
         step, total, length = env.reset(), 0.0, 0
         yield _Shot(camera.reset(step), _words(index, episodes, 0, "", 0.0), camera)
         while not step.ended[0] and length != max_steps:
-            action = int(policy.act(step).action)
-            step = env.step(np.array([action]))
+            chosen = policy.act(step).action.numpy()
+            step, action = env.step(chosen), chosen[0]
             total, length = total + float(step.reward[0]), length + 1
-            name_of_action = camera.actions[action] if camera.actions else f"action {action}"
+            name_of_action = _name(action, camera.actions)
             words = _words(index, episodes, length, name_of_action, total)
             progress("   ".join(words))
             yield _Shot(camera.step(action, step), words, camera)
         played.append(_Episode(total, length, whole=bool(step.ended[0])))
         camera.close()
         env.close()
+
+
+def _name(action: Array, names: Sequence[str]) -> str:
+    """Of a discrete action; a continuous one [A] has none."""
+    if action.ndim:
+        return ""
+    return names[int(action)] if names else f"action {action}"
 
 
 def _words(index: int, episodes: int, length: int, action: str, score: float) -> tuple[str, ...]:
@@ -151,10 +158,13 @@ def _encode(output: Path, first: _Shot, rest: Iterator[_Shot], rate: float) -> t
     """Writes beside `output` and renames; returns width and height, and the number of pictures."""
     av = _encoder()
     draw = _Canvas(*first.pictures.shape[1:3])
-    temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
+    options = {"movflags": "faststart"}
     frames = 0
     try:
-        with av.open(str(temporary), "w", format="mp4", options={"movflags": "faststart"}) as container:
+        with (
+            replacing(output) as temporary,
+            av.open(str(temporary), "w", format="mp4", options=options) as container,
+        ):
             stream = container.add_stream("libx264", rate=Fraction(rate).limit_denominator(1001), options=ENCODER)
             stream.width, stream.height, stream.pix_fmt = *draw.size, "yuv420p"
             stream.codec_context.thread_count = 1  # the bytes depend on the number of threads
@@ -165,13 +175,8 @@ def _encode(output: Path, first: _Shot, rest: Iterator[_Shot], rate: float) -> t
                     frames += 1
                 shot = next(rest, None)
             container.mux(stream.encode())
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, output)
     except OSError as error:
         raise UserError(f"{output}: cannot be written ({error.strerror})") from error
-    finally:
-        temporary.unlink(missing_ok=True)
     return draw.size, frames
 
 

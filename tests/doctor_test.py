@@ -76,7 +76,7 @@ def test_a_package_that_is_too_old_is_missing(monkeypatch: pytest.MonkeyPatch) -
     assert "(here: 1.9.0)" in finding.line
 
 
-@pytest.mark.parametrize("name", ["rliable", "snakemake-executor-plugin-slurm", "ray"])
+@pytest.mark.parametrize("name", ["rliable", "snakemake-executor-plugin-slurm", "grpcio"])
 def test_a_missing_optional_package_is_no_failure(
     name: str, without: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,6 +90,19 @@ def test_a_missing_program_names_the_debian_package(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
     assert about("sbatch, squeue, sacct not found").remedy == "apt install slurm-client"
     assert not about("git").fine
+
+
+def test_a_missing_graphics_library_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.ctypes.util, "find_library", lambda name: None)
+    finding = about("EGL or OSMesa not found")
+    assert (finding.fine, finding.required, finding.remedy) == (False, False, "apt install libegl1 libgl1-mesa-dri")
+    monkeypatch.setattr(doctor.ctypes.util, "find_library", lambda name: "libOSMesa.so" if name == "OSMesa" else None)
+    assert about("OSMesa, for videos of MuJoCo").fine
+
+
+def test_the_simulators_are_started() -> None:
+    checked = [finding.line.split(" ")[0] for finding in lines("environments")]
+    assert checked == ["atari/breakout", "dm_control/cheetah-run", "mujoco/Hopper-v5", "toy/catch"]
 
 
 def test_an_environment_that_breaks_the_contract_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from ale_py.roms import get_all_rom_ids, get_rom_path
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode
 
+from ddrl.environments.actions import discrete_actions
 from ddrl.environments.camera import EMULATOR_HERTZ, EmulatorCamera
 from ddrl.environments.registry import Option
 from ddrl.errors import UserError
@@ -57,10 +58,10 @@ _OPTIONS = {
     "life_loss_terminates": Option(True),
     "max_frames": Option(108_000, 1, 2**31 - 1),
     "fire_reset": Option(False),
+    "image_size": Option(84, 42, 84),
 }
 OPTIONS = dict.fromkeys(TASKS, _OPTIONS)
 RELOAD_STEPS = 20_000
-_SIZE = 84
 # Games known to run differently after a reset, depending on what was played before it (they read undriven pins).
 _REMEMBER = frozenset(
     {"hangman", "haunted_house", "ice_hockey", "sir_lancelot", "surround", "time_pilot", "yars_revenge"}
@@ -79,13 +80,15 @@ class Options:
     life_loss_terminates: bool
     max_frames: int
     fire_reset: bool
+    image_size: int
+    """Pixels each way: 84 in most papers, 42 in IMPACT's small network."""
 
     def protocol(self, task: str) -> str:
         """Protocol id: version and game; frames; starts; stickiness; action set; lives; cap; autoreset; rewards."""
         return ";".join(
             (
                 f"ale-{version('ale-py')}/{task}",
-                f"skip{self.frame_skip},max2,gray{_SIZE}x{_SIZE},stack{self.frame_stack}",
+                f"skip{self.frame_skip},max2,gray{self.image_size}x{self.image_size},stack{self.frame_stack}",
                 (f"noop1-{self.noop_max}" if self.noop_max else "noop0") + (",fire-reset" if self.fire_reset else ""),
                 f"sticky{self.sticky_actions:g}",
                 "full-actions" if self.full_action_space else "minimal-actions",
@@ -111,11 +114,11 @@ def _game(task: str, full: bool) -> tuple[tuple[str, ...], tuple[int, int]]:
 
 
 def spec(task: str, **options: Any) -> EnvSpec:
-    """The spec of one game: uint8 observations [frame_stack, 84, 84], the newest frame last."""
+    """The spec of one game: uint8 observations [frame_stack, image_size, image_size], the newest frame last."""
     chosen = Options(**options)
     return EnvSpec(
         name=f"atari/{task}",
-        observation_shape=(chosen.frame_stack, _SIZE, _SIZE),
+        observation_shape=(chosen.frame_stack, chosen.image_size, chosen.image_size),
         observation_dtype="uint8",
         num_actions=len(_game(task, chosen.full_action_space)[0]),
         frame_skip=chosen.frame_skip,
@@ -143,14 +146,15 @@ class AtariEnvs:
     _starts: Array  # [B] int64: episodes started since then, without the first
     _lives: Array  # [B] int32
     _ended: Array  # [B] bool: the next step is dead
-    _observation: Array  # [B, stack, 84, 84] uint8
+    _observation: Array  # [B, stack, image_size, image_size] uint8
     _tape: _ActionTape
 
     def __init__(
         self, task: str, num_envs: int, seed: int, num_threads: int, options: Options, *, screen: bool = False
     ) -> None:
         """`screen`: observations are the emulator's own colour frames [B, stack, height, width, 3]."""
-        height, width = _game(task, options.full_action_space)[1] if screen else (_SIZE, _SIZE)
+        size = options.image_size
+        height, width = _game(task, options.full_action_space)[1] if screen else (size, size)
         self.spec = spec(task, **vars(options))
         self.num_envs = num_envs
         self._seed = seed
@@ -194,7 +198,7 @@ class AtariEnvs:
 
         Raises: ValueError for actions of another shape or outside the action set; RuntimeError before `reset`.
         """
-        actions = _checked(actions, self.num_envs, self.spec.num_actions)
+        actions = discrete_actions(actions, self.num_envs, self.spec.num_actions)
         if not self._loads[0]:
             raise RuntimeError("step was called before reset")
         dead = self._ended
@@ -374,12 +378,3 @@ class _ActionTape:
         rows[: len(kept)] = kept
         self._rows, self._length = rows, len(kept)
         self._loaded, self._started = self._loaded - first, self._started - first
-
-
-def _checked(actions: Array, num_envs: int, num_actions: int) -> Array:
-    """`actions` as int64 [B]; an action the native environment does not know would leave its threads waiting."""
-    if actions.shape != (num_envs,) or actions.dtype.kind not in "iu":
-        raise ValueError(f"actions must be integers of shape ({num_envs},), not {actions.dtype} {actions.shape}")
-    if int(actions.min()) < 0 or int(actions.max()) >= num_actions:
-        raise ValueError(f"actions must lie in 0..{num_actions - 1}, got {actions.min()}..{actions.max()}")
-    return actions.astype(np.int64, copy=False)

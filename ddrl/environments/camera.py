@@ -34,8 +34,11 @@ class Camera(Protocol):
     def reset(self, seen: EnvStep) -> Array:
         """The picture that an episode begins with; `seen` is what `reset` of the player's environment returned."""
 
-    def step(self, action: int, seen: EnvStep) -> Array:
-        """The pictures of one agent step: `action` was taken, and the player's environment returned `seen`."""
+    def step(self, action: Any, seen: EnvStep) -> Array:
+        """The pictures of one agent step: `action` was taken, and the player's environment returned `seen`.
+
+        `action` is an integer, or numbers [A] where actions are continuous.
+        """
 
     def close(self) -> None:
         """Frees native resources."""
@@ -65,7 +68,7 @@ class EmulatorCamera:
         """The frame that the episode begins with."""
         return cast(Array, self._twin.reset().observation[0])
 
-    def step(self, action: int, seen: EnvStep) -> Array:
+    def step(self, action: Any, seen: EnvStep) -> Array:
         """Up to frame-skip many frames: fewer when the game ends.
 
         Raises: RuntimeError if reward or end differ from those seen: another episode would be filmed.
@@ -105,7 +108,7 @@ class CellCamera:
             board[:, :: self._pixels] = board[:, :, :: self._pixels] = LINE_GREY
         return _as_colour(board)
 
-    def step(self, action: int, seen: EnvStep) -> Array:
+    def step(self, action: Any, seen: EnvStep) -> Array:
         """One picture."""
         return self.reset(seen)
 
@@ -128,7 +131,7 @@ class ObservationCamera:
         """One picture."""
         return self._cells.reset(seen) if self._cells else _as_colour(seen.observation[0][-1:])
 
-    def step(self, action: int, seen: EnvStep) -> Array:
+    def step(self, action: Any, seen: EnvStep) -> Array:
         """One picture."""
         return self.reset(seen)
 

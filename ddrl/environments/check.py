@@ -63,8 +63,7 @@ def check(make: Make, name: str, steps: int = 200) -> Conformance:
 
         env = build(1)
         _check_spec(env, name)
-        shape = (steps + _AFTERWARDS, env.num_envs)
-        plan = numpy_generator(1, "check").integers(0, env.spec.num_actions, shape)
+        plan = _plan(env, steps + _AFTERWARDS)
         trace, states = _roll(env, plan, with_states=True)
         _check_steps(env, trace, name)
         # Only one of the two was asked for its state, so this also shows that asking changes nothing.
@@ -78,6 +77,10 @@ def check(make: Make, name: str, steps: int = 200) -> Conformance:
             replayed = [restored.step(actions) for actions in plan[moment : moment + _AFTERWARDS]]
             original = trace[moment + 1 : moment + 1 + _AFTERWARDS]
             _check_same(name, f"the state saved after step {moment}", original, replayed, first=moment + 1)
+        if env.spec.action_size:
+            clipped = np.clip(plan[:_AFTERWARDS], -1, 1)
+            expected = trace[: _AFTERWARDS + 1]
+            _check_same(name, "actions clipped to [-1, 1]", expected, _roll(build(1), clipped)[0], first=0)
         _check_illegal_actions(env, name)
     return Conformance(
         name=name,
@@ -95,8 +98,16 @@ def _require(condition: bool, name: str, message: str) -> None:
         raise ConformanceError(f"{name}: {message}")
 
 
+def _plan(env: VectorEnv, steps: int) -> Array:
+    """Seeded random actions: [steps, B] int64, or [steps, B, A] float32, a third of whose dimensions lie beyond 1."""
+    generator = numpy_generator(1, "check")
+    if env.spec.action_size:
+        return generator.uniform(-1.5, 1.5, (steps, env.num_envs, env.spec.action_size)).astype(np.float32)
+    return generator.integers(0, env.spec.num_actions, (steps, env.num_envs))
+
+
 def _roll(env: VectorEnv, plan: Array, *, with_states: bool = False) -> tuple[list[EnvStep], list[dict[str, Any]]]:
-    """The steps of `plan` [N, B] from a reset (N + 1 of them) and the state after each, through a file and back.
+    """The N + 1 steps of `plan` [N, B] or [N, B, A] from a reset, and the state after each, through a file and back.
 
     Raises: ConformanceError if a step already returned changes later.
     """
@@ -129,7 +140,10 @@ def _check_spec(env: VectorEnv, name: str) -> None:
     _require(spec.name == name, name, f"the spec names itself '{spec.name}'")
     _require(bool(spec.protocol.strip()), name, "the protocol id is empty")
     _require(spec.observation_dtype in ("uint8", "float32"), name, f"observation dtype '{spec.observation_dtype}'")
-    _require(spec.num_actions >= 2 and spec.frame_skip >= 1, name, "num_actions below 2 or frame_skip below 1")
+    kinds = f"num_actions is {spec.num_actions} and action_size {spec.action_size}"
+    discrete, continuous = spec.num_actions >= 2, spec.num_actions == 0 and spec.action_size >= 1
+    _require(continuous or (discrete and spec.action_size == 0), name, kinds)
+    _require(spec.frame_skip >= 1, name, f"frame_skip is {spec.frame_skip}")
 
 
 def _check_steps(env: VectorEnv, trace: list[EnvStep], name: str) -> None:
@@ -194,15 +208,30 @@ def _moments(trace: list[EnvStep], steps: int) -> list[int]:
 
 
 def _check_illegal_actions(env: VectorEnv, name: str) -> None:
-    ones = np.ones(env.num_envs, dtype=np.int64)
-    for actions, what in (
-        (ones * env.spec.num_actions, f"action {env.spec.num_actions}"),
-        (ones * -1, "action -1"),
-        (np.ones(env.num_envs + 1, dtype=np.int64), "one action too many"),
-        (ones.astype(np.float32), "actions that are not integers"),
-    ):
+    for actions, what in _illegal_actions(env.num_envs, env.spec.num_actions, env.spec.action_size):
         try:
             env.step(actions)
         except ValueError:
             continue
         raise ConformanceError(f"{name}: {what}: step must raise ValueError")
+
+
+def _illegal_actions(num_envs: int, num_actions: int, action_size: int) -> list[tuple[Array, str]]:
+    if action_size:
+        zeros = np.zeros((num_envs, action_size), dtype=np.float32)
+        nan = zeros.copy()
+        nan[-1, -1] = np.nan
+        return [
+            (nan, "NaN in the last environment's action"),
+            (zeros[:, 0], "one number for each action"),
+            (np.zeros((num_envs, action_size + 1), dtype=np.float32), "one dimension too many"),
+            (np.zeros((num_envs + 1, action_size), dtype=np.float32), "one action too many"),
+            (zeros.astype(np.int64), "actions that are not float32"),
+        ]
+    ones = np.ones(num_envs, dtype=np.int64)
+    return [
+        (ones * num_actions, f"action {num_actions}"),
+        (ones * -1, "action -1"),
+        (np.ones(num_envs + 1, dtype=np.int64), "one action too many"),
+        (ones.astype(np.float32), "actions that are not integers"),
+    ]

@@ -24,7 +24,9 @@ from typing import Any
 from ddrl.errors import UserError, unknown_name
 from ddrl.types import EnvSpec, VectorEnv
 
-_NOT_ADAPTERS = frozenset({"registry", "vector", "check", "camera"})
+_NOT_ADAPTERS = frozenset(
+    {"registry", "vector", "check", "camera", "actions", "physics", "random_play", "simulator_camera", "toy_games"}
+)
 
 
 @dataclass(frozen=True)

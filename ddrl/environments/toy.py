@@ -1,4 +1,4 @@
-"""Four small environments with known returns, for tests. Vectorised NumPy: no loop over environments.
+"""Five small environments with known returns, for tests. Vectorised NumPy: no loop over environments.
 
 A game is a pure function of its state, the action and one random number that depends on (seed, environment, episode,
 step) only; so the state of an environment is a row of integers, and a checkpoint is exact.
@@ -7,19 +7,21 @@ step) only; so the state of an environment is a row of integers, and a checkpoin
     chain     never terminates: every `length` steps forward pay 1; a time limit truncates in between
     memory    a cue, `length` - 1 steps of nothing, then the question what the cue was (a T-maze)
     identity  a row of independent questions: the right action is the one shown
+    track     a number for each action dimension is shown: the nearer the action, the better; truncated, as chain
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
 
+from ddrl.environments.actions import continuous_actions, discrete_actions
 from ddrl.environments.camera import CellCamera
 from ddrl.environments.registry import Option
+from ddrl.environments.toy_games import Catch, Chain, Game, Identity, Memory, Track
 from ddrl.errors import UserError
 from ddrl.seeding import seed_for
 from ddrl.types import Array, EnvSpec, EnvStep
@@ -28,206 +30,21 @@ VERSION = 1
 """Part of the protocol id: raised when a game's behaviour changes."""
 
 
-class Game(Protocol):
-    """The rules of a game for B environments; column 0 of the state [B, K] int64 counts the steps of the episode."""
-
-    @property
-    def num_actions(self) -> int:
-        """How many actions there are."""
-
-    @property
-    def observation_size(self) -> int:
-        """Length of an observation."""
-
-    @property
-    def optimal_return(self) -> float:
-        """Mean undiscounted return of the best policy (with memory)."""
-
-    @property
-    def random_return(self) -> float:
-        """Mean undiscounted return of uniformly random actions."""
-
-    def begin(self, draws: Array) -> Array:
-        """First states [B, K] from random numbers [B] uint64."""
-
-    def step(self, state: Array, actions: Array, draws: Array) -> tuple[Array, Array, Array, Array]:
-        """Next states, reward [B] float32, terminated [B] bool, truncated [B] bool."""
-
-    def observe(self, state: Array) -> Array:
-        """Observations [B, observation_size] float32."""
-
-
-@dataclass(frozen=True)
-class Catch:
-    """State: step, ball's column, paddle's column. The paddle moves by action - 1; +1 for a catch, -1 otherwise."""
-
-    rows: int
-    columns: int
-    num_actions: int = 3
-    optimal_return: float = 1.0
-
-    @property
-    def observation_size(self) -> int:
-        """The board, row by row."""
-        return self.rows * self.columns
-
-    @property
-    def random_return(self) -> float:
-        """The ball's column is uniform and independent of the paddle's."""
-        return 2.0 / self.columns - 1.0
-
-    def begin(self, draws: Array) -> Array:
-        """The ball starts in any column of the top row, the paddle in the middle of the bottom row."""
-        ball = (draws % np.uint64(self.columns)).astype(np.int64)
-        return np.stack([np.zeros_like(ball), ball, np.full_like(ball, self.columns // 2)], axis=1)
-
-    def step(self, state: Array, actions: Array, draws: Array) -> tuple[Array, Array, Array, Array]:
-        """Terminates when the ball reaches the bottom row."""
-        row, ball = state[:, 0] + 1, state[:, 1]
-        paddle = np.clip(state[:, 2] + actions - 1, 0, self.columns - 1)
-        landed = row == self.rows - 1
-        reward = np.where(landed, np.where(ball == paddle, 1.0, -1.0), 0.0)
-        return np.stack([row, ball, paddle], axis=1), reward.astype(np.float32), landed, np.zeros_like(landed)
-
-    def observe(self, state: Array) -> Array:
-        """1 where the ball and the paddle are."""
-        board = np.zeros((len(state), self.rows, self.columns), dtype=np.float32)
-        index = np.arange(len(state))
-        board[index, state[:, 0], state[:, 1]] = 1.0
-        board[index, self.rows - 1, state[:, 2]] = 1.0
-        return board.reshape(len(state), -1)
-
-
-@dataclass(frozen=True)
-class Chain:
-    """State: step, position. Action 1 moves forward, action 0 waits; moving past the end pays 1 and leads back to 0.
-
-    The limit cuts a process that goes on for ever, and is not seen: the optimal value at position p with discount g is
-    g^(length - 1 - p) / (1 - g^length), whatever the step. It is found only if truncated steps bootstrap.
-    """
-
-    length: int
-    limit: int
-    num_actions: int = 2
-
-    @property
-    def observation_size(self) -> int:
-        """The position, one-hot."""
-        return self.length
-
-    @property
-    def optimal_return(self) -> float:
-        """Rounds completed before the limit: floor((p + m) / length) has mean m / length over positions p."""
-        return self.limit / self.length
-
-    @property
-    def random_return(self) -> float:
-        """Half of the moves lead forward."""
-        return self.limit / (2 * self.length)
-
-    def optimal_value(self, position: int, discount: float) -> float:
-        """Discounted value of always moving forward from `position`, without the limit."""
-        return float(discount ** (self.length - 1 - position) / (1.0 - discount**self.length))
-
-    def begin(self, draws: Array) -> Array:
-        """Any position."""
-        position = (draws % np.uint64(self.length)).astype(np.int64)
-        return np.stack([np.zeros_like(position), position], axis=1)
-
-    def step(self, state: Array, actions: Array, draws: Array) -> tuple[Array, Array, Array, Array]:
-        """Never terminates; truncated at step `limit`."""
-        moved = state[:, 1] + actions
-        step, paid = state[:, 0] + 1, moved == self.length
-        following = np.stack([step, moved % self.length], axis=1)
-        return following, paid.astype(np.float32), np.zeros_like(paid), step >= self.limit
-
-    def observe(self, state: Array) -> Array:
-        """One-hot position."""
-        return _one_hot(state[:, 1], self.length)
-
-
-@dataclass(frozen=True)
-class Memory:
-    """State: step, cue. Action 0 or 1 must name the cue at step `length`: +1, else -1; earlier actions do nothing."""
-
-    length: int
-    num_actions: int = 2
-    observation_size: int = 3
-    optimal_return: float = 1.0
-    random_return: float = 0.0
-    """Also the best return of a policy without memory."""
-
-    def begin(self, draws: Array) -> Array:
-        """A cue of 0 or 1."""
-        cue = (draws % np.uint64(2)).astype(np.int64)
-        return np.stack([np.zeros_like(cue), cue], axis=1)
-
-    def step(self, state: Array, actions: Array, draws: Array) -> tuple[Array, Array, Array, Array]:
-        """Terminates with the answer, after `length` + 1 steps."""
-        asked = state[:, 0] == self.length
-        reward = np.where(asked, np.where(actions == state[:, 1], 1.0, -1.0), 0.0).astype(np.float32)
-        return np.stack([state[:, 0] + 1, state[:, 1]], axis=1), reward, asked, np.zeros_like(asked)
-
-    def observe(self, state: Array) -> Array:
-        """The cue one-hot at step 0, the question's flag at step `length`, nothing else."""
-        first = state[:, 0] == 0
-        flags = (first & (state[:, 1] == 0), first & (state[:, 1] == 1), state[:, 0] == self.length)
-        return np.stack(flags, axis=1).astype(np.float32)
-
-
-@dataclass(frozen=True)
-class Identity:
-    """State: step, shown action. +1 for the action shown, 0 otherwise; `length` 1 is a contextual bandit."""
-
-    num_actions: int
-    length: int
-
-    @property
-    def observation_size(self) -> int:
-        """The shown action, one-hot."""
-        return self.num_actions
-
-    @property
-    def optimal_return(self) -> float:
-        """One per step."""
-        return float(self.length)
-
-    @property
-    def random_return(self) -> float:
-        """The shown action is uniform."""
-        return self.length / self.num_actions
-
-    def begin(self, draws: Array) -> Array:
-        """Shows an action."""
-        shown = (draws % np.uint64(self.num_actions)).astype(np.int64)
-        return np.stack([np.zeros_like(shown), shown], axis=1)
-
-    def step(self, state: Array, actions: Array, draws: Array) -> tuple[Array, Array, Array, Array]:
-        """Shows the next action; terminates after `length` steps."""
-        step = state[:, 0] + 1
-        following = self.begin(draws)
-        following[:, 0] = step
-        over = step >= self.length
-        return following, (actions == state[:, 1]).astype(np.float32), over, np.zeros_like(over)
-
-    def observe(self, state: Array) -> Array:
-        """One-hot."""
-        return _one_hot(state[:, 1], self.num_actions)
-
-
-TASKS = ("catch", "chain", "memory", "identity")
+TASKS = ("catch", "chain", "memory", "identity", "track")
 EXAMPLES: dict[str, dict[str, Any]] = {task: {} for task in TASKS}
 OPTIONS = {
     "catch": {"rows": Option(10, 2, 100), "columns": Option(5, 1, 100)},
     "chain": {"length": Option(10, 1, 1000), "limit": Option(25, 1, 100_000)},
     "memory": {"length": Option(8, 1, 10_000)},
+    "track": {"action_size": Option(1, 1, 4), "limit": Option(25, 1, 100_000)},
     "identity": {"num_actions": Option(4, 2, 100), "length": Option(10, 1, 10_000)},
 }
-_GAMES: dict[str, type[Catch] | type[Chain] | type[Memory] | type[Identity]] = {
+_GAMES: dict[str, Callable[..., Game]] = {
     "catch": Catch,
     "chain": Chain,
     "memory": Memory,
     "identity": Identity,
+    "track": Track,
 }
 
 _ACTIONS = {"catch": ("left", "stay", "right"), "chain": ("wait", "forward")}
@@ -247,6 +64,7 @@ def spec(task: str, **options: Any) -> EnvSpec:
         observation_shape=(rules.observation_size,),
         observation_dtype="float32",
         num_actions=rules.num_actions,
+        action_size=rules.action_size,
         frame_skip=1,
         protocol=f"toy-{VERSION}/{task};{settings};autoreset-next-step;raw-rewards",
     )
@@ -287,16 +105,14 @@ class ToyEnvs:
         return EnvStep(observation, rewards, nowhere, nowhere, nowhere, everywhere, everywhere)
 
     def step(self, actions: Array) -> EnvStep:
-        """Applies `actions` [B].
+        """Applies `actions`: [B], or [B, A] float32 clipped to [-1, 1].
 
-        Raises: ValueError for actions of another shape or outside the action set; RuntimeError before `reset`.
+        Raises: ValueError for actions of another shape, outside the action set or NaN; RuntimeError before `reset`.
         """
-        if actions.shape != (self.num_envs,) or actions.dtype.kind not in "iu":
-            raise ValueError(
-                f"actions must be integers of shape ({self.num_envs},), not {actions.dtype} {actions.shape}"
-            )
-        if int(actions.min()) < 0 or int(actions.max()) >= self.spec.num_actions:
-            raise ValueError(f"actions must lie in 0..{self.spec.num_actions - 1}")
+        if self.spec.action_size:
+            actions = continuous_actions(actions, self.num_envs, self.spec.action_size)
+        else:
+            actions = discrete_actions(actions, self.num_envs, self.spec.num_actions)
         if self._episode[0] < 0:
             raise RuntimeError("step was called before reset")
         dead = self._ended
@@ -351,9 +167,3 @@ def _mix(value: Array) -> Array:
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: Array = value ^ (value >> np.uint64(31))
     return mixed
-
-
-def _one_hot(index: Array, size: int) -> Array:
-    encoded = np.zeros((len(index), size), dtype=np.float32)
-    encoded[np.arange(len(index)), index] = 1.0
-    return encoded

@@ -73,6 +73,18 @@ def test_the_cap_truncates_after_that_many_frames(make):
     assert not any(step.terminated.any() for step in trace)
 
 
+def test_a_small_image_is_the_same_game_seen_coarser(make):
+    large, small = make("breakout"), make("breakout", image_size=42)
+    assert small.spec.observation_shape == (4, 42, 42)
+    assert small.spec.protocol == large.spec.protocol.replace("gray84x84", "gray42x42")
+    for a, b in zip([large.reset(), *play(large, 60)], [small.reset(), *play(small, 60)], strict=True):
+        assert b.observation.shape == (2, 4, 42, 42)
+        for field in EnvStep._fields[1:]:
+            np.testing.assert_array_equal(getattr(a, field), getattr(b, field))
+        halved = a.observation.reshape(2, 4, 42, 2, 42, 2).mean(axis=(3, 5))
+        assert np.abs(halved - b.observation).mean() < 3
+
+
 def test_rewards_are_not_clipped(make):
     env = make("ms_pacman", 1)
     env.reset()

@@ -1,5 +1,6 @@
 """Every adapter's examples conform, and an environment that breaks the contract is caught."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -28,10 +29,10 @@ NUMBERS = itertools.count()
 
 
 class Broken:
-    """`toy/catch`, its steps passed through `spoil(env, step)`."""
+    """`toy/catch`, or another environment, its steps passed through `spoil(env, step)`."""
 
-    def __init__(self, seed, spoil):
-        self.env = registry.make("toy/catch", 2, seed, rows=6)
+    def __init__(self, seed, spoil, name="toy/catch", **options):
+        self.env = registry.make(name, 2, seed, **(options or {"rows": 6}))
         self.spec, self.num_envs, self.spoil, self.seed = self.env.spec, 2, spoil, seed
         self.steps, self.before, self.number = 0, None, next(NUMBERS)
 
@@ -186,3 +187,45 @@ def test_an_action_that_does_not_exist_must_be_rejected():
 
     with pytest.raises(ConformanceError, match="action 3: step must raise ValueError"):
         check.check(make, "toy/catch", 60)
+
+
+def continuous(act, **spec_changes):
+    """Makes `toy/track` whose actions pass through `act(actions)` before they reach it."""
+
+    def make(seed):
+        env = Broken(seed, same, "toy/track", limit=9)
+        env.spec = dataclasses.replace(env.spec, **spec_changes)
+        env.step = lambda actions: env._pass(env.env.step(act(actions)))
+        return env
+
+    return make
+
+
+def test_a_continuous_environment_that_keeps_the_contract_passes():
+    assert check.check(continuous(lambda actions: actions), "toy/track", 60).truncated > 0
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (
+            lambda actions: np.where(np.abs(actions) > 1, actions / 2, actions),
+            "actions clipped to [-1, 1]: step ",
+        ),
+        (lambda actions: np.nan_to_num(actions), "NaN in the last environment's action: step must raise ValueError"),
+        (lambda actions: actions.reshape(-1, 1), "one number for each action: step must raise ValueError"),
+        (lambda actions: actions[..., :1], "one dimension too many: step must raise ValueError"),
+        (lambda actions: actions[:2], "one action too many: step must raise ValueError"),
+        (lambda actions: actions.astype(np.float32), "actions that are not float32: step must raise ValueError"),
+    ],
+)
+def test_continuous_actions_that_are_not_checked_or_not_clipped_are_caught(act, message):
+    with pytest.raises(ConformanceError) as error:
+        check.check(continuous(act), "toy/track", 60)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("kinds", [{"num_actions": 3}, {"action_size": 0}, {"num_actions": 1, "action_size": 0}])
+def test_actions_are_either_discrete_or_continuous(kinds):
+    with pytest.raises(ConformanceError, match=r"num_actions is \d and action_size \d"):
+        check.check(continuous(lambda actions: actions, **kinds), "toy/track", 60)

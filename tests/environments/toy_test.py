@@ -14,6 +14,8 @@ SIZES = [
     ("memory", {"length": 1}),
     ("identity", {}),
     ("identity", {"num_actions": 2, "length": 1}),
+    ("track", {}),
+    ("track", {"action_size": 3, "limit": 4}),
 ]
 
 
@@ -42,6 +44,7 @@ def best_action(task, options):
         "chain": lambda observation, first: np.ones(len(observation), dtype=np.int64),
         "memory": lambda observation, first: first[:, :2].argmax(axis=1),
         "identity": lambda observation, first: observation.argmax(axis=1),
+        "track": lambda observation, first: observation,
     }[task]
 
 
@@ -49,13 +52,19 @@ def best_action(task, options):
 def test_the_best_policy_earns_the_optimal_return(task, options):
     found = returns(task, options, best_action(task, options))
     expected = toy.game(task, **options).optimal_return
-    assert abs(found.mean() - expected) <= 4 * found.std() / len(found) ** 0.5
+    assert abs(found.mean() - expected) <= 4 * found.std() / len(found) ** 0.5 + 1e-6 * abs(expected)
 
 
 @pytest.mark.parametrize(("task", "options"), SIZES)
 def test_random_actions_earn_the_random_return(task, options):
     rules, generator = toy.game(task, **options), np.random.default_rng(1)
-    found = returns(task, options, lambda seen, first: generator.integers(0, rules.num_actions, len(seen)))
+
+    def act(seen, first):
+        if rules.action_size:
+            return generator.uniform(-1, 1, (len(seen), rules.action_size)).astype(np.float32)
+        return generator.integers(0, rules.num_actions, len(seen))
+
+    found = returns(task, options, act)
     assert abs(found.mean() - rules.random_return) <= 4 * found.std() / len(found) ** 0.5
 
 
@@ -87,6 +96,23 @@ def test_the_chain_is_only_ever_truncated_and_its_value_solves_bellmans_equation
         assert chain.optimal_value(position, discount) == pytest.approx(
             reward + discount * chain.optimal_value(following, discount)
         )
+
+
+def test_track_pays_one_minus_the_mean_distance_of_the_clipped_action():
+    env = registry.make("toy/track", 500, 1, action_size=2, limit=3)
+    target = env.reset().observation
+    assert -1 < target.min() < -0.99 and 0.99 < target.max() < 1
+    generator, ends = np.random.default_rng(0), []
+    for _ in range(7):
+        action = generator.uniform(-2, 2, target.shape).astype(np.float32)
+        step = env.step(action)
+        expected = 1 - np.abs(np.clip(action, -1, 1) - target).mean(axis=1)
+        np.testing.assert_allclose(step.reward, np.where(step.valid, expected, 0), atol=1e-6)
+        assert not np.array_equal(step.observation, target)
+        target, _ = step.observation, ends.append(bool(step.truncated.all()))
+        assert not step.terminated.any()
+    assert ends == [False, False, True, False, False, False, True]
+    assert toy.game("track").optimal_value(0.9) == pytest.approx(1 + 0.9 * toy.game("track").optimal_value(0.9))
 
 
 def test_episodes_differ_from_each_other_and_between_environments():
