@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ KEPT = 2
 def save(directory: Path, updates: int, state: dict[str, Any]) -> Path:
     """Writes `state` (tensors, numbers, texts, lists, dicts); then removes all but the newest two."""
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"{updates:012d}.pt"
+    path = _path(directory, updates)
     write_atomically(path, lambda file: torch.save(state, file))
     digest = _sha256(path)
     write_atomically(path.with_suffix(".sha256"), lambda file: file.write(digest.encode()))
@@ -33,21 +33,29 @@ def save(directory: Path, updates: int, state: dict[str, Any]) -> Path:
     return path
 
 
-def load_newest(directory: Path) -> tuple[dict[str, Any] | None, list[str]]:
-    """The newest valid state (None where there is none) and one line for each damaged checkpoint passed over."""
-    damaged = []
-    for _, path in _newest_first(directory):
-        try:
-            if _sha256(path) != path.with_suffix(".sha256").read_text():
-                damaged.append(f"{path}: checksum does not match; falling back to the checkpoint before it")
-                continue
-            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # torch raises many kinds for files that are cut, or hold more than plain data
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            damaged.append(f"{path}: cannot be read ({reason}); falling back to the checkpoint before it")
-        else:
-            return state, damaged
+def load_newest(directory: Path, *, beside: Sequence[Path] = ()) -> tuple[dict[str, Any] | None, list[str]]:
+    """The newest valid state (None where there is none) and one line for each damaged checkpoint passed over.
+
+    With `beside`, only one whose counterpart of the same number in each of these directories is whole too.
+    """
+    damaged: list[str] = []
+    for updates, path in _newest_first(directory):
+        state, problem = _read(path)
+        if state is not None:
+            missing = next((other for other in beside if not _is_whole(_path(other, updates))), None)
+            if missing is None:
+                return state, damaged
+            problem = f"has no whole counterpart in {missing}"
+        damaged.append(f"{path}: {problem}; falling back to the checkpoint before it")
     return None, damaged
+
+
+def load(directory: Path, updates: int) -> dict[str, Any]:
+    """One checkpoint. Raises ValueError where it is damaged."""
+    state, problem = _read(_path(directory, updates))
+    if state is None:
+        raise ValueError(f"{_path(directory, updates)}: {problem}")
+    return state
 
 
 def set_aside(directory: Path, name: str) -> Path:
@@ -59,6 +67,28 @@ def set_aside(directory: Path, name: str) -> Path:
         target = directory.with_name(f"{directory.name}-{name}-{number}")
     directory.rename(target)
     return target
+
+
+def _path(directory: Path, updates: int) -> Path:
+    return directory / f"{updates:012d}.pt"
+
+
+def _read(path: Path) -> tuple[dict[str, Any] | None, str]:
+    """A checkpoint's state, or None and what is wrong with it."""
+    try:
+        if not _is_whole(path):
+            return None, "checksum does not match"
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds for files that are cut, or hold more than plain data
+        return None, f"cannot be read ({(str(error).splitlines() or [type(error).__name__])[0]})"
+    return state, ""
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        return _sha256(path) == path.with_suffix(".sha256").read_text()
+    except OSError:
+        return False
 
 
 def _newest_first(directory: Path) -> Iterator[tuple[int, Path]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -25,10 +24,12 @@ from ddrl.analysis.experiments import (
     Scale,
     environments_of,
     load_experiments,
+    narrowed,
     papers,
 )
 from ddrl.analysis.experiments import expand as expand_unchecked
 from ddrl.errors import exit_code
+from ddrl.files import write_whole
 
 __all__ = [
     "ROOT",
@@ -40,6 +41,7 @@ __all__ = [
     "expand",
     "load_experiments",
     "main",
+    "narrowed",
     "paper_configs",
     "papers",
     "write_configs",
@@ -112,10 +114,7 @@ def _write_config(run: Run, path: Path) -> Path:
     text = json.dumps(run.config, indent=1, sort_keys=True) + "\n"
     if path.exists() and path.read_text() == text:
         return path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)
+    write_whole(path, text.encode())
     return path
 
 

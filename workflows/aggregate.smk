@@ -54,7 +54,7 @@ rule aggregate:
     params:
         tables=f"{RESULTS}/tables",
         scale=SCALE,
-        filters=FILTER_OPTIONS,
+        filters=filter_options,
     message:
         "aggregate {wildcards.paper}"
     shell:

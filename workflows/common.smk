@@ -39,17 +39,27 @@ def list_of(value, rules):
     return [yaml.safe_load(item) if isinstance(item, str) else item for item in items]
 
 
-def wanted_runs(settings):
-    """Paper -> its runs at this scale, all checked before any job starts."""
+def wanted_filters(settings):
+    """Paper -> what the lists of the configuration leave of it."""
     allowed = experiments.papers()
     for paper in settings["papers"] or []:
         if paper not in allowed:
             raise unknown_name("paper", paper, allowed, where="configuration")
-    filters = {name: settings[name] for name in FILTERS}
+    lists = {name: settings[name] for name in FILTERS if name != "seeds"}
+    left = experiments.narrowed(settings["papers"] or allowed, **lists)
     return {
-        paper: experiments.expand(paper, settings["scale"], **filters)
-        for paper in settings["papers"] or allowed
+        paper: filters | {"seeds": settings["seeds"]} for paper, filters in left.items()
     }
+
+
+def filter_options(wildcards):
+    """The same as options of `python -m ddrl.analysis aggregate`."""
+    return [
+        text
+        for name, values in FILTERS_OF[wildcards.paper].items()
+        if values
+        for text in (f"--{name}", *map(str, values))
+    ]
 
 
 def figures_of(paper):
@@ -94,7 +104,11 @@ def limit_resources(runs):
 
 try:
     SETTINGS = checked(config)
-    RUNS_OF = wanted_runs(SETTINGS)
+    FILTERS_OF = wanted_filters(SETTINGS)
+    RUNS_OF = {
+        paper: experiments.expand(paper, SETTINGS["scale"], **filters)
+        for paper, filters in FILTERS_OF.items()
+    }
     FIGURES_OF = {paper: figures_of(paper) for paper in RUNS_OF}
     ALL_RUNS = {str(run.directory()): run for run in chain(*RUNS_OF.values())}
     ALGORITHMS = {run.config["algorithm"] for run in ALL_RUNS.values()}
@@ -104,12 +118,6 @@ except UserError as error:
     sys.exit(2)
 
 SCALE = SETTINGS["scale"]
-FILTER_OPTIONS = [
-    text
-    for name in FILTERS
-    if SETTINGS[name]
-    for text in (f"--{name}", *map(str, SETTINGS[name]))
-]
 PAPERS = sorted(RUNS_OF)
 RESULTS = f"results/{SCALE}/{{paper}}"
 RUN = f"{RESULTS}/{{experiment}}/{{variant}}/{{environment}}/seed{{seed}}"

@@ -3,6 +3,7 @@
 TABLES: tuple[str, ...] = (
     "runs",
     "curves",
+    "wall_clock",
     "policy_lag",
     "scores",
     "aggregates",
@@ -23,6 +24,7 @@ SUITE_TABLES: tuple[str, ...] = (
     "systems",
     "coverage",
     "matrix",
+    "published_only",
     "claims",
     "cells_by_verdict",
     "compute",

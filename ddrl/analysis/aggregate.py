@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from ddrl.analysis.curves import KEYS, RunData
+from ddrl.analysis.curves import KEYS, RunData, final_episodes, training_returns
 from ddrl.analysis.inference import EQUAL_BUDGET, Interval
 from ddrl.analysis.normalise import with_references
 from ddrl.analysis.suite import STATISTICS, bootstrap, performance_profile, probability_of_improvement
@@ -33,15 +33,14 @@ def scores(runs: Iterable[RunData], references: pd.DataFrame) -> pd.DataFrame:
     columns = [*KEYS, "env_frames", "final_return", "mean_return", "episodes", "statistic"]
     rows = []
     for run in runs:
-        evaluation = run.curves[run.curves["metric"] == "evaluation_return"]
-        last = int(evaluation["env_frames"].max())
-        final = evaluation["value"][evaluation["env_frames"] == last]
+        final = final_episodes(run)
+        last = int(run.curves["env_frames"][final.index[0]])
         rows.append(
             run.keys()
             | {
                 "env_frames": last,
                 "final_return": float(final.mean()),
-                "mean_return": _mean_over_frames(run.curves),
+                "mean_return": _mean_over_frames(training_returns(run)),
                 "episodes": len(final),
                 "statistic": f"mean of {len(final)} final evaluation episodes",
             }
@@ -50,8 +49,7 @@ def scores(runs: Iterable[RunData], references: pd.DataFrame) -> pd.DataFrame:
     return with_references(table.astype({"env_frames": "int64", "episodes": "int64"}), references, "final_return")
 
 
-def _mean_over_frames(curves: pd.DataFrame) -> float:
-    records = curves[curves["metric"] == "episode_return"].sort_values("env_frames")
+def _mean_over_frames(records: pd.DataFrame) -> float:
     frames, values = records["env_frames"].to_numpy(dtype=np.float64), records["value"].to_numpy(dtype=np.float64)
     if len(values) < 2 or frames[-1] == frames[0]:
         return float(values.mean()) if len(values) else math.nan

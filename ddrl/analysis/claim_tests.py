@@ -5,6 +5,8 @@ difference   mean(a) - mean(b), averaged over tasks, with Welch's interval (Satt
 ratio        mean(a) / mean(b), the geometric mean over tasks. The interval is Welch's for the difference of the
              logarithms of the means, whose variance is (s / mean)^2 / n (delta method), raised again to a ratio. All
              means must be positive.
+shrinking    mean(b)^2 / (mean(a) mean(c)) of three groups, high to low: what the factor from c to b is of that from b
+             to a. Tested on its logarithm, with the delta method as for a ratio.
 paired       mean over hyperparameter settings that both have been run with, of a - b, with Student's interval. The
              settings, drawn once for all variants, are the unit here and not the seeds.
 restricted   the time until a return is first reached, cut at a horizon that every run has reached (the shortest run of
@@ -103,6 +105,24 @@ def ratio(label: str, pairs: Sequence[tuple[Sample, Sample]], threshold: float) 
     return _averaged(label, effects, pairs, spreads, sizes, null=math.log(threshold), is_ratio=True)
 
 
+def shrinking(label: str, groups: Sequence[tuple[Sample, Sample, Sample]]) -> Contrast:
+    """2 log mean(b) - log mean(a) - log mean(c) over the tasks' (a [n_a], b [n_b], c [n_c]).
+
+    Raises: ValueError unless every mean is positive.
+    """
+    if any(group.mean() <= 0 for task in groups for group in task):
+        raise ValueError("a ratio needs positive means")
+    effects = [2 * math.log(b.mean()) - math.log(a.mean()) - math.log(c.mean()) for a, b, c in groups]
+    spreads = [tuple(_variance(group) / float(group.mean()) ** 2 for group in task) for task in groups]
+    terms, count = [], len(groups)
+    for task, of_task in zip(groups, spreads, strict=True):
+        for group, spread, weight in zip(task, of_task, (1, 4, 1), strict=True):
+            terms.append((weight * spread / len(group) / count**2, len(group) - 1))
+    ends = math.sqrt(sum(a + c for a, _, c in spreads)) / count
+    middles = 2 * math.sqrt(sum(b for _, b, _ in spreads)) / count
+    return _contrast(label, effects, terms, math.nan, (middles, ends), is_ratio=True)
+
+
 def paired(label: str, a: Sample, b: Sample) -> Contrast:
     """mean(a - b) over settings [K] that both have; position i is the same setting in both."""
     gaps, count = a - b, len(a)
@@ -132,11 +152,24 @@ def _averaged(
         terms.append((of_a / len(a) / count**2, len(a) - 1))
         if b is not None:
             terms.append((of_b / len(b) / count**2, len(b) - 1))
+    deviations = (math.sqrt(sum(a for a, _ in spreads)) / count, math.sqrt(sum(b for _, b in spreads)) / count)
+    return _contrast(label, effects, terms, hedges, deviations, null=null, is_ratio=is_ratio)
+
+
+def _contrast(
+    label: str,
+    effects: Sequence[float],
+    terms: Sequence[tuple[float, int]],
+    hedges: float,
+    deviations: tuple[float, float],
+    *,
+    null: float = 0.0,
+    is_ratio: bool,
+) -> Contrast:
+    """The mean of the tasks' effects, whose variance is the sum of `terms` (each with its degrees of freedom)."""
     variance = sum(term for term, _ in terms)
     freedom = variance**2 / sum(term**2 / free for term, free in terms) if variance > 0 else math.inf
-    deviations = (math.sqrt(sum(a for a, _ in spreads)) / count, math.sqrt(sum(b for _, b in spreads)) / count)
-    effect = float(np.mean(effects))
-    return Contrast(label, effect, math.sqrt(variance), freedom, hedges, deviations, null, is_ratio)
+    return Contrast(label, float(np.mean(effects)), math.sqrt(variance), freedom, hedges, deviations, null, is_ratio)
 
 
 def near_best(scores: pd.DataFrame, within: float) -> pd.DataFrame:

@@ -5,13 +5,17 @@ divided by their number.
 
     supported     the 95 % interval lies above the smallest effect that counts (of a ratio: above the threshold)
     contradicted  it lies below minus that effect (below the threshold)
-    inconclusive  neither; also: too few seeds or settings, or unequal budgets. `seeds_needed`: how many would decide
+    inconclusive  neither; also: too few seeds or settings, unequal budgets, or times measured on different hardware.
+                  `seeds_needed`: how many would decide
     not_run       there is no run of ours
 
     ordering       `better` ends above each of `worse`
     monotone       each of `variants` ends above the next
     at_least       each of `variants` ends above a threshold; the effect is the distance from it
     ratio          `better` is more than `threshold` times each of `worse`; the effect is the ratio
+    no_worse       each of `variants` has at least the part 1 - `margin` of what `than` has; the effect is the ratio
+    diminishing    the steps between `variants` (highest first), as factors, shrink; the effect is what each step's
+                   factor is of that of the step above it, for each three in a row
     stability      `better` does better than each of `worse` over the hyperparameter settings that both have been run
                    with: area (under the curve of sorted scores, which is the mean over settings) or near_best (the part
                    of the settings within reach of the best score seen on the task)
@@ -19,31 +23,38 @@ divided by their number.
 
 A setting is not named anywhere: it is the values that the keys `settings` of the claim have in a run's configuration.
 The settings of one variant stand in experiments.yaml as variants named <variant>__<setting>.
-`p` is two-sided, of no effect at all (ordering, monotone, stability, time_to_reach) or of the threshold itself.
+`p` is two-sided, of no effect at all (ordering, monotone, diminishing, stability, time_to_reach) or of the threshold
+itself (at_least, ratio, no_worse).
+
+Metric `return_at_equal_time` is the training return at the moment, in seconds of training, when the fastest run of the
+task ended. How times are kept fair: `ddrl.analysis.claim_grounds`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ddrl.analysis import claim_tests
+from ddrl.analysis.claim_grounds import MIN_SEEDS, notes, obstacle, settings
 from ddrl.analysis.claim_tests import MIN_SETTINGS, POWER, Contrast
+from ddrl.analysis.claim_values import observations
 from ddrl.analysis.curves import RunData
 from ddrl.analysis.experiments import Experiment
-from ddrl.analysis.flags import flatten
-from ddrl.analysis.inference import EQUAL_BUDGET, Sample
-from ddrl.analysis.own_values import suite_values
-from ddrl.analysis.paper import SUITE_METRICS, Claim, Paper
+from ddrl.analysis.inference import Sample
+from ddrl.analysis.paper import Claim, Paper
 
-MIN_SEEDS = 3
-_TIMED = ("frames_per_second", "seconds")
-SUITE = "suite"
-"""Stands for the environment where one value is over all tasks."""
+_THRESHOLDS = {
+    "ratio": "the threshold",
+    "no_worse": "what may be lost",
+    "diminishing": "steps that do not shrink",
+}
+"""What a supported claim of such a kind lies above."""
 COLUMNS = [
     "claim",
     "title",
@@ -119,7 +130,7 @@ def evaluate(
     if not environments:
         return {"verdict": "not_run", "detail": f"no environment has been run with {_words(variants)}"}
     used = scores[scores["variant"].isin(variants) & scores["environment"].isin(environments)]
-    observed = _observations(claim, used, runs, milestones or {})
+    observed = observations(claim, used, runs, milestones or {})
     group = ["environment", "variant", *(["setting"] if claim.kind == "stability" else [])]
     seeds = observed.groupby(group)["seed"].nunique()
     whole = seeds.groupby("variant").size().reindex(variants, fill_value=0).min() > 0
@@ -128,14 +139,12 @@ def evaluate(
         "env_frames": int(used["env_frames"].min()),
         "environments": len(environments),
     }
-    reason = _few_tasks(claim, environments) or _uneven(claim, used) or _obstacle(claim, observed, ground["seeds"])
+    reason = obstacle(claim, used, observed, ground["seeds"], runs)
     if reason:
         few = claim.kind != "stability" and ground["seeds"] < MIN_SEEDS
         return ground | {"verdict": "inconclusive", "detail": reason, "seeds_needed": MIN_SEEDS if few else None}
     found = _judged(claim, experiment, _contrasts(claim, experiment, observed), environments)
-    return (
-        ground | found | {"detail": found["detail"] + _machines(claim, used, runs) + _afterthought(claim, used, runs)}
-    )
+    return ground | found | {"detail": found["detail"] + notes(claim, used, runs)}
 
 
 def _judged(
@@ -171,7 +180,7 @@ def _judged(
 
 
 def _variants(claim: Claim) -> list[str]:
-    return [*([claim.better] if claim.better else []), *claim.worse, *claim.variants]
+    return [*filter(None, (claim.better, claim.than)), *claim.worse, *claim.variants]
 
 
 def _environments(claim: Claim, variants: Sequence[str], scores: pd.DataFrame) -> list[str]:
@@ -179,124 +188,6 @@ def _environments(claim: Claim, variants: Sequence[str], scores: pd.DataFrame) -
     per_variant = [set(scores["environment"][scores["variant"] == variant]) for variant in variants]
     common = set.intersection(*per_variant) if per_variant else set()
     return sorted(name for name in common if not claim.environments or name in claim.environments)
-
-
-def _observations(
-    claim: Claim, used: pd.DataFrame, runs: Sequence[RunData], milestones: Mapping[str, float]
-) -> pd.DataFrame:
-    """variant, environment, seed and value (and setting, of stability): what the claim's metric is in each run."""
-    metric = str(claim.metric)
-    if metric in SUITE_METRICS:
-        values = {name: suite_values(part, metric) for name, part in used.groupby("variant")}
-        parts = [
-            pd.DataFrame({"variant": name, "environment": SUITE, "seed": range(len(found)), "value": found})
-            for name, found in values.items()
-        ]
-        return pd.concat(parts, ignore_index=True)
-    if claim.kind == "stability":
-        facts = [{"setting": setting_of(run.config, claim.settings)} for run in runs]
-        return _joined(used, runs, facts).assign(value=lambda table: table[metric].astype("float64"))
-    if claim.kind == "time_to_reach":
-        table = _joined(used, runs, [_reached(claim, run, milestones) for run in runs])
-        horizons = table.groupby("environment")["watched"].transform("min")
-        return table.assign(value=np.minimum(table["value"], horizons))  # a missing value stays missing
-    if metric == "frames_per_second":
-        speeds = [run.manifest["env_frames"] / max(float(run.manifest["seconds"]), 1e-9) for run in runs]
-        return _joined(used, runs, [{"value": speed} for speed in speeds])
-    return used.assign(value=used[metric].astype("float64"))
-
-
-def _joined(used: pd.DataFrame, runs: Sequence[RunData], facts: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """`used` with the columns of `facts`, one per run."""
-    keys = ["run", "environment", "seed"]
-    rows = [
-        {"run": run.variant, "environment": run.environment, "seed": run.seed, **fact}
-        for run, fact in zip(runs, facts, strict=True)
-    ]
-    return used.merge(pd.DataFrame(rows, columns=[*keys, *facts[0]]), on=keys, how="left", validate="1:1")
-
-
-def _reached(claim: Claim, run: RunData, milestones: Mapping[str, float]) -> dict[str, float]:
-    """When a run first reaches the return (inf: never; missing: none is stated), and how long it was watched."""
-    threshold = milestones.get(run.environment, math.nan) if claim.threshold is None else claim.threshold
-    returns = run.curves[run.curves["metric"] == "episode_return"]
-    reached = claim_tests.first_reached(returns, threshold, str(claim.metric))
-    return {
-        "value": reached if math.isfinite(threshold) else math.nan,
-        "watched": float(run.manifest[str(claim.metric)]),
-    }
-
-
-def setting_of(config: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """A run's setting, from the named keys of its config: `optimizer.learning_rate=0.0006, entropy_cost=0.01`."""
-    flat = flatten(config)
-    return ", ".join(f"{key.removeprefix('hyperparameters.')}={flat.get(key)}" for key in keys)
-
-
-def _taken(used: pd.DataFrame, runs: Sequence[RunData]) -> list[RunData]:
-    """The runs that the rows of `used` come from."""
-    taken = set(zip(used["run"], used["environment"], used["seed"], strict=True))
-    return [run for run in runs if (run.variant, run.environment, run.seed) in taken]
-
-
-def _afterthought(claim: Claim, used: pd.DataFrame, runs: Sequence[RunData]) -> str:
-    """A warning where the test was written when some of its runs had begun."""
-    began = [str(run.manifest.get("started") or "") for run in _taken(used, runs)]
-    late = any(time and time < claim.stated for time in began)
-    return " This test was written after the runs." if late else ""
-
-
-def _machines(claim: Claim, used: pd.DataFrame, runs: Sequence[RunData]) -> str:
-    """A warning where speeds or times were measured on different hardware."""
-    if claim.metric not in _TIMED:
-        return ""
-    hardware = [run.manifest.get("hardware") for run in _taken(used, runs)]
-    return "" if all(one == hardware[0] for one in hardware) else " The runs were not all on the same hardware."
-
-
-def _few_tasks(claim: Claim, environments: Sequence[str]) -> str:
-    """Why the tasks are too few for a number that is an aggregate over all of them."""
-    if claim.tasks is None or len(environments) >= claim.tasks:
-        return ""
-    return f"{len(environments)} of the {claim.tasks} tasks; the number is an aggregate over all of them"
-
-
-def _uneven(claim: Claim, used: pd.DataFrame) -> str:
-    """Why budgets forbid a comparison; what is measured per second or in seconds needs no equal number of frames."""
-    if claim.metric in _TIMED:
-        return ""
-    budgets = used.groupby("environment")["env_frames"].agg(["min", "max"])
-    uneven = budgets[budgets["max"] > (1 + EQUAL_BUDGET) * budgets["min"]]
-    if uneven.empty:
-        return ""
-    low, high = uneven.iloc[0]
-    return f"budgets differ on {uneven.index[0]}: {low:,.0f} against {high:,.0f} frames"
-
-
-def _obstacle(claim: Claim, observed: pd.DataFrame, seeds: int) -> str:
-    """Why no test is made; empty where one is."""
-    if claim.kind == "stability":
-        counts = [len(_settings(claim, observed, worse)) for worse in claim.worse]
-        if min(counts) < MIN_SETTINGS:
-            return f"{min(counts)} settings in common; a test needs at least {MIN_SETTINGS}"
-    elif seeds < MIN_SEEDS:
-        return f"{seeds} seed{'s' if seeds != 1 else ''} a group; a test needs at least {MIN_SEEDS}"
-    if observed["value"].isna().any():
-        return (
-            "a task has no return to reach" if claim.kind == "time_to_reach" else "a task has no random and human score"
-        )
-    if claim.kind == "ratio" and (observed.groupby(["environment", "variant"])["value"].mean() <= 0).any():
-        return "a ratio needs positive means"
-    return ""
-
-
-def _settings(claim: Claim, observed: pd.DataFrame, worse: str) -> pd.DataFrame:
-    """Per setting that both have been run with on every task: value of `better` and of `worse`."""
-    values = observed
-    if claim.statistic == "near_best" and claim.within is not None:
-        values = claim_tests.near_best(observed, claim.within)
-    pair = [str(claim.better), worse]
-    return claim_tests.over_settings(values[values["variant"].isin(pair)]).reindex(columns=pair).dropna()
 
 
 def _contrasts(claim: Claim, experiment: Experiment, observed: pd.DataFrame) -> list[Contrast]:
@@ -313,8 +204,13 @@ def _contrasts(claim: Claim, experiment: Experiment, observed: pd.DataFrame) -> 
     better, threshold = str(claim.better), claim.threshold if claim.threshold is not None else math.nan
     if claim.kind == "ratio":
         return [claim_tests.ratio(label(better, worse), pairs(better, worse), threshold) for worse in claim.worse]
+    if claim.kind == "no_worse":
+        kept, than = 1 - (claim.margin or 0.0), str(claim.than)
+        return [claim_tests.ratio(label(name, than), pairs(name, than), kept) for name in claim.variants]
+    if claim.kind == "diminishing":
+        return _steps(claim, experiment, values, sorted(set(observed["environment"])))
     if claim.kind == "stability":
-        tables = {worse: _settings(claim, observed, worse) for worse in claim.worse}
+        tables = {worse: settings(claim, observed, worse) for worse in claim.worse}
         return [
             claim_tests.paired(label(better, worse), *(table[name].to_numpy(dtype=np.float64) for name in table))
             for worse, table in tables.items()
@@ -331,14 +227,26 @@ def _contrasts(claim: Claim, experiment: Experiment, observed: pd.DataFrame) -> 
             )
             for variant in claim.variants
         ]
-    steps = zip(claim.variants, claim.variants[1:], strict=False)
-    chosen = [(better, worse) for worse in claim.worse] if claim.kind == "ordering" else list(steps)
+    chosen = [(better, worse) for worse in claim.worse] if claim.kind == "ordering" else pairwise(claim.variants)
     return [claim_tests.difference(label(a, b), pairs(a, b)) for a, b in chosen]
 
 
+def _steps(
+    claim: Claim, experiment: Experiment, values: Callable[[str, str], Sample], environments: Sequence[str]
+) -> list[Contrast]:
+    """For each three variants in a row: the factor from the lowest to the middle one, over that to the highest."""
+    found = []
+    for high, middle, low in zip(claim.variants, claim.variants[1:], claim.variants[2:], strict=False):
+        names = [experiment.labels.get(name, name) for name in (low, middle, high)]
+        groups = [(values(high, name), values(middle, name), values(low, name)) for name in environments]
+        label = f"the step from {names[0]} to {names[1]} over that from {names[1]} to {names[2]}"
+        found.append(claim_tests.shrinking(label, groups))
+    return found
+
+
 def _spelled(item: Contrast) -> str:
-    effect, low, high = item.shown()
-    return f"{item.label}: {effect:.3g} [{low:.3g}, {high:.3g}]"
+    effect, low, high = (f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}" for value in item.shown())
+    return f"{item.label}: {effect} [{low}, {high}]"
 
 
 def _would_decide(claim: Claim, needed: int | None) -> str:
@@ -353,9 +261,7 @@ def _detail(claim: Claim, experiment: Experiment, decisive: Contrast, verdict: s
     """One sentence on what decided."""
     where = _words([name.split("/")[-1] for name in environments])
     if verdict == "supported":
-        said = "the interval lies above " + (
-            "the threshold" if claim.kind == "ratio" else "every effect too small to count"
-        )
+        said = "the interval lies above " + (_THRESHOLDS.get(claim.kind, "every effect too small to count"))
     elif verdict == "contradicted":
         said = "the opposite holds"
     elif decisive.is_nothing(claim.smallest_effect):

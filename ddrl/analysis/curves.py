@@ -55,9 +55,22 @@ class RunData:
         return values | {"env_label": env_label(self.environment)}
 
 
+def training_returns(run: RunData) -> pd.DataFrame:
+    """The records of the training return by env_frames: the columns of `curves`."""
+    return run.curves[run.curves["metric"] == "episode_return"].sort_values("env_frames")
+
+
+def final_episodes(run: RunData) -> pd.Series:
+    """Returns of the evaluation episodes at the largest env_frames of them; their mean is a run's final return."""
+    evaluation = run.curves[run.curves["metric"] == "evaluation_return"]
+    last: pd.Series = evaluation["value"][evaluation["env_frames"] == evaluation["env_frames"].max()]
+    return last
+
+
 def env_label(environment: str) -> str:
-    """atari/space_invaders -> Space Invaders."""
-    return environment.split("/", 1)[-1].replace("_", " ").title()
+    """atari/space_invaders -> Space Invaders; mujoco/HalfCheetah-v5 -> HalfCheetah-v5."""
+    task = environment.split("/", 1)[-1]
+    return task if task != task.lower() else task.replace("_", " ").title()
 
 
 @dataclass(frozen=True)
@@ -201,8 +214,34 @@ def on_common_grid(long: pd.DataFrame, metrics: list[str], points: int = 200) ->
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
 
+def on_common_clock(runs: Iterable[RunData], points: int = 200) -> pd.DataFrame:
+    """The training return against seconds of training: `KEYS`, seconds, env_frames, episode_return.
+
+    As `on_common_grid`, with seconds in place of frames: the seeds of a group share a grid that ends with the fastest
+    of them. `env_frames` is how far a run was then.
+    """
+    columns = [*KEYS, "seconds", "env_frames", "episode_return"]
+    groups: dict[tuple[Any, ...], list[tuple[RunData, pd.DataFrame]]] = {}
+    for run in runs:
+        records = training_returns(run)
+        if len(records):
+            groups.setdefault(tuple(run.keys()[name] for name in GROUP), []).append((run, records))
+    parts = []
+    for _, group in sorted(groups.items()):
+        first = max(float(records["seconds"].min()) for _, records in group)
+        last = max(first, min(float(records["seconds"].max()) for _, records in group))
+        count = min(points, max(len(records) for _, records in group))
+        grid = np.unique(np.linspace(first, last, count))
+        for run, records in sorted(group, key=lambda pair: pair[0].seed):
+            timed = pd.DataFrame({"env_frames": records["seconds"], "value": records["value"]})
+            frames = np.interp(grid, records["seconds"], records["env_frames"]).round()
+            values = {"episode_return": _on_grid(timed, grid, False), "env_frames": frames.astype(np.int64)}
+            parts.append(pd.DataFrame({**values, "seconds": grid}).assign(**run.keys())[columns])
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+
 def _on_grid(records: pd.DataFrame, grid: Values, largest: bool) -> Values:
-    """Values [G] on a grid [G] of env_frames."""
+    """Values [G] on a grid [G] of env_frames (or of whatever stands in that column)."""
     if records.empty:
         return np.full(len(grid), math.nan)
     series = records.groupby("env_frames")["value"].agg("max" if largest else "mean")

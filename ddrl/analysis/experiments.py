@@ -1,7 +1,9 @@
 """`experiments.yaml` of a replication -> the runs of a scale, each with its configuration.
 
-A paper's setting stands once, in `base`; `departures` say what differs, for which runs, and why. A scale changes
-budgets, seeds, the list of tasks and what is recorded or evaluated, and never the algorithm: the loader refuses it.
+A paper's setting stands once, in `base`; `departures` say what differs, for which runs, and why. Where an experiment
+compares algorithms, each variant has a base of its own; bases that several experiments share stand under `bases`, and
+are named. A scale changes budgets, seeds, the lists of tasks and variants and what is recorded or evaluated, and never
+the algorithm: the loader refuses it.
 No pandas here.
 """
 
@@ -61,8 +63,10 @@ class Departure:
 
 @dataclass(frozen=True)
 class Scale:
-    """Which tasks and seeds, how much, and what one run needs."""
+    """Which variants, tasks and seeds, how much, and what one run needs."""
 
+    variants: tuple[str, ...]
+    """Those that a machine of this scale can run; empty: all."""
     environments: tuple[str, ...]
     seeds: tuple[int, ...]
     reason: str
@@ -74,14 +78,17 @@ class Scale:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment of a paper: `base` is the paper's setting, `variants` what it compares."""
+    """One experiment of a paper: `bases` are the paper's settings, `variants` what it compares."""
 
     name: str
     title: str
     source: str
     proxy: str | None
     """Why these tasks stand for the paper's; None where they are the paper's own."""
-    base: Mapping[str, Any]
+    paper_budget: str | None
+    """What the paper gives as its budget where that is no number of frames: `env_frames` of a base is then ours."""
+    bases: Mapping[str, Mapping[str, Any]]
+    """The paper's setting of each variant, before `variants` sets what it compares."""
     labels: Mapping[str, str]
     variants: Mapping[str, Mapping[str, Any]]
     departures: tuple[Departure, ...]
@@ -89,7 +96,8 @@ class Experiment:
 
     def paper_setting(self, variant: str, environment: str) -> dict[str, Any]:
         """The configuration the paper states, without seed."""
-        return _with(copy.deepcopy(dict(self.base)), {"environment.name": environment, **self.variants[variant]})
+        base = copy.deepcopy(dict(self.bases[variant]))
+        return _with(base, {"environment.name": environment, **self.variants[variant]})
 
 
 @dataclass(frozen=True)
@@ -137,10 +145,16 @@ def load_experiments(paper_dir: Path) -> dict[str, Experiment]:
     data = load_checked(path, "experiments")
     if data["paper"] != paper_dir.name:
         raise UserError(f"{path}: key 'paper' is '{data['paper']}'; allowed: the folder's name, {paper_dir.name}")
-    return {name: _experiment(name, entry, path) for name, entry in data["experiments"].items()}
+    named = data.get("bases", {})
+    owners = [part for entry in data["experiments"].values() for part in (entry, *entry["variants"].values())]
+    used = [owner.get("base") for owner in owners]
+    for name in named:
+        if name not in used:
+            raise UserError(f"{path}: bases.{name}: no experiment and no variant names it")
+    return {name: _experiment(name, entry, named, path) for name, entry in data["experiments"].items()}
 
 
-def _experiment(name: str, entry: Mapping[str, Any], path: Path) -> Experiment:
+def _experiment(name: str, entry: Mapping[str, Any], named: Mapping[str, Mapping[str, Any]], path: Path) -> Experiment:
     where = f"{path}: experiments.{name}"
     variants = {variant: dict(spec.get("set", {})) for variant, spec in entry["variants"].items()}
     departures = _departures(entry, where, variants, ())
@@ -160,7 +174,11 @@ def _experiment(name: str, entry: Mapping[str, Any], path: Path) -> Experiment:
         title=entry["title"],
         source=entry.get("source", ""),
         proxy=entry.get("proxy"),
-        base=entry["base"],
+        paper_budget=" ".join(entry["paper_budget"].split()) if "paper_budget" in entry else None,
+        bases={
+            variant: _base(spec.get("base", entry.get("base")), named, f"{where}.variants.{variant}")
+            for variant, spec in entry["variants"].items()
+        },
         labels={variant: spec["label"] for variant, spec in entry["variants"].items()},
         variants=variants,
         departures=departures,
@@ -168,13 +186,27 @@ def _experiment(name: str, entry: Mapping[str, Any], path: Path) -> Experiment:
     )
 
 
+def _base(given: Any, named: Mapping[str, Mapping[str, Any]], where: str) -> Mapping[str, Any]:
+    """A base itself, or the one of that name."""
+    if given is None:
+        raise UserError(f"{where}: key 'base' is missing, and the experiment has none either")
+    if isinstance(given, str) and given not in named:
+        raise unknown_name("base", given, named, where=where)
+    base: Mapping[str, Any] = named[given] if isinstance(given, str) else given
+    return base
+
+
 def _scale(spec: Mapping[str, Any], scale: str, where: str, variants: Mapping[str, Any]) -> Scale:
     departures = _departures(spec, where, variants, spec["environments"])
     allowed = PAPER_SCALE_KEYS if scale == "paper" else SCALE_KEYS
     for departure in departures:
         _refuse(departure.settings, lambda key: _covered(key, allowed), where, "departures", ", ".join(allowed))
+    for variant in spec.get("variants", ()):
+        if variant not in variants:
+            raise unknown_name("variant", variant, variants, where=where)
     resources = spec["resources"]
     return Scale(
+        variants=tuple(spec.get("variants", ())),
         environments=tuple(spec["environments"]),
         seeds=tuple(spec["seeds"]),
         reason=spec.get("reason", ""),
@@ -240,8 +272,7 @@ def expand(
     runs = [
         _run(paper, scale, entry, variant, environment, seed)
         for entry in chosen
-        for variant in entry.variants
-        if not variants or variant in variants
+        for variant in variants_of(entry, scale, variants)
         for environment in environments_of(entry, scale, environments)
         for seed in (entry.scales[scale].seeds if seeds is None else seeds)
     ]
@@ -249,6 +280,51 @@ def expand(
         chosen_lists = f"experiments={experiments}, variants={variants}, environments={environments}"
         raise UserError(f"{paper}, scale {scale}: no run is left by {chosen_lists}")
     return runs
+
+
+def narrowed(
+    names: Iterable[str],
+    *,
+    experiments: Sequence[str] | None = None,
+    variants: Sequence[str] | None = None,
+    environments: Sequence[str] | None = None,
+    root: Path = ROOT,
+) -> dict[str, dict[str, list[str] | None]]:
+    """What the lists leave of each of several papers, as filters for `expand`: of each list what the paper knows.
+
+    A paper that knows none of a list is left out. Raises: UserError for a name that no paper knows, and where no paper
+    is left.
+    """
+    wanted = {"experiments": experiments, "variants": variants, "environments": environments}
+    known = {paper: _names(load_experiments(root / paper)) for paper in names}
+    for kind, values in wanted.items():
+        _check_filter(kind.removesuffix("s"), values, [name for own in known.values() for name in own[kind]])
+    found = {}
+    for paper, own in known.items():
+        filters = {
+            kind: None if values is None else [name for name in values if name in own[kind]]
+            for kind, values in wanted.items()
+        }
+        if [] not in filters.values():
+            found[paper] = filters
+    if not found:
+        given = ", ".join(f"{kind}={list(values)}" for kind, values in wanted.items() if values)
+        raise UserError(f"no paper is left by {given}")
+    return found
+
+
+def _names(loaded: Mapping[str, Experiment]) -> dict[str, list[str]]:
+    return {
+        "experiments": list(loaded),
+        "variants": [name for entry in loaded.values() for name in entry.variants],
+        "environments": [name for entry in loaded.values() for name in environments_of(entry)],
+    }
+
+
+def variants_of(entry: Experiment, scale: str, wanted: Sequence[str] | None = None) -> list[str]:
+    """Those of a scale; with `wanted`, those of the experiment that are wanted."""
+    chosen = wanted or entry.scales[scale].variants
+    return [name for name in entry.variants if not chosen or name in chosen]
 
 
 def environments_of(entry: Experiment, scale: str | None = None, wanted: Sequence[str] | None = None) -> list[str]:

@@ -20,6 +20,7 @@ from ddrl.analysis.protocols import Protocol, changed_parts, parse_protocol, ver
 HARD_FLAGS = (
     "proxy_env",
     "reduced_budget",
+    "wall_clock_budget",
     "reduced_suite",
     "changed_protocol",
     "changed_hyperparameters",
@@ -92,6 +93,8 @@ def _run_flags(
     frames = min(int(run.manifest["env_frames"]) for run in runs)
     if not pd.isna(budget) and frames < full_budget * int(budget):
         found.append(f"reduced_budget({frames / int(budget):.2g})")
+    if pd.isna(budget) and not pd.isna(row["budget_hours"]) and rule.metric is not None:
+        found.append(f"wall_clock_budget({row['budget_hours']:g} h)")
     environments = {run.environment for run in runs}
     if rule.environments is not None and len(environments) < rule.environments:
         found.append(f"reduced_suite({len(environments)}/{rule.environments})")

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ddrl.analysis import suite
-from ddrl.analysis.curves import RunData
+from ddrl.analysis.curves import RunData, training_returns
 from ddrl.analysis.inference import Sample
 from ddrl.analysis.paper import SUITE_METRICS, CellRule
 
@@ -25,7 +25,7 @@ _AGGREGATES: Mapping[str, Callable[[pd.DataFrame, str], float]] = {
 def own_values(rule: CellRule, row: Mapping[Any, Any], runs: Sequence[RunData], scores: pd.DataFrame) -> Sample:
     """One value per seed [n]: a return, or (in percent) an aggregate over the tasks, of seeds that have every task."""
     if rule.metric == "return_at_frames":
-        points = [_return_at(run.curves, int(row["budget_frames"])) for run in sorted(runs, key=lambda run: run.seed)]
+        points = [_return_at(run, int(row["budget_frames"])) for run in sorted(runs, key=lambda run: run.seed)]
         return np.array(points, dtype=np.float64)
     first = runs[0]
     chosen = scores[
@@ -52,7 +52,7 @@ def suite_value(scores: pd.DataFrame, metric: str) -> float:
     return 100.0 * _AGGREGATES[metric](scores, SCORE)
 
 
-def _return_at(curves: pd.DataFrame, frames: int) -> float:
+def _return_at(run: RunData, frames: int) -> float:
     """The training return at `frames`, records joined by straight lines; the last one beyond them."""
-    records = curves[curves["metric"] == "episode_return"].sort_values("env_frames")
+    records = training_returns(run)
     return float(np.interp(frames, records["env_frames"], records["value"]))

@@ -17,6 +17,7 @@ FLAGS: Mapping[str, str] = {
     "proxy_env": "another task stands for the paper's",
     "env_version_gap": "another version of the environment, or the paper prints none and ours is of a later era",
     "reduced_budget": "fewer frames than the published number was trained for; the part of them",
+    "wall_clock_budget": "the published number is what hours on other hardware gave, and no number of frames is stated",
     "reduced_suite": "fewer tasks than the published aggregate is over",
     "fewer_actors": "fewer environments acting at once than the paper states",
     "changed_protocol": "the task is played by other rules: the parts of the protocol that differ",
@@ -34,9 +35,18 @@ SUITE_METRICS = (
     "iqm_human_normalised_score",
 )
 """Aggregates over tasks, one value a seed, in percent."""
+EQUAL_TIME = "return_at_equal_time"
+"""The training return of each run at the moment, in seconds of training, when the fastest run of its task ended."""
+TIMED_METRICS = ("frames_per_second", "seconds", EQUAL_TIME)
+"""What says something about two variants only where their runs had the same kind of machine."""
+RATIO_KINDS = ("ratio", "no_worse", "diminishing")
+"""Kinds of claims that divide means, which must be positive."""
 _SCORES = ("final_return", "mean_return", "human_normalised_score")
 KIND_METRICS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("ordering", "ratio", "at_least", "monotone"), (*_SCORES, *SUITE_METRICS, "frames_per_second")),
+    **dict.fromkeys(
+        ("ordering", "ratio", "at_least", "monotone", "no_worse", "diminishing"),
+        (*_SCORES, *SUITE_METRICS, "frames_per_second", EQUAL_TIME),
+    ),
     "stability": _SCORES,
     "time_to_reach": ("env_frames", "seconds"),
 }
@@ -46,6 +56,8 @@ _KIND_KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "ratio": (("better", "worse", "threshold"), ()),
     "at_least": (("variants", "threshold"), ("smallest_effect", "tasks")),
     "monotone": (("variants",), ("smallest_effect",)),
+    "no_worse": (("variants", "than", "margin"), ()),
+    "diminishing": (("variants",), ()),
     "stability": (("better", "worse", "settings", "statistic"), ("within", "smallest_effect")),
     "time_to_reach": (("better", "worse"), ("threshold", "smallest_effect")),
 }
@@ -117,6 +129,10 @@ class Claim:
     """Dotted keys of a configuration whose values together name a setting (stability)."""
     statistic: str | None
     """area | near_best (stability)."""
+    than: str | None
+    """The variant that `variants` are no worse than (no_worse)."""
+    margin: float | None
+    """The part of its value that may be lost (no_worse)."""
     within: float | None
     """How far below the best still counts as near it, in the metric's unit (near_best)."""
     smallest_effect: float
@@ -142,6 +158,8 @@ class StatedValue:
     name: str
     paper: float | str | bool | None
     source: str
+    variant: str | None = None
+    """The one it is of; None: every variant of the experiment."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +187,8 @@ class Paper:
     protocols: Mapping[str, Protocol]
     cells: tuple[CellRule, ...]
     not_compared: tuple[NotCompared, ...]
+    not_read: tuple[tuple[str, str], ...]
+    """What the paper prints and could not be read: item, and what it shows."""
     claims: tuple[Claim, ...]
 
 
@@ -212,6 +232,7 @@ def load_paper(directory: Path) -> Paper:
         protocols={name: _protocol(name, item, path) for name, item in data["protocols"].items()},
         cells=tuple(_cell_rule(item) for item in data["cells"]),
         not_compared=tuple(NotCompared(item["published"], _line(item["reason"])) for item in data["not_compared"]),
+        not_read=tuple((item["item"], _line(item["what"])) for item in data.get("not_read", ())),
         claims=tuple(_claim(item, path) for item in data["claims"]),
     )
     for kind, names in (("figure", [f.name for f in paper.figures]), ("claim", [c.name for c in paper.claims])):
@@ -245,6 +266,7 @@ def _protocol(name: str, item: Mapping[str, Any], path: Path) -> Protocol:
         name=name,
         environment=item["environment"],
         version=version,
+        task_version=item.get("task_version"),
         era_before=item.get("era_before"),
         other_versions=item.get("other_versions", "comparable"),
         reason=_line(item.get("reason", "")),
@@ -279,6 +301,8 @@ def _claim(item: Mapping[str, Any], path: Path) -> Claim:
         tasks=test.get("tasks"),
         settings=tuple(test.get("settings", ())),
         statistic=test.get("statistic"),
+        than=test.get("than"),
+        margin=test.get("margin"),
         within=test.get("within"),
         smallest_effect=float(test.get("smallest_effect", 0.0)),
         effect_unit=test.get("effect_unit", ""),
@@ -304,8 +328,9 @@ def _check_test(test: Mapping[str, Any], where: str) -> None:
         raise UserError(f"{where}: key '{missing[0]}' is missing; kind '{kind}' needs {', '.join(required)}")
     if test.get("statistic") == "area" and "within" in test:
         raise UserError(f"{where}: key 'within' is not read by statistic 'area'")
-    if kind == "monotone" and len(test["variants"]) < 2:
-        raise UserError(f"{where}: key 'variants' must name at least two, highest first")
+    fewest, word = {"monotone": (2, "two"), "diminishing": (3, "three")}.get(kind, (0, ""))
+    if len(test.get("variants", ())) < fewest:
+        raise UserError(f"{where}: key 'variants' must name at least {word}, highest first")
     if kind == "ratio" and test["threshold"] <= 0:
         raise UserError(f"{where}: key 'threshold' must be above 0 (got {test['threshold']})")
 

@@ -52,7 +52,7 @@ def _check_claim(claim: Claim, experiments: Mapping[str, Experiment], published:
     known = experiments[claim.experiment].variants
     # A sweep may spread the settings of one variant over several, named <variant>__<setting>.
     accepted = [*known, *(name.partition("__")[0] for name in known)] if claim.kind == "stability" else list(known)
-    for variant in (*([claim.better] if claim.better else []), *claim.worse, *claim.variants):
+    for variant in (*filter(None, (claim.better, claim.than)), *claim.worse, *claim.variants):
         if variant not in accepted:
             raise unknown_name("variant", variant, known, where=where)
     tasks = {name for scale in experiments[claim.experiment].scales.values() for name in scale.environments}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,12 +22,17 @@ from ddrl.analysis.inference import Sample, t_interval
 from ddrl.analysis.paper import Figure
 from ddrl.analysis.tables import read
 from ddrl.errors import UserError
+from ddrl.files import replacing
 
 INK, GREY, FAINT = "#1f2430", "#8a8f98", "#d9dce1"
 OWN, REFERENCE, PUBLISHED = "#1b5e8c", "#5b7f4b", "#b3541e"
 COLOURS = {"run": OWN, "reference": REFERENCE, "published": PUBLISHED}
 """Told apart by lightness too (contrast with white 6.9, 4.5, 4.9), and always by shape or place as well."""
 NAMES = {"run": "this run", "reference": "reference run", "published": "published"}
+SERIES = (OWN, PUBLISHED, "#5b7f4b", "#7d5a99", "#8a6d1f", "#3d8792")
+"""Colours of variants that have no order; the first and the second are the farthest apart in lightness and hue."""
+DASHES: tuple[Any, ...] = ("-", (0, (3.5, 1.6)), (0, (1.2, 1.2)), (0, (5, 1.4, 1.2, 1.4)), (0, (7, 2)), (0, (2, 1)))
+"""One with each of `SERIES`, so that no line is known by its colour alone."""
 WIDTHS = {"full": 6.3, "column": 4.2}
 """Inches; figures are set at their own size."""
 DPI = 200
@@ -108,35 +112,67 @@ def save(canvas: Canvas, output: Path, name: str) -> list[Path]:
         ("svg", FigureCanvasSVG, {"metadata": {"Date": None}}),
         ("png", FigureCanvasAgg, {"dpi": DPI, "metadata": {"Software": None}}),
     ):
-        path, temporary = output / f"{name}.{suffix}", output / f".{name}.{os.getpid()}.tmp"
+        path = output / f"{name}.{suffix}"
         backend(canvas)
-        canvas.savefig(temporary, format=suffix, **options)
-        os.replace(temporary, path)
+        with replacing(path) as temporary:
+            canvas.savefig(temporary, format=suffix, **options)
         written.append(path)
     return written
 
 
-def band(axes: Axes, curves: pd.DataFrame, column: str, *, colour: str, dashes: Any = "-", scale: float = 1.0) -> None:
-    """Mean over seeds of `column` against env_frames / `scale`, with its 95 % interval; below 3 seeds, every seed."""
-    grid = curves.pivot(index="env_frames", columns="seed", values=column).dropna(how="all")
-    x = grid.index.to_numpy(dtype=np.float64) / scale
+def graded(count: int) -> list[str]:
+    """Colours of `count` variants in an order, from light to dark."""
+    light, dark = np.array(mpl.colors.to_rgb("#9cc3dd")), np.array(mpl.colors.to_rgb("#12354f"))
+    return [mpl.colors.to_hex(light + (dark - light) * step) for step in np.linspace(0, 1, max(count, 2))[:count]]
+
+
+def band(
+    axes: Axes,
+    curves: pd.DataFrame,
+    column: str,
+    *,
+    colour: str,
+    dashes: Any = "-",
+    scale: float = 1.0,
+    x: str = "env_frames",
+    width: float = 1.4,
+) -> None:
+    """Mean over seeds of `column` against `x` / `scale`, with its 95 % interval; below 3 seeds, every seed."""
+    grid = curves.pivot(index=x, columns="seed", values=column).dropna(how="all")
+    places = grid.index.to_numpy(dtype=np.float64) / scale
     if grid.shape[1] < 3:
         for seed in grid:
-            axes.plot(x, grid[seed].to_numpy(dtype=np.float64), color=colour, ls=dashes, lw=1.2)
+            axes.plot(places, grid[seed].to_numpy(dtype=np.float64), color=colour, ls=dashes, lw=width - 0.2)
         return
     intervals = [t_interval(row, 0.95) for row in grid.to_numpy(dtype=np.float64)]
-    axes.fill_between(x, [i.low for i in intervals], [i.high for i in intervals], color=colour, alpha=0.18, lw=0)
-    axes.plot(x, [i.value for i in intervals], color=colour, ls=dashes)
+    axes.fill_between(places, [i.low for i in intervals], [i.high for i in intervals], color=colour, alpha=0.18, lw=0)
+    axes.plot(places, [i.value for i in intervals], color=colour, ls=dashes, lw=width)
 
 
-def dot(axes: Axes, values: Sample, y: float, *, colour: str, marker: str = "o", filled: bool = True) -> None:
-    """One tick per seed [n], and their mean with its 95 % interval where there are 3 or more."""
-    axes.plot(values, np.full(len(values), y), "|", color=colour, ms=5, mew=0.9, alpha=0.7, zorder=2)
+def dot(
+    axes: Axes,
+    values: Sample,
+    place: float,
+    *,
+    colour: str,
+    marker: str = "o",
+    filled: bool = True,
+    vertical: bool = False,
+) -> None:
+    """One tick per seed [n], and their mean with its 95 % interval where there are 3 or more.
+
+    Values lie along x and `place` on y; the other way round where `vertical`.
+    """
+
+    def plot(numbers: Sequence[float], *style: str, **options: Any) -> None:
+        places = [place] * len(numbers)
+        axes.plot(*((places, numbers) if vertical else (numbers, places)), *style, color=colour, **options)
+
+    plot(values.tolist(), "_" if vertical else "|", ms=5, mew=0.9, alpha=0.7, zorder=2)
     interval = t_interval(values, 0.95)
     if len(values) >= 3:
-        axes.plot([interval.low, interval.high], [y, y], color=colour, lw=1.1, zorder=3, solid_capstyle="butt")
-    face = colour if filled else "white"
-    axes.plot([interval.value], [y], marker, color=colour, ms=5, mfc=face, mew=1.1, zorder=4)
+        plot([interval.low, interval.high], lw=1.1, zorder=3, solid_capstyle="butt")
+    plot([interval.value], marker, ms=5, mfc=colour if filled else "white", mew=1.1, zorder=4)
 
 
 def handle(label: str, colour: str, *, marker: str = "", dashes: Any = "none", filled: bool = True) -> Line2D:
@@ -169,6 +205,20 @@ def frames_axis(axes: Axes) -> None:
     """Tick labels such as 1M, at major ticks only."""
     axes.xaxis.set_minor_formatter(ticker.NullFormatter())
     axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: frames_text(value)))
+
+
+def time_axis(axes: Axes) -> None:
+    """Tick labels such as 2 h or 10 min of an axis in seconds, at round times."""
+    longest = max(axes.get_xlim())
+    size, unit = next((size, unit) for size, unit in ((3600, "h"), (60, "min"), (1, "s")) if longest >= 2 * size)
+    if axes.get_xscale() == "linear":
+        round_steps = [1, 2, 3, 5, 6, 10]
+        ticks = ticker.MaxNLocator(5, steps=round_steps).tick_values(0, longest / size)
+        axes.xaxis.set_major_locator(ticker.FixedLocator([size * tick for tick in ticks if size * tick <= longest]))
+    axes.xaxis.set_minor_formatter(ticker.NullFormatter())
+    axes.xaxis.set_major_formatter(
+        ticker.FuncFormatter(lambda value, _: f"{value / size:.3g} {unit}" if value else "0")
+    )
 
 
 def blank(canvas: Canvas, text: str) -> Canvas:

@@ -34,6 +34,8 @@ class Protocol:
     """The environment's name in a protocol id: ale, dmlab, mujoco ..."""
     version: str | None
     """None: not printed."""
+    task_version: str | None
+    """Version in the task's name, such as v2 for HalfCheetah-v2; None: tasks have none, or it is not printed."""
     era_before: str | None
     """Of an unprinted version: the first version that is of a later era; None where that is not known."""
     other_versions: str
@@ -59,6 +61,9 @@ def version_gap(ours: ProtocolId, paper: Protocol) -> str:
 
     A version the paper does not print counts as another one, unless ours is known to be of the paper's era.
     """
+    own_version = re.search(r"-(v\d+)$", ours.task)
+    if paper.task_version is not None and own_version is not None and own_version[1] != paper.task_version:
+        return f"{ours.task} for {paper.task_version}"
     mine = f"{ours.environment}-{ours.version}"
     if paper.version is not None:
         return "" if ours.version == paper.version else f"{mine} for {paper.environment}-{paper.version}"

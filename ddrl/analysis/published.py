@@ -20,8 +20,10 @@ from ddrl.analysis.schema import schema
 from ddrl.errors import UserError, unknown_name
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.]*")
+_TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _DTYPES = {
     "name": "string",
+    "task": "string",
     "text": "string",
     "choice": "string",
     "number": "float64",
@@ -146,6 +148,8 @@ def _value(text: str, column: Mapping[str, Any], where: str) -> Any:
         raise unknown_name("value", text, column["allowed"], where=where)
     if kind == "name" and not _NAME.fullmatch(text):
         raise UserError(f"{where}: '{text}' is not a name (lower-case letters, digits, '_' and '.')")
+    if kind == "task" and not _TASK.fullmatch(text):
+        raise UserError(f"{where}: '{text}' is not a task's name (letters, digits, '_' and '-')")
     return text == "true" if kind == "flag" else text
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from ddrl.analysis.curves import KEYS, RunData, env_label
+from ddrl.analysis.claim_tests import first_reached
+from ddrl.analysis.curves import KEYS, RunData, env_label, training_returns
 from ddrl.analysis.experiments import Departure, Experiment, Run
 from ddrl.analysis.flags import BOOKKEEPING, flatten, same
 from ddrl.analysis.paper import Paper, load_deviations
@@ -42,7 +44,8 @@ def run_table(runs: Sequence[RunData], experiments: Mapping[str, Experiment]) ->
     rows = []
     for run in runs:
         experiment, manifest = experiments[run.experiment], run.manifest
-        stated = None if experiment.proxy else int(experiment.base["env_frames"])
+        paper = experiment.paper_setting(run.variant, run.environment)
+        stated = None if experiment.proxy or experiment.paper_budget else int(paper["env_frames"])
         frames = int(manifest["env_frames"])
         row = run.keys() | {"variant_label": experiment.labels[run.variant], "experiment_title": experiment.title}
         row |= {name: manifest.get(name) for name in _RUN_FIELDS}
@@ -72,14 +75,16 @@ def hyperparameter_table(paper: Paper, runs: Sequence[RunData], origin: str) -> 
     """
     rows = []
     for stated in paper.hyperparameters:
-        configs = [flatten(run.config) for run in runs if run.experiment == stated.experiment and run.origin == origin]
+        own = [run for run in runs if run.experiment == stated.experiment and run.origin == origin]
+        configs = [flatten(run.config) for run in own if stated.variant in (None, run.variant)]
         values = list(dict.fromkeys(_text(config.get(stated.name)) for config in configs))
         agree = all(same(config.get(stated.name), stated.paper) for config in configs)
         rows.append(
             {
                 "experiment": stated.experiment,
-                "name": stated.name.removeprefix("hyperparameters."),
-                "paper": _text(stated.paper),
+                "name": stated.name.removeprefix("hyperparameters.")
+                + (f" ({stated.variant})" if stated.variant else ""),
+                "paper": "not printed" if stated.paper is None else _text(stated.paper),
                 "ours": ", ".join(values),
                 "source": stated.source,
                 "changed": bool(configs) and stated.paper is not None and not agree,
@@ -107,18 +112,9 @@ def milestone_table(paper: Paper, runs: Sequence[RunData]) -> pd.DataFrame:
         threshold = paper.milestones.get(run.environment)
         if threshold is None:
             continue
-        returns = run.curves[run.curves["metric"] == "episode_return"].sort_values("env_frames")
-        reached = returns[returns["value"] >= threshold]
-        first = reached.iloc[0] if len(reached) else None
-        rows.append(
-            run.keys()
-            | {
-                "threshold": threshold,
-                "env_frames": None if first is None else int(first["env_frames"]),
-                "seconds": None if first is None else float(first["seconds"]),
-                "final_frames": int(run.manifest["env_frames"]),
-            }
-        )
+        first = {clock: first_reached(training_returns(run), threshold, clock) for clock in ("env_frames", "seconds")}
+        known = {clock: value if math.isfinite(value) else None for clock, value in first.items()}
+        rows.append(run.keys() | {"threshold": threshold, **known, "final_frames": int(run.manifest["env_frames"])})
     table = pd.DataFrame(rows, columns=[*KEYS, "threshold", "env_frames", "seconds", "final_frames"])
     return table.astype({"env_frames": "Int64", "seconds": "float64", "threshold": "float64", "final_frames": "int64"})
 
@@ -161,7 +157,7 @@ def reference_departure_table(
             rows.append(
                 {
                     "what": key.removeprefix("hyperparameters.") + _for_whom(experiment, concerned, own),
-                    "paper": "not printed" if _unknown(experiment, key, {stated}) else stated,
+                    "paper": _stated(experiment, key, {stated}),
                     "ours": ours,
                     "reason": reason,
                     "flag": _flag(experiment, key),
@@ -212,7 +208,7 @@ def _departure(
     )
     return {
         "what": key.removeprefix("hyperparameters.") + for_whom,
-        "paper": "not printed" if _unknown(experiment, key, stated) else ", ".join(sorted(stated)),
+        "paper": _stated(experiment, key, stated),
         "ours": _text(departure.settings[key]),
         "reason": departure.reason,
         "flag": _flag(experiment, key),
@@ -220,9 +216,12 @@ def _departure(
     }
 
 
-def _unknown(experiment: Experiment, key: str, stated: set[str]) -> bool:
-    """Whether the paper does not print the value."""
-    return stated == {"none"} or (key == "env_frames" and experiment.proxy is not None)
+def _stated(experiment: Experiment, key: str, stated: set[str]) -> str:
+    """What the paper prints of a key whose values in its settings are `stated`."""
+    if key == "env_frames" and experiment.paper_budget:
+        return experiment.paper_budget
+    unknown = stated == {"none"} or (key == "env_frames" and experiment.proxy is not None)
+    return "not printed" if unknown else ", ".join(sorted(stated))
 
 
 def _flag(experiment: Experiment, key: str) -> str:

@@ -19,7 +19,15 @@ from ddrl.analysis.paper import Paper, load_paper
 from ddrl.analysis.problems import COLUMNS as PROBLEM_COLUMNS
 from ddrl.analysis.problems import portable
 from ddrl.analysis.summary import SCALE_NOTES, facts, machine
-from ddrl.analysis.taxonomy import Tables, algorithm_module, coverage_table, matrix, read_papers, systems
+from ddrl.analysis.taxonomy import (
+    Tables,
+    algorithm_module,
+    coverage_table,
+    matrix,
+    published_only,
+    read_papers,
+    systems,
+)
 from ddrl.errors import UserError
 
 _RUN_GROUP = ["origin", "paper", "experiment", "variant", "variant_label", "environment", "env_label"]
@@ -77,6 +85,7 @@ def build_suite(
         "systems": systems(root, list(given.tables)),
         "coverage": coverage_table(root, scale, given.tables),
         "matrix": matrix(root, scale, given.tables),
+        "published_only": published_only(root),
         "claims": counted["claims"],
         "cells_by_verdict": _cells_by_verdict(counted["cells"]),
         "compute": _compute(runs),
@@ -180,7 +189,9 @@ def _benchmarks(results: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any
     for path in sorted((results / "reference" / "bench").glob("*.json")):
         file = portable(path, results)
         try:
-            rows.append(_benchmark(json.loads(path.read_text(encoding="utf-8"))) | {"file": file})
+            found = json.loads(path.read_text(encoding="utf-8"))
+            several = found["measurements"] if "measurements" in found else [{}]
+            rows += [_benchmark(found | one) | {"file": file} for one in several]
         except (OSError, ValueError, RecursionError, KeyError, TypeError, UserError) as error:
             reason = f"has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:160]
             problems.append({"origin": "bench", "paper": "", "file": file, "what": "damaged", "detail": reason})
@@ -188,6 +199,7 @@ def _benchmarks(results: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any
 
 
 def _benchmark(found: Mapping[str, Any]) -> dict[str, Any]:
+    """One measurement, and what its file says of all."""
     config, topology = found["config"], found["config"]["topology"]
     repeats = [float(repeat["training"]) for repeat in found["repeats"]]
     lags = [float(repeat["policy_lag_mean"]) for repeat in found["repeats"]]

@@ -33,7 +33,12 @@ def summary(
     beside = origin == "run" and len(reference) > 0
     kinds = problems["what"].value_counts()
     return {
-        "paper": {"key": paper.key, "summary": paper.summary, **paper.citation},
+        "paper": {
+            "key": paper.key,
+            "summary": paper.summary,
+            "not_read": [{"item": item, "what": what} for item, what in paper.not_read],
+            **paper.citation,
+        },
         "scale": scale,
         "scale_note": SCALE_NOTES[scale],
         "subject": origin,
@@ -46,6 +51,7 @@ def summary(
                 "title": entry.title,
                 "source": entry.source,
                 "proxy": entry.proxy,
+                "paper_budget": entry.paper_budget,
                 "reason": entry.scales[scale].reason if scale in entry.scales else "",
             }
             for name, entry in experiments.items()

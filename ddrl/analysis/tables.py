@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ import pyarrow as pa
 from ddrl.analysis import REFERENCE, TABLES
 from ddrl.analysis.aggregate import aggregates, improvement, profiles, scores
 from ddrl.analysis.claims import claims
-from ddrl.analysis.curves import RunData, long_frame, on_common_grid
+from ddrl.analysis.curves import RunData, long_frame, on_common_clock, on_common_grid
 from ddrl.analysis.experiments import Experiment, Run, load_experiments
 from ddrl.analysis.paper import Paper, load_paper
 from ddrl.analysis.problems import gather, problem_table
@@ -30,6 +29,7 @@ from ddrl.analysis.run_tables import (
 from ddrl.analysis.summary import summary
 from ddrl.analysis.verdicts import cells
 from ddrl.errors import UserError
+from ddrl.files import replacing, write_whole
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ def build(
     tables = {
         "runs": run_table(data, experiments),
         "curves": _on_grid(data, ["episode_return"], experiments),
+        "wall_clock": _labelled(on_common_clock(data), experiments),
         "policy_lag": _on_grid(data, ["policy_lag_mean", "policy_lag_max"], experiments),
         "scores": table.assign(variant_label=_labels(table, experiments)),
         "aggregates": aggregates(table, seed=seed, resamples=resamples),
@@ -85,7 +86,10 @@ def build(
 
 
 def _on_grid(runs: Iterable[RunData], metrics: list[str], experiments: Mapping[str, Experiment]) -> pd.DataFrame:
-    table = on_common_grid(long_frame(runs, metrics), metrics)
+    return _labelled(on_common_grid(long_frame(runs, metrics), metrics), experiments)
+
+
+def _labelled(table: pd.DataFrame, experiments: Mapping[str, Experiment]) -> pd.DataFrame:
     return table.assign(variant_label=_labels(table, experiments))
 
 
@@ -122,15 +126,12 @@ def write(tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any], output: 
     written = []
     for name, table in tables.items():
         parquet, comma = output / f"{name}.parquet", output / f"{name}.csv"
-        temporary = output / f".{name}.{os.getpid()}.tmp"
-        table.to_parquet(temporary, index=False)
-        os.replace(temporary, parquet)
-        table.to_csv(temporary, index=False, lineterminator="\n")
-        os.replace(temporary, comma)
+        with replacing(parquet) as temporary:
+            table.to_parquet(temporary, index=False)
+        with replacing(comma) as temporary:
+            table.to_csv(temporary, index=False, lineterminator="\n")
         written += [parquet, comma]
-    temporary = output / f".summary.{os.getpid()}.tmp"
-    temporary.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(temporary, output / "summary.json")
+    write_whole(output / "summary.json", (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
     return [*written, output / "summary.json"]
 
 

@@ -19,6 +19,7 @@ from ddrl.analysis.curves import env_label
 from ddrl.analysis.declared import declared, defaults
 from ddrl.analysis.experiments import ROOT, Experiment, Run, environments_of, expand, load_experiments, papers
 from ddrl.analysis.problems import portable
+from ddrl.analysis.published import load_published
 from ddrl.analysis.tables import read
 from ddrl.errors import UserError
 
@@ -117,12 +118,25 @@ def _system(paper: str, experiment: str, runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _store(kind: str, hyperparameters: Iterable[Mapping[str, Any]]) -> str:
-    """queue, or queue (also 50 % replay) where some variants replay."""
+    """queue, or queue (also 50 % replay) where some variants replay; circular (N 16, K 20): slots, traversals."""
+    hyperparameters = list(hyperparameters)
+    if kind == "circular":
+        sizes = ((letter, {int(item[key]) for item in hyperparameters}) for letter, key in _CIRCULAR.items())
+        return f"{kind} ({', '.join(f'{letter} {_range(values)}' for letter, values in sizes)})"
     shares = sorted({float(item.get("replay_fraction") or 0.0) for item in hyperparameters})
     replayed = [f"{100 * share:g} % replay" for share in shares if share > 0]
     if not replayed:
         return kind
     return f"{kind} ({'also ' if 0.0 in shares else ''}{', '.join(replayed)})"
+
+
+_CIRCULAR = {"N": "num_slots", "K": "num_traversals"}
+
+
+def _range(values: set[int]) -> str:
+    """16; 20 or 32; 1 to 32."""
+    ends = dict.fromkeys((min(values), max(values)))
+    return (" to " if len(values) > 2 else " or ").join(map(str, ends))
 
 
 def _network(hyperparameters: Mapping[str, Any]) -> str:
@@ -257,6 +271,20 @@ def coverage_table(root: Path, scale: str, tables: Tables) -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(rows, columns=list(rows[0]) if rows else None)
+
+
+def published_only(root: Path = ROOT) -> pd.DataFrame:
+    """Papers whose published numbers are here and whose replication is not: a folder with `published/`, no paper.yaml.
+
+    Columns paper, cells (how many), items (where they were printed). Raises: UserError as `load_published`.
+    """
+    rows = []
+    for folder in sorted({path.parents[1] for path in root.glob("*/published/*.csv")}):
+        if not (folder / "paper.yaml").exists():
+            published = load_published(folder)
+            items = "; ".join(sorted(set(published["item"])))
+            rows.append({"paper": folder.name, "cells": len(published), "items": items})
+    return pd.DataFrame(rows, columns=["paper", "cells", "items"])
 
 
 def _verdicts(table: pd.DataFrame, kind: str, experiment: str, subject: str, verdicts: Sequence[str]) -> dict[str, int]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ddrl.analysis.claim_tests import first_reached
-from ddrl.analysis.curves import RunData, load_run
+from ddrl.analysis.curves import RunData, final_episodes, load_run, training_returns
 from ddrl.analysis.experiments import ROOT
 from ddrl.analysis.flags import flatten, same
 from ddrl.analysis.inference import EQUAL_BUDGET, Sample, prediction_interval
@@ -165,14 +165,8 @@ def departures(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]
 
 def frames_to(run: RunData, threshold: float) -> float | None:
     """env_frames of the first record whose mean training return reaches `threshold`; None where none does."""
-    reached = first_reached(run.curves[run.curves["metric"] == "episode_return"], threshold, "env_frames")
+    reached = first_reached(training_returns(run), threshold, "env_frames")
     return reached if math.isfinite(reached) else None
-
-
-def final_return(run: RunData) -> float:
-    """Mean return of the evaluation episodes at the largest env_frames."""
-    evaluation = run.curves[run.curves["metric"] == "evaluation_return"]
-    return float(evaluation["value"][evaluation["env_frames"] == evaluation["env_frames"].max()].mean())
 
 
 def _frames_test(group: _Group, new: Sequence[RunData], reference: Sequence[RunData]) -> _Test | Check | None:
@@ -203,7 +197,7 @@ def _return_test(group: _Group, new: Sequence[RunData], reference: Sequence[RunD
     budgets = [float(run.manifest["env_frames"]) for run in (*reference, *new)]
     if max(budgets) > (1 + EQUAL_BUDGET) * min(budgets):
         return Check(name, None, f"budgets differ: {min(budgets):,.0f} to {max(budgets):,.0f} frames", 0.0)
-    old, now = (np.array([final_return(run) for run in runs]) for runs in (reference, new))
+    old, now = (np.array([float(final_episodes(run).mean()) for run in runs]) for runs in (reference, new))
     return _Test(name, -1, old, now, RESOLUTION * abs(float(old.mean())), 0)
 
 

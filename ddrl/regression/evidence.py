@@ -49,6 +49,7 @@ ROWS: Mapping[str, tuple[str, ...]] = {
 DIGESTED: Mapping[str, tuple[str, ...]] = {
     "runs": _RUN,
     "curves": _RUN,
+    "wall_clock": _RUN,
     "policy_lag": _RUN,
     "published": ("item",),
     "references": (),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from typing import Any
 from ddrl.analysis import REFERENCE
 from ddrl.analysis.experiments import papers as all_papers
 from ddrl.errors import UserError, unknown_name
+from ddrl.files import write_whole
 from ddrl.report.document import Origin, Tables
 from ddrl.report.figures import draw_figures
 from ddrl.report.html import render
@@ -110,14 +110,6 @@ def pdf_bytes(data: dict[str, Any], results: Path, root: Path = ROOT) -> bytes:
             )
         except typst.TypstError as error:
             raise UserError(f"{source}: {error.diagnostic}") from None
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes beside `path` and renames, so that a file that exists is complete."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    partial.write_bytes(content)
-    os.replace(partial, path)
 
 
 def rebuild(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ddrl.report.document import (
     Block,
@@ -118,28 +119,31 @@ def cells(rows: list[Row], subject: str) -> tuple[Block, ...]:
 
 def _cell_group(rows: list[Row], subject: str) -> Group:
     flags = [_flags(row) for row in rows]
+    points = len({row["published_frames"] for row in rows}) > 1
     shared = [flag for flag in flags[0] if all(flag in other for other in flags)]
     first = rows[0]
     name = ", ".join(part for part in (first["system"], first["published_variant"]) if part)
     note = "; ".join(
         part
         for part in (
-            _published_note(first),
+            _published_note(first, points),
             f"all rows: {', '.join(shared)}" if shared else "",
         )
         if part
     )
     lines = tuple(
-        _cell_row(row, [flag for flag in own if flag not in shared], subject)
+        _cell_row(row, [flag for flag in own if flag not in shared], subject, points)
         for row, own in zip(rows, flags, strict=True)
     )
     return Group(lines, f"{sentence(first['item']).removesuffix('.')}: {name}", note)
 
 
-def _cell_row(row: Row, flags: list[str], subject: str) -> tuple[Cell, ...]:
+def _cell_row(row: Row, flags: list[str], subject: str, points: bool) -> tuple[Cell, ...]:
+    """One line; of several points of a curve, each names its frames."""
+    at = small(f" at {frames(row['published_frames'])}") if points and row["published_frames"] else ()
     other = small(f" ({ORIGINS[row['origin']]})") if row["origin"] != subject else ()
     return cells_of(
-        (*plain(task_name(row["task"]) or "All tasks"), *other),
+        (*plain(task_name(row["task"]) or "All tasks"), *at, *other),
         number(row["published"]),
         number(row["ours"]),
         interval(row["ci90_low"], row["ci90_high"]) if row["ci90_low"] else "–",
@@ -190,14 +194,25 @@ def _flags(row: Row) -> list[str]:
     return [words(flag).replace("(", " (") for flag in flags if flag]
 
 
-def _published_note(row: Row) -> str:
+def _published_note(row: Row, points: bool) -> str:
     parts = [
         words(row["metric"]) + (f" ({row['unit']})" if row["unit"] else ""),
         words(row["published_statistic"]),
         counted(int(float(row["published_seeds"])), "seed") if row["published_seeds"] else "number of seeds unknown",
-        f"{frames(row['published_frames'])} frames" if row["published_frames"] else "",
+        f"{frames(row['published_frames'])} frames" if row["published_frames"] and not points else "",
     ]
     return "; ".join(part for part in parts if part)
+
+
+def not_read(paper: dict[str, Any]) -> tuple[Block, ...]:
+    """What the paper prints and could not be read: there is no published value, and none stands in for it."""
+    lines = tuple(
+        cells_of(unbroken(row["item"]), row["what"], tag("not_run", "no published value")) for row in paper["not_read"]
+    )
+    if not lines:
+        return ()
+    stated = columns(("Item", "auto"), ("What it shows", "1fr"), ("Published", "auto", "right"))
+    return (Table("What the paper prints and could not be read", "tables/summary.json", stated, (Group(lines),)),)
 
 
 def uncovered(rows: list[Row], subject: str) -> tuple[Block, ...]:

@@ -14,6 +14,7 @@ from ddrl.report.document import (
     Table,
     Tables,
     cells_of,
+    code,
     columns,
     joined,
     plain,
@@ -107,7 +108,26 @@ def coverage(tables: Tables, names: dict[str, str]) -> tuple[Block, ...]:
         "Planned, done, left out and reference count runs (seeds). Left out: planned, and named under Holes.",
         size=8.2,
     )
-    return (table, _coverage_figure(tables), *_matrices(tables["matrix"], names))
+    only = _published_only(tables.get("published_only", []))
+    return (table, _coverage_figure(tables), *_matrices(tables["matrix"], names), *only)
+
+
+def _published_only(rows: list[Row]) -> tuple[Table, ...]:
+    """Papers that wait for their replication."""
+    lines = tuple(
+        cells_of(code(row["paper"]), row["cells"], small(row["items"]), tag("not_run", "published data only"))
+        for row in rows
+    )
+    if not lines:
+        return ()
+    table = Table(
+        "Papers of which only the published numbers are here",
+        "tables/published_only.csv",
+        columns(("Folder of replications", "auto"), ("Cells", "auto", "right"), ("Printed in", "1fr"), "Status"),
+        (Group(lines),),
+        size=8.2,
+    )
+    return (table,)
 
 
 def _verdict_counts(row: Row, kind: str, verdicts: tuple[str, ...]) -> str:

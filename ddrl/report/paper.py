@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ddrl.errors import UserError
-from ddrl.report.cells import CELL_VERDICTS, CLAIM_VERDICTS, cells, counts, tally, uncovered
+from ddrl.report.cells import CELL_VERDICTS, CLAIM_VERDICTS, cells, counts, not_read, tally, uncovered
 from ddrl.report.claims import claims
 from ddrl.report.document import Block, Document, Fact, Origin, Row, Section, Span, Tables, Tally, as_json, plain
 from ddrl.report.games import over_games
@@ -67,7 +67,7 @@ def _sections(tables: Tables, summary: dict[str, Any], origin: Origin, subject: 
     source: tuple[Block, ...] = (provenance(own, facts, origin.command, origin.digest),) if own else ()
     return (
         Section("claims", "Claims", claims(tables["claims"], tables["cells"], subject, experiments)),
-        Section("cells", "Published cells", cells(tables["cells"], subject)),
+        Section("cells", "Published cells", (*cells(tables["cells"], subject), *not_read(summary["paper"]))),
         Section("scores", "Final scores", side_by_side(tables, experiments, subject)),
         Section("games", "Over all games", over_games(tables, experiments)),
         Section("figures", "Figures", drawings(summary["figures"], tables["runs"])),
@@ -143,22 +143,28 @@ def _facts(own: list[Row], summary: dict[str, Any], problems: list[Row], subject
             f"{span((row['frames_per_second'] for row in own), number).replace(' to ', '–')} frames/s, "
             f"from {moment(started):%Y-%m-%d %H:%M} to {moment(finished):%Y-%m-%d %H:%M} UTC",
         ),
-        Fact("Budget", f"{_budget(own)}; environment frames of one run, before frame skip"),
+        Fact("Budget", f"{_budget(own, summary['experiments'])}; environment frames of one run, before frame skip"),
         *missing,
     )
 
 
-def _budget(own: list[Row]) -> str:
-    """Frames of a run beside the paper's, and those on tasks that stand in for the paper's."""
+def _budget(own: list[Row], experiments: dict[str, Any]) -> str:
+    """Frames of a run beside the paper's; where it gives no frames, what it gives, or that other tasks stand in."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in own:
+        instead = "" if row["paper_frames"] else experiments[row["experiment"]].get("paper_budget") or ""
+        groups.setdefault((row["paper_frames"], instead), []).append(row)
     parts = []
-    for stated in sorted({row["paper_frames"] for row in own}, reverse=True):
-        rows = [row for row in own if row["paper_frames"] == stated]
+    for (stated, instead), rows in sorted(groups.items(), reverse=True):
         reach = span((row["env_frames"] for row in rows), frames)
+        games = listed(sorted({row["env_label"] for row in rows}))
         if stated:
             shares = span((float(row["env_frames"]) / float(stated) for row in rows), ratio)
             parts.append(f"{reach} of the paper’s {frames(stated)} ({shares})")
+        elif instead:
+            has = "prints no budget" if instead == "not printed" else f"has {instead}"
+            parts.append(f"{reach} on {games}, where the paper {has}")
         else:
-            games = listed(sorted({row["env_label"] for row in rows}))
             parts.append(f"{reach} on {games}, in place of the paper’s tasks")
     return "; ".join(parts)
 

@@ -105,7 +105,9 @@ def listed(parts: Iterable[str]) -> str:
 
 
 def task_name(task: str) -> str:
-    """A task as a title: `space_invaders` -> `Space Invaders`."""
+    """A task as a title: `space_invaders` -> `Space Invaders`; a name with capitals stays as it is."""
+    if task != task.lower():
+        return words(task)
     return words(task).title().replace("Dmlab", "DMLab").replace(" And ", " and ")
 
 

@@ -14,12 +14,22 @@ import pytest
 from scipy import optimize, stats
 
 from ddrl.analysis import claim_tests
-from ddrl.analysis.claim_tests import Contrast, difference, first_reached, near_best, over_settings, paired, ratio
-from ddrl.analysis.claims import COLUMNS, claims, evaluate, setting_of
+from ddrl.analysis.claim_tests import (
+    Contrast,
+    difference,
+    first_reached,
+    near_best,
+    over_settings,
+    paired,
+    ratio,
+    shrinking,
+)
+from ddrl.analysis.claim_values import setting_of
+from ddrl.analysis.claims import COLUMNS, claims, evaluate
 from ddrl.analysis.curves import RunData
 from ddrl.analysis.experiments import load_experiments
 from ddrl.analysis.inference import difference_power
-from ddrl.analysis.paper import Claim, load_paper
+from ddrl.analysis.paper import EQUAL_TIME, Claim, load_paper
 
 IMPALA = Path(__file__).parents[2] / "replications" / "impala_2018"
 EXPERIMENTS = load_experiments(IMPALA)
@@ -229,7 +239,8 @@ def run_of(
         {"env_frames": grid, "seconds": grid * seconds / frames, "metric": "episode_return", "value": returns}
     )
     config = {"environment": {"name": "toy/catch"}, "seed": seed, "hyperparameters": hyperparameters}
-    manifest = {"config": config, "env_frames": frames, "seconds": seconds}
+    hardware = {"cpu": "one", "cores": 2, "memory_gib": 8.0, "gpu": None}
+    manifest = {"config": config, "env_frames": frames, "seconds": seconds, "hardware": hardware}
     return RunData("run", "impala_2018", "off_policy_correction", variant, "toy/catch", seed, manifest, curves)
 
 
@@ -255,11 +266,115 @@ def test_frames_per_second_come_from_the_manifests_and_need_no_equal_budgets() -
     found = evaluate(times, CORRECTION, with_scores(fast + slow), fast + slow)
     assert found["verdict"] == "supported"
     assert found["effect"] == pytest.approx(30.0, rel=1e-3)
-    assert "hardware" not in found["detail"]
-    moved = [replace(run, manifest={**run.manifest, "hardware": {"cpu": "another"}}) for run in fast]
+    assert "All on one, 2 cores, 8 GiB, no GPU. Other load is not recorded." in found["detail"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "metric"), [("ratio", "frames_per_second"), ("time_to_reach", "seconds"), ("ordering", EQUAL_TIME)]
+)
+def test_times_on_different_hardware_decide_nothing(kind: str, metric: str) -> None:
+    runs = [
+        reaching(name, seed, 2 + 6 * (name != "v_trace")) for name in ("v_trace", "no_correction") for seed in range(3)
+    ]
+    timed = claim(kind=kind, metric=metric, threshold=0.5, smallest_effect=0.0)
+    assert evaluate(timed, CORRECTION, with_scores(runs), runs)["detail"].endswith("Other load is not recorded.")
+    faster = {**runs[0].manifest["hardware"], "cpu": "another"}
+    moved = [replace(run, manifest={**run.manifest, "hardware": faster}) for run in runs[:3]] + runs[3:]
+    found = evaluate(timed, CORRECTION, with_scores(moved), moved)
+    assert found["verdict"] == "inconclusive"
+    assert found["detail"].startswith("times on different hardware")
+    frames = claim(kind="time_to_reach", metric="env_frames", threshold=0.5, smallest_effect=0.0)
+    assert evaluate(frames, CORRECTION, with_scores(moved), moved)["verdict"] == "supported"
+
+
+def test_a_timed_claim_says_how_many_of_its_runs_went_side_by_side() -> None:
+    times = [("10:00", "10:20"), ("10:10", "10:30"), ("10:20", "10:40")]
+    runs = []
+    for name in ("v_trace", "no_correction"):
+        for seed, (begin, end) in enumerate(times):
+            one = reaching(name, seed, 2 if name == "v_trace" else 8)
+            day = "2026-01-01" if name == "v_trace" else "2026-01-02"
+            spent = {"started": f"{day}T{begin}:00+00:00", "finished": f"{day}T{end}:00+00:00"}
+            runs.append(replace(one, manifest={**one.manifest, **spent}))
+    timed = claim(kind="time_to_reach", metric="seconds", threshold=0.5, smallest_effect=0.0)
     assert (
-        "not all on the same hardware" in evaluate(times, CORRECTION, with_scores(moved + slow), moved + slow)["detail"]
+        "; up to 2 of these runs went side by side." in evaluate(timed, CORRECTION, with_scores(runs), runs)["detail"]
     )
+
+
+def test_returns_at_an_equal_time_are_those_when_the_fastest_run_ends() -> None:
+    rising = np.linspace(0.0, 1.0, 11)
+    runs = [run_of("v_trace", seed, returns=rising, seconds=10.0) for seed in range(3)]
+    runs += [run_of("no_correction", seed, returns=rising, seconds=20.0 + seed) for seed in range(3)]
+    timed = claim(metric=EQUAL_TIME, smallest_effect=0.0)
+    found = evaluate(timed, CORRECTION, with_scores(runs), runs)
+    assert found["verdict"] == "supported"
+    values = []
+    for run in runs:  # the last tenth of the first ten seconds, point by point
+        clock = run.curves["seconds"].to_numpy()
+        values.append(np.mean([np.interp(second, clock, rising) for second in np.linspace(9, 10, 1001)]))
+    assert found["effect"] == pytest.approx(np.mean(values[:3]) - np.mean(values[3:]), abs=1e-3)
+    assert found["effect"] > 0.4
+
+
+@pytest.mark.parametrize(
+    ("own", "verdict"), [(sample(95, 2), "supported"), (sample(80, 2), "contradicted"), (sample(91, 8), "inconclusive")]
+)
+def test_no_worse_asks_whether_no_more_than_the_margin_is_lost(own: Any, verdict: str) -> None:
+    kept = claim(kind="no_worse", better=None, worse=(), variants=("v_trace",), than="no_correction", margin=0.1)
+    kept = replace(kept, smallest_effect=0.0)
+    found = evaluate(kept, CORRECTION, scores({"v_trace": own, "no_correction": sample(100, 2)}))
+    assert found["verdict"] == verdict
+    assert found["effect"] == pytest.approx(own.mean() / 100)
+    assert "V-trace against No correction" in found["detail"]
+    same = ratio("a / b", [(own, sample(100, 2))], 0.9)
+    assert (found["ci95_low"], found["ci95_high"]) == pytest.approx(same.shown()[1:])
+
+
+def test_no_worse_of_several_needs_each_of_them() -> None:
+    table = scores({"v_trace": sample(99, 1), "one_step_is": sample(50, 1), "no_correction": sample(100, 1)})
+    both = claim(
+        smallest_effect=0.0,
+        kind="no_worse",
+        better=None,
+        worse=(),
+        variants=("v_trace", "one_step_is"),
+        than="no_correction",
+        margin=0.2,
+    )
+    found = evaluate(both, CORRECTION, table)
+    assert found["verdict"] == "contradicted"
+    assert found["effect"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("means", "verdict"),
+    [
+        ((350, 280, 200, 100), "supported"),
+        ((800, 400, 200, 100), "inconclusive"),
+        ((1600, 350, 180, 150), "contradicted"),
+    ],
+)
+def test_diminishing_asks_whether_each_step_is_a_smaller_factor(means: Any, verdict: str) -> None:
+    names = ("v_trace", "one_step_is", "epsilon_correction", "no_correction")
+    table = scores({name: sample(mean, 0.01 * mean) for name, mean in zip(names, means, strict=True)})
+    less = claim(kind="diminishing", better=None, worse=(), variants=names, smallest_effect=0.0)
+    found = evaluate(less, CORRECTION, table)
+    assert found["verdict"] == verdict
+    a, b, c, d = means
+    assert found["effect"] == pytest.approx(min(b * b / (a * c), c * c / (b * d)))
+    assert found["comparisons"].count("the step from") == 2
+
+
+def test_the_interval_of_a_shrinking_step_is_the_delta_methods() -> None:
+    a, b, c = sample(30, 2, 4), sample(20, 1, 5), sample(10, 1, 3)
+    found = shrinking("b b / a c", [(a, b, c)])
+    parts = [w * g.var(ddof=1) / g.mean() ** 2 / len(g) for w, g in ((1, a), (4, b), (1, c))]
+    freedom = sum(parts) ** 2 / sum(part**2 / (len(g) - 1) for part, g in zip(parts, (a, b, c), strict=True))
+    half = stats.t.ppf(0.975, freedom) * math.sqrt(sum(parts))
+    assert found.shown() == pytest.approx([400 / 300 * math.exp(step) for step in (0, -half, half)])
+    with pytest.raises(ValueError, match="positive"):
+        shrinking("b b / a c", [(a, b, sample(-1, 0.1))])
 
 
 def reaching(variant: str, seed: int, at: int | None, **options: Any) -> RunData:

@@ -22,7 +22,7 @@ PROTOCOLS = load_paper(IMPALA).protocols
 PRINTED = replace(PROTOCOLS["atari_noop"], version="0.12.1", era_before=None)
 PARTS = "skip4,max2,gray84x84,stack4;noop1-30;sticky0;minimal-actions;life-loss-terminal;cap108k;raw-rewards"
 RULE = CellRule({}, "atari", "shallow", "atari/{task}", "final_return", None, None)
-ROW = {"statistic": "final", "seeds": 1, "digitised": False, "budget_frames": 200_000_000}
+ROW = {"statistic": "final", "seeds": 1, "digitised": False, "budget_frames": 200_000_000, "budget_hours": float("nan")}
 
 
 def atari_run(
@@ -121,6 +121,11 @@ def test_a_smaller_budget_is_flagged_with_its_part_and_a_hundredth_less_is_not()
     assert found([atari_run(frames=400_000)]) == ["reduced_budget(0.002)"]
     assert found([atari_run(frames=198_000_000)]) == []
     assert found([atari_run(frames=400_000)], budget_frames=pd.NA) == []
+
+
+def test_a_number_that_hours_on_other_hardware_gave_is_flagged() -> None:
+    assert found([atari_run()], budget_frames=pd.NA, budget_hours=1.5) == ["wall_clock_budget(1.5 h)"]
+    assert found([atari_run()], budget_hours=1.5) == []
 
 
 def test_the_smallest_budget_of_several_runs_counts() -> None:

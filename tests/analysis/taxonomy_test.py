@@ -46,7 +46,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def call(command: str, results: Path, *arguments: str) -> int:
-    return main([command, "--results", str(results), "--replications", str(ROOT), *arguments])
+    only = ["--papers", PAPER] if command == "suite" and "--papers" not in arguments else []
+    return main([command, "--results", str(results), "--replications", str(ROOT), *only, *arguments])
 
 
 def table(results: Path, name: str) -> pd.DataFrame:
@@ -54,7 +55,7 @@ def table(results: Path, name: str) -> pd.DataFrame:
 
 
 def test_a_system_is_an_algorithm_and_a_topology_of_an_experiment() -> None:
-    found = systems(ROOT).set_index(["paper", "experiment"])
+    found = systems(ROOT, [PAPER]).set_index(["paper", "experiment"])
     atari = found.loc[(PAPER, "atari")]
     assert (atari["system"], atari["moves"], atari["schedule"]) == ("IMPALA", "unrolls", "asynchronous")
     assert (atari["store"], atari["inference"], atari["networks"]) == ("queue", "local", "nature, deep")
@@ -67,6 +68,19 @@ def test_a_system_is_an_algorithm_and_a_topology_of_an_experiment() -> None:
         20,
         "toy (catch); atari (5)",
     )
+
+
+def test_each_algorithm_of_an_experiment_is_a_system_with_the_store_that_it_learns_from() -> None:
+    found = systems(ROOT, ["impact_2020"])
+    continuous = found[found["experiment"] == "continuous"].set_index("algorithm")
+    assert list(continuous["store"]) == ["circular (N 16, K 20 or 32)", "queue", "queue"]
+    assert list(continuous["schedule"]) == ["asynchronous", "synchronous", "asynchronous"]
+    assert list(continuous["variants"]) == ["impact", "ppo", "impala"]
+    assert set(continuous["networks"]) == {"tanh_mlp"}
+    assert set(continuous["tasks"]) == {"mujoco (HalfCheetah-v5, Hopper-v5, Humanoid-v5)"}
+    buffer = found[found["experiment"] == "circular_buffer"]
+    assert list(buffer["store"]) == ["circular (N 16, K 1 to 32)"]
+    assert list(found["num_actors"][found["experiment"] == "workers"]) == [1, 2, 4, 8, 16, 32]
 
 
 def test_topologies_that_differ_within_an_experiment_are_systems_of_their_own(tmp_path: Path) -> None:

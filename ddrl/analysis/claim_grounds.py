@@ -1,0 +1,140 @@
+"""When a claim is decided at all: enough seeds, tasks and settings, equal budgets, one kind of machine.
+
+A time or a speed says something about two variants only where both ran on the same kind of machine, so a claim about
+times on different hardware is not decided. How much else the machines did is not recorded; what is known of it, how
+many of the claim's own runs went side by side, stands beside the verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import pandas as pd
+
+from ddrl.analysis import claim_tests
+from ddrl.analysis.claim_tests import MIN_SETTINGS
+from ddrl.analysis.curves import RunData
+from ddrl.analysis.inference import EQUAL_BUDGET
+from ddrl.analysis.paper import RATIO_KINDS, TIMED_METRICS, Claim
+from ddrl.analysis.summary import machine
+
+MIN_SEEDS = 3
+
+
+def obstacle(claim: Claim, used: pd.DataFrame, observed: pd.DataFrame, seeds: int, runs: Sequence[RunData]) -> str:
+    """Why no test is made; empty where one is. `used`: the scores, `observed`: the values, `seeds`: fewest a group."""
+    tasks = used["environment"].nunique()
+    return (
+        _few_tasks(claim, tasks)
+        or _uneven(claim, used)
+        or _other_machines(claim, taken(used, runs))
+        or _few_seeds(claim, observed, seeds)
+        or _unusable(claim, observed)
+    )
+
+
+def notes(claim: Claim, used: pd.DataFrame, runs: Sequence[RunData]) -> str:
+    """What a reader of the verdict must know of the runs behind it; empty where there is nothing."""
+    own = taken(used, runs)
+    return _load(claim, own) + _afterthought(claim, own)
+
+
+def taken(used: pd.DataFrame, runs: Sequence[RunData]) -> list[RunData]:
+    """The runs that the rows of `used` come from."""
+    chosen = set(zip(used["run"], used["environment"], used["seed"], strict=True))
+    return [run for run in runs if (run.variant, run.environment, run.seed) in chosen]
+
+
+def _afterthought(claim: Claim, runs: Sequence[RunData]) -> str:
+    """A warning where the test was written when some of its runs had begun."""
+    began = [str(run.manifest.get("started") or "") for run in runs]
+    late = any(time and time < claim.stated for time in began)
+    return " This test was written after the runs." if late else ""
+
+
+def _other_machines(claim: Claim, runs: Sequence[RunData]) -> str:
+    """Why times or speeds cannot be compared: they were measured on different hardware."""
+    if claim.metric not in TIMED_METRICS:
+        return ""
+    found = sorted({machine(run.manifest["hardware"]) for run in runs})
+    if len(found) < 2:
+        return ""
+    return f"times on different hardware say nothing about the variants: {'; '.join(found)}"
+
+
+def _load(claim: Claim, runs: Sequence[RunData]) -> str:
+    """On what machine times or speeds were measured, and how many of the runs went side by side."""
+    if claim.metric not in TIMED_METRICS or not runs:
+        return ""
+    where = machine(runs[0].manifest["hardware"])
+    most = _side_by_side(runs)
+    beside = f"; up to {most} of these runs went side by side" if most > 1 else "; these runs went one by one"
+    return f" All on {where}{beside if most else ''}. Other load is not recorded."
+
+
+def _side_by_side(runs: Sequence[RunData]) -> int:
+    """The most runs that were under way at one moment; 0 where their times are not known."""
+    changes = []
+    for run in runs:
+        times = [run.manifest.get(name) for name in ("started", "finished")]
+        if not all(times):
+            return 0
+        begin, end = (datetime.fromisoformat(str(time)) for time in times)
+        changes += [(begin, 1), (end, -1)]
+    under_way = most = 0
+    for _, change in sorted(changes):  # an end comes before a beginning at the same moment
+        under_way += change
+        most = max(most, under_way)
+    return most
+
+
+def _few_tasks(claim: Claim, tasks: int) -> str:
+    """Why the tasks are too few for a number that is an aggregate over all of them."""
+    if claim.tasks is None or tasks >= claim.tasks:
+        return ""
+    return f"{tasks} of the {claim.tasks} tasks; the number is an aggregate over all of them"
+
+
+def _uneven(claim: Claim, used: pd.DataFrame) -> str:
+    """Why budgets forbid a comparison; what is measured per second or in seconds needs no equal number of frames."""
+    if claim.metric in TIMED_METRICS:
+        return ""
+    budgets = used.groupby("environment")["env_frames"].agg(["min", "max"])
+    uneven = budgets[budgets["max"] > (1 + EQUAL_BUDGET) * budgets["min"]]
+    if uneven.empty:
+        return ""
+    low, high = uneven.iloc[0]
+    return f"budgets differ on {uneven.index[0]}: {low:,.0f} against {high:,.0f} frames"
+
+
+def _few_seeds(claim: Claim, observed: pd.DataFrame, seeds: int) -> str:
+    """Why there are too few seeds, or settings where those are the unit."""
+    if claim.kind == "stability":
+        counts = [len(settings(claim, observed, worse)) for worse in claim.worse]
+        if min(counts) < MIN_SETTINGS:
+            return f"{min(counts)} settings in common; a test needs at least {MIN_SETTINGS}"
+    elif seeds < MIN_SEEDS:
+        return f"{seeds} seed{'s' if seeds != 1 else ''} a group; a test needs at least {MIN_SEEDS}"
+    return ""
+
+
+def _unusable(claim: Claim, observed: pd.DataFrame) -> str:
+    """Why the values are none that the test can take."""
+    if observed["value"].isna().any():
+        if claim.kind == "time_to_reach":
+            return "a task has no return to reach"
+        return (
+            "a run has recorded no return" if claim.metric in TIMED_METRICS else "a task has no random and human score"
+        )
+    means = observed.groupby(["environment", "variant"])["value"].mean()
+    return "a ratio needs positive means" if claim.kind in RATIO_KINDS and (means <= 0).any() else ""
+
+
+def settings(claim: Claim, observed: pd.DataFrame, worse: str) -> pd.DataFrame:
+    """Per setting that both have been run with on every task: value of `better` and of `worse`."""
+    values = observed
+    if claim.statistic == "near_best" and claim.within is not None:
+        values = claim_tests.near_best(observed, claim.within)
+    pair = [str(claim.better), worse]
+    return claim_tests.over_settings(values[values["variant"].isin(pair)]).reindex(columns=pair).dropna()

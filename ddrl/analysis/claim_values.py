@@ -1,0 +1,99 @@
+"""What the metric of a claim is in each run: one value per variant, environment and seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ddrl.analysis.claim_grounds import taken
+from ddrl.analysis.claim_tests import first_reached
+from ddrl.analysis.curves import RunData, training_returns
+from ddrl.analysis.flags import flatten
+from ddrl.analysis.own_values import suite_values
+from ddrl.analysis.paper import EQUAL_TIME, SUITE_METRICS, Claim
+
+SUITE = "suite"
+"""Stands for the environment where one value is over all tasks."""
+LAST_PART = 0.1
+"""The training return at a moment is its mean over this last part of the time until then: single records are noisy."""
+
+
+def observations(
+    claim: Claim, used: pd.DataFrame, runs: Sequence[RunData], milestones: Mapping[str, float]
+) -> pd.DataFrame:
+    """variant, environment, seed and value (and setting, of stability): what the claim's metric is in each run."""
+    metric = str(claim.metric)
+    if metric in SUITE_METRICS:
+        values = {name: suite_values(part, metric) for name, part in used.groupby("variant")}
+        parts = [
+            pd.DataFrame({"variant": name, "environment": SUITE, "seed": range(len(found)), "value": found})
+            for name, found in values.items()
+        ]
+        return pd.concat(parts, ignore_index=True)
+    if claim.kind == "stability":
+        facts = [{"setting": setting_of(run.config, claim.settings)} for run in runs]
+        return _joined(used, runs, facts).assign(value=lambda table: table[metric].astype("float64"))
+    if claim.kind == "time_to_reach":
+        table = _joined(used, runs, [_reached(claim, run, milestones) for run in runs])
+        horizons = table.groupby("environment")["watched"].transform("min")
+        return table.assign(value=np.minimum(table["value"], horizons))  # a missing value stays missing
+    if metric == EQUAL_TIME:
+        return _at_equal_time(used, taken(used, runs))
+    if metric == "frames_per_second":
+        return _joined(used, runs, [{"value": _speed(run)} for run in runs])
+    return used.assign(value=used[metric].astype("float64"))
+
+
+def _joined(used: pd.DataFrame, runs: Sequence[RunData], facts: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """`used` with the columns of `facts`, one per run."""
+    keys = ["run", "environment", "seed"]
+    rows = [
+        {"run": run.variant, "environment": run.environment, "seed": run.seed, **fact}
+        for run, fact in zip(runs, facts, strict=True)
+    ]
+    return used.merge(pd.DataFrame(rows, columns=[*keys, *facts[0]]), on=keys, how="left", validate="1:1")
+
+
+def _speed(run: RunData) -> float:
+    """Frames per second of training, without the final evaluation where the curves say when that began."""
+    records = run.curves[run.curves["metric"] == "episodes"]
+    last = run.manifest if records.empty else records.loc[records["env_frames"].idxmax()]
+    return float(last["env_frames"]) / max(float(last["seconds"]), 1e-9)
+
+
+def _reached(claim: Claim, run: RunData, milestones: Mapping[str, float]) -> dict[str, float]:
+    """When a run first reaches the return (inf: never; missing: none is stated), and how long it was watched."""
+    threshold = milestones.get(run.environment, math.nan) if claim.threshold is None else claim.threshold
+    returns, clock = training_returns(run), str(claim.metric)
+    reached = first_reached(returns, threshold, clock)
+    # The manifest's seconds include the evaluation after the training.
+    watched = returns[clock].max() if clock == "seconds" and len(returns) else run.manifest[clock]
+    return {"value": reached if math.isfinite(threshold) else math.nan, "watched": float(watched)}
+
+
+def setting_of(config: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """A run's setting, from the named keys of its config: `optimizer.learning_rate=0.0006, entropy_cost=0.01`."""
+    flat = flatten(config)
+    return ", ".join(f"{key.removeprefix('hyperparameters.')}={flat.get(key)}" for key in keys)
+
+
+def _at_equal_time(used: pd.DataFrame, runs: Sequence[RunData]) -> pd.DataFrame:
+    """The training return of each run when the fastest of its environment ends, in seconds of training."""
+    curves = [training_returns(run) for run in runs]
+    ends = [float(curve["seconds"].max()) if len(curve) else math.nan for curve in curves]
+    names = [run.environment for run in runs]
+    horizons = pd.Series(ends, index=names, dtype="float64").groupby(level=0).min()
+    values = [_return_at(curve, float(horizons[name])) for curve, name in zip(curves, names, strict=True)]
+    return _joined(used, runs, [{"value": value} for value in values])
+
+
+def _return_at(records: pd.DataFrame, seconds: float) -> float:
+    """The mean training return over the last part of the time until `seconds`, records joined by straight lines."""
+    if records.empty:
+        return math.nan
+    moments = np.linspace((1 - LAST_PART) * seconds, seconds, 101)
+    return float(np.interp(moments, records["seconds"], records["value"]).mean())

@@ -1,0 +1,218 @@
+"""Figures of the IMPACT replication: pure functions of the tables that paper.yaml names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
+
+from ddrl.analysis import plots
+from ddrl.analysis.plots import FAINT, GREY, INK
+
+ALGORITHMS = ("impact", "ppo", "impala")
+RATIOS = ("r3", "r1", "r2")
+FEWEST = "n_"
+"""Variants of the target frequency with so few updates between target updates that the paper's agent fails."""
+FAR_APART = 5
+"""From this ratio of budgets on, this run and the reference runs are drawn on a logarithmic axis."""
+
+Style = tuple[str, Any]
+"""Colour and dashes of a variant."""
+
+
+def continuous_control(curves: pd.DataFrame, wall_clock: pd.DataFrame) -> Figure:
+    """One row per task: return against steps and against wall time."""
+    return _by_frames_and_time(curves, wall_clock, "continuous", _named(ALGORITHMS), "environment steps")
+
+
+def discrete_control(curves: pd.DataFrame, wall_clock: pd.DataFrame, published: pd.DataFrame) -> Figure:
+    """One row per game: return against frames and against wall time, with RLlib's results where ours reach as far."""
+
+    styles = _named(ALGORITHMS)
+
+    def marks(axes: Axes, environment: str, frames: float) -> None:
+        rows = published[(published["environment"] == environment) & (published["budget_frames"] <= frames)]
+        for variant, part in rows.groupby("compared_variant", sort=True):
+            look = {"color": styles[str(variant)][0], "mfc": "none", "ms": 3.2, "mew": 0.7, "zorder": 4}
+            axes.plot(part["budget_frames"], part["value"], "D", clip_on=False, **look)
+
+    return _by_frames_and_time(curves, wall_clock, "discrete", styles, "environment frames", marks)
+
+
+def circular_buffer(curves: pd.DataFrame, wall_clock: pd.DataFrame) -> Figure:
+    """K traversals of each batch: return against steps and against wall time."""
+    variants = _ordered(curves, "circular_buffer")
+    return _by_frames_and_time(curves, wall_clock, "circular_buffer", _in_order(variants), "environment steps")
+
+
+def _named(variants: Sequence[str]) -> dict[str, Style]:
+    return dict(zip(variants, zip(plots.SERIES, plots.DASHES, strict=True), strict=False))
+
+
+def _in_order(variants: Sequence[str]) -> dict[str, Style]:
+    return {name: (colour, "-") for name, colour in zip(variants, plots.graded(len(variants)), strict=True)}
+
+
+def _ordered(table: pd.DataFrame, experiment: str) -> list[str]:
+    """The variants of an experiment by the number that their names end with."""
+    names = set(table["variant"][table["experiment"] == experiment])
+    return sorted(names, key=lambda name: int(name.rpartition("_")[2]))
+
+
+def _by_frames_and_time(
+    curves: pd.DataFrame,
+    wall_clock: pd.DataFrame,
+    experiment: str,
+    styles: Mapping[str, Style],
+    unit: str,
+    marks: Callable[[Axes, str, float], None] | None = None,
+) -> Figure:
+    """One row per task with two panels: training return against frames, and against seconds of training."""
+    own = curves[curves["experiment"] == experiment]
+    timed = wall_clock[wall_clock["experiment"] == experiment]
+    tasks = list(dict.fromkeys(sorted(set(own["environment"]))))
+    if not tasks:
+        return plots.blank(plots.new_figure("full", 1.0), "No run of this experiment has finished.")
+    canvas = plots.new_figure("full", 0.5 + 1.75 * len(tasks))
+    grid = canvas.subplots(len(tasks), 2, squeeze=False, sharey="row")
+    for (left, right), task in zip(grid, tasks, strict=True):
+        part, clock = own[own["environment"] == task], timed[timed["environment"] == task]
+        _lines(left, part, styles, "env_frames")
+        _lines(right, clock, styles, "seconds")
+        if marks is not None:
+            marks(left, task, float(part["env_frames"].max()))
+        left.set_title(part["env_label"].iloc[0])
+        left.set_ylabel("training return")
+        plots.frames_axis(left)
+        plots.time_axis(right)
+        right.tick_params(labelleft=False)
+    grid[-1][0].set_xlabel(unit)
+    grid[-1][1].set_xlabel("wall time of training")
+    _legend(canvas, own, styles)
+    return canvas
+
+
+def _lines(axes: Axes, table: pd.DataFrame, styles: Mapping[str, Style], x: str) -> None:
+    """One line per variant and origin: this run's in full, the reference runs' thin and pale."""
+    ends = table.groupby("origin")[x].max()
+    both = len(ends) > 1
+    for (origin, variant), part in table.groupby(["origin", "variant"], sort=True):
+        colour, dashes = styles[str(variant)]
+        pale = both and origin == "reference"
+        width = 0.9 if pale else 1.4
+        plots.band(axes, part, "episode_return", colour=colour, dashes=dashes, x=x, width=width)
+    if both and ends.max() > FAR_APART * ends.min():
+        axes.set_xscale("log")
+        axes.set_xlim(left=max(1e-3, float(table[x].min())))
+        if x == "env_frames":
+            axes.axvline(float(ends["run"]), color=GREY, lw=0.6, ls=(0, (1, 2)))
+    else:
+        axes.set_xlim(left=0)
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.grid(axis="y")
+
+
+def _legend(canvas: Figure, table: pd.DataFrame, styles: Mapping[str, Style]) -> None:
+    """Variants in the order of `styles`; where both origins are there, how thick each is drawn."""
+    labels = dict(zip(table["variant"], table["variant_label"], strict=True))
+    shown = [(labels[name], *style) for name, style in styles.items() if name in labels]
+    handles = [plots.handle(label, colour, dashes=dashes) for label, colour, dashes in shown]
+    if table["origin"].nunique() > 1:
+        thin = plots.handle("reference runs (thin)", GREY, dashes="-")
+        thin.set_linewidth(0.9)
+        handles.append(thin)
+    plots.legend_above(canvas, handles, columns=min(len(handles), 6))
+
+
+def target_network(curves: pd.DataFrame, scores: pd.DataFrame, runs: pd.DataFrame) -> Figure:
+    """Three ratios as curves; final return by the period of target updates."""
+    clipping = curves[curves["experiment"] == "target_clipping"]
+    frequency = scores[scores["experiment"] == "target_frequency"]
+    canvas = plots.new_figure("full", 2.5)
+    if clipping.empty and frequency.empty:
+        return plots.blank(canvas, "No run of these experiments has finished.")
+    left, right = canvas.subplots(1, 2)
+    styles = _named(RATIOS)
+    if len(clipping):
+        _lines(left, clipping[clipping["environment"] == clipping["environment"].iloc[0]], styles, "env_frames")
+        plots.frames_axis(left)
+        _legend(canvas, clipping, styles)
+    left.set_title("Importance ratio")
+    left.set_xlabel("environment steps")
+    left.set_ylabel("training return")
+    _periods(right, frequency)
+    return canvas
+
+
+def _periods(axes: Axes, scores: pd.DataFrame) -> None:
+    """Final return against n; its values stand in the variants' labels and are placed in their order."""
+    order = ["n_1", "n_2", "n_3", "n_4", *(f"multiple_{part}" for part in ("1_16", "1_4", "1", "4", "16"))]
+    known = [name for name in order if name in set(scores["variant"])]
+    labels = dict(zip(scores["variant"], scores["variant_label"], strict=True))
+    for x, name in enumerate(known):
+        for origin, part in scores[scores["variant"] == name].groupby("origin", sort=True):
+            values = part["final_return"].to_numpy(dtype=np.float64)
+            plots.dot(axes, values, x, colour=plots.COLOURS[str(origin)], vertical=True)
+    few = sum(name.startswith(FEWEST) for name in known)
+    if 0 < few < len(known):
+        axes.axvspan(-0.5, few - 0.5, color=FAINT, alpha=0.5, lw=0)
+    if "multiple_1" in known:
+        axes.axvline(known.index("multiple_1"), color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
+    axes.set_xticks(range(len(known)), [labels[name].replace("n = ", "") for name in known], rotation=40, ha="right")
+    axes.set_xlim(-0.5, len(known) - 0.5)
+    axes.tick_params(axis="x", length=0)
+    axes.set_title("Period of target updates")
+    axes.set_xlabel("updates n between target updates")
+    axes.set_ylabel("final return")
+    axes.grid(axis="y")
+
+
+def workers(wall_clock: pd.DataFrame, runs: pd.DataFrame) -> Figure:
+    """Return against wall time by the number of workers, and their speed."""
+    timed, own = wall_clock[wall_clock["experiment"] == "workers"], runs[runs["experiment"] == "workers"]
+    canvas = plots.new_figure("full", 2.5)
+    if own.empty:
+        return plots.blank(canvas, "No run of this experiment has finished.")
+    left, right = canvas.subplots(1, 2)
+    styles = _in_order(_ordered(own, "workers"))
+    if len(timed):
+        _lines(left, timed[timed["environment"] == timed["environment"].iloc[0]], styles, "seconds")
+        plots.time_axis(left)
+    left.set_title("Learning")
+    left.set_xlabel("wall time of training")
+    left.set_ylabel("training return")
+    _speeds(right, own)
+    _legend(canvas, own, styles)
+    return canvas
+
+
+def _speeds(axes: Axes, runs: pd.DataFrame) -> None:
+    """Frames per second against workers, both logarithmic."""
+    counts = sorted(set(runs["num_actors"]))
+    for (origin, machine), part in runs.groupby(["origin", "cpu"], sort=True):
+        colour = plots.COLOURS[str(origin)]
+        for count, group in part.groupby("num_actors", sort=True):
+            values = group["frames_per_second"].to_numpy(dtype=np.float64)
+            plots.dot(axes, values, float(count), colour=colour, vertical=True)
+        means = part.groupby("num_actors")["frames_per_second"].mean()
+        axes.plot(means.index, means.to_numpy(), color=colour, lw=1.0)
+        base = means.iloc[0] / means.index[0]
+        axes.plot(counts, [base * count for count in counts], color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
+        axes.annotate(str(machine), (1, 0.02), xycoords="axes fraction", ha="right", fontsize=5.5, color=INK)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.xaxis.set_major_locator(FixedLocator(counts))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_minor_locator(NullLocator())
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: plots.frames_text(value) if value >= 1000 else f"{value:g}")
+    axes.set_title("Speed")
+    axes.set_xlabel("workers")
+    axes.set_ylabel("frames per second")
+    axes.grid(axis="y")
