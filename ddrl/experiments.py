@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -158,7 +159,8 @@ def _config(parsed: argparse.Namespace) -> None:
         parsed.scale,
         experiments=[parsed.experiment],
         variants=[parsed.variant],
-        environments=[parsed.environment.replace("-", "/", 1)],
+        # A folder's name has "-" for "/"; a prefix has neither, so the first of them is where it ends.
+        environments=[re.sub("[-/]", "/", parsed.environment, count=1)],
         seeds=[parsed.seed],
         root=parsed.root,
     )

@@ -219,3 +219,11 @@ def test_the_command_line_says_one_line_and_exits_with_2(capsys: pytest.CaptureF
 def test_every_replication_passes_its_check() -> None:
     for paper in papers(ROOT):
         assert main(["check", "--paper", paper, "--root", str(ROOT)]) == 0
+
+
+@pytest.mark.parametrize("name", ["mujoco-HalfCheetah-v5", "mujoco/HalfCheetah-v5"])
+def test_an_environment_is_named_as_it_is_or_as_its_folder(name: str, tmp_path: Path) -> None:
+    asked = ["--paper", "impact_2020", "--experiment", "continuous", "--variant", "ppo", "--environment", name]
+    output = tmp_path / "config.json"
+    assert main(["config", *asked, "--seed", "1", "--output", str(output)]) == 0
+    assert json.loads(output.read_text())["environment"]["name"] == "mujoco/HalfCheetah-v5"
