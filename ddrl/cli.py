@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     added = parser.add_subparsers(required=True, metavar="command", title="commands")
     _add_runs(added)
+    _add_bench(added)
     _add_evidence(added)
     _add_machine(added)
     return parser
@@ -107,18 +108,34 @@ def _add_runs(added: Any) -> None:
         "--max-steps", type=_positive, help="agent steps after which an episode is cut (never, if left out)"
     )
 
+
+def _add_bench(added: Any) -> None:
     bench = _add(
         added,
         commands.bench,
-        "measure a topology beside the sum of its parts",
-        "Environment frames per second of simulation, inference and training, and the duty cycle of each role.",
+        "measure runtimes and topologies beside the sum of their parts",
+        "Environment frames per second of simulation, inference and training, and the duty cycle of each role. All is "
+        "measured in turn, and then again: what is compared was measured side by side.",
     )
     bench.add_argument("algorithm", help="such as impala")
     bench.add_argument("environment", help="such as atari/pong")
+    bench.add_argument(
+        "--runtime", nargs="+", choices=("serial", "threads", "ray"), help="one or several, side by side (threads)"
+    )
+    bench.add_argument(
+        "--sweep",
+        nargs="*",
+        metavar="KEY=N,N",
+        help="compare topologies, such as: --sweep num_actors=1,2 envs_per_actor=8,16 learner_threads=1,2 "
+        "(one to one more than there are cores x 4 to 32, if nothing follows)",
+    )
     bench.add_argument("--config", type=Path, help="YAML with departures: topology, hyperparameters, precision, ...")
-    bench.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="(%(default)s)")
-    bench.add_argument("--network", help="such as shallow or deep (the algorithm's own, if left out)")
-    bench.add_argument("--seconds", type=float, default=20.0, help="of each measurement (%(default)s)")
+    bench.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a departure, such as topology.num_actors=2"
+    )
+    bench.add_argument("--precision", choices=("float32", "bfloat16"), help="(float32)")
+    bench.add_argument("--network", help="such as shallow or deep")
+    bench.add_argument("--seconds", type=_seconds, default=20.0, help="of each measurement (%(default)s)")
     bench.add_argument("--repeats", type=_positive, default=3, help="of each measurement; medians count (%(default)s)")
     bench.add_argument("--json", type=Path, help="write everything measured to this file")
 
@@ -205,6 +222,17 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is not allowed; allowed: whole numbers from 1")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    """A number above 0."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{text}' is not allowed; allowed: numbers above 0")
+    return seconds
 
 
 if __name__ == "__main__":

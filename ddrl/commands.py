@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from ddrl.errors import UserError
+
 INTERRUPTED = 75  # EX_TEMPFAIL: schedulers retry it
 LINE_SECONDS = 10.0
 OUTCOMES = {"passed": True, "failed": False, "skipped": None}
@@ -51,20 +53,31 @@ def _trained(reason: str) -> int:
 
 def bench(parsed: argparse.Namespace) -> int:
     """`ddrl bench ALGORITHM ENVIRONMENT`."""
-    import yaml
-
     from ddrl import bench
+    from ddrl.bench.defaults import merged, parse_settings, read_settings
+    from ddrl.bench.sweep import parse_axes
     from ddrl.record import write_json
 
-    overrides = {"precision": parsed.precision}
-    if parsed.config:
-        overrides |= yaml.safe_load(parsed.config.read_text())
+    def note(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    overrides = read_settings(parsed.config) if parsed.config else {}
     if parsed.network:
-        overrides["hyperparameters"] = overrides.get("hyperparameters", {}) | {"network": parsed.network}
-    config = bench.default_config(parsed.algorithm, parsed.environment, overrides)
-    result = bench.bench(
-        config, seconds=parsed.seconds, repeats=parsed.repeats, note=lambda line: print(line, file=sys.stderr)
+        overrides = merged(overrides, {"hyperparameters": {"network": parsed.network}})
+    if parsed.precision:
+        overrides = merged(overrides, {"precision": parsed.precision})
+    overrides = merged(overrides, parse_settings(parsed.set))
+    configs = bench.grid(
+        parsed.algorithm,
+        parsed.environment,
+        overrides,
+        runtimes=list(dict.fromkeys(parsed.runtime or [])),
+        axes=parse_axes(parsed.sweep) if parsed.sweep is not None else {},
+        note=note,
     )
+    if parsed.json and not parsed.json.parent.is_dir():
+        raise UserError(f"{parsed.json.parent}: no such folder")  # now, not when everything is measured
+    result = bench.bench(configs, seconds=parsed.seconds, repeats=parsed.repeats, note=note)
     print(bench.describe(result))
     if parsed.json:
         write_json(parsed.json, result)

@@ -65,7 +65,9 @@ def load(
 ) -> Ledger:
     """The claims or cells of `paper` (None: of all) at `scale` (None: the largest with tables, else `reference`).
 
-    Raises: UserError for an unknown paper, scale or verdict, or a scale whose tables were not made.
+    Of all papers, those without runs are named among the sources.
+
+    Raises: UserError for an unknown paper, scale or verdict, or where there is nothing to read.
     """
     import pandas as pd
 
@@ -75,13 +77,29 @@ def load(
         raise unknown_name("verdict", verdict, VERDICTS[kind])
     parts, sources = [], []
     for key in chosen_papers(root, paper):
+        if missing := _missing(key, results, scale):
+            sources.append(f"{key}: {missing}")
+            continue
         table, source = _read(kind, key, root, results, scale)
         parts.append(table.assign(paper=key)[["paper", *table.columns]])
         sources.append(f"{key}: {source}")
+    if not parts:
+        raise UserError("; ".join(sources))
     table = pd.concat(parts, ignore_index=True)
     if verdict is not None:
         table = table[table["verdict"] == verdict].reset_index(drop=True)
     return Ledger(table, tuple(sources))
+
+
+def _missing(paper: str, results: Path, scale: str | None) -> str:
+    """What to say of a paper that has nothing to read; empty where it has."""
+    if scale in (None, REFERENCE):
+        made = () if scale else (results / name / paper / "tables" for name in SCALES)
+        if any(folder.is_dir() for folder in (*made, results / REFERENCE / paper)):
+            return ""
+        return f"no run has finished yet; make them: {_remedy(paper, SCALES[0])}"
+    folder = results / scale / paper / "tables"
+    return "" if folder.is_dir() else f"{folder}: no tables; make them: {_remedy(paper, scale)}"
 
 
 def _read(kind: Kind, paper: str, root: Path, results: Path, scale: str | None) -> tuple[pd.DataFrame, str]:
@@ -96,8 +114,6 @@ def _read(kind: Kind, paper: str, root: Path, results: Path, scale: str | None) 
             except (OSError, ValueError) as error:
                 reason = " ".join(str(error).split())
                 raise UserError(f"{path}: cannot be read ({reason}); make it anew: {_remedy(paper, name)}") from None
-    if scale not in (None, REFERENCE):
-        raise UserError(f"{results}/{scale}/{paper}/tables: no tables; make them: {_remedy(paper, scale)}")
     return _reference(kind, paper, root, results), f"made now from {results / REFERENCE / paper}"
 
 

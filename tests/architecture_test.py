@@ -19,13 +19,14 @@ ROOT = Path(__file__).resolve().parent.parent
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
-_BASE = {"errors", "seeding", "types", "distributions", "handles"}
+_BASE = {"errors", "seeding", "types", "distributions", "handles", "waiting"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "files": set(),
     "seeding": set(),
     "types": set(),
     "distributions": set(),
+    "waiting": set(),
     "handles": {"types"},
     "losses": {"errors"},
     "networks": _BASE,
@@ -38,6 +39,7 @@ LAYERS: dict[str, set[str]] = {
     "analysis": {"errors", "files"},
     "report": {"errors", "files", "analysis"},
     "replications": {"errors", "analysis"},
+    "bench": {"acting", "config", "environments", "errors", "manifest", "record", "run", "run_ray", "types"},
     "regression": {"errors", "analysis", "algorithms"}
     | {"bench", "config", "manifest", "memory", "record", "report", "run"},
 }

@@ -190,7 +190,7 @@ def _benchmarks(results: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any
         file = portable(path, results)
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-            several = found["measurements"] if "measurements" in found else [{}]
+            several = dict(found).get("measurements", [{}])
             rows += [_benchmark(found | one) | {"file": file} for one in several]
         except (OSError, ValueError, RecursionError, KeyError, TypeError, UserError) as error:
             reason = f"has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:160]

@@ -11,6 +11,7 @@ from torch import nn
 
 from ddrl.coordinator.gate import Gate
 from ddrl.errors import Closed
+from ddrl.waiting import WaitClock
 
 
 class ParameterServer:
@@ -26,6 +27,7 @@ class ParameterServer:
         self._first_version = 0
         self._changed = threading.Condition()
         self._closed = False
+        self._pull_clock = WaitClock()
 
     @property
     def version(self) -> int:
@@ -40,6 +42,11 @@ class ParameterServer:
             self._history.append((version, parameters))
             self._changed.notify_all()
         return version
+
+    @property
+    def pull_waited(self) -> float:
+        """Seconds that actors waited for the schedule's gate, over all of them."""
+        return self._pull_clock.seconds
 
     def can_pull(self, unroll_index: int) -> bool:
         """Whether the schedule lets an actor begin its unroll `unroll_index` now."""
@@ -57,7 +64,8 @@ class ParameterServer:
     def acquire(self, unroll_index: int) -> tuple[int, list[torch.Tensor]]:
         """The version that `pull` would copy, and its parameters and buffers, which nobody may change."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self.can_pull(unroll_index))
+            with self._pull_clock.running():
+                self._changed.wait_for(lambda: self._closed or self.can_pull(unroll_index))
             if self._closed:
                 raise Closed
             return self._history[0]

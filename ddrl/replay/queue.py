@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from ddrl.errors import Closed
 from ddrl.types import Unroll, concatenate
+from ddrl.waiting import WaitClock
 
 
 class UnrollQueue:
@@ -32,13 +32,21 @@ class UnrollQueue:
         self._head_is_partial = False
         self._changed = threading.Condition()
         self._closed = False
-        self.insert_waited = 0.0
-        """Seconds that actors waited for room, over all of them."""
-        self.sample_waited = 0.0
-        """Seconds that the learner waited for unrolls."""
+        self._insert_clock = WaitClock()
+        self._sample_clock = WaitClock()
 
     def __len__(self) -> int:
         return len(self._ready) + len(self._early)
+
+    @property
+    def insert_waited(self) -> float:
+        """Seconds that actors waited for room, over all of them."""
+        return self._insert_clock.seconds
+
+    @property
+    def sample_waited(self) -> float:
+        """Seconds that the learner waited for unrolls."""
+        return self._sample_clock.seconds
 
     def can_insert(self) -> bool:
         """Whether `insert` would return at once."""
@@ -48,7 +56,7 @@ class UnrollQueue:
     def insert(self, unroll: Unroll) -> None:
         """Adds an unroll; waits while the queue is full. Raises `Closed` once the run is over."""
         with self._changed:
-            self.insert_waited += self._wait_for(self.can_insert)
+            self._wait_for(self.can_insert, self._insert_clock)
             if self._ordered_actors is None:
                 self._append(unroll)
             else:
@@ -66,7 +74,7 @@ class UnrollQueue:
     def sample(self, columns: int) -> Unroll:
         """Takes the oldest `columns` columns; waits until there are so many. Raises `Closed` once the run is over."""
         with self._changed:
-            self.sample_waited += self._wait_for(lambda: self.can_sample(columns))
+            self._wait_for(lambda: self.can_sample(columns), self._sample_clock)
             parts: list[Unroll] = []
             missing = columns
             while missing:
@@ -111,10 +119,9 @@ class UnrollQueue:
         self._ready.append(unroll)
         self._columns += unroll.batch_size
 
-    def _wait_for(self, condition: Callable[[], bool]) -> float:
-        """Seconds waited, the lock held. Raises `Closed` once the run is over."""
-        before = time.perf_counter()
-        self._changed.wait_for(lambda: self._closed or condition())
+    def _wait_for(self, condition: Callable[[], bool], clock: WaitClock) -> None:
+        """With the lock held. Raises `Closed` once the run is over."""
+        with clock.running():
+            self._changed.wait_for(lambda: self._closed or condition())
         if self._closed:
             raise Closed
-        return time.perf_counter() - before

@@ -1,0 +1,15 @@
+"""How fast is a topology, and how fast could it be? Everything measured side by side, in one run.
+
+The yardstick is the sum of parts: cores / (CPU seconds of simulation + inference + training per fresh agent step), each
+part measured alone on one thread. A step is fresh once, however often it is learned from: the training part of a fresh
+step is all epochs, replays and traversals of it. A run that keeps every core busy with nothing but these parts has
+ratio 1.
+"""
+
+from ddrl.bench.defaults import default_config
+from ddrl.bench.measure import Repeat, bench, measure
+from ddrl.bench.parts import Part
+from ddrl.bench.sweep import grid
+from ddrl.bench.text import describe
+
+__all__ = ["Part", "Repeat", "bench", "default_config", "describe", "grid", "measure"]

@@ -1,0 +1,146 @@
+"""What `ddrl bench` measures where nothing else is said."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ddrl.config import RunConfig, parse_run_config
+from ddrl.environments import registry
+from ddrl.errors import UserError
+
+IMAGES, CONTINUOUS, DISCRETE = "images", "continuous actions", "discrete actions"
+
+_PLAIN = {"separate_value_network": False, "observation_normalisation": False, "reward_normalisation": False}
+_IMAGES = _PLAIN | {"network": "shallow", "reward_clipping": "abs_one"}
+_SMALL = _PLAIN | {"network": "mlp", "unroll_length": 20, "batch_size": 32}
+
+HYPERPARAMETERS: dict[str, dict[str, dict[str, Any]]] = {
+    # The network of IMPALA's Table G.1 for all; batches as `replications/impact_2020` has them.
+    IMAGES: {
+        "impala": {},
+        "ppo": _IMAGES | {"unroll_length": 100, "batch_size": 50, "num_minibatches": 10, "clip_epsilon": 0.1},
+        "impact": _IMAGES | {"unroll_length": 50, "batch_size": 15, "num_slots": 4, "num_traversals": 2},
+    },
+    # As `replications/impact_2020` has them at scale workstation.
+    CONTINUOUS: {
+        "impala": {
+            "unroll_length": 64,
+            "batch_size": 16,
+            "network": "tanh_mlp",
+            "separate_value_network": True,
+            "observation_normalisation": True,
+            "reward_clipping": "none",
+            "optimizer": {"name": "adam"},
+        },
+        "ppo": {"unroll_length": 64, "batch_size": 32},
+        "impact": {"unroll_length": 64, "batch_size": 16, "num_slots": 4, "num_traversals": 8},
+    },
+    DISCRETE: {
+        "impala": _SMALL,
+        "ppo": _SMALL | {"num_epochs": 4, "num_minibatches": 4},
+        "impact": _SMALL | {"num_slots": 4, "num_traversals": 2},
+    },
+}
+"""By kind of environment and algorithm; an algorithm that is not here keeps its own defaults."""
+
+TOPOLOGY: dict[str, dict[str, Any]] = {
+    IMAGES: {"num_actors": 3, "envs_per_actor": 32, "learner_threads": os.cpu_count() or 1},
+    CONTINUOUS: {"num_actors": 1, "envs_per_actor": 16},
+    DISCRETE: {"num_actors": 2, "envs_per_actor": 16},
+}
+EXCEPTIONS: dict[tuple[str, str], dict[str, Any]] = {
+    (IMAGES, "ppo"): {"schedule": "synchronous", "num_actors": 2, "envs_per_actor": 25},
+    (IMAGES, "impact"): {"envs_per_actor": 15},
+    (CONTINUOUS, "ppo"): {"schedule": "synchronous", "num_actors": 2, "envs_per_actor": 16},
+    (DISCRETE, "ppo"): {"schedule": "synchronous"},
+}
+"""A synchronous system acts with all cores, then learns; a round of its actors divides the batch."""
+
+BOOKKEEPING: dict[str, Any] = {
+    "seed": 0,
+    "env_frames": 2**40,
+    "recording": {"period_frames": 2**40, "tensorboard": False},
+    "checkpoint": {"period_frames": 2**40},
+}
+"""Nothing but acting and learning."""
+
+_UNBOUNDED = 2**30
+_QUEUE = 2
+
+
+def default_config(algorithm: str, environment: str, overrides: Mapping[str, Any]) -> RunConfig:
+    """The configuration that `ddrl bench` measures, with `overrides` (nested, as in a run's configuration).
+
+    Where nothing is said of the queue, it holds two unrolls, or as many as a batch needs.
+    """
+    given = overrides.get("environment")
+    options = {"name": environment} | (dict(given) if isinstance(given, Mapping) else {})
+    kind = _kind(options)
+    values = {
+        "algorithm": algorithm,
+        "environment": options,
+        "hyperparameters": HYPERPARAMETERS[kind].get(algorithm, {}),
+        "topology": {"runtime": "threads", "queue_capacity": _UNBOUNDED}
+        | TOPOLOGY[kind]
+        | EXCEPTIONS.get((kind, algorithm), {}),
+        **BOOKKEEPING,
+    }
+    config = parse_run_config(merged(values, overrides), where="bench")
+    topology = config.topology
+    if topology.queue_capacity == _UNBOUNDED:
+        needed = -(-config.hyperparameters.fresh_columns // topology.envs_per_actor)
+        return replace(config, topology=replace(topology, queue_capacity=max(_QUEUE, needed)))
+    return config
+
+
+def _kind(environment: Mapping[str, Any]) -> str:
+    spec = registry.spec_for(**environment)
+    if len(spec.observation_shape) == 3:
+        return IMAGES
+    return CONTINUOUS if spec.action_size else DISCRETE
+
+
+def merged(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `overrides`, key by key at every depth; neither is changed."""
+    result = dict(base)
+    for key, value in overrides.items():
+        below = result.get(key)
+        nested = isinstance(below, Mapping) and isinstance(value, Mapping)
+        result[key] = merged(below, value) if nested else value  # type: ignore[arg-type]
+    return result
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """A YAML file of departures. Raises `UserError` where it cannot be read or holds no mapping."""
+    try:
+        settings = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise UserError(f"{path}: {(error.strerror or 'cannot be read').lower()}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(settings, Mapping):
+        raise UserError(f"{path}: must hold a mapping of keys, such as 'precision: bfloat16'")
+    return dict(settings)
+
+
+def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
+    """`["topology.num_actors=2", ...]` -> nested mapping. Raises `UserError` for what is no `key=value`."""
+    result: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not (equals and all(key.split("."))):
+            raise UserError(f"--set: '{text}' is not allowed; allowed: key=value, such as topology.num_actors=2")
+        try:
+            nested: Any = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise UserError(f"--set: the value of '{text}' is not valid YAML") from None
+        for name in reversed(key.split(".")):
+            nested = {name: nested}
+        result = merged(result, nested)
+    return result

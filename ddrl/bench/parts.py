@@ -1,0 +1,126 @@
+"""The parts of a run, each alone: simulation, inference, training."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ddrl.acting import Builder
+from ddrl.config import RunConfig, Topology
+from ddrl.run import Run
+from ddrl.types import Unroll, concatenate
+
+FAR = 10**9
+WARM_UP_CALLS = 3
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part alone: CPU seconds per fresh agent step (all threads of the process), and fresh frames per second."""
+
+    cpu_seconds_per_step: float
+    frames_per_second: float
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All of them, with the shapes that the run uses."""
+
+    simulation: Part
+    inference: Part
+    training: Part
+    frame_skip: int
+
+    def bound(self, cores: int) -> float:
+        """Frames per second if all cores did nothing but the parts."""
+        cost = sum(part.cpu_seconds_per_step for part in (self.simulation, self.inference, self.training))
+        return self.frame_skip * cores / cost
+
+
+def alone(config: RunConfig) -> RunConfig:
+    """The configuration as far as its parts depend on it: topologies with the same parts have it in common.
+
+    The learning rate is next to nothing, so that thousands of updates from one batch leave the network where it is.
+    """
+    hyperparameters, topology = config.hyperparameters, config.topology
+    return replace(
+        config,
+        topology=Topology(
+            runtime="serial",
+            num_actors=1,
+            envs_per_actor=topology.envs_per_actor,
+            env_threads=topology.env_threads,
+        ),
+        hyperparameters=replace(hyperparameters, optimizer=replace(hyperparameters.optimizer, learning_rate=1e-12)),
+    )
+
+
+def measure_parts(config: RunConfig, seconds: float) -> Parts:
+    """Each part for a third of `seconds`, on one thread."""
+    with tempfile.TemporaryDirectory() as directory, quiet_run(alone(config), Path(directory)) as run:
+        collector = run.collectors[0]
+        env, policy, skip = collector.env, collector.policy, run.spec.frame_skip
+        step = env.reset()
+        actions = cycle([policy.act(step).action.numpy() for _ in range(16)])
+        simulation = _time(lambda: env.step(next(actions)), env.num_envs, skip, seconds / 3)
+        inference = _time(lambda: policy.act(step), env.num_envs, skip, seconds / 3)
+        batch = _batch(run)
+        steps = int(batch.valid.sum()) * fresh_share(config.hyperparameters)
+        training = _time(lambda: run.learner.update(batch), steps, skip, seconds / 3)
+    return Parts(simulation, inference, training, skip)
+
+
+def fresh_share(hyperparameters: Any) -> float:
+    """Fresh steps of an update by steps of its batch: less than 1 where steps are replayed or traversed again."""
+    updates_per_fresh_batch: float = hyperparameters.first_update(FAR) / FAR
+    replayed_as_well: float = hyperparameters.fresh_columns / hyperparameters.batch_size
+    return replayed_as_well / updates_per_fresh_batch
+
+
+@contextmanager
+def quiet_run(config: RunConfig, directory: Path) -> Iterator[Run]:
+    """A run in this process, closed afterwards."""
+    run = Run(config, directory, quiet=True)
+    try:
+        yield run
+    finally:
+        run.learner.close()
+        run.recorder.close()
+        for collector in run.collectors:
+            collector.env.close()
+
+
+def parameter_count(config: RunConfig) -> int:
+    """Of the network."""
+    return sum(tensor.numel() for tensor in Builder(config, torch.device("cpu")).network().parameters())
+
+
+def _batch(run: Run) -> Unroll:
+    """A real batch of fresh columns."""
+    hyperparameters, topology = run.config.hyperparameters, run.config.topology
+    unrolls = -(-hyperparameters.batch_size // topology.envs_per_actor)
+    parts = [run.collectors[0].collect(hyperparameters.unroll_length) for _ in range(unrolls)]
+    return concatenate(parts).columns(0, hyperparameters.batch_size)
+
+
+def _time(work: Callable[[], object], steps: float, frame_skip: int, seconds: float) -> Part:
+    """Repeats `work` (worth `steps` agent steps) for `seconds` after a warm-up of a call or some."""
+    started = time.perf_counter()
+    for _ in range(WARM_UP_CALLS):
+        work()
+        if time.perf_counter() - started > seconds:
+            break
+    calls, cpu, wall = 0, time.process_time(), time.perf_counter()
+    while not calls or time.perf_counter() - wall < seconds:
+        work()
+        calls += 1
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    return Part(cpu / (calls * steps), calls * steps * frame_skip / wall)

@@ -1,0 +1,63 @@
+"""Grids of topologies: which number of actors and environments is best on this machine?"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ddrl.bench.defaults import default_config, merged
+from ddrl.config import RunConfig
+from ddrl.errors import UserError, unknown_name
+
+KEYS = ("num_actors", "envs_per_actor", "learner_threads", "env_threads", "queue_capacity")
+ENVIRONMENTS = (4, 8, 16, 32)
+
+
+def grid(
+    algorithm: str,
+    environment: str,
+    overrides: Mapping[str, Any],
+    *,
+    runtimes: Sequence[str],
+    axes: Mapping[str, Sequence[int]],
+    note: Callable[[str], None],
+) -> list[RunConfig]:
+    """Every combination of `axes` (keys of the topology) in each of `runtimes` (none: that of the configuration).
+
+    Combinations that the configuration does not allow are left out with a note. Raises `UserError` where none is left.
+    """
+    configs, refused = [], []
+    for values in itertools.product(*axes.values()):
+        point = dict(zip(axes, values, strict=True))
+        for runtime in [{"runtime": name} for name in runtimes] or [{}]:
+            topology = point | runtime
+            try:
+                configs.append(default_config(algorithm, environment, merged(overrides, {"topology": topology})))
+            except UserError as error:
+                refused.append(error)
+                if axes:
+                    note(f"left out: {', '.join(f'{name} {value}' for name, value in topology.items())}: {error}")
+    if not configs:
+        raise refused[0]
+    return configs
+
+
+def default_axes() -> dict[str, list[int]]:
+    """One actor, an actor for each core, one more; 4 to 32 environments each."""
+    cores = len(os.sched_getaffinity(0))
+    return {"num_actors": sorted({1, cores, cores + 1}), "envs_per_actor": list(ENVIRONMENTS)}
+
+
+def parse_axes(texts: Sequence[str]) -> dict[str, list[int]]:
+    """`["num_actors=1,2", ...]` -> axes; nothing: `default_axes`. Raises `UserError` for what is not of that form."""
+    axes: dict[str, list[int]] = {}
+    for text in texts:
+        key, _, values = text.partition("=")
+        if key not in KEYS:
+            raise unknown_name("key", key, KEYS, where="--sweep")
+        if not all(value.isdecimal() and int(value) > 0 for value in values.split(",")):
+            raise UserError(f"--sweep: '{text}' is not allowed; allowed: whole numbers from 1, such as {key}=1,2")
+        axes[key] = list(dict.fromkeys(int(value) for value in values.split(",")))
+    return axes or default_axes()

@@ -1,0 +1,117 @@
+"""What was measured, as tables in plain text."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ddrl.bench.measure import PARTS, best_of, describe_topology, runtimes_of, speed_ratios
+
+DISTURBED = 0.1
+"""Part of the cores' time that other processes took, from which on the reader is told."""
+
+_SPEEDS = ("sim alone", "infer alone", "train alone", "bound", "rollout", "training")
+_FRACTIONS = ("ratio", "actor duty", "learn duty", "cpu busy", "others", "lag mean")
+_SWEPT = ("actors", "envs", "learn thr", "training", "lowest", "highest", "to best", "bound", "ratio")
+
+
+def describe(result: Mapping[str, Any]) -> str:
+    """One row a repeat, or one row a topology where there are several; then what follows from them."""
+    measurements = result["measurements"]
+    runtimes = runtimes_of(measurements)
+    swept = len(measurements) > len(runtimes)
+    lines = [*_head(result), "", *(_sweep(measurements) if swept else _repeats(measurements)), ""]
+    for runtime in runtimes:
+        best = best_of(measurements, runtime)
+        lines += [f"{'best: ' if swept else ''}{_median(best)}", f"  {best['limiting_part']}"]
+        if swept:
+            lines += _not_told_apart(best, measurements)
+    for comparison in result["comparisons"]:
+        lines.append(
+            f"{comparison['runtime']} / {comparison['against']}{', each at its best' if swept else ''}: "
+            f"{comparison['median']:.2f} ({comparison['lowest']:.2f} to {comparison['highest']:.2f})"
+        )
+    return "\n".join([*lines, *_disturbance(measurements)])
+
+
+def _head(result: Mapping[str, Any]) -> list[str]:
+    first, hardware = result["measurements"][0], result["hardware"]
+    config, repeats = first["config"], len(first["repeats"])
+    network = config["hyperparameters"].get("network")
+    return [
+        f"{config['algorithm']} on {config['environment']['name']}, {network} network of {result['parameters']:,} "
+        f"parameters, {config['precision']}; {hardware['cpu']}, {hardware['cores']} cores, "
+        f"GPU {hardware['gpu'] or 'none'}",
+        f"{config['topology']['schedule']}; {repeats} interleaved repeats of {result['seconds']:g} s; frames/s, "
+        "environment frames before frame skip",
+    ]
+
+
+def _repeats(measurements: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    for one in measurements:
+        yield describe_topology(one["config"]["topology"])
+    yield _row("", (*_SPEEDS, *_FRACTIONS))
+    for index in range(len(measurements[0]["repeats"])):
+        for one in measurements:
+            repeat = one["repeats"][index]
+            speeds = [repeat[part]["frames_per_second"] for part in PARTS]
+            speeds += [repeat[name] for name in ("bound", "rollout", "training")]
+            duty = repeat["duty"]
+            fractions = [repeat["ratio"], duty["actor"], duty["learner"], repeat["cpu_utilisation"], repeat["others"]]
+            cells = [f"{speed:,.0f}" for speed in speeds] + [f"{value:.2f}" for value in fractions]
+            yield _row(f"{index + 1} {one['config']['topology']['runtime']}", (*cells, f"{_lag([repeat]):.1f}"))
+
+
+def _sweep(measurements: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """The fastest first."""
+    yield _row("", (*_SWEPT, *_FRACTIONS[1:]))
+    ordered = sorted(measurements, key=lambda one: -one["median_training_frames_per_second"])
+    for one in ordered:
+        topology, repeats = one["config"]["topology"], one["repeats"]
+        speeds = [repeat["training"] for repeat in repeats]
+        cells = [str(topology[name]) for name in ("num_actors", "envs_per_actor", "learner_threads")]
+        cells += [f"{speed:,.0f}" for speed in (statistics.median(speeds), min(speeds), max(speeds))]
+        cells += [f"{statistics.median(speed_ratios(one, ordered[0])):.2f}"]
+        cells += [f"{one['median_bound_frames_per_second']:,.0f}", f"{one['median_ratio']:.2f}"]
+        for role in ("actor", "learner"):
+            cells.append(f"{statistics.median(repeat['duty'][role] for repeat in repeats):.2f}")
+        for name in ("cpu_utilisation", "others"):
+            cells.append(f"{statistics.median(repeat[name] for repeat in repeats):.2f}")
+        yield _row(topology["runtime"], (*cells, f"{_lag(repeats):.1f}"))
+
+
+def _median(one: Mapping[str, Any]) -> str:
+    speeds = [repeat["training"] for repeat in one["repeats"]]
+    return (
+        f"{describe_topology(one['config']['topology'])}: median training "
+        f"{one['median_training_frames_per_second']:,.0f} frames/s ({min(speeds):,.0f} to {max(speeds):,.0f}), bound "
+        f"{one['median_bound_frames_per_second']:,.0f}, ratio {one['median_ratio']:.2f}"
+    )
+
+
+def _not_told_apart(best: Mapping[str, Any], measurements: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Topologies of the same runtime that were at least as fast as the best in one of the repeats."""
+    topology = best["config"]["topology"]
+    close = [
+        describe_topology(one["config"]["topology"])
+        for one in measurements
+        if one is not best
+        and one["config"]["topology"]["runtime"] == topology["runtime"]
+        and max(speed_ratios(one, best)) >= 1
+    ]
+    return [f"  at least as fast in one of the repeats: {'; '.join(close)}"] if close else []
+
+
+def _disturbance(measurements: Sequence[Mapping[str, Any]]) -> list[str]:
+    others = max(repeat["others"] for one in measurements for repeat in one["repeats"])
+    line = f"other processes took up to {others:.0%} of the cores' time: measure again on an idle machine"
+    return [line] if others > DISTURBED else []
+
+
+def _lag(repeats: Sequence[Mapping[str, Any]]) -> float:
+    return float(statistics.median(repeat["policy_lag_mean"] for repeat in repeats))
+
+
+def _row(name: str, cells: Iterable[str]) -> str:
+    return f"{name:10}" + "".join(f"{cell:>12}" for cell in cells)
