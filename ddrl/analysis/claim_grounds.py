@@ -14,7 +14,7 @@ import pandas as pd
 
 from ddrl.analysis import claim_tests
 from ddrl.analysis.claim_tests import MIN_SETTINGS
-from ddrl.analysis.curves import RunData
+from ddrl.analysis.curves import RunData, clock_of
 from ddrl.analysis.inference import EQUAL_BUDGET
 from ddrl.analysis.paper import RATIO_KINDS, TIMED_METRICS, Claim
 from ddrl.analysis.summary import machine
@@ -57,6 +57,8 @@ def _other_machines(claim: Claim, runs: Sequence[RunData]) -> str:
     """Why times or speeds cannot be compared: they were measured on different hardware."""
     if claim.metric not in TIMED_METRICS:
         return ""
+    if len({clock_of(run) for run in runs}) > 1:
+        return "some runs were timed in CPU seconds of one core (runtime serial), others by the clock on the wall"
     found = sorted({machine(run.manifest["hardware"]) for run in runs})
     if len(found) < 2:
         return ""
@@ -68,6 +70,8 @@ def _load(claim: Claim, runs: Sequence[RunData]) -> str:
     if claim.metric not in TIMED_METRICS or not runs:
         return ""
     where = machine(runs[0].manifest["hardware"])
+    if clock_of(runs[0]) == "cpu":
+        return f" In CPU seconds of one core each; all on {where}."
     most = _side_by_side(runs)
     beside = f"; up to {most} of these runs went side by side" if most > 1 else "; these runs went one by one"
     return f" All on {where}{beside if most else ''}. Other load is not recorded."

@@ -11,7 +11,7 @@ import pandas as pd
 
 from ddrl.analysis.claim_grounds import taken
 from ddrl.analysis.claim_tests import first_reached
-from ddrl.analysis.curves import RunData, training_returns
+from ddrl.analysis.curves import RunData, clock_of, training_returns
 from ddrl.analysis.flags import flatten
 from ddrl.analysis.own_values import suite_values
 from ddrl.analysis.paper import EQUAL_TIME, SUITE_METRICS, Claim
@@ -60,9 +60,10 @@ def _joined(used: pd.DataFrame, runs: Sequence[RunData], facts: Sequence[Mapping
 
 def _speed(run: RunData) -> float:
     """Frames per second of training, without the final evaluation where the curves say when that began."""
-    records = run.curves[run.curves["metric"] == "episodes"]
+    cpu = clock_of(run) == "cpu"
+    records = run.curves[run.curves["metric"] == ("cpu_seconds" if cpu else "episodes")]
     last = run.manifest if records.empty else records.loc[records["env_frames"].idxmax()]
-    return float(last["env_frames"]) / max(float(last["seconds"]), 1e-9)
+    return float(last["env_frames"]) / max(float(last["value" if cpu else "seconds"]), 1e-9)
 
 
 def _reached(claim: Claim, run: RunData, milestones: Mapping[str, float]) -> dict[str, float]:

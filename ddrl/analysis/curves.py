@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,7 @@ _ARROW_TYPES: dict[str, tuple[Any, ...]] = {
     "string": (pa.string(), pa.large_string()),
 }
 GROUP = ["origin", "paper", "experiment", "variant", "environment", "env_label"]
+Clock = Literal["cpu", "wall"]
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,23 @@ class RunData:
         return values | {"env_label": env_label(self.environment)}
 
 
+def clock_of(run: RunData) -> Clock:
+    """What `training_returns` measures time with.
+
+    A run with runtime serial is one thread, so its CPU time is the wall-clock time it takes on a core of its own; and
+    unlike that, it hardly changes when the machine does other work besides.
+    """
+    serial = run.config.get("topology", {}).get("runtime") == "serial"
+    return "cpu" if serial and (run.curves["metric"] == "cpu_seconds").any() else "wall"
+
+
 def training_returns(run: RunData) -> pd.DataFrame:
-    """The records of the training return by env_frames: the columns of `curves`."""
-    return run.curves[run.curves["metric"] == "episode_return"].sort_values("env_frames")
+    """The records of the training return by env_frames: the columns of `curves`, `seconds` by `clock_of` the run."""
+    records = run.curves[run.curves["metric"] == "episode_return"].sort_values("env_frames")
+    if clock_of(run) == "wall":
+        return records
+    clock = run.curves[run.curves["metric"] == "cpu_seconds"].set_index("env_frames")["value"]
+    return records.assign(seconds=clock.reindex(records["env_frames"]).to_numpy())
 
 
 def final_episodes(run: RunData) -> pd.Series:
@@ -215,12 +230,12 @@ def on_common_grid(long: pd.DataFrame, metrics: list[str], points: int = 200) ->
 
 
 def on_common_clock(runs: Iterable[RunData], points: int = 200) -> pd.DataFrame:
-    """The training return against seconds of training: `KEYS`, seconds, env_frames, episode_return.
+    """The training return against seconds of training: `KEYS`, clock, seconds, env_frames, episode_return.
 
     As `on_common_grid`, with seconds in place of frames: the seeds of a group share a grid that ends with the fastest
     of them. `env_frames` is how far a run was then.
     """
-    columns = [*KEYS, "seconds", "env_frames", "episode_return"]
+    columns = [*KEYS, "clock", "seconds", "env_frames", "episode_return"]
     groups: dict[tuple[Any, ...], list[tuple[RunData, pd.DataFrame]]] = {}
     for run in runs:
         records = training_returns(run)
@@ -236,7 +251,8 @@ def on_common_clock(runs: Iterable[RunData], points: int = 200) -> pd.DataFrame:
             timed = pd.DataFrame({"env_frames": records["seconds"], "value": records["value"]})
             frames = np.interp(grid, records["seconds"], records["env_frames"]).round()
             values = {"episode_return": _on_grid(timed, grid, False), "env_frames": frames.astype(np.int64)}
-            parts.append(pd.DataFrame({**values, "seconds": grid}).assign(**run.keys())[columns])
+            timed = pd.DataFrame({**values, "seconds": grid}).assign(**run.keys(), clock=clock_of(run))
+            parts.append(timed[columns])
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
 

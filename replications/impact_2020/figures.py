@@ -92,9 +92,15 @@ def _by_frames_and_time(
         plots.time_axis(right)
         right.tick_params(labelleft=False)
     grid[-1][0].set_xlabel(unit)
-    grid[-1][1].set_xlabel("wall time of training")
+    grid[-1][1].set_xlabel(_clock(timed))
     _legend(canvas, own, styles)
     return canvas
+
+
+def _clock(timed: pd.DataFrame) -> str:
+    """What the seconds are: runs of one thread are timed by their CPU time (`ddrl.analysis.curves.clock_of`)."""
+    clocks = set(timed["clock"])
+    return {("cpu",): "CPU time on one core", ("wall",): "wall time of training"}.get(tuple(clocks), "time of training")
 
 
 def _lines(axes: Axes, table: pd.DataFrame, styles: Mapping[str, Style], x: str) -> None:
@@ -184,7 +190,7 @@ def workers(wall_clock: pd.DataFrame, runs: pd.DataFrame) -> Figure:
         _lines(left, timed[timed["environment"] == timed["environment"].iloc[0]], styles, "seconds")
         plots.time_axis(left)
     left.set_title("Learning")
-    left.set_xlabel("wall time of training")
+    left.set_xlabel(_clock(timed))
     left.set_ylabel("training return")
     _speeds(right, own)
     _legend(canvas, own, styles)
