@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -30,7 +30,9 @@ NonNegative = Annotated[int, Field(ge=0)]
 class Topology:
     """Who acts, who learns, and how far they may drift apart."""
 
-    runtime: Literal["serial", "threads"] = "threads"
+    runtime: Literal["serial", "threads", "ray"] = "threads"
+    """serial: one thread, repeated bit for bit; threads: one process; ray: a process for each actor and learner, on
+    this machine or on the cluster that the environment variable RAY_ADDRESS names. There actors act on the CPU."""
     schedule: Literal["asynchronous", "synchronous", "bounded_lag"] = "asynchronous"
     """asynchronous: actors never wait for parameters; synchronous: lag 0; bounded_lag: lag <= `max_policy_lag`."""
     num_actors: Positive = 2
@@ -46,6 +48,9 @@ class Topology:
     """Unrolls (of `envs_per_actor` columns) that wait for the learner before actors block (asynchronous schedule)."""
     learner_threads: Positive = 1
     """Threads that share the gradient of one batch, column-wise."""
+    num_learners: Positive = 1
+    """Learners (runtime ray) that each take their share of every batch and add up gradients; each has a queue of its
+    own, filled by its share of the actors. With a GPU each (device cuda) they use NCCL, else gloo."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -122,19 +127,39 @@ def _validated(target: Any, values: Any, where: str, prefix: str = "") -> Any:
 
 
 def _explain(problem: Any, target: Any, prefix: str) -> str:
-    location = [str(part) for part in problem["loc"]]
+    location, allowed = _place(target, [str(part) for part in problem["loc"]])
     key = prefix + ".".join(location)
     if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        allowed = _field_names(target, location[:-1])
         return str(unknown_name("key", key, [prefix + ".".join([*location[:-1], name]) for name in allowed]))
     return f"key '{key}': {problem['msg']} (got {problem.get('input')!r})"
 
 
-def _field_names(target: Any, path: list[str]) -> list[str]:
-    for part in path:
-        hints = {field.name: field.type for field in dataclasses.fields(target)}
-        default = next((field.default for field in dataclasses.fields(target) if field.name == part), None)
-        target = type(default) if dataclasses.is_dataclass(default) else hints.get(part, target)
+def _place(target: Any, location: list[str]) -> tuple[list[str], list[str]]:
+    """The keys that lead to a problem, and the keys that stand beside the last of them.
+
+    Where a key allows several dataclasses, the location also holds the `name` of the one that was chosen: no key.
+    """
+    keys: list[str] = []
+    kinds, allowed = [target], _field_names(target)
+    for part in location:
+        chosen = [kind for kind in kinds if getattr(kind, "name", None) == part and part not in _field_names(kind)]
+        if chosen:
+            kinds, allowed = chosen, _field_names(chosen[0])
+            continue
+        owner = next((kind for kind in kinds if part in _field_names(kind)), None)
+        allowed = _field_names(owner or kinds[0]) if kinds else []
+        kinds = _dataclasses_in(get_type_hints(owner, include_extras=True)[part]) if owner else []
+        keys.append(part)
+    return keys, allowed
+
+
+def _dataclasses_in(annotation: Any) -> list[Any]:
+    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
+        return [annotation]
+    return [found for part in get_args(annotation) for found in _dataclasses_in(part)]
+
+
+def _field_names(target: Any) -> list[str]:
     return [field.name for field in dataclasses.fields(target)] if dataclasses.is_dataclass(target) else []
 
 
@@ -146,13 +171,14 @@ def _check_topology(config: RunConfig, where: str) -> None:
             f"{where}: key 'topology.max_policy_lag' goes with 'topology.schedule: bounded_lag' and only with it "
             f"(got {topology.max_policy_lag} with {topology.schedule})"
         )
-    columns = topology.num_actors * topology.envs_per_actor
-    fresh = config.hyperparameters.fresh_columns
+    _check_learners(config, where)
+    columns, fresh = topology.num_actors * topology.envs_per_actor, config.hyperparameters.fresh_columns
     if topology.schedule == "synchronous" and fresh % columns:
         raise UserError(
             f"{where}: 'topology.schedule: synchronous' needs num_actors x envs_per_actor to divide the "
             f"{fresh} fresh unrolls of a batch (got {topology.num_actors} x {topology.envs_per_actor})"
         )
+    columns, fresh = columns // topology.num_learners, fresh // topology.num_learners
     if topology.schedule == "asynchronous" and topology.queue_capacity * topology.envs_per_actor < fresh:
         raise UserError(
             f"{where}: key 'topology.queue_capacity' must be at least {-(-fresh // topology.envs_per_actor)}, so that "
@@ -164,6 +190,24 @@ def _check_topology(config: RunConfig, where: str) -> None:
             f"{where}: key 'topology.max_policy_lag' must be at least {smallest}, since one round of {columns} columns "
             f"must be under way before the batch of {fresh} that its last column belongs to is first learned from"
         )
+
+
+def _check_learners(config: RunConfig, where: str) -> None:
+    learners = config.topology.num_learners
+    if learners > 1 and config.topology.runtime != "ray":
+        raise UserError(
+            f"{where}: key 'topology.num_learners' may exceed 1 only with 'topology.runtime: ray' "
+            f"(got {learners} with {config.topology.runtime})"
+        )
+    hyperparameters = config.hyperparameters
+    shared = {
+        "topology.num_actors": config.topology.num_actors,
+        "hyperparameters.batch_size": hyperparameters.batch_size,
+        "the fresh columns of a batch": hyperparameters.fresh_columns,
+    }
+    for name, number in shared.items():
+        if number % learners:
+            raise UserError(f"{where}: key 'topology.num_learners' must divide {name} (got {learners} and {number})")
 
 
 def _smallest_lag(columns: int, fresh: int, first_update: Callable[[int], int]) -> int:

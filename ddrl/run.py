@@ -9,106 +9,81 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import nn
 
-from ddrl import algorithms, checkpoint, manifest
+from ddrl import checkpoint, manifest
+from ddrl.acting import Builder
 from ddrl.actors import evaluator
-from ddrl.actors.policy import LocalPolicy
-from ddrl.actors.unroll import UnrollCollector
 from ddrl.config import RunConfig, fingerprint, to_json
-from ddrl.coordinator.gate import Gate
-from ddrl.coordinator.parameters import ParameterServer
-from ddrl.coordinator.roles import Program
+from ddrl.coordinator.roles import Program, Role
 from ddrl.coordinator.runtime_serial import SerialRuntime
 from ddrl.coordinator.runtime_threads import ThreadsRuntime
-from ddrl.environments import registry
-from ddrl.errors import UserError
+from ddrl.errors import Closed, UserError
+from ddrl.handles import Reducer
 from ddrl.learners.reduction import SingleLearner
+from ddrl.learning import Learning, StopFlag
 from ddrl.progress import Progress
 from ddrl.record import Counts, Recorder, write_curves, write_json
-from ddrl.replay.queue import UnrollQueue
-from ddrl.seeding import numpy_generator, seed_for, torch_generator
+from ddrl.seeding import numpy_generator
+from ddrl.types import Metrics
+
+
+class Display(Protocol):
+    """Where a run shows how far it is: `ddrl.progress.Progress`, or what passes it on to another process."""
+
+    def __enter__(self) -> Any: ...
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None: ...
+    def show(self, counts: Counts, latest: Metrics) -> None: ...
+    def done(self, counts: Counts, latest: Metrics) -> None: ...
+    def note(self, line: str) -> None: ...
 
 
 class Run:
-    """One training run in its directory: builds the roles, trains, checkpoints, evaluates, writes the results."""
+    """One training run in its directory: builds the roles, trains, checkpoints, evaluates, writes the results.
 
-    def __init__(self, config: RunConfig, directory: Path, *, quiet: bool = False) -> None:
+    With `remote_actors` the actors are elsewhere, and this is the learner that leads: the only one, or rank 0.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        directory: Path,
+        *,
+        quiet: bool = False,
+        display: Display | None = None,
+        reducer: Reducer | None = None,
+        remote_actors: bool = False,
+    ) -> None:
         self.config = config
         self.directory = directory
         self.interrupted = False
-        self.device = resolve_device(config.device)
-        self.algorithm = algorithms.load(config.algorithm)
-        self.spec = registry.spec_for(**config.environment)
-        self.algorithm.check(config.hyperparameters, self.spec)
+        self.actor_restarts = 0
+        self._reducer = reducer or SingleLearner()
+        self._stop = StopFlag(self._reducer)
+        self.builder = Builder(config, resolve_device(config.device))
+        self.spec = self.builder.spec
         self._provenance = manifest.provenance()  # now: the checkout may move on while the run goes on
         self._history = [{"git_sha": self._provenance["git_sha"], "started": _now(), "env_frames": 0}]
-        self._build()
+        self.learning = Learning(self.builder, self._reducer, lent_memory=remote_actors)
+        self.params, self.queue, self.learner = self.learning.params, self.learning.queue, self.learning.learner
+        self.parameter_count = self.learning.parameter_count
+        num_actors = 0 if remote_actors else config.topology.num_actors
+        self.collectors = [self.builder.collector(index, self._on_episode) for index in range(num_actors)]
+        self.actors: list[Role] = [
+            _Named(self.builder.actor(collector, self.params, self.queue), self.builder.describe_actor(index))
+            for index, collector in enumerate(self.collectors)
+        ]
+        serial = config.topology.runtime == "serial"
+        self.runtime = SerialRuntime(numpy_generator(config.seed, "interleaving")) if serial else ThreadsRuntime()
         self.recorder = Recorder(
             directory, period_frames=config.recording.period_frames, tensorboard=config.recording.tensorboard
         )
-        self._progress = Progress(config.env_frames, quiet=quiet)
+        self._progress: Display = display or Progress(config.env_frames, quiet=quiet)
         self._next_checkpoint = config.checkpoint.period_frames
         self._next_evaluation = config.evaluation.period_frames
         self._num_evaluations = 0
-
-    def _build(self) -> None:
-        config, topology = self.config, self.config.topology
-        network = self._new_network()
-        self.parameter_count = sum(parameter.numel() for parameter in network.parameters())
-        max_lag = {"asynchronous": None, "synchronous": 0, "bounded_lag": topology.max_policy_lag}[topology.schedule]
-        hyperparameters, columns = config.hyperparameters, topology.num_actors * topology.envs_per_actor
-        gate = Gate(max_lag, columns, hyperparameters.fresh_columns, hyperparameters.first_update)
-        self.params = ParameterServer(network, gate, delay=topology.parameter_delay)
-        self.queue = UnrollQueue(
-            capacity=topology.queue_capacity, ordered_actors=None if max_lag is None else topology.num_actors
-        )
-        self.learner = self.algorithm.Learner(
-            hyperparameters,
-            network,
-            self.params,
-            self.queue,
-            frame_skip=self.spec.frame_skip,
-            device=self.device,
-            precision=config.precision,
-            num_threads=topology.learner_threads,
-            generator=numpy_generator(config.seed, "replay"),
-            reducer=SingleLearner(),
-        )
-        self.collectors = [self._make_collector(index) for index in range(topology.num_actors)]
-        self.actors = [
-            self.algorithm.Actor(config.hyperparameters, collector, self.params, self.queue)
-            for collector in self.collectors
-        ]
-        self.runtime = (
-            SerialRuntime(numpy_generator(config.seed, "interleaving"))
-            if topology.runtime == "serial"
-            else ThreadsRuntime()
-        )
-
-    def _new_network(self) -> nn.Module:
-        generator = torch_generator(self.config.seed, "network")
-        network: nn.Module = self.algorithm.make_network(self.spec, self.config.hyperparameters, generator)
-        return network.to(self.device)
-
-    def _make_collector(self, index: int) -> UnrollCollector:
-        topology = self.config.topology
-        env = self._make_env("actor", index, topology.envs_per_actor, topology.env_threads)
-        policy = self._make_policy("actor", index, topology.envs_per_actor)
-        return UnrollCollector(env, policy, actor=index, on_episode=self._on_episode)
-
-    def _make_env(self, role: str, index: int, num_envs: int, num_threads: int = 1) -> Any:
-        seed = seed_for(self.config.seed, f"{role}-environment", index)
-        return registry.make(**self.config.environment, num_envs=num_envs, seed=seed, num_threads=num_threads)
-
-    def _make_policy(self, role: str, index: int, batch_size: int) -> LocalPolicy:
-        generator = torch_generator(self.config.seed, f"{role}-policy", index)
-        return LocalPolicy(
-            self._new_network(), batch_size, generator, device=self.device, precision=self.config.precision
-        )
 
     def _on_episode(self, episode_return: float, length: int) -> None:
         self.recorder.episode(episode_return, length)
@@ -117,7 +92,6 @@ class Run:
 
     def train(self) -> str:
         """Trains to the budget and writes the results; returns the exit reason, `budget_reached` or `interrupted`."""
-        self._resume()
         with self._progress:
             self.run_roles()
             self._save()
@@ -132,11 +106,17 @@ class Run:
         self._progress.done(self.counts, self.recorder.latest)
         return "budget_reached"
 
+    def interrupt(self) -> None:
+        """Ends the training early, with a checkpoint."""
+        self._stop.ask()
+        if self._reducer.size == 1 or self._is_finished():
+            self.interrupted = True
+
     @property
     def _identity(self) -> str:
         """What a checkpoint must agree with to be continued: all but the budget, and the algorithm's version."""
         without_budget = dataclasses.replace(self.config, env_frames=1)
-        return f"{fingerprint(without_budget)}-v{self.algorithm.VERSION}"
+        return f"{fingerprint(without_budget)}-v{self.builder.algorithm.VERSION}"
 
     def run_roles(self) -> None:
         """Acts and learns until the budget is reached or `interrupted` is set."""
@@ -147,16 +127,19 @@ class Run:
                 evaluator=_Steps(self._evaluation_is_due, self._evaluate_now),
                 finished=self._is_finished,
                 interrupted=lambda: self.interrupted,
-                close=self._close,
+                close=self.learning.close,
             )
         )
 
     @property
     def counts(self) -> Counts:
         """Frames, steps and updates so far."""
-        return Counts(self.learner.env_frames, self.learner.agent_steps, self.learner.updates)
+        return self.learning.counts
 
     def _learn(self) -> None:
+        if self._stop.decide():
+            self.interrupted = True
+            return
         metrics = self.learner.step()
         self.recorder.update(self.counts, metrics)
         self._progress.show(self.counts, self.recorder.latest)
@@ -184,9 +167,9 @@ class Run:
         counts, index = self.counts, self._num_evaluations
         self._num_evaluations += 1
         columns = evaluator.num_envs(episodes)
-        policy = self._make_policy("evaluation", index, columns)
+        policy = self.builder.policy("evaluation", index, columns)
         policy.version = self.params.pull_newest(policy.network)
-        env = self._make_env("evaluation", index, columns)
+        env = self.builder.env("evaluation", index, columns)
         try:
             played = evaluator.play(env, policy, episodes, should_stop=should_stop)
         finally:
@@ -194,21 +177,16 @@ class Run:
         if len(played) == episodes:
             self.recorder.evaluation(counts, [e.episode_return for e in played], [e.length for e in played])
 
-    def _close(self) -> None:
-        self.queue.close()
-        self.params.close()
-
     # State ----------------------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
-        """Saves what the runtime promises to restore: everything in `serial`; the learner's side in `threads`."""
-        state: dict[str, Any] = {
+        """Saves what the runtime promises to restore: everything in `serial`; the learner's side elsewhere."""
+        state: dict[str, Any] = self.learning.state_dict() | {
             "identity": self._identity,
-            "learner": self.learner.state_dict(),
-            "params": self.params.state_dict(),
             "recorder": self.recorder.state_dict(),
             "next": [self._next_checkpoint, self._next_evaluation, self._num_evaluations],
             "history": self._history,
+            "actor_restarts": self.actor_restarts,
         }
         if isinstance(self.runtime, SerialRuntime):
             state["runtime"] = self.runtime.state_dict()
@@ -216,23 +194,25 @@ class Run:
             state["collectors"] = [collector.state_dict() for collector in self.collectors]
         checkpoint.save(self.directory / "checkpoints", self.learner.updates, state)
 
-    def _resume(self) -> None:
-        """Continues from the newest valid checkpoint, if there is one."""
-        state, damaged = checkpoint.load_newest(self.directory / "checkpoints")
+    def resume(self) -> int | None:
+        """Continues from the newest valid checkpoint; returns its updates, or None where there is none."""
+        folder = self.directory / "checkpoints"
+        beside = [rank_folder(self.directory, rank) for rank in range(1, self._reducer.size)]
+        state, damaged = checkpoint.load_newest(folder, beside=beside)
         for line in damaged:
             self._progress.note(line)
         if state is not None and state["identity"] != self._identity:
-            aside = checkpoint.set_aside(self.directory / "checkpoints", state["identity"])
+            aside = checkpoint.set_aside(folder, state["identity"])
             self._progress.note(f"the configuration or the algorithm has changed: starting anew; old state in {aside}")
             state = None
         if state is None:
             self.recorder.restart()
-            return
-        self.learner.load_state_dict(state["learner"])
-        self.params.load_state_dict(state["params"])
+            return None
+        self.learning.load_state_dict(state)
         self.recorder.load_state_dict(state["recorder"])
         self._next_checkpoint, self._next_evaluation, self._num_evaluations = state["next"]
         self._history = [*state["history"], self._history[0] | {"env_frames": self.learner.env_frames}]
+        self.actor_restarts = state.get("actor_restarts", 0)
         if isinstance(self.runtime, SerialRuntime):
             self.runtime.load_state_dict(state["runtime"])
             self.queue.load_state_dict(state["queue"])
@@ -240,7 +220,13 @@ class Run:
                 collector.load_state_dict(saved)
         else:
             self.params.restart_rounds()
-        self._progress.note(f"resumed at {self.learner.env_frames:,} frames from {self.directory / 'checkpoints'}")
+        self._progress.note(f"resumed at {self.learner.env_frames:,} frames from {folder}")
+        return int(self.learner.updates)
+
+    @property
+    def resumes(self) -> int:
+        """How often the run was continued from a checkpoint."""
+        return len(self._history) - 1
 
     def _write_results(self) -> None:
         write_json(
@@ -248,7 +234,7 @@ class Run:
             {
                 "config": to_json(self.config),
                 "fingerprint": fingerprint(self.config),
-                "algorithm_version": self.algorithm.VERSION,
+                "algorithm_version": self.builder.algorithm.VERSION,
                 "protocol": self.spec.protocol,
                 **self._provenance,
                 "started": self._history[0]["started"],
@@ -256,7 +242,8 @@ class Run:
                 "seconds": round(self.recorder.seconds, 1),
                 **self.counts.__dict__,
                 "episodes": self.recorder.episodes,
-                "resumes": len(self._history) - 1,
+                "resumes": self.resumes,
+                "actor_restarts": self.actor_restarts,
                 "history": self._history,
                 "exit_reason": "budget_reached",
                 "peak_memory_mib": manifest.peak_memory_mib(),
@@ -274,6 +261,30 @@ class _Steps:
         self.step = step
 
 
+class _Named:
+    """A role whose errors say which one it was."""
+
+    def __init__(self, role: Role, name: str) -> None:
+        self.ready = role.ready
+        self._step = role.step
+        self._name = name
+
+    def step(self) -> None:
+        """The role's own."""
+        try:
+            self._step()
+        except Closed:
+            raise
+        except Exception as error:
+            error.add_note(f"in {self._name}")
+            raise
+
+
+def rank_folder(directory: Path, rank: int) -> Path:
+    """Where a learner other than the first keeps its checkpoints."""
+    return directory / "checkpoints" / f"rank{rank}"
+
+
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -289,24 +300,32 @@ def train(config: RunConfig, directory: Path, *, quiet: bool = False) -> str:
     """Trains or resumes in `directory`; returns the exit reason. Raises `UserError` when another process is at it."""
     directory.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    with _locked(directory):
+    with locked(directory):
+        if config.topology.runtime == "ray":
+            from ddrl.run_ray import train_with_ray  # Ray is slow to import, so only where it is used
+
+            return train_with_ray(config, directory, quiet=quiet)
         run = Run(config, directory, quiet=quiet)
-
-        def stop(_signal: int, _frame: Any) -> None:
-            run.interrupted = True
-
-        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
+        with stopping(run.interrupt):
+            run.resume()
             return run.train()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
+def stopping(stop: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and SIGINT call `stop` within the block."""
+    before = {number: signal.signal(number, lambda *_: stop()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def locked(directory: Path, name: str = "lock") -> Iterator[None]:
     """Keeps two processes out of one run directory; the system releases the lock of a dead holder."""
-    with (directory / "lock").open("w") as file:
+    with (directory / name).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -133,13 +133,19 @@ def import_violations(path: str, tree: ast.AST) -> Iterator[str]:
 
 
 def class_violations(tree: ast.AST) -> Iterator[str]:
-    """Dataclasses that can change, and inheritance beyond what torch, typing, exceptions and YAML require."""
+    """Dataclasses that can change, and inheritance beyond what torch, typing, exceptions and YAML require.
+
+    A protocol may join protocols of `ddrl.handles`: it inherits no behaviour.
+    """
     names = imported_names(tree)
     for node in ast.walk(tree):
         if not isinstance(node, ast.ClassDef):
             continue
+        joins_protocols = "typing.Protocol" in [dotted(base, names) for base in node.bases]
         for base in node.bases:
             name = dotted(base, names)
+            if joins_protocols and name.startswith("ddrl.handles."):
+                continue
             builtin = getattr(builtins, name, None)
             if name not in BASES and not (isinstance(builtin, type) and issubclass(builtin, BaseException)):
                 yield f"line {node.lineno}: class {node.name} inherits from {name}"

@@ -18,13 +18,15 @@ EpisodeSink = Callable[[float, int], None]
 class UnrollCollector:
     """Steps B environments with a policy; consecutive unrolls overlap by one observation."""
 
-    def __init__(self, env: VectorEnv, policy: LocalPolicy, *, actor: int, on_episode: EpisodeSink) -> None:
+    def __init__(
+        self, env: VectorEnv, policy: LocalPolicy, *, actor: int, on_episode: EpisodeSink, first_index: int = 0
+    ) -> None:
         self.env = env
         self._policy = policy
         self._actor = actor
         self._on_episode = on_episode
         self._step = env.reset()
-        self._next_index = 0
+        self._next_index = first_index
         self.agent_steps = 0
         """Steps made in this process, dead ones left out."""
         self._returns = np.zeros(env.num_envs)

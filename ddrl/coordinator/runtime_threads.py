@@ -26,7 +26,7 @@ class ThreadsRuntime:
                 role.step()
 
         def learn() -> None:
-            while not (over.is_set() or program.finished()):
+            while not (over.is_set() or program.finished() or program.interrupted()):
                 program.learner.step()
             over.set()
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
 
 WAIT = timedelta(hours=2)
 """How long a learner waits for the slowest one; one that died is noticed at once."""
@@ -29,7 +30,7 @@ class DistributedReducer:
     equal stay equal.
     """
 
-    def __init__(self, store: dist.TCPStore, rank: int, size: int, device: torch.device) -> None:
+    def __init__(self, store: TCPStore, rank: int, size: int, device: torch.device) -> None:
         self.rank = rank
         self.size = size
         self._device = device
@@ -42,7 +43,7 @@ class DistributedReducer:
             same = [tensor for tensor in tensors if tensor.dtype == dtype]
             flat = torch.cat([tensor.detach().reshape(-1).to(self._device) for tensor in same])
             dist.all_reduce(flat)
-            for tensor, total in zip(same, flat.split([tensor.numel() for tensor in same]), strict=True):
+            for tensor, total in zip(same, torch.split(flat, [tensor.numel() for tensor in same]), strict=True):
                 tensor.detach().copy_(total.view_as(tensor))
 
     def close(self) -> None:

@@ -135,7 +135,7 @@ def test_a_threads_run_loses_no_more_than_one_checkpoint_interval(
         train(chosen, tmp_path, quiet=True)
     monkeypatch.setattr(Run, "_learn", learn)
     resumed = Run(chosen, tmp_path, quiet=True)
-    resumed._resume()
+    resumed.resume()
     assert reached[0] - resumed.learner.env_frames <= chosen.checkpoint.period_frames
     train(chosen, tmp_path, quiet=True)
     table = curves(tmp_path)
@@ -216,7 +216,7 @@ def test_a_finished_run_goes_on_with_a_larger_budget(tmp_path: Path) -> None:
 
 
 def test_two_runs_in_one_directory_are_kept_apart(tmp_path: Path) -> None:
-    with run_module._locked(tmp_path), pytest.raises(UserError, match="another process"):
+    with run_module.locked(tmp_path), pytest.raises(UserError, match="another process"):
         train(config(), tmp_path, quiet=True)
     assert train(config(), tmp_path, quiet=True) == "budget_reached"  # the lock of a holder that is gone is free
 

@@ -71,10 +71,10 @@ def copy_project(target: Path) -> Project:
     shutil.copy(ROOT / "Snakefile", target)
     shutil.copy(Path(__file__).with_name("fake_trainer.py"), target / "ddrl" / "cli.py")
     (target / "narrow.yaml").write_text(NARROW)
-    paper = target / "replications/impala_2018/paper.yaml"
-    facts = yaml.safe_load(paper.read_text())
-    facts["figures"] = facts["figures"][-2:]  # the tests of the analysis draw all of them
-    paper.write_text(yaml.safe_dump(facts))
+    for paper in target.glob("replications/*/paper.yaml"):
+        facts = yaml.safe_load(paper.read_text())
+        facts["figures"] = facts["figures"][-2:]  # the tests of the analysis draw all of them
+        paper.write_text(yaml.safe_dump(facts))
     return Project(target)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddrl.experiments import expand
+from ddrl.experiments import expand, papers
 
 pytestmark = pytest.mark.slow
 
@@ -33,12 +33,13 @@ def replace(path, old, new):
 def test_a_bare_command_plans_every_run_of_scale_smoke_and_one_report_each_for_paper_and_suite(made):
     code, output = made.snakemake("--dry-run", "--forceall")
     assert code == 0, output
-    runs = expand("impala_2018", "smoke", root=ROOT / "replications")
+    known = papers(ROOT / "replications")
+    runs = [run for paper in known for run in expand(paper, "smoke", root=ROOT / "replications")]
     planned = jobs(output)
     assert planned["train"] == len(runs)
-    assert planned["aggregate"] == planned["report"] == 1
+    assert planned["aggregate"] == planned["report"] == len(known) > 1
     assert planned["aggregate_suite"] == planned["figures_suite"] == planned["report_suite"] == 1
-    assert planned["figure"] == 2
+    assert planned["figure"] == 2 * len(known)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,38 @@ def test_a_wrong_setting_ends_with_one_line_before_any_job(made, arguments, says
     assert output.count("\n") == 1, output
     assert says in output
     assert output.startswith("ddrl: ")
+
+
+def test_lists_narrow_several_papers_at_once_and_each_gets_its_report(project):
+    (project.root / "both.yaml").write_text(
+        "experiments: [off_policy_correction, continuous]\n"
+        "variants: [v_trace, impact, ppo]\n"
+        "environments: [toy/catch, mujoco/Hopper-v5]\n"
+        "seeds: [11]\n"
+    )
+    code, output = project.snakemake("--configfile", "both.yaml")
+    assert code == 0, output
+    assert len(list(project.root.glob("results/smoke/*/*/*/*/seed11/run.json"))) == 3
+    for name in ("impala_2018", "impact_2020", "suite"):
+        assert (project.root / f"reports/{name}.pdf").read_bytes().startswith(b"%PDF")
+    suite = project.root / "results/smoke/suite/tables"
+    systems = list(csv.DictReader((suite / "systems.csv").open()))
+    assert {row["system"] for row in systems if row["paper"] == "impact_2020"} == {"IMPACT", "PPO", "IMPALA"}
+    throughput = list(csv.DictReader((suite / "throughput.csv").open()))
+    layouts = {(row["system"], row["network"], row["schedule"]) for row in throughput if row["paper"] == "impact_2020"}
+    assert layouts == {("IMPACT", "tanh_mlp", "asynchronous"), ("PPO", "tanh_mlp", "synchronous")}
+    page = (project.root / "reports/suite.html").read_text()
+    for text in (
+        "Luo et al. 2020",
+        "Espeholt et al. 2018",
+        "circular (N 16, K 20 or 32)",
+        "published data only",
+        "apex_2018",
+    ):
+        assert text in page
+    assert "no published value" in (project.root / "reports/impact_2020.html").read_text()
+    code, output = project.snakemake("--dry-run", "--configfile", "both.yaml", "--", "impact_2020")
+    assert "Nothing to be done" in output, output
 
 
 def test_a_wrong_key_in_experiments_yaml_ends_with_one_line_before_any_job(project):

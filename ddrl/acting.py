@@ -1,0 +1,114 @@
+"""Builds what acts in a run: environments, policies, collectors, actors. It knows no coordinator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from ddrl import algorithms
+from ddrl.actors.policy import LocalPolicy
+from ddrl.actors.unroll import EpisodeSink, UnrollCollector
+from ddrl.config import RunConfig
+from ddrl.environments import registry
+from ddrl.handles import Parameters, Queue
+from ddrl.seeding import seed_for, torch_generator
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Which process an actor's is: a later one has random streams of its own, so that no episode is played twice."""
+
+    resumes: int = 0
+    restarts: int = 0
+
+    def stream(self, role: str) -> str:
+        """The name of a role's random stream."""
+        return role if self == Generation() else f"{role}-{self.resumes}-{self.restarts}"
+
+
+class Link(Parameters, Queue, Protocol):
+    """A learner's parameters and queue, as an actor in another process sees them."""
+
+    def on_episode(self, episode_return: float, length: int) -> None:
+        """An episode ended."""
+
+
+class Builder:
+    """Makes the acting parts of one configuration, each from a random stream of its own."""
+
+    def __init__(self, config: RunConfig, device: torch.device) -> None:
+        self.config = config
+        self.device = device
+        self.algorithm = algorithms.load(config.algorithm)
+        self.spec = registry.spec_for(**config.environment)
+        self.algorithm.check(config.hyperparameters, self.spec)
+
+    def network(self) -> nn.Module:
+        """The network with its initial parameters."""
+        generator = torch_generator(self.config.seed, "network")
+        network: nn.Module = self.algorithm.make_network(self.spec, self.config.hyperparameters, generator)
+        return network.to(self.device)
+
+    def env(self, role: str, index: int, num_envs: int, num_threads: int = 1) -> Any:
+        """Environments stepped together, seeded by their role and index."""
+        seed = self.env_seed(role, index)
+        return registry.make(**self.config.environment, num_envs=num_envs, seed=seed, num_threads=num_threads)
+
+    def env_seed(self, role: str, index: int) -> int:
+        """What the environments of a role are made with."""
+        return seed_for(self.config.seed, f"{role}-environment", index)
+
+    def policy(self, role: str, index: int, batch_size: int) -> LocalPolicy:
+        """A policy of its own network."""
+        generator = torch_generator(self.config.seed, f"{role}-policy", index)
+        return LocalPolicy(self.network(), batch_size, generator, device=self.device, precision=self.config.precision)
+
+    def collector(
+        self,
+        index: int,
+        on_episode: EpisodeSink,
+        *,
+        slot: int | None = None,
+        generation: Generation = Generation(),
+        first_index: int = 0,
+    ) -> UnrollCollector:
+        """Environments and policy of an actor; `slot` is its number among those of its learner (`index` if None)."""
+        topology, role = self.config.topology, generation.stream("actor")
+        env = self.env(role, index, topology.envs_per_actor, topology.env_threads)
+        policy = self.policy(role, index, topology.envs_per_actor)
+        return UnrollCollector(
+            env, policy, actor=index if slot is None else slot, on_episode=on_episode, first_index=first_index
+        )
+
+    def actor(self, collector: UnrollCollector, params: Parameters, queue: Queue) -> Any:
+        """The algorithm's actor."""
+        return self.algorithm.Actor(self.config.hyperparameters, collector, params, queue)
+
+    def describe_actor(self, index: int, generation: Generation = Generation()) -> str:
+        """What is needed to play an actor's episodes again."""
+        seed = self.env_seed(generation.stream("actor"), index)
+        return f"actor {index}, environment {self.config.environment['name']}, environment seed {seed}"
+
+
+class LoneActor:
+    """An actor alone in its process."""
+
+    def __init__(self, actor: Any, collector: UnrollCollector) -> None:
+        self.step = actor.step
+        self.close = collector.env.close
+
+
+def act_alone(config: RunConfig, index: int, generation: tuple[int, int], first_index: int, link: Link) -> LoneActor:
+    """Actor `index`, (resumes, restarts) old, whose first unroll has `first_index` and which acts on the CPU."""
+    builder = Builder(config, torch.device("cpu"))
+    collector = builder.collector(
+        index,
+        link.on_episode,
+        slot=index // config.topology.num_learners,
+        generation=Generation(*generation),
+        first_index=first_index,
+    )
+    return LoneActor(builder.actor(collector, link, link), collector)

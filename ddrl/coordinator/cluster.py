@@ -1,0 +1,146 @@
+"""The Ray cluster of a run: one of its own on this machine, or the one that RAY_ADDRESS names.
+
+An own cluster has no dashboard, asks every connection for a token that only this process and its children know, keeps
+its files in a folder of its own, and is gone when the run is over. A cluster that was joined is only left.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import ddrl
+from ddrl.errors import UserError
+
+VARIABLE = "RAY_ADDRESS"
+CONNECT_SECONDS = 5.0
+LONGEST_PARENT = 16
+"""Characters: the folder's own name has up to 26, Ray makes sockets some 62 deeper, and a socket's path ends at 107."""
+
+_HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+_SETTINGS_FRAME = 4
+
+
+@contextmanager
+def cluster(*, num_cpus: int, object_store_bytes: int) -> Iterator[None]:
+    """Connects this process to a cluster; on leaving disconnects, and ends the cluster if it is its own.
+
+    Args:
+        num_cpus: the own cluster's slots for roles (roles may share cores, so it is not the number of cores).
+        object_store_bytes: bound of the own cluster's shared memory.
+
+    Raises: UserError when RAY_ADDRESS cannot be joined.
+    """
+    address = os.environ.get(VARIABLE, "")
+    own = address in ("", "local")
+    if not own:
+        check_reachable(address)
+    _set_environment(own)
+    import ray  # after the environment is set: it is read on import
+
+    folder = _short_folder() if own else None
+    before = signal.getsignal(signal.SIGTERM)  # ray.init puts one of its own there
+    try:
+        if folder is not None:
+            ray.init(
+                address="local",
+                num_cpus=num_cpus,
+                object_store_memory=object_store_bytes,
+                include_dashboard=False,
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+                job_config=_job_config(),
+                _temp_dir=folder,
+                _system_config={"enable_metrics_collection": False},
+            )
+        else:
+            _join(address)
+        signal.signal(signal.SIGTERM, before)
+        yield
+    finally:
+        ray.shutdown()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def log_tail(pid: int, lines: int = 15) -> str:
+    """The last lines that a worker process of this machine wrote to stderr (such as a crash's stack), or nothing."""
+    import ray
+
+    node = ray._private.worker.global_worker.node
+    files = Path(node.get_logs_dir_path()).glob(f"worker-*-{pid}.err") if node is not None else ()
+    found = [line for file in files for line in file.read_text(errors="replace").splitlines() if line.strip()]
+    return "\n".join(line for line in found[-lines:] if not line.startswith(":"))  # Ray's own marks begin with a colon
+
+
+def check_reachable(address: str) -> None:
+    """Raises UserError, within some seconds, unless a gRPC server answers there: Ray itself tries for two minutes."""
+    if address == "auto":
+        return
+    where = f"environment variable {VARIABLE}: '{address}'"
+    host, colon, port = address.rpartition(":")
+    if "://" in address or not (colon and host and port.isdecimal()):
+        raise UserError(
+            f"{where} is not allowed; allowed: host:port of a cluster's head, auto, or nothing (own cluster)"
+        )
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS) as connection:
+            if os.environ.get("RAY_USE_TLS", "0") == "0":
+                connection.settimeout(CONNECT_SECONDS)
+                connection.sendall(_HTTP2_HELLO)
+                answer = connection.recv(9)
+                if len(answer) < 9 or answer[3] != _SETTINGS_FRAME:
+                    raise UserError(f"{where} answers, but is not the head of a Ray cluster")
+    except (OSError, OverflowError) as error:
+        raise UserError(f"{where} cannot be reached: {str(error) or type(error).__name__}") from None
+
+
+def _join(address: str) -> None:
+    import ray
+
+    try:
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, job_config=_job_config())
+    except Exception as error:  # of many kinds: no raylet on this machine, another version, a wrong token
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"environment variable {VARIABLE}: '{address}' cannot be joined: {reason}") from error
+
+
+def _job_config() -> Any:
+    """Lets workers import this package from wherever this process has it."""
+    import ray
+
+    return ray.job_config.JobConfig(_py_driver_sys_path=[str(Path(ddrl.__file__).parent.parent)])
+
+
+def _set_environment(own: bool) -> None:
+    quiet = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # otherwise a warning that this will be so one day
+    }
+    if own and "RAY_AUTH_MODE" not in os.environ and "ray" not in sys.modules:
+        quiet |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    for name, value in quiet.items():
+        os.environ.setdefault(name, value)
+
+
+def _short_folder() -> str:
+    """A new folder for the cluster's files; removes those that killed processes have left."""
+    parent = tempfile.gettempdir()
+    parent = parent if len(parent) <= LONGEST_PARENT else "/tmp"
+    for old in Path(parent).glob("ddrl-ray-*"):
+        pid = old.name.split("-")[2]
+        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(old, ignore_errors=True)
+    return tempfile.mkdtemp(prefix=f"ddrl-ray-{os.getpid()}-", dir=parent)

@@ -1,0 +1,304 @@
+"""The processes of runtime `ray`: a learner with its store and parameters, and actors that reach them by messages.
+
+An actor sends one message an unroll: it carries the unroll and the episodes that ended there, waits while the queue is
+full and then at the schedule's gate, and brings back the parameters to act with next, if they are new. Unrolls and
+parameters travel as NumPy arrays through the object store: written there once, read in place. The learner's only copy
+is the one that makes a batch of several unrolls.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import ray
+import torch
+from torch import nn
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
+
+from ddrl.coordinator.parameters import ParameterServer, load
+from ddrl.errors import Closed
+from ddrl.handles import Queue
+from ddrl.types import Array, Unroll
+
+Episodes = list[tuple[float, int]]
+Reply = tuple[int, Any] | None
+"""Version, and a reference to its parameters (None: those the actor has); None alone: the run is over."""
+
+
+class LearnerSide(Protocol):
+    """What one learner's process is made of, joined by `ddrl.run`."""
+
+    actor_restarts: int
+    """Actors that died and were replaced, over all resumes."""
+
+    @property
+    def params(self) -> ParameterServer:
+        """What actors pull."""
+
+    @property
+    def queue(self) -> Queue:
+        """What actors fill."""
+
+    def resume(self, updates: int | None) -> int | None:
+        """Continues from a checkpoint and returns its number; None: from the beginning.
+
+        Rank 0 finds the newest one, the others take the one with `updates`.
+        """
+
+    @property
+    def resumes(self) -> int:
+        """How often the run was continued from a checkpoint."""
+
+    def train(self) -> str:
+        """Trains to the end and returns the exit reason."""
+
+    def interrupt(self) -> None:
+        """Ends the training early, with a checkpoint."""
+
+    def record_episodes(self, episodes: Episodes) -> None:
+        """Returns and lengths of training episodes that ended."""
+
+    def status(self) -> dict[str, Any]:
+        """Plain numbers and texts for the supervisor; `updates` is one of them."""
+
+
+class Acting(Protocol):
+    """What one actor's process is made of."""
+
+    def step(self) -> None:
+        """One unroll: pulls, collects, inserts."""
+
+    def close(self) -> None:
+        """Frees the environments."""
+
+
+MakeLearner = Callable[[int, TCPStore | None], LearnerSide]
+"""(rank, where ranks meet; None for a single one) -> its side."""
+MakeActor = Callable[[int, tuple[int, int], int, "LearnerLink"], Acting]
+"""(actor, (resumes of the run, restarts of this actor), index of its first unroll, link to its learner) -> its side."""
+
+
+class LearnerHost:
+    """One learner's process. Methods run in groups of threads, so that waiting actors hold up nobody else."""
+
+    def __init__(self, rank: int, num_actors: int, make: MakeLearner) -> None:
+        _prepare_process()
+        self._rank = rank
+        self._make = make
+        self._store: TCPStore | None = None
+        self._lead: Any = None
+        self._side: LearnerSide | None = None
+        self._ready = threading.Event()
+        self._lock = threading.Lock()
+        self._shared: tuple[int, Any] | None = None
+        self._restarts = [-1] * num_actors
+        self._delivered = [0] * num_actors
+
+    def pid(self) -> int:
+        """Of the process."""
+        return os.getpid()
+
+    def open_meeting(self) -> tuple[str, int]:
+        """Host and port where the ranks meet; called on rank 0, if there are several."""
+        host = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        self._store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        return host, self._store.port
+
+    def build(self, meeting: tuple[str, int] | None, lead: Any) -> None:
+        """Builds this learner's side. `lead` is the host of rank 0, which records the episodes of all."""
+        if meeting is not None and self._store is None:
+            self._store = TCPStore(*meeting, is_master=False)
+        self._side = self._make(self._rank, self._store)
+        self._lead = lead if self._rank else None
+
+    def resume(self, updates: int | None, actor_restarts: int) -> tuple[int | None, int]:
+        """Continues from a checkpoint; returns its number and how often the run was continued."""
+        side = self._built
+        number = side.resume(updates)
+        side.actor_restarts = max(side.actor_restarts, actor_restarts)
+        self._ready.set()
+        return number, side.resumes
+
+    def learn(self) -> str:
+        """Trains to the end; returns the exit reason."""
+        return self._built.train()
+
+    def interrupt(self) -> None:
+        """Ends the training early, with a checkpoint."""
+        self._ready.wait()
+        self._built.interrupt()
+
+    def status(self) -> dict[str, Any]:
+        """The side's own, and how many unrolls each of the actors has delivered."""
+        return self._built.status() | {"delivered": list(self._delivered)}
+
+    @ray.method(concurrency_group="exchange")
+    def begin(self, actor: int, restart: int) -> int:
+        """An actor's process has started; returns the index of its first unroll, which is the next one expected."""
+        self._ready.wait()
+        with self._lock:
+            self._restarts[actor] = restart
+            if restart:
+                self._built.actor_restarts += 1
+            return self._delivered[actor]
+
+    @ray.method(concurrency_group="exchange")
+    def exchange(
+        self,
+        actor: int,
+        restart: int,
+        unroll: dict[str, Any] | None,
+        episodes: Episodes,
+        known: int,
+        unroll_index: int | None,
+    ) -> Reply:
+        """Inserts an unroll, then waits for the parameters with which unroll `unroll_index` (if any) may begin.
+
+        None: the run is over for this actor, or another process has taken its place.
+        """
+        if self._restarts[actor] != restart:
+            return None
+        try:
+            if episodes:
+                self._record(episodes)
+            if unroll is not None:
+                self._built.queue.insert(to_unroll(unroll))
+                self._delivered[actor] += 1
+            if unroll_index is None:
+                return known, None
+            version, tensors = self._built.params.acquire(unroll_index)
+        except Closed:
+            return None
+        return version, None if version == known else self._share(version, tensors)
+
+    @ray.method(concurrency_group="exchange")
+    def record_episodes(self, episodes: Episodes) -> None:
+        """Episodes of the actors of another rank."""
+        self._ready.wait()
+        self._built.record_episodes(episodes)
+
+    @property
+    def _built(self) -> LearnerSide:
+        assert self._side is not None
+        return self._side
+
+    def _record(self, episodes: Episodes) -> None:
+        if self._lead is None:
+            self._built.record_episodes(episodes)
+        else:
+            self._lead.record_episodes.remote(episodes)
+
+    def _share(self, version: int, tensors: list[torch.Tensor]) -> Any:
+        """A reference to a version's arrays in the object store, where they are put once."""
+        with self._lock:
+            if self._shared is None or self._shared[0] != version:
+                self._shared = (version, ray.put([tensor.cpu().numpy() for tensor in tensors]))
+            return self._shared[1]
+
+
+class LearnerLink:
+    """The learner's parameters and queue, as an actor in another process sees them."""
+
+    def __init__(self, host: Any, actor: int, restart: int) -> None:
+        self._host = host
+        self._actor = actor
+        self._restart = restart
+        self._unroll: dict[str, Any] | None = None
+        self._episodes: Episodes = []
+        self.version = -1
+        """Of the parameters pulled last."""
+
+    def begin(self) -> int:
+        """Index of the first unroll to collect."""
+        return int(ray.get(self._host.begin.remote(self._actor, self._restart)))
+
+    def on_episode(self, episode_return: float, length: int) -> None:
+        """Travels with the next unroll."""
+        self._episodes.append((episode_return, length))
+
+    def can_insert(self) -> bool:
+        """Nobody asks: an actor in a process of its own waits."""
+        return True
+
+    def can_pull(self, unroll_index: int) -> bool:
+        """As `can_insert`."""
+        return True
+
+    def insert(self, unroll: Unroll) -> None:
+        """Holds the unroll until the next `pull` (or `insert`) sends it."""
+        if self._unroll is not None:
+            self._send(None)
+        self._unroll = to_arrays(unroll)
+
+    def pull(self, network: nn.Module, unroll_index: int) -> int:
+        """Sends what waits, and copies the version to act with into `network`. Raises `Closed` at the run's end."""
+        version, reference = self._send(unroll_index)
+        if reference is not None:
+            load(network, [torch.from_numpy(array) for array in ray.get(reference)])
+        self.version = version
+        return version
+
+    def _send(self, unroll_index: int | None) -> tuple[int, Any]:
+        unroll, episodes = self._unroll, self._episodes
+        self._unroll, self._episodes = None, []
+        sent = self._host.exchange.remote(self._actor, self._restart, unroll, episodes, self.version, unroll_index)
+        del unroll
+        reply: Reply = ray.get(sent)
+        if reply is None:
+            raise Closed
+        return reply
+
+
+class ActorHost:
+    """One actor's process."""
+
+    def __init__(self, make: MakeActor) -> None:
+        _prepare_process()
+        self._make = make  # given now, so that its modules are imported while the learner is being built
+
+    def pid(self) -> int:
+        """Of the process."""
+        return os.getpid()
+
+    def act(self, index: int, generation: tuple[int, int], learner: Any, slot: int) -> None:
+        """Makes unrolls until the run is over; what an environment raises is raised here.
+
+        Args:
+            index: of the actor, over all learners.
+            generation: resumes of the run, restarts of this actor.
+            learner: host of the learner it feeds.
+            slot: of the actor, among those that feed the same learner.
+        """
+        link = LearnerLink(learner, slot, generation[1])
+        try:
+            side = self._make(index, generation, link.begin(), link)
+            try:
+                while True:
+                    side.step()
+            finally:
+                side.close()
+        except (Closed, ray.exceptions.RayActorError):  # the run, or its learner, is gone: the supervisor knows
+            return
+
+
+def to_arrays(unroll: Unroll) -> dict[str, Any]:
+    """Field -> array (a tuple of them for the recurrent state), sharing memory."""
+    parts = unroll.as_dict()
+    state = tuple(part.numpy() for part in parts.pop("initial_state"))
+    return {name: tensor.numpy() for name, tensor in parts.items()} | {"initial_state": state}
+
+
+def to_unroll(arrays: dict[str, Any]) -> Unroll:
+    """The unroll of `to_arrays`, sharing memory: read-only where it lies in the object store."""
+    state: tuple[Array, ...] = arrays["initial_state"]
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items() if name != "initial_state"}
+    return Unroll(**tensors, initial_state=tuple(torch.from_numpy(part) for part in state))
+
+
+def _prepare_process() -> None:
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to them

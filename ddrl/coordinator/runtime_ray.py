@@ -1,0 +1,311 @@
+"""Runtime `ray`: each learner and each actor a process of its own; this one supervises them.
+
+It shows how far the run is, passes an interruption on, replaces an actor that died, begins again from the newest
+checkpoint where a learner died, and raises what a role raised. `ddrl.coordinator.hosts` is what runs in the processes.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from ddrl.coordinator.cluster import log_tail
+from ddrl.coordinator.hosts import ActorHost, LearnerHost, MakeActor, MakeLearner
+from ddrl.errors import UserError
+
+POLL_SECONDS = 0.25
+ENDING_SECONDS = 20.0
+"""For actors to close their environments when the run is over; then they are killed."""
+PATIENCE_SECONDS = 30.0
+"""For processes to start, before the user is told what the run waits for."""
+MAX_DEATHS = 3
+"""Deaths in a row without progress that end a run: of an actor, without an unroll; of learners, without an update."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to start."""
+
+    num_actors: int
+    num_learners: int
+    learner_threads: int
+    device: str
+    """auto, cpu or cuda: of the learners; with auto they use the GPUs there are."""
+    make_learner: MakeLearner
+    make_actor: MakeActor
+    describe_actor: Callable[[int, tuple[int, int]], str]
+    """(actor, generation) -> what a message calls it."""
+
+
+_UNRECORDED: dict[str, Any] = {"enable_task_events": False}
+"""Otherwise the cluster keeps a record of each of the many calls, and grows."""
+
+
+class _Who(NamedTuple):
+    """Whose long-running call a reference belongs to."""
+
+    role: str
+    number: int
+
+
+class _Died(Exception):
+    """Learners are gone without a word: their processes ended."""
+
+
+class _Interrupted(Exception):
+    """The run was interrupted before it began."""
+
+
+class RayRuntime:
+    """Runs a plan on the cluster that this process is connected to."""
+
+    def __init__(self, plan: Plan, *, note: Callable[[str], None], show: Callable[[dict[str, Any]], None]) -> None:
+        self._plan = plan
+        self._note = note
+        self._show = show
+        self._interrupted = False
+        self._updates = -1
+        self._actor_restarts = 0
+
+    def interrupt(self) -> None:
+        """Asks the learners to save and stop."""
+        self._interrupted = True
+
+    def run(self) -> str:
+        """Until the run is over; returns the exit reason.
+
+        Raises UserError where the cluster is too small, an environment raised or processes keep dying, and whatever a
+        learner raised.
+        """
+        gpus = self._check_resources()
+        deaths, reached = 0, -1
+        while True:
+            crew = _Crew(self._plan, gpus, self._note, lambda: self._interrupted)
+            try:
+                return self._supervise(crew)
+            except _Interrupted:
+                return "interrupted"
+            except _Died as died:
+                if self._interrupted:
+                    return "interrupted"
+                deaths = 1 if self._updates > reached else deaths + 1
+                reached = max(reached, self._updates)
+                if deaths >= MAX_DEATHS:
+                    raise UserError(f"the learner died {deaths} times in a row without an update: {died}") from None
+                self._note(f"the learner died ({died}): continuing from the newest checkpoint")
+            finally:
+                crew.kill()
+
+    def _supervise(self, crew: _Crew) -> str:
+        try:
+            crew.start(self._actor_restarts)
+            told, reasons = False, dict[int, str]()
+            while len(reasons) < self._plan.num_learners:
+                ended = crew.next_ended(POLL_SECONDS)
+                if ended is not None:
+                    who, reference = ended
+                    result = self._result(crew, who, reference)
+                    if who.role == "learner":
+                        reasons[who.number] = result
+                self._look(crew)
+                if self._interrupted and not told:
+                    crew.interrupt()
+                    told = True
+            crew.wait_for_actors()
+            return reasons[0]
+        except RayTaskError as error:
+            raise self._cause(error) from None
+        except RayError as error:
+            raise _Died(_first_line(error)) from None
+
+    def _result(self, crew: _Crew, who: _Who, reference: Any) -> Any:
+        """What a role returned; an actor whose process died is replaced."""
+        try:
+            return ray.get(reference)
+        except RayTaskError as error:
+            if who.role == "actor":
+                self._note(_traceback(error))
+                name = self._plan.describe_actor(who.number, crew.generation(who.number))
+                raise UserError(f"{name}: {_describe(error.cause)}") from None
+            raise
+        except RayError as error:
+            if who.role == "learner":
+                raise
+            self._actor_restarts += 1
+            crew.replace_actor(who.number, _first_line(error))
+            return None
+
+    def _look(self, crew: _Crew) -> None:
+        status = crew.status(POLL_SECONDS)
+        if status is not None:
+            self._updates = max(self._updates, status["updates"])
+            self._show(status)
+
+    def _cause(self, error: RayTaskError) -> BaseException:
+        """What a learner raised in its own process, whose traceback is shown."""
+        cause: BaseException = error.cause
+        if not isinstance(cause, UserError):
+            self._note(_traceback(error))
+        return cause
+
+    def _check_resources(self) -> float:
+        """GPUs of each learner. Raises UserError where the cluster can never hold all roles."""
+        plan, there = self._plan, ray.cluster_resources()  # type: ignore[no-untyped-call]
+        needed = plan.num_actors + plan.num_learners * plan.learner_threads
+        if there.get("CPU", 0) < needed:
+            raise UserError(
+                f"the Ray cluster has {there.get('CPU', 0):.0f} CPUs; {plan.num_actors} actors and "
+                f"{plan.num_learners} x {plan.learner_threads} learner threads need {needed} "
+                f"(keys topology.num_actors, num_learners, learner_threads)"
+            )
+        gpus = int(there.get("GPU", 0))
+        if plan.device == "cuda" and gpus < plan.num_learners:
+            raise UserError(
+                f"key 'device': cuda needs a GPU for each of {plan.num_learners} learners, and the Ray cluster has "
+                f"{gpus}; allowed here: {'auto, cpu' if gpus else 'cpu'}"
+            )
+        if plan.device == "cpu" or not gpus:
+            return 0.0
+        return 1.0 / -(-plan.num_learners // gpus)
+
+
+class _Crew:
+    """The processes of one attempt."""
+
+    def __init__(self, plan: Plan, gpus: float, note: Callable[[str], None], interrupted: Callable[[], bool]) -> None:
+        self._plan = plan
+        self._note = note
+        self._interrupted = interrupted
+        self._per_learner = plan.num_actors // plan.num_learners
+        groups = {"exchange": 2 * plan.num_actors + 2}
+        learner: Any = ray.remote(  # type: ignore[call-overload]  # Ray's own stubs know no concurrency groups
+            num_cpus=plan.learner_threads, num_gpus=gpus, max_concurrency=4, concurrency_groups=groups, **_UNRECORDED
+        )(LearnerHost)
+        self._actor: Any = ray.remote(num_cpus=1, **_UNRECORDED)(ActorHost)
+        self._learners = [
+            learner.remote(rank, self._per_learner, plan.make_learner) for rank in range(plan.num_learners)
+        ]
+        self._actors = [self._actor.remote(plan.make_actor) for _ in range(plan.num_actors)]
+        self._pids: dict[_Who, Any] = {}
+        self._resumes = 0
+        self._restarts = [0] * plan.num_actors
+        self._deaths = [(0, -1)] * plan.num_actors
+        self._running: dict[Any, _Who] = {}
+        self._status: Any = None
+
+    def start(self, actor_restarts: int) -> None:
+        """Builds the learners, continues from a checkpoint, sets everyone to work."""
+        lead = self._learners[0]
+        meeting = self._get([lead.open_meeting.remote()])[0] if len(self._learners) > 1 else None
+        self._get([learner.build.remote(meeting, lead) for learner in self._learners])
+        ((updates, self._resumes),) = self._get([lead.resume.remote(None, actor_restarts)])
+        self._get([learner.resume.remote(updates, 0) for learner in self._learners[1:]])
+        for rank, learner in enumerate(self._learners):
+            self._running[learner.learn.remote()] = _Who("learner", rank)
+        for index in range(self._plan.num_actors):
+            self._set_to_work(index)
+
+    def _set_to_work(self, index: int) -> None:
+        host, (slot, rank) = self._actors[index], divmod(index, self._plan.num_learners)
+        self._pids[_Who("actor", index)] = host.pid.remote()
+        work = host.act.remote(index, self.generation(index), self._learners[rank], slot)
+        self._running[work] = _Who("actor", index)
+
+    def generation(self, index: int) -> tuple[int, int]:
+        """Resumes of the run, restarts of the actor."""
+        return self._resumes, self._restarts[index]
+
+    def next_ended(self, seconds: float) -> tuple[_Who, Any] | None:
+        """A call that ended within `seconds`, learners first."""
+        ended, _ = ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
+        if not ended and self._running:
+            ended, _ = ray.wait(list(self._running), num_returns=1, timeout=seconds)
+        if not ended:
+            return None
+        reference = min(ended, key=lambda one: self._running[one].role == "actor")
+        return self._running.pop(reference), reference
+
+    def status(self, seconds: float) -> dict[str, Any] | None:
+        """The lead's, if it answers in time; otherwise the next call goes on waiting for the same answer."""
+        self._status = self._status or self._learners[0].status.remote()
+        answered, _ = ray.wait([self._status], timeout=seconds)
+        if not answered:
+            return None
+        status: dict[str, Any] = ray.get(self._status)
+        self._status = None
+        return status
+
+    def interrupt(self) -> None:
+        """Asks every learner to save and stop."""
+        for learner in self._learners:
+            learner.interrupt.remote()
+
+    def replace_actor(self, index: int, reason: str) -> None:
+        """Starts a new process for an actor. Raises UserError after several deaths in a row without an unroll."""
+        slot, rank = divmod(index, self._plan.num_learners)
+        delivered = self._get([self._learners[rank].status.remote()])[0]["delivered"][slot]
+        before, deaths = self._deaths[index][1], self._deaths[index][0]
+        deaths = deaths + 1 if delivered == before else 1
+        self._deaths[index] = (deaths, delivered)
+        name = self._plan.describe_actor(index, self.generation(index))
+        tail = self._last_words(index)
+        if tail:
+            self._note(tail)
+        if deaths >= MAX_DEATHS:
+            raise UserError(f"{name}: its process died {deaths} times in a row without an unroll ({reason})")
+        self._note(f"{name}: its process died ({reason}); a new one takes its place")
+        self._restarts[index] += 1
+        self._actors[index] = self._actor.remote(self._plan.make_actor)
+        self._set_to_work(index)
+
+    def _last_words(self, index: int) -> str:
+        try:
+            return log_tail(ray.get(self._pids[_Who("actor", index)], timeout=1.0))
+        except RayError:  # it died before it said who it is
+            return ""
+
+    def wait_for_actors(self) -> None:
+        """Gives those that still work the time to close their environments."""
+        if self._running:
+            ray.wait(list(self._running), num_returns=len(self._running), timeout=ENDING_SECONDS)
+
+    def _get(self, references: list[Any]) -> list[Any]:
+        """The results. Raises `_Interrupted`; says so where a busy cluster has no room yet."""
+        begun, said = time.monotonic(), False
+        while len(ray.wait(references, num_returns=len(references), timeout=POLL_SECONDS)[0]) < len(references):
+            if self._interrupted():
+                raise _Interrupted
+            if not said and time.monotonic() - begun > PATIENCE_SECONDS:
+                self._note("waiting for the Ray cluster to start processes")
+                said = True
+        results: list[Any] = ray.get(references)
+        return results
+
+    def kill(self) -> None:
+        """Ends all processes of this attempt."""
+        for host in [*self._learners, *self._actors]:
+            ray.kill(host, no_restart=True)
+
+
+def _traceback(error: RayTaskError) -> str:
+    """Of the process where the error was raised."""
+    return "Traceback of another process:\n" + _COLOUR.sub("", str(error).rstrip())
+
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def _describe(error: BaseException | None) -> str:
+    """Type and message, in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -1,0 +1,87 @@
+"""The learner's side of a run: a learner, the queue it samples from, the parameters it publishes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ddrl.acting import Builder
+from ddrl.coordinator.gate import Gate
+from ddrl.coordinator.parameters import ParameterServer
+from ddrl.handles import Reducer
+from ddrl.record import Counts
+from ddrl.replay.queue import UnrollQueue
+from ddrl.seeding import numpy_generator
+
+
+class Learning:
+    """A learner with its queue and its parameters; with several learners, one of them and its share of the actors."""
+
+    def __init__(self, builder: Builder, reducer: Reducer, *, lent_memory: bool = False) -> None:
+        config, topology, hyperparameters = builder.config, builder.config.topology, builder.config.hyperparameters
+        network = builder.network()
+        self.parameter_count = sum(parameter.numel() for parameter in network.parameters())
+        num_actors = topology.num_actors // reducer.size
+        max_lag = {"asynchronous": None, "synchronous": 0, "bounded_lag": topology.max_policy_lag}[topology.schedule]
+        gate = Gate(
+            max_lag,
+            num_actors * topology.envs_per_actor,
+            hyperparameters.fresh_columns // reducer.size,
+            hyperparameters.first_update,
+        )
+        self.params = ParameterServer(network, gate, delay=topology.parameter_delay)
+        self.queue = UnrollQueue(
+            capacity=topology.queue_capacity,
+            ordered_actors=None if max_lag is None else num_actors,
+            lent_memory=lent_memory,
+        )
+        self.learner = builder.algorithm.Learner(
+            hyperparameters,
+            network,
+            self.params,
+            self.queue,
+            frame_skip=builder.spec.frame_skip,
+            device=builder.device,
+            precision=config.precision,
+            num_threads=topology.learner_threads,
+            generator=numpy_generator(config.seed, "replay", reducer.rank),
+            reducer=reducer,
+        )
+
+    @property
+    def counts(self) -> Counts:
+        """Frames, steps and updates so far, over all learners."""
+        return Counts(self.learner.env_frames, self.learner.agent_steps, self.learner.updates)
+
+    def close(self) -> None:
+        """Ends every wait of every role with `Closed`."""
+        self.queue.close()
+        self.params.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Without the unrolls that wait."""
+        return {"learner": self.learner.state_dict(), "params": self.params.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues where `state` was taken."""
+        self.learner.load_state_dict(state["learner"])
+        self.params.load_state_dict(state["params"])
+
+
+class StopFlag:
+    """Whether to stop early: asked of one learner, decided by all of them before the same update."""
+
+    def __init__(self, reducer: Reducer) -> None:
+        self._reducer = reducer
+        self._asked = False
+
+    def ask(self) -> None:
+        """From any thread or signal handler."""
+        self._asked = True
+
+    def decide(self) -> bool:
+        """Whether any learner was asked; every learner calls it before each update."""
+        asked = torch.tensor([float(self._asked)])
+        self._reducer.sum_([asked])
+        return bool(asked)

@@ -1,0 +1,285 @@
+"""Runs a configuration on Ray: what a learner's and an actor's process is made of, and what the user sees of them."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
+
+from ddrl import checkpoint
+from ddrl.acting import Builder, Generation, act_alone
+from ddrl.config import RunConfig
+from ddrl.coordinator.cluster import cluster
+from ddrl.coordinator.roles import Program
+from ddrl.coordinator.runtime_threads import ThreadsRuntime
+from ddrl.errors import UserError
+from ddrl.learners.reduction import DistributedReducer
+from ddrl.learning import Learning, StopFlag
+from ddrl.memory import keep_freed_memory
+from ddrl.progress import Progress
+from ddrl.record import Counts
+from ddrl.run import Run, rank_folder, resolve_device, stopping
+from ddrl.types import Metrics
+
+if TYPE_CHECKING:
+    from ddrl.coordinator.hosts import Episodes, LearnerSide
+
+LOCK_SECONDS = 30.0
+"""How long a learner waits for one of before, whose supervisor was killed, to be gone."""
+SPARE_BYTES = 128 * 2**20
+
+
+def train_with_ray(
+    config: RunConfig,
+    directory: Path,
+    *,
+    quiet: bool = False,
+    watch: Callable[[dict[str, Any]], bool] = lambda status: False,
+) -> str:
+    """Trains or resumes in `directory` with runtime `ray`; returns the exit reason.
+
+    `watch` is shown every status of the learner that leads, and says whether to end the training early.
+    """
+    topology = config.topology
+    builder = Builder(config, torch.device("cpu"))
+    progress = Progress(config.env_frames, quiet=quiet)
+    latest: list[tuple[Counts, Metrics]] = []
+
+    def show(status: dict[str, Any]) -> None:
+        latest[:] = [(Counts(*status["counts"]), status["latest"])]
+        for line in status["notes"]:
+            progress.note(line)
+        progress.show(*latest[0])
+        if watch(status):
+            runtime.interrupt()
+
+    with cluster(
+        num_cpus=topology.num_actors + topology.num_learners * topology.learner_threads,
+        object_store_bytes=object_store_bytes(builder),
+    ):
+        from ddrl.coordinator.runtime_ray import Plan, RayRuntime  # imports Ray, which reads what `cluster` has set
+
+        runtime = RayRuntime(
+            Plan(
+                num_actors=topology.num_actors,
+                num_learners=topology.num_learners,
+                learner_threads=topology.learner_threads,
+                device=config.device,
+                make_learner=partial(make_learner, config, directory.resolve()),
+                make_actor=partial(act_alone, config),
+                describe_actor=lambda index, generation: builder.describe_actor(index, Generation(*generation)),
+            ),
+            note=progress.note,
+            show=show,
+        )
+        with stopping(runtime.interrupt), progress:
+            reason = runtime.run()
+    if reason == "budget_reached" and latest:
+        progress.done(*latest[0])
+    return reason
+
+
+def object_store_bytes(builder: Builder) -> int:
+    """Shared memory that a run may need: unrolls that wait or are on their way, and parameters, both twice over."""
+    config, topology, spec = builder.config, builder.config.topology, builder.spec
+    observation = _bytes(torch.empty(spec.observation_shape, dtype=getattr(torch, spec.observation_dtype)))
+    step = observation + 4 * spec.distribution_size + 8 * spec.action_size + 64  # the rest is a few numbers
+    unroll: int = (config.hyperparameters.unroll_length + 1) * topology.envs_per_actor * step
+    rounds = -(-config.hyperparameters.fresh_columns // (topology.num_actors * topology.envs_per_actor))
+    ahead = rounds * (2 + (topology.max_policy_lag or 0))  # of the learner, where the gate bounds what waits
+    waiting = topology.num_learners * topology.queue_capacity + topology.num_actors * (2 + ahead)
+    network = builder.network()
+    parameters: int = sum(_bytes(tensor) for tensor in [*network.parameters(), *network.buffers()])
+    versions = topology.num_learners * (4 + topology.num_actors)
+    needed: int = 2 * (waiting * unroll + versions * parameters)
+    return needed + SPARE_BYTES
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+class Relay:
+    """A display that keeps what it is told until the supervisor asks."""
+
+    def __init__(self) -> None:
+        self._notes: list[str] = []
+
+    def __enter__(self) -> Relay:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        """Nothing to tidy up."""
+
+    def show(self, counts: Counts, latest: Metrics) -> None:
+        """The supervisor asks by itself."""
+
+    def done(self, counts: Counts, latest: Metrics) -> None:
+        """As `show`."""
+
+    def note(self, line: str) -> None:
+        """One line to the user."""
+        self._notes.append(line)
+
+    def take_notes(self) -> list[str]:
+        """Lines since the last call."""
+        notes, self._notes = self._notes, []
+        return notes
+
+
+class Lead:
+    """The learner that leads: a `Run` whose actors are elsewhere."""
+
+    def __init__(self, config: RunConfig, directory: Path, reducer: DistributedReducer | None) -> None:
+        self._lock = (directory / "learner.lock").open("w")
+        _wait_for_lock(self._lock, directory)
+        self._relay = Relay()
+        self._run = Run(config, directory, display=self._relay, reducer=reducer, remote_actors=True)
+        self.params, self.queue = self._run.params, self._run.queue
+        self.train = self._run.train
+        self.interrupt = self._run.interrupt
+
+    @property
+    def actor_restarts(self) -> int:
+        """Actors that died and were replaced, over all resumes."""
+        return self._run.actor_restarts
+
+    @actor_restarts.setter
+    def actor_restarts(self, number: int) -> None:
+        self._run.actor_restarts = number
+
+    @property
+    def resumes(self) -> int:
+        """How often the run was continued from a checkpoint."""
+        return self._run.resumes
+
+    def resume(self, updates: int | None) -> int | None:
+        """Continues from the newest checkpoint that all ranks have."""
+        return self._run.resume()
+
+    def record_episodes(self, episodes: Episodes) -> None:
+        """Of the actors of all ranks."""
+        for episode_return, length in episodes:
+            self._run.recorder.episode(episode_return, length)
+
+    def status(self) -> dict[str, Any]:
+        """Counts, the newest metrics, lines for the user, seconds that actors and learner waited for each other."""
+        return _status(self._run.learning) | {
+            "latest": dict(self._run.recorder.latest),
+            "notes": self._relay.take_notes(),
+            "actor_restarts": self._run.actor_restarts,
+        }
+
+
+class Follower:
+    """A learner of another rank: takes its share of every batch, and saves when the lead does."""
+
+    def __init__(self, config: RunConfig, directory: Path, reducer: DistributedReducer) -> None:
+        self._config = config
+        self._folder = rank_folder(directory, reducer.rank)
+        self._stop = StopFlag(reducer)
+        self._interrupted = False
+        self._learning = Learning(Builder(config, resolve_device(config.device)), reducer, lent_memory=True)
+        self._next_checkpoint = config.checkpoint.period_frames
+        self.params, self.queue = self._learning.params, self._learning.queue
+        self.actor_restarts = 0
+        self.resumes = 0
+
+    def resume(self, updates: int | None) -> int | None:
+        """Continues from the checkpoint that the lead has chosen."""
+        if updates is not None:
+            state = checkpoint.load(self._folder, updates)
+            self._learning.load_state_dict(state)
+            self._next_checkpoint = state["next_checkpoint"]
+            self.params.restart_rounds()
+        return updates
+
+    def train(self) -> str:
+        """Until the lead's training ends: they decide together."""
+        learner = self._learning.learner
+
+        def learn() -> None:
+            if self._stop.decide():
+                self._interrupted = True
+                return
+            learner.step()
+            if learner.env_frames >= self._next_checkpoint:
+                self._next_checkpoint += self._config.checkpoint.period_frames
+                self._save()
+
+        ThreadsRuntime().run(
+            Program(
+                actors=[],
+                learner=_Role(learner.ready, learn),
+                evaluator=_Role(lambda: False, lambda: None),
+                finished=lambda: learner.env_frames >= self._config.env_frames,
+                interrupted=lambda: self._interrupted,
+                close=self._learning.close,
+            )
+        )
+        self._save()
+        learner.close()
+        return "interrupted" if self._interrupted else "budget_reached"
+
+    def _save(self) -> None:
+        state = self._learning.state_dict() | {"next_checkpoint": self._next_checkpoint}
+        checkpoint.save(self._folder, self._learning.counts.updates, state)
+
+    def interrupt(self) -> None:
+        """Asks all to stop."""
+        self._stop.ask()
+
+    def record_episodes(self, episodes: Episodes) -> None:
+        """The lead records those of all ranks."""
+
+    def status(self) -> dict[str, Any]:
+        """Counts, and seconds waited."""
+        return _status(self._learning)
+
+
+@dataclass(frozen=True)
+class _Role:
+    """A role made of two functions."""
+
+    ready: Any
+    step: Any
+
+
+def make_learner(config: RunConfig, directory: Path, rank: int, store: TCPStore | None) -> LearnerSide:
+    """In a learner's process."""
+    keep_freed_memory()
+    if store is None:
+        return Lead(config, directory, None)
+    reducer = DistributedReducer(store, rank, config.topology.num_learners, resolve_device(config.device))
+    return Follower(config, directory, reducer) if rank else Lead(config, directory, reducer)
+
+
+def _status(learning: Learning) -> dict[str, Any]:
+    counts, queue = learning.counts, learning.queue
+    return {
+        "counts": (counts.env_frames, counts.agent_steps, counts.updates),
+        "updates": counts.updates,
+        "insert_waited": queue.insert_waited,
+        "pull_waited": learning.params.pull_waited,
+        "sample_waited": queue.sample_waited,
+    }
+
+
+def _wait_for_lock(file: Any, directory: Path) -> None:
+    end = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise UserError(f"{directory}: another process is training in this run directory") from None
+            time.sleep(0.1)
+        else:
+            return

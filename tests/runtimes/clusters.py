@@ -1,0 +1,87 @@
+"""A Ray cluster in a process of its own, for tests that join it, and runs in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+_HOLD = """
+import sys
+from ddrl.coordinator.cluster import cluster
+with cluster(num_cpus=8, object_store_bytes=200 * 2**20):
+    import ray
+    print(ray.get_runtime_context().gcs_address, flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def held_cluster() -> Iterator[tuple[psutil.Process, dict[str, str]]]:
+    """A cluster with 8 slots: the process that holds it, and the variables with which others join it."""
+    variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "PYTHONPATH": str(ROOT)}
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    holder = subprocess.Popen(
+        [sys.executable, "-c", _HOLD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment | variables,
+    )
+    assert holder.stdin is not None and holder.stdout is not None
+    try:
+        address = holder.stdout.readline().strip()
+        assert address
+        yield psutil.Process(holder.pid), variables | {"RAY_ADDRESS": address}
+    finally:
+        holder.stdin.close()
+        holder.wait(30)
+        holder.stdout.close()
+
+
+def workers(parent: psutil.Process, host: str) -> list[psutil.Process]:
+    """Worker processes below `parent` that run a method of `host` (LearnerHost or ActorHost)."""
+    found = []
+    for process in parent.children(recursive=True):
+        try:
+            if process.cmdline()[:1] and process.cmdline()[0].startswith(f"ray::{host}"):
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def start(config: dict[str, Any], directory: Path, **variables: str) -> subprocess.Popen[str]:
+    """`ddrl train` of a configuration, in a process (and a process group) of its own."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "config.json"
+    path.write_text(json.dumps(config))
+    command = [sys.executable, "-m", "ddrl.cli", "train", str(path), "--directory", str(directory)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | variables
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Polls; fails after `seconds`."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.02)
+
+
+def lines(directory: Path) -> int:
+    """Records that a run has written so far."""
+    path = directory / "curves.jsonl"
+    return path.read_text().count("\n") if path.exists() else 0

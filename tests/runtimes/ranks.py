@@ -1,0 +1,72 @@
+"""A learner of a rank, fed by hand; `tests/runtimes/ranks_test.py` starts several in processes of their own."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed import TCPStore
+
+from ddrl import algorithms
+from ddrl.coordinator.gate import Gate
+from ddrl.coordinator.parameters import ParameterServer
+from ddrl.handles import Reducer
+from ddrl.learners.reduction import DistributedReducer
+from ddrl.replay.queue import UnrollQueue
+from ddrl.seeding import numpy_generator, torch_generator
+from tests.algorithms.rigs import SPECS, acted_unroll
+
+RANKS = 2
+UPDATES = 5
+OWN_SHARE = {"explained_variance"}
+"""Diagnostics of a rank's own columns."""
+NORMALISED = {"observation_normalisation": True, "reward_normalisation": True}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "impala": {"loss_reduction": "mean"},
+    "ppo": {"num_epochs": 3, "num_minibatches": 1},
+    "impact": {"num_slots": 2, "num_traversals": 2},
+}
+CASES = [
+    (algorithm, spec, extra) for algorithm in SETTINGS for spec, extra in (("discrete", {}), ("continuous", NORMALISED))
+]
+
+
+def learned(algorithm: str, spec: str, extra: dict[str, Any], reducer: Reducer) -> tuple[list[Any], list[torch.Tensor]]:
+    """Metrics of every update, and the parameters and buffers after the last, of one rank's learner."""
+    module, columns = algorithms.load(algorithm), 4
+    settings = {"network": "tanh_mlp", "unroll_length": 6, "batch_size": columns}
+    config = module.Config(**settings | SETTINGS[algorithm] | extra)
+    network = module.make_network(SPECS[spec], config, torch_generator(0, "network"))
+    acting = copy.deepcopy(network)
+    params = ParameterServer(network, Gate(None, columns, columns, config.first_update))
+    queue = UnrollQueue(capacity=100)
+    learner = module.Learner(
+        config,
+        network,
+        params,
+        queue,
+        frame_skip=1,
+        device=torch.device("cpu"),
+        precision="float32",
+        num_threads=1,
+        generator=numpy_generator(0, "replay", reducer.rank),
+        reducer=reducer,
+    )
+    share, metrics = columns // reducer.size, []
+    for update in range(UPDATES):
+        unroll = acted_unroll(acting, SPECS[spec], config.unroll_length, columns, update, 0.1, True, 0)
+        queue.insert(unroll.columns(reducer.rank * share, (reducer.rank + 1) * share))
+        made = learner.step() | {"env_frames": learner.env_frames}
+        metrics.append({name: value for name, value in made.items() if name not in OWN_SHARE})
+    learner.close()
+    return metrics, [tensor.detach() for tensor in [*network.parameters(), *network.buffers()]]
+
+
+def run(rank: int, port: int, directory: Path) -> None:
+    """All cases on one rank; what they learned goes to `<rank>.pt`."""
+    torch.set_num_threads(1)
+    reducer = DistributedReducer(TCPStore("127.0.0.1", port, is_master=False), rank, RANKS, torch.device("cpu"))
+    torch.save([learned(*case, reducer) for case in CASES], directory / f"{rank}.pt")
+    reducer.close()

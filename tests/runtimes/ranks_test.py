@@ -1,0 +1,45 @@
+"""Several learners with a share of the batch each learn what one learns from the whole."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed import TCPStore
+
+from ddrl import algorithms
+from ddrl.learners.reduction import SingleLearner
+from tests.runtimes import ranks
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> list[list[object]]:
+    """What each rank learned, case by case."""
+    directory: Path = tmp_path_factory.mktemp("ranks")
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=ranks.run, args=(rank, store.port, directory)) for rank in range(ranks.RANKS)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0] * ranks.RANKS
+    return [torch.load(directory / f"{rank}.pt", weights_only=True) for rank in range(ranks.RANKS)]
+
+
+def test_every_algorithm_is_tried() -> None:
+    assert set(ranks.SETTINGS) == set(algorithms.NAMES)
+
+
+@pytest.mark.parametrize("case", range(len(ranks.CASES)), ids=["-".join(case[:2]) for case in ranks.CASES])
+def test_two_ranks_of_half_a_batch_equal_one_of_the_whole(shared: list[list[object]], case: int) -> None:
+    metrics, tensors = ranks.learned(*ranks.CASES[case], SingleLearner())
+    for rank in range(ranks.RANKS):
+        torch.testing.assert_close(shared[rank][case], (metrics, tensors), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", range(len(ranks.CASES)), ids=["-".join(case[:2]) for case in ranks.CASES])
+def test_ranks_stay_equal_bit_for_bit(shared: list[list[object]], case: int) -> None:
+    torch.testing.assert_close(shared[0][case][1], shared[1][case][1], rtol=0, atol=0)
