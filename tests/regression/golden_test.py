@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ddrl import algorithms
 from ddrl.errors import UserError
 from ddrl.regression import golden
 
@@ -34,6 +35,13 @@ def test_the_files_cover_lag_replay_memory_and_another_correction() -> None:
     assert any(setting.get("replay_fraction") for setting in settings)
     assert any(setting.get("lstm_size") and setting.get("feed_last_action_and_reward") for setting in settings)
     assert {setting.get("correction", "v_trace") for setting in settings} > {"v_trace"}
+
+
+def test_the_files_cover_every_algorithm_and_continuous_actions() -> None:
+    configs = [golden.read(path)["config"] for path in FILES]
+    assert {config["algorithm"] for config in configs} == set(algorithms.NAMES)
+    continuous = {config["algorithm"] for config in configs if config["environment"]["name"] == "toy/track"}
+    assert continuous == set(algorithms.NAMES)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
