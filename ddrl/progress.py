@@ -49,9 +49,9 @@ class Progress:
             self._bar.stop()
 
     def show(self, counts: Counts, latest: Metrics) -> None:
-        """Called after every update; shows something only now and then."""
+        """Called now and then, such as after every update; shows something less often."""
         now = time.monotonic()
-        if self._first is None:
+        if self._first is None or counts.env_frames < self._first[1]:  # the run has gone back to a checkpoint
             self._first = (now, counts.env_frames)
             self._shown = now
             return
@@ -64,8 +64,8 @@ class Progress:
         if self._in_terminal:
             self._bar.update(self._task, completed=counts.env_frames, description=text)
         else:
-            left = (self._budget - counts.env_frames) / speed
-            self.note(f"{counts.env_frames:,} / {self._budget:,} frames | {text} | {left:,.0f} s left")
+            left = f" | {(self._budget - counts.env_frames) / speed:,.0f} s left" if frames else ""
+            self.note(f"{counts.env_frames:,} / {self._budget:,} frames | {text}{left}")
 
     def done(self, counts: Counts, latest: Metrics) -> None:
         """The last line of a run."""

@@ -73,7 +73,13 @@ def start(config: dict[str, Any], directory: Path, **variables: str) -> subproce
     )
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_for_lines(process: subprocess.Popen[str], directory: Path, number: int) -> None:
+    """Until a run that was started has written more than `number` records; fails with its words if it ends before."""
+    wait_until(lambda: lines(directory) > number or process.poll() is not None)
+    assert process.poll() is None, process.communicate()[1]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 150.0) -> None:
     """Polls; fails after `seconds`."""
     end = time.monotonic() + seconds
     while not condition():

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 from tests.runs import BASE, curves, merged
 
 KILLS = 10
-CATCH = merged(BASE, {"env_frames": 30_000, "checkpoint": {"period_frames": 1500}})
+CATCH = merged(BASE, {"env_frames": 40_000, "checkpoint": {"period_frames": 1500}})
 BREAKOUT: dict[str, Any] = merged(
     BASE,
     {
@@ -38,13 +39,24 @@ def start(config: Path, directory: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
 
-def kill_somewhere(process: subprocess.Popen[bytes], directory: Path, generator: random.Random, seconds: float) -> bool:
-    """Kills the job at a random moment of `seconds` of its training; False when it finished before."""
-    lines = directory / "curves.jsonl"
-    before = lines.stat().st_mtime_ns if lines.exists() else 0
-    while process.poll() is None and not (
-        lines.exists() and lines.stat().st_mtime_ns > before and lines.stat().st_size
-    ):
+def kill_somewhere(
+    process: subprocess.Popen[bytes], directory: Path, generator: random.Random, seconds: float, after: str
+) -> bool:
+    """Kills the job at a random moment of the `seconds` after a new record, or after a new checkpoint, was written.
+
+    Returns False when it finished before.
+    """
+
+    def newest() -> int:
+        times = [0]
+        for path in directory.glob(after):
+            with suppress(FileNotFoundError):  # an old checkpoint, removed meanwhile
+                status = path.stat()
+                times.append(status.st_mtime_ns if status.st_size else 0)
+        return max(times)
+
+    before = newest()
+    while process.poll() is None and newest() <= before:
         time.sleep(0.01)
     time.sleep(generator.uniform(0.0, seconds))
     process.send_signal(signal.SIGKILL)
@@ -54,19 +66,20 @@ def kill_somewhere(process: subprocess.Popen[bytes], directory: Path, generator:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "seconds"),
-    [(CATCH, 0.6), pytest.param(BREAKOUT, 4.0, marks=pytest.mark.learning)],
+    [(CATCH, 0.4), pytest.param(BREAKOUT, 4.0, marks=pytest.mark.learning)],
     ids=["toy/catch", "atari/breakout"],
 )
 def test_a_serial_run_killed_at_ten_random_moments_has_the_same_curve(
     tmp_path: Path, config: dict[str, Any], seconds: float
 ) -> None:
-    """Some of the moments lie behind a checkpoint: `seconds` is longer than from one to the next."""
+    """Half of the moments follow a record, mostly before the first checkpoint; half follow a checkpoint."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
     assert start(path, tmp_path / "straight").wait() == 0
     generator = random.Random(2018)
     killed = tmp_path / "killed"
-    kills = sum(kill_somewhere(start(path, killed), killed, generator, seconds) for _ in range(KILLS))
+    moments = ["curves.jsonl", "checkpoints/*.sha256"] * (KILLS // 2)
+    kills = sum(kill_somewhere(start(path, killed), killed, generator, seconds, after) for after in moments)
     assert kills == KILLS
     assert start(path, killed).wait() == 0
     pd.testing.assert_frame_equal(curves(tmp_path / "straight"), curves(killed))

@@ -38,3 +38,14 @@ def test_quiet_prints_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         shown.show(Counts(updates, updates, updates), {})
     shown.done(Counts(1000, 250, 2), {})
     assert capsys.readouterr().err == ""
+
+
+def test_a_run_without_a_frame_yet_and_one_that_went_back_to_a_checkpoint_are_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    shown = Progress(1000)
+    for frames in (400, 400, 300, 300):
+        shown.show(Counts(frames, 0, 0), {})
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["400 / 1,000 frames | 0 frames/s", "300 / 1,000 frames | 0 frames/s"]

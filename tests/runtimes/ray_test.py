@@ -182,9 +182,9 @@ def test_an_own_cluster_is_interrupted_resumed_and_gone_while_another_stays(
     tmp_path: Path, holder: psutil.Process
 ) -> None:
     before = len(holder.children(recursive=True))
-    values = merged(BASE, LONG | {"topology": RAY})
+    values = merged(BASE, LONG | {"env_frames": 8000, "topology": RAY})
     process = clusters.start(values, tmp_path, RAY_ADDRESS="")
-    clusters.wait_until(lambda: clusters.lines(tmp_path) > 3)
+    clusters.wait_for_lines(process, tmp_path, 3)
     children = psutil.Process(process.pid).children(recursive=True)
     arguments = " ".join(argument for child in children for argument in child.cmdline())
     folders = {Path(found) for found in re.findall(r"/[\w/]+/ddrl-ray-[\w-]+", arguments)}

@@ -48,7 +48,7 @@ def measured(family: list[psutil.Process]) -> tuple[float, float, int]:
 def test_memory_and_open_files_stay_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     process = clusters.start(CONFIG, tmp_path, RAY_ADDRESS="")
     try:
-        clusters.wait_until(lambda: clusters.lines(tmp_path) > 1, 120)
+        clusters.wait_for_lines(process, tmp_path, 1)
         parent = psutil.Process(process.pid)
         family = [parent, *parent.children(recursive=True)]
         end, samples = time.monotonic() + 60 * MINUTES, []
