@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import subprocess
 import sys
 import time
@@ -29,7 +28,8 @@ with cluster(num_cpus=8, object_store_bytes=200 * 2**20):
 @contextmanager
 def held_cluster() -> Iterator[tuple[psutil.Process, dict[str, str]]]:
     """A cluster with 8 slots: the process that holds it, and the variables with which others join it."""
-    variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "PYTHONPATH": str(ROOT)}
+    token = {name: os.environ[name] for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}  # see tests/conftest.py
+    variables = token | {"PYTHONPATH": str(ROOT)}
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     holder = subprocess.Popen(
         [sys.executable, "-c", _HOLD],
