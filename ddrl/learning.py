@@ -10,6 +10,7 @@ from ddrl.acting import Builder
 from ddrl.coordinator.gate import Gate
 from ddrl.coordinator.parameters import ParameterServer
 from ddrl.handles import Reducer
+from ddrl.learners.core import Setting
 from ddrl.record import Counts
 from ddrl.replay.queue import UnrollQueue
 from ddrl.seeding import numpy_generator
@@ -41,18 +42,20 @@ class Learning:
             network,
             self.params,
             self.queue,
-            frame_skip=builder.spec.frame_skip,
-            device=builder.device,
-            precision=config.precision,
-            num_threads=topology.learner_threads,
-            generator=numpy_generator(config.seed, "replay", reducer.rank),
-            reducer=reducer,
+            Setting(
+                frame_skip=builder.spec.frame_skip,
+                device=builder.device,
+                precision=config.precision,
+                num_threads=topology.learner_threads,
+                generator=numpy_generator(config.seed, "replay", reducer.rank),
+                reducer=reducer,
+            ),
         )
 
     @property
     def counts(self) -> Counts:
         """Frames, steps and updates so far, over all learners."""
-        return Counts(self.learner.env_frames, self.learner.agent_steps, self.learner.updates)
+        return Counts(self.learner.core.env_frames, self.learner.core.agent_steps, self.learner.core.updates)
 
     def close(self) -> None:
         """Ends every wait of every role with `Closed`."""

@@ -98,7 +98,7 @@ class Run:
             if not self.interrupted:
                 self.recorder.flush(self.counts)
                 self._evaluate(self.config.evaluation.final_episodes, lambda: self.interrupted)
-        self.learner.close()
+        self.learner.core.close()
         self.recorder.close()
         if self.interrupted:
             return "interrupted"
@@ -143,12 +143,12 @@ class Run:
         metrics = self.learner.step()
         self.recorder.update(self.counts, metrics)
         self._progress.show(self.counts, self.recorder.latest)
-        if self.learner.env_frames >= self._next_checkpoint:
+        if self.learner.core.env_frames >= self._next_checkpoint:
             self._next_checkpoint += self.config.checkpoint.period_frames
             self._save()
 
     def _evaluation_is_due(self) -> bool:
-        return self._next_evaluation is not None and self.learner.env_frames >= self._next_evaluation
+        return self._next_evaluation is not None and self.learner.core.env_frames >= self._next_evaluation
 
     def _evaluate_now(self) -> None:
         period = self.config.evaluation.period_frames
@@ -161,7 +161,7 @@ class Run:
         return self.interrupted or self._is_finished()
 
     def _is_finished(self) -> bool:
-        return bool(self.learner.env_frames >= self.config.env_frames)
+        return bool(self.learner.core.env_frames >= self.config.env_frames)
 
     def _evaluate(self, episodes: int, should_stop: Callable[[], bool]) -> None:
         counts, index = self.counts, self._num_evaluations
@@ -192,7 +192,7 @@ class Run:
             state["runtime"] = self.runtime.state_dict()
             state["queue"] = self.queue.state_dict()
             state["collectors"] = [collector.state_dict() for collector in self.collectors]
-        checkpoint.save(self.directory / "checkpoints", self.learner.updates, state)
+        checkpoint.save(self.directory / "checkpoints", self.learner.core.updates, state)
 
     def resume(self) -> int | None:
         """Continues from the newest valid checkpoint; returns its updates, or None where there is none."""
@@ -211,7 +211,7 @@ class Run:
         self.learning.load_state_dict(state)
         self.recorder.load_state_dict(state["recorder"])
         self._next_checkpoint, self._next_evaluation, self._num_evaluations = state["next"]
-        self._history = [*state["history"], self._history[0] | {"env_frames": self.learner.env_frames}]
+        self._history = [*state["history"], self._history[0] | {"env_frames": self.learner.core.env_frames}]
         self.actor_restarts = state.get("actor_restarts", 0)
         if isinstance(self.runtime, SerialRuntime):
             self.runtime.load_state_dict(state["runtime"])
@@ -220,8 +220,8 @@ class Run:
                 collector.load_state_dict(saved)
         else:
             self.params.restart_rounds()
-        self._progress.note(f"resumed at {self.learner.env_frames:,} frames from {folder}")
-        return int(self.learner.updates)
+        self._progress.note(f"resumed at {self.learner.core.env_frames:,} frames from {folder}")
+        return int(self.learner.core.updates)
 
     @property
     def resumes(self) -> int:

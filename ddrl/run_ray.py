@@ -210,7 +210,7 @@ class Follower:
                 self._interrupted = True
                 return
             learner.step()
-            if learner.env_frames >= self._next_checkpoint:
+            if learner.core.env_frames >= self._next_checkpoint:
                 self._next_checkpoint += self._config.checkpoint.period_frames
                 self._save()
 
@@ -219,13 +219,13 @@ class Follower:
                 actors=[],
                 learner=_Role(learner.ready, learn),
                 evaluator=_Role(lambda: False, lambda: None),
-                finished=lambda: learner.env_frames >= self._config.env_frames,
+                finished=lambda: learner.core.env_frames >= self._config.env_frames,
                 interrupted=lambda: self._interrupted,
                 close=self._learning.close,
             )
         )
         self._save()
-        learner.close()
+        learner.core.close()
         return "interrupted" if self._interrupted else "budget_reached"
 
     def _save(self) -> None:

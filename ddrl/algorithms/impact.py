@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
 from typing import Annotated, Any, Literal, Self
 
-import numpy as np
 import torch
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
@@ -21,10 +20,9 @@ from torch import Tensor
 
 from ddrl.actors.unroll_actor import UnrollActor
 from ddrl.handles import Parameters, Queue, Reducer
+from ddrl.learners.core import LearnerCore, Setting
 from ddrl.learners.evaluation import PIECE_STEPS, evaluate, explained_variance, normalised
-from ddrl.learners.normalisation import Normalisation
 from ddrl.learners.optimizers import AdamByDefault, AdamConfig
-from ddrl.learners.step import GradientStep, policy_lag
 from ddrl.losses.advantages import vtrace_gae
 from ddrl.losses.surrogate import adapted_kl_cost, clip_fraction, clipped_surrogate, importance_ratio
 from ddrl.losses.value import masked_sum, value_loss
@@ -193,69 +191,36 @@ class Learner:
     """One call of `step` = one traversal of one batch of the circular store, and a new version."""
 
     def __init__(
-        self,
-        config: Config,
-        network: ActorCritic,
-        params: Parameters,
-        queue: Queue,
-        *,
-        frame_skip: int,
-        device: torch.device,
-        precision: str,
-        num_threads: int,
-        generator: np.random.Generator,
-        reducer: Reducer,
+        self, config: Config, network: ActorCritic, params: Parameters, queue: Queue, setting: Setting
     ) -> None:
+        pieces = max(1, PIECE_STEPS // config.unroll_length)
         self.config = config
-        self.network = network
+        self.core = LearnerCore(config, network, params, queue, setting, piece_columns=pieces)
         self.target_network = copy.deepcopy(network).requires_grad_(False)
         # Both see observations through the newest statistics: what the target lags in is the policy.
         self.target_network.observation_normaliser = network.observation_normaliser
-        self.env_frames = 0
-        self.agent_steps = 0
-        self.updates = 0
-        self._params = params
-        self._queue = queue
-        self._store = CircularStore(config.num_slots, config.num_traversals)
         self._target_update_period = config.target_update_period or config.num_slots * config.num_traversals
         self._target_updates = 0
-        self._frame_skip = frame_skip
-        self._device = device
-        self._precision = precision
-        self._fresh = config.fresh_columns // reducer.size
-        self._reducer = reducer
+        self._store = CircularStore(config.num_slots, config.num_traversals)
         self._kl_cost = config.kl_cost
         self._kl_sum, self._kl_count = 0.0, 0
-        self._normalisation = Normalisation(network, config.discount, reducer)
-        self._gradient = GradientStep(
-            network,
-            config.optimizer,
-            max_grad_norm=config.max_grad_norm,
-            device=device,
-            precision=precision,
-            num_threads=num_threads,
-            reducer=reducer,
-            piece_columns=max(1, PIECE_STEPS // config.unroll_length),
-        )
 
     def ready(self) -> bool:
         """Whether `step` would not wait."""
-        return not self._store.needs_batch or self._queue.can_sample(self._fresh)
+        return not self._store.needs_batch or self.core.can_take()
 
     def step(self) -> Metrics:
         """Samples, updates, publishes. Raises `NonFiniteError` when a loss or the gradient is NaN or infinite."""
-        fresh = None
-        if self._store.needs_batch:
-            fresh = self._queue.sample(self._fresh)  # 4  a fresh batch takes the place of an expired one
-            self._store.insert(fresh)
-            self._count(fresh)
-            self._normalisation.before(fresh)
+        fresh = self.core.take() if self._store.needs_batch else None
+        if fresh is not None:
+            self._store.insert(fresh)  # 4  a fresh batch takes the place of an expired one
+            self.core.count(fresh)
         metrics = self.update(self._store.sample())  # 5  traverse the next batch of the ring
         if fresh is not None:
-            self._normalisation.after(fresh)
-        if self.updates % self._target_update_period == 0:
+            self.core.observe(fresh)
+        if self.core.updates % self._target_update_period == 0:
             self._update_target()  # 7  pi_target <- pi
-        self._params.publish(self.network)  # 8  a new version for the actors
+        self.core.publish()  # 8  a new version for the actors
         return metrics | {
             "traversals_mean": self._store.sampled / self._store.inserted,
             "batches_inserted": float(self._store.inserted),
@@ -265,57 +230,41 @@ class Learner:
 
     def update(self, batch: Unroll) -> Metrics:
         """One gradient step on a batch."""
-        batch = batch.to(self._device)
+        core, setting = self.core, self.core.setting
+        batch = batch.to(setting.device)
         traversal, values = prepare(
-            self.network, self.target_network, batch, self.config, self._reducer, self._precision
+            core.network, self.target_network, batch, self.config, setting.reducer, setting.precision
         )
-        metrics = self._gradient.step(  # 6  the clipped surrogate
+        metrics = self.core.descend(  # 6  the clipped surrogate
             lambda network, part, weight: impact_loss(network, part, self.config, self._kl_cost, weight),
             traversal,
-            valid_steps=int(batch.valid.sum()),
-            mean=True,
-            env_frames=self.env_frames,
-            where=f"update {self.updates + 1}",
+            int(batch.valid.sum()),
         )
         metrics["explained_variance"] = explained_variance(values[batch.valid], traversal.value_targets[batch.valid])
         self._kl_sum, self._kl_count = self._kl_sum + metrics["kl"], self._kl_count + 1
-        self.updates += 1
-        return metrics | {"kl_cost": self._kl_cost} | policy_lag(batch, self._params.version)
+        self.core.updates += 1
+        return metrics | {"kl_cost": self._kl_cost} | self.core.policy_lag(batch)
 
     def _update_target(self) -> None:
-        self.target_network.load_state_dict(self.network.state_dict())
+        self.target_network.load_state_dict(self.core.network.state_dict())
         self._target_updates += 1
         if self.config.kl_target is not None:
             self._kl_cost = adapted_kl_cost(self._kl_cost, self._kl_sum / self._kl_count, self.config.kl_target)
         self._kl_sum, self._kl_count = 0.0, 0
 
-    def _count(self, fresh: Unroll) -> None:
-        steps = int(self._gradient.total(float(fresh.valid.sum())))
-        self.agent_steps += steps
-        self.env_frames += steps * self._frame_skip
-
-    def close(self) -> None:
-        """Ends the gradient threads."""
-        self._gradient.close()
-
     def state_dict(self) -> dict[str, Any]:
-        """Both networks with their statistics, optimizer, counters, coefficient of the penalty, circular store."""
-        return {
-            "network": self.network.state_dict(),
+        """The core's, the target network, coefficient of the penalty, circular store."""
+        return self.core.state_dict() | {
             "target_network": self.target_network.state_dict(),
-            "optimizer": self._gradient.state_dict(),
-            "counters": [self.env_frames, self.agent_steps, self.updates, self._target_updates],
+            "target_updates": self._target_updates,
             "kl": [self._kl_cost, self._kl_sum, self._kl_count],
-            "normalisation": self._normalisation.state_dict(),
             "store": self._store.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues where `state` was taken."""
-        self.network.load_state_dict(state["network"])
+        self.core.load_state_dict(state)
         self.target_network.load_state_dict(state["target_network"])
-        self._gradient.load_state_dict(state["optimizer"])
-        self.env_frames, self.agent_steps, self.updates, self._target_updates = state["counters"]
+        self._target_updates = state["target_updates"]
         self._kl_cost, self._kl_sum, self._kl_count = state["kl"]
-        self._normalisation.load_state_dict(state["normalisation"])
         self._store.load_state_dict(state["store"])

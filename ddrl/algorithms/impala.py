@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import torch
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from ddrl.actors.unroll_actor import UnrollActor
 from ddrl.errors import UserError
-from ddrl.handles import Parameters, Queue, Reducer
-from ddrl.learners.normalisation import Normalisation
+from ddrl.handles import Parameters, Queue
+from ddrl.learners.core import LearnerCore, Setting
 from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
-from ddrl.learners.step import GradientStep, policy_lag
 from ddrl.losses.policy import policy_gradient_loss
 from ddrl.losses.value import masked_sum, value_loss
 from ddrl.losses.vtrace import corrected_targets
@@ -142,71 +140,37 @@ class Learner:
     """One call of `step` = one update from `batch_size` unrolls."""
 
     def __init__(
-        self,
-        config: Config,
-        network: ActorCritic,
-        params: Parameters,
-        queue: Queue,
-        *,
-        frame_skip: int,
-        device: torch.device,
-        precision: str,
-        num_threads: int,
-        generator: np.random.Generator,
-        reducer: Reducer,
+        self, config: Config, network: ActorCritic, params: Parameters, queue: Queue, setting: Setting
     ) -> None:
         self.config = config
-        self.network = network
-        self.env_frames = 0
-        self.agent_steps = 0
-        self.updates = 0
-        self._params = params
-        self._queue = queue
-        self._replay = UniformReplay(config.replay_capacity, generator)
-        self._frame_skip = frame_skip
-        self._device = device
-        self._fresh = config.fresh_columns // reducer.size
-        self._replayed = config.batch_size // reducer.size - self._fresh
-        self._normalisation = Normalisation(network, config.discount, reducer)
-        self._gradient = GradientStep(
-            network,
-            config.optimizer,
-            max_grad_norm=config.max_grad_norm,
-            device=device,
-            precision=precision,
-            num_threads=num_threads,
-            reducer=reducer,
-        )
+        self.core = LearnerCore(config, network, params, queue, setting)
+        self._replay = UniformReplay(config.replay_capacity, setting.generator)
+        self._replayed = config.batch_size // setting.reducer.size - self.core.fresh_columns
 
     def ready(self) -> bool:
         """Whether `step` would not wait."""
-        return self._queue.can_sample(self._fresh)
+        return self.core.can_take()
 
     def step(self) -> Metrics:
         """Samples, updates, publishes. Raises `NonFiniteError` when a loss or the gradient is NaN or infinite."""
-        fresh = self._queue.sample(self._fresh)  # 4  B unrolls, [T+1, B]
-        steps = int(self._gradient.total(float(fresh.valid.sum())))
-        self._normalisation.before(fresh)
+        fresh = self.core.take()  # 4  B unrolls
         metrics = self.update(self._with_replay(fresh))
-        self._normalisation.after(fresh)
-        self._params.publish(self.network)  # 6  a new version for the actors
-        self.agent_steps += steps
-        self.env_frames += steps * self._frame_skip
+        self.core.observe(fresh)
+        self.core.publish()  # 6  a new version for the actors
+        self.core.count(fresh)
         return metrics
 
     def update(self, batch: Unroll) -> Metrics:
         """One gradient step on a batch."""
-        batch = batch.to(self._device)
-        metrics = self._gradient.step(  # 5  eq. 1
+        batch = batch.to(self.core.setting.device)
+        metrics = self.core.descend(  # 5  eq. 1
             lambda network, part, weight: impala_loss(network, part, self.config, weight),
             batch,
-            valid_steps=int(batch.valid.sum()),
+            int(batch.valid.sum()),
             mean=self.config.loss_reduction == "mean",
-            env_frames=self.env_frames,
-            where=f"update {self.updates + 1}",
         )
-        self.updates += 1
-        return metrics | policy_lag(batch, self._params.version)
+        self.core.updates += 1
+        return metrics | self.core.policy_lag(batch)
 
     def _with_replay(self, fresh: Unroll) -> Unroll:
         """Section 5.2.2: half of the batch from a uniform replay; until the replay holds anything, fresh ones twice."""
@@ -215,24 +179,11 @@ class Learner:
         self._replay.insert(fresh)
         return concatenate([fresh, self._replay.sample(self._replayed)])
 
-    def close(self) -> None:
-        """Ends the gradient threads."""
-        self._gradient.close()
-
     def state_dict(self) -> dict[str, Any]:
-        """Network with its statistics, optimizer, counters, replay."""
-        return {
-            "network": self.network.state_dict(),
-            "optimizer": self._gradient.state_dict(),
-            "counters": [self.env_frames, self.agent_steps, self.updates],
-            "normalisation": self._normalisation.state_dict(),
-            "replay": self._replay.state_dict(),
-        }
+        """The core's, and the replay."""
+        return self.core.state_dict() | {"replay": self._replay.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues where `state` was taken."""
-        self.network.load_state_dict(state["network"])
-        self._gradient.load_state_dict(state["optimizer"])
-        self.env_frames, self.agent_steps, self.updates = state["counters"]
-        self._normalisation.load_state_dict(state["normalisation"])
+        self.core.load_state_dict(state)
         self._replay.load_state_dict(state["replay"])

@@ -14,7 +14,6 @@ from dataclasses import dataclass as plain_dataclass
 from dataclasses import fields, replace
 from typing import Annotated, Any, Literal, Self
 
-import numpy as np
 import torch
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
@@ -22,12 +21,11 @@ from torch import Tensor
 
 from ddrl.actors.unroll_actor import UnrollActor
 from ddrl.errors import UserError
-from ddrl.handles import Parameters, Queue, Reducer
+from ddrl.handles import Parameters, Queue
+from ddrl.learners.core import LearnerCore, Setting
 from ddrl.learners.evaluation import evaluate, explained_variance, normalised
 from ddrl.learners.gradients import check_finite
-from ddrl.learners.normalisation import Normalisation
 from ddrl.learners.optimizers import AdamByDefault, AdamConfig
-from ddrl.learners.step import GradientStep, policy_lag
 from ddrl.losses.advantages import vtrace_gae
 from ddrl.losses.surrogate import (
     adapted_kl_cost,
@@ -196,68 +194,33 @@ class Learner:
     """One call of `step` = all epochs over one batch of `batch_size` unrolls, then one new version."""
 
     def __init__(
-        self,
-        config: Config,
-        network: ActorCritic,
-        params: Parameters,
-        queue: Queue,
-        *,
-        frame_skip: int,
-        device: torch.device,
-        precision: str,
-        num_threads: int,
-        generator: np.random.Generator,
-        reducer: Reducer,
+        self, config: Config, network: ActorCritic, params: Parameters, queue: Queue, setting: Setting
     ) -> None:
         self.config = config
-        self.network = network
-        self.env_frames = 0
-        self.agent_steps = 0
-        self.updates = 0
-        self._params = params
-        self._queue = queue
-        self._frame_skip = frame_skip
-        self._device = device
-        self._precision = precision
-        self._fresh = config.fresh_columns // reducer.size
-        self._generator = generator
-        self._reducer = reducer
+        self.core = LearnerCore(config, network, params, queue, setting, piece_columns=PIECE_SAMPLES)
         self._kl_cost = config.kl_cost
-        self._normalisation = Normalisation(network, config.discount, reducer)
-        self._gradient = GradientStep(
-            network,
-            config.optimizer,
-            max_grad_norm=config.max_grad_norm,
-            device=device,
-            precision=precision,
-            num_threads=num_threads,
-            reducer=reducer,
-            piece_columns=PIECE_SAMPLES,
-        )
 
     def ready(self) -> bool:
         """Whether `step` would not wait."""
-        return self._queue.can_sample(self._fresh)
+        return self.core.can_take()
 
     def step(self) -> Metrics:
         """Samples, updates, publishes. Raises `NonFiniteError` when a loss or the gradient is NaN or infinite."""
-        fresh = self._queue.sample(self._fresh)  # 4  B unrolls, [T+1, B]
-        steps = int(self._gradient.total(float(fresh.valid.sum())))
-        self._normalisation.before(fresh)
+        fresh = self.core.take()  # 4  B unrolls
         metrics = self.update(fresh)
-        self._normalisation.after(fresh)
-        self._params.publish(self.network)  # 7  a new version for the actors
-        self.agent_steps += steps
-        self.env_frames += steps * self._frame_skip
+        self.core.observe(fresh)
+        self.core.publish()  # 7  a new version for the actors
+        self.core.count(fresh)
         return metrics
 
     def update(self, batch: Unroll) -> Metrics:
         """All epochs over a batch; metrics are means over its gradient steps."""
-        batch = batch.to(self._device)
-        samples = prepare(self.network, batch, self.config, self._precision)  # 5  advantages, fixed from here on
+        setting = self.core.setting
+        batch = batch.to(setting.device)
+        samples = prepare(self.core.network, batch, self.config, setting.precision)  # 5  advantages, fixed from here on
         check_finite(
             {"policy_loss (advantages)": samples.advantages, "value_loss (targets)": samples.value_targets},
-            where=f"update {self.updates + 1}",
+            where=self.core.this_update(),
         )
         steps = [self._descend(minibatch) for minibatch in self._minibatches(samples)]  # 6  K epochs
         metrics = {name: statistics.fmean(step[name] for step in steps) for name in steps[0]}
@@ -266,48 +229,34 @@ class Learner:
             last_epoch = steps[-self.config.num_minibatches :]
             kl = statistics.fmean(step["kl"] for step in last_epoch)
             self._kl_cost = adapted_kl_cost(self._kl_cost, kl, self.config.kl_target)
-        self.updates += 1
-        return metrics | {"kl_cost": self._kl_cost} | policy_lag(batch, self._params.version)
+        self.core.updates += 1
+        return metrics | {"kl_cost": self._kl_cost} | self.core.policy_lag(batch)
 
     def _minibatches(self, samples: Samples) -> Iterator[Samples]:
         """Every sample once an epoch, in minibatches of nearly the same size."""
+        setting = self.core.setting
         for _ in range(self.config.num_epochs):
-            order = torch.from_numpy(self._generator.permutation(samples.batch_size)).to(self._device)
+            order = torch.from_numpy(setting.generator.permutation(samples.batch_size)).to(setting.device)
             for indices in order.tensor_split(self.config.num_minibatches):
                 yield samples.take(indices)
 
     def _descend(self, minibatch: Samples) -> Metrics:
         if self.config.normalise_advantages:
-            minibatch = replace(minibatch, advantages=normalised(minibatch.advantages, self._reducer))
-        return self._gradient.step(
+            advantages = normalised(minibatch.advantages, self.core.setting.reducer)
+            minibatch = replace(minibatch, advantages=advantages)
+        return self.core.descend(
             lambda network, part, weight: ppo_loss(network, part, self.config, self._kl_cost, weight),
             minibatch,
-            valid_steps=minibatch.batch_size,
-            mean=True,
-            env_frames=self.env_frames,
-            where=f"update {self.updates + 1}",
+            minibatch.batch_size,
         )
 
-    def close(self) -> None:
-        """Ends the gradient threads."""
-        self._gradient.close()
-
     def state_dict(self) -> dict[str, Any]:
-        """Network with its statistics, optimizer, counters, coefficient of the penalty, order of the minibatches."""
-        return {
-            "network": self.network.state_dict(),
-            "optimizer": self._gradient.state_dict(),
-            "counters": [self.env_frames, self.agent_steps, self.updates],
-            "normalisation": self._normalisation.state_dict(),
-            "kl_cost": self._kl_cost,
-            "generator": generator_state(self._generator),
-        }
+        """The core's, coefficient of the penalty, order of the minibatches."""
+        own = {"kl_cost": self._kl_cost, "generator": generator_state(self.core.setting.generator)}
+        return self.core.state_dict() | own
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues where `state` was taken."""
-        self.network.load_state_dict(state["network"])
-        self._gradient.load_state_dict(state["optimizer"])
-        self.env_frames, self.agent_steps, self.updates = state["counters"]
-        self._normalisation.load_state_dict(state["normalisation"])
+        self.core.load_state_dict(state)
         self._kl_cost = state["kl_cost"]
-        set_generator_state(self._generator, state["generator"])
+        set_generator_state(self.core.setting.generator, state["generator"])

@@ -92,7 +92,7 @@ def quiet_run(config: RunConfig, directory: Path) -> Iterator[Run]:
     try:
         yield run
     finally:
-        run.learner.close()
+        run.learner.core.close()
         run.recorder.close()
         for collector in run.collectors:
             collector.env.close()

@@ -193,7 +193,7 @@ def _in_this_process(config: RunConfig, directory: Path, seconds: float, enough_
         worker = threading.Thread(target=work, name="bench")
         worker.start()
         try:
-            while worker.is_alive() and not window.is_over(run.learner.env_frames, lambda: _look(run, clock)):
+            while worker.is_alive() and not window.is_over(run.learner.core.env_frames, lambda: _look(run, clock)):
                 worker.join(POLL_SECONDS)
         finally:
             run.interrupted = True
@@ -220,7 +220,7 @@ class _TurnClock:
 
 def _look(run: Run, clock: _TurnClock | None) -> Look:
     return Look(
-        frames=run.learner.env_frames,
+        frames=run.learner.core.env_frames,
         made=sum(collector.agent_steps for collector in run.collectors) * run.spec.frame_skip,
         insert_waited=run.queue.insert_waited,
         pull_waited=run.params.pull_waited,

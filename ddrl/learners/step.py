@@ -12,7 +12,7 @@ from ddrl.handles import Reducer
 from ddrl.learners.data_parallel import PIECE_COLUMNS, AnyBatch, ColumnParallel
 from ddrl.learners.gradients import check_finite, clip_global_norm
 from ddrl.learners.optimizers import AdamConfig, RMSPropConfig, linear_decay, make_optimizer, set_learning_rate
-from ddrl.types import Metrics, Unroll
+from ddrl.types import Metrics
 
 PartLoss = Callable[[Any, AnyBatch, float], tuple[torch.Tensor, Metrics]]
 """(network, columns, weight of one step) -> (weighted loss, metrics as sums over steps)."""
@@ -93,9 +93,3 @@ class GradientStep:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues where `state` was taken."""
         self._optimizer.load_state_dict(state)
-
-
-def policy_lag(batch: Unroll, version: int) -> Metrics:
-    """In learner updates, over every step of the batch (replayed unrolls too)."""
-    lag = (version - batch.version).float()
-    return {"policy_lag_mean": lag.mean().item(), "policy_lag_max": lag.max().item()}

@@ -95,7 +95,7 @@ def test_a_learner_publishes_what_it_learned(name: str, task: str) -> None:
     before = rig.weights()
     for update in range(3):
         rig.step(seed=update)
-        assert rig.params.pull_newest(other.network) == rig.learner.updates == update + 1
+        assert rig.params.pull_newest(other.network) == rig.learner.core.updates == update + 1
         own, pulled = rig.network.state_dict(), other.network.state_dict()
         assert all(torch.equal(own[key], pulled[key]) for key in own)
     assert not torch.equal(rig.weights(), before)
@@ -110,7 +110,7 @@ def test_a_learner_counts_fresh_valid_steps_and_frames_before_frame_skip(name: s
             valid += int(unroll.valid.sum())
             rig.queue.insert(unroll)
         rig.learner.step()
-        assert (rig.learner.agent_steps, rig.learner.env_frames) == (valid, 4 * valid)
+        assert (rig.learner.core.agent_steps, rig.learner.core.env_frames) == (valid, 4 * valid)
     assert valid < UPDATES * 24
 
 
@@ -139,7 +139,7 @@ def test_a_nan_stops_the_learner_before_it_reaches_the_parameters(name: str, tas
     with pytest.raises(NonFiniteError, match=rf"update {version + 1}\b.*loss"):
         rig.learner.step()
     assert rig.weights().isfinite().all()
-    assert rig.params.version == rig.learner.updates == version
+    assert rig.params.version == rig.learner.core.updates == version
 
 
 @every_task
@@ -214,7 +214,7 @@ def test_gradient_threads_change_nothing_but_rounding(name: str, task: str) -> N
     for num_threads in (1, 3):
         rig = Rig(name, SPECS[task], num_threads=num_threads)
         results.append(rig.step(drift=0.1))
-        rig.learner.close()
+        rig.learner.core.close()
     for metric, value in results[0].items():
         assert results[1][metric] == pytest.approx(value, rel=1e-3, abs=1e-4), metric
 

@@ -14,6 +14,7 @@ from ddrl.algorithms import impala
 from ddrl.coordinator.gate import Gate
 from ddrl.coordinator.parameters import ParameterServer
 from ddrl.environments import registry
+from ddrl.learners.core import Setting
 from ddrl.learners.gradients import NonFiniteError
 from ddrl.learners.reduction import SingleLearner
 from ddrl.replay.queue import UnrollQueue
@@ -43,12 +44,14 @@ class Rig:
             self.network,
             self.params,
             self.queue,
-            frame_skip=4,
-            device=device,
-            precision="float32",
-            num_threads=num_threads,
-            generator=numpy_generator(0, "replay"),
-            reducer=SingleLearner(),
+            Setting(
+                frame_skip=4,
+                device=device,
+                precision="float32",
+                num_threads=num_threads,
+                generator=numpy_generator(0, "replay"),
+                reducer=SingleLearner(),
+            ),
         )
 
 
@@ -157,8 +160,8 @@ def test_env_frames_count_fresh_valid_steps_before_frame_skip() -> None:
         rig.learner.step()
         rig.learner.step()  # batches of 2 fresh and 2 replayed columns
     assert valid < 4 * 4 * 6
-    assert rig.learner.agent_steps == valid
-    assert rig.learner.env_frames == 4 * valid
+    assert rig.learner.core.agent_steps == valid
+    assert rig.learner.core.env_frames == 4 * valid
     assert len(rig.learner._replay) == 16
 
 
@@ -179,7 +182,7 @@ def test_gradient_threads_give_the_gradient_of_the_whole_batch(num_threads: int)
         rig = Rig(num_threads=threads, optimizer={"learning_rate": 1e-12})
         metrics = rig.learner.update(rig.collector.collect(6))
         gradients.append((torch.cat([p.grad.reshape(-1) for p in rig.network.parameters()]), metrics))
-        rig.learner.close()
+        rig.learner.core.close()
     torch.testing.assert_close(gradients[0][0], gradients[1][0])
     for name, value in gradients[0][1].items():
         assert gradients[1][1][name] == pytest.approx(value, rel=1e-4, abs=1e-5)
@@ -208,7 +211,7 @@ def test_the_learning_rate_falls_with_env_frames() -> None:
     rates = []
     for _ in range(3):
         rig.actor.step()
-        frames = rig.learner.env_frames
+        frames = rig.learner.core.env_frames
         rates.append(rig.learner.step()["learning_rate"])
         assert rates[-1] == pytest.approx(1 - frames / 960)
     assert rates[0] == 1.0 > rates[1] > rates[2]

@@ -9,6 +9,7 @@ import torch
 from ddrl import algorithms
 from ddrl.coordinator.gate import Gate
 from ddrl.coordinator.parameters import ParameterServer
+from ddrl.learners.core import Setting
 from ddrl.learners.reduction import SingleLearner
 from ddrl.learners.step import GradientStep
 from ddrl.networks.actor_critic import ActorCritic
@@ -64,12 +65,14 @@ class Rig:
             self.network,
             self.params,
             self.queue,
-            frame_skip=spec.frame_skip,
-            device=torch.device("cpu"),
-            precision="float32",
-            num_threads=num_threads,
-            generator=numpy_generator(seed, "replay"),
-            reducer=SingleLearner(),
+            Setting(
+                frame_skip=spec.frame_skip,
+                device=torch.device("cpu"),
+                precision="float32",
+                num_threads=num_threads,
+                generator=numpy_generator(seed, "replay"),
+                reducer=SingleLearner(),
+            ),
         )
 
     def unroll(self, seed: int = 0, *, drift: float = 0.0, columns: int | None = None, ends: bool = True) -> Unroll:
@@ -88,7 +91,7 @@ class Rig:
 
     def record(self) -> Recorder:
         """Writes down every gradient step from now on."""
-        self.learner._gradient = recorder = Recorder(self.learner._gradient)
+        self.learner.core._gradient = recorder = Recorder(self.learner.core._gradient)
         return recorder
 
     def weights(self) -> torch.Tensor:

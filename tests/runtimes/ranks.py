@@ -13,6 +13,7 @@ from ddrl import algorithms
 from ddrl.coordinator.gate import Gate
 from ddrl.coordinator.parameters import ParameterServer
 from ddrl.handles import Reducer
+from ddrl.learners.core import Setting
 from ddrl.learners.reduction import DistributedReducer
 from ddrl.replay.queue import UnrollQueue
 from ddrl.seeding import numpy_generator, torch_generator
@@ -47,20 +48,22 @@ def learned(algorithm: str, spec: str, extra: dict[str, Any], reducer: Reducer) 
         network,
         params,
         queue,
-        frame_skip=1,
-        device=torch.device("cpu"),
-        precision="float32",
-        num_threads=1,
-        generator=numpy_generator(0, "replay", reducer.rank),
-        reducer=reducer,
+        Setting(
+            frame_skip=1,
+            device=torch.device("cpu"),
+            precision="float32",
+            num_threads=1,
+            generator=numpy_generator(0, "replay", reducer.rank),
+            reducer=reducer,
+        ),
     )
     share, metrics = columns // reducer.size, []
     for update in range(UPDATES):
         unroll = acted_unroll(acting, SPECS[spec], config.unroll_length, columns, update, 0.1, True, 0)
         queue.insert(unroll.columns(reducer.rank * share, (reducer.rank + 1) * share))
-        made = learner.step() | {"env_frames": learner.env_frames}
+        made = learner.step() | {"env_frames": learner.core.env_frames}
         metrics.append({name: value for name, value in made.items() if name not in OWN_SHARE})
-    learner.close()
+    learner.core.close()
     return metrics, [tensor.detach() for tensor in [*network.parameters(), *network.buffers()]]
 
 

@@ -104,7 +104,7 @@ def test_a_serial_run_cut_anywhere_resumes_to_the_same_bits(
         pass
 
     def cut(self: Run) -> None:
-        if self.learner.updates == updates:
+        if self.learner.core.updates == updates:
             raise Cut  # nothing is saved: what was done since the last checkpoint is lost
         learn(self)
 
@@ -125,8 +125,8 @@ def test_a_threads_run_loses_no_more_than_one_checkpoint_interval(
 
     def cut(self: Run) -> None:
         learn(self)
-        if self.learner.env_frames > 1000:
-            reached.append(self.learner.env_frames)
+        if self.learner.core.env_frames > 1000:
+            reached.append(self.learner.core.env_frames)
             raise RuntimeError("cut")
 
     learn = Run._learn
@@ -136,7 +136,7 @@ def test_a_threads_run_loses_no_more_than_one_checkpoint_interval(
     monkeypatch.setattr(Run, "_learn", learn)
     resumed = Run(chosen, tmp_path, quiet=True)
     resumed.resume()
-    assert reached[0] - resumed.learner.env_frames <= chosen.checkpoint.period_frames
+    assert reached[0] - resumed.learner.core.env_frames <= chosen.checkpoint.period_frames
     train(chosen, tmp_path, quiet=True)
     table = curves(tmp_path)
     for name in ("env_frames", "agent_steps", "updates"):
@@ -149,7 +149,7 @@ def test_an_interrupted_run_saves_and_goes_on(tmp_path: Path, monkeypatch: pytes
 
     def interrupt(self: Run) -> None:
         learn(self)
-        self.interrupted = self.learner.updates == 20
+        self.interrupted = self.learner.core.updates == 20
 
     learn = Run._learn
     monkeypatch.setattr(Run, "_learn", interrupt)
