@@ -24,7 +24,15 @@ from typing import Any
 import mujoco  # noqa: F401  before the setting below, which is not for it
 import numpy as np
 
-from ddrl.environments.physics import ACTION_PROTOCOL, MAX_STEPS, STEP_PROTOCOL, Bounds, PhysicsEnvs, route_warnings
+from ddrl.environments.physics import (
+    ACTION_PROTOCOL,
+    MAX_STEPS,
+    STEP_PROTOCOL,
+    Bounds,
+    PhysicsEnvs,
+    flat_spec,
+    route_warnings,
+)
 from ddrl.environments.simulator_camera import SimulatorCamera
 from ddrl.types import Array, EnvSpec
 
@@ -76,15 +84,7 @@ class Options:
 def spec(task: str, **options: Any) -> EnvSpec:
     """The spec of one task: flat float32 observations."""
     size, bounds = _sizes(task)
-    return EnvSpec(
-        name=f"dm_control/{task}",
-        observation_shape=(size,),
-        observation_dtype="float32",
-        num_actions=0,
-        frame_skip=1,
-        protocol=Options(**options).protocol(task),
-        action_size=len(bounds.centre),
-    )
+    return flat_spec(f"dm_control/{task}", Options(**options).protocol(task), size, bounds)
 
 
 def make(task: str, num_envs: int, seed: int, *, num_threads: int = 1, **options: Any) -> PhysicsEnvs:

@@ -17,7 +17,15 @@ import gymnasium
 import mujoco  # noqa: F401  gymnasium would hide that it is not installed
 from gymnasium.envs.mujoco.mujoco_env import MujocoEnv
 
-from ddrl.environments.physics import ACTION_PROTOCOL, MAX_STEPS, STEP_PROTOCOL, Bounds, PhysicsEnvs, route_warnings
+from ddrl.environments.physics import (
+    ACTION_PROTOCOL,
+    MAX_STEPS,
+    STEP_PROTOCOL,
+    Bounds,
+    PhysicsEnvs,
+    flat_spec,
+    route_warnings,
+)
 from ddrl.environments.registry import Option
 from ddrl.environments.simulator_camera import SimulatorCamera
 from ddrl.types import Array, EnvSpec
@@ -82,15 +90,7 @@ def spec(task: str, **options: Any) -> EnvSpec:
     """The spec of one task: flat float32 observations, as gymnasium orders them."""
     chosen = Options(**options)
     size, bounds = _sizes(task, tuple(chosen.arguments().items()))
-    return EnvSpec(
-        name=f"mujoco/{task}",
-        observation_shape=(size,),
-        observation_dtype="float32",
-        num_actions=0,
-        frame_skip=1,
-        protocol=chosen.protocol(task),
-        action_size=len(bounds.centre),
-    )
+    return flat_spec(f"mujoco/{task}", chosen.protocol(task), size, bounds)
 
 
 def make(task: str, num_envs: int, seed: int, *, num_threads: int = 1, **options: Any) -> PhysicsEnvs:

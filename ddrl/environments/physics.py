@@ -77,6 +77,19 @@ class Bounds:
         return scaled
 
 
+def flat_spec(name: str, protocol: str, size: int, bounds: Bounds) -> EnvSpec:
+    """The spec of a task with `size` float32 numbers as observation and an action for each actuator."""
+    return EnvSpec(
+        name=name,
+        observation_shape=(size,),
+        observation_dtype="float32",
+        num_actions=0,
+        frame_skip=1,
+        protocol=protocol,
+        action_size=len(bounds.centre),
+    )
+
+
 class PhysicsEnvs:
     """B simulations of one task."""
 
