@@ -44,7 +44,7 @@ class Builder:
         self.device = device
         self.algorithm = algorithms.load(config.algorithm)
         self.spec = registry.spec_for(**config.environment)
-        self.algorithm.check(config.hyperparameters, self.spec)
+        self.algorithm.check(config.hyperparameters, self.spec, config.topology.num_learners)
 
     def network(self) -> nn.Module:
         """The network with its initial parameters."""

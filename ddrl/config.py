@@ -109,11 +109,16 @@ def parse_run_config(mapping: Mapping[str, Any], where: str = "configuration") -
     environment = values.get("environment")
     if not isinstance(environment, Mapping) or not isinstance(environment.get("name"), str):
         raise UserError(f"{where}: key 'environment.name' must be a text like atari/pong")
-    config_class = algorithms.load(str(name)).Config
+    module = algorithms.load(str(name))
     hyperparameters = values.get("hyperparameters") or {}
-    values["hyperparameters"] = _validated(config_class, hyperparameters, where, prefix="hyperparameters.")
+    values["hyperparameters"] = _validated(module.Config, hyperparameters, where, prefix="hyperparameters.")
     config = _validated(RunConfig, values, where)
     assert isinstance(config, RunConfig)
+    if config.topology.schedule not in module.SCHEDULES:
+        raise UserError(
+            f"{where}: key 'topology.schedule' must be {' or '.join(module.SCHEDULES)} with algorithm {name} "
+            f"(got {config.topology.schedule})"
+        )
     _check_topology(config, where)
     return config
 
@@ -213,15 +218,15 @@ def _check_learners(config: RunConfig, where: str) -> None:
 def _smallest_lag(columns: int, fresh: int, first_update: Callable[[int], int]) -> int:
     """The smallest bound on the lag with which no actor waits for ever, by the rule of `ddrl.coordinator.gate`.
 
-    What round k needs is the version that first uses the batch of its last column; what is there before it is every
-    update up to the first one that lacks a batch.
+    What a round needs is the version that first uses the batch of its last column; what is there before it is every
+    update up to the first one that lacks a batch. A resumed run may begin at any batch.
     """
-    rounds = range(_CHECKED_ROUNDS)
-    return max(first_update(((k + 1) * columns - 1) // fresh) - first_update(k * columns // fresh) for k in rounds)
+    further = max(((k + 1) * columns - 1) // fresh - k * columns // fresh for k in range(_CHECKED))
+    return max(first_update(batch + further) - first_update(batch) for batch in range(_CHECKED))
 
 
-_CHECKED_ROUNDS = 1000
-"""Rounds for which a bounded lag is checked to move; the pattern repeats much sooner."""
+_CHECKED = 1000
+"""Rounds, and batches, for which a bounded lag is checked to move; the pattern repeats much sooner."""
 
 
 def load_run_config(path: Path) -> RunConfig:

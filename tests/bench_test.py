@@ -84,7 +84,7 @@ def test_topologies_with_the_same_parts_share_their_measurement() -> None:
 def test_the_defaults_of_every_algorithm_fit_every_kind_of_environment(algorithm: str, environment: str) -> None:
     config = bench.default_config(algorithm, environment, {})
     module, spec = algorithms.load(algorithm), registry.spec_for(environment)
-    module.check(config.hyperparameters, spec)
+    module.check(config.hyperparameters, spec, 1)
     assert config.topology.runtime == "threads"
     assert config.topology.schedule == ("synchronous" if algorithm == "ppo" else "asynchronous")
     assert config.hyperparameters.observation_normalisation == bool(spec.action_size)

@@ -44,6 +44,7 @@ def test_the_defaults_are_the_papers_table_g1() -> None:
         ({"topology": {"max_policy_lag": 3}}, ["max_policy_lag", "bounded_lag"]),
         ({"topology": {"schedule": "synchronous", "num_actors": 3}}, ["synchronous", "divide"]),
         ({"topology": {"queue_capacity": 1}}, ["queue_capacity", "at least 2"]),
+        ({"algorithm": "ppo", "hyperparameters": {}}, ["topology.schedule", "synchronous", "ppo", "asynchronous"]),
         ({"hyperparameters": {"learning_rate": 1.0}}, ["hyperparameters.learning_rate"]),
         ({"hyperparameters": {"optimizer": {"lr": 1.0}}}, ["hyperparameters.optimizer.lr", "learning_rate"]),
         ({"hyperparameters": {"optimizer": {"name": "adam", "decay": 0.9}}}, ["optimizer.decay'", "optimizer.beta1"]),

@@ -9,6 +9,8 @@ its comments and examples quote the paper's settings, whose tables could not be 
 from __future__ import annotations
 
 import copy
+import statistics
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
 from typing import Annotated, Any, Literal, Self
@@ -21,7 +23,8 @@ from torch import Tensor
 from ddrl.actors.unroll_actor import UnrollActor
 from ddrl.handles import Parameters, Queue, Reducer
 from ddrl.learners.core import LearnerCore, Setting
-from ddrl.learners.evaluation import PIECE_STEPS, evaluate, explained_variance, normalised
+from ddrl.learners.evaluation import evaluate, explained_variance, normalised
+from ddrl.learners.normalisation import clipped_rewards
 from ddrl.learners.optimizers import AdamByDefault, AdamConfig
 from ddrl.losses.advantages import vtrace_gae
 from ddrl.losses.surrogate import adapted_kl_cost, clip_fraction, clipped_surrogate, importance_ratio
@@ -30,11 +33,14 @@ from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
 from ddrl.replay.circular import CircularStore, first_use
 from ddrl.types import EnvSpec, Metrics, Unroll
 
-VERSION = 1
+VERSION = 2
 """Raised when behaviour changes: results of older versions are then trained anew."""
 
 SYSTEM = {"name": "IMPACT", "moves": "unrolls", "store": "circular"}
 """For the table of systems: what actors send to the learner, and what it waits in."""
+
+SCHEDULES = ("asynchronous", "synchronous", "bounded_lag")
+"""Schedules that the algorithm can learn under."""
 
 Positive = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -61,7 +67,7 @@ class Config:
     value_cost: NonNegative = 0.5
     entropy_cost: NonNegative = 0.0
     kl_cost: NonNegative = 1.0  # of KL(pi_target || pi)
-    kl_target: PositiveFloat | None = 0.04  # adapts `kl_cost` at each target update; null: fixed
+    kl_target: PositiveFloat | None = 0.04  # adapts `kl_cost` at each target update, by the last lap's KL; null: fixed
     normalise_advantages: bool = False  # RLlib standardises them for PPO, not for IMPACT
     max_grad_norm: PositiveFloat | None = 0.5  # by norm; the paper does not say whether by norm or by value
     reward_clipping: Literal["abs_one", "none"] = "none"
@@ -84,7 +90,7 @@ class Config:
         return first_use(batch, self.num_slots, self.num_traversals)
 
 
-def check(config: Config, spec: EnvSpec) -> None:
+def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
     """IMPACT learns discrete and continuous tasks."""
 
 
@@ -138,7 +144,7 @@ def prepare(
     output = evaluate(network, batch, precision)
     target = evaluate(target_network, batch, precision).distribution[:-1]
     log_probability = network.family.log_probability
-    rewards = batch.reward.clamp(-1, 1) if config.reward_clipping == "abs_one" else batch.reward
+    rewards = clipped_rewards(batch.reward, config.reward_clipping)
     values = output.value[:-1]
     advantages, value_targets = vtrace_gae(
         values,
@@ -193,7 +199,7 @@ class Learner:
     def __init__(
         self, config: Config, network: ActorCritic, params: Parameters, queue: Queue, setting: Setting
     ) -> None:
-        pieces = max(1, PIECE_STEPS // config.unroll_length)
+        pieces = max(1, network.piece_steps // config.unroll_length)
         self.config = config
         self.core = LearnerCore(config, network, params, queue, setting, piece_columns=pieces)
         self.target_network = copy.deepcopy(network).requires_grad_(False)
@@ -203,7 +209,8 @@ class Learner:
         self._target_updates = 0
         self._store = CircularStore(config.num_slots, config.num_traversals)
         self._kl_cost = config.kl_cost
-        self._kl_sum, self._kl_count = 0.0, 0
+        # Of the newest lap of the ring, as RLlib has it: earlier in a period the policy has hardly left the target.
+        self._kls: deque[float] = deque(maxlen=config.num_slots)
 
     def ready(self) -> bool:
         """Whether `step` would not wait."""
@@ -214,10 +221,10 @@ class Learner:
         fresh = self.core.take() if self._store.needs_batch else None
         if fresh is not None:
             self._store.insert(fresh)  # 4  a fresh batch takes the place of an expired one
-            self.core.count(fresh)
         metrics = self.update(self._store.sample())  # 5  traverse the next batch of the ring
         if fresh is not None:
             self.core.observe(fresh)
+            self.core.count(fresh)
         if self.core.updates % self._target_update_period == 0:
             self._update_target()  # 7  pi_target <- pi
         self.core.publish()  # 8  a new version for the actors
@@ -241,7 +248,7 @@ class Learner:
             int(batch.valid.sum()),
         )
         metrics["explained_variance"] = explained_variance(values[batch.valid], traversal.value_targets[batch.valid])
-        self._kl_sum, self._kl_count = self._kl_sum + metrics["kl"], self._kl_count + 1
+        self._kls.append(metrics["kl"])
         self.core.updates += 1
         return metrics | {"kl_cost": self._kl_cost} | self.core.policy_lag(batch)
 
@@ -249,15 +256,16 @@ class Learner:
         self.target_network.load_state_dict(self.core.network.state_dict())
         self._target_updates += 1
         if self.config.kl_target is not None:
-            self._kl_cost = adapted_kl_cost(self._kl_cost, self._kl_sum / self._kl_count, self.config.kl_target)
-        self._kl_sum, self._kl_count = 0.0, 0
+            self._kl_cost = adapted_kl_cost(self._kl_cost, statistics.fmean(self._kls), self.config.kl_target)
+        self._kls.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """The core's, the target network, coefficient of the penalty, circular store."""
         return self.core.state_dict() | {
             "target_network": self.target_network.state_dict(),
             "target_updates": self._target_updates,
-            "kl": [self._kl_cost, self._kl_sum, self._kl_count],
+            "kl_cost": self._kl_cost,
+            "kls": list(self._kls),
             "store": self._store.state_dict(),
         }
 
@@ -266,5 +274,6 @@ class Learner:
         self.core.load_state_dict(state)
         self.target_network.load_state_dict(state["target_network"])
         self._target_updates = state["target_updates"]
-        self._kl_cost, self._kl_sum, self._kl_count = state["kl"]
+        self._kl_cost = state["kl_cost"]
+        self._kls = deque(state["kls"], maxlen=self.config.num_slots)
         self._store.load_state_dict(state["store"])

@@ -17,6 +17,7 @@ from ddrl.actors.unroll_actor import UnrollActor
 from ddrl.errors import UserError
 from ddrl.handles import Parameters, Queue
 from ddrl.learners.core import LearnerCore, Setting
+from ddrl.learners.normalisation import clipped_rewards
 from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
 from ddrl.losses.policy import policy_gradient_loss
 from ddrl.losses.value import masked_sum, value_loss
@@ -30,6 +31,9 @@ VERSION = 1
 
 SYSTEM = {"name": "IMPALA", "moves": "unrolls", "store": "queue"}
 """For the table of systems: what actors send to the learner, and what it waits in."""
+
+SCHEDULES = ("asynchronous", "synchronous", "bounded_lag")
+"""Schedules that the algorithm can learn under."""
 
 Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -75,7 +79,7 @@ class Config:
         return batch
 
 
-def check(config: Config, spec: EnvSpec) -> None:
+def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
     """Raises `UserError` where the algorithm cannot learn this environment."""
     if spec.action_size and config.correction == "epsilon_correction":
         raise UserError(
@@ -106,7 +110,7 @@ def impala_loss(network: Any, batch: Unroll, config: Config, weight: float) -> t
     """
     output = network(batch.observation, batch.last_action, batch.last_reward, batch.start, batch.initial_state)
     pi, values, bootstrap_value = output.distribution[:-1], output.value[:-1], output.value[-1]
-    rewards = batch.reward.clamp(-1, 1) if config.reward_clipping == "abs_one" else batch.reward
+    rewards = clipped_rewards(batch.reward, config.reward_clipping)
     discounts = config.discount * (~batch.terminated).float()
     log_pi = network.family.log_probability(pi, batch.action)
     log_mu = network.family.log_probability(batch.distribution, batch.action)

@@ -25,6 +25,7 @@ from ddrl.handles import Parameters, Queue
 from ddrl.learners.core import LearnerCore, Setting
 from ddrl.learners.evaluation import evaluate, explained_variance, normalised
 from ddrl.learners.gradients import check_finite
+from ddrl.learners.normalisation import clipped_rewards
 from ddrl.learners.optimizers import AdamByDefault, AdamConfig
 from ddrl.losses.advantages import vtrace_gae
 from ddrl.losses.surrogate import (
@@ -44,8 +45,8 @@ VERSION = 1
 SYSTEM = {"name": "PPO", "moves": "unrolls", "store": "queue"}
 """For the table of systems: what actors send to the learner, and what it waits in."""
 
-PIECE_SAMPLES = 4096
-"""Steps whose activations a thread holds at once."""
+SCHEDULES = ("synchronous",)
+"""On policy: nothing corrects for a lag."""
 
 Positive = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -76,8 +77,8 @@ class Config:
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "tanh_mlp"  # two of 64 in the paper
     separate_value_network: bool = True  # section 6.1: "we don't share parameters"; Huang, core detail 13
     initial_log_std: float = 0.0  # Huang, continuous detail 2: state-independent, starts at 0
-    observation_normalisation: bool = True  # Huang, continuous details 5 and 6; off for images
-    reward_normalisation: bool = True  # Huang, continuous details 7 and 8; off on Atari
+    observation_normalisation: bool = True  # Huang, continuous details 6 and 7; off for images
+    reward_normalisation: bool = True  # Huang, continuous details 8 and 9; off on Atari
 
     @property
     def fresh_columns(self) -> int:
@@ -89,16 +90,21 @@ class Config:
         return batch
 
 
-def check(config: Config, spec: EnvSpec) -> None:
-    """PPO learns discrete and continuous tasks. Raises `UserError` where a minibatch could be empty.
+def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
+    """PPO learns discrete and continuous tasks. Raises `UserError` where a minibatch could be empty, or a key unread.
 
     Every other step may be dead (see `ddrl.types`), and dead steps are left out.
     """
-    steps = config.unroll_length * config.batch_size
-    if 2 * config.num_minibatches > steps:
+    valid = config.unroll_length // 2 * (config.batch_size // num_learners)
+    if config.num_minibatches > valid:
         raise UserError(
-            f"key 'hyperparameters.num_minibatches': {config.num_minibatches} minibatches of {steps} steps; allowed: 1 "
-            "to half of unroll_length x batch_size"
+            f"key 'hyperparameters.num_minibatches': {config.num_minibatches} for {config.unroll_length} x "
+            f"{config.batch_size} steps and {num_learners} learners; allowed: 1 to {valid}, as every other step of "
+            "an unroll may be dead"
+        )
+    if config.kl_target is not None and not config.kl_cost:
+        raise UserError(
+            "key 'hyperparameters.kl_target' adapts kl_cost, which is 0; allowed: null, or a kl_cost above 0"
         )
 
 
@@ -146,7 +152,7 @@ class Samples:
 def prepare(network: ActorCritic, batch: Unroll, config: Config, precision: str = "float32") -> Samples:
     """Advantages by GAE (eq. 11) and value targets with the parameters as they are; dead steps are left out."""
     output = evaluate(network, batch, precision)
-    rewards = batch.reward.clamp(-1, 1) if config.reward_clipping == "abs_one" else batch.reward
+    rewards = clipped_rewards(batch.reward, config.reward_clipping)
     estimates = vtrace_gae(
         output.value[:-1],
         output.value[-1],
@@ -197,7 +203,7 @@ class Learner:
         self, config: Config, network: ActorCritic, params: Parameters, queue: Queue, setting: Setting
     ) -> None:
         self.config = config
-        self.core = LearnerCore(config, network, params, queue, setting, piece_columns=PIECE_SAMPLES)
+        self.core = LearnerCore(config, network, params, queue, setting, piece_columns=network.piece_steps)
         self._kl_cost = config.kl_cost
 
     def ready(self) -> bool:

@@ -9,6 +9,7 @@ version minus L therefore bounds the lag of the first use by L.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,9 +26,16 @@ class Gate:
     first_update: Callable[[int], int]
     """Index of the update that first uses a fresh batch, by the index of the batch."""
 
-    def needed_version(self, unroll_index: int) -> int:
-        """The parameters' version that must be published before an actor begins its unroll `unroll_index`."""
+    def needed_version(self, unroll_index: int, since: int = 0) -> int:
+        """The parameters' version that must be published before an actor begins its unroll `unroll_index`.
+
+        Unrolls are counted from the version `since`, at which the rounds began (anew, when a run was resumed).
+        """
         if self.max_lag is None:
             return 0
         batch = ((unroll_index + 1) * self.columns_per_round - 1) // self.columns_per_batch
-        return max(0, self.first_update(batch) - self.max_lag)
+        return max(0, self.first_update(self._batches_before(since) + batch) - self.max_lag)
+
+    def _batches_before(self, version: int) -> int:
+        """How many fresh batches the first `version` updates have used; batch b is used no sooner than in update b."""
+        return bisect_left(range(version + 1), version, key=self.first_update) if version else 0

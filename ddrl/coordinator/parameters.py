@@ -50,7 +50,7 @@ class ParameterServer:
 
     def can_pull(self, unroll_index: int) -> bool:
         """Whether the schedule lets an actor begin its unroll `unroll_index` now."""
-        return self.version >= self._first_version + self._gate.needed_version(unroll_index)
+        return self.version >= self._gate.needed_version(unroll_index, since=self._first_version)
 
     def pull(self, network: nn.Module, unroll_index: int) -> int:
         """Copies the version an actor acts with (`delay` updates old) into `network`; returns it.

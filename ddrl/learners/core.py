@@ -26,6 +26,10 @@ class LearnerConfig(Protocol):
         """Per agent step."""
 
     @property
+    def reward_clipping(self) -> str:
+        """`abs_one` or `none`."""
+
+    @property
     def max_grad_norm(self) -> float | None:
         """Bound of the gradient's global norm; None: no clipping."""
 
@@ -71,7 +75,7 @@ class LearnerCore:
         self._queue = queue
         self.setting = setting
         self.fresh_columns = config.fresh_columns // setting.reducer.size
-        self._normalisation = Normalisation(network, config.discount, setting.reducer)
+        self._normalisation = Normalisation(network, config.discount, config.reward_clipping, setting.reducer)
         self._gradient = GradientStep(
             network,
             config.optimizer,

@@ -10,8 +10,6 @@ from ddrl.learners.data_parallel import split
 from ddrl.networks.actor_critic import ActorCritic
 from ddrl.types import NetworkOutput, Unroll
 
-PIECE_STEPS = 4096
-"""Steps that are evaluated at once, to bound the memory."""
 EPSILON = 1e-8
 
 
@@ -21,7 +19,7 @@ def evaluate(network: ActorCritic, batch: Unroll, precision: str) -> NetworkOutp
     steps = (batch.length + 1) * batch.batch_size
     outputs = []
     with torch.autocast(batch.reward.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-        for part in split(batch, min(batch.batch_size, -(-steps // PIECE_STEPS))):
+        for part in split(batch, min(batch.batch_size, -(-steps // network.piece_steps))):
             outputs.append(
                 network(part.observation, part.last_action, part.last_reward, part.start, part.initial_state)
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import torch
@@ -12,6 +13,11 @@ from ddrl.networks.actor_critic import ActorCritic
 from ddrl.types import Unroll
 
 
+def clipped_rewards(rewards: Tensor, reward_clipping: str) -> Tensor:
+    """Rewards as an algorithm learns from them: in [-1, 1] with `abs_one`, as they are with `none`."""
+    return rewards.clamp(-1, 1) if reward_clipping == "abs_one" else rewards
+
+
 class Normalisation:
     """What the learner does with each fresh batch, once: rewards before it learns from it, observations after.
 
@@ -20,9 +26,10 @@ class Normalisation:
     mu by more than learning, and the first importance ratios would not be 1.
     """
 
-    def __init__(self, network: ActorCritic, discount: float, reducer: Reducer) -> None:
+    def __init__(self, network: ActorCritic, discount: float, reward_clipping: str, reducer: Reducer) -> None:
         self._network = network
         self._discount = discount
+        self._reward_clipping = reward_clipping
         self._reducer = reducer
         self._returns: dict[tuple[int, int], Tensor] = {}
 
@@ -38,16 +45,22 @@ class Normalisation:
             self._network.observe(fresh.observation[:-1][fresh.valid], self._reducer)
 
     def _discounted_returns(self, fresh: Unroll) -> Tensor:
-        """R_t = discount R_{t-1} + r_t of the running episode, [T, B]; goes on from an environment's last unroll."""
-        columns = list(zip(fresh.actor.tolist(), fresh.env.tolist(), strict=True))
+        """R_t = discount R_{t-1} + r_t of the running episode, [T, B]; goes on from an environment's last unroll.
+
+        A batch may hold several unrolls of an environment: each goes on where the one before it ends.
+        """
+        returns = torch.empty(fresh.reward.shape, dtype=torch.float64, device=fresh.reward.device)
         zero = torch.zeros((), dtype=torch.float64, device=fresh.reward.device)
-        running = torch.stack([self._returns.get(column, zero) for column in columns])
-        returns = []
-        for reward, start in zip(fresh.reward.double(), fresh.start, strict=False):  # `start` has one entry more
-            running = self._discount * running.masked_fill(start, 0.0) + reward
-            returns.append(running)
-        self._returns |= dict(zip(columns, running.unbind(), strict=True))
-        return torch.stack(returns)
+        for columns in _generations(fresh):
+            sources = list(zip(fresh.actor[columns].tolist(), fresh.env[columns].tolist(), strict=True))
+            running = torch.stack([self._returns.get(source, zero) for source in sources])
+            rewards = clipped_rewards(fresh.reward[:, columns].double(), self._reward_clipping)
+            # `start` has one entry more.
+            for t, (reward, start) in enumerate(zip(rewards, fresh.start[:, columns], strict=False)):
+                running = self._discount * running.masked_fill(start, 0.0) + reward
+                returns[t, columns] = running
+            self._returns |= dict(zip(sources, running.unbind(), strict=True))
+        return returns
 
     def state_dict(self) -> dict[str, Any]:
         """The running returns; the statistics themselves are buffers of the network."""
@@ -60,3 +73,16 @@ class Normalisation:
         """Continues where `state` was taken."""
         columns = [(column[0], column[1]) for column in state["columns"]]
         self._returns = dict(zip(columns, state["returns"].unbind(), strict=True))
+
+
+def _generations(fresh: Unroll) -> list[list[int]]:
+    """The columns of a batch such that each environment comes once a list, its earlier unrolls in earlier lists."""
+    lists: list[list[int]] = []
+    seen: Counter[tuple[int, int]] = Counter()
+    sources = list(zip(fresh.actor.tolist(), fresh.env.tolist(), strict=True))
+    for column in sorted(range(len(sources)), key=fresh.index.tolist().__getitem__):
+        if seen[sources[column]] == len(lists):
+            lists.append([])
+        lists[seen[sources[column]]].append(column)
+        seen[sources[column]] += 1
+    return lists

@@ -19,6 +19,9 @@ from ddrl.types import EnvSpec, NetworkOutput, RecurrentState
 POLICY_GAIN, VALUE_GAIN = 0.01, 1.0
 """Of the orthogonal heads on a `tanh_mlp` (Huang et al. 2022, "The 37 implementation details of PPO")."""
 
+PIECE_STEPS = {"uint8": 256, "float32": 4096}
+"""Steps whose activations are held at once, by the type of the observations: 256 keep the deep network under 1 GiB."""
+
 
 class ActorCritic(nn.Module):
     """pi(a|x) and V(x) from one body (Espeholt et al. 2018, Figure 3), or from two; made by `make_actor_critic`."""
@@ -38,6 +41,7 @@ class ActorCritic(nn.Module):
         self.feed_last_action_and_reward = feed_last_action_and_reward
         self.observation_normaliser: ObservationNormaliser | None = None
         self.reward_normaliser: RewardNormaliser | None = None
+        self.piece_steps = PIECE_STEPS[spec.observation_dtype]
         self.torso = torso
         self.value_torso: Torso | None = None
         actions = spec.action_size or spec.num_actions

@@ -2,7 +2,7 @@
 
 They are buffers of the network, so every version of the parameters carries the statistics it was trained with, and a
 checkpoint holds them. Only the learner changes them, from fresh experience; actors see them change with a version.
-Practice and constants (clip at 10, epsilon 1e-8): VecNormalize of OpenAI Baselines, listed as details 2, 5 and 6 of the
+Practice and constants (clip at 10, epsilon 1e-8): VecNormalize of OpenAI Baselines, listed as details 6 to 9 of the
 "continuous action domains" part of Huang et al. 2022, "The 37 implementation details of PPO".
 """
 
@@ -50,7 +50,7 @@ class RunningMoments(nn.Module):
 
 
 class ObservationNormaliser(nn.Module):
-    """(x - mean) / standard deviation, clipped to +-10; leaves observations as they are until the first update."""
+    """(x - mean) / standard deviation, clipped to +-10; until the first update mean 0 and deviation 1."""
 
     shift: Tensor
     scale: Tensor

@@ -2,8 +2,8 @@
 
 Order: a cursor goes round the slots. Where it stands on a batch, that batch is traversed; where it stands on an empty
 slot, a fresh batch must be inserted first. A batch leaves its slot with its K-th traversal. This is the ring of the
-authors' code (ray-project/ray, rllib/execution/minibatch_buffer.py: `MinibatchBuffer.get`), without its ramp of the
-first N batches (`init_num_passes`). With N = K = 1 the store is a queue.
+authors' code (ray-project/ray, rllib/execution/minibatch_buffer.py: `MinibatchBuffer.get`). With N = K = 1 the store is
+a queue.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from typing import Any
 
 import pytest
@@ -185,3 +186,25 @@ def test_the_penalty_follows_the_divergence_at_each_target_update(kl_target: flo
     rig = Rig("impact", kl_cost=0.2, kl_target=kl_target, target_update_period=2, num_slots=1, num_traversals=1)
     costs = [rig.step(seed=update)["kl_cost"] for update in range(7)]
     assert costs == pytest.approx([0.2 * factor ** (update // 2) for update in range(7)])
+
+
+def test_the_penalty_asks_for_the_divergence_of_the_newest_lap_alone() -> None:
+    # KL is 0 right after a target update and grows: the mean over the whole period lies below that of the last lap.
+    keys = {"kl_cost": 0.2, "num_slots": 2, "num_traversals": 4, "optimizer": {"learning_rate": 3e-3}}
+    rig = Rig("impact", kl_target=None, **keys)
+    kls = [rig.step(seed=update)["kl"] for update in range(8)]
+    last_lap, period = statistics.fmean(kls[-2:]), statistics.fmean(kls)
+    assert 1.2 * period < last_lap
+    rig = Rig("impact", kl_target=last_lap / 2.0 * 0.99, **keys)
+    costs = [rig.step(seed=n)["kl_cost"] for n in range(9)]
+    assert costs[-1] == pytest.approx(1.5 * 0.2)
+
+
+def test_the_learning_rate_of_the_first_update_is_the_first_rate() -> None:
+    rig = Rig("impact", optimizer={"learning_rate": 1.0, "decay_frames": 10_000}, num_slots=1, num_traversals=2)
+    rates = []
+    for update in range(3):
+        frames = rig.learner.core.env_frames
+        rates.append(rig.step(seed=update)["learning_rate"])
+        assert rates[-1] == pytest.approx(1 - frames / 10_000)
+    assert rates[0] == 1.0 > rates[1] == rates[2]

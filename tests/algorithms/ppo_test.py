@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from ddrl.algorithms import ppo
 from ddrl.algorithms.ppo import Samples
+from ddrl.errors import UserError
 from ddrl.types import Unroll
 from tests.algorithms import slow
 from tests.algorithms.rigs import SPECS, Rig
@@ -164,3 +166,18 @@ def test_rewards_are_clipped_only_where_the_key_says_so() -> None:
     ]
     assert torch.equal(prepared[0], prepared[1])
     assert not torch.equal(prepared[0], prepared[2])
+
+
+@pytest.mark.parametrize(
+    ("keys", "num_learners", "words"),
+    [
+        ({"unroll_length": 5, "batch_size": 2, "num_minibatches": 5}, 1, "1 to 4"),
+        ({"unroll_length": 16, "batch_size": 4, "num_minibatches": 32}, 4, "1 to 8"),
+        ({"kl_target": 0.01}, 1, "kl_cost"),
+    ],
+)
+def test_what_could_not_be_learned_from_or_would_not_be_read_is_refused(
+    keys: dict[str, Any], num_learners: int, words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        ppo.check(ppo.Config(**keys), SPECS["discrete"], num_learners)

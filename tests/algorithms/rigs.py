@@ -55,7 +55,7 @@ class Rig:
         self.module, self.spec = algorithms.load(algorithm), spec
         small = {"network": "tanh_mlp", "unroll_length": 6, "batch_size": 4, **SMALL.get(algorithm, {})}
         self.config = self.module.Config(**small | hyperparameters)
-        self.module.check(self.config, spec)
+        self.module.check(self.config, spec, 1)
         self.network: ActorCritic = self.module.make_network(spec, self.config, torch_generator(seed, "network"))
         columns = self.config.fresh_columns
         self.params = ParameterServer(self.network, Gate(None, columns, columns, self.config.first_update))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ddrl.learners import evaluation
 from ddrl.learners.evaluation import evaluate, explained_variance, normalised
 from ddrl.learners.reduction import SingleLearner
 from ddrl.networks.actor_critic import make_actor_critic
@@ -34,7 +33,7 @@ def test_pieces_give_what_the_whole_gives(piece_steps: int, monkeypatch: pytest.
     spec = EnvSpec("toy/test", (4,), "float32", 3, 1, "test")
     network = make_actor_critic(spec, network="mlp", generator=torch.Generator().manual_seed(0))
     batch = make_unroll(length=3, columns=5)
-    monkeypatch.setattr(evaluation, "PIECE_STEPS", piece_steps)
+    monkeypatch.setattr(network, "piece_steps", piece_steps)
     found = evaluate(network, batch, "float32")
     whole = network(batch.observation, batch.last_action, batch.last_reward, batch.start, ())
     torch.testing.assert_close(found.distribution, whole.distribution)

@@ -20,8 +20,8 @@ def network(**keys: bool) -> ActorCritic:
     return make_actor_critic(SPEC, network="mlp", generator=torch.Generator().manual_seed(0), **keys)
 
 
-def normalisation(made: ActorCritic, discount: float = 0.9) -> Normalisation:
-    return Normalisation(made, discount, SingleLearner())
+def normalisation(made: ActorCritic, discount: float = 0.9, reward_clipping: str = "none") -> Normalisation:
+    return Normalisation(made, discount, reward_clipping, SingleLearner())
 
 
 def rewarded(rewards: list[list[float]], **keys: int) -> Unroll:
@@ -42,6 +42,27 @@ def test_returns_run_on_from_unroll_to_unroll_of_the_same_environment() -> None:
     expected = [1.0, 0.9, 0.0, 2.0, 0.81 + 4.0, 0.9 * 2.0 + 8.0, 16.0]
     assert made.reward_normaliser is not None
     assert float(made.reward_normaliser.moments.mean) == pytest.approx(sum(expected) / len(expected), rel=1e-6)
+
+
+def test_unrolls_of_one_environment_in_one_batch_follow_each_other() -> None:
+    together, apart = network(reward_normalisation=True), network(reward_normalisation=True)
+    unrolls = [rewarded([[1.0, 2.0], [3.0, 4.0]], index=0), rewarded([[5.0, 6.0], [7.0, 8.0]], index=1)]
+    last = rewarded([[9.0, 9.0], [9.0, 9.0]], index=2)
+    tracker = normalisation(together)
+    for batch in (concatenate(unrolls[::-1]), last):
+        tracker.before(batch)
+    tracker = normalisation(apart)
+    for batch in (*unrolls, last):
+        tracker.before(batch)
+    for mine, its in zip(together.buffers(), apart.buffers(), strict=True):
+        torch.testing.assert_close(mine, its)
+
+
+def test_the_statistics_are_of_the_rewards_that_are_learned_from() -> None:
+    made = network(reward_normalisation=True)
+    normalisation(made, reward_clipping="abs_one").before(rewarded([[400.0, 0.0]]))
+    assert made.reward_normaliser is not None
+    assert float(made.reward_normaliser.moments.mean) == pytest.approx((1.0 + 0.9) / 2, rel=1e-6)
 
 
 def test_a_return_begins_anew_with_an_episode_and_dead_steps_do_not_count() -> None:

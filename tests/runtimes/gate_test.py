@@ -11,7 +11,9 @@ from ddrl.config import _smallest_lag
 from ddrl.coordinator.gate import Gate
 from ddrl.coordinator.parameters import ParameterServer
 from ddrl.networks.torsos import linear
+from ddrl.replay.circular import CircularStore, first_use
 from ddrl.seeding import torch_generator
+from tests.unrolls import make_unroll
 
 
 def every_batch_once(batch: int) -> int:
@@ -43,9 +45,15 @@ def test_the_smallest_lag_that_a_configuration_may_ask_for_is_the_smallest_that_
     smallest = _smallest_lag(columns_per_round, columns_per_batch, first_update)
 
     def moves(max_lag: int) -> bool:
+        """Whether no actor waits for ever, whichever batch (`begun`) the rounds begin with."""
         gate = Gate(max_lag, columns_per_round, columns_per_batch, first_update)
-        batches = (index * columns_per_round // columns_per_batch for index in range(200))
-        return all(gate.needed_version(index) <= first_update(batch) for index, batch in enumerate(batches))
+        for begun in range(20):
+            since = first_update(begun)
+            batches = (index * columns_per_round // columns_per_batch for index in range(100))
+            there = (first_update(begun + batch) for batch in batches)
+            if not all(gate.needed_version(index, since) <= version for index, version in enumerate(there)):
+                return False
+        return True
 
     assert moves(smallest)
     assert smallest == 0 or not moves(smallest - 1)
@@ -78,6 +86,28 @@ def test_after_a_restart_of_rounds_unroll_0_needs_only_the_present_version() -> 
     params.restart_rounds()
     assert params.can_pull(0)
     assert not params.can_pull(1)
+
+
+@pytest.mark.parametrize(("num_slots", "num_traversals"), [(1, 1), (2, 2), (4, 8), (3, 1)])
+def test_a_resumed_run_keeps_its_bound_wherever_the_ring_of_batches_stands(num_slots: int, num_traversals: int) -> None:
+    network = linear(2, 2, torch_generator(0, "network"))
+    for resumed_at in range(3 * num_slots * num_traversals):
+        store, taken = CircularStore(num_slots, num_traversals), 0
+        gate = Gate(0, 1, 1, lambda batch: first_use(batch, num_slots, num_traversals))
+        params = ParameterServer(network, gate)
+        acted: list[int] = []
+        for update in range(resumed_at + 3 * num_slots * num_traversals):
+            if update == resumed_at:
+                params.restart_rounds()
+                acted, taken = [], 0
+            while params.can_pull(len(acted)):
+                acted.append(params.version)
+            if store.needs_batch:
+                assert acted[taken] == update, "a synchronous batch is learned from by the version that acted"
+                store.insert(make_unroll())
+                taken += 1
+            store.sample()
+            params.publish(network)
 
 
 def test_buffers_travel_with_the_parameters() -> None:
