@@ -26,7 +26,7 @@ Style = tuple[str, Any]
 
 
 def continuous_control(curves: pd.DataFrame, wall_clock: pd.DataFrame) -> Figure:
-    """One row per task: return against steps and against wall time."""
+    """One row per task: return against steps and against time of training."""
     return _by_frames_and_time(curves, wall_clock, "continuous", _named(ALGORITHMS), "environment steps")
 
 
@@ -45,7 +45,7 @@ def discrete_control(curves: pd.DataFrame, wall_clock: pd.DataFrame, published: 
 
 
 def circular_buffer(curves: pd.DataFrame, wall_clock: pd.DataFrame) -> Figure:
-    """K traversals of each batch: return against steps and against wall time."""
+    """K traversals of each batch: return against steps and against time of training."""
     variants = _ordered(curves, "circular_buffer")
     return _by_frames_and_time(curves, wall_clock, "circular_buffer", _in_order(variants), "environment steps")
 
@@ -135,8 +135,8 @@ def _legend(canvas: Figure, table: pd.DataFrame, styles: Mapping[str, Style]) ->
     plots.legend_above(canvas, handles, columns=min(len(handles), 6))
 
 
-def target_network(curves: pd.DataFrame, scores: pd.DataFrame, runs: pd.DataFrame) -> Figure:
-    """Three ratios as curves; final return by the period of target updates."""
+def target_network(curves: pd.DataFrame, scores: pd.DataFrame) -> Figure:
+    """Three ratios as curves; final return by the period of target updates, those of 1 to 4 updates on grey."""
     clipping = curves[curves["experiment"] == "target_clipping"]
     frequency = scores[scores["experiment"] == "target_frequency"]
     canvas = plots.new_figure("full", 2.5)
@@ -198,14 +198,14 @@ def workers(wall_clock: pd.DataFrame, runs: pd.DataFrame) -> Figure:
 
 
 def _speeds(axes: Axes, runs: pd.DataFrame) -> None:
-    """Frames per second against workers, both logarithmic."""
+    """Frames per second of training against workers, both logarithmic."""
     counts = sorted(set(runs["num_actors"]))
     for (origin, machine), part in runs.groupby(["origin", "cpu"], sort=True):
         colour = plots.COLOURS[str(origin)]
         for count, group in part.groupby("num_actors", sort=True):
-            values = group["frames_per_second"].to_numpy(dtype=np.float64)
+            values = group["training_speed"].to_numpy(dtype=np.float64)
             plots.dot(axes, values, float(count), colour=colour, vertical=True)
-        means = part.groupby("num_actors")["frames_per_second"].mean()
+        means = part.groupby("num_actors")["training_speed"].mean()
         axes.plot(means.index, means.to_numpy(), color=colour, lw=1.0)
         base = means.iloc[0] / means.index[0]
         axes.plot(counts, [base * count for count in counts], color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
