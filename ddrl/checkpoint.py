@@ -15,14 +15,18 @@ from typing import Any
 
 import torch
 
-from ddrl.files import write_atomically
+from ddrl.files import remove_abandoned, write_atomically
 
 KEPT = 2
 
 
 def save(directory: Path, updates: int, state: dict[str, Any]) -> Path:
-    """Writes `state` (tensors, numbers, texts, lists, dicts); then removes all but the newest two."""
+    """Writes `state` (tensors, numbers, texts, lists, dicts); then removes all but the newest two.
+
+    Before, it removes what a save that was killed has left: as large as a checkpoint, and one for each kill.
+    """
     directory.mkdir(parents=True, exist_ok=True)
+    remove_abandoned(directory)
     path = _path(directory, updates)
     write_atomically(path, lambda file: torch.save(state, file))
     digest = _sha256(path)
@@ -33,9 +37,12 @@ def save(directory: Path, updates: int, state: dict[str, Any]) -> Path:
     return path
 
 
-def load_newest(directory: Path, *, beside: Sequence[Path] = ()) -> tuple[dict[str, Any] | None, list[str]]:
+def load_newest(
+    directory: Path, *, identity: str | None = None, beside: Sequence[Path] = ()
+) -> tuple[dict[str, Any] | None, list[str]]:
     """The newest valid state (None where there is none) and one line for each damaged checkpoint passed over.
 
+    With `identity`, one of another identity is returned as it is: it is for the caller to see, not to be continued.
     With `beside`, only one whose counterpart of the same number in each of these directories is whole too.
     """
     damaged: list[str] = []
@@ -43,7 +50,8 @@ def load_newest(directory: Path, *, beside: Sequence[Path] = ()) -> tuple[dict[s
         state, problem = _read(path)
         if state is not None:
             missing = next((other for other in beside if not _is_whole(_path(other, updates))), None)
-            if missing is None:
+            # Another configuration may have had no counterparts: that nothing is whole would be the wrong reason.
+            if missing is None or (identity is not None and state["identity"] != identity):
                 return state, damaged
             problem = f"has no whole counterpart in {missing}"
         damaged.append(f"{path}: {problem}; falling back to the checkpoint before it")
@@ -67,6 +75,11 @@ def set_aside(directory: Path, name: str) -> Path:
         target = directory.with_name(f"{directory.name}-{name}-{number}")
     directory.rename(target)
     return target
+
+
+def holds_any(directory: Path) -> bool:
+    """Whether there is a checkpoint, valid or not, in the folder or in that of a rank within."""
+    return any(directory.rglob("*.pt"))
 
 
 def _path(directory: Path, updates: int) -> Path:

@@ -24,18 +24,13 @@ def train(parsed: argparse.Namespace) -> int:
     import json
 
     from ddrl.config import load_run_config, to_json
-    from ddrl.record import write_json
     from ddrl.run import train
 
     config = load_run_config(parsed.config)
     if parsed.print_config:
         print(json.dumps(to_json(config), indent=1))
         return 0
-    directory = parsed.directory or parsed.config.parent
-    directory.mkdir(parents=True, exist_ok=True)
-    if not (directory / "config.json").exists() or load_run_config(directory / "config.json") != config:
-        write_json(directory / "config.json", to_json(config))
-    return _trained(train(config, directory, quiet=parsed.quiet))
+    return _trained(train(config, parsed.directory or parsed.config.parent, quiet=parsed.quiet))
 
 
 def resume(parsed: argparse.Namespace) -> int:

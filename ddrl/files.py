@@ -37,6 +37,27 @@ def write_whole(path: Path, content: bytes) -> None:
     write_atomically(path, lambda file: file.write(content))
 
 
+def remove_abandoned(folder: Path) -> None:
+    """Removes what processes of this machine that were killed in `replacing` have left in `folder`.
+
+    For folders that only one machine writes to: a process of another one would look as if it were gone.
+    """
+    for path in folder.glob(".*.tmp"):
+        process = path.suffixes[-2][1:] if len(path.suffixes) > 1 else ""
+        if process.isdecimal() and not _runs(int(process)):
+            path.unlink(missing_ok=True)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True
+
+
 def _flush(path: Path) -> None:
     """Waits until a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)

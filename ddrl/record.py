@@ -2,12 +2,13 @@
 
 While a run goes on, every record is one line of `curves.jsonl`, flushed at once: what was recorded before a kill is
 readable. At the end the lines become `curves.parquet` (long: one row per value). A resumed run cuts the lines back to
-its checkpoint's offset, so nothing is counted twice.
+its checkpoint's offset, so nothing is counted twice. The lines up to there are on the disk before the checkpoint is.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Iterable
@@ -116,8 +117,10 @@ class Recorder:
                 self._writer.add_scalar(name, float(np.mean(several)), counts.env_frames)
 
     def state_dict(self) -> dict[str, Any]:
-        """Offset in the file, and what was not written yet."""
+        """Offset in the file, which is on the disk up to there, and what was not written yet."""
         with self._lock:
+            self._file.flush()
+            os.fsync(self._file.fileno())
             return {
                 "offset": self._path.stat().st_size,
                 "next": self._next,
@@ -129,9 +132,15 @@ class Recorder:
                 "last": list(self._last),
             }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Cuts the file back to where `state` was taken and continues from there."""
-        self._file.truncate(state["offset"])
+    def load_state_dict(self, state: dict[str, Any]) -> str:
+        """Cuts the file back to where `state` was taken and continues from there.
+
+        Where the file does not reach that far, it keeps its whole lines; returns a line about the loss, else none ("").
+        """
+        kept = offset = state["offset"]
+        if self._path.stat().st_size < offset:  # cut there, the file would grow by zeros, which are no line
+            kept = self._path.read_bytes().rfind(b"\n") + 1
+        self._file.truncate(kept)
         self._next = state["next"]
         self._updates = list(state["updates"])
         self._episodes = [(episode_return, length) for episode_return, length in state["episodes"]]
@@ -139,6 +148,8 @@ class Recorder:
         self._seconds_before, self._cpu_seconds_before = state["seconds"], state["cpu_seconds"]
         self._started, self._cpu_started = time.monotonic(), time.process_time()
         self._last = (state["last"][0], state["last"][1])
+        lost = f"{self._path}: {offset - kept:,} bytes from before the checkpoint are lost; the curves have a gap there"
+        return lost if kept < offset else ""
 
     def restart(self) -> None:
         """Begins anew: lines of a run that was killed before its first checkpoint are dropped."""

@@ -16,7 +16,7 @@ import torch
 from ddrl import checkpoint, manifest
 from ddrl.acting import Builder
 from ddrl.actors import evaluator
-from ddrl.config import RunConfig, fingerprint, to_json
+from ddrl.config import RunConfig, fingerprint, load_run_config, to_json
 from ddrl.coordinator.roles import Program, Role
 from ddrl.coordinator.runtime_serial import SerialRuntime
 from ddrl.coordinator.runtime_threads import ThreadsRuntime
@@ -197,19 +197,13 @@ class Run:
     def resume(self) -> int | None:
         """Continues from the newest valid checkpoint; returns its updates, or None where there is none."""
         folder = self.directory / "checkpoints"
-        beside = [rank_folder(self.directory, rank) for rank in range(1, self._reducer.size)]
-        state, damaged = checkpoint.load_newest(folder, beside=beside)
-        for line in damaged:
-            self._progress.note(line)
-        if state is not None and state["identity"] != self._identity:
-            aside = checkpoint.set_aside(folder, state["identity"])
-            self._progress.note(f"the configuration or the algorithm has changed: starting anew; old state in {aside}")
-            state = None
+        state = self._state_to_continue(folder)
         if state is None:
             self.recorder.restart()
             return None
         self.learning.load_state_dict(state)
-        self.recorder.load_state_dict(state["recorder"])
+        if lost := self.recorder.load_state_dict(state["recorder"]):
+            self._progress.note(lost)
         self._next_checkpoint, self._next_evaluation, self._num_evaluations = state["next"]
         self._history = [*state["history"], self._history[0] | {"env_frames": self.learner.core.env_frames}]
         self.actor_restarts = state.get("actor_restarts", 0)
@@ -222,6 +216,21 @@ class Run:
             self.params.restart_rounds()
         self._progress.note(f"resumed at {self.learner.core.env_frames:,} frames from {folder}")
         return int(self.learner.core.updates)
+
+    def _state_to_continue(self, folder: Path) -> dict[str, Any] | None:
+        """None where training starts anew; what the folder held until then is out of the way, and the user told why."""
+        beside = [rank_folder(self.directory, rank) for rank in range(1, self._reducer.size)]
+        state, damaged = checkpoint.load_newest(folder, identity=self._identity, beside=beside)
+        for line in damaged:
+            self._progress.note(line)
+        if state is not None and state["identity"] != self._identity:
+            aside = checkpoint.set_aside(folder, state["identity"])
+            self._progress.note(f"the configuration or the algorithm has changed: starting anew; old state in {aside}")
+            return None
+        if state is None and checkpoint.holds_any(folder):  # they would count as newer than the checkpoints to come
+            aside = checkpoint.set_aside(folder, "unusable")
+            self._progress.note(f"no checkpoint can be continued: starting anew; old files in {aside}")
+        return state
 
     @property
     def resumes(self) -> int:
@@ -297,10 +306,16 @@ def resolve_device(name: str) -> torch.device:
 
 
 def train(config: RunConfig, directory: Path, *, quiet: bool = False) -> str:
-    """Trains or resumes in `directory`; returns the exit reason. Raises `UserError` when another process is at it."""
+    """Trains or resumes in `directory`; returns the exit reason. Raises `UserError` when another process is at it.
+
+    `config.json` in there says from now on what is trained; one that says so already stays as it is.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    with locked(directory):
+    with locked(directory):  # before anything is written
+        stated = directory / "config.json"
+        if not stated.exists() or load_run_config(stated) != config:
+            write_json(stated, to_json(config))
         if config.topology.runtime == "ray":
             from ddrl.run_ray import train_with_ray  # Ray is slow to import, so only where it is used
 

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 from ddrl import cli
+from ddrl.run import locked
 from tests.runs import BASE, curves
 
 ROOT = Path(__file__).parents[1]
@@ -62,6 +63,19 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_train_writes_the_declared_files(run: Path) -> None:
     assert {"config.json", "run.json", "curves.parquet"} <= {path.name for path in run.iterdir()}
     assert len(curves(run)) > 50
+
+
+def test_a_refused_train_leaves_the_configuration_of_the_run_at_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running, other = tmp_path / "run" / "config.json", tmp_path / "other.yaml"
+    running.parent.mkdir()
+    running.write_text(json.dumps(BASE))
+    other.write_text(json.dumps(BASE | {"seed": 4}))
+    with locked(running.parent):
+        assert cli.main(["train", str(other), "--directory", str(running.parent), "--quiet"]) == 2
+    assert "another process is training" in capsys.readouterr().err
+    assert json.loads(running.read_text()) == BASE
 
 
 def test_resuming_a_finished_run_changes_no_curve(run: Path) -> None:

@@ -1,12 +1,14 @@
 """A file is whole or it is not there."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from ddrl import files
-from ddrl.files import replacing, write_atomically, write_whole
+from ddrl.files import remove_abandoned, replacing, write_atomically, write_whole
 
 LIBRARY = Path(__file__).parents[1] / "ddrl"
 
@@ -43,6 +45,26 @@ def test_the_data_and_the_name_are_flushed_in_this_order(tmp_path: Path, monkeyp
 def test_a_missing_folder_is_made(tmp_path: Path) -> None:
     write_whole(tmp_path / "a" / "b" / "file", b"new")
     assert (tmp_path / "a" / "b" / "file").read_bytes() == b"new"
+
+
+KILLED_WHILE_WRITING = """
+import os, signal, sys
+from pathlib import Path
+from ddrl.files import replacing
+with replacing(Path(sys.argv[1])) as temporary:
+    temporary.write_bytes(b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", KILLED_WHILE_WRITING, str(tmp_path / "file")], cwd=LIBRARY.parent)
+    assert len(list(tmp_path.iterdir())) == 1
+    with replacing(tmp_path / "other") as temporary:
+        temporary.write_bytes(b"new")
+        (tmp_path / ".notes.tmp").touch()
+        remove_abandoned(tmp_path)
+        assert sorted(tmp_path.iterdir()) == sorted([temporary, tmp_path / ".notes.tmp"])
 
 
 def test_no_other_file_of_the_library_renames_over_another() -> None:

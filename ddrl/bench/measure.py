@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -55,9 +56,10 @@ def bench(configs: Sequence[RunConfig], *, seconds: float, repeats: int, note: C
         for config, results in zip(configs, found, strict=True):
             last = _repeat(config, seconds, parts)
             results.append(last)
+            bound = "" if math.isnan(last.bound) else f" of {last.bound:,.0f} frames/s ({last.ratio:.2f})"
             note(
                 f"repeat {index + 1}/{repeats}, {describe_topology(to_json(config)['topology'])}: "
-                f"{last.training:,.0f} of {last.bound:,.0f} frames/s ({last.ratio:.2f})"
+                f"{last.training:,.0f}{bound or ' frames/s'}"
             )
     measurements = [_summary(config, results) for config, results in zip(configs, found, strict=True)]
     provenance = manifest.provenance()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ import torch
 
 from ddrl.acting import Builder
 from ddrl.config import RunConfig, Topology
-from ddrl.run import Run
+from ddrl.run import Run, resolve_device
 from ddrl.types import Unroll, concatenate
 
 FAR = 10**9
@@ -38,9 +39,13 @@ class Parts:
     inference: Part
     training: Part
     frame_skip: int
+    trained_on: str
+    """cpu or cuda."""
 
     def bound(self, cores: int) -> float:
-        """Frames per second if all cores did nothing but the parts."""
+        """Frames per second if all cores did nothing but the parts; NaN where a GPU trains, which is no core."""
+        if self.trained_on != "cpu":
+            return math.nan
         cost = sum(part.cpu_seconds_per_step for part in (self.simulation, self.inference, self.training))
         return self.frame_skip * cores / cost
 
@@ -51,10 +56,11 @@ def alone(config: RunConfig) -> RunConfig:
     The learning rate is next to nothing, so that thousands of updates from one batch leave the network where it is.
     """
     hyperparameters, topology = config.hyperparameters, config.topology
+    apart = topology.runtime == "ray" and resolve_device(config.device).type != "cpu"  # its actors act on the CPU
     return replace(
         config,
         topology=Topology(
-            runtime="serial",
+            runtime="ray" if apart else "serial",
             num_actors=1,
             envs_per_actor=topology.envs_per_actor,
             env_threads=topology.env_threads,
@@ -64,18 +70,21 @@ def alone(config: RunConfig) -> RunConfig:
 
 
 def measure_parts(config: RunConfig, seconds: float) -> Parts:
-    """Each part for a third of `seconds`, on one thread."""
-    with tempfile.TemporaryDirectory() as directory, quiet_run(alone(config), Path(directory)) as run:
+    """Each part for a third of `seconds`, on one thread and on the device on which it is done."""
+    training = alone(config)
+    acting = replace(training, device="cpu") if training.topology.runtime == "ray" else training
+    with tempfile.TemporaryDirectory() as directory, quiet_run(acting, Path(directory)) as run:
         collector = run.collectors[0]
         env, policy, skip = collector.env, collector.policy, run.spec.frame_skip
         step = env.reset()
         actions = cycle([policy.act(step).action.numpy() for _ in range(16)])
-        simulation = _time(lambda: env.step(next(actions)), env.num_envs, skip, seconds / 3)
-        inference = _time(lambda: policy.act(step), env.num_envs, skip, seconds / 3)
+        simulated = _time(lambda: env.step(next(actions)), env.num_envs, skip, seconds / 3)
+        inferred = _time(lambda: policy.act(step), env.num_envs, skip, seconds / 3)
         batch = _batch(run)
+    with tempfile.TemporaryDirectory() as directory, quiet_run(training, Path(directory)) as run:
         steps = int(batch.valid.sum()) * fresh_share(config.hyperparameters)
-        training = _time(lambda: run.learner.update(batch), steps, skip, seconds / 3)
-    return Parts(simulation, inference, training, skip)
+        trained = _time(lambda: run.learner.update(batch), steps, skip, seconds / 3)
+    return Parts(simulated, inferred, trained, skip, resolve_device(training.device).type)
 
 
 def fresh_share(hyperparameters: Any) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -32,7 +33,7 @@ def describe(result: Mapping[str, Any]) -> str:
             f"{comparison['runtime']} / {comparison['against']}{', each at its best' if swept else ''}: "
             f"{comparison['median']:.2f} ({comparison['lowest']:.2f} to {comparison['highest']:.2f})"
         )
-    return "\n".join([*lines, *_disturbance(measurements)])
+    return "\n".join([*lines, *_no_bound(measurements), *_disturbance(measurements)])
 
 
 def _head(result: Mapping[str, Any]) -> list[str]:
@@ -59,7 +60,7 @@ def _repeats(measurements: Sequence[Mapping[str, Any]]) -> Iterable[str]:
             speeds += [repeat[name] for name in ("bound", "rollout", "training")]
             duty = repeat["duty"]
             fractions = [repeat["ratio"], duty["actor"], duty["learner"], repeat["cpu_utilisation"], repeat["others"]]
-            cells = [f"{speed:,.0f}" for speed in speeds] + [f"{value:.2f}" for value in fractions]
+            cells = [_whole(speed) for speed in speeds] + [_fraction(value) for value in fractions]
             yield _row(f"{index + 1} {one['config']['topology']['runtime']}", (*cells, f"{_lag([repeat]):.1f}"))
 
 
@@ -73,7 +74,7 @@ def _sweep(measurements: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         cells = [str(topology[name]) for name in ("num_actors", "envs_per_actor", "learner_threads")]
         cells += [f"{speed:,.0f}" for speed in (statistics.median(speeds), min(speeds), max(speeds))]
         cells += [f"{statistics.median(speed_ratios(one, ordered[0])):.2f}"]
-        cells += [f"{one['median_bound_frames_per_second']:,.0f}", f"{one['median_ratio']:.2f}"]
+        cells += [_whole(one["median_bound_frames_per_second"]), _fraction(one["median_ratio"])]
         for role in ("actor", "learner"):
             cells.append(f"{statistics.median(repeat['duty'][role] for repeat in repeats):.2f}")
         for name in ("cpu_utilisation", "others"):
@@ -86,8 +87,14 @@ def _median(one: Mapping[str, Any]) -> str:
     return (
         f"{describe_topology(one['config']['topology'])}: median training "
         f"{one['median_training_frames_per_second']:,.0f} frames/s ({min(speeds):,.0f} to {max(speeds):,.0f}), bound "
-        f"{one['median_bound_frames_per_second']:,.0f}, ratio {one['median_ratio']:.2f}"
+        f"{_whole(one['median_bound_frames_per_second'])}, ratio {_fraction(one['median_ratio'])}"
     )
+
+
+def _no_bound(measurements: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Why there is none, where there is none."""
+    line = "no bound: a GPU trains, and what the parts take of the cores' time leaves out what they take of its"
+    return [line] if any(math.isnan(one["median_bound_frames_per_second"]) for one in measurements) else []
 
 
 def _not_told_apart(best: Mapping[str, Any], measurements: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -111,6 +118,14 @@ def _disturbance(measurements: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _lag(repeats: Sequence[Mapping[str, Any]]) -> float:
     return float(statistics.median(repeat["policy_lag_mean"] for repeat in repeats))
+
+
+def _whole(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:,.0f}"
+
+
+def _fraction(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.2f}"
 
 
 def _row(name: str, cells: Iterable[str]) -> str:

@@ -74,8 +74,6 @@ class ShallowTorso(nn.Module):
         for outputs, kernel, stride in layers:
             convolutions.append(convolution(channels, outputs, kernel, generator, stride=stride))
             channels, height, width = outputs, (height - kernel) // stride + 1, (width - kernel) // stride + 1
-        if min(height, width) < 1:
-            raise UserError(f"observation of shape {shape} is too small for the shallow network's convolutions")
         self.convolutions = nn.ModuleList(convolutions)
         self.hidden = linear(channels * height * width, hidden, generator)
         self.size = hidden
@@ -161,8 +159,7 @@ class VisionTorso(nn.Module):
     def __init__(self, shape: tuple[int, int, int], generator: torch.Generator) -> None:
         super().__init__()
         channels, height, width = shape
-        if height != width or height not in VISION:
-            raise UserError(f"network 'vision' needs square images of {sorted(VISION)} pixels, not {height}x{width}")
+        assert height == width
         convolutions = []
         for outputs, kernel, stride in VISION[height]:
             convolutions.append(convolution(channels, outputs, kernel, generator, stride=stride))
@@ -229,19 +226,15 @@ def make_torso(spec: EnvSpec, network: str, generator: torch.Generator) -> Torso
     """The torso called `network`. Raises `UserError` if it is unknown or does not fit the observations of `spec`."""
     if network not in NETWORKS:
         raise unknown_name("network", network, NETWORKS)
+    if problem := _misfit(network, spec):
+        allowed = ", ".join(name for name in NETWORKS if not _misfit(name, spec))
+        raise UserError(f"network '{network}' {problem}; allowed: {allowed}")
     shape = spec.observation_shape
     if network == "mlp":
         scale = IMAGE_SCALE if spec.observation_dtype == "uint8" else 1.0
         return MLPTorso(shape, scale, generator)
     if network == "tanh_mlp":
-        if spec.observation_dtype != "float32":
-            raise UserError(f"network 'tanh_mlp' needs float32 observations, but '{spec.name}' has uint8; allowed: mlp")
         return TanhMLPTorso(shape, generator)
-    if len(shape) != 3 or spec.observation_dtype != "uint8":
-        found = f"'{spec.name}' has {spec.observation_dtype} observations of shape {shape}"
-        raise UserError(
-            f"network '{network}' needs uint8 images (channels, height, width), but {found}; allowed: mlp, tanh_mlp"
-        )
     image = (shape[0], shape[1], shape[2])
     if network == "deep":
         return DeepTorso(image, generator)
@@ -249,6 +242,32 @@ def make_torso(spec: EnvSpec, network: str, generator: torch.Generator) -> Torso
         return VisionTorso(image, generator)
     layers, hidden = SHALLOW[network]
     return ShallowTorso(image, layers, hidden, generator)
+
+
+def _misfit(network: str, spec: EnvSpec) -> str:
+    """Why a network cannot take the observations of `spec`; empty where it can."""
+    shape, dtype = spec.observation_shape, spec.observation_dtype
+    if network == "mlp":
+        return ""
+    if network == "tanh_mlp":
+        return "" if dtype == "float32" else f"needs float32 observations, but '{spec.name}' has {dtype}"
+    if len(shape) != 3 or dtype != "uint8":
+        found = f"'{spec.name}' has {dtype} observations of shape {shape}"
+        return f"needs uint8 images (channels, height, width), but {found}"
+    height, width = shape[1:]
+    if network == "vision" and (height != width or height not in VISION):
+        return f"needs square images of {' or '.join(map(str, sorted(VISION)))} pixels, not {height}x{width}"
+    if network in SHALLOW and min(height, width) < (smallest := _smallest_side(SHALLOW[network][0])):
+        return f"needs images of at least {smallest}x{smallest} pixels, not {height}x{width}"
+    return ""
+
+
+def _smallest_side(layers: tuple[tuple[int, int, int], ...]) -> int:
+    """Of an image of which unpadded convolutions leave one pixel."""
+    side = 1
+    for _, kernel, stride in reversed(layers):
+        side = (side - 1) * stride + kernel
+    return side
 
 
 def _to_compute_dtype(observation: Tensor) -> Tensor:

@@ -10,7 +10,15 @@ import torch
 from torch import nn
 
 from ddrl.errors import UserError
-from ddrl.networks.torsos import DeepTorso, convolution, linear, make_torso, max_pool_same, scaled_convolution
+from ddrl.networks.torsos import (
+    NETWORKS,
+    DeepTorso,
+    convolution,
+    linear,
+    make_torso,
+    max_pool_same,
+    scaled_convolution,
+)
 from ddrl.types import EnvSpec
 
 
@@ -107,5 +115,33 @@ def test_an_image_network_refuses_flat_or_float_observations(network: str) -> No
 
 
 def test_a_too_small_image_is_refused() -> None:
-    with pytest.raises(UserError, match=r"\(1, 10, 10\) is too small"):
-        make_torso(spec((1, 10, 10)), "shallow", generator())
+    with pytest.raises(UserError, match="at least 20x20 pixels, not 20x19"):
+        make_torso(spec((1, 20, 19)), "shallow", generator())
+    make_torso(spec((1, 20, 20)), "shallow", generator())
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "allowed"),
+    [
+        ((4, 84, 84), "uint8", {"shallow", "nature", "vision", "deep", "mlp"}),
+        ((4, 42, 42), "uint8", {"shallow", "nature", "vision", "deep", "mlp"}),
+        ((3, 72, 96), "uint8", {"shallow", "nature", "deep", "mlp"}),
+        ((3, 30, 30), "uint8", {"shallow", "deep", "mlp"}),
+        ((3, 10, 10), "uint8", {"deep", "mlp"}),
+        ((5,), "uint8", {"mlp"}),
+        ((4, 84, 84), "float32", {"mlp", "tanh_mlp"}),
+        ((5,), "float32", {"mlp", "tanh_mlp"}),
+    ],
+)
+def test_the_networks_that_an_error_offers_are_those_that_fit(
+    shape: tuple[int, ...], dtype: str, allowed: set[str]
+) -> None:
+    for network in NETWORKS:
+        if network in allowed:
+            make_torso(spec(shape, dtype), network, generator())
+            continue
+        with pytest.raises(UserError) as caught:
+            make_torso(spec(shape, dtype), network, generator())
+        message = str(caught.value)
+        assert message.startswith(f"network '{network}' needs ")
+        assert set(message.split("; allowed: ")[1].split(", ")) == allowed

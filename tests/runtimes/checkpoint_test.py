@@ -1,5 +1,6 @@
 """A checkpoint is whole or it is not believed."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,14 @@ def test_the_newest_is_loaded_and_two_are_kept(tmp_path: Path) -> None:
     assert sorted(path.stem for path in tmp_path.glob("*.pt")) == ["000000000002", "000000000010"]
 
 
+def test_a_save_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    (tmp_path / f".000000000001.pt.{gone.pid}.tmp").touch()
+    checkpoint.save(tmp_path, 2, {"updates": 2})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000000000002.pt", "000000000002.sha256"]
+
+
 @pytest.mark.parametrize("damage", ["cut", "flip", "no hash"])
 def test_a_damaged_checkpoint_is_passed_over_with_one_line(tmp_path: Path, damage: str) -> None:
     checkpoint.save(tmp_path, 1, {"updates": 1})
@@ -34,6 +43,15 @@ def test_a_damaged_checkpoint_is_passed_over_with_one_line(tmp_path: Path, damag
     assert state == {"updates": 1}
     assert len(damaged) == 1
     assert str(newest) in damaged[0]
+
+
+def test_another_identity_comes_before_missing_counterparts(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, 1, {"identity": "old"})
+    beside = [tmp_path / "rank1"]
+    assert checkpoint.load_newest(tmp_path, identity="new", beside=beside) == ({"identity": "old"}, [])
+    state, damaged = checkpoint.load_newest(tmp_path, identity="old", beside=beside)
+    assert state is None
+    assert "has no whole counterpart" in damaged[0]
 
 
 def test_an_empty_directory_has_no_state(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Curves survive a crash, and say what happened once."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -50,11 +51,32 @@ def test_a_resume_cuts_the_lines_back_to_the_checkpoint(tmp_path: Path) -> None:
     state = json.loads(json.dumps(recorder.state_dict()))
     record(tmp_path / "b", 5, 9, recorder).close()  # lost with the kill
     resumed = Recorder(tmp_path / "b", period_frames=100, tensorboard=False)
-    resumed.load_state_dict(state)
+    assert resumed.load_state_dict(state) == ""
     again = read_curves(record(tmp_path / "b", 5, 12, resumed)._path)
     for table in (straight, again):
         table.drop(table.index[table.metric.isin(TIMING_METRICS)], inplace=True)
     assert straight.drop(columns="seconds").equals(again.drop(columns="seconds"))
+
+
+def test_a_state_names_lines_that_are_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = record(tmp_path, 1, 4)
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    assert recorder.state_dict()["offset"] == synced[0] > 0
+
+
+def test_lines_that_a_crash_of_the_machine_took_are_missed_but_the_run_goes_on(tmp_path: Path) -> None:
+    recorder = record(tmp_path, 1, 9)
+    state = recorder.state_dict()
+    recorder.close()
+    path = tmp_path / "curves.jsonl"
+    path.write_bytes(path.read_bytes()[:-10])  # the checkpoint was on the disk, the end of the curves was not
+    resumed = Recorder(tmp_path, period_frames=100, tensorboard=False)
+    assert "before the checkpoint are lost" in resumed.load_state_dict(state)
+    record(tmp_path, 10, 12, resumed).close()
+    write_curves(tmp_path)
+    table = read_curves(path)
+    assert table[table.metric == "loss"].env_frames.tolist() == [120, 200, 400]  # 320 is lost
 
 
 def test_each_evaluation_episode_is_a_row_of_its_own(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from ddrl import run as run_module
 from ddrl.algorithms import impala
 from ddrl.config import fingerprint
 from ddrl.errors import UserError
+from ddrl.learners.reduction import SingleLearner
 from ddrl.record import read_curves
 from ddrl.run import Run, train
 from tests.runs import config, curves
@@ -204,6 +205,41 @@ def test_checkpoints_of_another_configuration_or_version_are_set_aside(
     pd.testing.assert_frame_equal(curves(tmp_path / "old"), curves(tmp_path / "new"))
     assert len(list((tmp_path / "old").glob("checkpoints-*/*.pt"))) == 2
     assert json.loads((tmp_path / "old" / "run.json").read_text())["resumes"] == 0
+
+
+def test_damaged_checkpoints_are_out_of_the_way_of_the_new_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(config(), tmp_path, quiet=True)
+    damaged = sorted((tmp_path / "checkpoints").glob("*.pt"))
+    for path in damaged:
+        path.write_bytes(b"damaged")
+
+    def interrupt(self: Run) -> None:
+        learn(self)
+        self.interrupted = self.learner.core.updates == 20  # fewer than the damaged ones have
+
+    learn = Run._learn
+    monkeypatch.setattr(Run, "_learn", interrupt)
+    assert train(config(), tmp_path) == "interrupted"
+    assert "no checkpoint can be continued: starting anew" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.glob("checkpoints-unusable/*.pt")) == [path.name for path in damaged]
+    assert Run(config(), tmp_path, quiet=True).resume() == 20
+
+
+def test_the_configuration_is_the_reason_where_its_checkpoints_have_no_counterparts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(config(), tmp_path, quiet=True)
+    lead = SingleLearner()
+    lead.size = 2
+    run = Run(config(seed=4), tmp_path)
+    run._reducer = lead
+    assert run.resume() is None
+    shown = capsys.readouterr().err
+    assert "the configuration or the algorithm has changed" in shown
+    assert "counterpart" not in shown
+    assert not (tmp_path / "checkpoints").exists()
 
 
 def test_a_finished_run_goes_on_with_a_larger_budget(tmp_path: Path) -> None:

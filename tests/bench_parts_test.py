@@ -1,0 +1,59 @@
+"""Where the parts of a run are measured, and what is said of them where a GPU trains; the GPU is a fake."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ddrl import bench
+from ddrl.bench import parts
+from ddrl.config import RunConfig
+from tests.runs import config
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The parts believe in a GPU, the runs they make do not; the devices that those runs are made with."""
+    monkeypatch.setattr(parts, "resolve_device", lambda name: torch.device("cpu" if name == "cpu" else "cuda"))
+    devices: list[str] = []
+    quiet_run = parts.quiet_run
+
+    def noted(chosen: RunConfig, directory: Path) -> Any:
+        devices.append(chosen.device)
+        return quiet_run(chosen, directory)
+
+    monkeypatch.setattr(parts, "quiet_run", noted)
+    return devices
+
+
+@pytest.mark.parametrize(("runtime", "acting"), [("ray", "cpu"), ("threads", "auto")])
+def test_acting_is_measured_where_actors_act(gpu: list[str], runtime: str, acting: str) -> None:
+    chosen = config(topology={"runtime": runtime}, device="auto")
+    measured = parts.measure_parts(chosen, 0.1)
+    assert gpu == [acting, "auto"]  # acting, training
+    assert measured.training.frames_per_second > 0
+    assert math.isnan(measured.bound(8))
+
+
+def test_runtimes_that_act_on_different_devices_do_not_share_their_parts(gpu: list[str]) -> None:
+    for device, shared in (("auto", False), ("cpu", True)):
+        ray, threads = (config(topology={"runtime": runtime}, device=device) for runtime in ("ray", "threads"))
+        assert (parts.alone(ray) == parts.alone(threads)) == shared
+
+
+def test_without_a_bound_none_is_shown_and_the_reason_is(gpu: list[str]) -> None:
+    result = bench.bench([config(device="auto", topology={"runtime": "threads"})], seconds=0.2, repeats=1, note=print)
+    text = bench.describe(result)
+    assert "nan" not in text
+    assert "bound -, ratio -" in text
+    assert "no bound: a GPU trains" in text
+
+
+def test_with_a_bound_no_reason_is_given() -> None:
+    result = bench.bench([config()], seconds=0.2, repeats=1, note=print)
+    assert result["measurements"][0]["median_ratio"] > 0
+    assert "no bound" not in bench.describe(result)
