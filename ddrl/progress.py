@@ -79,7 +79,9 @@ class Progress:
     def note(self, line: str) -> None:
         """One line to the user."""
         if not self._quiet:
-            print(line, file=sys.stderr, flush=True) if not self._in_terminal else self._console.print(line)
+            print(line, file=sys.stderr, flush=True) if not self._in_terminal else self._console.print(
+                line, markup=False, highlight=False
+            )
 
 
 def _describe(latest: Metrics, speed: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,6 +53,12 @@ def train_with_ray(
     progress = Progress(config.env_frames, quiet=quiet)
     latest: list[tuple[Counts, Metrics]] = []
 
+    def complain(text: str) -> None:
+        if quiet:
+            print(text, file=sys.stderr, flush=True)
+        else:
+            progress.note(text)
+
     def show(status: dict[str, Any]) -> None:
         latest[:] = [(Counts(*status["counts"]), status["latest"])]
         for line in status["notes"]:
@@ -63,7 +70,7 @@ def train_with_ray(
     with cluster(
         num_cpus=topology.num_actors + topology.num_learners * topology.learner_threads,
         object_store_bytes=object_store_bytes(builder),
-    ):
+    ) as own_cluster:
         from ddrl.coordinator.runtime_ray import Plan, RayRuntime  # imports Ray, which reads what `cluster` has set
 
         runtime = RayRuntime(
@@ -75,8 +82,11 @@ def train_with_ray(
                 make_learner=partial(make_learner, config, directory.resolve()),
                 make_actor=partial(act_alone, config),
                 describe_actor=lambda index, generation: builder.describe_actor(index, Generation(*generation)),
+                describe_checkpoint=partial(describe_checkpoint, directory, topology.num_learners),
+                own_cluster=own_cluster,
             ),
             note=progress.note,
+            complain=complain,
             show=show,
         )
         with stopping(runtime.interrupt), progress:
@@ -84,6 +94,15 @@ def train_with_ray(
     if reason == "budget_reached" and latest:
         progress.done(*latest[0])
     return reason
+
+
+def describe_checkpoint(directory: Path, num_learners: int) -> str:
+    """Where a run goes on when it is started again: at the newest checkpoint that all its learners have."""
+    folders = [rank_folder(directory, rank) for rank in range(1, num_learners)]
+    for path in sorted((directory / "checkpoints").glob("*.sha256"), reverse=True):
+        if all((folder / path.name).exists() for folder in folders):
+            return f"the next start goes on from {path.with_suffix('.pt')}"
+    return "there is no checkpoint, the next start begins anew"
 
 
 def object_store_bytes(builder: Builder) -> int:
@@ -257,8 +276,17 @@ def make_learner(config: RunConfig, directory: Path, rank: int, store: TCPStore 
     keep_freed_memory()
     if store is None:
         return Lead(config, directory, None)
-    reducer = DistributedReducer(store, rank, config.topology.num_learners, resolve_device(config.device))
+    device = resolve_device(config.device) if _has_own_gpu() else torch.device("cpu")
+    reducer = DistributedReducer(store, rank, config.topology.num_learners, device)
     return Follower(config, directory, reducer) if rank else Lead(config, directory, reducer)
+
+
+def _has_own_gpu() -> bool:
+    """Whether this process shares its GPU with nobody, as NCCL demands; the answer of all learners is the same."""
+    import ray
+
+    resources = ray.get_runtime_context().get_assigned_resources()  # type: ignore[no-untyped-call]
+    return bool(resources.get("GPU", 0) >= 1)
 
 
 def _status(learning: Learning) -> dict[str, Any]:

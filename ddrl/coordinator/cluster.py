@@ -6,6 +6,7 @@ its files in a folder of its own, and is gone when the run is over. A cluster th
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import secrets
@@ -15,17 +16,16 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 import ddrl
 from ddrl.errors import UserError
 
 VARIABLE = "RAY_ADDRESS"
 CONNECT_SECONDS = 5.0
+LOCK = "lock"
 LONGEST_PARENT = 16
 """Characters: the folder's own name has up to 26, Ray makes sockets some 62 deeper, and a socket's path ends at 107."""
 
@@ -34,8 +34,10 @@ _SETTINGS_FRAME = 4
 
 
 @contextmanager
-def cluster(*, num_cpus: int, object_store_bytes: int) -> Iterator[None]:
+def cluster(*, num_cpus: int, object_store_bytes: int) -> Iterator[bool]:
     """Connects this process to a cluster; on leaving disconnects, and ends the cluster if it is its own.
+
+    The value is whether it is its own.
 
     Args:
         num_cpus: the own cluster's slots for roles (roles may share cores, so it is not the number of cores).
@@ -50,29 +52,27 @@ def cluster(*, num_cpus: int, object_store_bytes: int) -> Iterator[None]:
     _set_environment(own)
     import ray  # after the environment is set: it is read on import
 
-    folder = _short_folder() if own else None
     before = signal.getsignal(signal.SIGTERM)  # ray.init puts one of its own there
-    try:
-        if folder is not None:
-            ray.init(
-                address="local",
-                num_cpus=num_cpus,
-                object_store_memory=object_store_bytes,
-                include_dashboard=False,
-                logging_level=logging.ERROR,
-                log_to_driver=False,
-                job_config=_job_config(),
-                _temp_dir=folder,
-                _system_config={"enable_metrics_collection": False},
-            )
-        else:
-            _join(address)
-        signal.signal(signal.SIGTERM, before)
-        yield
-    finally:
-        ray.shutdown()
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+    with own_folder() if own else nullcontext() as folder:
+        try:
+            if folder is not None:
+                ray.init(
+                    address="local",
+                    num_cpus=num_cpus,
+                    object_store_memory=object_store_bytes,
+                    include_dashboard=False,
+                    logging_level=logging.ERROR,
+                    log_to_driver=False,
+                    job_config=_job_config(),
+                    _temp_dir=folder,
+                    _system_config={"enable_metrics_collection": False},
+                )
+            else:
+                _join(address)
+            signal.signal(signal.SIGTERM, before)
+            yield own
+        finally:
+            ray.shutdown()
 
 
 def log_tail(pid: int, lines: int = 15) -> str:
@@ -127,6 +127,7 @@ def _job_config() -> Any:
 def _set_environment(own: bool) -> None:
     quiet = {
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # of learners that fail because another has; the supervisor speaks of that
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # otherwise a warning that this will be so one day
     }
     if own and "RAY_AUTH_MODE" not in os.environ and "ray" not in sys.modules:
@@ -135,12 +136,30 @@ def _set_environment(own: bool) -> None:
         os.environ.setdefault(name, value)
 
 
-def _short_folder() -> str:
-    """A new folder for the cluster's files; removes those that killed processes have left."""
+@contextmanager
+def own_folder() -> Iterator[str]:
+    """A new folder for the cluster's files, removed on leaving; removes those that killed processes have left.
+
+    A folder belongs to whoever holds the lock in it: process ids say nothing where containers share a /tmp.
+    """
     parent = tempfile.gettempdir()
     parent = parent if len(parent) <= LONGEST_PARENT else "/tmp"
     for old in Path(parent).glob("ddrl-ray-*"):
-        pid = old.name.split("-")[2]
-        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
-            shutil.rmtree(old, ignore_errors=True)
-    return tempfile.mkdtemp(prefix=f"ddrl-ray-{os.getpid()}-", dir=parent)
+        _remove_if_left(old)
+    folder = Path(tempfile.mkdtemp(prefix=f"ddrl-ray-{os.getpid()}-", dir=parent))
+    try:
+        with (folder / "new").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            (folder / "new").rename(folder / LOCK)  # at no time is there a lock that is free
+            yield str(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_if_left(folder: Path) -> None:
+    try:
+        with (folder / LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+    except OSError:  # it is in use, is being made, or belongs to somebody else
+        return

@@ -9,6 +9,7 @@ is the one that makes a batch of several unrolls.
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import warnings
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import Any, Protocol
 
 import ray
 import torch
+from ray.exceptions import RayError, RayTaskError
 from torch import nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
 
@@ -102,11 +104,14 @@ class LearnerHost:
         """Of the process."""
         return os.getpid()
 
-    def open_meeting(self) -> tuple[str, int]:
+    def open_meeting(self, own_cluster: bool) -> tuple[str, int]:
         """Host and port where the ranks meet; called on rank 0, if there are several."""
-        host = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-        self._store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
-        return host, self._store.port
+        if own_cluster:
+            self._store = local_store()
+        else:
+            host = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+            self._store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        return self._store.host, self._store.port
 
     def build(self, meeting: tuple[str, int] | None, lead: Any) -> None:
         """Builds this learner's side. `lead` is the host of rank 0, which records the episodes of all."""
@@ -115,13 +120,20 @@ class LearnerHost:
         self._side = self._make(self._rank, self._store)
         self._lead = lead if self._rank else None
 
-    def resume(self, updates: int | None, actor_restarts: int) -> tuple[int | None, int]:
-        """Continues from a checkpoint; returns its number and how often the run was continued."""
+    def resume(self, updates: int | None, actor_restarts: int) -> tuple[int | None, int, int]:
+        """Continues from a checkpoint; returns its number, how often the run was continued, and actors' restarts.
+
+        The supervisor may know of more restarts than the checkpoint, if not of those before it was started.
+        """
         side = self._built
         number = side.resume(updates)
         side.actor_restarts = max(side.actor_restarts, actor_restarts)
         self._ready.set()
-        return number, side.resumes
+        return number, side.resumes, side.actor_restarts
+
+    def count_restarts(self, number: int) -> None:
+        """Actors replaced so far; called on rank 0."""
+        self._built.actor_restarts = number
 
     def learn(self) -> str:
         """Trains to the end; returns the exit reason."""
@@ -136,14 +148,16 @@ class LearnerHost:
         """The side's own, and how many unrolls each of the actors has delivered."""
         return self._built.status() | {"delivered": list(self._delivered)}
 
+    def delivered(self, actor: int) -> int:
+        """Unrolls of one actor. Unlike `status`, it takes no notes that are meant for the user."""
+        return self._delivered[actor]
+
     @ray.method(concurrency_group="exchange")
     def begin(self, actor: int, restart: int) -> int:
         """An actor's process has started; returns the index of its first unroll, which is the next one expected."""
         self._ready.wait()
         with self._lock:
             self._restarts[actor] = restart
-            if restart:
-                self._built.actor_restarts += 1
             return self._delivered[actor]
 
     @ray.method(concurrency_group="exchange")
@@ -264,8 +278,10 @@ class ActorHost:
         """Of the process."""
         return os.getpid()
 
-    def act(self, index: int, generation: tuple[int, int], learner: Any, slot: int) -> None:
+    def act(self, index: int, generation: tuple[int, int], learner: Any, slot: int) -> str | None:
         """Makes unrolls until the run is over; what an environment raises is raised here.
+
+        Returns None when the run is over, else why it could not go on: its learner, or what that sent, was lost.
 
         Args:
             index: of the actor, over all learners.
@@ -281,8 +297,19 @@ class ActorHost:
                     side.step()
             finally:
                 side.close()
-        except (Closed, ray.exceptions.RayActorError):  # the run, or its learner, is gone: the supervisor knows
-            return
+        except Closed:
+            return None
+        except RayTaskError:  # the learner is there, and raised
+            raise
+        except RayError as error:
+            return f"it lost its learner: {(str(error).splitlines() or [type(error).__name__])[0]}"
+
+
+def local_store() -> TCPStore:
+    """A store that only this machine can reach: left to itself it listens on all interfaces, and asks for no token."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    host, port = listening.getsockname()
+    return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())
 
 
 def to_arrays(unroll: Unroll) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from ddrl.coordinator.cluster import log_tail
 from ddrl.coordinator.hosts import ActorHost, LearnerHost, MakeActor, MakeLearner
@@ -22,6 +22,8 @@ from ddrl.errors import UserError
 POLL_SECONDS = 0.25
 ENDING_SECONDS = 20.0
 """For actors to close their environments when the run is over; then they are killed."""
+ANSWER_SECONDS = 2.0
+"""For a process to say who it is; one that died is known by then."""
 PATIENCE_SECONDS = 30.0
 """For processes to start, before the user is told what the run waits for."""
 MAX_DEATHS = 3
@@ -41,6 +43,10 @@ class Plan:
     make_actor: MakeActor
     describe_actor: Callable[[int, tuple[int, int]], str]
     """(actor, generation) -> what a message calls it."""
+    describe_checkpoint: Callable[[], str]
+    """Where the run goes on when it is started again."""
+    own_cluster: bool
+    """All processes are on this machine."""
 
 
 _UNRECORDED: dict[str, Any] = {"enable_task_events": False}
@@ -55,7 +61,12 @@ class _Who(NamedTuple):
 
 
 class _Died(Exception):
-    """Learners are gone without a word: their processes ended."""
+    """Learners are gone: their processes ended."""
+
+    def __init__(self, reason: str, words: str) -> None:
+        super().__init__(reason)
+        self.words = words
+        """What is known about it, in several lines."""
 
 
 class _Interrupted(Exception):
@@ -65,9 +76,18 @@ class _Interrupted(Exception):
 class RayRuntime:
     """Runs a plan on the cluster that this process is connected to."""
 
-    def __init__(self, plan: Plan, *, note: Callable[[str], None], show: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        note: Callable[[str], None],
+        complain: Callable[[str], None],
+        show: Callable[[dict[str, Any]], None],
+    ) -> None:
+        """What the user reads: `note` in passing, `complain` also when nothing else is to be seen."""
         self._plan = plan
         self._note = note
+        self._complain = complain
         self._show = show
         self._interrupted = False
         self._updates = -1
@@ -86,17 +106,24 @@ class RayRuntime:
         gpus = self._check_resources()
         deaths, reached = 0, -1
         while True:
-            crew = _Crew(self._plan, gpus, self._note, lambda: self._interrupted)
+            crew = _Crew(self._plan, gpus, self._note, self._complain, lambda: self._interrupted)
             try:
                 return self._supervise(crew)
             except _Interrupted:
+                self._note(f"interrupted before the training began; {self._plan.describe_checkpoint()}")
                 return "interrupted"
             except _Died as died:
-                if self._interrupted:
-                    return "interrupted"
                 deaths = 1 if self._updates > reached else deaths + 1
                 reached = max(reached, self._updates)
-                if deaths >= MAX_DEATHS:
+                give_up = deaths >= MAX_DEATHS and not self._interrupted
+                if died.words:
+                    (self._complain if give_up else self._note)(died.words)
+                if self._interrupted:
+                    self._note(
+                        f"the learner died ({died}) while the run was stopping; {self._plan.describe_checkpoint()}"
+                    )
+                    return "interrupted"
+                if give_up:
                     raise UserError(f"the learner died {deaths} times in a row without an update: {died}") from None
                 self._note(f"the learner died ({died}): continuing from the newest checkpoint")
             finally:
@@ -104,7 +131,7 @@ class RayRuntime:
 
     def _supervise(self, crew: _Crew) -> str:
         try:
-            crew.start(self._actor_restarts)
+            self._actor_restarts = crew.start(self._actor_restarts)
             told, reasons = False, dict[int, str]()
             while len(reasons) < self._plan.num_learners:
                 ended = crew.next_ended(POLL_SECONDS)
@@ -120,26 +147,34 @@ class RayRuntime:
             crew.wait_for_actors()
             return reasons[0]
         except RayTaskError as error:
+            if type(error.cause) is ConnectionError:  # of a reducer: it may arrive before the death it speaks of
+                words = crew.last_words_of_learners() or _traceback(error)
+                raise _Died(_first_line(error.cause), words) from None
             raise self._cause(error) from None
         except RayError as error:
-            raise _Died(_first_line(error)) from None
+            words = f"{crew.last_words_of_learners()}\n{_plain(error)}".strip()
+            raise _Died(_first_line(error), words) from None
 
     def _result(self, crew: _Crew, who: _Who, reference: Any) -> Any:
-        """What a role returned; an actor whose process died is replaced."""
+        """What a role returned; an actor that died or lost its learner is replaced."""
         try:
-            return ray.get(reference)
+            result = ray.get(reference)
+            lost, words = result if who.role == "actor" else None, ""
         except RayTaskError as error:
             if who.role == "actor":
-                self._note(_traceback(error))
+                self._complain(_traceback(error))
                 name = self._plan.describe_actor(who.number, crew.generation(who.number))
                 raise UserError(f"{name}: {_describe(error.cause)}") from None
             raise
         except RayError as error:
             if who.role == "learner":
                 raise
+            result, lost, words = None, _first_line(error), _plain(error)
+        if lost is not None:
+            crew.replace_actor(who.number, lost, words)  # raises what `_supervise` expects if its learner is dead
             self._actor_restarts += 1
-            crew.replace_actor(who.number, _first_line(error))
-            return None
+            crew.count_restarts(self._actor_restarts)
+        return result
 
     def _look(self, crew: _Crew) -> None:
         status = crew.status(POLL_SECONDS)
@@ -151,7 +186,7 @@ class RayRuntime:
         """What a learner raised in its own process, whose traceback is shown."""
         cause: BaseException = error.cause
         if not isinstance(cause, UserError):
-            self._note(_traceback(error))
+            self._complain(_traceback(error))
         return cause
 
     def _check_resources(self) -> float:
@@ -178,9 +213,17 @@ class RayRuntime:
 class _Crew:
     """The processes of one attempt."""
 
-    def __init__(self, plan: Plan, gpus: float, note: Callable[[str], None], interrupted: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        gpus: float,
+        note: Callable[[str], None],
+        complain: Callable[[str], None],
+        interrupted: Callable[[], bool],
+    ) -> None:
         self._plan = plan
         self._note = note
+        self._complain = complain
         self._interrupted = interrupted
         self._per_learner = plan.num_actors // plan.num_learners
         groups = {"exchange": 2 * plan.num_actors + 2}
@@ -191,25 +234,30 @@ class _Crew:
         self._learners = [
             learner.remote(rank, self._per_learner, plan.make_learner) for rank in range(plan.num_learners)
         ]
-        self._actors = [self._actor.remote(plan.make_actor) for _ in range(plan.num_actors)]
-        self._pids: dict[_Who, Any] = {}
+        self._actors: list[Any] = [self._actor.remote(plan.make_actor) for _ in range(plan.num_actors)]
+        self._pids = {_Who("learner", rank): host.pid.remote() for rank, host in enumerate(self._learners)}
         self._resumes = 0
         self._restarts = [0] * plan.num_actors
         self._deaths = [(0, -1)] * plan.num_actors
         self._running: dict[Any, _Who] = {}
         self._status: Any = None
 
-    def start(self, actor_restarts: int) -> None:
-        """Builds the learners, continues from a checkpoint, sets everyone to work."""
+    def start(self, actor_restarts: int) -> int:
+        """Builds the learners, continues from a checkpoint, sets everyone to work.
+
+        `actor_restarts` is the number so far, as far as this process knows; returns it with those of before.
+        """
         lead = self._learners[0]
-        meeting = self._get([lead.open_meeting.remote()])[0] if len(self._learners) > 1 else None
+        several = len(self._learners) > 1
+        meeting = self._get([lead.open_meeting.remote(self._plan.own_cluster)])[0] if several else None
         self._get([learner.build.remote(meeting, lead) for learner in self._learners])
-        ((updates, self._resumes),) = self._get([lead.resume.remote(None, actor_restarts)])
+        ((updates, self._resumes, restarts),) = self._get([lead.resume.remote(None, actor_restarts)])
         self._get([learner.resume.remote(updates, 0) for learner in self._learners[1:]])
         for rank, learner in enumerate(self._learners):
             self._running[learner.learn.remote()] = _Who("learner", rank)
         for index in range(self._plan.num_actors):
             self._set_to_work(index)
+        return int(restarts)
 
     def _set_to_work(self, index: int) -> None:
         host, (slot, rank) = self._actors[index], divmod(index, self._plan.num_learners)
@@ -246,27 +294,47 @@ class _Crew:
         for learner in self._learners:
             learner.interrupt.remote()
 
-    def replace_actor(self, index: int, reason: str) -> None:
-        """Starts a new process for an actor. Raises UserError after several deaths in a row without an unroll."""
+    def count_restarts(self, number: int) -> None:
+        """Of all actors, by all attempts: the lead saves and reports it."""
+        self._learners[0].count_restarts.remote(number)
+
+    def replace_actor(self, index: int, reason: str, words: str) -> None:
+        """Starts a new process for an actor. Raises UserError after several in a row without an unroll.
+
+        Also when interrupted: learners that decide together to stop first finish the batch they wait for.
+        """
         slot, rank = divmod(index, self._plan.num_learners)
-        delivered = self._get([self._learners[rank].status.remote()])[0]["delivered"][slot]
-        before, deaths = self._deaths[index][1], self._deaths[index][0]
+        delivered = ray.get(self._learners[rank].delivered.remote(slot))
+        deaths, before = self._deaths[index]
         deaths = deaths + 1 if delivered == before else 1
         self._deaths[index] = (deaths, delivered)
         name = self._plan.describe_actor(index, self.generation(index))
-        tail = self._last_words(index)
-        if tail:
-            self._note(tail)
+        words = f"{self._last_words(_Who('actor', index))}\n{words}".strip()
+        if words:
+            (self._complain if deaths >= MAX_DEATHS else self._note)(words)
         if deaths >= MAX_DEATHS:
             raise UserError(f"{name}: its process died {deaths} times in a row without an unroll ({reason})")
         self._note(f"{name}: its process died ({reason}); a new one takes its place")
+        ray.kill(self._actors[index], no_restart=True)  # one that only lost its learner still holds a slot
         self._restarts[index] += 1
         self._actors[index] = self._actor.remote(self._plan.make_actor)
         self._set_to_work(index)
 
-    def _last_words(self, index: int) -> str:
+    def last_words_of_learners(self) -> str:
+        """What the learners whose processes are gone wrote last."""
+        gone = []
+        for rank, learner in enumerate(self._learners):
+            try:
+                ray.get(learner.pid.remote(), timeout=ANSWER_SECONDS)
+            except GetTimeoutError:  # busy
+                continue
+            except RayError:
+                gone.append(_Who("learner", rank))
+        return "\n".join(filter(None, map(self._last_words, gone)))
+
+    def _last_words(self, who: _Who) -> str:
         try:
-            return log_tail(ray.get(self._pids[_Who("actor", index)], timeout=1.0))
+            return log_tail(ray.get(self._pids[who], timeout=ANSWER_SECONDS))
         except RayError:  # it died before it said who it is
             return ""
 
@@ -276,10 +344,15 @@ class _Crew:
             ray.wait(list(self._running), num_returns=len(self._running), timeout=ENDING_SECONDS)
 
     def _get(self, references: list[Any]) -> list[Any]:
-        """The results. Raises `_Interrupted`; says so where a busy cluster has no room yet."""
-        begun, said = time.monotonic(), False
-        while len(ray.wait(references, num_returns=len(references), timeout=POLL_SECONDS)[0]) < len(references):
-            if self._interrupted():
+        """The results of what precedes the training; says so where a busy cluster has no room yet.
+
+        Raises `_Interrupted`, and the first failure while others still wait: it may be what they wait for.
+        """
+        begun, said, waiting = time.monotonic(), False, references
+        while waiting:
+            ended, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=POLL_SECONDS)
+            ray.get(ended)
+            if waiting and self._interrupted():
                 raise _Interrupted
             if not said and time.monotonic() - begun > PATIENCE_SECONDS:
                 self._note("waiting for the Ray cluster to start processes")
@@ -295,15 +368,19 @@ class _Crew:
 
 def _traceback(error: RayTaskError) -> str:
     """Of the process where the error was raised."""
-    return "Traceback of another process:\n" + _COLOUR.sub("", str(error).rstrip())
+    return "Traceback of another process:\n" + _plain(error)
 
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
+def _plain(error: BaseException) -> str:
+    """Its text without colours."""
+    return _COLOUR.sub("", str(error)).strip()
+
+
 def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    return (_plain(error).splitlines() or [type(error).__name__])[0].strip()
 
 
 def _describe(error: BaseException | None) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import torch
@@ -26,8 +28,10 @@ class SingleLearner:
 class DistributedReducer:
     """One of several learners, each in a process of its own, that meet at `store`.
 
-    NCCL where each has a GPU (`device` cuda), gloo elsewhere. Every learner gets the same bits, so networks that begin
-    equal stay equal.
+    Sums are made on `device`: with NCCL on a GPU (which must be this learner's own), with gloo on the CPU, wherever the
+    tensors are. Every learner gets the same bits, so networks that begin equal stay equal.
+
+    Raises ConnectionError where another learner is gone.
     """
 
     def __init__(self, store: TCPStore, rank: int, size: int, device: torch.device) -> None:
@@ -35,17 +39,28 @@ class DistributedReducer:
         self.size = size
         self._device = device
         backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=WAIT)
+        with _noticing_who_is_gone():
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=WAIT)
 
     def sum_(self, tensors: list[Tensor]) -> None:
         """Replaces each tensor, in place, by its sum over all learners; one message for each dtype."""
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
             same = [tensor for tensor in tensors if tensor.dtype == dtype]
             flat = torch.cat([tensor.detach().reshape(-1).to(self._device) for tensor in same])
-            dist.all_reduce(flat)
+            with _noticing_who_is_gone():
+                dist.all_reduce(flat)
             for tensor, total in zip(same, torch.split(flat, [tensor.numel() for tensor in same]), strict=True):
                 tensor.detach().copy_(total.view_as(tensor))
 
     def close(self) -> None:
         """Leaves the group."""
         dist.destroy_process_group()
+
+
+@contextmanager
+def _noticing_who_is_gone() -> Iterator[None]:
+    """torch says it with errors of several kinds, all of them RuntimeErrors, that say more than this as well."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise ConnectionError(f"no sum with the other learners, of which one may be gone: {error}") from error

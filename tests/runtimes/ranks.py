@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ import torch
 from torch.distributed import TCPStore
 
 from ddrl import algorithms
+from ddrl.config import RunConfig
 from ddrl.coordinator.gate import Gate
 from ddrl.coordinator.parameters import ParameterServer
 from ddrl.handles import Reducer
 from ddrl.learners.core import Setting
 from ddrl.learners.reduction import DistributedReducer
 from ddrl.replay.queue import UnrollQueue
+from ddrl.run_ray import make_learner
 from ddrl.seeding import numpy_generator, torch_generator
 from tests.algorithms.rigs import SPECS, acted_unroll
 
@@ -73,3 +76,22 @@ def run(rank: int, port: int, directory: Path) -> None:
     reducer = DistributedReducer(TCPStore("127.0.0.1", port, is_master=False), rank, RANKS, torch.device("cpu"))
     torch.save([learned(*case, reducer) for case in CASES], directory / f"{rank}.pt")
     reducer.close()
+
+
+def lose(rank: int, port: int, directory: Path) -> None:
+    """Rank 1 vanishes after the first sum; what rank 0 makes of it goes to `0.txt`."""
+    reducer = DistributedReducer(TCPStore("127.0.0.1", port, is_master=False), rank, RANKS, torch.device("cpu"))
+    reducer.sum_([torch.ones(1)])
+    if rank:
+        os._exit(0)
+    try:
+        reducer.sum_([torch.ones(1)])
+    except Exception as error:
+        (directory / "0.txt").write_text(type(error).__name__)
+
+
+def missing_learner(config: RunConfig, directory: Path, rank: int, store: TCPStore | None) -> Any:
+    """A learner whose rank 1 raises before the ranks have met."""
+    if rank == 1:
+        raise ArithmeticError("rank 1 stays away")
+    return make_learner(config, directory, rank, store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,19 +15,29 @@ from ddrl.learners.reduction import SingleLearner
 from tests.runtimes import ranks
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> list[list[object]]:
-    """What each rank learned, case by case."""
-    directory: Path = tmp_path_factory.mktemp("ranks")
+def start_ranks(work: Callable[[int, int, Path], None], directory: Path) -> None:
+    """Does the work in a process for each rank, and waits for them."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=ranks.run, args=(rank, store.port, directory)) for rank in range(ranks.RANKS)]
+    processes = [context.Process(target=work, args=(rank, store.port, directory)) for rank in range(ranks.RANKS)]
     for process in processes:
         process.start()
     for process in processes:
         process.join(120)
     assert [process.exitcode for process in processes] == [0] * ranks.RANKS
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> list[list[object]]:
+    """What each rank learned, case by case."""
+    directory: Path = tmp_path_factory.mktemp("ranks")
+    start_ranks(ranks.run, directory)
     return [torch.load(directory / f"{rank}.pt", weights_only=True) for rank in range(ranks.RANKS)]
+
+
+def test_a_learner_that_vanished_is_told_apart_from_other_errors(tmp_path: Path) -> None:
+    start_ranks(ranks.lose, tmp_path)
+    assert (tmp_path / "0.txt").read_text() == "ConnectionError"
 
 
 def test_every_algorithm_is_tried() -> None:

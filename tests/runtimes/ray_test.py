@@ -10,20 +10,25 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pandas as pd
 import psutil
 import pytest
+import ray
+import torch
+from ray.exceptions import ActorDiedError, ActorUnavailableError, OwnerDiedError, RayTaskError
 
 from ddrl import algorithms, run_ray
 from ddrl.commands import INTERRUPTED
 from ddrl.config import parse_run_config
-from ddrl.coordinator import cluster
-from ddrl.errors import UserError
+from ddrl.coordinator import cluster, hosts, runtime_ray
+from ddrl.errors import Closed, UserError
 from ddrl.run import train
 from tests.runs import BASE, config, curves, merged
-from tests.runtimes import clusters
+from tests.runtimes import clusters, ranks
 from tests.runtimes.crash import raising_actor, vanishing_actor
 
 RAY = {"runtime": "ray"}
@@ -102,17 +107,20 @@ def test_two_learners_of_half_a_batch_equal_one_of_a_whole(tmp_path: Path, holde
     assert two.env_frames.max() >= EVERY_UPDATE["env_frames"]
 
 
-def test_an_actor_that_is_killed_is_replaced(
-    tmp_path: Path, holder: psutil.Process, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("learners", [1, 2])
+def test_actors_that_are_killed_are_replaced(
+    tmp_path: Path, holder: psutil.Process, capfd: pytest.CaptureFixture[str], learners: int
 ) -> None:
     def kill() -> None:
         clusters.wait_until(lambda: clusters.lines(tmp_path) > 3)
-        clusters.workers(holder, "ActorHost")[0].send_signal(signal.SIGKILL)
+        for actor in clusters.workers(holder, "ActorHost"):  # of every learner
+            actor.send_signal(signal.SIGKILL)
 
     killer = meanwhile(kill)
-    assert train(config(topology=RAY | SYNCHRONOUS, **LONG), tmp_path) == "budget_reached"
+    topology = RAY | SYNCHRONOUS | {"num_learners": learners}
+    assert train(config(topology=topology, **LONG), tmp_path) == "budget_reached"
     killer.join()
-    assert json.loads((tmp_path / "run.json").read_text())["actor_restarts"] == 1
+    assert json.loads((tmp_path / "run.json").read_text())["actor_restarts"] == 2
     shown = capfd.readouterr().err
     assert "actor" in shown and "a new one takes its place" in shown
     lag = curves(tmp_path).query("metric == 'policy_lag_max'").value
@@ -125,7 +133,7 @@ def test_a_learner_that_is_killed_goes_on_from_its_checkpoint(
 ) -> None:
     def kill() -> None:
         clusters.wait_until(lambda: len(list((tmp_path / "checkpoints").glob("**/*.sha256"))) >= 2 * learners)
-        clusters.workers(holder, "LearnerHost")[-1].send_signal(signal.SIGKILL)
+        clusters.workers(holder, "LearnerHost")[-1].send_signal(signal.SIGSEGV)
 
     killer = meanwhile(kill)
     chosen = config(topology=RAY | {"num_learners": learners, "queue_capacity": 2}, **LONG)
@@ -139,6 +147,7 @@ def test_a_learner_that_is_killed_goes_on_from_its_checkpoint(
         assert table[name].is_monotonic_increasing
     shown = capfd.readouterr().err
     assert "the learner died" in shown and "resumed at" in shown
+    assert "Segmentation fault" in shown  # its own last words
 
 
 def test_an_environment_that_raises_ends_the_run_with_its_traceback_actor_and_seed(
@@ -171,6 +180,15 @@ def test_a_learner_that_raises_ends_the_run_with_its_traceback(
         train(chosen, tmp_path)
     shown = capfd.readouterr().err
     assert "Traceback of another process" in shown and "gradients.py" in shown
+
+
+def test_a_learner_that_raises_before_the_ranks_have_met_ends_the_run_at_once(
+    tmp_path: Path, holder: psutil.Process, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_ray, "make_learner", ranks.missing_learner)
+    with pytest.raises(ArithmeticError, match="rank 1 stays away"):
+        train(config(topology=RAY | {"num_learners": 2}), tmp_path, quiet=True)
+    assert "missing_learner" in capfd.readouterr().err  # a traceback is no progress: also shown when quiet
 
 
 def test_a_cluster_that_is_too_small_is_said_at_once(tmp_path: Path, holder: psutil.Process) -> None:
@@ -230,3 +248,152 @@ def test_a_server_that_is_no_cluster_is_told_apart(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="not the head of a Ray cluster"):
             cluster.check_reachable(f"127.0.0.1:{port}")
         thread.join()
+
+
+# Parts of it alone, without a cluster --------------------------------------------------------------------------------
+
+
+def plan(**changes: Any) -> runtime_ray.Plan:
+    """One learner and two actors that nobody makes."""
+    values: dict[str, Any] = {
+        "num_actors": 2,
+        "num_learners": 1,
+        "learner_threads": 1,
+        "device": "cpu",
+        "make_learner": None,
+        "make_actor": None,
+        "describe_actor": lambda index, generation: f"actor {index}",
+        "describe_checkpoint": lambda: "the next start begins anew",
+        "own_cluster": True,
+    }
+    return runtime_ray.Plan(**values | changes)
+
+
+def supervisor(notes: list[str]) -> runtime_ray.RayRuntime:
+    """Of that plan."""
+    return runtime_ray.RayRuntime(plan(), note=notes.append, complain=notes.append, show=lambda status: None)
+
+
+GONE = RayTaskError("learn", "Traceback", ConnectionError("connection closed by peer"))
+LOST = OwnerDiedError("00", b"", "")
+
+
+@pytest.mark.parametrize("error", [GONE, ActorDiedError()], ids=["the survivor's error", "the death"])
+def test_a_learner_s_death_is_recognised_whichever_news_of_it_comes_first(error: Exception) -> None:
+    crew = MagicMock()
+    crew.start.side_effect = error
+    with pytest.raises(runtime_ray._Died):
+        supervisor([])._supervise(crew)
+
+
+def test_what_a_learner_raised_while_it_was_made_is_shown_in_full_without_colours() -> None:
+    crew = MagicMock()
+    crew.start.side_effect = ActorDiedError(RayTaskError("__init__", "\x1b[36mray\x1b[39m\n  no memory", None))
+    crew.last_words_of_learners.return_value = ""
+    with pytest.raises(runtime_ray._Died) as caught:
+        supervisor([])._supervise(crew)
+    assert "no memory" in caught.value.words and "\x1b" not in caught.value.words + str(caught.value)
+
+
+@pytest.mark.parametrize("error", [ActorDiedError(), ActorUnavailableError("network", None), LOST, Closed(), GONE])
+def test_an_actor_says_whether_the_run_is_over_or_its_learner_is_lost(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    side = MagicMock()
+    side.step.side_effect = error
+    monkeypatch.setattr(hosts, "LearnerLink", MagicMock())
+    host = hosts.ActorHost(lambda *_: side)
+    if error is GONE:
+        with pytest.raises(RayTaskError):
+            host.act(0, (0, 0), None, 0)
+    else:
+        said = host.act(0, (0, 0), None, 0)
+        assert said is None if isinstance(error, Closed) else said is not None and "lost its learner" in said
+    side.close.assert_called_once()
+
+
+def test_an_actor_that_lost_its_learner_is_replaced_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = [
+        (runtime_ray._Who("actor", 1), "it lost its learner"),
+        (runtime_ray._Who("learner", 0), "budget_reached"),
+    ]
+    monkeypatch.setattr(ray, "get", lambda reference: reference)
+    crew = MagicMock()
+    crew.start.return_value = 3  # restarts that the checkpoint knows of
+    crew.next_ended.side_effect = ended
+    crew.status.return_value = None
+    assert supervisor([])._supervise(crew) == "budget_reached"
+    crew.replace_actor.assert_called_once_with(1, "it lost its learner", "")
+    crew.count_restarts.assert_called_once_with(4)
+
+
+def test_an_actor_that_dies_during_an_interruption_is_replaced_in_peace(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = MagicMock()
+    fake.wait = lambda waiting, **_: ([], waiting)  # the learner answers late: it is saving
+    fake.get.return_value = 7
+    monkeypatch.setattr(runtime_ray, "ray", fake)
+    monkeypatch.setattr(runtime_ray, "log_tail", lambda pid: "")
+    notes: list[str] = []
+    crew = runtime_ray._Crew(plan(), 0.0, notes.append, notes.append, lambda: True)
+    crew._set_to_work(0)
+    crew.replace_actor(0, "killed", "")
+    assert notes == ["actor 0: its process died (killed); a new one takes its place"]
+    assert crew.generation(0) == (0, 1)
+    fake.kill.assert_called_once()  # the old process may be there still: it may only have lost its learner
+
+
+def test_a_learner_that_dies_while_the_run_stops_is_said_with_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    runtime = supervisor(notes)
+    crew = MagicMock()
+    crew.start.side_effect = ActorDiedError()
+    crew.last_words_of_learners.return_value = "Fatal Python error"
+    monkeypatch.setattr(runtime_ray, "_Crew", lambda *_: crew)
+    monkeypatch.setattr(runtime_ray.RayRuntime, "_check_resources", lambda _: 0.0)
+    runtime.interrupt()
+    assert runtime.run() == "interrupted"
+    assert "Fatal Python error" in notes[0]
+    assert "the next start begins anew" in notes[1]
+
+
+def test_the_newest_checkpoint_that_all_learners_have_is_named(tmp_path: Path) -> None:
+    assert "no checkpoint" in run_ray.describe_checkpoint(tmp_path, 2)
+    for name in ("1.sha256", "2.sha256", "rank1/1.sha256"):
+        path = tmp_path / "checkpoints" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert run_ray.describe_checkpoint(tmp_path, 2).endswith("checkpoints/1.pt")
+    assert run_ray.describe_checkpoint(tmp_path, 1).endswith("checkpoints/2.pt")
+
+
+@pytest.mark.parametrize(("gpus", "device"), [(1.0, "cuda"), (0.5, "cpu"), (0.0, "cpu")])
+def test_learners_that_share_a_gpu_add_up_on_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: float, device: str
+) -> None:
+    resources = SimpleNamespace(get_assigned_resources=lambda: {"CPU": 1.0} | ({"GPU": gpus} if gpus else {}))
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: resources)
+    monkeypatch.setattr(run_ray, "resolve_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(run_ray, "keep_freed_memory", lambda: None)
+    monkeypatch.setattr(run_ray, "Follower", lambda *_: None)
+    reducer = MagicMock()
+    monkeypatch.setattr(run_ray, "DistributedReducer", reducer)
+    run_ray.make_learner(config(topology=RAY | {"num_learners": 2}), tmp_path, 1, MagicMock())
+    assert reducer.call_args.args[3] == torch.device(device)
+
+
+def test_learners_of_one_machine_meet_where_no_other_can_reach_them() -> None:
+    store = hosts.local_store()
+    listening = [one.laddr for one in psutil.Process().net_connections() if one.status == psutil.CONN_LISTEN]
+    assert [address.ip for address in listening if address.port == store.port] == ["127.0.0.1"]
+
+
+def test_only_folders_whose_cluster_is_gone_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "LONGEST_PARENT", 1000)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    gone, begun = tmp_path / "ddrl-ray-1-left", tmp_path / "ddrl-ray-999999999-begun"  # as seen from another container
+    gone.mkdir()
+    (gone / cluster.LOCK).touch()
+    begun.mkdir()
+    with cluster.own_folder() as one, cluster.own_folder() as other:
+        assert {path.name for path in tmp_path.iterdir()} == {begun.name, Path(one).name, Path(other).name}
+    assert list(tmp_path.iterdir()) == [begun]

@@ -17,8 +17,9 @@ from tests.runtimes import clusters
 MINUTES = float(os.environ.get("DDRL_SOAK_MINUTES", "20"))
 SAMPLE_SECONDS = 5.0
 BOUND_MIB = 24.0
-"""Growth that the second half may show, by its fitted line. One unroll kept of each hundred would be more: a run of 20
-minutes makes some 50,000 of 30 KiB."""
+"""Growth that the second half may show, by its fitted line. A run of 20 minutes makes some 25,000 unrolls in it, of
+51.6 KiB (11 steps x 4 columns x 300 float32), so the bound sees what grows by 1 KiB an unroll: one unroll kept of each
+fifty (25 MiB) is seen, one of each hundred (12.6 MiB) is not."""
 CONFIG = merged(
     BASE,
     {
