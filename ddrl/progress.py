@@ -77,11 +77,13 @@ class Progress:
         self.note(f"done: {counts.env_frames:,} frames | {_describe(latest, speed)}")
 
     def note(self, line: str) -> None:
-        """One line to the user."""
-        if not self._quiet:
-            print(line, file=sys.stderr, flush=True) if not self._in_terminal else self._console.print(
-                line, markup=False, highlight=False
-            )
+        """One line to the user, as it is: a traceback has brackets that look like markup."""
+        if self._quiet:
+            return
+        if self._in_terminal:
+            self._console.print(line, markup=False, highlight=False)
+        else:
+            print(line, file=sys.stderr, flush=True)
 
 
 def _describe(latest: Metrics, speed: float) -> str:
