@@ -1,8 +1,9 @@
 """When a claim is decided at all: enough seeds, tasks and settings, equal budgets, one kind of machine.
 
 A time or a speed says something about two variants only where both ran on the same kind of machine, so a claim about
-times on different hardware is not decided. How much else the machines did is not recorded; what is known of it, how
-many of the claim's own runs went side by side, stands beside the verdict.
+times on different hardware is not decided, nor one about numbers of workers on a machine with fewer cores. How much
+else the machines did is not recorded; what is known of it, how many of the claim's own runs went side by side, stands
+beside the verdict.
 """
 
 from __future__ import annotations
@@ -16,21 +17,32 @@ from ddrl.analysis import claim_tests
 from ddrl.analysis.claim_tests import MIN_SETTINGS
 from ddrl.analysis.curves import RunData, clock_of
 from ddrl.analysis.inference import EQUAL_BUDGET
-from ddrl.analysis.paper import RATIO_KINDS, TIMED_METRICS, Claim
+from ddrl.analysis.paper import RATIO_KINDS, RETURN_METRICS, TIMED_METRICS, Claim
 from ddrl.analysis.summary import machine
 
 MIN_SEEDS = 3
 
 
-def obstacle(claim: Claim, used: pd.DataFrame, observed: pd.DataFrame, seeds: int, runs: Sequence[RunData]) -> str:
-    """Why no test is made; empty where one is. `used`: the scores, `observed`: the values, `seeds`: fewest a group."""
+def obstacle(
+    claim: Claim,
+    used: pd.DataFrame,
+    observed: pd.DataFrame,
+    seeds: int,
+    runs: Sequence[RunData],
+    reach: pd.Series | None,
+) -> str:
+    """Why no test is made; empty where one is.
+
+    `used`: the scores, `observed`: the values of each comparison, `seeds`: fewest a group, `reach`: the tasks' scales.
+    """
     tasks = used["environment"].nunique()
     return (
         _few_tasks(claim, tasks)
         or _uneven(claim, used)
         or _other_machines(claim, taken(used, runs))
+        or _crowded(claim, taken(used, runs))
         or _few_seeds(claim, observed, seeds)
-        or _unusable(claim, observed)
+        or _unusable(claim, observed, reach)
     )
 
 
@@ -65,13 +77,27 @@ def _other_machines(claim: Claim, runs: Sequence[RunData]) -> str:
     return f"times on different hardware say nothing about the variants: {'; '.join(found)}"
 
 
+def _crowded(claim: Claim, runs: Sequence[RunData]) -> str:
+    """Why a number of workers cannot show its speed: there were fewer cores than workers, by the clock on the wall."""
+    if claim.metric not in TIMED_METRICS or any(clock_of(run) == "cpu" for run in runs):
+        return ""
+    counts = {int(run.config.get("topology", {}).get("num_actors", 1)) for run in runs}
+    cores = min((int(run.manifest["hardware"]["cores"]) for run in runs), default=0)
+    if len(counts) < 2 or max(counts) <= cores:
+        return ""
+    return f"fewer cores than workers: {cores} cores for up to {max(counts)} workers"
+
+
 def _load(claim: Claim, runs: Sequence[RunData]) -> str:
     """On what machine times or speeds were measured, and how many of the runs went side by side."""
     if claim.metric not in TIMED_METRICS or not runs:
         return ""
     where = machine(runs[0].manifest["hardware"])
     if clock_of(runs[0]) == "cpu":
-        return f" In CPU seconds of one core each; all on {where}."
+        return (
+            f" In CPU seconds of one core each; all on {where}. Acting and learning took turns in one thread, so what "
+            "a system gains by doing both at once does not show."
+        )
     most = _side_by_side(runs)
     beside = f"; up to {most} of these runs went side by side" if most > 1 else "; these runs went one by one"
     return f" All on {where}{beside if most else ''}. Other load is not recorded."
@@ -123,16 +149,22 @@ def _few_seeds(claim: Claim, observed: pd.DataFrame, seeds: int) -> str:
     return ""
 
 
-def _unusable(claim: Claim, observed: pd.DataFrame) -> str:
+def _unusable(claim: Claim, observed: pd.DataFrame, reach: pd.Series | None) -> str:
     """Why the values are none that the test can take."""
+    if reach is not None and reach.isna().any():
+        where = reach.index[reach.isna()][0]
+        return f"{where} has no scale: random play is not known there, or no variant ends above it"
     if observed["value"].isna().any():
         if claim.kind == "time_to_reach":
             return "a task has no return to reach"
-        return (
-            "a run has recorded no return" if claim.metric in TIMED_METRICS else "a task has no random and human score"
-        )
-    means = observed.groupby(["environment", "variant"])["value"].mean()
-    return "a ratio needs positive means" if claim.kind in RATIO_KINDS and (means <= 0).any() else ""
+        if claim.metric in TIMED_METRICS:
+            return "a run has recorded no return"
+        return f"a task has no random {'score' if claim.metric in RETURN_METRICS else 'and human score'}"
+    means = observed.groupby(["comparison", "environment", "variant"])["value"].mean()
+    positive = claim.kind in (*RATIO_KINDS, "time_to_reach")
+    if claim.kind == "ratio" and claim.metric in RETURN_METRICS:
+        positive = False  # tested as a difference
+    return "a ratio needs positive means" if positive and (means <= 0).any() else ""
 
 
 def settings(claim: Claim, observed: pd.DataFrame, worse: str) -> pd.DataFrame:

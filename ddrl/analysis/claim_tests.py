@@ -9,10 +9,11 @@ shrinking    mean(b)^2 / (mean(a) mean(c)) of three groups, high to low: what th
              to a. Tested on its logarithm, with the delta method as for a ratio.
 paired       mean over hyperparameter settings that both have been run with, of a - b, with Student's interval. The
              settings, drawn once for all variants, are the unit here and not the seeds.
-restricted   the time until a return is first reached, cut at a horizon that every run has reached (the shortest run of
-             a task). A run that never gets there counts as the horizon. The mean of such times (the restricted mean
-             survival time) is then an ordinary mean, compared as a difference: without a horizon in common there would
-             be no fair answer for runs that are censored at different times.
+restricted   the time until a return is first reached, cut at a horizon that every run of the comparison has reached
+             (the shortest run of the two variants on a task). A run that never gets there counts as the horizon. The
+             mean of such times (the restricted mean survival time) is then an ordinary mean, compared as a ratio and
+             shown as the share saved, 1 - mean(a) / mean(b): without a horizon in common there would be no fair answer
+             for runs that are censored at different times. Where every run is censored nothing is compared.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -46,7 +48,9 @@ class Contrast:
     """Standard deviations of one unit (seed or setting) of either group, on the tested scale."""
     null: float = 0.0
     """The value of `effect` that says nothing for or against the claim."""
-    is_ratio: bool = False
+    form: Literal["difference", "ratio", "saved"] = "difference"
+    """What a reader is shown: the effect itself, the ratio whose logarithm it is, or the percentage saved, 100 (1 -
+    1 / ratio)."""
 
     def interval(self, alpha: float = ALPHA) -> tuple[float, float]:
         """Two-sided interval of level 1 - alpha, on the tested scale."""
@@ -54,9 +58,19 @@ class Contrast:
         return self.effect - half, self.effect + half
 
     def shown(self) -> tuple[float, float, float]:
-        """Effect and 95 % interval as a reader wants them: a ratio as a ratio."""
-        values = (self.effect, *self.interval())
-        return tuple(math.exp(value) for value in values) if self.is_ratio else values  # type: ignore[return-value]
+        """Effect and 95 % interval as a reader wants them (`form`)."""
+        low, high = self.interval()
+        return self._shown(self.effect), self._shown(low), self._shown(high)
+
+    def _shown(self, value: float) -> float:
+        if self.form == "saved":
+            return -100 * math.expm1(-value)
+        return math.exp(value) if self.form == "ratio" else value
+
+    def strength(self) -> float:
+        """The effect over its standard error: the smaller, the nearer to contradicting a claim."""
+        distance = self.effect - self.null
+        return distance / self.error if self.error > 0 else math.copysign(math.inf, distance) if distance else 0.0
 
     def p(self) -> float:
         """Two-sided p of the null value; without any spread 1 or 0."""
@@ -102,7 +116,7 @@ def ratio(label: str, pairs: Sequence[tuple[Sample, Sample]], threshold: float) 
     effects = [math.log(float(a.mean()) / float(b.mean())) for a, b in pairs]
     spreads = [(_variance(a) / float(a.mean()) ** 2, _variance(b) / float(b.mean()) ** 2) for a, b in pairs]
     sizes = float(np.mean([hedges_g(a, b) for a, b in pairs]))
-    return _averaged(label, effects, pairs, spreads, sizes, null=math.log(threshold), is_ratio=True)
+    return _averaged(label, effects, pairs, spreads, sizes, null=math.log(threshold), form="ratio")
 
 
 def shrinking(label: str, groups: Sequence[tuple[Sample, Sample, Sample]]) -> Contrast:
@@ -120,7 +134,7 @@ def shrinking(label: str, groups: Sequence[tuple[Sample, Sample, Sample]]) -> Co
             terms.append((weight * spread / len(group) / count**2, len(group) - 1))
     ends = math.sqrt(sum(a + c for a, _, c in spreads)) / count
     middles = 2 * math.sqrt(sum(b for _, b, _ in spreads)) / count
-    return _contrast(label, effects, terms, math.nan, (middles, ends), is_ratio=True)
+    return _contrast(label, effects, terms, math.nan, (middles, ends), form="ratio")
 
 
 def paired(label: str, a: Sample, b: Sample) -> Contrast:
@@ -143,7 +157,7 @@ def _averaged(
     hedges: float,
     *,
     null: float = 0.0,
-    is_ratio: bool = False,
+    form: Literal["difference", "ratio"] = "difference",
 ) -> Contrast:
     """The mean of the tasks' effects; `spreads` are the variances of one seed of a and of b, per task."""
     count = len(pairs)
@@ -153,7 +167,7 @@ def _averaged(
         if b is not None:
             terms.append((of_b / len(b) / count**2, len(b) - 1))
     deviations = (math.sqrt(sum(a for a, _ in spreads)) / count, math.sqrt(sum(b for _, b in spreads)) / count)
-    return _contrast(label, effects, terms, hedges, deviations, null=null, is_ratio=is_ratio)
+    return _contrast(label, effects, terms, hedges, deviations, null=null, form=form)
 
 
 def _contrast(
@@ -164,12 +178,12 @@ def _contrast(
     deviations: tuple[float, float],
     *,
     null: float = 0.0,
-    is_ratio: bool,
+    form: Literal["difference", "ratio"],
 ) -> Contrast:
     """The mean of the tasks' effects, whose variance is the sum of `terms` (each with its degrees of freedom)."""
     variance = sum(term for term, _ in terms)
     freedom = variance**2 / sum(term**2 / free for term, free in terms) if variance > 0 else math.inf
-    return Contrast(label, float(np.mean(effects)), math.sqrt(variance), freedom, hedges, deviations, null, is_ratio)
+    return Contrast(label, float(np.mean(effects)), math.sqrt(variance), freedom, hedges, deviations, null, form)
 
 
 def near_best(scores: pd.DataFrame, within: float) -> pd.DataFrame:

@@ -1,4 +1,8 @@
-"""What the metric of a claim is in each run: one value per variant, environment and seed."""
+"""What the metric of a claim is in each run: one value per variant, environment and seed.
+
+What depends on a time in common is made for each comparison of the claim, from the runs of its variants alone: a third
+variant that is quick to spend its frames does not cut short what is seen of two others.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,15 @@ import pandas as pd
 
 from ddrl.analysis.claim_grounds import taken
 from ddrl.analysis.claim_tests import first_reached
-from ddrl.analysis.curves import RunData, clock_of, training_returns
+from ddrl.analysis.curves import RunData, training_returns, training_speed
 from ddrl.analysis.flags import flatten
 from ddrl.analysis.own_values import suite_values
-from ddrl.analysis.paper import EQUAL_TIME, SUITE_METRICS, Claim
+from ddrl.analysis.paper import EQUAL_TIME, RETURN_METRICS, SUITE_METRICS, Claim
 
 SUITE = "suite"
 """Stands for the environment where one value is over all tasks."""
+_ALIKE = ("no_worse", "diminishing", "at_least", "time_to_reach")
+"""Kinds whose effects are the same on any scale of a task, or a distance from a printed number."""
 LAST_PART = 0.1
 """The training return at a moment is its mean over this last part of the time until then: single records are noisy."""
 
@@ -25,7 +31,10 @@ LAST_PART = 0.1
 def observations(
     claim: Claim, used: pd.DataFrame, runs: Sequence[RunData], milestones: Mapping[str, float]
 ) -> pd.DataFrame:
-    """variant, environment, seed and value (and setting, of stability): what the claim's metric is in each run."""
+    """variant, environment, seed and value: what the claim's metric is in each of the runs that are compared.
+
+    Besides: setting, of stability; of times censored, where a run did not get there while all runs were watched.
+    """
     metric = str(claim.metric)
     if metric in SUITE_METRICS:
         values = {name: suite_values(part, metric) for name, part in used.groupby("variant")}
@@ -40,12 +49,35 @@ def observations(
     if claim.kind == "time_to_reach":
         table = _joined(used, runs, [_reached(claim, run, milestones) for run in runs])
         horizons = table.groupby("environment")["watched"].transform("min")
-        return table.assign(value=np.minimum(table["value"], horizons))  # a missing value stays missing
+        # A missing value stays missing.
+        return table.assign(value=np.minimum(table["value"], horizons), censored=table["value"] > horizons)
     if metric == EQUAL_TIME:
         return _at_equal_time(used, taken(used, runs))
     if metric == "frames_per_second":
-        return _joined(used, runs, [{"value": _speed(run)} for run in runs])
+        return _joined(used, runs, [{"value": training_speed(run)} for run in runs])
     return used.assign(value=used[metric].astype("float64"))
+
+
+def scales(claim: Claim, used: pd.DataFrame) -> pd.Series | None:
+    """How far the best variant of a claim gets on each task: its mean final return less that of random play.
+
+    Of returns on several tasks; None where no scale is needed. Missing where random play is unknown or not surpassed.
+    """
+    alike = claim.kind in _ALIKE or claim.statistic == "near_best"
+    if claim.metric not in RETURN_METRICS or alike or used["environment"].nunique() < 2:
+        return None
+    best = used.groupby(["environment", "variant"])["final_return"].mean().groupby(level=0).max()
+    reach = best - used.groupby("environment")["random"].first()
+    return reach.where(reach > 0)
+
+
+def on_scale(claim: Claim, used: pd.DataFrame, observed: pd.DataFrame) -> pd.DataFrame:
+    """`observed` with returns as parts of their task's scale (`scales`); those of a ratio above random play."""
+    if claim.kind == "ratio" and claim.metric in RETURN_METRICS:
+        random = used.groupby("environment")["random"].first()
+        observed = observed.assign(value=observed["value"] - observed["environment"].map(random))
+    parts = scales(claim, used)
+    return observed if parts is None else observed.assign(value=observed["value"] / observed["environment"].map(parts))
 
 
 def _joined(used: pd.DataFrame, runs: Sequence[RunData], facts: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -56,14 +88,6 @@ def _joined(used: pd.DataFrame, runs: Sequence[RunData], facts: Sequence[Mapping
         for run, fact in zip(runs, facts, strict=True)
     ]
     return used.merge(pd.DataFrame(rows, columns=[*keys, *facts[0]]), on=keys, how="left", validate="1:1")
-
-
-def _speed(run: RunData) -> float:
-    """Frames per second of training, without the final evaluation where the curves say when that began."""
-    cpu = clock_of(run) == "cpu"
-    records = run.curves[run.curves["metric"] == ("cpu_seconds" if cpu else "episodes")]
-    last = run.manifest if records.empty else records.loc[records["env_frames"].idxmax()]
-    return float(last["env_frames"]) / max(float(last["value" if cpu else "seconds"]), 1e-9)
 
 
 def _reached(claim: Claim, run: RunData, milestones: Mapping[str, float]) -> dict[str, float]:
@@ -83,7 +107,7 @@ def setting_of(config: Mapping[str, Any], keys: Sequence[str]) -> str:
 
 
 def _at_equal_time(used: pd.DataFrame, runs: Sequence[RunData]) -> pd.DataFrame:
-    """The training return of each run when the fastest of its environment ends, in seconds of training."""
+    """The training return of each run when the fastest of these ends on its environment, in seconds of training."""
     curves = [training_returns(run) for run in runs]
     ends = [float(curve["seconds"].max()) if len(curve) else math.nan for curve in curves]
     names = [run.environment for run in runs]

@@ -12,42 +12,51 @@ divided by their number.
     ordering       `better` ends above each of `worse`
     monotone       each of `variants` ends above the next
     at_least       each of `variants` ends above a threshold; the effect is the distance from it
-    ratio          `better` is more than `threshold` times each of `worse`; the effect is the ratio
+    ratio          `better` is more than `threshold` times each of `worse`; the effect is the ratio (see below)
     no_worse       each of `variants` has at least the part 1 - `margin` of what `than` has; the effect is the ratio
     diminishing    the steps between `variants` (highest first), as factors, shrink; the effect is what each step's
                    factor is of that of the step above it, for each three in a row
     stability      `better` does better than each of `worse` over the hyperparameter settings that both have been run
                    with: area (under the curve of sorted scores, which is the mean over settings) or near_best (the part
                    of the settings within reach of the best score seen on the task)
-    time_to_reach  `better` reaches a training return earlier than each of `worse`; the effect is the time it saves
+    time_to_reach  `better` reaches a training return earlier than each of `worse`; the effect is the share of the
+                   other's time that it saves, in percent. A task says nothing of two variants where no run of either
+                   got there while all of them were watched
+
+The comparison that is shown is the one that decides: of those with the claim's verdict, the one whose effect is
+smallest over its standard error. Column `comparisons` has all of them, over all tasks and on each.
 
 A setting is not named anywhere: it is the values that the keys `settings` of the claim have in a run's configuration.
 The settings of one variant stand in experiments.yaml as variants named <variant>__<setting>.
 `p` is two-sided, of no effect at all (ordering, monotone, diminishing, stability, time_to_reach) or of the threshold
-itself (at_least, ratio, no_worse).
+itself (at_least, ratio, no_worse); an effect against the claim has it times the number of comparisons, as the verdict
+has. `p_holm` is that p after Holm's correction for all claims of the paper that were tested on the same origin.
+
+Returns have a unit of their task's own. Where a claim averages differences of them over several tasks, each task's are
+divided by its scale first: how far the best variant of the claim ends above random play (mean final return). The
+smallest effect that counts is then a part of that scale. Ratios and shares are averaged geometrically and need none.
+A ratio of returns is one of what was learned above random play, which may be nothing: it is tested as the difference
+mean(a) - `threshold` mean(b) (the same question as Fieller's), and that difference is the effect.
 
 Metric `return_at_equal_time` is the training return at the moment, in seconds of training, when the fastest run of the
-task ended. How times are kept fair: `ddrl.analysis.claim_grounds`.
+two variants on the task ended. How times are kept fair: `ddrl.analysis.claim_grounds`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from ddrl.analysis import claim_tests
-from ddrl.analysis.claim_grounds import MIN_SEEDS, notes, obstacle, settings
+from ddrl.analysis.claim_contrasts import Comparison, compare, compared, short, spelled, words
+from ddrl.analysis.claim_grounds import MIN_SEEDS, notes, obstacle
 from ddrl.analysis.claim_tests import MIN_SETTINGS, POWER, Contrast
-from ddrl.analysis.claim_values import observations
+from ddrl.analysis.claim_values import observations, on_scale, scales
 from ddrl.analysis.curves import RunData
 from ddrl.analysis.experiments import Experiment
-from ddrl.analysis.inference import Sample
-from ddrl.analysis.paper import Claim, Paper
+from ddrl.analysis.inference import holm
+from ddrl.analysis.paper import RETURN_METRICS, Claim, Paper
 
 _THRESHOLDS = {
     "ratio": "the threshold",
@@ -70,9 +79,11 @@ COLUMNS = [
     "ci95_high",
     "hedges_g",
     "p",
+    "p_holm",
     "seeds",
     "env_frames",
     "environments",
+    "decided_by",
     "comparisons",
     "seeds_needed",
     "detail",
@@ -95,8 +106,9 @@ def claims(
             rows.append(_head(claim) | {"origin": origin} | result)
     table = pd.DataFrame(rows, columns=COLUMNS)
     counts = dict.fromkeys(("seeds", "env_frames", "environments", "seeds_needed"), "Int64")
-    floats = dict.fromkeys(("effect", "ci95_low", "ci95_high", "hedges_g", "p"), "float64")
-    return table.astype({**counts, **floats})
+    floats = dict.fromkeys(("effect", "ci95_low", "ci95_high", "hedges_g", "p", "p_holm"), "float64")
+    table = table.astype({**counts, **floats})
+    return table.assign(p_holm=holm(table, family=["origin"]))
 
 
 def _head(claim: Claim) -> dict[str, Any]:
@@ -128,42 +140,73 @@ def evaluate(
     variants = _variants(claim)
     environments = _environments(claim, variants, scores)
     if not environments:
-        return {"verdict": "not_run", "detail": f"no environment has been run with {_words(variants)}"}
+        return {"verdict": "not_run", "detail": f"no environment has been run with {words(variants)}"}
     used = scores[scores["variant"].isin(variants) & scores["environment"].isin(environments)]
-    observed = observations(claim, used, runs, milestones or {})
-    group = ["environment", "variant", *(["setting"] if claim.kind == "stability" else [])]
-    seeds = observed.groupby(group)["seed"].nunique()
+    groups, reach = compared(claim), scales(claim, used)
+    parts = [_observed(claim, used, names, runs, milestones or {}) for names in groups]
+    observed = pd.concat([part.assign(comparison=index) for index, part in enumerate(parts)], ignore_index=True)
+    keys = ["environment", "variant", *(["setting"] if claim.kind == "stability" else [])]
+    seeds = observed.groupby(keys)["seed"].nunique()
     whole = seeds.groupby("variant").size().reindex(variants, fill_value=0).min() > 0
+    fewest = int(seeds.min()) if whole else 0
     ground = {
-        "seeds": int(seeds.min()) if whole else 0,
+        "seeds": fewest,
         "env_frames": int(used["env_frames"].min()),
         "environments": len(environments),
+        "effect_unit": _unit(claim, reach is not None),
     }
-    reason = obstacle(claim, used, observed, ground["seeds"], runs)
+    reason = obstacle(claim, used, observed, fewest, runs, reach)
     if reason:
-        few = claim.kind != "stability" and ground["seeds"] < MIN_SEEDS
+        few = claim.kind != "stability" and fewest < MIN_SEEDS
         return ground | {"verdict": "inconclusive", "detail": reason, "seeds_needed": MIN_SEEDS if few else None}
-    found = _judged(claim, experiment, _contrasts(claim, experiment, observed), environments)
-    return ground | found | {"detail": found["detail"] + notes(claim, used, runs)}
+    found = _judged(claim, experiment, [compare(claim, experiment, *each) for each in zip(groups, parts, strict=True)])
+    return ground | found | {"detail": found["detail"] + _scale_note(reach) + notes(claim, used, runs)}
 
 
-def _judged(
-    claim: Claim, experiment: Experiment, contrasts: Sequence[Contrast], environments: Sequence[str]
-) -> dict[str, Any]:
-    """The verdict on all contrasts, and the one that decides: the farthest from supporting the claim."""
-    smallest, number = claim.smallest_effect, len(contrasts)
-    verdicts = {item.verdict(smallest, number) for item in contrasts}
-    verdict = (
-        "supported" if verdicts == {"supported"} else "contradicted" if "contradicted" in verdicts else "inconclusive"
-    )
-    decisive = min(contrasts, key=lambda item: item.interval()[0])
+def _observed(
+    claim: Claim, used: pd.DataFrame, names: Sequence[str], runs: Sequence[RunData], milestones: Mapping[str, float]
+) -> pd.DataFrame:
+    """The values of the variants that are compared with one another; of settings those of all, whose best counts."""
+    part = used if claim.kind == "stability" else used[used["variant"].isin(names)]
+    return on_scale(claim, used, observations(claim, part, runs, milestones))
+
+
+def _unit(claim: Claim, scaled: bool) -> str:
+    """What the effect is counted in: what the paper's file says, except where the test itself sets it."""
+    if claim.kind == "time_to_reach":
+        return f"% of the other's {'frames' if claim.metric == 'env_frames' else 'time'} saved"
+    unit = claim.effect_unit
+    if claim.kind == "ratio" and claim.metric in RETURN_METRICS:
+        unit = f"return above {claim.threshold:g} times the other's"
+    return f"{unit}, in parts of each task's scale" if scaled else unit
+
+
+def _scale_note(reach: pd.Series | None) -> str:
+    """What one part is on each task, where returns of several tasks are averaged."""
+    if reach is None:
+        return ""
+    named = words([f"{value:,.0f} on {short(str(task))}" for task, value in reach.items()])
+    return f" A task's scale is how far its best variant ends above random play: {named}."
+
+
+def _judged(claim: Claim, experiment: Experiment, found: Sequence[Comparison]) -> dict[str, Any]:
+    """The verdict on all comparisons, and the one that decides: the nearest to contradicting the claim."""
+    smallest, number = claim.smallest_effect, len(found)
+    told = [(item, item.contrast, item.contrast.verdict(smallest, number)) for item in found if item.contrast]
+    silence = "".join(map(_silence, found))
+    if not told:
+        return {"verdict": "inconclusive", "detail": silence.strip()}
+    verdicts = {own for _, _, own in told}
+    verdict = "contradicted" if "contradicted" in verdicts else "inconclusive"
+    if verdicts == {"supported"} and len(told) == number:
+        verdict = "supported"
+    deciding = [each for each in told if each[2] == verdict] or told
+    chosen, decisive, own = min(deciding, key=lambda each: each[1].strength())
     effect, low, high = decisive.shown()
-    detail = _detail(claim, experiment, decisive, verdict, environments)
-    needed = None
-    if verdict == "inconclusive":
-        needs = [item.units_needed(smallest, number) for item in contrasts if item.verdict(smallest, number) == verdict]
-        fewest = MIN_SETTINGS if claim.kind == "stability" else MIN_SEEDS
-        needed = None if None in needs else max(fewest, *(need for need in needs if need is not None))
+    against = decisive.effect < decisive.null
+    detail, needed = _detail(claim, experiment, chosen, decisive, own) + silence, None
+    if verdict == own == "inconclusive":
+        needed = _needed(claim, [contrast for _, contrast, _ in deciding], number, complete=len(told) == number)
         if not decisive.is_nothing(smallest):
             detail += f" {_would_decide(claim, needed)}"
     return {
@@ -172,11 +215,27 @@ def _judged(
         "ci95_low": low,
         "ci95_high": high,
         "hedges_g": decisive.hedges_g,
-        "p": decisive.p(),
+        "p": min(1.0, decisive.p() * (number if against else 1)),
         "seeds_needed": needed,
-        "comparisons": "; ".join(_spelled(item) for item in contrasts),
+        "decided_by": chosen.label,
+        "comparisons": "; ".join(spelled(item) for item, _, _ in told),
         "detail": detail,
     }
+
+
+def _needed(claim: Claim, undecided: Sequence[Contrast], number: int, *, complete: bool) -> int | None:
+    """Seeds (or settings) that would decide a claim, were the observed effects the true ones.
+
+    One comparison that contradicts decides it: where some lean against the claim, the fewest of theirs. Otherwise each
+    must support it: the most, and no number where one says nothing (not `complete`).
+    """
+    fewest = MIN_SETTINGS if claim.kind == "stability" else MIN_SEEDS
+    against = [item for item in undecided if item.effect < item.null]
+    needs = [item.units_needed(claim.smallest_effect, number) for item in against or undecided]
+    known = [need for need in needs if need is not None]
+    if against:
+        return max(fewest, min(known)) if known else None
+    return max(fewest, *known) if complete and len(known) == len(needs) else None
 
 
 def _variants(claim: Claim) -> list[str]:
@@ -190,63 +249,12 @@ def _environments(claim: Claim, variants: Sequence[str], scores: pd.DataFrame) -
     return sorted(name for name in common if not claim.environments or name in claim.environments)
 
 
-def _contrasts(claim: Claim, experiment: Experiment, observed: pd.DataFrame) -> list[Contrast]:
-    def values(variant: str, environment: str) -> Sample:
-        chosen = (observed["variant"] == variant) & (observed["environment"] == environment)
-        return observed[chosen].sort_values("seed")["value"].to_numpy(dtype=np.float64)
-
-    def pairs(a: str, b: str) -> list[tuple[Sample, Sample]]:
-        return [(values(a, name), values(b, name)) for name in sorted(set(observed["environment"]))]
-
-    def label(a: str, b: str) -> str:
-        return f"{experiment.labels.get(a, a)} against {experiment.labels.get(b, b)}"
-
-    better, threshold = str(claim.better), claim.threshold if claim.threshold is not None else math.nan
-    if claim.kind == "ratio":
-        return [claim_tests.ratio(label(better, worse), pairs(better, worse), threshold) for worse in claim.worse]
-    if claim.kind == "no_worse":
-        kept, than = 1 - (claim.margin or 0.0), str(claim.than)
-        return [claim_tests.ratio(label(name, than), pairs(name, than), kept) for name in claim.variants]
-    if claim.kind == "diminishing":
-        return _steps(claim, experiment, values, sorted(set(observed["environment"])))
-    if claim.kind == "stability":
-        tables = {worse: settings(claim, observed, worse) for worse in claim.worse}
-        return [
-            claim_tests.paired(label(better, worse), *(table[name].to_numpy(dtype=np.float64) for name in table))
-            for worse, table in tables.items()
-        ]
-    if claim.kind == "time_to_reach":  # the time saved: the other's minus the better one's
-        return [claim_tests.difference(label(better, worse), pairs(worse, better)) for worse in claim.worse]
-    if claim.kind == "at_least":
-        names = sorted(set(observed["environment"]))
-        return [
-            claim_tests.difference(
-                experiment.labels.get(variant, variant),
-                [(values(variant, name), None) for name in names],
-                offset=threshold,
-            )
-            for variant in claim.variants
-        ]
-    chosen = [(better, worse) for worse in claim.worse] if claim.kind == "ordering" else pairwise(claim.variants)
-    return [claim_tests.difference(label(a, b), pairs(a, b)) for a, b in chosen]
-
-
-def _steps(
-    claim: Claim, experiment: Experiment, values: Callable[[str, str], Sample], environments: Sequence[str]
-) -> list[Contrast]:
-    """For each three variants in a row: the factor from the lowest to the middle one, over that to the highest."""
-    found = []
-    for high, middle, low in zip(claim.variants, claim.variants[1:], claim.variants[2:], strict=False):
-        names = [experiment.labels.get(name, name) for name in (low, middle, high)]
-        groups = [(values(high, name), values(middle, name), values(low, name)) for name in environments]
-        label = f"the step from {names[0]} to {names[1]} over that from {names[1]} to {names[2]}"
-        found.append(claim_tests.shrinking(label, groups))
-    return found
-
-
-def _spelled(item: Contrast) -> str:
-    effect, low, high = (f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}" for value in item.shown())
-    return f"{item.label}: {effect} [{low}, {high}]"
+def _silence(item: Comparison) -> str:
+    """Where a comparison of times says nothing."""
+    if not item.silent:
+        return ""
+    where = words([short(name) for name in item.silent])
+    return f" {item.label}, on {where}: no run reached the return while both were watched, which says nothing."
 
 
 def _would_decide(claim: Claim, needed: int | None) -> str:
@@ -257,9 +265,9 @@ def _would_decide(claim: Claim, needed: int | None) -> str:
     return f"About {needed} {unit} would decide it, were the observed effects the true ones (power {POWER:g})."
 
 
-def _detail(claim: Claim, experiment: Experiment, decisive: Contrast, verdict: str, environments: Sequence[str]) -> str:
+def _detail(claim: Claim, experiment: Experiment, chosen: Comparison, decisive: Contrast, verdict: str) -> str:
     """One sentence on what decided."""
-    where = _words([name.split("/")[-1] for name in environments])
+    where = words([short(name) for name in chosen.by_task])
     if verdict == "supported":
         said = "the interval lies above " + (_THRESHOLDS.get(claim.kind, "every effect too small to count"))
     elif verdict == "contradicted":
@@ -270,7 +278,3 @@ def _detail(claim: Claim, experiment: Experiment, decisive: Contrast, verdict: s
         said = "the interval reaches from an effect that counts to none, or to the opposite"
     proxy = "; the tasks stand in for the paper's" if experiment.proxy else ""
     return f"{decisive.label}, on {where}: {said}{proxy}."
-
-
-def _words(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -75,6 +75,14 @@ def training_returns(run: RunData) -> pd.DataFrame:
     return records.assign(seconds=clock.reindex(records["env_frames"]).to_numpy())
 
 
+def training_speed(run: RunData) -> float:
+    """Frames per second of training by `clock_of` the run, without the final evaluation where the curves tell."""
+    cpu = clock_of(run) == "cpu"
+    records = run.curves[run.curves["metric"] == ("cpu_seconds" if cpu else "episodes")]
+    last = run.manifest if records.empty else records.loc[records["env_frames"].idxmax()]
+    return float(last["env_frames"]) / max(float(last["value" if cpu else "seconds"]), 1e-9)
+
+
 def final_episodes(run: RunData) -> pd.Series:
     """Returns of the evaluation episodes at the largest env_frames of them; their mean is a run's final return."""
     evaluation = run.curves[run.curves["metric"] == "evaluation_return"]

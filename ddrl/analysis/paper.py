@@ -36,7 +36,9 @@ SUITE_METRICS = (
 )
 """Aggregates over tasks, one value a seed, in percent."""
 EQUAL_TIME = "return_at_equal_time"
-"""The training return of each run at the moment, in seconds of training, when the fastest run of its task ended."""
+"""The training return at the moment, in seconds of training, when the fastest run of the comparison ended."""
+RETURN_METRICS = ("final_return", "mean_return", EQUAL_TIME)
+"""In a unit of the task's own: returns of several tasks say nothing together until each is on a common scale."""
 TIMED_METRICS = ("frames_per_second", "seconds", EQUAL_TIME)
 """What says something about two variants only where their runs had the same kind of machine."""
 RATIO_KINDS = ("ratio", "no_worse", "diminishing")
@@ -59,7 +61,7 @@ _KIND_KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "no_worse": (("variants", "than", "margin"), ()),
     "diminishing": (("variants",), ()),
     "stability": (("better", "worse", "settings", "statistic"), ("within", "smallest_effect")),
-    "time_to_reach": (("better", "worse"), ("threshold", "smallest_effect")),
+    "time_to_reach": (("better", "worse"), ("threshold",)),
 }
 """Keys of a test by its kind: those it must have once it has a metric, and those it may have besides."""
 _COMMON_KEYS = ("kind", "experiment", "metric", "environments", "effect_unit")

@@ -10,11 +10,12 @@ from typing import Any
 import pandas as pd
 
 from ddrl.analysis.claim_tests import first_reached
-from ddrl.analysis.curves import KEYS, RunData, env_label, training_returns
+from ddrl.analysis.curves import KEYS, RunData, clock_of, env_label, training_returns, training_speed
 from ddrl.analysis.experiments import Departure, Experiment, Run
 from ddrl.analysis.flags import BOOKKEEPING, flatten, same
 from ddrl.analysis.paper import Paper, load_deviations
 from ddrl.analysis.problems import compared
+from ddrl.analysis.protocols import NOT_PRINTED
 
 DEPARTURE_COLUMNS = ["what", "paper", "ours", "reason", "flag", "where"]
 _RUN_FIELDS = (
@@ -57,6 +58,7 @@ def run_table(runs: Sequence[RunData], experiments: Mapping[str, Experiment]) ->
             "precision": run.config.get("precision"),
             "paper_frames": stated,
             "budget_ratio": frames / stated if stated else None,
+            "training_speed": training_speed(run),
             "frames_per_second": frames / max(float(manifest["seconds"]), 1e-9),
             "packages": ", ".join(f"{name} {version}" for name, version in manifest["packages"].items() if version),
         }
@@ -84,13 +86,18 @@ def hyperparameter_table(paper: Paper, runs: Sequence[RunData], origin: str) -> 
                 "experiment": stated.experiment,
                 "name": stated.name.removeprefix("hyperparameters.")
                 + (f" ({stated.variant})" if stated.variant else ""),
-                "paper": "not printed" if stated.paper is None else _text(stated.paper),
+                "paper": _absent(stated.source) if stated.paper is None else _text(stated.paper),
                 "ours": ", ".join(values),
                 "source": stated.source,
                 "changed": bool(configs) and stated.paper is not None and not agree,
             }
         )
     return pd.DataFrame(rows, columns=["experiment", "name", "paper", "ours", "source", "changed"])
+
+
+def _absent(source: str) -> str:
+    """What stands for a value that is not here: the paper prints none, or what it prints could not be read."""
+    return "not read" if source.startswith("not read") else NOT_PRINTED
 
 
 def _text(value: Any) -> str:
@@ -104,8 +111,8 @@ def _text(value: Any) -> str:
 def milestone_table(paper: Paper, runs: Sequence[RunData]) -> pd.DataFrame:
     """Where the recorded training return first reaches a stated threshold.
 
-    Columns `KEYS`, threshold, env_frames and seconds (missing where it never does), final_frames (how long was looked:
-    the run's own env_frames).
+    Columns `KEYS`, threshold, env_frames and seconds (missing where it never does), clock (what the seconds are of:
+    `clock_of`), final_frames (how long was looked: the run's own env_frames).
     """
     rows = []
     for run in runs:
@@ -114,8 +121,9 @@ def milestone_table(paper: Paper, runs: Sequence[RunData]) -> pd.DataFrame:
             continue
         first = {clock: first_reached(training_returns(run), threshold, clock) for clock in ("env_frames", "seconds")}
         known = {clock: value if math.isfinite(value) else None for clock, value in first.items()}
-        rows.append(run.keys() | {"threshold": threshold, **known, "final_frames": int(run.manifest["env_frames"])})
-    table = pd.DataFrame(rows, columns=[*KEYS, "threshold", "env_frames", "seconds", "final_frames"])
+        looked = {"clock": clock_of(run), "final_frames": int(run.manifest["env_frames"])}
+        rows.append(run.keys() | {"threshold": threshold, **known, **looked})
+    table = pd.DataFrame(rows, columns=[*KEYS, "threshold", "env_frames", "seconds", "clock", "final_frames"])
     return table.astype({"env_frames": "Int64", "seconds": "float64", "threshold": "float64", "final_frames": "int64"})
 
 
@@ -221,7 +229,7 @@ def _stated(experiment: Experiment, key: str, stated: set[str]) -> str:
     if key == "env_frames" and experiment.paper_budget:
         return experiment.paper_budget
     unknown = stated == {"none"} or (key == "env_frames" and experiment.proxy is not None)
-    return "not printed" if unknown else ", ".join(sorted(stated))
+    return NOT_PRINTED if unknown else ", ".join(sorted(stated))
 
 
 def _flag(experiment: Experiment, key: str) -> str:

@@ -105,7 +105,10 @@ def _labels(table: pd.DataFrame, experiments: Mapping[str, Experiment]) -> list[
 
 
 def used_published(paper: Paper, published: pd.DataFrame) -> pd.DataFrame:
-    """The published rows that a rule of the paper names, with the experiment and variant they are compared with."""
+    """The published rows that a rule or a claim of the paper names, with the experiment and variant compared with them.
+
+    A row that only a claim names has neither variant nor environment.
+    """
     parts = []
     for rule in paper.cells:
         rows = matching(published, rule.published)
@@ -117,6 +120,12 @@ def used_published(paper: Paper, published: pd.DataFrame) -> pd.DataFrame:
                 environment=[pattern.replace("{task}", task) for task in rows["task"]],
             )
         )
+    named = {cell for part in parts for cell in part["cell"]}
+    for claim in paper.claims:
+        rows = published[published["cell"].isin(set(claim.published) - named)]
+        if len(rows):
+            named |= set(rows["cell"])
+            parts.append(rows.assign(experiment=claim.experiment, compared_variant="", environment=""))
     return pd.concat(parts, ignore_index=True)
 
 

@@ -222,7 +222,9 @@ def uncovered(rows: list[Row], subject: str) -> tuple[Block, ...]:
         if not row["ours"] and row["origin"] == subject:
             name = ", ".join(part for part in (row["system"], row["published_variant"]) if part)
             metric = "" if row["metric"] in ("episode_return", "throughput") else f" {words(row['metric'])}"
-            text = f"{task_name(row['task'])}{metric} {with_unit(row['published'], row['unit'])}".replace(" ", "\u00a0")
+            at = f" at {frames(row['published_frames'])}" if row["published_frames"] else ""
+            value = with_unit(row["published"], row["unit"])
+            text = f"{task_name(row['task'])}{metric} {value}{at}".replace(" ", "\u00a0")
             items.setdefault(row["item"], {}).setdefault(name, []).append(text)
     if not items:
         return ()
@@ -231,4 +233,5 @@ def uncovered(rows: list[Row], subject: str) -> tuple[Block, ...]:
         for item, systems in sorted(items.items())
     )
     stated = columns(("System", "1fr"), ("Published", "3.2fr"))
-    return (Table("Published cells without a value of ours", "tables/cells.csv", stated, groups),)
+    note = "After “at”: the frames that a number was reached with, where they are stated."
+    return (Table("Published cells without a value of ours", "tables/cells.csv", stated, groups, note),)

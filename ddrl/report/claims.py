@@ -38,17 +38,21 @@ from ddrl.report.text import (
 )
 
 
-def claims(rows: list[Row], cells: list[Row], subject: str, experiments: dict[str, Any]) -> tuple[Block, ...]:
-    """Claims in the paper file's order, each with one finding per origin; then those without a run."""
+def claims(rows: list[Row], published_rows: list[Row], subject: str, experiments: dict[str, Any]) -> tuple[Block, ...]:
+    """Claims in the paper file's order, each with one finding per origin; then those without a run.
+
+    `published_rows`: the table of published cells, where the numbers of a claim stand.
+    """
     groups = by_claim(rows)
-    published = {row["cell"]: row for row in cells}
+    published = {row["cell"]: row for row in published_rows}
     spoken = [found for found in groups if any(row["verdict"] != "not_run" for row in found)]
     silent = [found[0] for found in groups if found not in spoken]
     blocks: list[Block] = []
     if spoken:
         introduction = (
             "What the paper says, in our words, as a test on our own runs. Seeds are the unit of replication; "
-            "intervals and p are over seeds."
+            "intervals and p are over seeds. In brackets stands p after Holm’s correction for all claims of the paper "
+            "that were tested on runs of the same origin; a verdict rests on its own interval, without that correction."
         )
         lines = tuple(line for found in spoken for line in _claim(found, published, subject))
         blocks += [
@@ -101,7 +105,7 @@ def evidence(row: Row) -> str:
     facts = [
         f"effect {number(row['effect'])} {row['effect_unit']}".strip() if row["effect"] else "",
         f"95\u00a0% interval {interval(row['ci95_low'], row['ci95_high'])}" if row["ci95_low"] else "",
-        equals("p", probability(row.get("p", ""))),
+        _p(row),
         equals("g", number(row.get("hedges_g", ""))),
         counted(int(float(row["seeds"])), "seed") if row["seeds"] else "",
         f"{frames(row['env_frames'])} frames" if row["env_frames"] else "",
@@ -110,9 +114,15 @@ def evidence(row: Row) -> str:
     return "; ".join(fact for fact in facts if fact)
 
 
+def _p(row: Row) -> str:
+    """p, and in brackets p corrected for the paper's other claims."""
+    alone, corrected = equals("p", probability(row.get("p", ""))), probability(row.get("p_holm", ""))
+    return f"{alone} (Holm {corrected})" if alone and corrected else alone
+
+
 def _finding(row: Row, subject: str) -> tuple[Cell, Cell]:
     who = small(f"{ORIGINS[row['origin']]}: ") if row["origin"] != subject or subject == "run" else ()
-    several = row.get("comparisons", "").count(";") > 0
+    several = row.get("comparisons", "").count("[") > 1
     # The comparison that decides stands in the facts; the detail names it.
     others = small(f"All comparisons: {row['comparisons']}.") if several else ()
     said = joined([plain(evidence(row)), small(sentence(row["detail"])), others])
@@ -126,11 +136,12 @@ def _silent(row: Row, published: dict[str, Row], experiments: dict[str, Any]) ->
     return cells_of(title, small(_published(row, published) or "–"), small(planned), tag("not_run", "not run"))
 
 
-def _published(row: Row, cells: dict[str, Row]) -> str:
-    """The numbers that the paper prints for a claim."""
+def _published(row: Row, published: dict[str, Row]) -> str:
+    """The numbers that the paper prints for a claim; of one in its text, also what it is a number of."""
     values: dict[str, list[str]] = {}
     for cell_name in row.get("published", "").split(";"):
-        if found := cells.get(cell_name):
-            name = ", ".join(part for part in (found["system"], found["published_variant"]) if part)
-            values.setdefault(name, []).append(with_unit(found["published"], found["unit"]))
+        if found := published.get(cell_name):
+            name = ", ".join(part for part in (found["system"], found["variant"]) if part)
+            what = f"{words(found['metric'])} " if found["statistic"] == "stated" else ""
+            values.setdefault(name, []).append(what + with_unit(found["value"], found["unit"]))
     return "; ".join(f"{name}: {listed(same)}" for name, same in values.items())

@@ -170,7 +170,7 @@ class Document:
 
 
 def as_json(document: Document) -> dict[str, Any]:
-    """Plain data; sections without a block are left out, tables and figures get their numbers."""
+    """Plain data; tables without a row and sections without a block are left out, the rest gets its numbers."""
     counts = {Table: 0, Figure: 0}
 
     def numbered(block: Block) -> Block:
@@ -179,9 +179,14 @@ def as_json(document: Document) -> dict[str, Any]:
             return replace(block, number=counts[type(block)])
         return block
 
-    sections = [section for section in document.sections if section.blocks]
+    filled = [replace(section, blocks=tuple(filter(_says_something, section.blocks))) for section in document.sections]
+    sections = [section for section in filled if section.blocks]
     sections = [replace(section, blocks=tuple(map(numbered, section.blocks))) for section in sections]
     return asdict(replace(document, sections=tuple(sections)))
+
+
+def _says_something(block: Block) -> bool:
+    return not isinstance(block, Table) or any(group.rows for group in block.groups)
 
 
 def plain(text: str) -> Inline:

@@ -1,4 +1,4 @@
-"""Scores over several games in a report: aggregates, performance profiles, probability of improvement."""
+"""Scores over several tasks in a report: aggregates, performance profiles, probability of improvement."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ PROFILE_STEPS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 
 
 def over_games(tables: Tables, experiments: dict[str, Any]) -> tuple[Block, ...]:
-    """Scores over several games: aggregates, performance profile, probability of improvement.
+    """Scores over several tasks: aggregates, performance profile, probability of improvement.
 
-    An aggregate needs several games, the others also several seeds; what has no data is left out.
+    An aggregate needs several tasks, the others also several seeds; what has no data is left out.
     """
     aggregates = [row for row in tables.get("aggregates", []) if int(float(row["environments"])) > 1 and row["value"]]
     several = {_key(row) for row in aggregates if int(float(row["seeds"])) > 1}
@@ -73,7 +73,7 @@ def _aggregates(rows: list[Row], experiments: dict[str, Any]) -> Table | None:
     if not rows:
         return None
     return Table(
-        "Human-normalised scores over all games that were run",
+        "Human-normalised scores over all tasks that were run",
         "tables/aggregates.csv",
         columns(
             ("Variant", "1fr"),
@@ -81,11 +81,11 @@ def _aggregates(rows: list[Row], experiments: dict[str, Any]) -> Table | None:
             ("Statistic", "1.2fr"),
             ("Value", "auto", "right"),
             "95\u00a0% interval",
-            ("Games", "auto", "right"),
+            ("Tasks", "auto", "right"),
             ("Seeds", "auto", "right"),
         ),
         tuple(_by_experiment(rows, experiments, lines)),
-        "Intervals: bootstrap over seeds, stratified by game; none with one seed. Optimality gap: how far scores stay "
+        "Intervals: bootstrap over seeds, stratified by task; none with one seed. Optimality gap: how far scores stay "
         "below a human tester, 0\u202f% where none does.",
     )
 
@@ -124,7 +124,7 @@ def _profiles(rows: list[Row], experiments: dict[str, Any]) -> Table | None:
         "tables/profiles.csv",
         columns(("Variant", "1fr"), "Origin", *((percent(tau), "auto", "right") for tau in taus.values())),
         tuple(_by_experiment(heads, experiments, lines)),
-        "Below each share its 95\u00a0% interval: bootstrap over seeds, stratified by game.",
+        "Below each share its 95\u00a0% interval: bootstrap over seeds, stratified by task.",
     )
 
 
@@ -143,14 +143,14 @@ def _improvement(rows: list[Row], experiments: dict[str, Any]) -> Table | None:
     if not rows:
         return None
     return Table(
-        "Probability that a run of one variant scores higher than one of another on the same game",
+        "Probability that a run of one variant scores higher than one of another on the same task",
         "tables/improvement.csv",
         columns(
             ("Comparison", "1.5fr"),
             "Origin",
             ("Probability", "auto", "right"),
             "95\u00a0% interval",
-            ("Games", "auto", "right"),
+            ("Tasks", "auto", "right"),
             ("Seeds", "auto", "right"),
         ),
         tuple(_by_experiment(rows, experiments, lines)),

@@ -66,10 +66,10 @@ def _sections(tables: Tables, summary: dict[str, Any], origin: Origin, subject: 
     facts = summary if subject == "run" or summary.get("runs") else summary["reference"]
     source: tuple[Block, ...] = (provenance(own, facts, origin.command, origin.digest),) if own else ()
     return (
-        Section("claims", "Claims", claims(tables["claims"], tables["cells"], subject, experiments)),
+        Section("claims", "Claims", claims(tables["claims"], tables["published"], subject, experiments)),
         Section("cells", "Published cells", (*cells(tables["cells"], subject), *not_read(summary["paper"]))),
         Section("scores", "Final scores", side_by_side(tables, experiments, subject)),
-        Section("games", "Over all games", over_games(tables, experiments)),
+        Section("games", "Over all tasks", over_games(tables, experiments)),
         Section("figures", "Figures", drawings(summary["figures"], tables["runs"])),
         Section(
             "reference",
@@ -162,8 +162,8 @@ def _budget(own: list[Row], experiments: dict[str, Any]) -> str:
             shares = span((float(row["env_frames"]) / float(stated) for row in rows), ratio)
             parts.append(f"{reach} of the paper’s {frames(stated)} ({shares})")
         elif instead:
-            has = "prints no budget" if instead == "not printed" else f"has {instead}"
-            parts.append(f"{reach} on {games}, where the paper {has}")
+            theirs = {"not printed": "the paper prints no budget", "not read": "the paper’s budget could not be read"}
+            parts.append(f"{reach} on {games}, where {theirs.get(instead, f'the paper has {instead}')}")
         else:
             parts.append(f"{reach} on {games}, in place of the paper’s tasks")
     return "; ".join(parts)

@@ -35,6 +35,7 @@ WHOSE = {
     "run": "this run, or of the reference runs where there is no other",
     "reference": "the reference runs",
 }
+HUMAN = "0\u202f% is random play, 100\u202f% a human tester."
 PROBLEMS = {
     "missing": "there is no finished run",
     "damaged": "the file cannot be read",
@@ -60,23 +61,31 @@ def side_by_side(tables: Tables, experiments: dict[str, Any], subject: str) -> t
         for origin in origins
         for index, part in enumerate(parts)
     ]
+    human = any(row["human_normalised_score"] for row in tables["scores"])
+    note = (
+        "Mean over seeds of the mean return of a run’s last evaluation, and in brackets the smallest and the largest "
+        "seed."
+    )
+    if human:
+        stated.append(("Human", "auto", "right"))
+        note += f" Human: mean human-normalised score of {WHOSE[subject]}; {HUMAN}"
     table = Table(
         "Final return" + (" of this run and of the reference runs" if len(origins) > 1 else ""),
         "tables/scores.csv",
-        columns(("Task and variant", "1fr"), ("Random", "auto", "right"), *stated, ("Human", "auto", "right")),
+        columns(("Task and variant", "1fr"), ("Random", "auto", "right"), *stated),
         tuple(
-            Group(tuple(_scores_row(key, rows, origins) for key, rows in lines.items()), experiments[name]["title"])
+            Group(
+                tuple(_scores_row(key, rows, origins, human) for key, rows in lines.items()), experiments[name]["title"]
+            )
             for name, lines in groups.items()
         ),
-        "Mean over seeds of the mean return of a run’s last evaluation, and in brackets the smallest and the largest "
-        f"seed. Human: mean human-normalised score of {WHOSE[subject]}; 0\u202f% is random play, "
-        "100\u202f% a human tester.",
+        note,
         size=8.2,
     )
     return (table,)
 
 
-def _scores_row(key: tuple[str, str], rows: list[Row], origins: list[str]) -> tuple[Cell, ...]:
+def _scores_row(key: tuple[str, str], rows: list[Row], origins: list[str], human: bool) -> tuple[Cell, ...]:
     contents: list[str | Inline] = [", ".join(key), number(rows[0]["random"])]
     for origin in origins:
         own = [row for row in rows if row["origin"] == origin]
@@ -89,7 +98,9 @@ def _scores_row(key: tuple[str, str], rows: list[Row], origins: list[str]) -> tu
         contents += [(*mean, *spread), str(len(returns)), span((row["env_frames"] for row in own), frames)]
     first = [row for row in rows if row["origin"] == rows[0]["origin"]]
     shares = [float(row["human_normalised_score"]) for row in first if row["human_normalised_score"]]
-    return cells_of(*contents, percent(sum(shares) / len(shares)) if shares else "")
+    if human:
+        contents.append(percent(sum(shares) / len(shares)) if shares else "")
+    return cells_of(*contents)
 
 
 def learned(tables: Tables, origin: str) -> tuple[Block, ...]:
@@ -99,8 +110,10 @@ def learned(tables: Tables, origin: str) -> tuple[Block, ...]:
         return ()
     scores = {_key(row): row for row in tables["scores"]}
     milestones = {_key(row): row for row in tables["milestones"]}
+    human = any(scores.get(_key(run), {}).get("human_normalised_score") for run in runs)
     lines = tuple(
-        _learned_row(run, scores.get(_key(run), {}), milestones.get(_key(run), {})) for run in sorted(runs, key=_key)
+        _learned_row(run, scores.get(_key(run), {}), milestones.get(_key(run), {}), human)
+        for run in sorted(runs, key=_key)
     )
     table = Table(
         f"What each {'reference run' if origin == 'reference' else 'run'} learned",
@@ -109,16 +122,17 @@ def learned(tables: Tables, origin: str) -> tuple[Block, ...]:
             ("Run", "1.35fr"),
             ("Seed", "auto", "right"),
             ("Frames", "auto", "right"),
-            ("Time", "auto", "right"),
+            ("Wall time", "auto", "right"),
             ("Frames/s", "auto", "right"),
             ("Random", "auto", "right"),
             ("Final return", "auto", "right"),
-            ("Human", "auto", "right"),
+            *((("Human", "auto", "right"),) if human else ()),
             ("Passes", "1.05fr", "right"),
         ),
         (Group(lines),),
-        "Final return: mean over that many separate episodes with the last parameters. Human: 0\u202f% is random play, "
-        "100\u202f% a human tester. Passes: where the training return first reached the threshold.",
+        "Wall time: of the whole run, its last evaluation included. Final return: mean over that many separate "
+        f"episodes with the last parameters. {f'Human: {HUMAN} ' if human else ''}Passes: where the training return "
+        "first reached the threshold; by the wall clock, or in CPU time where a run is one thread.",
         size=7.4,
     )
     text = (
@@ -127,7 +141,7 @@ def learned(tables: Tables, origin: str) -> tuple[Block, ...]:
     return (Text(plain(f"{text}reader’s own runs.")), table) if origin == "reference" else (table,)
 
 
-def _learned_row(run: Row, score: Row, milestone: Row) -> tuple[Cell, ...]:
+def _learned_row(run: Row, score: Row, milestone: Row, human: bool) -> tuple[Cell, ...]:
     episodes = f" ({number(score['episodes'])} ep.)" if score else ""
     return cells_of(
         f"{run['env_label']}, {run['variant_label']}",
@@ -137,7 +151,7 @@ def _learned_row(run: Row, score: Row, milestone: Row) -> tuple[Cell, ...]:
         number(run["frames_per_second"]),
         number(score.get("random", "")),
         (*strong(number(score.get("final_return", ""))), *small(episodes)),
-        percent(score.get("human_normalised_score", "")),
+        *((percent(score.get("human_normalised_score", "")),) if human else ()),
         _milestone(milestone),
     )
 
@@ -148,7 +162,8 @@ def _milestone(row: Row) -> str:
         return ""
     if not row["env_frames"]:
         return f"below {number(row['threshold'])}"
-    return f"{number(row['threshold'])} after {frames(row['env_frames'])}, {duration(float(row['seconds']))}"
+    clock = " of CPU time" if row.get("clock") == "cpu" else ""
+    return f"{number(row['threshold'])} after {frames(row['env_frames'])}, {duration(float(row['seconds']))}{clock}"
 
 
 def _key(row: Row) -> tuple[str, str, str, str, int]:

@@ -70,8 +70,10 @@ def systems(rows: list[Row], names: dict[str, str]) -> tuple[Block, ...]:
 
 
 def _bounds(row: Row) -> str:
+    """The bound on policy lag: none is possible where everyone waits for the update."""
+    free = "0" if row["schedule"] == "synchronous" else "unbounded"
     parts = [
-        f"at most {row['max_policy_lag']}" if row["max_policy_lag"] else "unbounded",
+        f"at most {row['max_policy_lag']}" if row["max_policy_lag"] else free,
         f"delay {row['parameter_delay']}" if row["parameter_delay"] not in ("", "0") else "",
     ]
     return ", ".join(part for part in parts if part)

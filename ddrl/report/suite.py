@@ -206,6 +206,8 @@ def _ledger(rows: list[Row], names: dict[str, str], subject: str) -> tuple[Block
         for index, row in enumerate(spoken):
             who = small(f"{ORIGINS[row['origin']]}: ") if row["origin"] != subject or subject == "run" else ()
             said = (*who, *plain(evidence(row))) if row["verdict"] != "not_run" else small(sentence(row["detail"]))
+            if row.get("decided_by") and ";" in row["comparisons"]:
+                said = joined([said, small(f"{row['decided_by']}, the nearest to contradicting the claim")])
             if row["verdict"] != "not_run" and not evidence(row):
                 said = (*who, *small(sentence(row["detail"])))
             verdict = cell(tag(row["verdict"], words(row["verdict"])))
@@ -217,7 +219,8 @@ def _ledger(rows: list[Row], names: dict[str, str], subject: str) -> tuple[Block
         "tables/claims.csv",
         columns(("Claim", "1.2fr"), ("Evidence", "1.1fr"), ("Verdict", "auto", "right")),
         tuple(Group(tuple(lines), names.get(paper, paper)) for paper, lines in groups.items()),
-        "Intervals are 95\u00a0% over seeds, g is Hedges’ standardised difference. The report of each paper says "
+        "Intervals are 95\u00a0% over seeds, g is Hedges’ standardised difference, in brackets stands p after Holm’s "
+        "correction for the claims of the same paper. The report of each paper says "
         "what the claims mean and what decided them.",
         size=8.2,
         ruled=True,

@@ -189,7 +189,9 @@ def test_a_falling_order_is_a_chain_of_differences() -> None:
 
 def test_a_ratio_is_shown_as_a_ratio_with_its_interval_and_decided_against_its_threshold() -> None:
     table = scores({"v_trace": sample(9.0, 0.2), "one_step_is": sample(4.0, 0.2)})
+    table = table.assign(human_normalised_score=table["final_return"])
     changes: dict[str, Any] = {"kind": "ratio", "worse": ("one_step_is",), "smallest_effect": 0.0}
+    changes["metric"] = "human_normalised_score"
     for threshold, verdict in ((2.0, "supported"), (2.25, "inconclusive"), (3.0, "contradicted")):
         found = evaluate(claim(**changes, threshold=threshold), CORRECTION, table)
         assert found["verdict"] == verdict
@@ -222,9 +224,11 @@ def test_the_interval_of_a_ratio_holds_the_true_ratio_as_often_as_it_says() -> N
     assert 0.93 < np.mean(inside) < 0.98
 
 
-def test_a_ratio_of_returns_that_are_not_positive_is_no_verdict() -> None:
+def test_a_ratio_of_scores_that_are_not_positive_is_no_verdict() -> None:
     table = scores({"v_trace": sample(9.0, 0.2), "one_step_is": sample(-4.0, 0.2)})
-    found = evaluate(claim(kind="ratio", worse=("one_step_is",), threshold=2.0), CORRECTION, table)
+    table = table.assign(human_normalised_score=table["final_return"])
+    asked = claim(kind="ratio", metric="human_normalised_score", worse=("one_step_is",), threshold=2.0)
+    found = evaluate(asked, CORRECTION, table)
     assert (found["verdict"], found["detail"]) == ("inconclusive", "a ratio needs positive means")
     with pytest.raises(ValueError, match="positive"):
         ratio("a / b", [(sample(1, 0.1), sample(-1, 0.1))], 1.0)
@@ -408,10 +412,13 @@ def test_reaching_a_return_earlier_is_decided_by_restricted_means(better: Any, w
     assert found["verdict"] == verdict
     if len(better) > 2:
         times = [np.array([1000.0 if at is None else 100.0 * at for at in group]) for group in (worse, better)]
-        assert found["effect"] == pytest.approx(times[0].mean() - times[1].mean())
-        if min(times[0].std(), times[1].std()) > 0:
-            expected = stats.ttest_ind(*times, equal_var=False).confidence_interval(0.95)
-            assert (found["ci95_low"], found["ci95_high"]) == pytest.approx((expected.low, expected.high))
+        if set(better) | set(worse) == {None}:
+            assert "effect" not in found
+            assert "no run reached the return while both were watched" in found["detail"]
+            return
+        assert found["effect"] == pytest.approx(100 * (1 - times[1].mean() / times[0].mean()))
+        low, high = ratio("worse / better", [(times[0], times[1])], 1.0).shown()[1:]
+        assert (found["ci95_low"], found["ci95_high"]) == pytest.approx((100 * (1 - 1 / low), 100 * (1 - 1 / high)))
 
 
 def test_the_restricted_mean_is_the_area_under_the_curve_of_runs_still_on_their_way() -> None:
@@ -425,7 +432,7 @@ def test_seconds_are_cut_where_the_shortest_run_ends() -> None:
     runs = [reaching("v_trace", seed, 2, seconds=10.0) for seed in range(3)]
     runs += [reaching("no_correction", seed, None, seconds=30.0) for seed in range(3)]
     found = evaluate(claim(**TIME | {"metric": "seconds"}), CORRECTION, with_scores(runs), runs)
-    assert found["effect"] == pytest.approx(10.0 - 2.0)
+    assert found["effect"] == pytest.approx(100 * (10.0 - 2.0) / 10.0)
 
 
 def test_without_a_threshold_the_milestone_of_the_task_is_the_return_to_reach() -> None:

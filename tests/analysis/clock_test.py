@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
-from ddrl.analysis.curves import RunData, clock_of, on_common_clock, training_returns
+from ddrl.analysis.curves import RunData, clock_of, on_common_clock, training_returns, training_speed
 
 
 def run(runtime: str, *, cpu: bool = True, seed: int = 1) -> RunData:
@@ -43,3 +45,11 @@ def test_only_a_run_of_one_thread_is_timed_by_its_cpu(
 def test_the_table_of_times_names_its_clock() -> None:
     table = on_common_clock([run("serial"), run("serial", seed=2), run("threads", seed=3)])
     assert table.groupby("seed")["clock"].unique().map(list).to_dict() == {1: ["cpu"], 2: ["cpu"], 3: ["wall"]}
+
+
+def test_a_speed_is_of_training_by_the_runs_own_clock_without_the_final_evaluation() -> None:
+    assert training_speed(run("serial")) == pytest.approx(300 / 30)
+    threads = run("threads", cpu=False)
+    episodes = threads.curves[threads.curves["metric"] == "episode_return"].assign(metric="episodes")
+    timed = replace(threads, curves=pd.concat([threads.curves, episodes], ignore_index=True))
+    assert training_speed(timed) == pytest.approx(300 / 120)

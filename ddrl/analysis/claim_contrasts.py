@@ -1,0 +1,116 @@
+"""The comparisons of a claim: which variants, and the contrast between them over all tasks and on each alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+
+from ddrl.analysis import claim_tests
+from ddrl.analysis.claim_grounds import settings
+from ddrl.analysis.claim_tests import Contrast
+from ddrl.analysis.experiments import Experiment
+from ddrl.analysis.inference import Sample
+from ddrl.analysis.paper import RETURN_METRICS, Claim
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the runs say of two variants (of three, for kind diminishing; of one, for at_least)."""
+
+    label: str
+    contrast: Contrast | None
+    """None: no task says anything."""
+    by_task: Mapping[str, Contrast]
+    """The same on each task that says something."""
+    silent: tuple[str, ...]
+    """Tasks on which no run reached the return that was asked for while all of them were watched."""
+
+
+def compared(claim: Claim) -> list[tuple[str, ...]]:
+    """The variants of each comparison."""
+    if claim.kind == "no_worse":
+        return [(name, str(claim.than)) for name in claim.variants]
+    if claim.kind == "monotone":
+        return list(pairwise(claim.variants))
+    if claim.kind == "diminishing":
+        return list(zip(claim.variants, claim.variants[1:], claim.variants[2:], strict=False))
+    if claim.kind == "at_least":
+        return [(name,) for name in claim.variants]
+    return [(str(claim.better), worse) for worse in claim.worse]
+
+
+def compare(claim: Claim, experiment: Experiment, names: tuple[str, ...], observed: pd.DataFrame) -> Comparison:
+    """Compares `names` by `observed`: variant, environment, seed, value, and censored where the value is a time."""
+    tasks = sorted(set(observed["environment"]))
+    silent: list[str] = []
+    if claim.kind == "time_to_reach":
+        never = observed.groupby("environment")["censored"].all()
+        silent = [name for name in tasks if never[name]]
+    telling = [name for name in tasks if name not in silent]
+    label = _label(claim, experiment, names)
+    by_task = {name: _contrast(claim, label, names, observed[observed["environment"] == name]) for name in telling}
+    whole = _contrast(claim, label, names, observed[observed["environment"].isin(telling)]) if telling else None
+    return Comparison(label, whole, by_task, tuple(silent))
+
+
+def _label(claim: Claim, experiment: Experiment, names: tuple[str, ...]) -> str:
+    labels = [experiment.labels.get(name, name) for name in names]
+    if claim.kind == "diminishing":
+        high, middle, low = labels
+        return f"the step from {low} to {middle} over that from {middle} to {high}"
+    return " against ".join(labels)
+
+
+def _contrast(claim: Claim, label: str, names: tuple[str, ...], observed: pd.DataFrame) -> Contrast:
+    tasks = sorted(set(observed["environment"]))
+
+    def values(variant: str) -> list[Sample]:
+        own = observed[observed["variant"] == variant].sort_values("seed")
+        return [own["value"][own["environment"] == task].to_numpy(dtype=np.float64) for task in tasks]
+
+    threshold = claim.threshold if claim.threshold is not None else float("nan")
+    if claim.kind == "stability":
+        table = settings(claim, observed, names[1])
+        return claim_tests.paired(label, *(table[name].to_numpy(dtype=np.float64) for name in names))
+    groups = [values(name) for name in names]
+    if claim.kind == "at_least":
+        return claim_tests.difference(label, [(own, None) for own in groups[0]], offset=threshold)
+    if claim.kind == "diminishing":
+        return claim_tests.shrinking(label, list(zip(*groups, strict=True)))
+    pairs = list(zip(*groups, strict=True))
+    if claim.kind == "time_to_reach":
+        return replace(claim_tests.ratio(label, [(b, a) for a, b in pairs], 1.0), form="saved")
+    if claim.kind == "no_worse":
+        return claim_tests.ratio(label, pairs, 1 - (claim.margin or 0.0))
+    if claim.kind == "ratio" and claim.metric in RETURN_METRICS:
+        return claim_tests.difference(label, [(a, threshold * b) for a, b in pairs])
+    if claim.kind == "ratio":
+        return claim_tests.ratio(label, pairs, threshold)
+    return claim_tests.difference(label, pairs)
+
+
+def spelled(item: Comparison) -> str:
+    """Effect and interval of a comparison, and of each of its tasks where there are several."""
+    whole = f"{item.label}: {_effect(item.contrast)}" if item.contrast else item.label
+    if len(item.by_task) < 2:
+        return f"{whole} (on {short(next(iter(item.by_task)))} alone)" if item.silent and item.by_task else whole
+    return f"{whole} ({', '.join(f'{short(task)} {_effect(found)}' for task, found in item.by_task.items())})"
+
+
+def _effect(contrast: Contrast) -> str:
+    effect, low, high = (f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}" for value in contrast.shown())
+    return f"{effect} [{low}, {high}]"
+
+
+def short(environment: str) -> str:
+    """mujoco/Hopper-v5 -> Hopper-v5."""
+    return environment.split("/")[-1]
+
+
+def words(names: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

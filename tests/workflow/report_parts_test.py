@@ -1,0 +1,173 @@
+"""Parts of a report from a few rows: claims beside published numbers, clocks and frames named, nothing empty."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddrl.analysis.paper import load_paper
+from ddrl.analysis.published import load_published
+from ddrl.analysis.run_tables import hyperparameter_table
+from ddrl.analysis.tables import used_published
+from ddrl.report.cells import uncovered
+from ddrl.report.claims import claims
+from ddrl.report.document import Document, Group, Origin, Section, Table, Text, as_json, cells_of, columns, plain
+from ddrl.report.paper import _budget
+from ddrl.report.runs import learned, side_by_side
+from ddrl.report.speed import systems
+from ddrl.report.suite import _ledger
+
+IMPACT = Path(__file__).parents[2] / "replications" / "impact_2020"
+CLAIM: dict[str, str] = {
+    **dict.fromkeys(("hedges_g", "seeds_needed", "detail"), ""),
+    "claim": "sooner",
+    "paper": "impact_2020",
+    "title": "It is sooner",
+    "text": "One is sooner than two others.",
+    "source": "Abstract",
+    "origin": "run",
+    "experiment": "discrete",
+    "verdict": "inconclusive",
+    "effect": "12",
+    "effect_unit": "% of the other's time saved",
+    "ci95_low": "-3",
+    "ci95_high": "25",
+    "p": "0.04",
+    "p_holm": "0.12",
+    "seeds": "3",
+    "env_frames": "1000",
+    "decided_by": "A against C",
+    "comparisons": "A against B: 40 [30, 50]; A against C: 12 [-3, 25]",
+    "published": "abstract.impact.discrete.wall_time_saved",
+}
+EXPERIMENTS: dict[str, Any] = {"discrete": {"title": "Discrete"}, "continuous": {"title": "Continuous"}}
+
+
+def texts(blocks: Any) -> str:
+    """Everything that the tables and paragraphs say."""
+    found: list[str] = []
+    for block in blocks:
+        if isinstance(block, Text):
+            found += [span.text for span in block.spans]
+        if isinstance(block, Table):
+            found += [column.title for column in block.columns] + [block.note]
+            found += [
+                "".join(span.text for span in cell.spans) for group in block.groups for r in group.rows for cell in r
+            ]
+    return "\n".join(found).replace("\u00a0", " ").replace("\u202f", " ")
+
+
+def published_rows() -> list[dict[str, str]]:
+    table = used_published(load_paper(IMPACT), load_published(IMPACT))
+    return [
+        {str(name): "" if value != value else str(value) for name, value in row.items()}
+        for row in table.astype(object).where(table.notna(), "").to_dict("records")
+    ]
+
+
+@pytest.mark.parametrize("verdict", ["inconclusive", "not_run"])
+def test_a_claims_published_number_is_printed_though_no_cell_compares_it(verdict: str) -> None:
+    said = texts(claims([CLAIM | {"verdict": verdict}], published_rows(), "run", EXPERIMENTS))
+    assert "IMPACT, against IMPALA: wall time saved 30 %" in said
+
+
+def test_every_published_number_of_a_claim_of_impact_is_in_the_published_table() -> None:
+    paper = load_paper(IMPACT)
+    rows = [row["cell"] for row in published_rows()]
+    assert len(rows) == len(set(rows))
+    assert {cell for claim in paper.claims for cell in claim.published} <= set(rows)
+
+
+def test_a_claim_shows_all_its_comparisons_and_p_after_holms_correction() -> None:
+    said = texts(claims([CLAIM], [], "run", EXPERIMENTS))
+    assert "p = 0.04 (Holm 0.12)" in said
+    assert "in brackets" in said.lower()
+    assert "All comparisons: A against B: 40 [30, 50]; A against C: 12 [-3, 25]." in said
+    by_task = {"comparisons": "A against B: 40 [30, 50] (Catch 10 [1, 20], Pong 70 [60, 80])"}
+    assert "Catch 10 [1, 20]" in texts(claims([CLAIM | by_task], [], "run", EXPERIMENTS))
+    alone = {"comparisons": "A against B: 40 [30, 50]"}
+    assert "All comparisons" not in texts(claims([CLAIM | alone], [], "run", EXPERIMENTS))
+
+
+def test_the_ledger_of_the_suite_names_the_comparison_that_its_numbers_are_of() -> None:
+    assert "A against C, the nearest to contradicting the claim" in texts(_ledger([CLAIM], {}, "run"))
+
+
+def test_a_value_that_was_not_read_is_not_called_not_printed() -> None:
+    table = hyperparameter_table(load_paper(IMPACT), [], "run").set_index("name")
+    unread = table[table["source"].str.startswith("not read")]
+    assert len(unread) and set(unread["paper"]) == {"not read"}
+
+
+@pytest.mark.parametrize(
+    ("stated", "said"),
+    [
+        ("not read", "1 k on Pong, where the paper’s budget could not be read"),
+        ("not printed", "1 k on Pong, where the paper prints no budget"),
+        ("3 hours", "1 k on Pong, where the paper has 3 hours"),
+    ],
+)
+def test_a_budget_that_was_not_read_says_so(stated: str, said: str) -> None:
+    run = {"paper_frames": "", "experiment": "discrete", "env_frames": "1000", "env_label": "Pong"}
+    assert _budget([run], {"discrete": {"paper_budget": stated}}).replace("\u202f", " ") == said
+
+
+@pytest.mark.parametrize(("schedule", "lag"), [("synchronous", "0"), ("asynchronous", "unbounded, delay 4")])
+def test_a_synchronous_system_has_no_lag(schedule: str, lag: str) -> None:
+    keys = ("system", "paper", "experiment", "algorithm", "moves", "inference", "store", "runtime", "num_actors")
+    row = dict.fromkeys((*keys, "envs_per_actor", "learner_threads", "networks", "tasks", "max_policy_lag"), "")
+    delay = {"parameter_delay": "4" if schedule == "asynchronous" else ""}
+    (table,) = systems([row | {"schedule": schedule} | delay], {})
+    assert "".join(span.text for span in table.groups[0].rows[0][9].spans) == lag  # type: ignore[union-attr]
+
+
+RUN: dict[str, str] = {
+    "origin": "run",
+    "experiment": "continuous",
+    "variant": "ppo",
+    "variant_label": "PPO",
+    "environment": "mujoco/Hopper-v5",
+    "env_label": "Hopper-v5",
+    "seed": "1",
+    "env_frames": "1000000",
+    "seconds": "600",
+    "frames_per_second": "1666",
+}
+SCORE = {"final_return": "2500", "random": "18", "human_normalised_score": "", "episodes": "50"}
+
+
+def tables(clock: str, **score: str) -> dict[str, list[dict[str, str]]]:
+    milestone = {"threshold": "1500", "env_frames": "300000", "seconds": "172", "clock": clock}
+    return {"runs": [RUN], "scores": [RUN | SCORE | score], "milestones": [RUN | milestone]}
+
+
+@pytest.mark.parametrize(("clock", "passed"), [("cpu", "1 500 after 300 k, 3 min of CPU time"), ("wall", "3 min\n")])
+def test_a_milestone_names_its_clock(clock: str, passed: str) -> None:
+    said = texts(learned(tables(clock), "run")) + "\n"
+    assert passed in said
+    assert "Wall time" in said
+
+
+def test_tasks_without_a_human_score_have_no_column_for_it() -> None:
+    for part in (learned, lambda rows, subject: side_by_side(rows, EXPERIMENTS, subject)):
+        assert "Human" not in texts(part(tables("wall"), "run"))
+        assert "Human" in texts(part(tables("wall", human_normalised_score="0.4"), "run"))
+
+
+def test_published_cells_without_a_value_of_ours_name_their_frames() -> None:
+    row = dict.fromkeys(("ours", "published_variant"), "") | {"origin": "run", "system": "PPO", "item": "Results"}
+    row |= {"metric": "episode_return", "task": "beam_rider", "unit": "return"}
+    found = [row | {"published": value, "published_frames": at} for value, at in (("566.4", "4e7"), ("1061", ""))]
+    assert "Beam Rider 566.4 at 40 M, Beam Rider 1 061\n" in texts(uncovered(found, "run")) + "\n"
+
+
+def test_a_table_without_a_row_is_left_out_and_not_counted() -> None:
+    empty = Table("nothing", "a.csv", columns("A"), (Group(()),))
+    filled = Table("something", "a.csv", columns("A"), (Group((cells_of("1"),)),))
+    sections = (Section("a", "A", (empty,)), Section("b", "B", (Text(plain("text")), empty, filled)))
+    document = Document("paper", "", "", "", (), "", "smoke", "", "", (), "", (), sections, Origin("", "", ""))
+    (section,) = as_json(document)["sections"]
+    assert [block["type"] for block in section["blocks"]] == ["text", "table"]
+    assert (section["blocks"][1]["caption"], section["blocks"][1]["number"]) == ("something", 1)
