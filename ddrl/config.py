@@ -248,5 +248,13 @@ def to_json(config: RunConfig) -> dict[str, Any]:
 
 
 def fingerprint(config: RunConfig) -> str:
-    """Names the configuration: the first 16 hex digits of the SHA-256 of its canonical JSON."""
-    return hashlib.sha256(json.dumps(to_json(config), sort_keys=True).encode()).hexdigest()[:16]
+    """Names the configuration (see `fingerprint_of`)."""
+    return fingerprint_of(to_json(config))
+
+
+def fingerprint_of(values: Mapping[str, Any]) -> str:
+    """The first 16 hex digits of the SHA-256 of a configuration's canonical JSON, as it was when it was written down.
+
+    Keys that have come since then are no part of it, so the name of a finished run stays true.
+    """
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]

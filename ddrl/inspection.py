@@ -16,7 +16,7 @@ from torch import nn
 from ddrl import algorithms, checkpoint
 from ddrl.actors import evaluator
 from ddrl.actors.policy import LocalPolicy
-from ddrl.config import RunConfig, Topology, fingerprint, load_run_config, parse_run_config
+from ddrl.config import RunConfig, Topology, fingerprint_of, load_run_config, parse_run_config
 from ddrl.environments import registry
 from ddrl.errors import UserError
 from ddrl.record import COLUMNS, COUNTS
@@ -100,8 +100,9 @@ def _problems(run: Path) -> Iterator[str]:
     except (OSError, ValueError, KeyError, UserError) as error:
         yield f"cannot be read: {' '.join(str(error).split())}"
         return
-    if record["fingerprint"] != fingerprint(config):
-        yield f"run.json: fingerprint {record['fingerprint']} is not that of its configuration ({fingerprint(config)})"
+    if record["fingerprint"] != fingerprint_of(record["config"]):
+        expected = fingerprint_of(record["config"])
+        yield f"run.json: fingerprint {record['fingerprint']} is not that of its configuration ({expected})"
     if load_run_config(run / "config.json") != config:
         yield "config.json differs from the configuration in run.json"
     yield from _curve_problems(table, record, config)

@@ -113,6 +113,10 @@ def test_verify_passes_a_whole_run(run: Path, capsys: pytest.CaptureFixture[str]
     assert "whole" in capsys.readouterr().out
 
 
+def test_every_committed_run_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["verify", str(ROOT / "results" / "reference")]) == 0, capsys.readouterr().out
+
+
 def test_verify_names_everything_that_is_wrong_with_a_run(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["verify", str(damaged)]) == 1
     printed = capsys.readouterr().out
