@@ -1,4 +1,4 @@
-"""Algorithms, found by file name; each module exports VERSION, Config, make_network, Actor and Learner."""
+"""Algorithms, found by file name; what each module exports: CONTRIBUTING.md."""
 
 from __future__ import annotations
 

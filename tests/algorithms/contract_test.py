@@ -18,7 +18,7 @@ from ddrl import algorithms
 from ddrl.learners.gradients import NonFiniteError
 from tests.algorithms.rigs import SPECS, Rig
 
-EXPORTS = ("VERSION", "SYSTEM", "Config", "make_network", "Actor", "Learner", "check")
+EXPORTS = ("VERSION", "SYSTEM", "SCHEDULES", "Config", "make_network", "Actor", "Learner", "check")
 METRICS = {"policy_loss", "value_loss", "entropy", "gradient_norm", "learning_rate", "policy_lag_mean"}
 METRICS |= {"policy_lag_max"}
 SURROGATE = {"kl", "clip_fraction", "explained_variance"}
