@@ -6,7 +6,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
@@ -73,7 +73,8 @@ def measure_parts(config: RunConfig, seconds: float) -> Parts:
     """Each part for a third of `seconds`, on one thread and on the device on which it is done."""
     training = alone(config)
     acting = replace(training, device="cpu") if training.topology.runtime == "ray" else training
-    with tempfile.TemporaryDirectory() as directory, quiet_run(acting, Path(directory)) as run:
+    with ExitStack() as stack:
+        run = _opened(acting, stack)
         collector = run.collectors[0]
         env, policy, skip = collector.env, collector.policy, run.spec.frame_skip
         step = env.reset()
@@ -81,10 +82,15 @@ def measure_parts(config: RunConfig, seconds: float) -> Parts:
         simulated = _time(lambda: env.step(next(actions)), env.num_envs, skip, seconds / 3)
         inferred = _time(lambda: policy.act(step), env.num_envs, skip, seconds / 3)
         batch = _batch(run)
-    with tempfile.TemporaryDirectory() as directory, quiet_run(training, Path(directory)) as run:
+        learner = (run if acting is training else _opened(training, stack)).learner
         steps = int(batch.valid.sum()) * fresh_share(config.hyperparameters)
-        trained = _time(lambda: run.learner.update(batch), steps, skip, seconds / 3)
+        trained = _time(lambda: learner.update(batch), steps, skip, seconds / 3)
     return Parts(simulated, inferred, trained, skip, resolve_device(training.device).type)
+
+
+def _opened(config: RunConfig, stack: ExitStack) -> Run:
+    """A run that is closed with `stack`."""
+    return stack.enter_context(quiet_run(config, Path(stack.enter_context(tempfile.TemporaryDirectory()))))
 
 
 def fresh_share(hyperparameters: Any) -> float:
