@@ -3,7 +3,7 @@
 After the reference convergence points of MLPerf. The reference seeds of one configuration are a sample; the mean of m
 new seeds must lie where the mean of m further seeds of the same kind would fall (one-sided prediction interval of
 Student's t: mean +- t s sqrt(1/n + 1/m)). All tests of one call together raise a false alarm with probability `LEVEL`
-at most (Bonferroni). No torch here.
+at most (Bonferroni). torch is imported only where configurations are read.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ddrl.analysis.experiments import ROOT
 from ddrl.analysis.flags import flatten, same
 from ddrl.analysis.inference import EQUAL_BUDGET, Sample, prediction_interval
 from ddrl.analysis.paper import load_paper
+from ddrl.config import parse_run_config, to_json
 from ddrl.errors import UserError
 from ddrl.regression.checks import Check
 
@@ -152,8 +153,11 @@ def _tests(group: _Group) -> tuple[list[_Test], list[Check]]:
 
 
 def departures(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """`key 1 instead of 2` for every key in which two configurations differ, but for `IGNORED`."""
-    ours, theirs = flatten(config), flatten(other)
+    """`key 1 instead of 2` for every key in which two configurations differ, but for `IGNORED`.
+
+    A key that came after a run was made has its default there.
+    """
+    ours, theirs = flatten(_complete(config)), flatten(_complete(other))
     return [
         f"{key} {ours.get(key)} instead of {theirs.get(key)}"
         for key in dict.fromkeys([*ours, *theirs])
@@ -161,6 +165,14 @@ def departures(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]
         and key not in IGNORED_IN_TOPOLOGY
         and not same(ours.get(key), theirs.get(key))
     ]
+
+
+def _complete(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With every key there is today; as it was written down where it is not allowed any more."""
+    try:
+        return to_json(parse_run_config(config))
+    except UserError:
+        return config
 
 
 def frames_to(run: RunData, threshold: float) -> float | None:

@@ -14,8 +14,8 @@ import pytest
 
 from ddrl.analysis.inference import prediction_interval
 from ddrl.errors import UserError
-from ddrl.regression import Check, verify_against
-from ddrl.regression.convergence import LEVEL
+from ddrl.regression import Check, suite, verify_against
+from ddrl.regression.convergence import LEVEL, departures
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "results/reference/impala_2018/off_policy_correction/v_trace/toy-catch/seed11"
@@ -125,6 +125,40 @@ def test_another_configuration_is_not_compared(reference: Path) -> None:
     (check,) = checks.values()
     assert check.passed is None
     assert "hyperparameters.batch_size 64 instead of 32" in check.line
+
+
+@pytest.mark.parametrize(("separate", "compared"), [(False, True), (True, False)])
+def test_a_key_that_came_after_the_reference_has_its_default_there(
+    reference: Path, separate: bool, compared: bool
+) -> None:
+    written = json.loads((reference / "impala_2018" / GROUP / "seed11" / "config.json").read_text())
+    assert "separate_value_network" not in written["hyperparameters"]
+    checks = verified(reference, [{"separate_value_network": separate}] * 2)
+    assert {check.passed for check in checks.values()} == ({True} if compared else {None})
+
+
+@pytest.mark.parametrize("key", ["algorithm", "precision"])
+def test_a_configuration_that_is_not_allowed_any_more_is_compared_as_it_stands(key: str) -> None:
+    config = json.loads((EXAMPLE / "config.json").read_text())
+    old = config | {key: "of old"}
+    assert not departures(old, old)
+    assert f"{key} {config[key]} instead of of old" in departures(config, old)
+
+
+def test_seeds_trained_for_the_check_that_cannot_be_compared_fail_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train_seeds(reference: Path, target: Path, seeds: Sequence[int]) -> None:
+        for seed in seeds:
+            write_run(target, seed, batch_size=64)
+
+    (tmp_path / "results").mkdir()
+    (tmp_path / suite.REFERENCE).symlink_to(ROOT / suite.REFERENCE)
+    (tmp_path / "replications").symlink_to(ROOT / "replications")
+    monkeypatch.setattr(suite, "train_seeds", train_seeds)
+    checks = list(suite.convergence_checks(tmp_path))
+    assert {check.passed for check in checks} == {False}
+    assert "another configuration" in checks[0].line
 
 
 def test_one_reference_seed_is_too_few_and_said_so(tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +81,15 @@ def test_a_run_repeats_what_was_recorded_and_tells_machines_apart(file: Path) ->
     outcome = golden.check(file)
     assert outcome.passed, outcome.line
     assert "another kind of machine" in outcome.line
+
+
+@pytest.mark.regression
+def test_the_curves_hold_on_a_machine_without_vector_instructions(tmp_path: Path) -> None:
+    environment = os.environ | {"ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "ddrl.regression", "check", "golden", "--junit", str(tmp_path / "junit.xml")]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("another kind of machine") == len(FILES)
 
 
 def test_a_file_of_another_version_says_to_record_it_anew(file: Path) -> None:

@@ -1,83 +1,165 @@
-"""Faults that a regression check must find, each planted for as long as a `with` lasts."""
+"""Faults that a regression check must find, each planted for as long as a `with` lasts.
+
+`planted_test.py` plants all of them in `make test`, so that none outlives the code it replaces.
+"""
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
+import torch
 
-from ddrl.algorithms import impala
+from ddrl import types
+from ddrl.algorithms import impact, impala, ppo
+from ddrl.learners import step
 from ddrl.losses import vtrace
 from ddrl.replay.queue import UnrollQueue
+from ddrl.types import Unroll
+
+Function = Callable[..., Any]
 
 
-@contextmanager
-def nothing() -> Iterator[None]:
-    """No fault."""
-    yield
+@dataclass(frozen=True)
+class Fault:
+    """A function that does something else."""
+
+    owner: Any
+    """The module or class that its callers look it up in."""
+    name: str
+    wrong: Callable[[Function], Function]
+    """The function as it is -> what stands in for it; must take the arguments that its callers give."""
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """Raises `AttributeError` where `owner` has no such function any more."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self.owner, self.name, self.wrong(getattr(self.owner, self.name)))
+            yield
 
 
-@contextmanager
-def wrong_sign() -> Iterator[None]:
+def wrong_sign(right: Function) -> Function:
     """V-trace corrects in the opposite direction: v = V - (v_s - V)."""
-    right = vtrace.vtrace
-
-    def wrong(values: Any, *others: Any, **options: Any) -> Any:
-        return 2 * values - right(values, *others, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vtrace, "vtrace", wrong)
-        yield
+    return lambda values, *others, **options: 2 * values - right(values, *others, **options)
 
 
-@contextmanager
-def halved_learning_rate() -> Iterator[None]:
+def halved_learning_rate(right: Function) -> Function:
     """The optimizer gets half of the rate that is recorded."""
-    right = impala.set_learning_rate
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(impala, "set_learning_rate", lambda optimizer, rate: right(optimizer, rate / 2))
-        yield
+    return lambda optimizer, rate: right(optimizer, rate / 2)
 
 
-@contextmanager
-def dropped_last_step() -> Iterator[None]:
+def dropped_last_step(right: Function) -> Function:
     """The loss sees T - 1 transitions of every unroll, and bootstraps one step early."""
-    right = impala.impala_loss
-
-    def wrong(network: Any, batch: Any, config: Any, weight: float) -> Any:
-        length = batch.action.shape[0]
-        columns = ("actor", "index", "initial_state")
-        fields = {
-            name: value if name in columns else value[: length if value.shape[0] > length else length - 1]
-            for name, value in batch.as_dict().items()
-        }
-        return right(network, type(batch)(**fields), config, weight)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(impala, "impala_loss", wrong)
-        yield
+    return lambda network, batch, config, weight: right(network, without_last_step(batch), config, weight)
 
 
-@contextmanager
-def slowed_queue(seconds: float = 0.1) -> Iterator[None]:
+def without_last_step(batch: Unroll) -> Unroll:
+    """The first T - 1 transitions of an unroll [T, B]."""
+    columns = (*types._PER_COLUMN, "initial_state")
+    return Unroll(**{name: value if name in columns else value[:-1] for name, value in batch.as_dict().items()})
+
+
+def frozen_target(right: Function) -> Function:
+    """Target updates are counted, and adapt the penalty, but the target network stays what it was."""
+
+    def wrong(learner: impact.Learner) -> None:
+        before = copy.deepcopy(learner.target_network.state_dict())
+        right(learner)
+        learner.target_network.load_state_dict(before)
+
+    return wrong
+
+
+def uncorrected_ratio(right: Function) -> Function:
+    """The surrogate's ratio is pi / pi_target whatever the worker's policy was."""
+    return lambda kind, *policies: right("target", *policies)
+
+
+def unweighted_advantages(right: Function) -> Function:
+    """V-trace GAE takes what the worker did for what the target policy would have done."""
+
+    def wrong(*inputs: Any, **options: Any) -> Any:
+        *others, log_rhos = inputs
+        return right(*others, torch.zeros_like(log_rhos), **options)
+
+    return wrong
+
+
+def ignored_end(right: Function) -> Function:
+    """Every episode's end counts as truncated: the value after it is bootstrapped from."""
+
+    def wrong(network: Any, target_network: Any, batch: Unroll, *others: Any) -> Any:
+        endless = dataclasses.replace(batch, terminated=torch.zeros_like(batch.terminated))
+        return right(network, target_network, endless, *others)
+
+    return wrong
+
+
+def misaligned_advantages(right: Function) -> Function:
+    """Each sample has the advantage of the one before it."""
+
+    def wrong(*inputs: Any) -> Any:
+        samples = right(*inputs)
+        return dataclasses.replace(samples, advantages=samples.advantages.roll(1))
+
+    return wrong
+
+
+def half_of_the_samples(right: Function) -> Function:
+    """Minibatches are drawn from the first half of a batch only, twice as often."""
+    return lambda samples, indices: right(samples, indices % (samples.batch_size // 2))
+
+
+def slowed_queue(seconds: float = 0.1) -> Fault:
     """Every hand-over of an unroll or a batch holds the queue for longer."""
-    right = UnrollQueue._wait_for
 
-    def wrong(self: UnrollQueue, condition: Callable[[], bool]) -> float:
-        time.sleep(seconds)
-        return right(self, condition)
+    def slowed(right: Function) -> Function:
+        def wrong(queue: UnrollQueue, condition: Callable[[], bool], clock: Any) -> None:
+            time.sleep(seconds)
+            right(queue, condition, clock)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(UnrollQueue, "_wait_for", wrong)
-        yield
+        return wrong
+
+    return Fault(UnrollQueue, "_wait_for", slowed)
 
 
-OF_LEARNING: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
-    "nothing": nothing,
-    "wrong sign in V-trace": wrong_sign,
-    "halved learning rate": halved_learning_rate,
-    "dropped last step": dropped_last_step,
+def turn_over_returns(variant: Path) -> int:
+    """Turns every return of a variant's runs (environment/seed<k>) upside down; returns how many there were."""
+    turned = 0
+    for path in variant.glob("*/seed*/curves.parquet"):
+        table = pd.read_parquet(path)
+        returns = table["metric"].isin(["episode_return", "evaluation_return"])
+        table.loc[returns, "value"] *= -1
+        table.to_parquet(path, index=False)
+        turned += int(returns.sum())
+    return turned
+
+
+OF_LEARNING: Mapping[str, Mapping[str, Fault]] = {
+    "v_trace": {
+        "wrong sign in V-trace": Fault(vtrace, "vtrace", wrong_sign),
+        "halved learning rate": Fault(step, "set_learning_rate", halved_learning_rate),
+        "dropped last step": Fault(impala, "impala_loss", dropped_last_step),
+    },
+    "impact_track": {
+        "target never updated": Fault(impact.Learner, "_update_target", frozen_target),
+        "ratio without the worker": Fault(impact, "importance_ratio", uncorrected_ratio),
+        "advantages unweighted": Fault(impact, "vtrace_gae", unweighted_advantages),
+    },
+    "impact_catch": {
+        "terminated ignored": Fault(impact, "prepare", ignored_end),
+    },
+    "ppo_track": {
+        "advantages misaligned": Fault(ppo, "prepare", misaligned_advantages),
+        "half of the samples": Fault(ppo.Samples, "take", half_of_the_samples),
+    },
 }
+"""Golden curve that must differ -> name of the fault -> the fault."""

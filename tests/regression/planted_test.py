@@ -1,0 +1,115 @@
+"""Every planted fault still applies: what it stands in for is there, is called as it expects, and matters.
+
+`faults_test.py` has the long part, whether the regression checks find them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from ddrl import algorithms
+from ddrl.algorithms import impact
+from ddrl.regression import golden
+from ddrl.replay.queue import UnrollQueue
+from tests.regression import planted
+from tests.regression.planted import OF_LEARNING, Fault
+from tests.unrolls import make_unroll
+
+ROOT = Path(__file__).parents[2]
+RUN = ROOT / "results/reference/impala_2018/off_policy_correction/v_trace/toy-catch/seed11"
+FAULTS = [(curve, name) for curve, faults in OF_LEARNING.items() for name in faults]
+
+
+def start_of(curve: str) -> list[dict[str, float]]:
+    """The first few updates of a golden curve, made anew, each recorded."""
+    path = ROOT / golden.FOLDER / f"{curve}.json"
+    short = {
+        "env_frames": 900,
+        "recording": {"period_frames": 1, "tensorboard": False},
+        "evaluation": {"period_frames": 10_000, "episodes": 1, "final_episodes": 1},
+    }
+    return golden.run(golden.read(path)["config"] | short, str(path))
+
+
+@pytest.fixture(scope="module")
+def healthy() -> Callable[[str], list[dict[str, float]]]:
+    """`start_of` without a fault, once for each curve."""
+    made: dict[str, list[dict[str, float]]] = {}
+
+    def start(curve: str) -> list[dict[str, float]]:
+        if curve not in made:
+            made[curve] = start_of(curve)
+        return made[curve]
+
+    return start
+
+
+@pytest.mark.parametrize(("curve", "name"), FAULTS)
+def test_a_fault_still_applies_and_changes_the_first_updates(
+    curve: str, name: str, healthy: Callable[[str], list[dict[str, float]]]
+) -> None:
+    before = healthy(curve)
+    with OF_LEARNING[curve][name].planted():
+        faulty = start_of(curve)
+    changed = list(golden.differences(before, faulty, tolerance=golden.TOLERANCE))
+    assert changed, "the fault stands in for something that the run does not use"
+
+
+def test_every_algorithm_has_a_fault() -> None:
+    configs = [golden.read(ROOT / golden.FOLDER / f"{curve}.json")["config"] for curve in OF_LEARNING]
+    assert {config["algorithm"] for config in configs} == set(algorithms.NAMES)
+
+
+def test_a_fault_is_gone_after_its_block() -> None:
+    for faults in OF_LEARNING.values():
+        for fault in faults.values():
+            right = getattr(fault.owner, fault.name)
+            with fault.planted():
+                assert getattr(fault.owner, fault.name) is not right
+            assert getattr(fault.owner, fault.name) is right
+
+
+def test_a_fault_whose_function_is_gone_is_an_error() -> None:
+    with (
+        pytest.raises(AttributeError, match="set_learning_rate"),
+        Fault(impact, "set_learning_rate", planted.halved_learning_rate).planted(),
+    ):
+        pass
+
+
+def test_the_slowed_queue_holds_every_hand_over() -> None:
+    queue, seconds = UnrollQueue(capacity=4), 0.02
+    with planted.slowed_queue(seconds).planted():
+        start = time.perf_counter()
+        queue.insert(make_unroll())
+        queue.sample(2)
+        assert time.perf_counter() - start >= 2 * seconds
+
+
+def test_only_the_last_step_of_an_unroll_is_dropped() -> None:
+    whole, shorter = make_unroll(length=4, columns=7), make_unroll(length=3, columns=7)
+    dropped = planted.without_last_step(whole).as_dict()
+    for name, expected in shorter.as_dict().items():
+        if name == "initial_state":
+            assert dropped[name] is whole.initial_state
+        else:
+            assert dropped[name].shape == expected.shape, name
+
+
+def test_returns_are_turned_over_and_nothing_else(tmp_path: Path) -> None:
+    target = tmp_path / RUN.parent.name / RUN.name
+    target.mkdir(parents=True)
+    shutil.copy(RUN / "curves.parquet", target)
+    before = pd.read_parquet(target / "curves.parquet")
+    turned = planted.turn_over_returns(tmp_path)
+    after = pd.read_parquet(target / "curves.parquet")
+    assert turned > 100
+    assert (before["value"].fillna(0) == -after["value"].fillna(0)).sum() >= turned
+    same = before["metric"].isin(["episode_return", "evaluation_return"])
+    pd.testing.assert_frame_equal(before[~same], after[~same])
