@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
@@ -114,11 +114,7 @@ def parse_run_config(mapping: Mapping[str, Any], where: str = "configuration") -
     values["hyperparameters"] = _validated(module.Config, hyperparameters, where, prefix="hyperparameters.")
     config = _validated(RunConfig, values, where)
     assert isinstance(config, RunConfig)
-    if config.topology.schedule not in module.SCHEDULES:
-        raise UserError(
-            f"{where}: key 'topology.schedule' must be {' or '.join(module.SCHEDULES)} with algorithm {name} "
-            f"(got {config.topology.schedule})"
-        )
+    _check_lag(config, module.SCHEDULES, where)
     _check_topology(config, where)
     return config
 
@@ -166,6 +162,21 @@ def _dataclasses_in(annotation: Any) -> list[Any]:
 
 def _field_names(target: Any) -> list[str]:
     return [field.name for field in dataclasses.fields(target)] if dataclasses.is_dataclass(target) else []
+
+
+def _check_lag(config: RunConfig, schedules: Sequence[str], where: str) -> None:
+    """Lag that the algorithm, which can learn under these schedules, does not correct for."""
+    name, topology = config.algorithm, config.topology
+    if topology.schedule not in schedules:
+        raise UserError(
+            f"{where}: key 'topology.schedule' must be {' or '.join(schedules)} with algorithm {name} "
+            f"(got {topology.schedule})"
+        )
+    if topology.parameter_delay and set(schedules) == {"synchronous"}:  # on policy
+        raise UserError(
+            f"{where}: key 'topology.parameter_delay' must be 0 with algorithm {name}, which corrects for no lag "
+            f"(got {topology.parameter_delay})"
+        )
 
 
 def _check_topology(config: RunConfig, where: str) -> None:

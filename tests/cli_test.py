@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import av
 import pandas as pd
 import pytest
+import yaml
 
 from ddrl import cli
 from ddrl.run import locked
-from tests.runs import BASE, curves
+from tests.runs import BASE, curves, merged
 
 ROOT = Path(__file__).parents[1]
+IMPACT, PPO, TRACK = {"algorithm": "impact"}, {"algorithm": "ppo"}, {"environment": {"name": "toy/track"}}
 
 
 @pytest.fixture(scope="module")
@@ -290,6 +294,30 @@ def test_bad_input_is_one_line_and_exit_code_2(
 ) -> None:
     monkeypatch.chdir(ROOT)
     assert cli.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (IMPACT | {"hyperparameters": {"num_traversals": 0}}, "'hyperparameters.num_traversals': Input should be gr"),
+        (IMPACT | {"hyperparameters": {"num_slots": 0}}, "'hyperparameters.num_slots': Input should be greater than 0"),
+        (IMPACT | {"hyperparameters": {"kl_cost": 0.0}}, "'hyperparameters.kl_target' adapts kl_cost, which is 0"),
+        ({"topology": {"queue_capacity": 1}}, "'topology.queue_capacity' must be at least 2"),
+        ({"hyperparameters": {"initial_log_std": math.nan}}, "initial_log_std': Input should be a finite number"),
+        (PPO | {"topology": {"schedule": "synchronous", "parameter_delay": 1}}, "'topology.parameter_delay' must be 0"),
+        (TRACK | {"hyperparameters": {"correction": "epsilon_correction"}}, "allowed: v_trace, one_step_is, no_corr"),
+        (TRACK | {"hyperparameters": {"network": "nature"}}, "needs uint8 images"),
+    ],
+)
+def test_a_configuration_that_cannot_be_trained_is_one_line_and_exit_code_2(
+    overrides: dict[str, Any], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(yaml.safe_dump(merged(BASE, overrides)))
+    assert cli.main(["train", str(path), "--directory", str(tmp_path / "run"), "--quiet"]) == 2
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1

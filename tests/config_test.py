@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from ddrl.config import fingerprint, load_run_config, parse_run_config, to_json
 from ddrl.errors import UserError
 from tests.runs import BASE, config, merged
+
+IMPACT, PPO = {"algorithm": "impact"}, {"algorithm": "ppo"}
 
 
 def test_json_and_back_is_the_same_configuration(tmp_path: Path) -> None:
@@ -43,8 +46,17 @@ def test_the_defaults_are_the_papers_table_g1() -> None:
         ({"topology": {"runtime": "ray", "num_learners": 3}}, ["topology.num_learners", "num_actors", "3 and 2"]),
         ({"topology": {"max_policy_lag": 3}}, ["max_policy_lag", "bounded_lag"]),
         ({"topology": {"schedule": "synchronous", "num_actors": 3}}, ["synchronous", "divide"]),
-        ({"topology": {"queue_capacity": 1}}, ["queue_capacity", "at least 2"]),
-        ({"algorithm": "ppo", "hyperparameters": {}}, ["topology.schedule", "synchronous", "ppo", "asynchronous"]),
+        ({"topology": {"queue_capacity": 1}}, ["queue_capacity", "at least 2", "got 1"]),
+        ({"topology": {"queue_capacity": 7, "envs_per_actor": 1}}, ["queue_capacity", "at least 8", "got 7"]),
+        (IMPACT | {"topology": {"queue_capacity": 1}}, ["queue_capacity", "at least 2", "got 1"]),
+        (IMPACT | {"hyperparameters": {"num_traversals": 0}}, ["hyperparameters.num_traversals", "greater than 0"]),
+        (IMPACT | {"hyperparameters": {"num_slots": 0}}, ["hyperparameters.num_slots", "greater than 0"]),
+        (PPO | {"topology": {"schedule": "bounded_lag", "max_policy_lag": 9}}, ["topology.schedule", "synchronous"]),
+        (PPO | {"topology": {"schedule": "synchronous", "parameter_delay": 2}}, ["parameter_delay", "be 0", "got 2"]),
+        ({"topology": {"parameter_delay": -1}}, ["topology.parameter_delay", "greater than or equal to 0"]),
+        ({"hyperparameters": {"initial_log_std": math.nan}}, ["hyperparameters.initial_log_std", "finite", "nan"]),
+        ({"hyperparameters": {"optimizer": {"epsilon": math.inf}}}, ["hyperparameters.optimizer.epsilon", "finite"]),
+        (PPO, ["topology.schedule", "synchronous", "ppo", "asynchronous"]),
         ({"hyperparameters": {"learning_rate": 1.0}}, ["hyperparameters.learning_rate"]),
         ({"hyperparameters": {"optimizer": {"lr": 1.0}}}, ["hyperparameters.optimizer.lr", "learning_rate"]),
         ({"hyperparameters": {"optimizer": {"name": "adam", "decay": 0.9}}}, ["optimizer.decay'", "optimizer.beta1"]),
@@ -67,6 +79,12 @@ def test_a_wrong_key_or_value_is_one_line_with_the_place_and_what_is_allowed(
     assert "\n" not in message
     for word in words:
         assert word in message
+
+
+@pytest.mark.parametrize("algorithm", ["impala", "impact"])
+def test_a_delay_is_allowed_to_an_algorithm_that_corrects_for_lag(algorithm: str) -> None:
+    chosen = config(algorithm=algorithm, topology={"schedule": "synchronous", "parameter_delay": 2})
+    assert chosen.topology.parameter_delay == 2
 
 
 @pytest.mark.parametrize("text", ["a: [", "- 1", ""])

@@ -26,6 +26,7 @@ from ddrl.learners.core import LearnerCore, Setting
 from ddrl.learners.evaluation import evaluate, explained_variance, normalised
 from ddrl.learners.normalisation import clipped_rewards
 from ddrl.learners.optimizers import AdamByDefault, AdamConfig
+from ddrl.learners.penalty import check_penalty
 from ddrl.losses.advantages import vtrace_gae
 from ddrl.losses.surrogate import adapted_kl_cost, clip_fraction, clipped_surrogate, importance_ratio
 from ddrl.losses.value import masked_sum, value_loss
@@ -48,7 +49,7 @@ NonNegative = Annotated[float, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
 class Config:
     """Defaults: continuous control, as RLlib's HalfCheetah example quotes the paper, unless a line says otherwise."""
 
@@ -60,7 +61,7 @@ class Config:
     rho: PositiveFloat = 2.0  # section 3.1: cap of pi_worker / pi_target
     clip_epsilon: PositiveFloat = 0.4
     rho_bar: PositiveFloat = 1.0  # V-trace's bounds; RLlib's defaults
-    c_bar: PositiveFloat = 1.0
+    c_bar: PositiveFloat = 1.0  # RLlib's default
     num_slots: Positive = 16  # N; 4 on Atari
     num_traversals: Positive = 20  # K; 32 on HalfCheetah, 2 on Atari
     target_update_period: Positive | None = None  # n, in updates; null: N x K (section 4.1)
@@ -70,15 +71,15 @@ class Config:
     kl_target: PositiveFloat | None = 0.04  # adapts `kl_cost` at each target update, by the last lap's KL; null: fixed
     normalise_advantages: bool = False  # RLlib standardises them for PPO, not for IMPACT
     max_grad_norm: PositiveFloat | None = 0.5  # by norm; the paper does not say whether by norm or by value
-    reward_clipping: Literal["abs_one", "none"] = "none"
-    optimizer: AdamByDefault = AdamConfig()
-    network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "tanh_mlp"
-    lstm_size: Annotated[int, Field(ge=0)] = 0
-    feed_last_action_and_reward: bool = False
+    reward_clipping: Literal["abs_one", "none"] = "none"  # RLlib's default (`clip_rewards: None`): on Atari alone
+    optimizer: AdamByDefault = AdamConfig()  # its learning rate is quoted; epsilon: see there
+    network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "tanh_mlp"  # RLlib's default: 256, 256
+    lstm_size: Annotated[int, Field(ge=0)] = 0  # RLlib's default (`use_lstm: False`)
+    feed_last_action_and_reward: bool = False  # RLlib's default (`lstm_use_prev_action_reward: False`)
     separate_value_network: bool = True  # RLlib's default of that time (`vf_share_layers: False`)
-    initial_log_std: float = 0.0
+    initial_log_std: float = 0.0  # as PPO (Huang et al. 2022, continuous detail 2); RLlib's is an output of the network
     observation_normalisation: bool = True  # RLlib: MeanStdFilter
-    reward_normalisation: bool = False
+    reward_normalisation: bool = False  # RLlib filters observations alone
 
     @property
     def fresh_columns(self) -> int:
@@ -91,7 +92,8 @@ class Config:
 
 
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
-    """IMPACT learns discrete and continuous tasks."""
+    """IMPACT learns discrete and continuous tasks. Raises `UserError` where a key would not be read."""
+    check_penalty(config.kl_cost, config.kl_target)
 
 
 def make_network(spec: EnvSpec, config: Config, generator: torch.Generator) -> ActorCritic:

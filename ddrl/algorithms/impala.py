@@ -39,7 +39,7 @@ Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
 class Config:
     """Defaults: Table G.1 (Atari) unless a line says otherwise."""
 
@@ -48,7 +48,7 @@ class Config:
     discount: Annotated[float, Field(ge=0, le=1)] = 0.99
     correction: Literal["v_trace", "one_step_is", "epsilon_correction", "no_correction"] = "v_trace"  # section 5.2.2
     rho_bar: Annotated[float, Field(gt=0)] = 1.0  # section 4.1; 1 worked best of 1, 10, 100
-    c_bar: Annotated[float, Field(gt=0)] = 1.0
+    c_bar: Annotated[float, Field(gt=0)] = 1.0  # section 4.1
     pg_rho_bar: Annotated[float, Field(gt=0)] = 1.0  # section 4.2; a key of its own in the authors' code
     lambda_: Annotated[float, Field(ge=0, le=1)] = 1.0  # remark 2
     correction_epsilon: float = 1e-6  # section 5.2.2, epsilon correction
@@ -57,12 +57,12 @@ class Config:
     loss_reduction: Literal["sum", "mean"] = "sum"  # over T and B (caption of Table D.1): it scales the learning rate
     reward_clipping: Literal["abs_one", "none"] = "abs_one"
     max_grad_norm: Annotated[float, Field(gt=0)] = 40.0
-    network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "shallow"
+    network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "shallow"  # Mnih et al. 2016
     lstm_size: Annotated[int, Field(ge=0)] = 0  # 0: feed-forward, as the paper's Atari agents (section 5.3.2)
-    feed_last_action_and_reward: bool = False
+    feed_last_action_and_reward: bool = False  # Figure 3 feeds them to the LSTM
     optimizer: RMSPropByDefault = RMSPropConfig()
     replay_fraction: Fraction = 0.0  # of a batch; 0.5 in Table 2
-    replay_capacity: Positive = 10_000  # unrolls
+    replay_capacity: Positive = 10_000  # unrolls; section 5.2.2
     # Not in the paper, which has no continuous task; the baseline of Luo et al. 2020 (IMPACT) sets them.
     separate_value_network: bool = False
     initial_log_std: float = 0.0

@@ -25,8 +25,10 @@ from ddrl.handles import Parameters, Queue
 from ddrl.learners.core import LearnerCore, Setting
 from ddrl.learners.evaluation import evaluate, explained_variance, normalised
 from ddrl.learners.gradients import check_finite
+from ddrl.learners.minibatches import sample_numbers, shared_minibatches
 from ddrl.learners.normalisation import clipped_rewards
 from ddrl.learners.optimizers import AdamByDefault, AdamConfig
+from ddrl.learners.penalty import check_penalty
 from ddrl.losses.advantages import vtrace_gae
 from ddrl.losses.surrogate import (
     adapted_kl_cost,
@@ -54,12 +56,12 @@ NonNegative = Annotated[float, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
 class Config:
     """Defaults: Schulman et al. 2017, Table 3 (MuJoCo), unless a line says otherwise."""
 
     unroll_length: Positive = 2048  # T, agent steps ("horizon")
-    batch_size: Positive = 1  # B, unrolls: a batch has T x B steps
+    batch_size: Positive = 1  # B, unrolls: a batch has T x B steps; ppo2 has one environment on MuJoCo
     discount: Probability = 0.99
     gae_lambda: Probability = 0.95
     num_epochs: Positive = 10
@@ -74,7 +76,7 @@ class Config:
     max_grad_norm: PositiveFloat | None = 0.5  # Huang, core detail 11
     reward_clipping: Literal["abs_one", "none"] = "none"  # abs_one on Atari (Huang, Atari detail 6)
     optimizer: AdamByDefault = AdamConfig()  # Huang, core details 3 and 4: epsilon 1e-5, linear decay as a key
-    network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "tanh_mlp"  # two of 64 in the paper
+    network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "tanh_mlp"  # section 6.1: two of 64
     separate_value_network: bool = True  # section 6.1: "we don't share parameters"; Huang, core detail 13
     initial_log_std: float = 0.0  # Huang, continuous detail 2: state-independent, starts at 0
     observation_normalisation: bool = True  # Huang, continuous details 6 and 7; off for images
@@ -93,19 +95,16 @@ class Config:
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
     """PPO learns discrete and continuous tasks. Raises `UserError` where a minibatch could be empty, or a key unread.
 
-    Every other step may be dead (see `ddrl.types`), and dead steps are left out.
+    Every other step may be dead (see `ddrl.types`), and dead steps are left out. Learners share minibatches, so their
+    number changes nothing.
     """
-    valid = config.unroll_length // 2 * (config.batch_size // num_learners)
+    valid = config.unroll_length // 2 * config.batch_size
     if config.num_minibatches > valid:
         raise UserError(
             f"key 'hyperparameters.num_minibatches': {config.num_minibatches} for {config.unroll_length} x "
-            f"{config.batch_size} steps and {num_learners} learners; allowed: 1 to {valid}, as every other step of "
-            "an unroll may be dead"
+            f"{config.batch_size} steps; allowed: 1 to {valid}, as every other step of an unroll may be dead"
         )
-    if config.kl_target is not None and not config.kl_cost:
-        raise UserError(
-            "key 'hyperparameters.kl_target' adapts kl_cost, which is 0; allowed: null, or a kl_cost above 0"
-        )
+    check_penalty(config.kl_cost, config.kl_target)
 
 
 def make_network(spec: EnvSpec, config: Config, generator: torch.Generator) -> ActorCritic:
@@ -222,13 +221,15 @@ class Learner:
     def update(self, batch: Unroll) -> Metrics:
         """All epochs over a batch; metrics are means over its gradient steps."""
         setting = self.core.setting
+        numbers, total = sample_numbers(batch, setting.reducer)
         batch = batch.to(setting.device)
         samples = prepare(self.core.network, batch, self.config, setting.precision)  # 5  advantages, fixed from here on
         check_finite(
             {"policy_loss (advantages)": samples.advantages, "value_loss (targets)": samples.value_targets},
             where=self.core.this_update(),
         )
-        steps = [self._descend(minibatch) for minibatch in self._minibatches(samples)]  # 6  K epochs
+        minibatches = self._minibatches(samples, numbers, total)  # 6  K epochs
+        steps = [self._descend(minibatch) for minibatch in minibatches]
         metrics = {name: statistics.fmean(step[name] for step in steps) for name in steps[0]}
         metrics["explained_variance"] = explained_variance(samples.values, samples.value_targets)
         if self.config.kl_target is not None:
@@ -238,13 +239,12 @@ class Learner:
         self.core.updates += 1
         return metrics | {"kl_cost": self._kl_cost} | self.core.policy_lag(batch)
 
-    def _minibatches(self, samples: Samples) -> Iterator[Samples]:
-        """Every sample once an epoch, in minibatches of nearly the same size."""
-        setting = self.core.setting
+    def _minibatches(self, samples: Samples, numbers: Tensor, total: int) -> Iterator[Samples]:
+        """This learner's part of each minibatch of K epochs, perhaps none; every sample of all once an epoch."""
+        setting, parts = self.core.setting, self.config.num_minibatches
         for _ in range(self.config.num_epochs):
-            order = torch.from_numpy(setting.generator.permutation(samples.batch_size)).to(setting.device)
-            for indices in order.tensor_split(self.config.num_minibatches):
-                yield samples.take(indices)
+            for indices in shared_minibatches(numbers, total, parts, setting.generator, setting.reducer):
+                yield samples.take(indices.to(setting.device))
 
     def _descend(self, minibatch: Samples) -> Metrics:
         if self.config.normalise_advantages:
@@ -257,7 +257,7 @@ class Learner:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """The core's, coefficient of the penalty, order of the minibatches."""
+        """The core's, coefficient of the penalty, what orders the minibatches (rank 0's, where there are several)."""
         own = {"kl_cost": self._kl_cost, "generator": generator_state(self.core.setting.generator)}
         return self.core.state_dict() | own
 

@@ -46,10 +46,13 @@ class ColumnParallel:
         self._pool = ThreadPoolExecutor(num_threads, "learner", lambda: torch.set_num_threads(1))
 
     def backward(self, loss: Loss[AnyBatch], batch: AnyBatch) -> Metrics:
-        """Leaves the gradient of the whole batch's loss in the network's `.grad`; returns the summed metrics."""
+        """Leaves the gradient of the whole batch's loss in the network's `.grad`; returns the summed metrics.
+
+        A batch of no column goes through the network too: its gradient is 0, not absent, as other learners need it.
+        """
         shares = split(batch, len(self._replicas))
         work = list(zip(self._replicas, shares, strict=False))
-        pieces = [(network, split(share, -(-share.batch_size // self._piece_columns))) for network, share in work]
+        pieces = [(network, split(share, self._num_pieces(share))) for network, share in work]
         jobs = [self._pool.submit(_backward, loss, network, share) for network, share in pieces[1:]]
         parts = [_backward(loss, *pieces[0]), *(job.result() for job in jobs)]
         gradients = [_gradients(network) for network, _ in work]
@@ -57,15 +60,18 @@ class ColumnParallel:
             torch._foreach_add_(gradients[0], others)
         return _sum(parts)
 
+    def _num_pieces(self, share: Batch) -> int:
+        return max(1, -(-share.batch_size // self._piece_columns))
+
     def close(self) -> None:
         """Ends the threads."""
         self._pool.shutdown()
 
 
 def split(batch: AnyBatch, num_parts: int) -> list[AnyBatch]:
-    """At most `num_parts` parts of about the same number of columns, none empty."""
+    """At most `num_parts` parts of about the same number of columns, none empty unless the batch is."""
     edges = [round(i * batch.batch_size / num_parts) for i in range(num_parts + 1)]
-    return [batch.columns(start, stop) for start, stop in itertools.pairwise(edges) if stop > start]
+    return [batch.columns(start, stop) for start, stop in itertools.pairwise(edges) if stop > start] or [batch]
 
 
 def _sum(parts: list[Metrics]) -> Metrics:

@@ -11,12 +11,13 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.optim import Optimizer
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True, config=STRICT)
 class RMSPropConfig:
     """RMSProp of Espeholt et al. 2018; values of Table G.1 (Atari) unless another source is named."""
 
@@ -35,7 +36,7 @@ class RMSPropConfig:
     """The learning rate falls linearly to 0 over these environment frames; None keeps it constant."""
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True, config=STRICT)
 class AdamConfig:
     """Adam (Kingma and Ba 2015); what else is no default of theirs names its source."""
 

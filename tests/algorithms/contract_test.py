@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import math
 import re
-import tokenize
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,12 @@ import torch
 from pydantic import ValidationError
 
 from ddrl import algorithms
+from ddrl.errors import UserError
+from ddrl.learners import optimizers
 from ddrl.learners.gradients import NonFiniteError
+from ddrl.learners.optimizers import AdamConfig, RMSPropConfig
 from tests.algorithms.rigs import SPECS, Rig
+from tests.algorithms.sources import GENERAL, SOURCE, said, unsourced
 
 EXPORTS = ("VERSION", "SYSTEM", "SCHEDULES", "Config", "make_network", "Actor", "Learner", "check")
 METRICS = {"policy_loss", "value_loss", "entropy", "gradient_norm", "learning_rate", "policy_lag_mean"}
@@ -33,22 +35,6 @@ every_algorithm = pytest.mark.parametrize("name", algorithms.NAMES)
 every_task = pytest.mark.parametrize("task", sorted(SPECS))
 
 
-def undocumented(path: Path) -> set[str]:
-    """Fields of the class `Config` in a file that have no comment on their line and no text right after it."""
-    tokens = list(tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline))
-    commented = {token.start[0] for token in tokens if token.type == tokenize.COMMENT}
-    lines = path.read_text(encoding="utf-8").splitlines()
-    begin = next(number for number, line in enumerate(lines) if line.startswith("class Config"))
-    found = set()
-    for number, line in enumerate(lines[begin + 1 :], start=begin + 2):
-        if (line and not line.startswith(" ")) or line.startswith("    @property"):
-            break
-        match = re.match(r"    (\w+): .+ = ", line)
-        if match and number not in commented and not lines[number].lstrip().startswith('"""'):
-            found.add(match[1])
-    return found
-
-
 @every_algorithm
 def test_a_module_exports_its_parts(name: str) -> None:
     module = algorithms.load(name)
@@ -60,21 +46,103 @@ def test_a_module_exports_its_parts(name: str) -> None:
 @every_algorithm
 def test_every_default_says_where_it_comes_from(name: str) -> None:
     module = algorithms.load(name)
-    general = re.search(r"Defaults: .*(Table|paper).* unless a line says otherwise", module.Config.__doc__ or "")
-    assert general or not undocumented(Path(module.__file__))
+    defaults = {field.name: getattr(module.Config(), field.name) for field in fields(module.Config)}
+    path, general = Path(module.__file__), GENERAL.get(name, {})
+    assert set(said(path, "Config")) == set(defaults)
+    assert unsourced(path, "Config", defaults, general) == set()
+    assert re.search(r"^Defaults: .*unless a line says otherwise", module.Config.__doc__) or not general
+    assert SOURCE.search(module.Config.__doc__.splitlines()[0]) or not general
     assert re.search(r"et al\. \d{4}", module.__doc__)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "general"),
+    [
+        (
+            RMSPropConfig(),  # Espeholt et al. 2018, Table G.1; falls to 0 over all of training, 200 million frames
+            {"name": "rmsprop", "learning_rate": 6e-4, "epsilon": 0.01, "momentum": 0.0, "decay_frames": 200_000_000},
+        ),
+        # Kingma and Ba 2015, Algorithm 1, whose learning rate stays what it is.
+        (AdamConfig(), {"name": "adam", "beta1": 0.9, "beta2": 0.999, "decay_frames": None}),
+    ],
+    ids=["rmsprop", "adam"],
+)
+def test_every_default_of_an_optimizer_says_where_it_comes_from(chosen: Any, general: dict[str, Any]) -> None:
+    defaults = {field.name: getattr(chosen, field.name) for field in fields(chosen)}
+    assert unsourced(Path(optimizers.__file__), type(chosen).__name__, defaults, general) == set()
+
+
+PLANTED = '''
+class Config:
+    """Defaults: Table 1, unless a line says otherwise."""
+
+    same: int = 1  # a unit
+    departs: int = 2  # a unit
+    departs_and_says_so: int = 3  # 30 in Table 1
+    part_of_a_number: int = 3  # 30,000 frames
+    not_in_the_table: int = 4  # a unit
+    with_a_source: int = 5  # a unit; section 4
+    under: int = 6
+    """Table 2."""
+    # Group of Table 3.
+    one: int = 7
+    two: int = 8  # a unit
+
+    after_the_group: int = 9
+
+    @property
+    def none(self) -> int: ...
+'''
 
 
 def test_a_default_without_a_source_is_found(tmp_path: Path) -> None:
     path = tmp_path / "algorithm.py"
-    path.write_text('class Config:\n    a: int = 1\n    b: int = 2  # Table 1\n    c: int = 3\n    """Table 2."""\n')
-    assert undocumented(path) == {"a"}
+    path.write_text(PLANTED)
+    names = said(path, "Config")
+    general = {"same": 1, "departs": 20, "departs_and_says_so": 30, "part_of_a_number": 30}
+    found = unsourced(path, "Config", dict(zip(names, (1, 2, 3, 3, 4, 5, 6, 7, 8, 9), strict=True)), general)
+    assert found == {"departs", "part_of_a_number", "not_in_the_table", "after_the_group"}
+
+
+@every_algorithm
+def test_a_default_that_is_changed_without_a_word_is_found(name: str) -> None:
+    module = algorithms.load(name)
+    for field in GENERAL[name]:
+        changed = GENERAL[name] | {field: "another"}
+        assert unsourced(Path(module.__file__), "Config", changed, GENERAL[name]) >= {field}
 
 
 @every_algorithm
 def test_an_unknown_key_is_refused(name: str) -> None:
     with pytest.raises(ValidationError, match="no_such_key"):
         algorithms.load(name).Config(no_such_key=1)
+
+
+@every_algorithm
+def test_no_number_may_be_infinite_or_none_at_all(name: str) -> None:
+    config = algorithms.load(name).Config()
+    numbers, inner = (
+        [field.name for field in fields(owner) if isinstance(getattr(owner, field.name), float)]
+        for owner in (config, config.optimizer)
+    )
+    assert "initial_log_std" in numbers
+    assert "learning_rate" in inner
+    for wrong in (math.nan, math.inf, -math.inf):
+        for key in numbers:
+            with pytest.raises(ValidationError, match=key):
+                type(config)(**{key: wrong})
+        for key in inner:
+            with pytest.raises(ValidationError, match=key):
+                type(config)(optimizer={"name": config.optimizer.name, key: wrong})
+
+
+@pytest.mark.parametrize("name", ["impact", "ppo"])
+def test_a_target_for_a_penalty_that_is_off_is_refused(name: str) -> None:
+    module = algorithms.load(name)
+    for keys in ({"kl_cost": 0.0, "kl_target": None}, {"kl_cost": 0.5, "kl_target": 0.01}):
+        module.check(module.Config(**keys), SPECS["discrete"], 1)
+    with pytest.raises(UserError, match=r"^key 'hyperparameters.kl_target' .* 0; allowed: null, or a kl_cost above 0$"):
+        module.check(module.Config(kl_cost=0.0, kl_target=0.01), SPECS["discrete"], 1)
 
 
 @every_task

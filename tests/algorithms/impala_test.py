@@ -14,12 +14,14 @@ from ddrl.algorithms import impala
 from ddrl.coordinator.gate import Gate
 from ddrl.coordinator.parameters import ParameterServer
 from ddrl.environments import registry
+from ddrl.errors import UserError
 from ddrl.learners.core import Setting
 from ddrl.learners.gradients import NonFiniteError
 from ddrl.learners.reduction import SingleLearner
 from ddrl.replay.queue import UnrollQueue
 from ddrl.seeding import numpy_generator, torch_generator
 from ddrl.types import NetworkOutput, Unroll
+from tests.algorithms.rigs import SPECS
 
 SPEC = registry.spec_for("toy/catch")
 
@@ -204,6 +206,17 @@ def test_raw_rewards_are_stored_and_clipped_only_in_the_loss() -> None:
     unroll.reward[:] = 1.0
     assert impala.impala_loss(rig.network, unroll, rig.config, 1.0)[0].item() == clipped
     assert rig.collector.collect(6).reward.abs().max() <= 1
+
+
+@pytest.mark.parametrize("correction", ["v_trace", "one_step_is", "no_correction", "epsilon_correction"])
+@pytest.mark.parametrize("task", sorted(SPECS))
+def test_probabilities_are_corrected_only_where_actions_are_discrete(task: str, correction: Any) -> None:
+    config = impala.Config(correction=correction)
+    if (task, correction) == ("continuous", "epsilon_correction"):
+        with pytest.raises(UserError, match=r"^key 'hyperparameters.correction'.*allowed: v_trace, one_step_is, no_c"):
+            impala.check(config, SPECS[task], 1)
+    else:
+        impala.check(config, SPECS[task], 1)
 
 
 def test_the_learning_rate_falls_with_env_frames() -> None:

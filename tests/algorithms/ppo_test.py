@@ -172,7 +172,7 @@ def test_rewards_are_clipped_only_where_the_key_says_so() -> None:
     ("keys", "num_learners", "words"),
     [
         ({"unroll_length": 5, "batch_size": 2, "num_minibatches": 5}, 1, "1 to 4"),
-        ({"unroll_length": 16, "batch_size": 4, "num_minibatches": 32}, 4, "1 to 8"),
+        ({"unroll_length": 16, "batch_size": 4, "num_minibatches": 33}, 4, "1 to 32"),
         ({"kl_target": 0.01}, 1, "kl_cost"),
     ],
 )
@@ -181,3 +181,8 @@ def test_what_could_not_be_learned_from_or_would_not_be_read_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=words):
         ppo.check(ppo.Config(**keys), SPECS["discrete"], num_learners)
+
+
+@pytest.mark.parametrize("num_learners", [1, 2, 4])
+def test_as_many_minibatches_are_allowed_with_several_learners_as_with_one(num_learners: int) -> None:
+    ppo.check(ppo.Config(unroll_length=16, batch_size=4, num_minibatches=32), SPECS["discrete"], num_learners)

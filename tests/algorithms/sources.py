@@ -1,0 +1,96 @@
+"""Where defaults come from: what a class says of each, and what the source that it names for the rest has."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ddrl.learners.optimizers import AdamConfig, RMSPropConfig
+
+GENERAL: dict[str, dict[str, Any]] = {
+    # Espeholt et al. 2018, Table G.1.
+    "impala": {
+        "unroll_length": 20,
+        "batch_size": 32,
+        "discount": 0.99,
+        "value_cost": 0.5,
+        "entropy_cost": 0.01,
+        "reward_clipping": "abs_one",
+        "max_grad_norm": 40.0,
+        "optimizer": RMSPropConfig(learning_rate=6e-4, epsilon=0.01, momentum=0.0, decay_frames=200_000_000),
+    },
+    # Luo et al. 2020, as RLlib's HalfCheetah example quotes it (each value: replications/impact_2020/paper.yaml).
+    "impact": {
+        "unroll_length": 1024,
+        "batch_size": 32,
+        "discount": 0.995,
+        "gae_lambda": 0.995,
+        "clip_epsilon": 0.4,
+        "num_slots": 16,
+        "num_traversals": 20,
+        "value_cost": 0.5,
+        "entropy_cost": 0.0,
+        "kl_cost": 1.0,
+        "kl_target": 0.04,
+        "max_grad_norm": 0.5,
+        "optimizer": AdamConfig(learning_rate=3e-4),
+    },
+    # Schulman et al. 2017, Table 3.
+    "ppo": {"unroll_length": 2048, "discount": 0.99, "gae_lambda": 0.95, "num_epochs": 10},
+}
+"""Algorithm -> what the source that its `Config` names for every line that names none has."""
+
+SOURCE = re.compile(
+    r"[Ss]ections? \d|Table [A-Z\d]|Figure \d|eq\. \d|[Rr]emark \d|et al\. \d{4}|Huang|RLlib|ppo2|authors' code"
+)
+"""What counts as naming a source."""
+
+
+def said(path: Path, class_name: str) -> dict[str, str]:
+    """Field -> the comment on its line, the text under it, and the comment above its group (up to a blank line)."""
+    text = path.read_text(encoding="utf-8")
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    comments = {token.start[0]: token.string for token in tokens if token.type == tokenize.COMMENT}
+    lines = text.splitlines()
+    owner = next(n for n in ast.parse(text).body if isinstance(n, ast.ClassDef) and n.name == class_name)
+    found = {}
+    for node, after in zip(owner.body, [*owner.body[1:], None], strict=True):
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        words = [comments.get(number, "") for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)]
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            words.append(str(after.value.value))
+        above = node.lineno - 1
+        while lines[above - 1].strip() and not lines[above - 1].startswith("    #"):
+            above -= 1
+        while lines[above - 1].startswith("    #"):
+            words.append(comments[above])
+            above -= 1
+        found[node.target.id] = " ".join(words)
+    return found
+
+
+def unsourced(path: Path, class_name: str, defaults: Mapping[str, Any], general: Mapping[str, Any]) -> set[str]:
+    """Fields whose default is neither that of the general source nor said to come from another.
+
+    A default that departs from the general source must say what that has.
+    """
+    found = set()
+    for name, words in said(path, class_name).items():
+        if name not in general:
+            fine = bool(SOURCE.search(words))
+        else:
+            fine = defaults[name] == general[name] or _names(words, general[name])
+        if not fine:
+            found.add(name)
+    return found
+
+
+def _names(words: str, value: Any) -> bool:
+    """Whether a value stands in a text, and not as a part of another number or name."""
+    return re.search(rf"(?<![\w.,]){re.escape(str(value))}(?!\w|[.,]\d)", words) is not None
