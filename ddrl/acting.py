@@ -9,10 +9,12 @@ import torch
 from torch import nn
 
 from ddrl import algorithms
+from ddrl.actors.named import NamedEnv
 from ddrl.actors.policy import LocalPolicy
 from ddrl.actors.unroll import EpisodeSink, UnrollCollector
 from ddrl.config import RunConfig
 from ddrl.environments import registry
+from ddrl.errors import UserError, crash
 from ddrl.handles import Parameters, Queue
 from ddrl.seeding import seed_for, torch_generator
 
@@ -52,14 +54,21 @@ class Builder:
         network: nn.Module = self.algorithm.make_network(self.spec, self.config.hyperparameters, generator)
         return network.to(self.device)
 
-    def env(self, role: str, index: int, num_envs: int, num_threads: int = 1) -> Any:
-        """Environments stepped together, seeded by their role and index."""
-        seed = self.env_seed(role, index)
-        return registry.make(**self.config.environment, num_envs=num_envs, seed=seed, num_threads=num_threads)
+    def env(
+        self, role: str, index: int, num_envs: int, *, num_threads: int = 1, generation: Generation = Generation()
+    ) -> NamedEnv:
+        """Environments stepped together, seeded by their role and index. Raises UserError where they cannot be made."""
+        name, seed = self.describe(role, index, generation), self._env_seed(role, index, generation)
+        try:
+            env = registry.make(**self.config.environment, num_envs=num_envs, seed=seed, num_threads=num_threads)
+        except UserError:
+            raise
+        except Exception as error:
+            raise crash(name, error) from error
+        return NamedEnv(env, name)
 
-    def env_seed(self, role: str, index: int) -> int:
-        """What the environments of a role are made with."""
-        return seed_for(self.config.seed, f"{role}-environment", index)
+    def _env_seed(self, role: str, index: int, generation: Generation) -> int:
+        return seed_for(self.config.seed, f"{generation.stream(role)}-environment", index)
 
     def policy(self, role: str, index: int, batch_size: int) -> LocalPolicy:
         """A policy of its own network."""
@@ -77,7 +86,7 @@ class Builder:
     ) -> UnrollCollector:
         """Environments and policy of an actor; `slot` is its number among those of its learner (`index` if None)."""
         topology, role = self.config.topology, generation.stream("actor")
-        env = self.env(role, index, topology.envs_per_actor, topology.env_threads)
+        env = self.env("actor", index, topology.envs_per_actor, num_threads=topology.env_threads, generation=generation)
         policy = self.policy(role, index, topology.envs_per_actor)
         return UnrollCollector(
             env, policy, actor=index if slot is None else slot, on_episode=on_episode, first_index=first_index
@@ -87,10 +96,10 @@ class Builder:
         """The algorithm's actor."""
         return self.algorithm.Actor(self.config.hyperparameters, collector, params, queue)
 
-    def describe_actor(self, index: int, generation: Generation = Generation()) -> str:
-        """What is needed to play an actor's episodes again."""
-        seed = self.env_seed(generation.stream("actor"), index)
-        return f"actor {index}, environment {self.config.environment['name']}, environment seed {seed}"
+    def describe(self, role: str, index: int, generation: Generation = Generation()) -> str:
+        """What is needed to play the episodes of an actor, or of an evaluation, again."""
+        seed = self._env_seed(role, index, generation)
+        return f"{role} {index}, environment {self.config.environment['name']}, environment seed {seed}"
 
 
 class LoneActor:

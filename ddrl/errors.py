@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import difflib
 import sys
+import traceback
 from collections.abc import Callable, Iterable
 
 
 class UserError(Exception):
     """Bad input: the command line prints the message as one line, without a traceback, and exits with 2."""
+
+    is_crash = False
+    """It speaks of an environment that raised: the command line prints the traceback of its cause above the line."""
+
+
+def crash(name: str, error: BaseException | None) -> UserError:
+    """With what every runtime ends where an environment raised `error`; `name` is what `Builder.describe` says."""
+    user_error = UserError(" ".join(f"{name}: {type(error).__name__}: {error}".split()))
+    user_error.is_crash = True
+    return user_error
 
 
 def unknown_name(kind: str, name: object, allowed: Iterable[str], *, where: str = "") -> UserError:
@@ -22,10 +33,15 @@ def unknown_name(kind: str, name: object, allowed: Iterable[str], *, where: str 
 
 
 def exit_code(command: Callable[[], int | None]) -> int:
-    """What a command line returns: the command's own code (None: 0), or 2 after one line for a `UserError`."""
+    """What a command line returns: the command's own code (None: 0), or 2 after one line for a `UserError`.
+
+    Above the line of a crash stands the traceback of its cause; runtime ray has shown it by then and leaves none.
+    """
     try:
         return command() or 0
     except UserError as error:
+        if error.is_crash and error.__cause__ is not None:
+            traceback.print_exception(error.__cause__)
         print(f"ddrl: {error}", file=sys.stderr)
         return 2
 

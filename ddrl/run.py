@@ -1,4 +1,4 @@
-"""Joins algorithm, topology and environment into one run; the only file that sees both sides."""
+"""Joins algorithm, topology and environment into one run; `ddrl.run_ray` does it on Ray."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Run:
         num_actors = 0 if remote_actors else config.topology.num_actors
         self.collectors = [self.builder.collector(index, self._on_episode) for index in range(num_actors)]
         self.actors: list[Role] = [
-            _Named(self.builder.actor(collector, self.params, self.queue), self.builder.describe_actor(index))
+            _Named(self.builder.actor(collector, self.params, self.queue), self.builder.describe("actor", index))
             for index, collector in enumerate(self.collectors)
         ]
         serial = config.topology.runtime == "serial"
@@ -271,7 +271,7 @@ class _Steps:
 
 
 class _Named:
-    """A role whose errors say which one it was."""
+    """A role whose errors say which one it was; a line that is meant for the user does so by itself."""
 
     def __init__(self, role: Role, name: str) -> None:
         self.ready = role.ready
@@ -282,7 +282,7 @@ class _Named:
         """The role's own."""
         try:
             self._step()
-        except Closed:
+        except (Closed, UserError):
             raise
         except Exception as error:
             error.add_note(f"in {self._name}")
@@ -308,19 +308,25 @@ def resolve_device(name: str) -> torch.device:
 def train(config: RunConfig, directory: Path, *, quiet: bool = False) -> str:
     """Trains or resumes in `directory`; returns the exit reason. Raises `UserError` when another process is at it.
 
-    `config.json` in there says from now on what is trained; one that says so already stays as it is.
+    `config.json` in there says what is trained, once all that could refuse the configuration has been built; one that
+    says so already stays as it is.
     """
     directory.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     with locked(directory):  # before anything is written
-        stated = directory / "config.json"
-        if not stated.exists() or load_run_config(stated) != config:
-            write_json(stated, to_json(config))
+        path = directory / "config.json"
+        is_stated = path.exists() and load_run_config(path) == config
+
+        def state() -> None:
+            if not is_stated:
+                write_json(path, to_json(config))
+
         if config.topology.runtime == "ray":
             from ddrl.run_ray import train_with_ray  # Ray is slow to import, so only where it is used
 
-            return train_with_ray(config, directory, quiet=quiet)
+            return train_with_ray(config, directory, quiet=quiet, accepted=state)
         run = Run(config, directory, quiet=quiet)
+        state()
         with stopping(run.interrupt):
             run.resume()
             return run.train()

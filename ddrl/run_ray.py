@@ -42,10 +42,12 @@ def train_with_ray(
     directory: Path,
     *,
     quiet: bool = False,
+    accepted: Callable[[], None] = lambda: None,
     watch: Callable[[dict[str, Any]], bool] = lambda status: False,
 ) -> str:
     """Trains or resumes in `directory` with runtime `ray`; returns the exit reason.
 
+    `accepted` is called whenever the learners are built, so that nothing refuses the run any more, and not yet resumed.
     `watch` is shown every status of the learner that leads, and says whether to end the training early.
     """
     topology = config.topology
@@ -81,13 +83,14 @@ def train_with_ray(
                 device=config.device,
                 make_learner=partial(make_learner, config, directory.resolve()),
                 make_actor=partial(act_alone, config),
-                describe_actor=lambda index, generation: builder.describe_actor(index, Generation(*generation)),
+                describe_actor=lambda index, generation: builder.describe("actor", index, Generation(*generation)),
                 describe_checkpoint=partial(describe_checkpoint, directory, topology.num_learners),
                 own_cluster=own_cluster,
             ),
             note=progress.note,
             complain=complain,
             show=show,
+            accepted=accepted,
         )
         with stopping(runtime.interrupt), progress:
             reason = runtime.run()

@@ -28,6 +28,7 @@ smallest over its standard error. Column `comparisons` has all of them, over all
 
 A setting is not named anywhere: it is the values that the keys `settings` of the claim have in a run's configuration.
 The settings of one variant stand in experiments.yaml as variants named <variant>__<setting>.
+Column `flags` is env_version_gap where the runs' environments are of other versions than paper.yaml states.
 `p` is two-sided, of no effect at all (ordering, monotone, diminishing, stability, time_to_reach) or of the threshold
 itself (at_least, ratio, no_worse); an effect against the claim has it times the number of comparisons, as the verdict
 has. `p_holm` is that p after Holm's correction for all claims of the paper that were tested on the same origin.
@@ -55,6 +56,7 @@ from ddrl.analysis.claim_tests import MIN_SETTINGS, POWER, Contrast
 from ddrl.analysis.claim_values import observations, on_scale, scales
 from ddrl.analysis.curves import RunData
 from ddrl.analysis.experiments import Experiment
+from ddrl.analysis.flags import version_flag
 from ddrl.analysis.inference import holm
 from ddrl.analysis.paper import RETURN_METRICS, Claim, Paper
 
@@ -88,6 +90,7 @@ COLUMNS = [
     "seeds_needed",
     "detail",
     "published",
+    "flags",
 ]
 
 
@@ -103,7 +106,8 @@ def claims(
                 continue
             own = [run for run in runs if run.experiment == claim.experiment and run.origin == origin]
             result = evaluate(claim, experiments.get(claim.experiment), part, own, paper.milestones)
-            rows.append(_head(claim) | {"origin": origin} | result)
+            flags = "" if result["verdict"] == "not_run" else _version_flag(claim, own, paper)
+            rows.append(_head(claim) | {"origin": origin, "flags": flags} | result)
     table = pd.DataFrame(rows, columns=COLUMNS)
     counts = dict.fromkeys(("seeds", "env_frames", "environments", "seeds_needed"), "Int64")
     floats = dict.fromkeys(("effect", "ci95_low", "ci95_high", "hedges_g", "p", "p_holm"), "float64")
@@ -122,6 +126,14 @@ def _head(claim: Claim) -> dict[str, Any]:
         "effect_unit": claim.effect_unit,
         "published": ";".join(claim.published),
     }
+
+
+def _version_flag(claim: Claim, runs: Sequence[RunData], paper: Paper) -> str:
+    """Whether the environments of a claim's runs are of other versions than the paper states."""
+    variants = _variants(claim)
+    own = [run for run in runs if run.variant in variants or run.variant.partition("__")[0] in variants]
+    tasks = [run for run in own if not claim.environments or run.environment in claim.environments]
+    return version_flag((str(run.manifest["protocol"]) for run in tasks), paper.protocols.values())
 
 
 def evaluate(

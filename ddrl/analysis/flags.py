@@ -76,8 +76,21 @@ def _environment_flags(runs: Sequence[RunData], experiment: Experiment | None, p
     ids = [parse_protocol(str(run.manifest["protocol"])) for run in runs]
     if declared or any(one.environment != protocol.environment for one in ids):
         return ["proxy_env"]
-    gaps = sorted({version_gap(one, protocol) for one in ids} - {""})
-    return [f"env_version_gap({', '.join(gaps)})"] if gaps else []
+    gap = version_flag((str(run.manifest["protocol"]) for run in runs), [protocol])
+    return [gap] if gap else []
+
+
+def version_flag(texts: Iterable[str], stated: Iterable[Protocol]) -> str:
+    """env_version_gap of runs with these protocol ids, beside what a paper states about their environments; else empty.
+
+    A run that is of one of several stated versions has no gap, nor has one of whose environment nothing is stated.
+    """
+    stated, gaps = list(stated), set()
+    for one in map(parse_protocol, texts):
+        found = [version_gap(one, paper) for paper in stated if paper.environment == one.environment]
+        if all(found):
+            gaps |= set(found)
+    return f"env_version_gap({', '.join(sorted(gaps))})" if gaps else ""
 
 
 def _run_flags(

@@ -36,6 +36,8 @@ DASHES: tuple[Any, ...] = ("-", (0, (3.5, 1.6)), (0, (1.2, 1.2)), (0, (5, 1.4, 1
 WIDTHS = {"full": 6.3, "column": 4.2}
 """Inches; figures are set at their own size."""
 DPI = 200
+ROUND_TIMES = (0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, 36_000.0, 360_000.0)
+"""Seconds that a logarithmic axis of times is labelled at."""
 STYLE: dict[str, Any] = {
     "font.family": ["DejaVu Sans"],
     "font.size": 8,
@@ -208,17 +210,23 @@ def frames_axis(axes: Axes) -> None:
 
 
 def time_axis(axes: Axes) -> None:
-    """Tick labels such as 2 h or 10 min of an axis in seconds, at round times."""
-    longest = max(axes.get_xlim())
-    size, unit = next((size, unit) for size, unit in ((3600, "h"), (60, "min"), (1, "s")) if longest >= 2 * size)
+    """Tick labels such as 2 h or 10 min of an axis in seconds, at round times; if logarithmic, each in its unit."""
+    low, longest = sorted(axes.get_xlim())
+    size, unit = _unit_of(longest / 2)
     if axes.get_xscale() == "linear":
-        round_steps = [1, 2, 3, 5, 6, 10]
-        ticks = ticker.MaxNLocator(5, steps=round_steps).tick_values(0, longest / size)
-        axes.xaxis.set_major_locator(ticker.FixedLocator([size * tick for tick in ticks if size * tick <= longest]))
+        ticks = ticker.MaxNLocator(5, steps=[1, 2, 3, 5, 6, 10]).tick_values(0, longest / size)
+        places = [size * tick for tick in ticks if size * tick <= longest]
+        texts = [f"{place / size:.3g} {unit}" if place else "0" for place in places]
+    else:
+        places = [time for time in ROUND_TIMES if low <= time <= longest]
+        texts = [f"{time / size:.3g} {unit}" for time in places for size, unit in [_unit_of(time)]]
     axes.xaxis.set_minor_formatter(ticker.NullFormatter())
-    axes.xaxis.set_major_formatter(
-        ticker.FuncFormatter(lambda value, _: f"{value / size:.3g} {unit}" if value else "0")
-    )
+    axes.set_xticks(places, texts)
+
+
+def _unit_of(seconds: float) -> tuple[int, str]:
+    """The largest unit of which a time is at least one."""
+    return next(((size, unit) for size, unit in ((3600, "h"), (60, "min")) if seconds >= size), (1, "s"))
 
 
 def blank(canvas: Canvas, text: str) -> Canvas:

@@ -14,8 +14,9 @@ import pyarrow as pa
 from ddrl.analysis import REFERENCE, TABLES
 from ddrl.analysis.aggregate import aggregates, improvement, profiles, scores
 from ddrl.analysis.claims import claims
-from ddrl.analysis.curves import RunData, long_frame, on_common_clock, on_common_grid
+from ddrl.analysis.curves import KEYS, RunData, long_frame, on_common_clock, on_common_grid
 from ddrl.analysis.experiments import Experiment, Run, load_experiments
+from ddrl.analysis.flags import version_flag
 from ddrl.analysis.paper import Paper, load_paper
 from ddrl.analysis.problems import gather, problem_table
 from ddrl.analysis.published import load_published, load_references, matching
@@ -64,7 +65,7 @@ def build(
         "curves": _on_grid(data, ["episode_return"], experiments),
         "wall_clock": _labelled(on_common_clock(data), experiments),
         "policy_lag": _on_grid(data, ["policy_lag_mean", "policy_lag_max"], experiments),
-        "scores": table.assign(variant_label=_labels(table, experiments)),
+        "scores": _flagged(table, data, paper).assign(variant_label=_labels(table, experiments)),
         "aggregates": aggregates(table, seed=seed, resamples=resamples),
         "profiles": profiles(table, seed=seed, resamples=resamples),
         "improvement": improvement(table, seed=seed, resamples=resamples),
@@ -91,6 +92,14 @@ def _on_grid(runs: Iterable[RunData], metrics: list[str], experiments: Mapping[s
 
 def _labelled(table: pd.DataFrame, experiments: Mapping[str, Experiment]) -> pd.DataFrame:
     return table.assign(variant_label=_labels(table, experiments))
+
+
+def _flagged(scores: pd.DataFrame, runs: Sequence[RunData], paper: Paper) -> pd.DataFrame:
+    """`scores` with column flags: whether a run's environment is of another version than the paper states."""
+    stated = list(paper.protocols.values())
+    gaps = {"flags": [version_flag([str(run.manifest["protocol"])], stated) for run in runs]}
+    flags = pd.DataFrame([run.keys() for run in runs]).assign(**gaps)
+    return scores.merge(flags, on=list(KEYS), how="left", validate="1:1")
 
 
 def _of_reference(table: pd.DataFrame, key: str) -> pd.DataFrame:

@@ -27,7 +27,11 @@ HYPERPARAMETERS: dict[str, dict[str, dict[str, Any]]] = {
         "ppo": _IMAGES | {"unroll_length": 100, "batch_size": 50, "num_minibatches": 10, "clip_epsilon": 0.1},
         "impact": _IMAGES | {"unroll_length": 50, "batch_size": 15, "num_slots": 4, "num_traversals": 2},
     },
-    # As `replications/impact_2020` has them at scale workstation.
+    # `replications/impact_2020` has the same networks, normalised observations, epochs of PPO, and unrolls, N and K of
+    # IMPACT at scale workstation. Its batches are others: one actor with 8 environments makes each (unrolls x steps:
+    # IMPACT 8 x 64, IMPALA 8 x 32, PPO 8 x 256 in 16 minibatches). Here a batch holds one round of all environments
+    # of `TOPOLOGY`, so that a learner never waits for a second one. What else differs (discount, coefficients, scaled
+    # rewards) changes no shape.
     CONTINUOUS: {
         "impala": {
             "unroll_length": 64,

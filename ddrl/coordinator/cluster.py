@@ -1,7 +1,8 @@
 """The Ray cluster of a run: one of its own on this machine, or the one that RAY_ADDRESS names.
 
-An own cluster has no dashboard, asks every connection for a token that only this process and its children know, keeps
-its files in a folder of its own, and is gone when the run is over. A cluster that was joined is only left.
+An own cluster has no dashboard, listens where only this machine can reach it, asks every connection for a token that
+only this process and its children know, keeps its files in a folder of its own, and is gone when the run is over. A
+cluster that was joined is only left.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ import ddrl
 from ddrl.errors import UserError
 
 VARIABLE = "RAY_ADDRESS"
+ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""At 0, and on any system, nodes are at 127.0.0.1, and all of Ray's processes listen there and nowhere else. Otherwise
+they listen on all interfaces; `_node_ip_address="127.0.0.1"` does not help, Ray puts the machine's address for it."""
 CONNECT_SECONDS = 5.0
 LOCK = "lock"
 LONGEST_PARENT = 16
@@ -43,7 +47,7 @@ def cluster(*, num_cpus: int, object_store_bytes: int) -> Iterator[bool]:
         num_cpus: the own cluster's slots for roles (roles may share cores, so it is not the number of cores).
         object_store_bytes: bound of the own cluster's shared memory.
 
-    Raises: UserError when RAY_ADDRESS cannot be joined.
+    Raises: UserError when RAY_ADDRESS cannot be joined, or the own cluster does not start.
     """
     address = os.environ.get(VARIABLE, "")
     own = address in ("", "local")
@@ -56,17 +60,7 @@ def cluster(*, num_cpus: int, object_store_bytes: int) -> Iterator[bool]:
     with own_folder() if own else nullcontext() as folder:
         try:
             if folder is not None:
-                ray.init(
-                    address="local",
-                    num_cpus=num_cpus,
-                    object_store_memory=object_store_bytes,
-                    include_dashboard=False,
-                    logging_level=logging.ERROR,
-                    log_to_driver=False,
-                    job_config=_job_config(),
-                    _temp_dir=folder,
-                    _system_config={"enable_metrics_collection": False},
-                )
+                _start(folder, num_cpus, object_store_bytes)
             else:
                 _join(address)
             signal.signal(signal.SIGTERM, before)
@@ -107,14 +101,36 @@ def check_reachable(address: str) -> None:
         raise UserError(f"{where} cannot be reached: {str(error) or type(error).__name__}") from None
 
 
+def _start(folder: str, num_cpus: int, object_store_bytes: int) -> None:
+    import ray
+
+    try:
+        ray.init(
+            address="local",
+            num_cpus=num_cpus,
+            object_store_memory=object_store_bytes,
+            include_dashboard=False,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+            job_config=_job_config(),
+            _temp_dir=folder,
+            _system_config={"enable_metrics_collection": False},
+        )
+    except Exception as error:  # Ray gives its processes 30 s, which a machine that is very busy may need
+        raise UserError(f"Ray did not start on this machine: {_reason(error)}") from error
+
+
 def _join(address: str) -> None:
     import ray
 
     try:
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, job_config=_job_config())
     except Exception as error:  # of many kinds: no raylet on this machine, another version, a wrong token
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"environment variable {VARIABLE}: '{address}' cannot be joined: {reason}") from error
+        raise UserError(f"environment variable {VARIABLE}: '{address}' cannot be joined: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _job_config() -> Any:
@@ -130,8 +146,10 @@ def _set_environment(own: bool) -> None:
         "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # of learners that fail because another has; the supervisor speaks of that
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # otherwise a warning that this will be so one day
     }
-    if own and "RAY_AUTH_MODE" not in os.environ and "ray" not in sys.modules:
-        quiet |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    if own and "ray" not in sys.modules:
+        quiet[ONE_MACHINE] = "0"
+        if "RAY_AUTH_MODE" not in os.environ:
+            quiet |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     for name, value in quiet.items():
         os.environ.setdefault(name, value)
 

@@ -32,7 +32,7 @@ Reply = tuple[int, Any] | None
 
 
 class LearnerSide(Protocol):
-    """What one learner's process is made of, joined by `ddrl.run`."""
+    """What one learner's process is made of, joined by `ddrl.run_ray`."""
 
     actor_restarts: int
     """Actors that died and were replaced, over all resumes."""

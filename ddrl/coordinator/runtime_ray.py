@@ -6,7 +6,6 @@ checkpoint where a learner died, and raises what a role raised. `ddrl.coordinato
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +16,9 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from ddrl.coordinator.cluster import log_tail
 from ddrl.coordinator.hosts import ActorHost, LearnerHost, MakeActor, MakeLearner
-from ddrl.errors import UserError
+from ddrl.coordinator.room import gpus_per_learner, on_this_node
+from ddrl.coordinator.words import first_line, plain, traceback_of
+from ddrl.errors import UserError, crash
 
 POLL_SECONDS = 0.25
 ENDING_SECONDS = 20.0
@@ -83,12 +84,17 @@ class RayRuntime:
         note: Callable[[str], None],
         complain: Callable[[str], None],
         show: Callable[[dict[str, Any]], None],
+        accepted: Callable[[], None],
     ) -> None:
-        """What the user reads: `note` in passing, `complain` also when nothing else is to be seen."""
+        """What the user reads: `note` in passing, `complain` also when nothing else is to be seen.
+
+        `accepted` is called each time the learners are built, before they continue from a checkpoint.
+        """
         self._plan = plan
         self._note = note
         self._complain = complain
         self._show = show
+        self._accepted = accepted
         self._interrupted = False
         self._updates = -1
         self._actor_restarts = 0
@@ -100,10 +106,11 @@ class RayRuntime:
     def run(self) -> str:
         """Until the run is over; returns the exit reason.
 
-        Raises UserError where the cluster is too small, an environment raised or processes keep dying, and whatever a
-        learner raised.
+        Raises UserError where the cluster is too small, an actor raised or processes keep dying, and whatever a learner
+        raised.
         """
-        gpus = self._check_resources()
+        plan = self._plan
+        gpus = gpus_per_learner(plan.num_actors, plan.num_learners, plan.learner_threads, plan.device)
         deaths, reached = 0, -1
         while True:
             crew = _Crew(self._plan, gpus, self._note, self._complain, lambda: self._interrupted)
@@ -131,6 +138,8 @@ class RayRuntime:
 
     def _supervise(self, crew: _Crew) -> str:
         try:
+            crew.build()
+            self._accepted()
             self._actor_restarts = crew.start(self._actor_restarts)
             told, reasons = False, dict[int, str]()
             while len(reasons) < self._plan.num_learners:
@@ -148,12 +157,12 @@ class RayRuntime:
             return reasons[0]
         except RayTaskError as error:
             if type(error.cause) is ConnectionError:  # of a reducer: it may arrive before the death it speaks of
-                words = crew.last_words_of_learners() or _traceback(error)
-                raise _Died(_first_line(error.cause), words) from None
+                words = crew.last_words_of_learners() or traceback_of(error)
+                raise _Died(first_line(error.cause), words) from None
             raise self._cause(error) from None
         except RayError as error:
-            words = f"{crew.last_words_of_learners()}\n{_plain(error)}".strip()
-            raise _Died(_first_line(error), words) from None
+            words = f"{crew.last_words_of_learners()}\n{plain(error)}".strip()
+            raise _Died(first_line(error), words) from None
 
     def _result(self, crew: _Crew, who: _Who, reference: Any) -> Any:
         """What a role returned; an actor that died or lost its learner is replaced."""
@@ -162,14 +171,16 @@ class RayRuntime:
             lost, words = result if who.role == "actor" else None, ""
         except RayTaskError as error:
             if who.role == "actor":
-                self._complain(_traceback(error))
+                self._complain(traceback_of(error))
+                if isinstance(error.cause, UserError) and error.cause.is_crash:
+                    raise error.cause from None
                 name = self._plan.describe_actor(who.number, crew.generation(who.number))
-                raise UserError(f"{name}: {_describe(error.cause)}") from None
+                raise crash(name, error.cause) from None
             raise
         except RayError as error:
             if who.role == "learner":
                 raise
-            result, lost, words = None, _first_line(error), _plain(error)
+            result, lost, words = None, first_line(error), plain(error)
         if lost is not None:
             crew.replace_actor(who.number, lost, words)  # raises what `_supervise` expects if its learner is dead
             self._actor_restarts += 1
@@ -183,31 +194,11 @@ class RayRuntime:
             self._show(status)
 
     def _cause(self, error: RayTaskError) -> BaseException:
-        """What a learner raised in its own process, whose traceback is shown."""
+        """What a learner raised in its own process, whose traceback is shown: also that of an evaluation's crash."""
         cause: BaseException = error.cause
-        if not isinstance(cause, UserError):
-            self._complain(_traceback(error))
+        if not isinstance(cause, UserError) or cause.is_crash:
+            self._complain(traceback_of(error))
         return cause
-
-    def _check_resources(self) -> float:
-        """GPUs of each learner. Raises UserError where the cluster can never hold all roles."""
-        plan, there = self._plan, ray.cluster_resources()  # type: ignore[no-untyped-call]
-        needed = plan.num_actors + plan.num_learners * plan.learner_threads
-        if there.get("CPU", 0) < needed:
-            raise UserError(
-                f"the Ray cluster has {there.get('CPU', 0):.0f} CPUs; {plan.num_actors} actors and "
-                f"{plan.num_learners} x {plan.learner_threads} learner threads need {needed} "
-                f"(keys topology.num_actors, num_learners, learner_threads)"
-            )
-        gpus = int(there.get("GPU", 0))
-        if plan.device == "cuda" and gpus < plan.num_learners:
-            raise UserError(
-                f"key 'device': cuda needs a GPU for each of {plan.num_learners} learners, and the Ray cluster has "
-                f"{gpus}; allowed here: {'auto, cpu' if gpus else 'cpu'}"
-            )
-        if plan.device == "cpu" or not gpus:
-            return 0.0
-        return 1.0 / -(-plan.num_learners // gpus)
 
 
 class _Crew:
@@ -227,31 +218,49 @@ class _Crew:
         self._interrupted = interrupted
         self._per_learner = plan.num_actors // plan.num_learners
         groups = {"exchange": 2 * plan.num_actors + 2}
-        learner: Any = ray.remote(  # type: ignore[call-overload]  # Ray's own stubs know no concurrency groups
+        self._learner: Any = ray.remote(  # type: ignore[call-overload]  # Ray's own stubs know no concurrency groups
             num_cpus=plan.learner_threads, num_gpus=gpus, max_concurrency=4, concurrency_groups=groups, **_UNRECORDED
         )(LearnerHost)
         self._actor: Any = ray.remote(num_cpus=1, **_UNRECORDED)(ActorHost)
-        self._learners = [
-            learner.remote(rank, self._per_learner, plan.make_learner) for rank in range(plan.num_learners)
-        ]
-        self._actors: list[Any] = [self._actor.remote(plan.make_actor) for _ in range(plan.num_actors)]
-        self._pids = {_Who("learner", rank): host.pid.remote() for rank, host in enumerate(self._learners)}
+        self._learners: list[Any] = []
+        self._actors: list[Any] = []
+        self._pids: dict[_Who, Any] = {}
+        self._hire_learner(scheduling_strategy=on_this_node())  # only here is the run directory sure to be
+        if plan.own_cluster:
+            self._hire_others()
         self._resumes = 0
         self._restarts = [0] * plan.num_actors
         self._deaths = [(0, -1)] * plan.num_actors
         self._running: dict[Any, _Who] = {}
         self._status: Any = None
 
-    def start(self, actor_restarts: int) -> int:
-        """Builds the learners, continues from a checkpoint, sets everyone to work.
+    def _hire_learner(self, **options: Any) -> None:
+        rank = len(self._learners)
+        host = self._learner.options(**options).remote(rank, self._per_learner, self._plan.make_learner)
+        self._learners.append(host)
+        self._pids[_Who("learner", rank)] = host.pid.remote()
 
-        `actor_restarts` is the number so far, as far as this process knows; returns it with those of before.
-        """
+    def _hire_others(self) -> None:
+        for _ in range(1, self._plan.num_learners):
+            self._hire_learner()
+        self._actors = [self._actor.remote(self._plan.make_actor) for _ in range(self._plan.num_actors)]
+
+    def build(self) -> None:
+        """Builds the learners."""
         lead = self._learners[0]
+        if not self._actors:  # they can be anywhere: the lead, which cannot, takes its place before them
+            self._get([self._pids[_Who("learner", 0)]])
+            self._hire_others()
         several = len(self._learners) > 1
         meeting = self._get([lead.open_meeting.remote(self._plan.own_cluster)])[0] if several else None
         self._get([learner.build.remote(meeting, lead) for learner in self._learners])
-        ((updates, self._resumes, restarts),) = self._get([lead.resume.remote(None, actor_restarts)])
+
+    def start(self, actor_restarts: int) -> int:
+        """Continues from a checkpoint, sets everyone to work.
+
+        `actor_restarts` is the number so far, as far as this process knows; returns it with those of before.
+        """
+        ((updates, self._resumes, restarts),) = self._get([self._learners[0].resume.remote(None, actor_restarts)])
         self._get([learner.resume.remote(updates, 0) for learner in self._learners[1:]])
         for rank, learner in enumerate(self._learners):
             self._running[learner.learn.remote()] = _Who("learner", rank)
@@ -364,25 +373,3 @@ class _Crew:
         """Ends all processes of this attempt."""
         for host in [*self._learners, *self._actors]:
             ray.kill(host, no_restart=True)
-
-
-def _traceback(error: RayTaskError) -> str:
-    """Of the process where the error was raised."""
-    return "Traceback of another process:\n" + _plain(error)
-
-
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-
-
-def _plain(error: BaseException) -> str:
-    """Its text without colours."""
-    return _COLOUR.sub("", str(error)).strip()
-
-
-def _first_line(error: BaseException) -> str:
-    return (_plain(error).splitlines() or [type(error).__name__])[0].strip()
-
-
-def _describe(error: BaseException | None) -> str:
-    """Type and message, in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())

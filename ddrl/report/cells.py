@@ -118,7 +118,7 @@ def cells(rows: list[Row], subject: str) -> tuple[Block, ...]:
 
 
 def _cell_group(rows: list[Row], subject: str) -> Group:
-    flags = [_flags(row) for row in rows]
+    flags = [flags_of(row) for row in rows]
     points = len({row["published_frames"] for row in rows}) > 1
     shared = [flag for flag in flags[0] if all(flag in other for other in flags)]
     first = rows[0]
@@ -188,9 +188,11 @@ def _protocols(groups: Iterable[list[Row]]) -> tuple[Block, ...]:
     return (Table("What was measured", "tables/cells.csv", stated, (Group(rows_of),), size=8.2),)
 
 
-def _flags(row: Row) -> list[str]:
+def flags_of(row: Row) -> list[str]:
+    """The flags of a row in words."""
     # How far the budget is reduced stands in the column of frames.
-    flags = [flag.partition("(")[0] if flag.startswith("reduced_budget") else flag for flag in row["flags"].split(";")]
+    said = row.get("flags", "").split(";")
+    flags = [flag.partition("(")[0] if flag.startswith("reduced_budget") else flag for flag in said]
     return [words(flag).replace("(", " (") for flag in flags if flag]
 
 

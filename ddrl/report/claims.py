@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ddrl.report.cells import ORIGINS, needed
+from ddrl.report.cells import ORIGINS, flags_of, needed
 from ddrl.report.document import (
     Block,
     Cell,
@@ -110,6 +110,7 @@ def evidence(row: Row) -> str:
         counted(int(float(row["seeds"])), "seed") if row["seeds"] else "",
         f"{frames(row['env_frames'])} frames" if row["env_frames"] else "",
         needed(row),
+        *flags_of(row),
     ]
     return "; ".join(fact for fact in facts if fact)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from ddrl.report.cells import ORIGINS
+from ddrl.report.cells import ORIGINS, flags_of
 from ddrl.report.document import (
     BREAK,
     Block,
@@ -69,6 +69,8 @@ def side_by_side(tables: Tables, experiments: dict[str, Any], subject: str) -> t
     if human:
         stated.append(("Human", "auto", "right"))
         note += f" Human: mean human-normalised score of {WHOSE[subject]}; {HUMAN}"
+    gaps = sorted({flag for row in tables["scores"] for flag in flags_of(row)})
+    note += f" Flags of the tasks: {'; '.join(gaps)}." if gaps else ""
     table = Table(
         "Final return" + (" of this run and of the reference runs" if len(origins) > 1 else ""),
         "tables/scores.csv",

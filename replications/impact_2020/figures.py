@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.gridspec import GridSpec
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 
 from ddrl.analysis import plots
-from ddrl.analysis.plots import FAINT, GREY, INK
+from ddrl.analysis.plots import FAINT, GREY
 
 ALGORITHMS = ("impact", "ppo", "impala")
 RATIOS = ("r3", "r1", "r2")
+PERIODS = ("n_1", "n_2", "n_3", "n_4", *(f"multiple_{part}" for part in ("1_16", "1_4", "1", "4", "16")))
+"""Variants of the target frequency, by the number of updates between target updates."""
 FEWEST = "n_"
 """Variants of the target frequency with so few updates between target updates that the paper's agent fails."""
 FAR_APART = 5
@@ -81,20 +85,41 @@ def _by_frames_and_time(
     canvas = plots.new_figure("full", 0.5 + 1.75 * len(tasks))
     grid = canvas.subplots(len(tasks), 2, squeeze=False, sharey="row")
     for (left, right), task in zip(grid, tasks, strict=True):
-        part, clock = own[own["environment"] == task], timed[timed["environment"] == task]
-        _lines(left, part, styles, "env_frames")
-        _lines(right, clock, styles, "seconds")
+        part = own[own["environment"] == task]
+        _pair(left, right, part, timed[timed["environment"] == task], styles)
         if marks is not None:
             marks(left, task, float(part["env_frames"].max()))
         left.set_title(part["env_label"].iloc[0])
-        left.set_ylabel("training return")
-        plots.frames_axis(left)
-        plots.time_axis(right)
-        right.tick_params(labelleft=False)
     grid[-1][0].set_xlabel(unit)
     grid[-1][1].set_xlabel(_clock(timed))
     _legend(canvas, own, styles)
     return canvas
+
+
+def _pair(left: Axes, right: Axes, curves: pd.DataFrame, clock: pd.DataFrame, styles: Mapping[str, Style]) -> None:
+    """Training return of one task against frames and, on the same scale, against seconds of training."""
+    _lines(left, curves, styles, "env_frames")
+    _lines(right, clock, styles, "seconds")
+    left.set_ylabel("training return")
+    plots.frames_axis(left)
+    plots.time_axis(right)
+    right.tick_params(labelleft=False)
+
+
+def _ablation(
+    grid: GridSpec, row: int, curves: pd.DataFrame, clock: pd.DataFrame, styles: Mapping[str, Style], title: str
+) -> None:
+    """The two panels of an experiment of one task, in the row below its key in `row`."""
+    canvas = grid.figure
+    key, left = canvas.add_subplot(grid[row, :]), canvas.add_subplot(grid[row + 1, 0])
+    right = canvas.add_subplot(grid[row + 1, 1], sharey=left)
+    _pair(left, right, curves, clock, styles)
+    left.set_title(title)
+    left.set_xlabel("environment steps")
+    right.set_xlabel(_clock(clock))
+    handles = _handles(curves, styles)
+    key.set_axis_off()
+    key.legend(handles=handles, loc="center left", ncols=_columns(handles), borderaxespad=0, columnspacing=1.6)
 
 
 def _clock(timed: pd.DataFrame) -> str:
@@ -124,6 +149,11 @@ def _lines(axes: Axes, table: pd.DataFrame, styles: Mapping[str, Style], x: str)
 
 
 def _legend(canvas: Figure, table: pd.DataFrame, styles: Mapping[str, Style]) -> None:
+    handles = _handles(table, styles)
+    plots.legend_above(canvas, handles, columns=_columns(handles))
+
+
+def _handles(table: pd.DataFrame, styles: Mapping[str, Style]) -> list[Line2D]:
     """Variants in the order of `styles`; where both origins are there, how thick each is drawn."""
     labels = dict(zip(table["variant"], table["variant_label"], strict=True))
     shown = [(labels[name], *style) for name, style in styles.items() if name in labels]
@@ -132,33 +162,51 @@ def _legend(canvas: Figure, table: pd.DataFrame, styles: Mapping[str, Style]) ->
         thin = plots.handle("reference runs (thin)", GREY, dashes="-")
         thin.set_linewidth(0.9)
         handles.append(thin)
-    plots.legend_above(canvas, handles, columns=min(len(handles), 6))
+    return handles
 
 
-def target_network(curves: pd.DataFrame, scores: pd.DataFrame) -> Figure:
-    """Three ratios as curves; final return by the period of target updates, those of 1 to 4 updates on grey."""
-    clipping = curves[curves["experiment"] == "target_clipping"]
-    frequency = scores[scores["experiment"] == "target_frequency"]
-    canvas = plots.new_figure("full", 2.5)
+def _columns(handles: Sequence[Line2D]) -> int:
+    """At most six, in rows of equal length."""
+    rows = -(-len(handles) // 6)
+    return -(-len(handles) // rows)
+
+
+def target_network(curves: pd.DataFrame, wall_clock: pd.DataFrame, scores: pd.DataFrame) -> Figure:
+    """Three ratios and the periods of target updates: return against steps and time; final return by the period."""
+    clipping, frequency = (_of(curves, name) for name in ("target_clipping", "target_frequency"))
     if clipping.empty and frequency.empty:
-        return plots.blank(canvas, "No run of these experiments has finished.")
-    left, right = canvas.subplots(1, 2)
-    styles = _named(RATIOS)
+        return plots.blank(plots.new_figure("full", 2.5), "No run of these experiments has finished.")
+    heights = [*([0.25, 1.6] if len(clipping) else []), *([0.45, 1.6, 1.6] if len(frequency) else [])]
+    canvas = plots.new_figure("full", 1.15 * sum(heights))
+    grid = canvas.add_gridspec(len(heights), 2, height_ratios=heights)
     if len(clipping):
-        _lines(left, clipping[clipping["environment"] == clipping["environment"].iloc[0]], styles, "env_frames")
-        plots.frames_axis(left)
-        _legend(canvas, clipping, styles)
-    left.set_title("Importance ratio")
-    left.set_xlabel("environment steps")
-    left.set_ylabel("training return")
-    _periods(right, frequency)
+        clock = _of(wall_clock, "target_clipping")
+        _ablation(grid, 0, clipping, clock, _named(RATIOS), "Importance ratio")
+    if len(frequency):
+        styles = _of_periods(name for name in PERIODS if name in set(frequency["variant"]))
+        clock = _of(wall_clock, "target_frequency")
+        _ablation(grid, len(heights) - 3, frequency, clock, styles, "Period of target updates")
+        _periods(canvas.add_subplot(grid[-1, :]), scores[scores["experiment"] == "target_frequency"])
     return canvas
+
+
+def _of_periods(variants: Iterable[str]) -> dict[str, Style]:
+    """The periods with which the paper's agent fails are dashed, in one colour; the multiples of N K are in order."""
+    variants = list(variants)
+    few = [name for name in variants if name.startswith(FEWEST)]
+    failing = {name: (plots.PUBLISHED, dashes) for name, dashes in zip(few, plots.DASHES[1:], strict=False)}
+    return failing | _in_order([name for name in variants if name not in few])
+
+
+def _of(table: pd.DataFrame, experiment: str) -> pd.DataFrame:
+    """The rows of an experiment, of the first task where it has several."""
+    own = table[table["experiment"] == experiment]
+    return own[own["environment"] == own["environment"].min()]
 
 
 def _periods(axes: Axes, scores: pd.DataFrame) -> None:
     """Final return against n; its values stand in the variants' labels and are placed in their order."""
-    order = ["n_1", "n_2", "n_3", "n_4", *(f"multiple_{part}" for part in ("1_16", "1_4", "1", "4", "16"))]
-    known = [name for name in order if name in set(scores["variant"])]
+    known = [name for name in PERIODS if name in set(scores["variant"])]
     labels = dict(zip(scores["variant"], scores["variant_label"], strict=True))
     for x, name in enumerate(known):
         for origin, part in scores[scores["variant"] == name].groupby("origin", sort=True):
@@ -169,37 +217,40 @@ def _periods(axes: Axes, scores: pd.DataFrame) -> None:
         axes.axvspan(-0.5, few - 0.5, color=FAINT, alpha=0.5, lw=0)
     if "multiple_1" in known:
         axes.axvline(known.index("multiple_1"), color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
-    axes.set_xticks(range(len(known)), [labels[name].replace("n = ", "") for name in known], rotation=40, ha="right")
+    axes.set_xticks(range(len(known)), [labels[name].replace("n = ", "") for name in known])
     axes.set_xlim(-0.5, len(known) - 0.5)
     axes.tick_params(axis="x", length=0)
-    axes.set_title("Period of target updates")
+    axes.set_title("Where it ends")
+    origins = sorted(set(scores["origin"]))
+    _origins(axes, [(origin, plots.NAMES[origin]) for origin in origins] if len(origins) > 1 else [])
     axes.set_xlabel("updates n between target updates")
     axes.set_ylabel("final return")
     axes.grid(axis="y")
 
 
-def workers(wall_clock: pd.DataFrame, runs: pd.DataFrame) -> Figure:
-    """Return against wall time by the number of workers, and their speed."""
-    timed, own = wall_clock[wall_clock["experiment"] == "workers"], runs[runs["experiment"] == "workers"]
-    canvas = plots.new_figure("full", 2.5)
+def _origins(axes: Axes, labels: Sequence[tuple[str, str]]) -> None:
+    """What the colours of dots stand for, above the panel on the right: (origin, label) of each."""
+    handles = [plots.handle(label, plots.COLOURS[origin], marker="o") for origin, label in labels]
+    place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.1, "handletextpad": 0.1}
+    axes.legend(handles=handles, ncols=max(1, len(handles)), fontsize=6, **place)
+
+
+def workers(curves: pd.DataFrame, wall_clock: pd.DataFrame, runs: pd.DataFrame) -> Figure:
+    """By the number of workers: return against steps and against wall time, and their speed."""
+    own = runs[runs["experiment"] == "workers"]
     if own.empty:
-        return plots.blank(canvas, "No run of this experiment has finished.")
-    left, right = canvas.subplots(1, 2)
-    styles = _in_order(_ordered(own, "workers"))
-    if len(timed):
-        _lines(left, timed[timed["environment"] == timed["environment"].iloc[0]], styles, "seconds")
-        plots.time_axis(left)
-    left.set_title("Learning")
-    left.set_xlabel(_clock(timed))
-    left.set_ylabel("training return")
-    _speeds(right, own)
-    _legend(canvas, own, styles)
+        return plots.blank(plots.new_figure("full", 2.5), "No run of this experiment has finished.")
+    canvas = plots.new_figure("full", 4.0)
+    grid = canvas.add_gridspec(3, 2, height_ratios=[0.25, 1.6, 1.6])
+    learning, styles = _of(curves, "workers"), _in_order(_ordered(own, "workers"))
+    _ablation(grid, 0, learning, _of(wall_clock, "workers"), styles, "Learning")
+    _speeds(canvas.add_subplot(grid[2, :]), own)
     return canvas
 
 
 def _speeds(axes: Axes, runs: pd.DataFrame) -> None:
     """Frames per second of training against workers, both logarithmic."""
-    counts = sorted(set(runs["num_actors"]))
+    counts, machines = sorted(set(runs["num_actors"])), []
     for (origin, machine), part in runs.groupby(["origin", "cpu"], sort=True):
         colour = plots.COLOURS[str(origin)]
         for count, group in part.groupby("num_actors", sort=True):
@@ -209,7 +260,7 @@ def _speeds(axes: Axes, runs: pd.DataFrame) -> None:
         axes.plot(means.index, means.to_numpy(), color=colour, lw=1.0)
         base = means.iloc[0] / means.index[0]
         axes.plot(counts, [base * count for count in counts], color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
-        axes.annotate(str(machine), (1, 0.02), xycoords="axes fraction", ha="right", fontsize=5.5, color=INK)
+        machines.append((str(origin), f"{plots.NAMES[str(origin)]}: {machine}"))
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.xaxis.set_major_locator(FixedLocator(counts))
@@ -219,6 +270,7 @@ def _speeds(axes: Axes, runs: pd.DataFrame) -> None:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: plots.frames_text(value) if value >= 1000 else f"{value:g}")
     axes.set_title("Speed")
+    _origins(axes, machines)
     axes.set_xlabel("workers")
     axes.set_ylabel("frames per second")
     axes.grid(axis="y")

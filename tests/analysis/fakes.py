@@ -22,15 +22,19 @@ def write_run(
     origin: str = "run",
     frames: int | None = None,
     records: int = 40,
+    noisiness: float = 0.04,
 ) -> Path:
-    """A run whose return rises from `start` to `final` with seeded noise; returns its directory."""
+    """A run whose return rises from `start` to `final` with seeded noise; returns its directory.
+
+    `noisiness`: the standard deviation of a record, as a part of the whole rise.
+    """
     frames = frames or int(run.config["env_frames"])
     folder = results / "reference" / run.paper / run.key if origin == "reference" else run.directory(results)
     folder.mkdir(parents=True, exist_ok=True)
     generator = np.random.Generator(np.random.PCG64([run.seed, len(run.key), sum(run.key.encode())]))
     grid = np.linspace(frames / records, frames, records).astype(np.int64)
     shape = 1 / (1 + np.exp(-10 * (grid / frames - 0.45)))
-    noise = 0.04 * abs(final - start) * generator.standard_normal(records)
+    noise = noisiness * abs(final - start) * generator.standard_normal(records)
     rows: list[tuple[int, str, float]] = []
     lag = float(run.config.get("topology", {}).get("parameter_delay") or 3.0)
     replay = float(run.config["hyperparameters"].get("replay_fraction") or 0.0)
@@ -50,6 +54,21 @@ def write_run(
     )
     (folder / "run.json").write_text(json.dumps(manifest(run.config, frames)))
     (folder / "config.json").write_text(json.dumps(run.config))
+    return folder
+
+
+def write_timed(run: Run, results: Path, *, final: float, speed: float, cores: int = 2, **options: Any) -> Path:
+    """A fake run that took env_frames / speed seconds on a machine with so many cores; `options` as for `write_run`."""
+    folder = write_run(run, results, **{"start": 10.0, "final": final, **options})
+    curves = pd.read_parquet(folder / "curves.parquet")
+    curves = curves.assign(seconds=curves["env_frames"] / speed)
+    curves.to_parquet(folder / "curves.parquet", index=False, write_page_checksum=True)
+    manifest = json.loads((folder / "run.json").read_text())
+    kind, _, task = run.environment.partition("/")
+    protocol = f"ale-0.12.1/{task};skip4,gray42x42" if kind == "atari" else f"mujoco-3.17.0/{task};cap1000"
+    manifest |= {"seconds": float(curves["seconds"].max()) + 10.0, "protocol": protocol}
+    manifest["hardware"]["cores"] = cores
+    (folder / "run.json").write_text(json.dumps(manifest))
     return folder
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from ddrl.analysis.curves import RunData
 from ddrl.analysis.experiments import load_experiments
-from ddrl.analysis.flags import HARD_FLAGS, changed_settings, flags, hard
+from ddrl.analysis.flags import HARD_FLAGS, changed_settings, flags, hard, version_flag
 from ddrl.analysis.paper import FLAGS, CellRule, load_paper
 from ddrl.analysis.protocols import parse_protocol, version_gap
 
@@ -71,6 +71,17 @@ def test_an_unprinted_version_is_a_gap_unless_ours_is_of_its_era(
     said = version_gap(parse_protocol(f"ale-{version}/pong"), unprinted)
     assert bool(said) is gap
     assert not gap or "for a version not printed" in said
+
+
+def test_a_run_has_a_version_gap_where_it_is_of_no_version_that_the_paper_states_of_its_environment() -> None:
+    mujoco = replace(PRINTED, environment="mujoco", version=None, era_before="3", task_version="v2")
+    stated = [mujoco, PRINTED]
+    assert version_flag(["mujoco-2.1/Hopper-v2;cap1000", f"ale-0.12.1/pong;{PARTS}"], stated) == ""
+    found = version_flag(["mujoco-3.1/Humanoid-v5;cap1000", "mujoco-3.1/Hopper-v5;cap1000"], stated)
+    assert found == "env_version_gap(Hopper-v5 for v2, Humanoid-v5 for v2)"
+    assert version_flag(["toy-1/catch", "odd", ""], stated) == ""
+    assert version_flag(["ale-0.12.1/pong"], [replace(PRINTED, version="0.6.0"), PRINTED]) == ""
+    assert version_flag(["ale-0.12.1/pong"], []) == ""
 
 
 def test_a_version_gap_is_hard_only_where_the_protocol_says_never() -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from ddrl.coordinator.cluster import ONE_MACHINE
 
 ROOT = Path(__file__).parents[2]
 _HOLD = """
@@ -30,7 +34,7 @@ def held_cluster() -> Iterator[tuple[psutil.Process, dict[str, str]]]:
     """A cluster with 8 slots: the process that holds it, and the variables with which others join it."""
     token = {name: os.environ[name] for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}  # see tests/conftest.py
     variables = token | {"PYTHONPATH": str(ROOT)}
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"} | {ONE_MACHINE: "1"}
     holder = subprocess.Popen(
         [sys.executable, "-c", _HOLD],
         stdin=subprocess.PIPE,
@@ -61,6 +65,15 @@ def workers(parent: psutil.Process, host: str) -> list[psutil.Process]:
     return found
 
 
+def own_folders(family: list[psutil.Process]) -> set[Path]:
+    """Folders of own clusters that the command lines of `family` name."""
+    found = set()
+    for process in family:
+        with suppress(psutil.NoSuchProcess):
+            found |= {Path(match) for match in re.findall(r"/[\w/]+/ddrl-ray-[\w-]+", " ".join(process.cmdline()))}
+    return found
+
+
 def start(config: dict[str, Any], directory: Path, **variables: str) -> subprocess.Popen[str]:
     """`ddrl train` of a configuration, in a process (and a process group) of its own."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -71,6 +84,13 @@ def start(config: dict[str, Any], directory: Path, **variables: str) -> subproce
     return subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
+
+
+def meanwhile(action: Callable[[], None]) -> threading.Thread:
+    """Does something while the main thread trains."""
+    thread = threading.Thread(target=action)
+    thread.start()
+    return thread
 
 
 def wait_for_lines(process: subprocess.Popen[str], directory: Path, number: int) -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import re
 import signal
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,17 +42,8 @@ BUDGETS: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def holder() -> Iterator[psutil.Process]:
-    """A cluster that the runs of this file join."""
-    with clusters.held_cluster() as (process, variables), pytest.MonkeyPatch.context() as patch:
-        for name, value in variables.items():
-            patch.setenv(name, value)
-        yield process
-
-
 def settings(algorithm: str) -> dict[str, Any]:
-    """Small settings of an algorithm, for toy/catch."""
+    """Small settings of an algorithm."""
     return {"network": "mlp", "unroll_length": 5, "batch_size": 8} | BUDGETS[algorithm]
 
 
@@ -67,13 +54,6 @@ def learned(directory: Path) -> pd.DataFrame:
     return table[["env_frames", "agent_steps", "updates", "metric", "value"]].reset_index(drop=True)
 
 
-def meanwhile(action: Callable[[], None]) -> threading.Thread:
-    """Does something while the main thread trains."""
-    thread = threading.Thread(target=action)
-    thread.start()
-    return thread
-
-
 @pytest.mark.parametrize("algorithm", sorted(algorithms.NAMES))
 def test_synchronous_ray_and_serial_agree_bit_for_bit(tmp_path: Path, holder: psutil.Process, algorithm: str) -> None:
     base = merged(BASE, EVERY_UPDATE | {"algorithm": algorithm}) | {"hyperparameters": settings(algorithm)}
@@ -81,6 +61,24 @@ def test_synchronous_ray_and_serial_agree_bit_for_bit(tmp_path: Path, holder: ps
         values = merged(base, {"topology": SYNCHRONOUS | {"runtime": runtime}})
         assert train(parse_run_config(values), tmp_path / runtime, quiet=True) == "budget_reached"
     pd.testing.assert_frame_equal(learned(tmp_path / "serial"), learned(tmp_path / "ray"))
+
+
+@pytest.mark.parametrize("algorithm", ["impact", "ppo"])
+def test_they_agree_as_well_where_actions_are_continuous_and_running_statistics_normalise(
+    tmp_path: Path, holder: psutil.Process, algorithm: str
+) -> None:
+    normalised = {"observation_normalisation": True, "reward_normalisation": True}
+    environment = {"name": "toy/track", "action_size": 2, "limit": 7}  # episodes end within unrolls
+    base = merged(BASE, EVERY_UPDATE | {"algorithm": algorithm, "topology": SYNCHRONOUS})
+    base |= {"environment": environment, "hyperparameters": settings(algorithm) | normalised}
+    for name, change in {
+        "serial": {"topology": {"runtime": "serial"}},
+        "ray": {"topology": {"runtime": "ray"}},
+        "unlike": {"topology": {"runtime": "serial"}, "hyperparameters": dict.fromkeys(normalised, False)},
+    }.items():
+        assert train(parse_run_config(merged(base, change)), tmp_path / name, quiet=True) == "budget_reached"
+    pd.testing.assert_frame_equal(learned(tmp_path / "serial"), learned(tmp_path / "ray"))
+    assert not learned(tmp_path / "serial").equals(learned(tmp_path / "unlike"))
 
 
 def test_an_asynchronous_run_records_its_lag_reaches_its_budget_and_leaves_the_cluster(
@@ -105,49 +103,6 @@ def test_two_learners_of_half_a_batch_equal_one_of_a_whole(tmp_path: Path, holde
     first = one.updates <= 8  # rounding apart, they act alike until one action differs
     pd.testing.assert_frame_equal(one[first], two[two.updates <= 8], rtol=1e-4, atol=1e-6)
     assert two.env_frames.max() >= EVERY_UPDATE["env_frames"]
-
-
-@pytest.mark.parametrize("learners", [1, 2])
-def test_actors_that_are_killed_are_replaced(
-    tmp_path: Path, holder: psutil.Process, capfd: pytest.CaptureFixture[str], learners: int
-) -> None:
-    def kill() -> None:
-        clusters.wait_until(lambda: clusters.lines(tmp_path) > 3)
-        for actor in clusters.workers(holder, "ActorHost"):  # of every learner
-            actor.send_signal(signal.SIGKILL)
-
-    killer = meanwhile(kill)
-    topology = RAY | SYNCHRONOUS | {"num_learners": learners}
-    assert train(config(topology=topology, **LONG), tmp_path) == "budget_reached"
-    killer.join()
-    assert json.loads((tmp_path / "run.json").read_text())["actor_restarts"] == 2
-    shown = capfd.readouterr().err
-    assert "actor" in shown and "a new one takes its place" in shown
-    lag = curves(tmp_path).query("metric == 'policy_lag_max'").value
-    assert lag.max() == 0  # the schedule holds across the restart
-
-
-@pytest.mark.parametrize("learners", [1, 2])
-def test_a_learner_that_is_killed_goes_on_from_its_checkpoint(
-    tmp_path: Path, holder: psutil.Process, capfd: pytest.CaptureFixture[str], learners: int
-) -> None:
-    def kill() -> None:
-        clusters.wait_until(lambda: len(list((tmp_path / "checkpoints").glob("**/*.sha256"))) >= 2 * learners)
-        clusters.workers(holder, "LearnerHost")[-1].send_signal(signal.SIGSEGV)
-
-    killer = meanwhile(kill)
-    chosen = config(topology=RAY | {"num_learners": learners, "queue_capacity": 2}, **LONG)
-    assert train(chosen, tmp_path) == "budget_reached"
-    killer.join()
-    run = json.loads((tmp_path / "run.json").read_text())
-    assert run["resumes"] == 1
-    assert run["history"][1]["env_frames"] >= 300
-    table = curves(tmp_path)
-    for name in ("env_frames", "agent_steps", "updates"):
-        assert table[name].is_monotonic_increasing
-    shown = capfd.readouterr().err
-    assert "the learner died" in shown and "resumed at" in shown
-    assert "Segmentation fault" in shown  # its own last words
 
 
 def test_an_environment_that_raises_ends_the_run_with_its_traceback_actor_and_seed(
@@ -204,8 +159,7 @@ def test_an_own_cluster_is_interrupted_resumed_and_gone_while_another_stays(
     process = clusters.start(values, tmp_path, RAY_ADDRESS="")
     clusters.wait_for_lines(process, tmp_path, 3)
     children = psutil.Process(process.pid).children(recursive=True)
-    arguments = " ".join(argument for child in children for argument in child.cmdline())
-    folders = {Path(found) for found in re.findall(r"/[\w/]+/ddrl-ray-[\w-]+", arguments)}
+    folders = clusters.own_folders(children)
     process.send_signal(signal.SIGTERM)
     _, error = process.communicate(timeout=60)
     assert process.returncode == INTERRUPTED, error
@@ -244,7 +198,7 @@ def test_a_server_that_is_no_cluster_is_told_apart(tmp_path: Path) -> None:
             connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
             connection.close()
 
-        thread = meanwhile(answer)
+        thread = clusters.meanwhile(answer)
         with pytest.raises(UserError, match="not the head of a Ray cluster"):
             cluster.check_reachable(f"127.0.0.1:{port}")
         thread.join()
@@ -271,7 +225,9 @@ def plan(**changes: Any) -> runtime_ray.Plan:
 
 def supervisor(notes: list[str]) -> runtime_ray.RayRuntime:
     """Of that plan."""
-    return runtime_ray.RayRuntime(plan(), note=notes.append, complain=notes.append, show=lambda status: None)
+    return runtime_ray.RayRuntime(
+        plan(), note=notes.append, complain=notes.append, show=lambda status: None, accepted=lambda: None
+    )
 
 
 GONE = RayTaskError("learn", "Traceback", ConnectionError("connection closed by peer"))
@@ -349,7 +305,7 @@ def test_a_learner_that_dies_while_the_run_stops_is_said_with_the_checkpoint(mon
     crew.start.side_effect = ActorDiedError()
     crew.last_words_of_learners.return_value = "Fatal Python error"
     monkeypatch.setattr(runtime_ray, "_Crew", lambda *_: crew)
-    monkeypatch.setattr(runtime_ray.RayRuntime, "_check_resources", lambda _: 0.0)
+    monkeypatch.setattr(runtime_ray, "gpus_per_learner", lambda *_: 0.0)
     runtime.interrupt()
     assert runtime.run() == "interrupted"
     assert "Fatal Python error" in notes[0]

@@ -1,0 +1,54 @@
+"""Whether the cluster that this process is connected to has room for a run, and where its leading learner must be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from ddrl.errors import UserError
+
+
+def on_this_node() -> NodeAffinitySchedulingStrategy:
+    """For the learner that leads: it writes the run directory, which other nodes may not share.
+
+    A process can only join a cluster that has a node on its own machine, so there always is one.
+    """
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+
+
+def gpus_per_learner(num_actors: int, num_learners: int, learner_threads: int, device: str) -> float:
+    """GPUs of each learner: a fraction where they share one.
+
+    Raises: UserError where the cluster can never hold all roles, or this node not the learner that leads.
+    """
+    there, here = ray.cluster_resources(), _resources_here()  # type: ignore[no-untyped-call]
+    needed = num_actors + num_learners * learner_threads
+    if there.get("CPU", 0) < needed:
+        raise UserError(
+            f"the Ray cluster has {there.get('CPU', 0):.0f} CPUs; {num_actors} actors and "
+            f"{num_learners} x {learner_threads} learner threads need {needed} "
+            f"(keys topology.num_actors, num_learners, learner_threads)"
+        )
+    gpus = int(there.get("GPU", 0))
+    if device == "cuda" and gpus < num_learners:
+        raise UserError(
+            f"key 'device': cuda needs a GPU for each of {num_learners} learners, and the Ray cluster has "
+            f"{gpus}; allowed here: {'auto, cpu' if gpus else 'cpu'}"
+        )
+    gpus = 0 if device == "cpu" else gpus
+    if here.get("CPU", 0) < learner_threads or here.get("GPU", 0) < min(gpus, 1):
+        raise UserError(
+            f"the learner that leads runs where the run is started, and that node of the Ray cluster has "
+            f"{here.get('CPU', 0):.0f} CPUs and {here.get('GPU', 0):.0f} GPUs; it needs {learner_threads} and "
+            f"{min(gpus, 1)}: start the run on another node{', or with device: cpu' if gpus else ''}"
+        )
+    return 1.0 / -(-num_learners // gpus) if gpus else 0.0
+
+
+def _resources_here() -> dict[str, Any]:
+    """Of the node that this process belongs to."""
+    own = ray.get_runtime_context().get_node_id()
+    (resources,) = (node["Resources"] for node in ray.nodes() if node["NodeID"] == own)  # type: ignore[no-untyped-call]
+    return dict(resources)

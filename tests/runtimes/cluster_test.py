@@ -1,0 +1,153 @@
+"""Where a run's own cluster listens, and where on a cluster that it joins its processes are put."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import psutil
+import pytest
+
+from ddrl.coordinator import room, runtime_ray
+from ddrl.coordinator.cluster import cluster
+from ddrl.errors import UserError
+from tests.runs import BASE, merged
+from tests.runtimes import clusters
+
+
+def listening(family: list[psutil.Process]) -> list[str]:
+    """Addresses at which `family` accepts connections."""
+    found = []
+    for process in family:
+        for connection in process.net_connections("inet"):
+            if connection.status == psutil.CONN_LISTEN:
+                found.append(connection.laddr.ip)
+    return found
+
+
+def is_loopback(text: str) -> bool:
+    address = ipaddress.ip_address(text)
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def test_no_other_machine_can_reach_a_process_of_an_own_cluster(tmp_path: Path) -> None:
+    topology = {"runtime": "ray", "num_learners": 2}
+    values = merged(BASE, {"env_frames": 2**40, "topology": topology})
+    process = clusters.start(values, tmp_path, RAY_ADDRESS="")
+    try:
+        clusters.wait_for_lines(process, tmp_path, 3)
+        parent = psutil.Process(process.pid)
+        addresses = listening([parent, *parent.children(recursive=True)])
+    finally:
+        process.terminate()
+        _, error = process.communicate(timeout=120)
+    assert process.returncode == 75, error
+    assert len(addresses) >= 8  # of this process, the head, the node, four roles, and where the learners meet
+    assert [address for address in addresses if not is_loopback(address)] == []
+
+
+def test_an_address_of_all_interfaces_is_told_apart() -> None:
+    local = {"127.0.0.1": True, "::ffff:127.0.0.1": True, "::1": True}
+    assert {text: is_loopback(text) for text in [*local, "::", "0.0.0.0", "192.0.2.2"]} == local | {
+        "::": False,
+        "0.0.0.0": False,
+        "192.0.2.2": False,
+    }
+
+
+def test_a_cluster_that_does_not_start_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(**keys: Any) -> None:
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setenv("RAY_ADDRESS", "")
+    monkeypatch.setattr("ray.init", slow)
+    line = r"^Ray did not start on this machine: The current node timed out"
+    with pytest.raises(UserError, match=line), cluster(num_cpus=2, object_store_bytes=2**27):
+        pass
+
+
+# A cluster of several nodes, without Ray ------------------------------------------------------------------------------
+
+
+def crew_on(monkeypatch: pytest.MonkeyPatch, *, own_cluster: bool) -> tuple[Any, list[tuple[str, Any]]]:
+    """A crew of two learners and two actors; in order, each process that was asked for, with where it must be."""
+    hired: list[tuple[str, Any]] = []
+
+    def remote(**_: Any) -> Any:
+        def wrap(host: type) -> Any:
+            def options(scheduling_strategy: Any = None) -> Any:
+                def ask(*_: Any) -> MagicMock:
+                    hired.append((host.__name__, scheduling_strategy))
+                    return MagicMock()
+
+                return SimpleNamespace(remote=ask)
+
+            return SimpleNamespace(options=options, remote=options().remote)
+
+        return wrap
+
+    fake = MagicMock()
+    fake.remote = remote
+    fake.wait = lambda waiting, **_: (hired.append(("waited", None)), (waiting, []))[1]
+    context = MagicMock()
+    context.get_node_id.return_value = "0" * 56
+    monkeypatch.setattr(runtime_ray, "ray", fake)
+    monkeypatch.setattr(room.ray, "get_runtime_context", lambda: context)
+    plan = runtime_ray.Plan(2, 2, 1, "cpu", MagicMock(), MagicMock(), MagicMock(), MagicMock(), own_cluster)
+    return runtime_ray._Crew(plan, 0.0, MagicMock(), MagicMock(), lambda: False), hired
+
+
+def test_the_learner_that_writes_the_run_directory_is_bound_to_the_node_of_the_supervisor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, hired = crew_on(monkeypatch, own_cluster=True)
+    assert [name for name, _ in hired] == ["LearnerHost", "LearnerHost", "ActorHost", "ActorHost"]
+    (_, strategy), *others = hired
+    assert strategy.node_id == "0" * 56 and strategy.soft is False
+    assert all(where is None for _, where in others)
+
+
+def test_on_a_cluster_of_others_it_has_its_place_before_anyone_else_asks_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    crew, hired = crew_on(monkeypatch, own_cluster=False)
+    crew.build()
+    names = [name for name, _ in hired]
+    assert names[:5] == ["LearnerHost", "waited", "LearnerHost", "ActorHost", "ActorHost"]
+    assert hired[0][1].soft is False
+
+
+def nodes(monkeypatch: pytest.MonkeyPatch, *resources: dict[str, float]) -> None:
+    """A cluster of these nodes; this process belongs to the first."""
+    listed = [{"NodeID": str(index), "Resources": one} for index, one in enumerate(resources)]
+    monkeypatch.setattr(room.ray, "nodes", lambda: listed)
+    monkeypatch.setattr(room.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "0"))
+    total = {key: sum(one.get(key, 0) for one in resources) for one in resources for key in one}
+    monkeypatch.setattr(room.ray, "cluster_resources", lambda: total)
+
+
+def test_gpus_of_all_nodes_are_shared_between_learners(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes(monkeypatch, {"CPU": 8, "GPU": 1}, {"CPU": 8, "GPU": 1})
+    assert [room.gpus_per_learner(4, learners, 1, "auto") for learners in (1, 2, 4)] == [1.0, 1.0, 0.5]
+    assert room.gpus_per_learner(4, 2, 1, "cpu") == 0.0
+    with pytest.raises(UserError, match="a GPU for each of 4 learners"):
+        room.gpus_per_learner(4, 4, 1, "cuda")
+
+
+@pytest.mark.parametrize(
+    ("here", "device", "words"),
+    [
+        ({"CPU": 0.0, "GPU": 1.0}, "auto", r"has 0 CPUs and 1 GPUs; it needs 2 and 1: .*another node, or with device"),
+        ({"CPU": 0.0}, "cpu", r"has 0 CPUs and 0 GPUs; it needs 2 and 0: start the run on another node$"),
+        ({"CPU": 8.0}, "auto", r"has 8 CPUs and 0 GPUs; it needs 2 and 1: "),
+    ],
+)
+def test_a_node_without_room_for_the_learner_that_leads_is_said_at_once(
+    monkeypatch: pytest.MonkeyPatch, here: dict[str, float], device: str, words: str
+) -> None:
+    nodes(monkeypatch, here, {"CPU": 64.0, "GPU": 8.0})
+    with pytest.raises(UserError, match=words):
+        room.gpus_per_learner(4, 1, 2, device)
