@@ -288,6 +288,7 @@ def test_an_actor_that_dies_during_an_interruption_is_replaced_in_peace(monkeypa
     fake.wait = lambda waiting, **_: ([], waiting)  # the learner answers late: it is saving
     fake.get.return_value = 7
     monkeypatch.setattr(runtime_ray, "ray", fake)
+    monkeypatch.setattr(runtime_ray, "on_this_node", MagicMock())
     monkeypatch.setattr(runtime_ray, "log_tail", lambda pid: "")
     notes: list[str] = []
     crew = runtime_ray._Crew(plan(), 0.0, notes.append, notes.append, lambda: True)
