@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import ddrl
+from ddrl.coordinator.words import first_line
 from ddrl.errors import UserError
 
 VARIABLE = "RAY_ADDRESS"
@@ -117,7 +118,7 @@ def _start(folder: str, num_cpus: int, object_store_bytes: int) -> None:
             _system_config={"enable_metrics_collection": False},
         )
     except Exception as error:  # Ray gives its processes 30 s, which a machine that is very busy may need
-        raise UserError(f"Ray did not start on this machine: {_reason(error)}") from error
+        raise UserError(f"Ray did not start on this machine: {first_line(error)}") from error
 
 
 def _join(address: str) -> None:
@@ -126,11 +127,8 @@ def _join(address: str) -> None:
     try:
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, job_config=_job_config())
     except Exception as error:  # of many kinds: no raylet on this machine, another version, a wrong token
-        raise UserError(f"environment variable {VARIABLE}: '{address}' cannot be joined: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
+        raise UserError(f"environment variable {VARIABLE}: '{address}' cannot be joined: {reason}") from error
 
 
 def _job_config() -> Any:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from ray.exceptions import RayTaskError
+if TYPE_CHECKING:  # `ddrl.coordinator.cluster` must set the environment before anything imports Ray
+    from ray.exceptions import RayTaskError
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
