@@ -10,9 +10,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from ddrl.errors import UserError
+from ddrl.errors import UserError, about
+
+if TYPE_CHECKING:
+    from ddrl.config import RunConfig
 
 INTERRUPTED = 75  # EX_TEMPFAIL: schedulers retry it
 LINE_SECONDS = 10.0
@@ -30,6 +33,7 @@ def train(parsed: argparse.Namespace) -> int:
     if parsed.print_config:
         print(json.dumps(to_json(config), indent=1))
         return 0
+    _check_task(config, parsed.config)
     return _trained(train(config, parsed.directory or parsed.config.parent, quiet=parsed.quiet))
 
 
@@ -38,8 +42,20 @@ def resume(parsed: argparse.Namespace) -> int:
     from ddrl.config import load_run_config
     from ddrl.run import train
 
-    config = load_run_config(parsed.directory / "config.json")
+    path = parsed.directory / "config.json"
+    config = load_run_config(path)
+    _check_task(config, path)
     return _trained(train(config, parsed.directory, quiet=parsed.quiet))
+
+
+def _check_task(config: RunConfig, path: Path) -> None:
+    """Raises `UserError`, naming the file, where the task does not exist here or the algorithm cannot learn it so."""
+    import torch
+
+    from ddrl.acting import Builder
+
+    with about(path):
+        Builder(config, torch.device("cpu")).network()
 
 
 def _trained(reason: str) -> int:

@@ -12,18 +12,18 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 import yaml
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from ddrl import algorithms
 from ddrl.errors import UserError, unknown_name
+from ddrl.keys import STRICT
 
-STRICT = ConfigDict(extra="forbid")
-Positive = Annotated[int, Field(gt=0)]
-NonNegative = Annotated[int, Field(ge=0)]
+NO_MAPPING = {"union_tag_invalid", "union_tag_not_found", "model_attributes_type", "dataclass_type"}
+"""pydantic's names of errors that say: here should be the keys of a dataclass, or of one of several."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -35,20 +35,20 @@ class Topology:
     this machine or on the cluster that the environment variable RAY_ADDRESS names. There actors act on the CPU."""
     schedule: Literal["asynchronous", "synchronous", "bounded_lag"] = "asynchronous"
     """asynchronous: actors never wait for parameters; synchronous: lag 0; bounded_lag: lag <= `max_policy_lag`."""
-    num_actors: Positive = 2
-    envs_per_actor: Positive = 32
+    num_actors: PositiveInt = 2
+    envs_per_actor: PositiveInt = 32
     """Environments (columns of an unroll) that one actor steps together."""
-    env_threads: Positive = 1
+    env_threads: PositiveInt = 1
     """Native stepping threads of one actor's environments."""
-    max_policy_lag: Positive | None = None
+    max_policy_lag: PositiveInt | None = None
     """In learner updates; needed by, and only allowed with, schedule `bounded_lag`."""
-    parameter_delay: NonNegative = 0
+    parameter_delay: NonNegativeInt = 0
     """Actors act with parameters this many updates old (controlled lag, IMPALA Figure E.1)."""
-    queue_capacity: Positive = 2
+    queue_capacity: PositiveInt = 2
     """Unrolls (of `envs_per_actor` columns) that wait for the learner before actors block (asynchronous schedule)."""
-    learner_threads: Positive = 1
+    learner_threads: PositiveInt = 1
     """Threads that share the gradient of one batch, column-wise."""
-    num_learners: Positive = 1
+    num_learners: PositiveInt = 1
     """Learners (runtime ray) that each take their share of every batch and add up gradients; each has a queue of its
     own, filled by its share of the actors. With a GPU each (device cuda) they use NCCL, else gloo."""
 
@@ -57,10 +57,10 @@ class Topology:
 class Evaluation:
     """Separate episodes on seeds of their own; actions are sampled from the policy, as in training."""
 
-    period_frames: Positive | None = None
+    period_frames: PositiveInt | None = None
     """Evaluate each time the learner has consumed this many more frames; null: only at the end."""
-    episodes: Positive = 10
-    final_episodes: Positive = 200
+    episodes: PositiveInt = 10
+    final_episodes: PositiveInt = 200
     """Episodes behind the final score (IMPALA, section 5.3.2: 200)."""
 
 
@@ -68,7 +68,7 @@ class Evaluation:
 class Recording:
     """What goes to the curves."""
 
-    period_frames: Positive = 50_000
+    period_frames: PositiveInt = 50_000
     tensorboard: bool = True
 
 
@@ -76,7 +76,7 @@ class Recording:
 class Checkpointing:
     """When the state is saved (two are kept)."""
 
-    period_frames: Positive = 1_000_000
+    period_frames: PositiveInt = 1_000_000
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -86,8 +86,8 @@ class RunConfig:
     algorithm: str
     environment: dict[str, Any]
     """`name: prefix/task`, and the adapter's options."""
-    seed: NonNegative
-    env_frames: Positive
+    seed: NonNegativeInt
+    env_frames: PositiveInt
     """Budget: fresh environment frames that the learner consumes."""
     hyperparameters: Any
     """The algorithm's own `Config`."""
@@ -128,15 +128,19 @@ def _validated(target: Any, values: Any, where: str, prefix: str = "") -> Any:
 
 
 def _explain(problem: Any, target: Any, prefix: str) -> str:
-    location, allowed = _place(target, [str(part) for part in problem["loc"]])
+    location, allowed, kinds = _place(target, [str(part) for part in problem["loc"]])
     key = prefix + ".".join(location)
     if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         return str(unknown_name("key", key, [prefix + ".".join([*location[:-1], name]) for name in allowed]))
+    if problem["type"] in NO_MAPPING:
+        names = " or ".join(str(kind.name) for kind in kinds if hasattr(kind, "name"))
+        wanted = f"a mapping with name: {names}" if names else "a mapping"
+        return f"key '{key}' must be {wanted} (got {problem.get('input')!r})"
     return f"key '{key}': {problem['msg']} (got {problem.get('input')!r})"
 
 
-def _place(target: Any, location: list[str]) -> tuple[list[str], list[str]]:
-    """The keys that lead to a problem, and the keys that stand beside the last of them.
+def _place(target: Any, location: list[str]) -> tuple[list[str], list[str], list[Any]]:
+    """The keys that lead to a problem, the keys that stand beside the last of them, and the dataclasses it may hold.
 
     Where a key allows several dataclasses, the location also holds the `name` of the one that was chosen: no key.
     """
@@ -151,7 +155,7 @@ def _place(target: Any, location: list[str]) -> tuple[list[str], list[str]]:
         allowed = _field_names(owner or kinds[0]) if kinds else []
         kinds = _dataclasses_in(get_type_hints(owner, include_extras=True)[part]) if owner else []
         keys.append(part)
-    return keys, allowed
+    return keys, allowed, kinds
 
 
 def _dataclasses_in(annotation: Any) -> list[Any]:

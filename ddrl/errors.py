@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -20,6 +22,17 @@ def crash(name: str, error: BaseException | None) -> UserError:
     user_error = UserError(" ".join(f"{name}: {type(error).__name__}: {error}".split()))
     user_error.is_crash = True
     return user_error
+
+
+@contextmanager
+def about(file: Path) -> Iterator[None]:
+    """Puts a file's name before what is wrong with its content."""
+    try:
+        yield
+    except UserError as error:
+        named = UserError(f"{file}: {error}")
+        named.is_crash = error.is_crash
+        raise named from error.__cause__
 
 
 def unknown_name(kind: str, name: object, allowed: Iterable[str], *, where: str = "") -> UserError:

@@ -19,10 +19,11 @@ ROOT = Path(__file__).resolve().parent.parent
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
-_BASE = {"errors", "seeding", "types", "distributions", "handles", "waiting"}
+_BASE = {"errors", "keys", "seeding", "types", "distributions", "handles", "waiting"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "files": set(),
+    "keys": {"errors"},
     "seeding": set(),
     "types": set(),
     "distributions": set(),

@@ -310,6 +310,8 @@ def test_bad_input_is_one_line_and_exit_code_2(
         (PPO | {"topology": {"schedule": "synchronous", "parameter_delay": 1}}, "'topology.parameter_delay' must be 0"),
         (TRACK | {"hyperparameters": {"correction": "epsilon_correction"}}, "allowed: v_trace, one_step_is, no_corr"),
         (TRACK | {"hyperparameters": {"network": "nature"}}, "needs uint8 images"),
+        (TRACK | {"hyperparameters": {"normalised_reward_clip": 5.0}}, "it goes with reward_normalisation: true"),
+        ({"environment": {"name": "toy/catsh"}}, "unknown task of toy 'catsh' (did you mean 'catch'?)"),
     ],
 )
 def test_a_configuration_that_cannot_be_trained_is_one_line_and_exit_code_2(
@@ -319,6 +321,7 @@ def test_a_configuration_that_cannot_be_trained_is_one_line_and_exit_code_2(
     path.write_text(yaml.safe_dump(merged(BASE, overrides)))
     assert cli.main(["train", str(path), "--directory", str(tmp_path / "run"), "--quiet"]) == 2
     error = capsys.readouterr().err
+    assert error.startswith(f"ddrl: {path}: ")
     assert words in error
     assert error.count("\n") == 1
 

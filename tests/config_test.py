@@ -60,6 +60,17 @@ def test_the_defaults_are_the_papers_table_g1() -> None:
         ({"hyperparameters": {"learning_rate": 1.0}}, ["hyperparameters.learning_rate"]),
         ({"hyperparameters": {"optimizer": {"lr": 1.0}}}, ["hyperparameters.optimizer.lr", "learning_rate"]),
         ({"hyperparameters": {"optimizer": {"name": "adam", "decay": 0.9}}}, ["optimizer.decay'", "optimizer.beta1"]),
+        ({"hyperparameters": {"optimizer": {"name": "sgd"}}}, ["optimizer' must be", "name: rmsprop or adam", "'sgd'"]),
+        *(
+            ({"hyperparameters": {"initialisation": wrong}}, ["initialisation' must be", "name: truncated_normal or"])
+            for wrong in ({"name": "xavier"}, {"policy_gain": 1.0}, "orthogonal", 3)
+        ),
+        (
+            {"hyperparameters": {"initialisation": {"name": "orthogonal", "policy_gain": 0.0}}},
+            ["initialisation.policy_gain"],
+        ),
+        ({"hyperparameters": {"initialisation": {"name": "orthogonal", "gain": 1.0}}}, ["initialisation.hidden_gain"]),
+        ({"topology": "threads"}, ["topology' must be a mapping", "'threads'"]),
         ({"hyperparameters": {"correction": "vtrace"}}, ["hyperparameters.correction", "v_trace"]),
         ({"evaluation": {"episodes": "many"}}, ["evaluation.episodes", "many"]),
         ({"environment": {"task": "pong"}}, []),

@@ -13,24 +13,25 @@ import statistics
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import torch
-from pydantic import ConfigDict, Field
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from ddrl.actors.unroll_actor import UnrollActor
 from ddrl.handles import Parameters, Queue, Reducer
+from ddrl.keys import STRICT, Probability, check_penalty, check_read
 from ddrl.learners.core import LearnerCore, Setting
 from ddrl.learners.evaluation import evaluate, explained_variance, normalised
 from ddrl.learners.normalisation import clipped_rewards
 from ddrl.learners.optimizers import AdamByDefault, AdamConfig
-from ddrl.learners.penalty import check_penalty
 from ddrl.losses.advantages import vtrace_gae
 from ddrl.losses.surrogate import adapted_kl_cost, clip_fraction, clipped_surrogate, importance_ratio
 from ddrl.losses.value import masked_sum, value_loss
-from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
+from ddrl.networks.actor_critic import ActorCritic, make_actor_critic, unread_keys
+from ddrl.networks.initialisation import Initialisation
 from ddrl.replay.circular import CircularStore, first_use
 from ddrl.types import EnvSpec, Metrics, Unroll
 
@@ -43,18 +44,13 @@ SYSTEM = {"name": "IMPACT", "moves": "unrolls", "store": "circular"}
 SCHEDULES = ("asynchronous", "synchronous", "bounded_lag")
 """Schedules that the algorithm can learn under."""
 
-Positive = Annotated[int, Field(gt=0)]
-PositiveFloat = Annotated[float, Field(gt=0)]
-NonNegative = Annotated[float, Field(ge=0)]
-Probability = Annotated[float, Field(ge=0, le=1)]
 
-
-@dataclass(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
+@dataclass(frozen=True, config=STRICT)
 class Config:
     """Defaults: continuous control, as RLlib's HalfCheetah example quotes the paper, unless a line says otherwise."""
 
-    unroll_length: Positive = 1024  # T, agent steps
-    batch_size: Positive = 32  # B, unrolls: 32,768 steps a batch
+    unroll_length: PositiveInt = 1024  # T, agent steps
+    batch_size: PositiveInt = 32  # B, unrolls: 32,768 steps a batch
     discount: Probability = 0.995
     gae_lambda: Probability = 0.995
     ratio: Literal["target_worker_clipping", "target", "worker"] = "target_worker_clipping"  # section 3.1: R3, R2, R1
@@ -62,24 +58,29 @@ class Config:
     clip_epsilon: PositiveFloat = 0.4
     rho_bar: PositiveFloat = 1.0  # V-trace's bounds; RLlib's defaults
     c_bar: PositiveFloat = 1.0  # RLlib's default
-    num_slots: Positive = 16  # N; 4 on Atari
-    num_traversals: Positive = 20  # K; 32 on HalfCheetah, 2 on Atari
-    target_update_period: Positive | None = None  # n, in updates; null: N x K (section 4.1)
-    value_cost: NonNegative = 0.5
-    entropy_cost: NonNegative = 0.0
-    kl_cost: NonNegative = 1.0  # of KL(pi_target || pi)
+    num_slots: PositiveInt = 16  # N; 4 on Atari
+    num_traversals: PositiveInt = 20  # K; 32 on HalfCheetah, 2 on Atari
+    target_update_period: PositiveInt | None = None  # n, in updates; null: N x K (section 4.1)
+    value_cost: NonNegativeFloat = 0.5
+    entropy_cost: NonNegativeFloat = 0.0
+    kl_cost: NonNegativeFloat = 1.0  # of KL(pi_target || pi)
     kl_target: PositiveFloat | None = 0.04  # adapts `kl_cost` at each target update, by the last lap's KL; null: fixed
     normalise_advantages: bool = False  # RLlib standardises them for PPO, not for IMPACT
     max_grad_norm: PositiveFloat | None = 0.5  # by norm; the paper does not say whether by norm or by value
     reward_clipping: Literal["abs_one", "none"] = "none"  # RLlib's default (`clip_rewards: None`): on Atari alone
     optimizer: AdamByDefault = AdamConfig()  # its learning rate is quoted; epsilon: see there
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "tanh_mlp"  # RLlib's default: 256, 256
-    lstm_size: Annotated[int, Field(ge=0)] = 0  # RLlib's default (`use_lstm: False`)
+    lstm_size: NonNegativeInt = 0  # RLlib's default (`use_lstm: False`)
     feed_last_action_and_reward: bool = False  # RLlib's default (`lstm_use_prev_action_reward: False`)
     separate_value_network: bool = True  # RLlib's default of that time (`vf_share_layers: False`)
+    initialisation: Initialisation | None = (
+        None  # as PPO (Huang et al. 2022, core detail 2); RLlib's: columns of norm 1
+    )
     initial_log_std: float = 0.0  # as PPO (Huang et al. 2022, continuous detail 2); RLlib's is an output of the network
     observation_normalisation: bool = True  # RLlib: MeanStdFilter
+    normalised_observation_clip: PositiveFloat | None = 10.0  # RLlib's filter has 10 too; null: no bound
     reward_normalisation: bool = False  # RLlib filters observations alone
+    normalised_reward_clip: PositiveFloat | None = 10.0  # as PPO (Huang et al. 2022, continuous detail 9)
 
     @property
     def fresh_columns(self) -> int:
@@ -94,6 +95,10 @@ class Config:
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
     """IMPACT learns discrete and continuous tasks. Raises `UserError` where a key would not be read."""
     check_penalty(config.kl_cost, config.kl_target)
+    unread = unread_keys(spec, config.observation_normalisation, config.reward_normalisation)
+    if config.ratio != "target_worker_clipping":
+        unread["rho"] = "ratio: target_worker_clipping"
+    check_read(config, unread)
 
 
 def make_network(spec: EnvSpec, config: Config, generator: torch.Generator) -> ActorCritic:
@@ -105,8 +110,11 @@ def make_network(spec: EnvSpec, config: Config, generator: torch.Generator) -> A
         feed_last_action_and_reward=config.feed_last_action_and_reward,
         separate_value_network=config.separate_value_network,
         initial_log_std=config.initial_log_std,
+        initialisation=config.initialisation,
         observation_normalisation=config.observation_normalisation,
+        normalised_observation_clip=config.normalised_observation_clip,
         reward_normalisation=config.reward_normalisation,
+        normalised_reward_clip=config.normalised_reward_clip,
         generator=generator,
     )
 

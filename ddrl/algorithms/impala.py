@@ -7,22 +7,24 @@ Numbered lines: section 3.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
-from pydantic import ConfigDict, Field
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from ddrl.actors.unroll_actor import UnrollActor
 from ddrl.errors import UserError
 from ddrl.handles import Parameters, Queue
+from ddrl.keys import STRICT, Fraction, Probability, check_read
 from ddrl.learners.core import LearnerCore, Setting
 from ddrl.learners.normalisation import clipped_rewards
 from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
 from ddrl.losses.policy import policy_gradient_loss
 from ddrl.losses.value import masked_sum, value_loss
 from ddrl.losses.vtrace import corrected_targets
-from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
+from ddrl.networks.actor_critic import ActorCritic, make_actor_critic, unread_keys
+from ddrl.networks.initialisation import Initialisation
 from ddrl.replay.uniform import UniformReplay
 from ddrl.types import EnvSpec, Metrics, Unroll, concatenate
 
@@ -35,39 +37,39 @@ SYSTEM = {"name": "IMPALA", "moves": "unrolls", "store": "queue"}
 SCHEDULES = ("asynchronous", "synchronous", "bounded_lag")
 """Schedules that the algorithm can learn under."""
 
-Positive = Annotated[int, Field(gt=0)]
-Fraction = Annotated[float, Field(ge=0, lt=1)]
 
-
-@dataclass(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
+@dataclass(frozen=True, config=STRICT)
 class Config:
     """Defaults: Table G.1 (Atari) unless a line says otherwise."""
 
-    unroll_length: Positive = 20  # T, agent steps
-    batch_size: Positive = 32  # B, unrolls
-    discount: Annotated[float, Field(ge=0, le=1)] = 0.99
+    unroll_length: PositiveInt = 20  # T, agent steps
+    batch_size: PositiveInt = 32  # B, unrolls
+    discount: Probability = 0.99
     correction: Literal["v_trace", "one_step_is", "epsilon_correction", "no_correction"] = "v_trace"  # section 5.2.2
-    rho_bar: Annotated[float, Field(gt=0)] = 1.0  # section 4.1; 1 worked best of 1, 10, 100
-    c_bar: Annotated[float, Field(gt=0)] = 1.0  # section 4.1
-    pg_rho_bar: Annotated[float, Field(gt=0)] = 1.0  # section 4.2; a key of its own in the authors' code
-    lambda_: Annotated[float, Field(ge=0, le=1)] = 1.0  # remark 2
+    rho_bar: PositiveFloat = 1.0  # section 4.1; 1 worked best of 1, 10, 100
+    c_bar: PositiveFloat = 1.0  # section 4.1
+    pg_rho_bar: PositiveFloat = 1.0  # section 4.2; a key of its own in the authors' code
+    lambda_: Probability = 1.0  # remark 2
     correction_epsilon: float = 1e-6  # section 5.2.2, epsilon correction
     value_cost: float = 0.5
     entropy_cost: float = 0.01
     loss_reduction: Literal["sum", "mean"] = "sum"  # over T and B (caption of Table D.1): it scales the learning rate
     reward_clipping: Literal["abs_one", "none"] = "abs_one"
-    max_grad_norm: Annotated[float, Field(gt=0)] = 40.0
+    max_grad_norm: PositiveFloat = 40.0
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "shallow"  # Mnih et al. 2016
-    lstm_size: Annotated[int, Field(ge=0)] = 0  # 0: feed-forward, as the paper's Atari agents (section 5.3.2)
+    lstm_size: NonNegativeInt = 0  # 0: feed-forward, as the paper's Atari agents (section 5.3.2)
     feed_last_action_and_reward: bool = False  # Figure 3 feeds them to the LSTM
     optimizer: RMSPropByDefault = RMSPropConfig()
     replay_fraction: Fraction = 0.0  # of a batch; 0.5 in Table 2
-    replay_capacity: Positive = 10_000  # unrolls; section 5.2.2
+    replay_capacity: PositiveInt = 10_000  # unrolls; section 5.2.2
     # Not in the paper, which has no continuous task; the baseline of Luo et al. 2020 (IMPACT) sets them.
     separate_value_network: bool = False
+    initialisation: Initialisation | None = None  # null: the authors' code's; on `tanh_mlp` orthogonal, as PPO's
     initial_log_std: float = 0.0
     observation_normalisation: bool = False
+    normalised_observation_clip: PositiveFloat | None = 10.0  # Huang et al. 2022, as PPO's
     reward_normalisation: bool = False
+    normalised_reward_clip: PositiveFloat | None = 10.0  # Huang et al. 2022, as PPO's
 
     @property
     def fresh_columns(self) -> int:
@@ -86,6 +88,21 @@ def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
             f"key 'hyperparameters.correction': epsilon_correction adds to probabilities, and '{spec.name}' has "
             "continuous actions; allowed: v_trace, one_step_is, no_correction"
         )
+    check_read(config, _unread(config, spec))
+
+
+def _unread(config: Config, spec: EnvSpec) -> dict[str, str]:
+    """Keys that change nothing here -> what would read them (see `ddrl.losses.vtrace.corrected_targets`)."""
+    unread = unread_keys(spec, config.observation_normalisation, config.reward_normalisation)
+    if config.correction != "v_trace":
+        unread |= {"rho_bar": "correction: v_trace", "c_bar": "correction: v_trace"}
+    if config.correction not in ("v_trace", "one_step_is"):
+        unread["pg_rho_bar"] = "correction: v_trace or one_step_is"
+    if config.correction != "epsilon_correction":
+        unread["correction_epsilon"] = "correction: epsilon_correction"
+    if not config.replay_fraction:
+        unread["replay_capacity"] = "a replay_fraction above 0"
+    return unread
 
 
 def make_network(spec: EnvSpec, config: Config, generator: torch.Generator) -> ActorCritic:
@@ -97,8 +114,11 @@ def make_network(spec: EnvSpec, config: Config, generator: torch.Generator) -> A
         feed_last_action_and_reward=config.feed_last_action_and_reward,
         separate_value_network=config.separate_value_network,
         initial_log_std=config.initial_log_std,
+        initialisation=config.initialisation,
         observation_normalisation=config.observation_normalisation,
+        normalised_observation_clip=config.normalised_observation_clip,
         reward_normalisation=config.reward_normalisation,
+        normalised_reward_clip=config.normalised_reward_clip,
         generator=generator,
     )
 

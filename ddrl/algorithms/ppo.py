@@ -12,23 +12,23 @@ import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import fields, replace
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import torch
-from pydantic import ConfigDict, Field
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from ddrl.actors.unroll_actor import UnrollActor
 from ddrl.errors import UserError
 from ddrl.handles import Parameters, Queue
+from ddrl.keys import STRICT, Probability, check_penalty, check_read
 from ddrl.learners.core import LearnerCore, Setting
 from ddrl.learners.evaluation import evaluate, explained_variance, normalised
 from ddrl.learners.gradients import check_finite
 from ddrl.learners.minibatches import sample_numbers, shared_minibatches
 from ddrl.learners.normalisation import clipped_rewards
 from ddrl.learners.optimizers import AdamByDefault, AdamConfig
-from ddrl.learners.penalty import check_penalty
 from ddrl.losses.advantages import vtrace_gae
 from ddrl.losses.surrogate import (
     adapted_kl_cost,
@@ -37,7 +37,8 @@ from ddrl.losses.surrogate import (
     clipped_value_loss,
     importance_ratio,
 )
-from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
+from ddrl.networks.actor_critic import ActorCritic, make_actor_critic, unread_keys
+from ddrl.networks.initialisation import Initialisation
 from ddrl.seeding import generator_state, set_generator_state
 from ddrl.types import EnvSpec, Metrics, Unroll
 
@@ -50,27 +51,22 @@ SYSTEM = {"name": "PPO", "moves": "unrolls", "store": "queue"}
 SCHEDULES = ("synchronous",)
 """On policy: nothing corrects for a lag."""
 
-Positive = Annotated[int, Field(gt=0)]
-PositiveFloat = Annotated[float, Field(gt=0)]
-NonNegative = Annotated[float, Field(ge=0)]
-Probability = Annotated[float, Field(ge=0, le=1)]
 
-
-@dataclass(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
+@dataclass(frozen=True, config=STRICT)
 class Config:
     """Defaults: Schulman et al. 2017, Table 3 (MuJoCo), unless a line says otherwise."""
 
-    unroll_length: Positive = 2048  # T, agent steps ("horizon")
-    batch_size: Positive = 1  # B, unrolls: a batch has T x B steps; ppo2 has one environment on MuJoCo
+    unroll_length: PositiveInt = 2048  # T, agent steps ("horizon")
+    batch_size: PositiveInt = 1  # B, unrolls: a batch has T x B steps; ppo2 has one environment on MuJoCo
     discount: Probability = 0.99
     gae_lambda: Probability = 0.95
-    num_epochs: Positive = 10
-    num_minibatches: Positive = 32  # 64 steps each; every epoch shuffles anew (Huang, core detail 6)
+    num_epochs: PositiveInt = 10
+    num_minibatches: PositiveInt = 32  # 64 steps each; every epoch shuffles anew (Huang, core detail 6)
     clip_epsilon: PositiveFloat = 0.2  # section 6.1
     value_clip_epsilon: PositiveFloat | None = None  # Huang, core detail 9: the authors' code clips by 0.2, to no gain
-    value_cost: NonNegative = 0.5  # Huang, core detail 10: c_1 of eq. 9, in ppo2
-    entropy_cost: NonNegative = 0.0  # Huang, continuous detail list: ppo2 on MuJoCo; 0.01 on Atari (Table 5)
-    kl_cost: NonNegative = 0.0  # section 4: beta of the penalty, off beside clipping
+    value_cost: NonNegativeFloat = 0.5  # Huang, core detail 10: c_1 of eq. 9, in ppo2
+    entropy_cost: NonNegativeFloat = 0.0  # Huang, continuous detail list: ppo2 on MuJoCo; 0.01 on Atari (Table 5)
+    kl_cost: NonNegativeFloat = 0.0  # section 4: beta of the penalty, off beside clipping
     kl_target: PositiveFloat | None = None  # section 4: adapts `kl_cost` after each batch; null: fixed
     normalise_advantages: bool = True  # Huang, core detail 7: per minibatch
     max_grad_norm: PositiveFloat | None = 0.5  # Huang, core detail 11
@@ -78,9 +74,12 @@ class Config:
     optimizer: AdamByDefault = AdamConfig()  # Huang, core details 3 and 4: epsilon 1e-5, linear decay as a key
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "tanh_mlp"  # section 6.1: two of 64
     separate_value_network: bool = True  # section 6.1: "we don't share parameters"; Huang, core detail 13
+    initialisation: Initialisation | None = None  # Huang, core detail 2: orthogonal; null: so on `tanh_mlp` alone
     initial_log_std: float = 0.0  # Huang, continuous detail 2: state-independent, starts at 0
-    observation_normalisation: bool = True  # Huang, continuous details 6 and 7; off for images
-    reward_normalisation: bool = True  # Huang, continuous details 8 and 9; off on Atari
+    observation_normalisation: bool = True  # Huang, continuous detail 6; off for images
+    normalised_observation_clip: PositiveFloat | None = 10.0  # Huang, continuous detail 7; null: no bound
+    reward_normalisation: bool = True  # Huang, continuous detail 8; off on Atari
+    normalised_reward_clip: PositiveFloat | None = 10.0  # Huang, continuous detail 9; null: no bound
 
     @property
     def fresh_columns(self) -> int:
@@ -105,6 +104,7 @@ def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
             f"{config.batch_size} steps; allowed: 1 to {valid}, as every other step of an unroll may be dead"
         )
     check_penalty(config.kl_cost, config.kl_target)
+    check_read(config, unread_keys(spec, config.observation_normalisation, config.reward_normalisation))
 
 
 def make_network(spec: EnvSpec, config: Config, generator: torch.Generator) -> ActorCritic:
@@ -114,8 +114,11 @@ def make_network(spec: EnvSpec, config: Config, generator: torch.Generator) -> A
         network=config.network,
         separate_value_network=config.separate_value_network,
         initial_log_std=config.initial_log_std,
+        initialisation=config.initialisation,
         observation_normalisation=config.observation_normalisation,
+        normalised_observation_clip=config.normalised_observation_clip,
         reward_normalisation=config.reward_normalisation,
+        normalised_reward_clip=config.normalised_reward_clip,
         generator=generator,
     )
 

@@ -6,15 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal, cast, overload
 
 import torch
-from pydantic import ConfigDict, Discriminator, Field, Tag
+from pydantic import Discriminator, NonNegativeFloat, PositiveFloat, PositiveInt, Tag
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.optim import Optimizer
 
-STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
-Positive = Annotated[float, Field(gt=0)]
-NonNegative = Annotated[float, Field(ge=0)]
-Fraction = Annotated[float, Field(ge=0, lt=1)]
+from ddrl.keys import STRICT, Fraction
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -22,17 +19,17 @@ class RMSPropConfig:
     """RMSProp of Espeholt et al. 2018; values of Table G.1 (Atari) unless another source is named."""
 
     name: Literal["rmsprop"] = "rmsprop"
-    learning_rate: Positive = 6e-4
+    learning_rate: PositiveFloat = 6e-4
     decay: Fraction = 0.99
     """Of the mean square; not in the tables, from the authors' code (scalable_agent, experiment.py)."""
-    epsilon: Positive = 0.01
+    epsilon: PositiveFloat = 0.01
     epsilon_inside_sqrt: bool = False
     """TensorFlow, and so the authors' code: True. PyTorch: False; it damps less for the same epsilon (0.01 inside is
     about 0.1 outside)."""
-    initial_mean_square: NonNegative = 0.0
+    initial_mean_square: NonNegativeFloat = 0.0
     """TensorFlow, and so the authors' code: 1. PyTorch: 0."""
     momentum: Fraction = 0.0
-    decay_frames: Annotated[int, Field(gt=0)] | None = 200_000_000
+    decay_frames: PositiveInt | None = 200_000_000
     """The learning rate falls linearly to 0 over these environment frames; None keeps it constant."""
 
 
@@ -41,13 +38,13 @@ class AdamConfig:
     """Adam (Kingma and Ba 2015); what else is no default of theirs names its source."""
 
     name: Literal["adam"] = "adam"
-    learning_rate: Positive = 3e-4
+    learning_rate: PositiveFloat = 3e-4
     """Luo et al. 2020, continuous control, as RLlib's maintainers quote it; also Schulman et al. 2017, Table 3."""
     beta1: Fraction = 0.9
     beta2: Fraction = 0.999
-    epsilon: Positive = 1e-5
+    epsilon: PositiveFloat = 1e-5
     """OpenAI Baselines, ppo2 (Huang et al. 2022, core detail 3); Kingma and Ba, and torch, have 1e-8."""
-    decay_frames: Annotated[int, Field(gt=0)] | None = None
+    decay_frames: PositiveInt | None = None
     """The learning rate falls linearly to 0 over these environment frames; None keeps it constant."""
 
 

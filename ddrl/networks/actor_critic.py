@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,13 +9,11 @@ from torch import Tensor, nn
 from ddrl.distributions import CATEGORICAL, GAUSSIAN, Family
 from ddrl.errors import UserError
 from ddrl.handles import Reducer
+from ddrl.networks.initialisation import Orthogonal, TruncatedNormal, default_initialisation, linear
 from ddrl.networks.normalisation import ObservationNormaliser, RewardNormaliser
 from ddrl.networks.recurrent import ResettingLSTM
-from ddrl.networks.torsos import Torso, linear, make_torso, orthogonal_linear
+from ddrl.networks.torsos import Torso, make_torso
 from ddrl.types import EnvSpec, NetworkOutput, RecurrentState
-
-POLICY_GAIN, VALUE_GAIN = 0.01, 1.0
-"""Of the orthogonal heads on a `tanh_mlp` (Huang et al. 2022, "The 37 implementation details of PPO")."""
 
 PIECE_STEPS = {"uint8": 256, "float32": 4096}
 """Steps whose activations are held at once, by the type of the observations: 256 keep the deep network under 1 GiB."""
@@ -32,7 +28,7 @@ class ActorCritic(nn.Module):
         torso: Torso,
         lstm_size: int,
         feed_last_action_and_reward: bool,
-        head: Callable[[int, int, float], nn.Linear],
+        initialisation: TruncatedNormal | Orthogonal,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
@@ -48,8 +44,9 @@ class ActorCritic(nn.Module):
         size = torso.size + (actions + 1 if feed_last_action_and_reward else 0)
         self.core = ResettingLSTM(size, lstm_size, generator) if lstm_size else None
         size = lstm_size or size
-        self.policy = head(size, actions, POLICY_GAIN)
-        self.value = head(size, 1, VALUE_GAIN)
+        _, policy_gain, value_gain = initialisation.gains
+        self.policy = linear(size, actions, generator, policy_gain)
+        self.value = linear(size, 1, generator, value_gain)
         self.log_std: nn.Parameter | None = None
 
     def forward(
@@ -111,15 +108,20 @@ def make_actor_critic(
     feed_last_action_and_reward: bool = False,
     separate_value_network: bool = False,
     initial_log_std: float = 0.0,
+    initialisation: TruncatedNormal | Orthogonal | None = None,
     observation_normalisation: bool = False,
+    normalised_observation_clip: float | None = 10.0,
     reward_normalisation: bool = False,
+    normalised_reward_clip: float | None = 10.0,
 ) -> ActorCritic:
     """The network of an agent, with weights from `generator` (on the CPU) alone.
 
     `network` names the torso (`ddrl.networks.torsos.NETWORKS`). `lstm_size` 0 is feed-forward. Continuous actions get a
     diagonal Gaussian whose log standard deviation is one learned number per dimension, whatever the observation.
-    `separate_value_network`: V(x) has a torso of its own. Raises `UserError` on an unknown network, one that does not
-    fit the observations of `spec`, a negative `lstm_size`, or keys that exclude each other.
+    `separate_value_network`: V(x) has a torso of its own. `initialisation`: None is that of the network
+    (`default_initialisation`). What is normalised is clipped to +- its bound; None: not at all. Raises `UserError` on
+    an unknown network, one that does not fit the observations of `spec`, a negative `lstm_size`, or keys that exclude
+    each other.
     """
     if lstm_size < 0:
         raise UserError(f"lstm_size is {lstm_size}; allowed: 0 (feed-forward) or a positive number of units")
@@ -130,20 +132,29 @@ def make_actor_critic(
     if observation_normalisation and spec.observation_dtype != "float32":
         raise UserError(f"observation_normalisation: true needs float32 observations, but '{spec.name}' has images")
 
-    def head(inputs: int, outputs: int, gain: float) -> nn.Linear:
-        if network == "tanh_mlp":
-            return orthogonal_linear(inputs, outputs, gain, generator)
-        return linear(inputs, outputs, generator)
-
-    torso = make_torso(spec, network, generator)
-    made = ActorCritic(spec, torso, lstm_size, feed_last_action_and_reward, head, generator)
+    start = initialisation or default_initialisation(network)
+    hidden_gain, _, value_gain = start.gains
+    torso = make_torso(spec, network, generator, hidden_gain)
+    made = ActorCritic(spec, torso, lstm_size, feed_last_action_and_reward, start, generator)
     if separate_value_network:
-        made.value_torso = make_torso(spec, network, generator)
-        made.value = head(made.value_torso.size, 1, VALUE_GAIN)
+        made.value_torso = make_torso(spec, network, generator, hidden_gain)
+        made.value = linear(made.value_torso.size, 1, generator, value_gain)
     if spec.action_size:
         made.log_std = nn.Parameter(torch.full((spec.action_size,), initial_log_std))
     if observation_normalisation:
-        made.observation_normaliser = ObservationNormaliser(spec.observation_shape)
+        made.observation_normaliser = ObservationNormaliser(spec.observation_shape, normalised_observation_clip)
     if reward_normalisation:
-        made.reward_normaliser = RewardNormaliser()
+        made.reward_normaliser = RewardNormaliser(normalised_reward_clip)
     return made
+
+
+def unread_keys(spec: EnvSpec, observation_normalisation: bool, reward_normalisation: bool) -> dict[str, str]:
+    """Keys of `make_actor_critic` that change nothing here -> what would read them."""
+    unread = {}
+    if not spec.action_size:
+        unread["initial_log_std"] = "continuous actions"
+    if not observation_normalisation:
+        unread["normalised_observation_clip"] = "observation_normalisation: true"
+    if not reward_normalisation:
+        unread["normalised_reward_clip"] = "reward_normalisation: true"
+    return unread

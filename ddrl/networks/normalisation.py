@@ -2,18 +2,19 @@
 
 They are buffers of the network, so every version of the parameters carries the statistics it was trained with, and a
 checkpoint holds them. Only the learner changes them, from fresh experience; actors see them change with a version.
-Practice and constants (clip at 10, epsilon 1e-8): VecNormalize of OpenAI Baselines, listed as details 6 to 9 of the
-"continuous action domains" part of Huang et al. 2022, "The 37 implementation details of PPO".
+Practice and epsilon (1e-8): VecNormalize of OpenAI Baselines, listed as details 6 to 9 of the "continuous action
+domains" part of Huang et al. 2022, "The 37 implementation details of PPO". The bound (10 there) is a key.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor, nn
 
 from ddrl.handles import Reducer
 
-CLIP = 10.0
 EPSILON = 1e-8
 
 
@@ -50,20 +51,21 @@ class RunningMoments(nn.Module):
 
 
 class ObservationNormaliser(nn.Module):
-    """(x - mean) / standard deviation, clipped to +-10; until the first update mean 0 and deviation 1."""
+    """(x - mean) / standard deviation, clipped to +-`clip`; until the first update mean 0 and deviation 1."""
 
     shift: Tensor
     scale: Tensor
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, shape: tuple[int, ...], clip: float | None) -> None:
         super().__init__()
+        self.clip = math.inf if clip is None else clip
         self.moments = RunningMoments(shape)
         self.register_buffer("shift", torch.zeros(shape))
         self.register_buffer("scale", torch.ones(shape))
 
     def forward(self, observation: Tensor) -> Tensor:
         """[..., *shape] float32 -> the same shape."""
-        return ((observation - self.shift) * self.scale).clamp(-CLIP, CLIP)
+        return ((observation - self.shift) * self.scale).clamp(-self.clip, self.clip)
 
     @torch.no_grad()
     def update(self, observations: Tensor, reducer: Reducer) -> None:
@@ -74,18 +76,19 @@ class ObservationNormaliser(nn.Module):
 
 
 class RewardNormaliser(nn.Module):
-    """Divides rewards by the standard deviation of the discounted return; the mean stays. Clipped to +-10."""
+    """Divides rewards by the standard deviation of the discounted return; the mean stays. Clipped to +-`clip`."""
 
     scale: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, clip: float | None) -> None:
         super().__init__()
+        self.clip = math.inf if clip is None else clip
         self.moments = RunningMoments(())
         self.register_buffer("scale", torch.ones(()))
 
     def forward(self, reward: Tensor) -> Tensor:
         """[...] float32 -> the same shape."""
-        return (reward * self.scale).clamp(-CLIP, CLIP)
+        return (reward * self.scale).clamp(-self.clip, self.clip)
 
     @torch.no_grad()
     def update(self, discounted_returns: Tensor, reducer: Reducer) -> None:

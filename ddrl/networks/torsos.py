@@ -1,20 +1,19 @@
 """Torsos: observations [N, ...] -> features [N, size]. Images are channel-first uint8 and scaled by 1/255 here.
 
-Weights start as in the authors' code, whose layers keep Sonnet's default: a normal distribution with standard
-deviation 1/sqrt(fan_in), cut at two of them, and biases of zero. The paper does not state an initialisation.
+`gain` is that of orthogonal weights, None stands for truncated normal ones (`ddrl.networks.initialisation`).
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ddrl.errors import UserError, unknown_name
+from ddrl.networks.initialisation import convolution, linear
 from ddrl.types import EnvSpec
 
 IMAGE_SCALE = 1.0 / 255.0
@@ -32,28 +31,6 @@ VISION: dict[int, tuple[tuple[int, int, int], ...]] = {
 """Side of the image -> (channels, kernel, stride) of each convolution: RLlib's default filters."""
 NETWORKS = ("shallow", "nature", "vision", "deep", "mlp", "tanh_mlp")
 
-Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
-
-
-def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
-    """A linear layer with weights from `generator` alone."""
-    return _initialise(nn.Linear(inputs, outputs, device="meta"), inputs, generator)
-
-
-def convolution(
-    inputs: int, outputs: int, kernel: int, generator: torch.Generator, *, stride: int = 1, padding: int = 0
-) -> nn.Conv2d:
-    """A square convolution with weights from `generator` alone."""
-    layer = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=padding, device="meta")
-    return _initialise(layer, inputs * kernel * kernel, generator)
-
-
-def orthogonal_linear(inputs: int, outputs: int, gain: float, generator: torch.Generator) -> nn.Linear:
-    """A linear layer with orthogonal weights of this gain from `generator` alone, and biases of 0."""
-    layer = linear(inputs, outputs, generator)
-    nn.init.orthogonal_(layer.weight, gain, generator=generator)
-    return layer
-
 
 class ShallowTorso(nn.Module):
     """Unpadded convolutions, each followed by a rectifier, then a rectified linear layer.
@@ -67,15 +44,16 @@ class ShallowTorso(nn.Module):
         layers: tuple[tuple[int, int, int], ...],
         hidden: int,
         generator: torch.Generator,
+        gain: float | None = None,
     ) -> None:
         super().__init__()
         channels, height, width = shape
         convolutions = []
         for outputs, kernel, stride in layers:
-            convolutions.append(convolution(channels, outputs, kernel, generator, stride=stride))
+            convolutions.append(convolution(channels, outputs, kernel, generator, gain, stride=stride))
             channels, height, width = outputs, (height - kernel) // stride + 1, (width - kernel) // stride + 1
         self.convolutions = nn.ModuleList(convolutions)
-        self.hidden = linear(channels * height * width, hidden, generator)
+        self.hidden = linear(channels * height * width, hidden, generator, gain)
         self.size = hidden
 
     def forward(self, observation: Tensor) -> Tensor:
@@ -89,10 +67,10 @@ class ShallowTorso(nn.Module):
 class ResidualBlock(nn.Module):
     """x + conv(relu(conv(relu(x)))) with 3x3 convolutions that keep the shape."""
 
-    def __init__(self, channels: int, generator: torch.Generator) -> None:
+    def __init__(self, channels: int, generator: torch.Generator, gain: float | None = None) -> None:
         super().__init__()
-        self.first = convolution(channels, channels, 3, generator, padding=1)
-        self.second = convolution(channels, channels, 3, generator, padding=1)
+        self.first = convolution(channels, channels, 3, generator, gain, padding=1)
+        self.second = convolution(channels, channels, 3, generator, gain, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, C, H, W] -> the same shape."""
@@ -107,16 +85,18 @@ class DeepTorso(nn.Module):
     rectified linear layer of 256. Layer list: google-deepmind/scalable_agent, experiment.py. Features [N, 256].
     """
 
-    def __init__(self, shape: tuple[int, int, int], generator: torch.Generator) -> None:
+    def __init__(self, shape: tuple[int, int, int], generator: torch.Generator, gain: float | None = None) -> None:
         super().__init__()
         inputs, height, width = shape
         entries, blocks = [], []
         for channels in (16, 32, 32):
-            entries.append(convolution(inputs, channels, 3, generator, padding=1))
-            blocks.append(nn.Sequential(ResidualBlock(channels, generator), ResidualBlock(channels, generator)))
+            entries.append(convolution(inputs, channels, 3, generator, gain, padding=1))
+            blocks.append(
+                nn.Sequential(ResidualBlock(channels, generator, gain), ResidualBlock(channels, generator, gain))
+            )
             inputs, height, width = channels, math.ceil(height / 2), math.ceil(width / 2)
         self.entries, self.blocks = nn.ModuleList(entries), nn.ModuleList(blocks)
-        self.hidden = linear(inputs * height * width, 256, generator)
+        self.hidden = linear(inputs * height * width, 256, generator, gain)
         self.size = 256
         # Several times faster on CPU than channels-first for 3x3 convolutions.
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -133,10 +113,12 @@ class DeepTorso(nn.Module):
 class MLPTorso(nn.Module):
     """Two rectified linear layers of 64 over the flattened observation: for the toy environments. Features [N, 64]."""
 
-    def __init__(self, shape: tuple[int, ...], scale: float, generator: torch.Generator) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], scale: float, generator: torch.Generator, gain: float | None = None
+    ) -> None:
         super().__init__()
         self.scale = scale
-        self.layers = nn.ModuleList([linear(math.prod(shape), 64, generator), linear(64, 64, generator)])
+        self.layers = nn.ModuleList([linear(inputs, 64, generator, gain) for inputs in (math.prod(shape), 64)])
         self.size = 64
 
     def forward(self, observation: Tensor) -> Tensor:
@@ -156,13 +138,13 @@ class VisionTorso(nn.Module):
     rllib/models/utils.py, `get_filter_config`. Features [N, 256].
     """
 
-    def __init__(self, shape: tuple[int, int, int], generator: torch.Generator) -> None:
+    def __init__(self, shape: tuple[int, int, int], generator: torch.Generator, gain: float | None = None) -> None:
         super().__init__()
         channels, height, width = shape
         assert height == width
         convolutions = []
         for outputs, kernel, stride in VISION[height]:
-            convolutions.append(convolution(channels, outputs, kernel, generator, stride=stride))
+            convolutions.append(convolution(channels, outputs, kernel, generator, gain, stride=stride))
             channels = outputs
         self.convolutions = nn.ModuleList(convolutions)
         self.size = channels
@@ -180,17 +162,14 @@ class VisionTorso(nn.Module):
 
 
 class TanhMLPTorso(nn.Module):
-    """Two linear layers of 256 units, each followed by a hyperbolic tangent. Features [N, 256].
+    """Two linear layers of 256 units, each followed by a hyperbolic tangent. Features [N, 256]."""
 
-    Weights start orthogonal with gain sqrt(2), biases at 0 (Huang et al. 2022, "The 37 implementation details of PPO").
-    """
-
-    def __init__(self, shape: tuple[int, ...], generator: torch.Generator) -> None:
+    def __init__(self, shape: tuple[int, ...], generator: torch.Generator, gain: float | None = None) -> None:
         super().__init__()
         self.size = 256
         sizes = (math.prod(shape), self.size, self.size)
         self.layers = nn.ModuleList(
-            orthogonal_linear(inputs, outputs, math.sqrt(2), generator) for inputs, outputs in itertools.pairwise(sizes)
+            linear(inputs, outputs, generator, gain) for inputs, outputs in itertools.pairwise(sizes)
         )
 
     def forward(self, observation: Tensor) -> Tensor:
@@ -222,7 +201,7 @@ def max_pool_same(x: Tensor) -> Tensor:
     return F.max_pool2d(x, 3, stride=2, padding=(x.shape[-2] % 2, x.shape[-1] % 2), ceil_mode=True)
 
 
-def make_torso(spec: EnvSpec, network: str, generator: torch.Generator) -> Torso:
+def make_torso(spec: EnvSpec, network: str, generator: torch.Generator, gain: float | None = None) -> Torso:
     """The torso called `network`. Raises `UserError` if it is unknown or does not fit the observations of `spec`."""
     if network not in NETWORKS:
         raise unknown_name("network", network, NETWORKS)
@@ -232,16 +211,16 @@ def make_torso(spec: EnvSpec, network: str, generator: torch.Generator) -> Torso
     shape = spec.observation_shape
     if network == "mlp":
         scale = IMAGE_SCALE if spec.observation_dtype == "uint8" else 1.0
-        return MLPTorso(shape, scale, generator)
+        return MLPTorso(shape, scale, generator, gain)
     if network == "tanh_mlp":
-        return TanhMLPTorso(shape, generator)
+        return TanhMLPTorso(shape, generator, gain)
     image = (shape[0], shape[1], shape[2])
     if network == "deep":
-        return DeepTorso(image, generator)
+        return DeepTorso(image, generator, gain)
     if network == "vision":
-        return VisionTorso(image, generator)
+        return VisionTorso(image, generator, gain)
     layers, hidden = SHALLOW[network]
-    return ShallowTorso(image, layers, hidden, generator)
+    return ShallowTorso(image, layers, hidden, generator, gain)
 
 
 def _misfit(network: str, spec: EnvSpec) -> str:
@@ -274,13 +253,3 @@ def _to_compute_dtype(observation: Tensor) -> Tensor:
     device = observation.device.type
     # bfloat16 holds 0..255 exactly, so one conversion suffices under autocast.
     return observation.to(torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32)
-
-
-def _initialise(layer: Layer, fan_in: int, generator: torch.Generator) -> Layer:
-    # Made on the meta device: layers that start on the CPU draw from the global generator first.
-    layer.to_empty(device="cpu")
-    deviation = 1.0 / math.sqrt(fan_in)
-    nn.init.trunc_normal_(layer.weight, std=deviation, a=-2 * deviation, b=2 * deviation, generator=generator)
-    assert layer.bias is not None
-    nn.init.zeros_(layer.bias)
-    return layer

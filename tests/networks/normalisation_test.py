@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddrl.learners.reduction import SingleLearner
-from ddrl.networks.normalisation import CLIP, ObservationNormaliser, RewardNormaliser, RunningMoments
+from ddrl.networks.normalisation import ObservationNormaliser, RewardNormaliser, RunningMoments
 
 ALONE = SingleLearner()
+CLIP = 10.0
 
 
 class Peers:
@@ -59,7 +60,7 @@ def test_two_learners_have_the_moments_of_both_their_samples() -> None:
 
 
 def test_no_samples_change_nothing() -> None:
-    normaliser = ObservationNormaliser((3,))
+    normaliser = ObservationNormaliser((3,), CLIP)
     normaliser.update(samples(10), ALONE)
     before = {name: tensor.clone() for name, tensor in normaliser.state_dict().items()}
     normaliser.update(samples(10)[:0], ALONE)
@@ -67,7 +68,7 @@ def test_no_samples_change_nothing() -> None:
 
 
 def test_observations_are_left_alone_before_the_first_update_and_standardised_after() -> None:
-    normaliser, seen = ObservationNormaliser((3,)), samples(1000, offset=5.0)
+    normaliser, seen = ObservationNormaliser((3,), CLIP), samples(1000, offset=5.0)
     assert torch.equal(normaliser(seen[:2].clamp(-CLIP, CLIP)), seen[:2].clamp(-CLIP, CLIP))
     normaliser.update(seen, ALONE)
     found = normaliser(seen)
@@ -77,7 +78,7 @@ def test_observations_are_left_alone_before_the_first_update_and_standardised_af
 
 
 def test_rewards_are_scaled_by_the_deviation_of_returns_and_not_shifted() -> None:
-    normaliser, returns = RewardNormaliser(), samples(1000)[:, 0] * 50 + 300
+    normaliser, returns = RewardNormaliser(CLIP), samples(1000)[:, 0] * 50 + 300
     assert float(normaliser(torch.tensor(2.0))) == 2.0
     normaliser.update(returns, ALONE)
     assert float(normaliser(torch.tensor(20.0))) == pytest.approx(20.0 / float(returns.std(correction=0)), rel=1e-4)
@@ -85,8 +86,13 @@ def test_rewards_are_scaled_by_the_deviation_of_returns_and_not_shifted() -> Non
     assert float(normaliser(torch.tensor(-1e9))) == -CLIP
 
 
+def test_without_a_bound_nothing_is_clipped() -> None:
+    assert torch.equal(ObservationNormaliser((3,), None)(samples(10) * 1e9), samples(10) * 1e9)
+    assert float(RewardNormaliser(None)(torch.tensor(-1e9))) == -1e9
+
+
 def test_statistics_travel_with_the_state_dict() -> None:
-    first, second = ObservationNormaliser((3,)), ObservationNormaliser((3,))
+    first, second = ObservationNormaliser((3,), CLIP), ObservationNormaliser((3,), CLIP)
     first.update(samples(100), ALONE)
     second.load_state_dict(first.state_dict())
     first.update(samples(50, seed=2), ALONE)

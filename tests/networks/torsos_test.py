@@ -1,20 +1,18 @@
-"""Torsos: sizes, scaling, pooling, initialisation and what they refuse."""
+"""Torsos: sizes, scaling, pooling and what they refuse."""
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from ddrl.errors import UserError
+from ddrl.networks.initialisation import convolution
 from ddrl.networks.torsos import (
     NETWORKS,
     DeepTorso,
-    convolution,
-    linear,
     make_torso,
     max_pool_same,
     scaled_convolution,
@@ -92,14 +90,6 @@ def test_the_mlp_scales_uint8_but_not_float32() -> None:
     x = images(5, 7)
     scaled, plain = make_torso(spec((7,)), "mlp", generator()), make_torso(spec((7,), "float32"), "mlp", generator())
     torch.testing.assert_close(scaled(x), plain(x.float() / 255))
-
-
-def test_weights_are_truncated_normal_with_the_fan_in_scale_and_biases_zero() -> None:
-    layer = linear(400, 500, generator())
-    weights = layer.weight.detach().numpy() * math.sqrt(400)
-    assert np.abs(weights).max() <= 2.0
-    assert weights.std() == pytest.approx(0.8796, abs=0.005)  # a unit normal cut at 2
-    assert not layer.bias.detach().any()
 
 
 def test_the_network_names_are_shown_when_one_is_wrong() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from pathlib import Path
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -33,20 +33,41 @@ def is_loopback(text: str) -> bool:
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
-def test_no_other_machine_can_reach_a_process_of_an_own_cluster(tmp_path: Path) -> None:
-    topology = {"runtime": "ray", "num_learners": 2}
-    values = merged(BASE, {"env_frames": 2**40, "topology": topology})
-    process = clusters.start(values, tmp_path, RAY_ADDRESS="")
+@dataclass(frozen=True)
+class OwnCluster:
+    """What was seen of a run with two actors and two learners while it learned."""
+
+    addresses: list[str]
+    niceness: list[int]  # of the supervisor, then of each role
+
+
+@pytest.fixture(scope="module")
+def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> OwnCluster:
+    directory = tmp_path_factory.mktemp("run")
+    values = merged(BASE, {"env_frames": 2**40, "topology": {"runtime": "ray", "num_actors": 2, "num_learners": 2}})
+    process = clusters.start(values, directory, RAY_ADDRESS="")
     try:
-        clusters.wait_for_lines(process, tmp_path, 3)
+        clusters.wait_for_lines(process, directory, 3)
         parent = psutil.Process(process.pid)
         addresses = listening([parent, *parent.children(recursive=True)])
+        roles = clusters.workers(parent, "ActorHost") + clusters.workers(parent, "LearnerHost")
+        niceness = [process.nice() for process in (parent, *roles)]
     finally:
         process.terminate()
         _, error = process.communicate(timeout=120)
     assert process.returncode == 75, error
+    return OwnCluster(addresses, niceness)
+
+
+def test_no_other_machine_can_reach_a_process_of_an_own_cluster(own_cluster: OwnCluster) -> None:
+    addresses = own_cluster.addresses
     assert len(addresses) >= 8  # of this process, the head, the node, four roles, and where the learners meet
     assert [address for address in addresses if not is_loopback(address)] == []
+
+
+def test_roles_have_the_priority_of_the_command_that_started_them(own_cluster: OwnCluster) -> None:
+    assert len(own_cluster.niceness) == 1 + 2 + 2
+    assert len(set(own_cluster.niceness)) == 1
 
 
 def test_an_address_of_all_interfaces_is_told_apart() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ddrl.config import _smallest_lag
 from ddrl.coordinator.gate import Gate
 from ddrl.coordinator.parameters import ParameterServer
-from ddrl.networks.torsos import linear
+from ddrl.networks.initialisation import linear
 from ddrl.replay.circular import CircularStore, first_use
 from ddrl.seeding import torch_generator
 from tests.unrolls import make_unroll

@@ -1,0 +1,95 @@
+"""How weights start: their distribution, their gains, and which a configuration gets."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from pydantic import TypeAdapter, ValidationError
+from torch import nn
+
+from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
+from ddrl.networks.initialisation import (
+    Initialisation,
+    Orthogonal,
+    TruncatedNormal,
+    convolution,
+    default_initialisation,
+    linear,
+)
+from ddrl.networks.torsos import NETWORKS
+from ddrl.types import EnvSpec
+
+FLOATS = EnvSpec("mujoco/test", (5,), "float32", 0, 1, "test", action_size=2)
+IMAGES = EnvSpec("atari/test", (4, 84, 84), "uint8", 6, 4, "test")
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def make(network: str, initialisation: TruncatedNormal | Orthogonal | None = None, **keys: bool) -> ActorCritic:
+    spec = FLOATS if network == "tanh_mlp" else IMAGES
+    return make_actor_critic(spec, network=network, generator=generator(), initialisation=initialisation, **keys)
+
+
+def layers_of(module: nn.Module) -> list[nn.Linear | nn.Conv2d]:
+    return [layer for layer in module.modules() if isinstance(layer, (nn.Linear, nn.Conv2d))]
+
+
+def gain_of(layer: nn.Linear | nn.Conv2d) -> float | None:
+    """The gain of an orthogonal layer; None where its rows (or columns, if there are more rows) are not orthogonal."""
+    weight = layer.weight.detach().flatten(1).double()
+    products = weight @ weight.T if weight.shape[0] <= weight.shape[1] else weight.T @ weight
+    square = float(products.diagonal().mean())
+    wanted = square * torch.eye(len(products), dtype=torch.float64)
+    return math.sqrt(square) if torch.allclose(products, wanted, rtol=0, atol=1e-5 * max(square, 1e-5)) else None
+
+
+def test_truncated_normal_weights_have_the_fan_in_scale() -> None:
+    for layer, fan_in in ((linear(400, 500, generator()), 400), (convolution(8, 64, 9, generator()), 648)):
+        weights = layer.weight.detach().numpy() * math.sqrt(fan_in)
+        assert abs(weights).max() <= 2.0
+        assert weights.std() == pytest.approx(0.8796, abs=0.005)  # a unit normal cut at 2
+        assert gain_of(layer) is None
+
+
+@pytest.mark.parametrize("gain", [0.01, 1.0, math.sqrt(2)])
+def test_orthogonal_weights_have_their_gain(gain: float) -> None:
+    for layer in (linear(40, 10, generator(), gain), linear(10, 40, generator(), gain)):
+        assert gain_of(layer) == pytest.approx(gain, rel=1e-5)
+    assert gain_of(convolution(4, 16, 3, generator(), gain)) == pytest.approx(gain, rel=1e-5)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_every_network_takes_every_gain_and_biases_start_at_0(network: str) -> None:
+    gains = Orthogonal(hidden_gain=1.5, policy_gain=0.25, value_gain=0.75)
+    made = make(network, gains, separate_value_network=True)
+    assert made.value_torso is not None
+    hidden = layers_of(made.torso) + layers_of(made.value_torso)
+    assert [gain_of(layer) for layer in hidden] == pytest.approx([1.5] * len(hidden), rel=1e-5)
+    assert gain_of(made.policy) == pytest.approx(0.25, rel=1e-5)
+    assert gain_of(made.value) == pytest.approx(0.75, rel=1e-5)
+    assert not any(layer.bias is None or layer.bias.detach().any() for layer in layers_of(made))
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_network_without_the_key_starts_as_its_source_has_it(network: str) -> None:
+    own, named = make(network), make(network, default_initialisation(network))
+    assert all(torch.equal(a, b) for a, b in zip(own.parameters(), named.parameters(), strict=True))
+    assert isinstance(default_initialisation(network), Orthogonal) == (network == "tanh_mlp")
+    other = TruncatedNormal() if network == "tanh_mlp" else Orthogonal()
+    assert not torch.equal(own.policy.weight, make(network, other).policy.weight)
+
+
+def test_a_configuration_names_the_one_it_wants() -> None:
+    adapter = TypeAdapter[TruncatedNormal | Orthogonal](Initialisation)
+    assert adapter.validate_python({"name": "orthogonal", "policy_gain": 1.0}) == Orthogonal(policy_gain=1.0)
+    assert adapter.validate_python({"name": "truncated_normal"}) == TruncatedNormal()
+    for wrong in ({"name": "xavier"}, {"name": "truncated_normal", "policy_gain": 1.0}, {"policy_gain": 1.0}, {}):
+        with pytest.raises(ValidationError):
+            adapter.validate_python(wrong)
+    for gain in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ValidationError, match="hidden_gain"):
+            Orthogonal(hidden_gain=gain)
