@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import ddrl
-from ddrl.coordinator.words import first_line
+from ddrl.coordinator.ray_errors import first_line
 from ddrl.errors import UserError
 
 VARIABLE = "RAY_ADDRESS"

@@ -16,8 +16,8 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from ddrl.coordinator.cluster import log_tail
 from ddrl.coordinator.hosts import ActorHost, LearnerHost, MakeActor, MakeLearner
+from ddrl.coordinator.ray_errors import first_line, plain, traceback_of
 from ddrl.coordinator.room import gpus_per_learner, on_this_node
-from ddrl.coordinator.words import first_line, plain, traceback_of
 from ddrl.errors import UserError, crash
 
 POLL_SECONDS = 0.25
