@@ -82,8 +82,7 @@ def facts(runs: pd.DataFrame, tables: Mapping[str, pd.DataFrame], origin: str) -
         "budget_ratio": int(budgeted["env_frames"].sum()) / stated if stated else None,
         "seconds_total": float(runs["seconds"].sum()),
         "hardware": sorted({machine(row) for row in runs.to_dict("records")}),
-        "git_sha": sorted({str(sha) for sha in runs["git_sha"].dropna()}),
-        "git_dirty": bool(runs["git_dirty"].fillna(False).astype(bool).any()),
+        "sources": sorted({source(row) for row in runs[runs["git_sha"].notna()].to_dict("records")}),
         "algorithm_versions": sorted({f"{r['algorithm']} {r['algorithm_version']}" for r in runs.to_dict("records")}),
         "started": min(runs["started"].dropna(), default=None),
         "finished": max(runs["finished"].dropna(), default=None),
@@ -91,6 +90,11 @@ def facts(runs: pd.DataFrame, tables: Mapping[str, pd.DataFrame], origin: str) -
         "claims": _counts(tables["claims"], origin),
         "cells": _counts(tables["cells"], origin),
     }
+
+
+def source(row: Mapping[Any, Any]) -> str:
+    """The commit that a run was made with."""
+    return f"{row['git_sha']}{' with uncommitted changes' if row['git_dirty'] is True else ''}"
 
 
 def machine(row: Mapping[Any, Any]) -> str:

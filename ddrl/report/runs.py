@@ -298,10 +298,9 @@ def hyperparameters(rows: list[Row], experiments: dict[str, Any]) -> tuple[Block
 def provenance(own: list[Row], facts: dict[str, Any], command: str, digest: str) -> Facts:
     """How to get these numbers again."""
     protocols = sorted({row["protocol"] for row in own})
-    revision = listed(facts["git_sha"]) or "not in a git repository"
     rows = [
         Fact("Command", command, True),
-        Fact("Source", revision + (" with uncommitted changes" if facts["git_dirty"] else ""), True),
+        Fact("Source", listed(facts["sources"]) or "not in a git repository", True),
         Fact("Results", f"sha256 {digest} of the tables", True),
         Fact("Algorithm", listed(name.replace(" ", ", version ") for name in facts["algorithm_versions"])),
         Fact("Packages", "; ".join(facts["packages"])),

@@ -232,9 +232,8 @@ def _provenance(summary: dict[str, Any], origin: Origin) -> Facts:
     rows = []
     for label, facts in (("", summary), ("reference ", summary.get("reference") or {})):
         if facts.get("runs"):
-            dirty = " with uncommitted changes" if facts["git_dirty"] else ""
             rows += [
-                Fact(f"{label}source".strip().capitalize(), listed(facts["git_sha"]) + dirty, True),
+                Fact(f"{label}source".strip().capitalize(), listed(facts["sources"]), True),
                 Fact(f"{label}packages".strip().capitalize(), "; ".join(facts["packages"])),
             ]
     command = Fact("Command", origin.command, True)

@@ -19,6 +19,7 @@ from ddrl.analysis import TABLES
 from ddrl.analysis.__main__ import main
 from ddrl.analysis.curves import RunData, load_run, long_frame, on_common_grid
 from ddrl.analysis.paper import load_deviations, load_paper
+from ddrl.analysis.summary import source
 from ddrl.analysis.tables import build
 from ddrl.errors import UserError
 from ddrl.experiments import Run, expand, write_configs
@@ -138,6 +139,12 @@ def test_settings_that_differ_from_the_paper_are_marked_and_explained(results: P
     departures = table(results, "departures")
     assert departures["reason"].str.len().min() > 0
     assert departures["what"].str.startswith("env_frames (shallow)").any()
+
+
+@pytest.mark.parametrize("dirty", [[False, True], [None, True]])
+def test_each_commit_says_for_itself_whether_it_had_uncommitted_changes(dirty: list[bool | None]) -> None:
+    rows = pd.DataFrame({"git_sha": ["a" * 40, "b" * 40], "git_dirty": dirty}).to_dict("records")
+    assert [source(row) for row in rows] == ["a" * 40, "b" * 40 + " with uncommitted changes"]
 
 
 def test_the_summary_counts_what_ran_against_the_papers_budget(results: Path) -> None:
