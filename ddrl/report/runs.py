@@ -55,11 +55,10 @@ def side_by_side(tables: Tables, experiments: dict[str, Any], subject: str) -> t
     if not groups:
         return ()
     origins = [name for name in ORIGINS if any(row["origin"] == name for row in tables["scores"])]
-    parts = (("final return", "auto", "right"), ("Seeds", "auto", "right"), ("Frames", "auto", "right"))
     stated = [
-        (f"{ORIGINS[origin].capitalize()}: {parts[0][0]}" if index == 0 else part[0], *part[1:])
+        (heading, "auto", "right")
         for origin in origins
-        for index, part in enumerate(parts)
+        for heading in (ORIGINS[origin].capitalize(), "Seeds", "Frames")
     ]
     human = any(row["human_normalised_score"] for row in tables["scores"])
     note = (
@@ -134,7 +133,7 @@ def learned(tables: Tables, origin: str) -> tuple[Block, ...]:
         (Group(lines),),
         "Wall time: of the whole run, its last evaluation included. Final return: mean over that many separate "
         f"episodes with the last parameters. {f'Human: {HUMAN} ' if human else ''}Passes: where the training return "
-        "first reached the threshold; by the wall clock, or in CPU time where a run is one thread.",
+        "first reached the threshold; by the wall clock, or in CPU time (of CPU) where a run is one thread.",
         size=7.4,
     )
     text = (
@@ -164,7 +163,7 @@ def _milestone(row: Row) -> str:
         return ""
     if not row["env_frames"]:
         return f"below {number(row['threshold'])}"
-    clock = " of CPU time" if row.get("clock") == "cpu" else ""
+    clock = " of CPU" if row.get("clock") == "cpu" else ""
     return f"{number(row['threshold'])} after {frames(row['env_frames'])}, {duration(float(row['seconds']))}{clock}"
 
 
