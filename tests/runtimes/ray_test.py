@@ -110,7 +110,7 @@ def test_an_environment_that_raises_ends_the_run_with_its_traceback_actor_and_se
 ) -> None:
     monkeypatch.setattr(run_ray, "act_alone", raising_actor)
     with pytest.raises(UserError) as caught:
-        train(config(topology=RAY), tmp_path)
+        train(config(topology=RAY, env_frames=2**40), tmp_path)
     message = str(caught.value)
     assert "\n" not in message
     for words in ("actor 1", "toy/catch", "environment seed ", "ArithmeticError", "the ball fell through"):
