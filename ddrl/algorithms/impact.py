@@ -73,9 +73,7 @@ class Config:
     lstm_size: NonNegativeInt = 0  # RLlib's default (`use_lstm: False`)
     feed_last_action_and_reward: bool = False  # RLlib's default (`lstm_use_prev_action_reward: False`)
     separate_value_network: bool = True  # RLlib's default of that time (`vf_share_layers: False`)
-    initialisation: Initialisation | None = (
-        None  # as PPO (Huang et al. 2022, core detail 2); RLlib's: columns of norm 1
-    )
+    initialisation: Initialisation | None = None  # as PPO (Huang et al. 2022, core detail 2)
     initial_log_std: float = 0.0  # as PPO (Huang et al. 2022, continuous detail 2); RLlib's is an output of the network
     observation_normalisation: bool = True  # RLlib: MeanStdFilter
     normalised_observation_clip: PositiveFloat | None = 10.0  # RLlib's filter has 10 too; null: no bound
