@@ -23,7 +23,7 @@ ifneq ($(shell test -x $(BIN)/python && cat $(READY) 2>/dev/null),$(CURDIR))
 .PHONY: $(READY)
 endif
 
-.PHONY: help report test lint learn regression clean
+.PHONY: help report test slurm lint learn regression clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -36,6 +36,9 @@ report: $(READY) ## run the replications and write reports/*.pdf
 
 test: $(READY) ## fast tests
 	@$(BIN)/python -m pytest -q
+
+slurm: $(READY) ## the workflow on a real SLURM, which is installed (as root, Debian), started and stopped again
+	@$(BIN)/python -m pytest -q -rs -o faulthandler_timeout=600 -m slurm --durations=0 tests/slurm
 
 lint: $(READY) ## ruff, mypy, snakefmt, pip check
 	@$(BIN)/python -m ruff check --quiet .

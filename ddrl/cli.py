@@ -77,6 +77,9 @@ def _add_runs(added: Any) -> None:
     train.add_argument("config", type=Path, help="configuration, YAML or JSON; keys left out take the paper's values")
     train.add_argument("--directory", type=Path, help="run directory (that of the configuration, if left out)")
     train.add_argument("--quiet", action="store_true", help="no progress")
+    train.add_argument(
+        "--wait", type=_seconds, default=0.0, help="seconds to wait for another process that trains in that directory"
+    )
     train.add_argument("--print-config", action="store_true", help="print the configuration with its defaults and stop")
 
     resume = _add(added, commands.resume, "continue a run from its newest valid checkpoint")

@@ -34,7 +34,7 @@ def train(parsed: argparse.Namespace) -> int:
         print(json.dumps(to_json(config), indent=1))
         return 0
     _check_task(config, parsed.config)
-    return _trained(train(config, parsed.directory or parsed.config.parent, quiet=parsed.quiet))
+    return _trained(train(config, parsed.directory or parsed.config.parent, quiet=parsed.quiet, wait=parsed.wait))
 
 
 def resume(parsed: argparse.Namespace) -> int:

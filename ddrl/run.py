@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -28,6 +29,8 @@ from ddrl.progress import Progress
 from ddrl.record import Counts, Recorder, write_curves, write_json
 from ddrl.seeding import numpy_generator
 from ddrl.types import Metrics
+
+LOCK_POLL_SECONDS = 0.5
 
 
 class Display(Protocol):
@@ -305,15 +308,17 @@ def resolve_device(name: str) -> torch.device:
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
 
 
-def train(config: RunConfig, directory: Path, *, quiet: bool = False) -> str:
-    """Trains or resumes in `directory`; returns the exit reason. Raises `UserError` when another process is at it.
+def train(config: RunConfig, directory: Path, *, quiet: bool = False, wait: float = 0.0) -> str:
+    """Trains or resumes in `directory`; returns the exit reason.
+
+    Raises `UserError` when another process is at it, and still is after `wait` seconds.
 
     `config.json` in there says what is trained, once all that could refuse the configuration has been built; one that
     says so already stays as it is.
     """
     directory.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    with locked(directory):  # before anything is written
+    with locked(directory, wait):  # before anything is written
         path = directory / "config.json"
         is_stated = path.exists() and load_run_config(path) == config
 
@@ -344,11 +349,19 @@ def stopping(stop: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def locked(directory: Path, name: str = "lock") -> Iterator[None]:
-    """Keeps two processes out of one run directory; the system releases the lock of a dead holder."""
-    with (directory / name).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{directory}: another process is training in this run directory") from None
+def locked(directory: Path, wait: float = 0.0) -> Iterator[None]:
+    """Keeps two processes out of one run directory; the system releases the lock of a dead holder.
+
+    Waits for the lock up to `wait` seconds: where a cluster gives up a node, the job may run on there for a while.
+    """
+    end = time.monotonic() + wait
+    with (directory / "lock").open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    raise UserError(f"{directory}: another process is training in this run directory") from None
+                time.sleep(min(LOCK_POLL_SECONDS, wait))
         yield

@@ -51,6 +51,8 @@ rule aggregate:
             subcategory="{paper}",
         ),
         f"{RESULTS}/tables/summary.json",
+    resources:
+        **asked(Job("aggregate", SCALE)),
     params:
         tables=f"{RESULTS}/tables",
         scale=SCALE,
@@ -95,6 +97,8 @@ rule aggregate_suite:
             subcategory="suite",
         ),
         f"results/{SCALE}/suite/tables/summary.json",
+    resources:
+        **asked(Job("aggregate_suite", SCALE)),
     params:
         scale=SCALE,
         papers=PAPERS,

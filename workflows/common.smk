@@ -19,8 +19,19 @@ from ddrl.analysis.declared import declared
 from ddrl.analysis.paper import load_paper
 from ddrl.analysis.schema import check, schema
 from ddrl.errors import UserError, unknown_name
+from ddrl.site import SMALL, Job, check_partitions, load_site
 
 FILTERS = ("experiments", "variants", "environments", "seeds")
+RULES = (
+    "train",
+    "aggregate",
+    "aggregate_suite",
+    "figure",
+    "figures_suite",
+    "report",
+    "report_suite",
+)
+"""The kinds of jobs that a site file may name."""
 
 
 def checked(given):
@@ -75,6 +86,29 @@ def algorithm_version(name):
     return declared(Path("ddrl/algorithms", f"{name}.py"), "VERSION")
 
 
+def site_of(settings):
+    """The cluster that the configuration names; None on a workstation."""
+    if settings["site"] is None:
+        return None
+    known = {
+        paper: experiments.load_experiments(Path("replications", paper))
+        for paper in experiments.papers()
+    }
+    return load_site(Path(settings["site"]), rules=RULES, papers=known)
+
+
+def asked(job, **otherwise):
+    """Resources of a rule: on a cluster what the site file says of `job`, at every attempt; `otherwise` elsewhere."""
+    if SITE is None:
+        return otherwise
+    request = SITE.request(job)
+
+    def at(name):
+        return lambda wildcards, attempt: request.resources(attempt, SITE)[name]
+
+    return {name: at(name) for name in request.resources(1, SITE)}
+
+
 def take_over():
     """Makes the next command go on where a Snakemake was killed; returns a lock to keep.
 
@@ -96,7 +130,7 @@ def take_over():
 
 def limit_resources(runs):
     """What all jobs together may take, unless the command line or a profile says."""
-    needed = max((run.memory_mib for run in runs), default=0)
+    needed = max((run.resources.memory_mib for run in runs), default=0)
     limits = {"mem_mb": max(psutil.virtual_memory().total >> 20, needed), "gpu": 1}
     for name, value in limits.items():
         workflow.global_resources.setdefault(name, value)
@@ -104,9 +138,13 @@ def limit_resources(runs):
 
 try:
     SETTINGS = checked(config)
+    SITE = site_of(SETTINGS)
     FILTERS_OF = wanted_filters(SETTINGS)
+    # A cluster's jobs read this file again: what has been checked before they were submitted is not checked by each.
     RUNS_OF = {
-        paper: experiments.expand(paper, SETTINGS["scale"], **filters)
+        paper: experiments.expand(
+            paper, SETTINGS["scale"], **filters, validate=workflow.is_main_process
+        )
         for paper, filters in FILTERS_OF.items()
     }
     FIGURES_OF = {paper: figures_of(paper) for paper in RUNS_OF}
@@ -124,6 +162,16 @@ RUN = f"{RESULTS}/{{experiment}}/{{variant}}/{{environment}}/seed{{seed}}"
 HAS_GPU = any(Path("/dev").glob("nvidia[0-9]*"))
 
 
+onstart:
+    # Before anything is submitted, and not in a dry run, which may be far from the cluster.
+    if SITE is not None:
+        try:
+            check_partitions(SITE)
+        except UserError as error:
+            logger.error(f"ddrl: {error}")
+            sys.exit(2)
+
+
 wildcard_constraints:
     paper="|".join(PAPERS),
     seed="[0-9]+",
@@ -131,7 +179,8 @@ wildcard_constraints:
     figure="[a-z0-9_]+",
 
 
-experiments.write_configs(ALL_RUNS.values())
 if workflow.is_main_process:
-    limit_resources(ALL_RUNS.values())
-    ALIVE = None if workflow.dryrun else take_over()
+    experiments.write_configs(ALL_RUNS.values())
+    if SITE is None:
+        limit_resources(ALL_RUNS.values())
+    ALIVE = take_over()

@@ -26,6 +26,8 @@ rule figure:
             labels={"figure": "{figure}"},
         ),
         f"{RESULTS}/figures/{{figure}}.png",
+    resources:
+        **asked(Job("figure", SCALE)),
     params:
         tables=f"{RESULTS}/tables",
         figures=f"{RESULTS}/figures",
@@ -51,6 +53,8 @@ rule figures_suite:
             subcategory="suite",
         ),
         expand(f"results/{SCALE}/suite/figures/{{name}}.png", name=SUITE_FIGURES),
+    resources:
+        **asked(Job("figures_suite", SCALE)),
     params:
         tables=f"results/{SCALE}/suite/tables",
         figures=f"results/{SCALE}/suite/figures",

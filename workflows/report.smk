@@ -18,7 +18,8 @@ def command_of(wildcards):
     settings = []
     for key, default in checked({}).items():
         value = SETTINGS[key]
-        if value != default and not (paper and key == "papers"):
+        # Where it ran changes nothing about the results.
+        if value != default and key != "site" and not (paper and key == "papers"):
             text = (
                 f"[{','.join(map(str, value))}]" if isinstance(value, list) else value
             )
@@ -48,6 +49,8 @@ rule report:
             labels={"report": "{paper}", "form": "HTML"},
         ),
         data=f"{RESULTS}/report.json",
+    resources:
+        **asked(Job("report", SCALE)),
     params:
         results=RESULTS,
         command=command_of,
@@ -79,6 +82,8 @@ rule report_suite:
             labels={"report": "suite", "form": "HTML"},
         ),
         data=f"results/{SCALE}/suite/report.json",
+    resources:
+        **asked(Job("report_suite", SCALE)),
     params:
         results=f"results/{SCALE}/suite",
         command=command_of,

@@ -2,28 +2,84 @@
 # what it declared when a job fails, and the next attempt goes on from the checkpoints.
 
 
-def run_of(wildcards):
-    """The run a job stands for."""
-    return ALL_RUNS[RUN.format(**wildcards)]
+def run_of(config):
+    """The run a job stands for; `config` is its input."""
+    return ALL_RUNS[str(Path(str(config)).parent)]
 
 
-rule train:
-    input:
-        f"{RUN}/config.json",
-    output:
-        f"{RUN}/curves.parquet",
-        f"{RUN}/run.json",
-    log:
-        f"{RUN}/log.txt",
-    threads: lambda wildcards: run_of(wildcards).threads
-    resources:
-        mem_mb=lambda wildcards: run_of(wildcards).memory_mib,
-        gpu=lambda wildcards: run_of(wildcards).gpus if HAS_GPU else 0,
-    params:
-        directory=RUN,
-        version=lambda wildcards: VERSIONS[run_of(wildcards).config["algorithm"]],
-    message:
-        "train {wildcards.paper}: {wildcards.experiment}, {wildcards.variant}, {wildcards.environment}, seed {wildcards.seed}"
-    # One torch thread per role (Snakemake would set `threads`).
-    shell:
-        "OMP_NUM_THREADS=1 python -m ddrl.cli train {input:q} --directory {params.directory:q} >> {log:q} 2>&1"
+def training_rules():
+    """(name, folder of an experiment, variants, job) of each rule that trains.
+
+    One for all runs; on a cluster one for each experiment, and for each of its variants that need something else: the
+    jobs of a rule make one array there, and all of an array get what its first job asked for.
+    """
+    if SITE is None:
+        return [("train", f"{RESULTS}/{{experiment}}", "[a-z0-9_]+", None)]
+    groups = {}
+    for run in ALL_RUNS.values():
+        key = (run.paper, run.experiment, run.resources)
+        groups.setdefault(key, dict.fromkeys([])).setdefault(run.variant)
+    rules = []
+    for (paper, experiment, needs), variants in groups.items():
+        folder = f"results/{SCALE}/{paper}/{experiment}"
+        name = f"train_{paper}_{experiment}"
+        taken = sum(
+            known == name or known.startswith(f"{name}__") for known, *_ in rules
+        )
+        job = Job("train", SCALE, paper, experiment, needs)
+        rules.append(
+            (f"{name}__{taken + 1}" if taken else name, folder, "|".join(variants), job)
+        )
+    return rules
+
+
+def on_nodes(job):
+    """What stands before the command of a run that spans several machines of a cluster."""
+    if job is None or job.needs.nodes == 1:
+        return ""
+    return (
+        "srun --nodes={resources.nodes} --ntasks={resources.tasks} --ntasks-per-node=1"
+        " --cpus-per-task={resources.cpus_per_task}"
+        " python -m ddrl.coordinator.allocation --meet {params.directory:q} -- "
+    )
+
+
+for name, folder, variants, job in training_rules():
+
+    rule:
+        name:
+            name
+        input:
+            config=f"{folder}/{{variant}}/{{environment}}/seed{{seed}}/config.json",
+        output:
+            f"{folder}/{{variant}}/{{environment}}/seed{{seed}}/curves.parquet",
+            f"{folder}/{{variant}}/{{environment}}/seed{{seed}}/run.json",
+        log:
+            f"{folder}/{{variant}}/{{environment}}/seed{{seed}}/log.txt",
+        wildcard_constraints:
+            variant=variants,
+        threads: lambda wildcards, input: run_of(input.config).resources.threads
+        resources:
+            **asked(
+                job,
+                mem_mb=lambda wildcards, input: run_of(
+                    input.config
+                ).resources.memory_mib,
+                gpu=lambda wildcards, input: (
+                    run_of(input.config).resources.gpus if HAS_GPU else 0
+                ),
+            ),
+        params:
+            directory=f"{folder}/{{variant}}/{{environment}}/seed{{seed}}",
+            version=lambda wildcards, input: VERSIONS[
+                run_of(input.config).config["algorithm"]
+            ],
+        message:
+            "train {params.directory}"
+        # One torch thread per role (Snakemake would set `threads`). `exec`: SIGTERM ends a shell at once, and with it the
+        # job, before training has saved its checkpoint. A cluster that has lost a node starts its job elsewhere while
+        # the node may still be at work, hence the wait.
+        shell:
+            "export OMP_NUM_THREADS=1; exec "
+            + on_nodes(job)
+            + "python -m ddrl.cli train {input:q} --directory {params.directory:q} --wait 600 >> {log:q} 2>&1"

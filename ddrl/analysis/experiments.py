@@ -62,6 +62,16 @@ class Departure:
 
 
 @dataclass(frozen=True)
+class Resources:
+    """What one run needs of a machine, or of each of several."""
+
+    threads: int
+    memory_mib: int
+    gpus: int
+    nodes: int = 1
+
+
+@dataclass(frozen=True)
 class Scale:
     """Which variants, tasks and seeds, how much, and what one run needs."""
 
@@ -71,9 +81,8 @@ class Scale:
     seeds: tuple[int, ...]
     reason: str
     departures: tuple[Departure, ...]
-    threads: int
-    memory_mib: int
-    gpus: int
+    resources: Mapping[str, Resources]
+    """Of a run of each variant."""
 
 
 @dataclass(frozen=True)
@@ -112,9 +121,7 @@ class Run:
     seed: int
     config: Mapping[str, Any]
     departures: tuple[Departure, ...]
-    threads: int
-    memory_mib: int
-    gpus: int
+    resources: Resources
 
     @property
     def env_dir(self) -> str:
@@ -204,17 +211,24 @@ def _scale(spec: Mapping[str, Any], scale: str, where: str, variants: Mapping[st
     for variant in spec.get("variants", ()):
         if variant not in variants:
             raise unknown_name("variant", variant, variants, where=where)
-    resources = spec["resources"]
     return Scale(
         variants=tuple(spec.get("variants", ())),
         environments=tuple(spec["environments"]),
         seeds=tuple(spec["seeds"]),
         reason=spec.get("reason", ""),
         departures=departures,
-        threads=resources["threads"],
-        memory_mib=resources["memory_mib"],
-        gpus=resources["gpus"],
+        resources=_resources(spec["resources"], where, variants),
     )
+
+
+def _resources(spec: Mapping[str, Any], where: str, variants: Iterable[str]) -> dict[str, Resources]:
+    """Those of the scale, with what single variants need otherwise."""
+    common = {name: value for name, value in spec.items() if name != "variants"}
+    own = spec.get("variants", {})
+    for variant in own:
+        if variant not in variants:
+            raise unknown_name("variant", variant, variants, where=f"{where}.resources")
+    return {variant: Resources(**common | own.get(variant, {})) for variant in variants}
 
 
 def _departures(
@@ -360,6 +374,12 @@ def _run(paper: str, scale: str, entry: Experiment, variant: str, environment: s
     config = entry.paper_setting(variant, environment) | {"seed": seed}
     for departure in departures:
         config = _with(config, departure.settings)
+    resources = spec.resources[variant]
+    if resources.nodes > 1 and config.get("topology", {}).get("runtime") != "ray":
+        raise UserError(
+            f"replications/{paper}/experiments.yaml: experiments.{entry.name}.scales.{scale}.resources: {variant} has "
+            f"nodes: {resources.nodes}; allowed for runs whose topology.runtime is not ray: 1"
+        )
     return Run(
         paper=paper,
         scale=scale,
@@ -369,9 +389,7 @@ def _run(paper: str, scale: str, entry: Experiment, variant: str, environment: s
         seed=seed,
         config=config,
         departures=departures,
-        threads=spec.threads,
-        memory_mib=spec.memory_mib,
-        gpus=spec.gpus,
+        resources=resources,
     )
 
 

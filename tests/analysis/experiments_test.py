@@ -145,6 +145,31 @@ def test_a_scale_that_changes_the_algorithm_is_refused(edited: Edit) -> None:
     assert "a scale never changes the algorithm" in message
 
 
+def test_a_variant_may_need_other_resources_than_its_scale(edited: Edit) -> None:
+    def change(experiments: Any) -> None:
+        resources = experiments["atari"]["scales"]["smoke"]["resources"]
+        resources["variants"] = {"deep": {"memory_mib": 9000}}
+
+    runs = expand("impala_2018", "smoke", root=edited(change), experiments=["atari"], validate=False)
+    needed = {run.variant: run.resources.memory_mib for run in runs}
+    assert needed.pop("deep") == 9000
+    assert set(needed.values()) == {runs_of("smoke", experiments=["atari"])[0].resources.memory_mib}
+
+
+def test_resources_of_an_unknown_variant_are_refused(edited: Edit) -> None:
+    def change(experiments: Any) -> None:
+        experiments["atari"]["scales"]["smoke"]["resources"]["variants"] = {"deeep": {"gpus": 1}}
+
+    assert "scales.smoke.resources: unknown variant 'deeep' (did you mean 'deep'?)" in refusal(edited(change))
+
+
+def test_only_runs_on_ray_span_nodes(edited: Edit) -> None:
+    def change(experiments: Any) -> None:
+        experiments["atari"]["scales"]["smoke"]["resources"]["variants"] = {"deep": {"nodes": 2}}
+
+    assert "deep has nodes: 2; allowed for runs whose topology.runtime is not ray: 1" in refusal(edited(change))
+
+
 @pytest.mark.parametrize("key", ["env_frames", "evaluation.final_episodes", "precision"])
 def test_the_paper_scale_may_not_change_budget_score_or_precision(edited: Edit, key: str) -> None:
     def change(experiments: Any) -> None:

@@ -257,6 +257,26 @@ def test_two_runs_in_one_directory_are_kept_apart(tmp_path: Path) -> None:
     assert train(config(), tmp_path, quiet=True) == "budget_reached"  # the lock of a holder that is gone is free
 
 
+def test_a_run_waits_for_who_is_at_its_directory(tmp_path: Path) -> None:
+    taken, let_go, seen = threading.Event(), threading.Event(), []
+
+    def hold() -> None:
+        with run_module.locked(tmp_path):
+            taken.set()
+            let_go.wait()
+            seen.append("left")
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    taken.wait()
+    with pytest.raises(UserError, match="another process"), run_module.locked(tmp_path, wait=0.1):
+        pass
+    threading.Timer(0.2, let_go.set).start()
+    with run_module.locked(tmp_path, wait=60.0):
+        assert seen == ["left"]
+    holder.join()
+
+
 def test_a_run_killed_before_its_first_checkpoint_starts_over(tmp_path: Path) -> None:
     train(config(), tmp_path / "straight", quiet=True)
     (tmp_path / "again").mkdir()

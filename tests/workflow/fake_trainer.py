@@ -79,7 +79,7 @@ def manifest(config: dict) -> dict:
 
 
 def main() -> None:
-    _, config_path, _, directory = sys.argv[1:]
+    _, config_path, _, directory = sys.argv[1:5]
     print("threads", os.environ["OMP_NUM_THREADS"])
     behaviour = os.environ.get("FAKE_TRAINER", "")
     run = Path(directory)
