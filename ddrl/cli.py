@@ -196,6 +196,19 @@ def _add_evidence(added: Any) -> None:
 
 
 def _add_machine(added: Any) -> None:
+    plan = _add(
+        added,
+        commands.plan,
+        "say what a scale will take, before anything runs",
+        "Jobs, core hours, GPU hours and storage of every experiment. Hours follow from what was measured, and the "
+        "closest counts: runs of the same experiment and variant at this scale that are over (same), or core-seconds "
+        "per frame of the same algorithm, kind of task and network, spread over a run's cores (scaled).",
+    )
+    _add_paper(plan)
+    plan.add_argument("--scale", default="smoke", help="smoke, workstation or paper (%(default)s)")
+    plan.add_argument("--site", type=Path, help="a cluster's site file: names runs that would outlast its wall time")
+    _add_results(plan)
+
     doctor = _add(
         added,
         commands.doctor,

@@ -214,6 +214,21 @@ def _ledger(kind: Literal["claims", "cells"], parsed: argparse.Namespace) -> int
     return 0
 
 
+def plan(parsed: argparse.Namespace) -> int:
+    """`ddrl plan`."""
+    from ddrl import ledger
+    from ddrl import plan as planning
+
+    root = ledger.checkout()
+    chosen = ledger.chosen_papers(root, parsed.paper)
+    replications = root / "replications"
+    lines = planning.plan(chosen, parsed.scale, results=parsed.results or root / "results", root=replications)
+    ledger.print_rows(planning.rows(lines))
+    if parsed.site:
+        print("\n".join(planning.too_long(lines, planning.load_for(parsed.site, replications), parsed.scale)))
+    return 0
+
+
 def systems(parsed: argparse.Namespace) -> int:
     """`ddrl systems`."""
     from ddrl import ledger

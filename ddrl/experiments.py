@@ -16,6 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ddrl.analysis.expansion import environments_of, narrowed
+from ddrl.analysis.expansion import expand as expand_unchecked
 from ddrl.analysis.experiments import (
     ROOT,
     SCALES,
@@ -23,12 +25,9 @@ from ddrl.analysis.experiments import (
     Experiment,
     Run,
     Scale,
-    environments_of,
     load_experiments,
-    narrowed,
     papers,
 )
-from ddrl.analysis.experiments import expand as expand_unchecked
 from ddrl.errors import exit_code
 from ddrl.files import write_whole
 
@@ -60,7 +59,7 @@ def expand(
     root: Path = ROOT,
     validate: bool = True,
 ) -> list[Run]:
-    """`ddrl.analysis.experiments.expand`; with `validate`, configurations get their defaults (imports torch).
+    """`ddrl.analysis.expansion.expand`; with `validate`, configurations get their defaults (imports torch).
 
     Raises: UserError for anything not allowed, before anything has run.
     """

@@ -27,7 +27,7 @@ from ddrl.memory import keep_freed_memory
 from ddrl.progress import Progress
 from ddrl.record import Counts
 from ddrl.run import Run, rank_folder, resolve_device, stopping
-from ddrl.types import Metrics
+from ddrl.types import EnvSpec, Metrics
 
 if TYPE_CHECKING:
     from ddrl.coordinator.hosts import Episodes, LearnerSide
@@ -110,10 +110,8 @@ def describe_checkpoint(directory: Path, num_learners: int) -> str:
 
 def object_store_bytes(builder: Builder) -> int:
     """Shared memory that a run may need: unrolls that wait or are on their way, and parameters, both twice over."""
-    config, topology, spec = builder.config, builder.config.topology, builder.spec
-    observation = _bytes(torch.empty(spec.observation_shape, dtype=getattr(torch, spec.observation_dtype)))
-    step = observation + 4 * spec.distribution_size + 8 * spec.action_size + 64  # the rest is a few numbers
-    unroll: int = (config.hyperparameters.unroll_length + 1) * topology.envs_per_actor * step
+    config, topology = builder.config, builder.config.topology
+    unroll: int = (config.hyperparameters.unroll_length + 1) * topology.envs_per_actor * step_bytes(builder.spec)
     rounds = -(-config.hyperparameters.fresh_columns // (topology.num_actors * topology.envs_per_actor))
     ahead = rounds * (2 + (topology.max_policy_lag or 0))  # of the learner, where the gate bounds what waits
     waiting = topology.num_learners * topology.queue_capacity + topology.num_actors * (2 + ahead)
@@ -122,6 +120,12 @@ def object_store_bytes(builder: Builder) -> int:
     versions = topology.num_learners * (4 + topology.num_actors)
     needed: int = 2 * (waiting * unroll + versions * parameters)
     return needed + SPARE_BYTES
+
+
+def step_bytes(spec: EnvSpec) -> int:
+    """About what one step of an unroll takes: its observation, what was acted with, and a few numbers."""
+    observation = _bytes(torch.empty(spec.observation_shape, dtype=getattr(torch, spec.observation_dtype)))
+    return observation + 4 * spec.distribution_size + 8 * spec.action_size + 64
 
 
 def _bytes(tensor: torch.Tensor) -> int:

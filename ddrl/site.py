@@ -19,6 +19,8 @@ from ddrl.errors import UserError, unknown_name
 
 TRAIN = "train"
 """The rule whose jobs are training runs."""
+RULES = (TRAIN, "aggregate", "aggregate_suite", "figure", "figures_suite", "report", "report_suite")
+"""Those of the workflow, as a site file names them."""
 SMALL = Resources(threads=1, memory_mib=2000, gpus=0)
 """What a job of any other rule needs."""
 SNAKEMAKE_MIB = 1000

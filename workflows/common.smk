@@ -19,19 +19,10 @@ from ddrl.analysis.declared import declared
 from ddrl.analysis.paper import load_paper
 from ddrl.analysis.schema import check, schema
 from ddrl.errors import UserError, unknown_name
-from ddrl.site import SMALL, Job, check_partitions, load_site
+from ddrl.plan import load_for
+from ddrl.site import Job, check_partitions
 
 FILTERS = ("experiments", "variants", "environments", "seeds")
-RULES = (
-    "train",
-    "aggregate",
-    "aggregate_suite",
-    "figure",
-    "figures_suite",
-    "report",
-    "report_suite",
-)
-"""The kinds of jobs that a site file may name."""
 
 
 def checked(given):
@@ -90,11 +81,7 @@ def site_of(settings):
     """The cluster that the configuration names; None on a workstation."""
     if settings["site"] is None:
         return None
-    known = {
-        paper: experiments.load_experiments(Path("replications", paper))
-        for paper in experiments.papers()
-    }
-    return load_site(Path(settings["site"]), rules=RULES, papers=known)
+    return load_for(Path(settings["site"]))
 
 
 def asked(job, **otherwise):

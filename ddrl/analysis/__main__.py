@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ddrl.analysis import REFERENCE
-from ddrl.analysis.experiments import ROOT, SCALES, Run, expand, papers
+from ddrl.analysis.expansion import expand
+from ddrl.analysis.experiments import ROOT, SCALES, Run, papers
 from ddrl.analysis.paper import load_paper
 from ddrl.errors import UserError, exit_code, unknown_name
 

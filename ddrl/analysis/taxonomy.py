@@ -17,7 +17,8 @@ import pandas as pd
 from ddrl.analysis import REFERENCE, SUITE_NEEDS
 from ddrl.analysis.curves import env_label
 from ddrl.analysis.declared import declared, defaults
-from ddrl.analysis.experiments import ROOT, Experiment, Run, environments_of, expand, load_experiments, papers
+from ddrl.analysis.expansion import environments_of, expand
+from ddrl.analysis.experiments import ROOT, Experiment, Run, load_experiments, papers
 from ddrl.analysis.problems import portable
 from ddrl.analysis.published import load_published
 from ddrl.analysis.tables import read

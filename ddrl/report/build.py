@@ -155,7 +155,7 @@ def _report(results: Path, report: Path, output: Path, command: str, root: Path)
 
 def _paper_evidence(paper: str, scale: str, results: Path, folder: Path, root: Path) -> None:
     """Tables and figures of one paper, in `folder`."""
-    from ddrl.analysis.experiments import expand
+    from ddrl.analysis.expansion import expand
     from ddrl.analysis.paper import load_paper
     from ddrl.analysis.plots import draw
     from ddrl.analysis.tables import build, write

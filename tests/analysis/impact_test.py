@@ -20,8 +20,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from ddrl.analysis import plots
 from ddrl.analysis.__main__ import main
 from ddrl.analysis.curves import final_episodes, load_run, on_common_clock, training_returns
-from ddrl.analysis.experiments import expand as expand_unchecked
-from ddrl.analysis.experiments import load_experiments, narrowed
+from ddrl.analysis.expansion import expand as expand_unchecked
+from ddrl.analysis.expansion import narrowed
+from ddrl.analysis.experiments import load_experiments
 from ddrl.analysis.flags import flags
 from ddrl.analysis.paper import load_paper
 from ddrl.analysis.paper_check import check_paper

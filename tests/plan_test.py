@@ -1,0 +1,130 @@
+"""What a scale is expected to take: which measurement counts for a run, and what follows from it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddrl import cli
+from ddrl.analysis.experiments import Resources
+from ddrl.experiments import Run, expand
+from ddrl.plan import Measured, checkpoint_bytes, load_for, measured, plan, rows, seconds_of, too_long
+
+ROOT = Path(__file__).parents[1]
+CATCH: dict[str, Any] = {"experiments": ["off_policy_correction"], "variants": ["v_trace"]}
+
+
+def catch(scale: str = "workstation", **filters: Any) -> Run:
+    wanted = CATCH | {"environments": ["toy/catch"], "seeds": [1]} | filters
+    (run,) = expand("impala_2018", scale, root=ROOT / "replications", **wanted)
+    return run
+
+
+def speed(frames_per_second: float, **more: Any) -> Measured:
+    network = str(catch().config["hyperparameters"]["network"])
+    given = {"algorithm": "impala", "environment": "toy/chain", "network": network, "cores": 1, "gpu": False}
+    return Measured(**given | {"frames_per_second": frames_per_second} | more)
+
+
+def test_a_run_takes_what_its_own_kind_took_at_this_scale() -> None:
+    run = catch()
+    own = {"scale": "workstation", "experiment": "off_policy_correction", "variant": "v_trace"}
+    known = [speed(1000.0), speed(2000.0, **own), speed(4000.0, **own | {"variant": "no_correction"})]
+    assert seconds_of(run, known) == (run.config["env_frames"] / 2000, "same")
+
+
+def test_otherwise_core_seconds_per_frame_are_spread_over_its_cores() -> None:
+    run = catch()
+    cores = run.resources.threads
+    assert seconds_of(run, [speed(500.0, cores=2)]) == (run.config["env_frames"] * 2 / 500 / cores, "scaled")
+    assert seconds_of(run, [speed(500.0, algorithm="ppo")]) == (0.0, "none")
+    assert seconds_of(run, [speed(500.0, environment="atari/pong")]) == (0.0, "none")
+
+
+def test_short_runs_and_other_hardware_count_only_where_there_is_nothing_better() -> None:
+    run = catch()
+    short, gpu, long = speed(1.0, scale="smoke"), speed(3.0, gpu=True), speed(2.0)
+    assert seconds_of(run, [short, gpu, long]) == seconds_of(run, [long])
+    assert seconds_of(run, [short, gpu]) == seconds_of(run, [gpu])
+    assert seconds_of(run, [short]) == seconds_of(run, [speed(1.0)])
+
+
+def test_several_nodes_count_as_their_cores_together() -> None:
+    run = catch()
+    values = {name: getattr(run, name) for name in run.__dataclass_fields__}
+    wide = Run(**values | {"resources": Resources(threads=4, memory_mib=100, gpus=0, nodes=3)})
+    assert seconds_of(wide, [speed(1.0)])[0] == pytest.approx(run.config["env_frames"] / 12)
+
+
+def test_measurements_are_runs_and_benchmarks_and_what_is_damaged_is_left_out(tmp_path: Path) -> None:
+    config = {
+        "algorithm": "impala",
+        "environment": {"name": "toy/catch"},
+        "hyperparameters": {"network": "mlp"},
+        "topology": {"runtime": "threads"},
+    }
+    run = tmp_path / "smoke" / "impala_2018" / "exp" / "var" / "toy-catch" / "seed1"
+    damaged = run.with_name("seed2")
+    bench = tmp_path / "reference" / "bench"
+    for folder in (run, damaged, bench):
+        folder.mkdir(parents=True)
+    hardware = {"cores": 8, "gpu": "H200"}
+    (run / "run.json").write_text(
+        json.dumps({"config": config, "hardware": hardware, "env_frames": 300, "seconds": 2.0})
+    )
+    (damaged / "run.json").write_text('{"config": ')
+    (bench / "a.json").write_text(
+        json.dumps(
+            {"hardware": hardware, "measurements": [{"config": config, "median_training_frames_per_second": 7.0}]}
+        )
+    )
+    common = {"algorithm": "impala", "environment": "toy/catch", "network": "mlp", "cores": 8, "gpu": True}
+    assert measured(tmp_path) == [
+        Measured(**common, frames_per_second=150.0, scale="smoke", experiment="exp", variant="var"),
+        Measured(**common, frames_per_second=7.0),
+    ]
+
+
+def test_a_checkpoint_is_about_as_large_as_it_is_planned(tmp_path: Path) -> None:
+    run = catch("smoke")
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**run.config, "env_frames": 20_000}))
+    assert cli.main(["train", str(config), "--quiet"]) == 0
+    (saved,) = (tmp_path / "checkpoints").glob("*.pt")
+    assert checkpoint_bytes(json.dumps(run.config)) / saved.stat().st_size == pytest.approx(1.0, abs=0.9)
+
+
+def test_a_plan_has_every_run_once_and_its_sums_are_those_of_its_lines() -> None:
+    papers = ["impact_2020", "impala_2018"]
+    lines = plan(papers, "smoke", results=ROOT / "results", root=ROOT / "replications")
+    runs = [run for paper in papers for run in expand(paper, "smoke", root=ROOT / "replications")]
+    assert sum(line.runs for line in lines) == len(runs)
+    assert sum(line.frames for line in lines) == sum(run.config["env_frames"] for run in runs)
+    *_, whole = rows(lines)
+    assert whole["runs"] == str(len(runs))
+    assert [row["experiment"] for row in rows(lines)].count("all") == len(papers)
+
+
+def test_runs_that_outlast_the_wall_time_of_the_site_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "site.yaml"
+    path.write_text("jobs: [{set: {minutes: 1}}]")
+    site = load_for(path, ROOT / "replications")
+    lines = plan(["impala_2018"], "workstation", results=ROOT / "results", root=ROOT / "replications")
+    (complaint,) = [text for text in too_long(lines, site, "workstation") if "off_policy_correction" in text]
+    assert "gives it 1;" in complaint
+    path.write_text("jobs: [{set: {minutes: 1000000}}]")
+    assert too_long(lines, load_for(path, ROOT / "replications"), "workstation") == []
+
+
+def test_the_command_prints_a_row_for_every_experiment(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert cli.main(["plan", "impala_2018", "--scale", "smoke"]) == 0
+    printed = capsys.readouterr().out
+    assert "off_policy_correction" in printed and "GPU hours" in printed
+    assert cli.main(["plan", "--scale", "nightly"]) == 2
+    assert "unknown scale 'nightly'" in capsys.readouterr().err
