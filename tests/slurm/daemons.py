@@ -202,7 +202,10 @@ KillWait=15
 SlurmdTimeout=15
 SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
 {nodes}
-PartitionName=batch Nodes={",".join(NODES)} Default=YES MaxTime=INFINITE State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=batch Nodes={",".join(NODES)} Default=YES PriorityTier=1 GraceTime=30
+PartitionName=urgent Nodes={",".join(NODES)} PriorityTier=10 PreemptMode=OFF
 """,
         "gres.conf": f"AutoDetect=off\nNodeName={','.join(NODES)} Name=gpu Type=fake Count=1 File=/dev/null\n",
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,16 @@ def one(checkout: Checkout) -> Path:
 
 def resumed(folder: Path) -> list[int]:
     """Frames at which a run was continued."""
-    said = re.findall(r"resumed at ([\d,]+) frames", (folder / "log.txt").read_text())
+    log = folder / "log.txt"  # Snakemake removes it before each attempt
+    said = re.findall(r"resumed at ([\d,]+) frames", log.read_text() if log.exists() else "")
     return [int(frames.replace(",", "")) for frames in said]
+
+
+def goes_on(slurm: Slurm, folder: Path) -> bool:
+    """Whether a run was continued; a job that SLURM has queued again, and would hold for two minutes, starts now."""
+    for number, _, _ in slurm.jobs("pending"):
+        run("scontrol", "update", f"JobId={number}", "StartTime=now")
+    return bool(resumed(folder))
 
 
 def in_one_piece(run: Path, folder: Path) -> pd.DataFrame:
@@ -72,22 +81,35 @@ def test_all_jobs_complete_and_give_what_a_local_run_gives_bit_for_bit(slurm: Sl
         pd.testing.assert_frame_equal(records(folder), records(expected[name]), check_exact=True, obj=name)
 
 
-@pytest.mark.parametrize("signal", ["TERM", "cancel"])
-def test_a_job_that_is_preempted_or_cancelled_is_submitted_again_and_its_curve_has_no_gap(
-    slurm: Slurm, checkout: Checkout, tmp_path: Path, signal: str
+def test_a_job_that_is_cancelled_is_submitted_again_and_its_curve_has_no_gap(
+    slurm: Slurm, checkout: Checkout, tmp_path: Path
 ) -> None:
     longer(checkout, 500_000, 10_000_000)  # no checkpoint but the one that SIGTERM makes
     checkout.narrow(**CATCH, variants=["v_trace"], seeds=[1])
     checkout.submit(*TRAIN)
     checkout.until(lambda: at_work(checkout), "training")
     ((job, *_),) = slurm.jobs("running")
-    run("scancel", *(["--signal=TERM"] if signal == "TERM" else []), job)
+    run("scancel", job)
     assert checkout.wait() == 0, checkout.said
     assert checkout.said.count("has been submitted with SLURM jobid") == 2
     assert len(resumed(one(checkout))) == 1
-    pd.testing.assert_frame_equal(
-        records(one(checkout)), in_one_piece(one(checkout), tmp_path / "local"), check_exact=True
-    )
+    expected = in_one_piece(one(checkout), tmp_path / "local")
+    pd.testing.assert_frame_equal(records(one(checkout)), expected, check_exact=True)
+
+
+def test_a_job_that_is_preempted_goes_on_and_its_curve_has_no_gap(
+    slurm: Slurm, checkout: Checkout, tmp_path: Path
+) -> None:
+    longer(checkout, 500_000, 10_000_000)
+    checkout.narrow(**CATCH, variants=["v_trace"], seeds=[1])
+    checkout.submit(*TRAIN)
+    checkout.until(lambda: at_work(checkout), "training")
+    run("srun", "--partition=urgent", "--nodes=2", "--exclusive", "true", timeout=120)  # waits until it has both nodes
+    checkout.until(lambda: goes_on(slurm, one(checkout)), "continued run")
+    assert checkout.wait() == 0, checkout.said
+    assert len(resumed(one(checkout))) == 1
+    expected = in_one_piece(one(checkout), tmp_path / "local")
+    pd.testing.assert_frame_equal(records(one(checkout)), expected, check_exact=True)
 
 
 def test_a_job_that_slurm_requeues_goes_on_under_its_own_number(slurm: Slurm, checkout: Checkout) -> None:
@@ -97,8 +119,7 @@ def test_a_job_that_slurm_requeues_goes_on_under_its_own_number(slurm: Slurm, ch
     checkout.until(lambda: at_work(checkout), "training")
     ((job, *_),) = slurm.jobs("running")
     run("scontrol", "requeue", job)
-    checkout.until(lambda: slurm.jobs("pending"), "job that waits again")
-    run("scontrol", "update", f"JobId={job}", "StartTime=now")  # SLURM would wait for two minutes
+    checkout.until(lambda: goes_on(slurm, one(checkout)), "continued run")
     assert checkout.wait() == 0, checkout.said
     assert checkout.said.count("has been submitted with SLURM jobid") == 1
     assert len(resumed(one(checkout))) == 1
@@ -118,11 +139,10 @@ def test_a_run_goes_on_from_its_newest_checkpoint_when_a_node_is_lost(
     slurm.kill_node(node)
     try:
         checkout.until(lambda: slurm.states()[node].startswith("down"), "node that is down")
-        checkout.until(lambda: slurm.jobs("pending") or len(slurm.jobs("running")) == 1, "job that is started again")
-        if waiting := slurm.jobs("pending"):
-            run("scontrol", "update", f"JobId={waiting[0][0]}", "StartTime=now")
         for process in family:  # now the machine is gone as a whole, and with it its lock
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        checkout.until(lambda: goes_on(slurm, one(checkout)), "continued run")
         assert checkout.wait() == 0, checkout.said
     finally:
         slurm.start_node(node)
@@ -191,7 +211,7 @@ def test_a_partition_that_does_not_exist_is_refused_before_anything_is_submitted
     checkout.submit(*TRAIN)
     assert checkout.wait() == 2
     (line,) = [line for line in checkout.said.splitlines() if line.startswith("ddrl:")]
-    assert line.endswith("site.yaml: unknown partition 'bach' (did you mean 'batch'?); allowed: batch")
+    assert line.endswith("site.yaml: unknown partition 'bach' (did you mean 'batch'?); allowed: batch, urgent")
     assert len(slurm.jobs()) == before
 
 
