@@ -55,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     added = parser.add_subparsers(required=True, metavar="command", title="commands")
     _add_runs(added)
     _add_bench(added)
+    _add_clusters(added)
     _add_evidence(added)
     _add_machine(added)
     return parser
@@ -195,7 +196,8 @@ def _add_evidence(added: Any) -> None:
     _add_form(systems)
 
 
-def _add_machine(added: Any) -> None:
+def _add_clusters(added: Any) -> None:
+    """Commands around the runs of a whole scale."""
     plan = _add(
         added,
         commands.plan,
@@ -209,6 +211,19 @@ def _add_machine(added: Any) -> None:
     plan.add_argument("--site", type=Path, help="a cluster's site file: names runs that would outlast its wall time")
     _add_results(plan)
 
+    merge = _add(
+        added,
+        commands.merge,
+        "copy the finished runs of other folders of results, such as another cluster's, into this one",
+        "Refused, before anything is copied, where runs that belong together differ in protocol, version of the "
+        "algorithm or configuration, and where one run has different records in two places.",
+    )
+    merge.add_argument("folders", type=Path, nargs="+", metavar="folder", help="such as other/results")
+    merge.add_argument("--into", type=Path, default=Path("results"), help="folder of results (%(default)s)")
+    merge.add_argument("--dry-run", action="store_true", help="only say what would be copied")
+
+
+def _add_machine(added: Any) -> None:
     doctor = _add(
         added,
         commands.doctor,

@@ -169,6 +169,20 @@ def _reference(named: Path) -> Path:
     return inside if not named.exists() and inside.is_dir() else named
 
 
+def merge(parsed: argparse.Namespace) -> int:
+    """`ddrl merge FOLDER...`."""
+    from ddrl.merge import merge
+
+    done = merge(parsed.folders, parsed.into, dry_run=parsed.dry_run)
+    for path in done.copied:
+        print(path)
+    for reason in done.skipped:
+        print(f"left out: {reason}", file=sys.stderr)
+    verb = "would be copied" if parsed.dry_run else "copied"
+    print(f"{len(done.copied)} runs {verb} into {parsed.into}, {done.present} were there, {len(done.skipped)} left out")
+    return 0
+
+
 def report(parsed: argparse.Namespace) -> int:
     """`ddrl report [PAPER]`."""
     from ddrl.ledger import checkout

@@ -155,7 +155,6 @@ def _optional() -> Iterator[Finding]:
     yield _program("optional", ("git",), "provenance of runs", "apt install git")
     yield _program("optional", ("make",), "the targets of the Makefile", "apt install make")
     yield _program("optional", ("sbatch", "squeue", "sacct"), "jobs on a SLURM cluster", "apt install slurm-client")
-    yield _package("optional", "snakemake-executor-plugin-slurm", "jobs on a SLURM cluster")
     yield _graphics_library()
     later: Section = "not used by this version"
     yield _package(later, "grpcio", "central inference over a network")

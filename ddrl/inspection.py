@@ -88,11 +88,12 @@ def verify(root: Path) -> Iterator[Check]:
 
 
 def _outcome(run: Path) -> Outcome:
-    problems = tuple(_problems(run))
-    return Outcome(not problems, problems[0] if problems else "whole", problems[1:])
+    found = tuple(problems(run))
+    return Outcome(not found, found[0] if found else "whole", found[1:])
 
 
-def _problems(run: Path) -> Iterator[str]:
+def problems(run: Path) -> Iterator[str]:
+    """What is wrong with a finished run, a line each."""
     try:
         record = json.loads((run / "run.json").read_text())
         config = parse_run_config(record["config"], where=str(run / "run.json"))

@@ -16,12 +16,12 @@ import pandas as pd
 import pytest
 import yaml
 
+from ddrl.record import TIMING_METRICS
 from tests.slurm import daemons
 from tests.slurm.daemons import Slurm, Unavailable
 
 ROOT = Path(__file__).parents[2]
 PROFILE = "workflows/profiles/slurm"
-CLOCKS = ("cpu_seconds", "frames_per_second")
 
 
 @pytest.fixture(scope="session")
@@ -112,7 +112,7 @@ class Checkout:
 def records(run: Path) -> pd.DataFrame:
     """What a run recorded, but for how long it took."""
     table = pd.read_parquet(run / "curves.parquet").drop(columns="seconds")
-    return table[~table["metric"].isin(CLOCKS)].reset_index(drop=True)
+    return table[~table["metric"].isin(TIMING_METRICS)].reset_index(drop=True)
 
 
 @pytest.fixture
