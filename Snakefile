@@ -17,6 +17,7 @@ workdir: workflow.basedir
 
 
 include: "workflows/common.smk"
+include: "workflows/cluster.smk"
 
 
 rule all:

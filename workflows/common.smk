@@ -5,7 +5,6 @@ import sys
 from itertools import chain
 from pathlib import Path
 
-import psutil
 import yaml
 from snakemake.logging import logger
 
@@ -19,8 +18,6 @@ from ddrl.analysis.declared import declared
 from ddrl.analysis.paper import load_paper
 from ddrl.analysis.schema import check, schema
 from ddrl.errors import UserError, unknown_name
-from ddrl.plan import load_for
-from ddrl.site import Job, check_partitions
 
 FILTERS = ("experiments", "variants", "environments", "seeds")
 
@@ -77,25 +74,6 @@ def algorithm_version(name):
     return declared(Path("ddrl/algorithms", f"{name}.py"), "VERSION")
 
 
-def site_of(settings):
-    """The cluster that the configuration names; None on a workstation."""
-    if settings["site"] is None:
-        return None
-    return load_for(Path(settings["site"]))
-
-
-def asked(job, **otherwise):
-    """Resources of a rule: on a cluster what the site file says of `job`, at every attempt; `otherwise` elsewhere."""
-    if SITE is None:
-        return otherwise
-    request = SITE.request(job)
-
-    def at(name):
-        return lambda wildcards, attempt: request.resources(attempt, SITE)[name]
-
-    return {name: at(name) for name in request.resources(1, SITE)}
-
-
 def take_over():
     """Makes the next command go on where a Snakemake was killed; returns a lock to keep.
 
@@ -115,17 +93,14 @@ def take_over():
     return alive
 
 
-def limit_resources(runs):
-    """What all jobs together may take, unless the command line or a profile says."""
-    needed = max((run.resources.memory_mib for run in runs), default=0)
-    limits = {"mem_mb": max(psutil.virtual_memory().total >> 20, needed), "gpu": 1}
-    for name, value in limits.items():
-        workflow.global_resources.setdefault(name, value)
+def refuse(error):
+    """Ends the workflow with the one line that says what is wrong."""
+    logger.error(f"ddrl: {error}")
+    sys.exit(2)
 
 
 try:
     SETTINGS = checked(config)
-    SITE = site_of(SETTINGS)
     FILTERS_OF = wanted_filters(SETTINGS)
     # A cluster's jobs read this file again: what has been checked before they were submitted is not checked by each.
     RUNS_OF = {
@@ -139,24 +114,13 @@ try:
     ALGORITHMS = {run.config["algorithm"] for run in ALL_RUNS.values()}
     VERSIONS = {name: algorithm_version(name) for name in ALGORITHMS}
 except UserError as error:
-    logger.error(f"ddrl: {error}")
-    sys.exit(2)
+    refuse(error)
 
 SCALE = SETTINGS["scale"]
 PAPERS = sorted(RUNS_OF)
 RESULTS = f"results/{SCALE}/{{paper}}"
 RUN = f"{RESULTS}/{{experiment}}/{{variant}}/{{environment}}/seed{{seed}}"
 HAS_GPU = any(Path("/dev").glob("nvidia[0-9]*"))
-
-
-onstart:
-    # Before anything is submitted, and not in a dry run, which may be far from the cluster.
-    if SITE is not None:
-        try:
-            check_partitions(SITE)
-        except UserError as error:
-            logger.error(f"ddrl: {error}")
-            sys.exit(2)
 
 
 wildcard_constraints:
@@ -168,6 +132,4 @@ wildcard_constraints:
 
 if workflow.is_main_process:
     experiments.write_configs(ALL_RUNS.values())
-    if SITE is None:
-        limit_resources(ALL_RUNS.values())
     ALIVE = take_over()

@@ -2,9 +2,15 @@
 # what it declared when a job fails, and the next attempt goes on from the checkpoints.
 
 
-def run_of(config):
-    """The run a job stands for; `config` is its input."""
-    return ALL_RUNS[str(Path(str(config)).parent)]
+RUN_OF = "{variant}/{environment}/seed{seed}"
+
+
+def of_run(folder, what):
+    """A function of wildcards: `what` of the run that a job stands for.
+
+    Of wildcards alone: Snakemake repeats no job for a parameter that it derives from inputs.
+    """
+    return lambda wildcards: what(ALL_RUNS[f"{folder}/{RUN_OF}".format(**wildcards)])
 
 
 def training_rules():
@@ -18,7 +24,7 @@ def training_rules():
     groups = {}
     for run in ALL_RUNS.values():
         key = (run.paper, run.experiment, run.resources)
-        groups.setdefault(key, dict.fromkeys([])).setdefault(run.variant)
+        groups.setdefault(key, set()).add(run.variant)
     rules = []
     for (paper, experiment, needs), variants in groups.items():
         folder = f"results/{SCALE}/{paper}/{experiment}"
@@ -28,7 +34,12 @@ def training_rules():
         )
         job = Job("train", SCALE, paper, experiment, needs)
         rules.append(
-            (f"{name}__{taken + 1}" if taken else name, folder, "|".join(variants), job)
+            (
+                f"{name}__{taken + 1}" if taken else name,
+                folder,
+                "|".join(sorted(variants)),
+                job,
+            )
         )
     return rules
 
@@ -50,30 +61,24 @@ for name, folder, variants, job in training_rules():
         name:
             name
         input:
-            config=f"{folder}/{{variant}}/{{environment}}/seed{{seed}}/config.json",
+            f"{folder}/{RUN_OF}/config.json",
         output:
-            f"{folder}/{{variant}}/{{environment}}/seed{{seed}}/curves.parquet",
-            f"{folder}/{{variant}}/{{environment}}/seed{{seed}}/run.json",
+            f"{folder}/{RUN_OF}/curves.parquet",
+            f"{folder}/{RUN_OF}/run.json",
         log:
-            f"{folder}/{{variant}}/{{environment}}/seed{{seed}}/log.txt",
+            f"{folder}/{RUN_OF}/log.txt",
         wildcard_constraints:
             variant=variants,
-        threads: lambda wildcards, input: run_of(input.config).resources.threads
+        threads: of_run(folder, lambda run: run.resources.threads)
         resources:
             **asked(
                 job,
-                mem_mb=lambda wildcards, input: run_of(
-                    input.config
-                ).resources.memory_mib,
-                gpu=lambda wildcards, input: (
-                    run_of(input.config).resources.gpus if HAS_GPU else 0
-                ),
+                mem_mb=of_run(folder, lambda run: run.resources.memory_mib),
+                gpu=of_run(folder, lambda run: run.resources.gpus if HAS_GPU else 0),
             ),
         params:
-            directory=f"{folder}/{{variant}}/{{environment}}/seed{{seed}}",
-            version=lambda wildcards, input: VERSIONS[
-                run_of(input.config).config["algorithm"]
-            ],
+            directory=f"{folder}/{RUN_OF}",
+            version=of_run(folder, lambda run: VERSIONS[run.config["algorithm"]]),
         message:
             "train {params.directory}"
         # One torch thread per role (Snakemake would set `threads`). `exec`: SIGTERM ends a shell at once, and with it the
