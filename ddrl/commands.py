@@ -232,6 +232,7 @@ def plan(parsed: argparse.Namespace) -> int:
     """`ddrl plan`."""
     from ddrl import ledger
     from ddrl import plan as planning
+    from ddrl.site import load_for
 
     root = ledger.checkout()
     chosen = ledger.chosen_papers(root, parsed.paper)
@@ -239,7 +240,7 @@ def plan(parsed: argparse.Namespace) -> int:
     lines = planning.plan(chosen, parsed.scale, results=parsed.results or root / "results", root=replications)
     ledger.print_rows(planning.rows(lines))
     if parsed.site:
-        print("\n".join(planning.too_long(lines, planning.load_for(parsed.site, replications), parsed.scale)))
+        print("\n".join(planning.too_long(lines, load_for(parsed.site, replications), parsed.scale)))
     return 0
 
 

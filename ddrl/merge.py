@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from ddrl.analysis.experiments import MANIFESTS
 from ddrl.analysis.flags import flatten
 from ddrl.config import parse_run_config, to_json
 from ddrl.errors import UserError
@@ -24,8 +25,6 @@ from ddrl.record import TIMING_METRICS
 
 FILES = ("config.json", "curves.parquet", "run.json")
 """Of a run, in the order they are copied in: results come after the configuration, as the workflow expects."""
-PATTERN = "*/*/*/*/*/seed*/run.json"
-"""scale/paper/experiment/variant/environment/seed."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ def merge(sources: Sequence[Path], target: Path, *, dry_run: bool = False) -> Me
 def _finished(folder: Path, skipped: list[str]) -> list[Found]:
     """The whole runs of a folder; of others the reason goes to `skipped`."""
     runs = []
-    for path in sorted(folder.glob(PATTERN)):
+    for path in sorted(folder.glob(MANIFESTS)):
         reason = next(problems(path.parent), None)
         if reason is None:
             place = path.parent.relative_to(folder).parts

@@ -19,9 +19,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ddrl.analysis.experiments import Resources, Run, load_experiments, papers
+from ddrl.analysis.experiments import MANIFESTS, Resources, Run
 from ddrl.experiments import expand
-from ddrl.site import RULES, TRAIN, Job, Site, load_site
+from ddrl.site import TRAIN, Job, Site
 
 PARAMETER_COPIES = 4
 """In a checkpoint: the parameters, two moments of Adam, and a target network (fewer elsewhere)."""
@@ -134,7 +134,7 @@ def measured(results: Path) -> list[Measured]:
     Files that cannot be read are left out: `ddrl verify` names what is damaged.
     """
     found = []
-    for path in sorted(results.glob("*/*/*/*/*/seed*/run.json")):
+    for path in sorted(results.glob(MANIFESTS)):
         scale, _, experiment, variant, *_ = path.relative_to(results).parts
         with suppress(*UNREADABLE):
             manifest = json.loads(path.read_text())
@@ -235,8 +235,3 @@ def too_long(lines: Sequence[Line], site: Site, scale: str) -> list[str]:
                 f"gives it {minutes:,}; it would be continued at the next try, from its newest checkpoint"
             )
     return complaints
-
-
-def load_for(path: Path, root: Path = Path("replications")) -> Site:
-    """The site file, checked as the workflow checks it."""
-    return load_site(path, rules=RULES, papers={name: load_experiments(root / name) for name in papers(root)})

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import torch
 
@@ -30,7 +30,7 @@ from ddrl.record import Counts, Recorder, write_curves, write_json
 from ddrl.seeding import numpy_generator
 from ddrl.types import Metrics
 
-LOCK_POLL_SECONDS = 0.5
+LOCK_POLL_SECONDS = 0.1
 
 
 class Display(Protocol):
@@ -354,14 +354,20 @@ def locked(directory: Path, wait: float = 0.0) -> Iterator[None]:
 
     Waits for the lock up to `wait` seconds: where a cluster gives up a node, the job may run on there for a while.
     """
-    end = time.monotonic() + wait
     with (directory / "lock").open("w") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= end:
-                    raise UserError(f"{directory}: another process is training in this run directory") from None
-                time.sleep(min(LOCK_POLL_SECONDS, wait))
+        take_lock(file, directory, wait)
         yield
+
+
+def take_lock(file: IO[str], directory: Path, wait: float) -> None:
+    """Locks an open file of a run directory. Raises `UserError` where somebody else has it for `wait` seconds more."""
+    end = time.monotonic() + wait
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                raise UserError(f"{directory}: another process is training in this run directory") from None
+            time.sleep(LOCK_POLL_SECONDS)
+        else:
+            return

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -20,13 +18,12 @@ from ddrl.config import RunConfig
 from ddrl.coordinator.cluster import cluster
 from ddrl.coordinator.roles import Program
 from ddrl.coordinator.runtime_threads import ThreadsRuntime
-from ddrl.errors import UserError
 from ddrl.learners.reduction import DistributedReducer
 from ddrl.learning import Learning, StopFlag
 from ddrl.memory import keep_freed_memory
 from ddrl.progress import Progress
 from ddrl.record import Counts
-from ddrl.run import Run, rank_folder, resolve_device, stopping
+from ddrl.run import Run, rank_folder, resolve_device, stopping, take_lock
 from ddrl.types import EnvSpec, Metrics
 
 if TYPE_CHECKING:
@@ -165,7 +162,7 @@ class Lead:
 
     def __init__(self, config: RunConfig, directory: Path, reducer: DistributedReducer | None) -> None:
         self._lock = (directory / "learner.lock").open("w")
-        _wait_for_lock(self._lock, directory)
+        take_lock(self._lock, directory, LOCK_SECONDS)
         self._relay = Relay()
         self._run = Run(config, directory, display=self._relay, reducer=reducer, remote_actors=True)
         self.params, self.queue = self._run.params, self._run.queue
@@ -305,16 +302,3 @@ def _status(learning: Learning) -> dict[str, Any]:
         "pull_waited": learning.params.pull_waited,
         "sample_waited": queue.sample_waited,
     }
-
-
-def _wait_for_lock(file: Any, directory: Path) -> None:
-    end = time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > end:
-                raise UserError(f"{directory}: another process is training in this run directory") from None
-            time.sleep(0.1)
-        else:
-            return

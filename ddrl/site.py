@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddrl.analysis.experiments import Resources
+from ddrl.analysis.experiments import ROOT, Resources, load_experiments, papers
 from ddrl.analysis.schema import load_checked
 from ddrl.errors import UserError, unknown_name
 
@@ -139,6 +139,11 @@ def load_site(path: Path, *, rules: Iterable[str], papers: Mapping[str, Iterable
         chosen = tuple(item["experiments"]) if "experiments" in item else None
         entries.append(Entry(settings=item["set"], experiments=chosen, gpu=item.get("gpu"), **lists))
     return Site(path, tuple(entries), data.get("memory_growth", 1.5), data.get("minutes_growth", 1.0))
+
+
+def load_for(path: Path, root: Path = ROOT) -> Site:
+    """The site file, for the rules of the workflow and the papers below `root`."""
+    return load_site(path, rules=RULES, papers={name: load_experiments(root / name) for name in papers(root)})
 
 
 def check_partitions(site: Site) -> None:

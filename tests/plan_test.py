@@ -11,7 +11,8 @@ import pytest
 from ddrl import cli
 from ddrl.analysis.experiments import Resources
 from ddrl.experiments import Run, expand
-from ddrl.plan import Measured, checkpoint_bytes, load_for, measured, plan, rows, seconds_of, too_long
+from ddrl.plan import Measured, checkpoint_bytes, measured, plan, rows, seconds_of, too_long
+from ddrl.site import load_for
 
 ROOT = Path(__file__).parents[1]
 CATCH: dict[str, Any] = {"experiments": ["off_policy_correction"], "variants": ["v_trace"]}

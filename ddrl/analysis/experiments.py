@@ -20,6 +20,8 @@ from ddrl.errors import UserError, unknown_name
 
 SCALES = ("smoke", "workstation", "paper")
 ROOT = Path("replications")
+MANIFESTS = "*/*/*/*/*/seed*/run.json"
+"""Of finished runs below a folder of results: scale/paper/experiment/variant/environment/seed."""
 
 SCALE_KEYS = (
     "env_frames",
