@@ -34,17 +34,20 @@ report: $(READY) ## run the replications and write reports/*.pdf
 	@$(BIN)/python -m snakemake --rerun-incomplete --rerun-triggers mtime params input --cores $(CORES) $(PAPER) $(if $(SCALE),--config scale=$(SCALE))
 	@ls -1 reports/*.pdf
 
+# Several processes, each with whole files; files with many slow tests first.
 test: $(READY) ## fast tests
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 slurm: $(READY) ## the workflow on a real SLURM, which is installed (as root, Debian), started and stopped again
-	@$(BIN)/python -m pytest -q -rs -o faulthandler_timeout=600 -m slurm --durations=0 tests/slurm
+	@$(BIN)/python -m pytest -q -rs -n 3 -o faulthandler_timeout=600 -m slurm --durations=0 tests/slurm
 
-lint: $(READY) ## ruff, mypy, snakefmt, pip check
+lint: $(READY) ## ruff, mypy, snakefmt, hadolint, shellcheck, pip check
 	@$(BIN)/python -m ruff check --quiet .
 	@$(BIN)/python -m ruff format --quiet --check . || { echo "lint: run '$(BIN)/ruff format'" >&2; exit 1; }
 	@$(BIN)/python -m mypy
 	@$(BIN)/python -m snakefmt --check Snakefile workflows
+	@$(BIN)/hadolint workflows/containers/Dockerfile
+	@$(BIN)/shellcheck .ci/run workflows/containers/install.sh
 	@$(BIN)/python -m pip --disable-pip-version-check check
 
 learn: $(READY) ## learning tests: train until a threshold is passed (long)

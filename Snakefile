@@ -18,6 +18,7 @@ workdir: workflow.basedir
 
 include: "workflows/common.smk"
 include: "workflows/cluster.smk"
+include: "workflows/container.smk"
 
 
 rule all:

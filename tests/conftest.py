@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -31,7 +32,9 @@ _MUST_RUN = ("learning", "regression")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips tests marked `gpu` on a machine without a CUDA device."""
+    """Puts files with many slow tests first, so that no process is left alone with one; skips `gpu` without CUDA."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return

@@ -50,8 +50,9 @@ def on_nodes(job):
         return ""
     return (
         "srun --nodes={resources.nodes} --ntasks={resources.tasks} --ntasks-per-node=1"
-        " --cpus-per-task={resources.cpus_per_task}"
-        " python -m ddrl.coordinator.allocation --meet {params.directory:q} -- "
+        " --cpus-per-task={resources.cpus_per_task} "
+        + inside()
+        + "python -m ddrl.coordinator.allocation --meet {params.directory:q} -- "
     )
 
 
@@ -69,6 +70,9 @@ for name, folder, variants, job in training_rules():
             f"{folder}/{RUN_OF}/log.txt",
         wildcard_constraints:
             variant=variants,
+        # Nodes are started from outside of it; what they run is inside.
+        container:
+            None if on_nodes(job) else IMAGE
         threads: of_run(folder, lambda run: run.resources.threads)
         resources:
             **asked(

@@ -1,4 +1,4 @@
-"""Whether the cluster that this process is connected to has room for a run, and where its leading learner must be."""
+"""Whether the cluster that this process is connected to has room for a run, and on which node each learner is."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ def on_this_node() -> NodeAffinitySchedulingStrategy:
     A process can only join a cluster that has a node on its own machine, so there always is one.
     """
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+
+
+def on_its_node(rank: int) -> NodeAffinitySchedulingStrategy:
+    """For the learners that follow: they go round the nodes, this one first, and elsewhere where one has no room."""
+    own = ray.get_runtime_context().get_node_id()
+    others = sorted(node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != own)  # type: ignore[no-untyped-call]
+    nodes = [own, *others]
+    return NodeAffinitySchedulingStrategy(nodes[rank % len(nodes)], soft=True, _spill_on_unavailable=True)
 
 
 def gpus_per_learner(num_actors: int, num_learners: int, learner_threads: int, device: str) -> float:

@@ -17,7 +17,7 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ddrl.coordinator.cluster import log_tail
 from ddrl.coordinator.hosts import ActorHost, LearnerHost, MakeActor, MakeLearner
 from ddrl.coordinator.ray_errors import first_line, plain, traceback_of
-from ddrl.coordinator.room import gpus_per_learner, on_this_node
+from ddrl.coordinator.room import gpus_per_learner, on_its_node, on_this_node
 from ddrl.errors import UserError, crash
 
 POLL_SECONDS = 0.25
@@ -241,8 +241,8 @@ class _Crew:
         self._pids[_Who("learner", rank)] = host.pid.remote()
 
     def _hire_others(self) -> None:
-        for _ in range(1, self._plan.num_learners):
-            self._hire_learner()
+        for rank in range(1, self._plan.num_learners):
+            self._hire_learner(scheduling_strategy=on_its_node(rank))
         self._actors = [self._actor.remote(self._plan.make_actor) for _ in range(self._plan.num_actors)]
 
     def build(self) -> None:

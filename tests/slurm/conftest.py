@@ -6,9 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,36 @@ from tests.slurm import daemons
 from tests.slurm.daemons import Slurm, Unavailable
 
 ROOT = Path(__file__).parents[2]
+STANDINS = ROOT / "tests" / "standins"
 PROFILE = "workflows/profiles/slurm"
+
+
+SHARED = "DDRL_TEST_SLURM"
+"""Names the folder of the SLURM that all processes of one pytest use: a machine has one at most."""
+_started = ExitStack()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Before `pytest -n` starts its processes, which inherit the variable, SLURM is started for all of them."""
+    options = session.config.option
+    several = getattr(options, "numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ
+    if several and options.markexpr == "slurm" and not options.collectonly:
+        folder = _started.enter_context(tempfile.TemporaryDirectory(prefix="ddrl-slurm-"))
+        with suppress(Unavailable):  # the fixture says why
+            os.environ[SHARED] = str(_started.enter_context(daemons.running(Path(folder))).folder)
+
+
+def pytest_sessionfinish() -> None:
+    """Ends what was started for all."""
+    _started.close()
 
 
 @pytest.fixture(scope="session")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
-    """Two nodes with two cores and a GPU each."""
+    """The nodes of `daemons.PARTITIONS`, with two cores and a GPU each."""
+    if SHARED in os.environ:
+        yield Slurm(Path(os.environ[SHARED]))
+        return
     try:
         with daemons.running(tmp_path_factory.mktemp("slurm")) as started:
             yield started
@@ -42,7 +68,6 @@ class Checkout:
 
     root: Path
     process: subprocess.Popen[str] | None = None
-    settings: dict[str, Any] = field(default_factory=dict)
 
     def edit(self, paper: str, change: Callable[[Any], None]) -> None:
         """Changes the experiments of a paper."""
@@ -64,6 +89,7 @@ class Checkout:
         """Snakemake as a user types it, with its words in snakemake.out."""
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         environment |= {"XDG_CACHE_HOME": str(self.root / ".cache"), "OMP_NUM_THREADS": "1"}
+        environment["PATH"] = f"{STANDINS}:{environment['PATH']}"
         with (self.root / "snakemake.out").open("w") as said:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "snakemake", "--configfile", "narrow.yaml", *arguments],

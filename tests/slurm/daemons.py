@@ -1,7 +1,8 @@
-"""SLURM on this host alone: munged, slurmctld and a slurmd for each of two nodes, started and stopped by their handles.
+"""SLURM on this host alone: munged, slurmctld and a slurmd for each node, started here and ended by their own numbers.
 
-The nodes are names for this machine, each with two cores, 8 GB and one GPU that is none. There are no cgroups and no
-accounting database, as on many small clusters.
+The nodes are names for this machine, each with two cores, 8 GB and one GPU that is none. Tests that take a node away
+from others, or kill it, have nodes of their own. There are no cgroups and no accounting database, as on many small
+clusters.
 """
 
 from __future__ import annotations
@@ -13,15 +14,24 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
 CONFIGURATION = Path("/etc/slurm")
 """Where SLURM looks by itself. Job steps of Snakemake are started without `SLURM_CONF`, so no other place will do."""
 OURS = "# Written by the tests of ddrl; deleted when they end."
-NODES = ("n1", "n2")
+PARTITIONS = {
+    "batch": ("n1", "n2"),
+    "preempted": ("n3",),
+    "urgent": ("n3",),
+    "lossy": ("n4", "n5"),
+    "pair": ("n6", "n7"),
+}
+NODES = tuple(sorted({node for nodes in PARTITIONS.values() for node in nodes}))
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 
@@ -50,12 +60,11 @@ def install() -> None:
         raise Unavailable(f"apt-get could not install {', '.join(PACKAGES)}: {said[-500:]}")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Slurm:
-    """A running SLURM. `folder` holds its state and its daemons' logs."""
+    """A running SLURM. `folder` holds its state, and a log and a process number for each daemon."""
 
     folder: Path
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start_node(self, name: str) -> None:
         """Starts the slurmd of a node, anew where it has died."""
@@ -63,37 +72,49 @@ class Slurm:
 
     def kill_node(self, name: str) -> None:
         """SIGKILL to the slurmd of a node, and to nothing else: its jobs' processes live on."""
-        self.processes[name].kill()
-        self.processes.pop(name).wait()
+        number = self.folder / f"{name}.number"
+        daemon = psutil.Process(int(number.read_text()))
+        daemon.kill()
+        number.unlink()
+        with suppress(psutil.NoSuchProcess):
+            while daemon.status() != psutil.STATUS_ZOMBIE:  # until the process that started it asks after it
+                time.sleep(0.05)
 
     def states(self) -> Mapping[str, str]:
         """Node -> its state, such as idle, mixed, down*."""
         lines = run("sinfo", "--noheader", "--Node", "--format=%N %T").splitlines()
         return dict(line.split() for line in lines)
 
-    def jobs(self, states: str = "all") -> list[tuple[str, str, str]]:
-        """(id, state, comment) of each job; Snakemake's comment names rule and wildcards."""
-        lines = run("squeue", "--noheader", f"--states={states}", "--format=%i|%T|%k").splitlines()
-        return [(number, state, comment) for number, state, comment in (line.split("|", 2) for line in lines)]
+    def jobs(self, checkout: Path, states: str = "all") -> list[str]:
+        """The numbers of the jobs that were submitted from a folder."""
+        lines = run("squeue", "--noheader", f"--states={states}", "--format=%A|%Z").splitlines()
+        return [number for number, _, folder in (line.partition("|") for line in lines) if folder == str(checkout)]
 
     def log(self, name: str) -> str:
         """What a daemon wrote."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
+    def daemons(self) -> list[str]:
+        """Those at work, the last one started first."""
+        numbers = sorted(self.folder.glob("*.number"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+        return [path.stem for path in numbers]
+
     def _start(self, name: str, command: list[str]) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
-            self.processes[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            daemon = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        (self.folder / f"{name}.number").write_text(str(daemon.pid))
 
     def _stop(self) -> None:
         """The nodes first, so that they can still ask the others; whoever does not end in time is killed."""
-        for name in reversed(list(self.processes)):
-            process = self.processes.pop(name)
-            process.terminate()
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        for name in self.daemons():
+            with suppress(psutil.NoSuchProcess):
+                daemon = psutil.Process(int((self.folder / f"{name}.number").read_text()))
+                daemon.terminate()
+                try:
+                    daemon.wait(STOP_SECONDS)
+                except psutil.TimeoutExpired:
+                    daemon.kill()
+                    daemon.wait(STOP_SECONDS)
 
 
 @contextmanager
@@ -123,10 +144,10 @@ def running(folder: Path) -> Iterator[Slurm]:
         wait_for(lambda: set(_or_nothing(slurm.states).values()) == {"idle"}, "idle nodes", slurm)
         yield slurm
     finally:
-        if slurm.processes:
+        if slurm.daemons():
             subprocess.run(["scancel", "--signal=KILL", "--user=root"], capture_output=True, timeout=60)
             subprocess.run(["scancel", "--user=root"], capture_output=True, timeout=60)
-            _ended(slurm)
+            _ended()
         slurm._stop()
         for name in files:
             (CONFIGURATION / name).unlink()
@@ -142,15 +163,20 @@ def wait_for(condition: Callable[[], object], what: str, slurm: Slurm, seconds: 
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
-            logs = "\n".join(f"-- {name}\n{slurm.log(name)[-1500:]}" for name in slurm.processes)
+            logs = "\n".join(f"-- {name}\n{slurm.log(name)[-1500:]}" for name in slurm.daemons())
             raise AssertionError(f"no {what} after {seconds:.0f} s\n{logs}")
         time.sleep(0.2)
 
 
-def _ended(slurm: Slurm) -> None:
+def _ended() -> None:
     end = time.monotonic() + STOP_SECONDS
-    while time.monotonic() < end and _or_nothing(lambda: {job[0]: job[1] for job in slurm.jobs("running,completing")}):
+    while time.monotonic() < end and _or_nothing(_at_work):
         time.sleep(0.2)
+
+
+def _at_work() -> Mapping[str, str]:
+    lines = run("squeue", "--noheader", "--states=running,completing", "--format=%i %T").splitlines()
+    return dict(line.split() for line in lines)
 
 
 def _or_nothing(ask: Callable[[], Mapping[str, str]]) -> Mapping[str, str]:
@@ -169,6 +195,12 @@ def _configuration(folder: Path) -> dict[str, str]:
     nodes = "\n".join(
         f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=8000 Gres=gpu:fake:1"
         for name, port in zip(NODES, ports[1:], strict=True)
+    )
+    preemption = {"batch": "Default=YES", "preempted": "PriorityTier=1 GraceTime=30"}
+    preemption |= {"urgent": "PriorityTier=10 PreemptMode=OFF"}
+    partitions = "\n".join(
+        f"PartitionName={name} Nodes={','.join(members)} {preemption.get(name, '')}"
+        for name, members in PARTITIONS.items()
     )
     return {
         "slurm.conf": f"""\
@@ -204,8 +236,7 @@ SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
 {nodes}
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-PartitionName=batch Nodes={",".join(NODES)} Default=YES PriorityTier=1 GraceTime=30
-PartitionName=urgent Nodes={",".join(NODES)} PriorityTier=10 PreemptMode=OFF
+{partitions}
 """,
         "gres.conf": f"AutoDetect=off\nNodeName={','.join(NODES)} Name=gpu Type=fake Count=1 File=/dev/null\n",
     }

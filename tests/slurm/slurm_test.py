@@ -14,28 +14,42 @@ import psutil
 import pytest
 
 from tests.slurm.conftest import Checkout, make_checkout, records
-from tests.slurm.daemons import Slurm, run
+from tests.slurm.daemons import NODES, PARTITIONS, Slurm, run
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 CATCH = {"papers": ["impala_2018"], "experiments": ["off_policy_correction"]}
+ONE_RUN = {**CATCH, "variants": ["v_trace"], "seeds": [1]}
+FRAMES = 400_000
+"""Of a run that is interrupted: some ten seconds of training."""
+NEVER = 100 * FRAMES
 TRAIN = ("--until", "train_impala_2018_off_policy_correction")
 
 
-def longer(checkout: Checkout, frames: int, checkpoint: int) -> None:
-    """Gives every run on Catch this budget, and a checkpoint so often."""
+def submit_one(checkout: Checkout, frames: int, checkpoint: int, partition: str = "batch") -> None:
+    """Submits one run on Catch of this budget, with a checkpoint so often, and waits until it trains."""
 
     def change(experiments: Any) -> None:
         departure = experiments["off_policy_correction"]["scales"]["smoke"]["departures"][0]
         departure["set"] |= {"env_frames": frames, "checkpoint.period_frames": checkpoint}
 
     checkout.edit("impala_2018", change)
+    checkout.narrow(**ONE_RUN)
+    checkout.site(partition=partition)
+    checkout.submit(*TRAIN)
+    checkout.until(lambda: at_work(checkout), "training")
 
 
 def at_work(checkout: Checkout) -> bool:
     """Whether every run has written records."""
     files = [folder / "curves.jsonl" for folder in checkout.runs().values()]
     return bool(files) and all(file.exists() and file.read_text().count("\n") > 3 for file in files)
+
+
+def running_job(slurm: Slurm, checkout: Checkout) -> str:
+    """The number of the only job."""
+    (number,) = slurm.jobs(checkout.root, "running")
+    return number
 
 
 def one(checkout: Checkout) -> Path:
@@ -51,18 +65,20 @@ def resumed(folder: Path) -> list[int]:
     return [int(frames.replace(",", "")) for frames in said]
 
 
-def goes_on(slurm: Slurm, folder: Path) -> bool:
-    """Whether a run was continued; a job that SLURM has queued again, and would hold for two minutes, starts now."""
-    for number, _, _ in slurm.jobs("pending"):
+def goes_on(slurm: Slurm, checkout: Checkout) -> bool:
+    """Whether the run was continued; a job that SLURM has queued again, and would hold for two minutes, starts now."""
+    for number in slurm.jobs(checkout.root, "pending"):
         run("scontrol", "update", f"JobId={number}", "StartTime=now")
-    return bool(resumed(folder))
+    return bool(resumed(one(checkout)))
 
 
-def in_one_piece(run: Path, folder: Path) -> pd.DataFrame:
-    """The records of the same configuration, trained on this machine without an interruption."""
+def assert_no_gap(checkout: Checkout, folder: Path) -> None:
+    """The run was continued once, and has the records of one that nothing interrupts, trained in `folder`."""
+    run = one(checkout)
+    assert len(resumed(run)) == 1
     command = [sys.executable, "-m", "ddrl.cli", "train", str(run / "config.json"), "--directory", str(folder)]
-    subprocess.run(command, check=True, capture_output=True, timeout=200)
-    return records(folder)
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    pd.testing.assert_frame_equal(records(run), records(folder), check_exact=True)
 
 
 def test_all_jobs_complete_and_give_what_a_local_run_gives_bit_for_bit(slurm: Slurm, tmp_path: Path) -> None:
@@ -70,11 +86,11 @@ def test_all_jobs_complete_and_give_what_a_local_run_gives_bit_for_bit(slurm: Sl
     for checkout in (cluster, local):
         checkout.narrow(**CATCH, variants=["v_trace", "no_correction"], seeds=[1, 2])
     cluster.submit()
+    local.start("--cores", "2", "--until", "train")
+    assert local.wait(400) == 0, local.said
     assert cluster.wait(400) == 0, cluster.said
     assert (cluster.root / "reports" / "impala_2018.pdf").stat().st_size > 0
     assert re.search(r"Submitted array job with Snakemake IDs [\d,]+ and SLURM job ID", cluster.said)
-    local.start("--cores", "2", "--until", "train")
-    assert local.wait() == 0, local.said
     runs, expected = cluster.runs(), local.runs()
     assert runs.keys() == expected.keys() and len(runs) == 4
     for name, folder in runs.items():
@@ -84,42 +100,27 @@ def test_all_jobs_complete_and_give_what_a_local_run_gives_bit_for_bit(slurm: Sl
 def test_a_job_that_is_cancelled_is_submitted_again_and_its_curve_has_no_gap(
     slurm: Slurm, checkout: Checkout, tmp_path: Path
 ) -> None:
-    longer(checkout, 500_000, 10_000_000)  # no checkpoint but the one that SIGTERM makes
-    checkout.narrow(**CATCH, variants=["v_trace"], seeds=[1])
-    checkout.submit(*TRAIN)
-    checkout.until(lambda: at_work(checkout), "training")
-    ((job, *_),) = slurm.jobs("running")
-    run("scancel", job)
+    submit_one(checkout, FRAMES, NEVER)  # no checkpoint but the one that SIGTERM makes
+    run("scancel", running_job(slurm, checkout))
     assert checkout.wait() == 0, checkout.said
     assert checkout.said.count("has been submitted with SLURM jobid") == 2
-    assert len(resumed(one(checkout))) == 1
-    expected = in_one_piece(one(checkout), tmp_path / "local")
-    pd.testing.assert_frame_equal(records(one(checkout)), expected, check_exact=True)
+    assert_no_gap(checkout, tmp_path / "local")
 
 
 def test_a_job_that_is_preempted_goes_on_and_its_curve_has_no_gap(
     slurm: Slurm, checkout: Checkout, tmp_path: Path
 ) -> None:
-    longer(checkout, 500_000, 10_000_000)
-    checkout.narrow(**CATCH, variants=["v_trace"], seeds=[1])
-    checkout.submit(*TRAIN)
-    checkout.until(lambda: at_work(checkout), "training")
-    run("srun", "--partition=urgent", "--nodes=2", "--exclusive", "true", timeout=120)  # waits until it has both nodes
-    checkout.until(lambda: goes_on(slurm, one(checkout)), "continued run")
+    submit_one(checkout, FRAMES, NEVER, partition="preempted")
+    run("srun", "--partition=urgent", "--exclusive", "true", timeout=120)  # waits until it has the node
+    checkout.until(lambda: goes_on(slurm, checkout), "continued run")
     assert checkout.wait() == 0, checkout.said
-    assert len(resumed(one(checkout))) == 1
-    expected = in_one_piece(one(checkout), tmp_path / "local")
-    pd.testing.assert_frame_equal(records(one(checkout)), expected, check_exact=True)
+    assert_no_gap(checkout, tmp_path / "local")
 
 
 def test_a_job_that_slurm_requeues_goes_on_under_its_own_number(slurm: Slurm, checkout: Checkout) -> None:
-    longer(checkout, 500_000, 10_000_000)
-    checkout.narrow(**CATCH, variants=["v_trace"], seeds=[1])
-    checkout.submit(*TRAIN)
-    checkout.until(lambda: at_work(checkout), "training")
-    ((job, *_),) = slurm.jobs("running")
-    run("scontrol", "requeue", job)
-    checkout.until(lambda: goes_on(slurm, one(checkout)), "continued run")
+    submit_one(checkout, FRAMES, NEVER)
+    run("scontrol", "requeue", running_job(slurm, checkout))
+    checkout.until(lambda: goes_on(slurm, checkout), "continued run")
     assert checkout.wait() == 0, checkout.said
     assert checkout.said.count("has been submitted with SLURM jobid") == 1
     assert len(resumed(one(checkout))) == 1
@@ -128,28 +129,22 @@ def test_a_job_that_slurm_requeues_goes_on_under_its_own_number(slurm: Slurm, ch
 def test_a_run_goes_on_from_its_newest_checkpoint_when_a_node_is_lost(
     slurm: Slurm, checkout: Checkout, tmp_path: Path
 ) -> None:
-    longer(checkout, 1_500_000, 50_000)
-    checkout.narrow(**CATCH, variants=["v_trace"], seeds=[1])
-    checkout.submit(*TRAIN)
-    checkout.until(lambda: at_work(checkout), "training")
-    ((job, *_),) = slurm.jobs("running")
+    submit_one(checkout, FRAMES, FRAMES // 20, partition="lossy")
+    job = running_job(slurm, checkout)
     node = run("squeue", "--noheader", f"--jobs={job}", "--format=%N").strip()
-    orphans = [process for process in psutil.process_iter() if _is_step_of(process, job)]
-    family = [child for process in orphans for child in (process, *process.children(recursive=True))]
+    checkout.until(lambda: list((one(checkout) / "checkpoints").glob("*.sha256")), "checkpoint")
     slurm.kill_node(node)
+    steps = [process for process in psutil.process_iter() if _is_step_of(process, job)]
+    for process in [each for step in steps for each in (step, *step.children(recursive=True))]:
+        with suppress(psutil.NoSuchProcess):  # the machine is gone as a whole, and with it its lock
+            process.kill()
     try:
-        checkout.until(lambda: slurm.states()[node].startswith("down"), "node that is down")
-        for process in family:  # now the machine is gone as a whole, and with it its lock
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        checkout.until(lambda: goes_on(slurm, one(checkout)), "continued run")
+        checkout.until(lambda: goes_on(slurm, checkout), "continued run")
         assert checkout.wait() == 0, checkout.said
     finally:
         slurm.start_node(node)
-    assert len(resumed(one(checkout))) == 1
-    pd.testing.assert_frame_equal(
-        records(one(checkout)), in_one_piece(one(checkout), tmp_path / "local"), check_exact=True
-    )
+    assert resumed(one(checkout))[0] % (FRAMES // 20) < FRAMES // 40
+    assert_no_gap(checkout, tmp_path / "local")
 
 
 def _is_step_of(process: psutil.Process, job: str) -> bool:
@@ -160,7 +155,7 @@ def _is_step_of(process: psutil.Process, job: str) -> bool:
 
 
 def test_a_job_that_needs_more_memory_gets_it_at_the_retry(slurm: Slurm, checkout: Checkout) -> None:
-    checkout.narrow(**CATCH, variants=["v_trace"], seeds=[1])
+    checkout.narrow(**ONE_RUN)
     checkout.site(memory_mib=300)  # torch alone needs more
     checkout.submit(*TRAIN)
     assert checkout.wait() == 0, checkout.said
@@ -171,48 +166,68 @@ def test_a_job_that_needs_more_memory_gets_it_at_the_retry(slurm: Slurm, checkou
     assert "JobState=COMPLETED" in shown[-1] and all("JobState=COMPLETED" not in text for text in shown[:-1])
 
 
-def test_one_run_spans_two_nodes(slurm: Slurm, checkout: Checkout) -> None:
+def test_jobs_run_in_the_image_that_is_named(slurm: Slurm, checkout: Checkout) -> None:
+    checkout.narrow(**ONE_RUN)
+    (checkout.root / "ddrl.sif").touch()
+    checkout.submit("--software-deployment-method", "apptainer", *TRAIN)
+    assert checkout.wait() == 0, checkout.said
+    (call,) = (checkout.root / "apptainer.calls").read_text().splitlines()
+    assert re.search(r"^exec --home \S+ .*ddrl\.sif bash -c .*python -m ddrl\.cli train", call)
+    assert (one(checkout) / "run.json").exists()
+
+
+def test_one_run_spans_two_nodes_with_a_learner_on_each(slurm: Slurm, checkout: Checkout) -> None:
     def change(experiments: Any) -> None:
-        experiments["workers"]["scales"]["smoke"]["resources"] = {
-            "threads": 2,
-            "memory_mib": 3000,
-            "gpus": 0,
-            "nodes": 2,
-        }
+        experiments["workers"]["variants"]["workers_2"]["set"] |= {"topology.num_learners": 2}
+        resources = experiments["workers"]["scales"]["smoke"]["resources"]
+        resources["variants"] = {"workers_2": {"threads": 2, "memory_mib": 3000, "nodes": 2}}
 
     checkout.edit("impact_2020", change)
+    checkout.site(partition="pair")
     checkout.narrow(papers=["impact_2020"], experiments=["workers"], variants=["workers_2"])
     checkout.submit("--until", "train_impact_2020_workers")
     checkout.until(lambda: at_work(checkout), "training")
-    ((job, *_),) = slurm.jobs("running")
-    assert run("squeue", "--noheader", f"--jobs={job}", "--format=%D %N").split() == ["2", "n[1-2]"]
-    assert len([process for process in psutil.process_iter() if _is_ray_of(process, job)]) == 3  # a head and two nodes
+    job = running_job(slurm, checkout)
+    assert run("squeue", "--noheader", f"--jobs={job}", "--format=%D %N").split() == ["2", "n[6-7]"]
     tasks = run("squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%A %N").splitlines()
-    assert any(line.endswith("n[1-2]") for line in tasks)
+    assert any(line.endswith("n[6-7]") for line in tasks)
+    own = processes_of(job)
+    assert sorted(name for name, _ in own if name in RAY) == ["gcs_server", "raylet", "raylet"]  # a head and two nodes
+    assert sorted(node for name, node in own if name.startswith("ray::LearnerHost")) == ["n6", "n7"]
     assert checkout.wait() == 0, checkout.said
     assert (one(checkout) / "curves.parquet").exists()
     assert not list(one(checkout).glob("nodes-*"))
-    assert not [process for process in psutil.process_iter() if _is_ray_of(process, job)]
+    assert not processes_of(job)
 
 
-def _is_ray_of(process: psutil.Process, job: str) -> bool:
-    try:
-        return process.name() in ("raylet", "gcs_server") and process.environ().get("SLURM_JOB_ID") == job
-    except psutil.Error:
-        return False
+RAY = ("gcs_server", "raylet")
+
+
+def processes_of(job: str) -> list[tuple[str, str]]:
+    """(name, node) of Ray's processes that a job has started."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            variables = process.environ()
+            name = " ".join(process.cmdline()) or process.name()
+            name = process.name() if process.name() in RAY else name
+            if variables.get("SLURM_JOB_ID") == job and (name in RAY or name.startswith("ray::")):
+                found.append((name, variables["SLURMD_NODENAME"]))
+    return found
 
 
 def test_a_partition_that_does_not_exist_is_refused_before_anything_is_submitted(
     slurm: Slurm, checkout: Checkout
 ) -> None:
-    before = len(slurm.jobs())
-    checkout.narrow(**CATCH, variants=["v_trace"], seeds=[1])
+    checkout.narrow(**ONE_RUN)
     checkout.site(partition="bach")
     checkout.submit(*TRAIN)
     assert checkout.wait() == 2
     (line,) = [line for line in checkout.said.splitlines() if line.startswith("ddrl:")]
-    assert line.endswith("site.yaml: unknown partition 'bach' (did you mean 'batch'?); allowed: batch, urgent")
-    assert len(slurm.jobs()) == before
+    assert line.endswith(
+        f"site.yaml: unknown partition 'bach' (did you mean 'batch'?); allowed: {', '.join(sorted(PARTITIONS))}"
+    )
+    assert not slurm.jobs(checkout.root)
 
 
 def test_a_dry_run_needs_no_cluster(checkout: Checkout) -> None:
@@ -223,6 +238,6 @@ def test_a_dry_run_needs_no_cluster(checkout: Checkout) -> None:
 
 
 def test_slurm_is_what_answers_here(slurm: Slurm) -> None:
-    assert set(slurm.states()) == {"n1", "n2"}
+    assert set(slurm.states()) == set(NODES)
     shown = subprocess.run(["srun", "--gres=gpu:1", "env"], capture_output=True, text=True, timeout=60, check=True)
     assert "CUDA_VISIBLE_DEVICES=0" in shown.stdout
