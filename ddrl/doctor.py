@@ -154,12 +154,11 @@ def _optional() -> Iterator[Finding]:
     yield _package("optional", "pytest", "make test", extra="dev")
     yield _program("optional", ("git",), "provenance of runs", "apt install git")
     yield _program("optional", ("make",), "the targets of the Makefile", "apt install make")
-    yield _program("optional", ("sbatch", "squeue", "sacct"), "jobs on a SLURM cluster", "apt install slurm-client")
-    yield _graphics_library()
-    later: Section = "not used by this version"
-    yield _package(later, "grpcio", "central inference over a network")
+    yield _program("optional", ("sbatch", "squeue", "scancel"), "jobs on a SLURM cluster", "apt install slurm-client")
     site = "https://apptainer.org/docs/admin/latest/installation.html (Debian 12 has no package)"
-    yield _program(later, ("apptainer",), "containers on clusters", site)
+    yield _program("optional", ("apptainer",), "jobs in a container", site)
+    yield _graphics_library()
+    yield _package("not used by this version", "grpcio", "central inference over a network")
 
 
 def _package(section: Section, name: str, purpose: str, *, extra: str = "") -> Finding:
