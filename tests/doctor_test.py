@@ -88,7 +88,7 @@ def test_a_missing_optional_package_is_no_failure(
 
 def test_a_missing_program_names_the_debian_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
-    assert about("sbatch, squeue, sacct not found").remedy == "apt install slurm-client"
+    assert about("sbatch, squeue, scancel not found").remedy == "apt install slurm-client"
     assert not about("git").fine
 
 

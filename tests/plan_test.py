@@ -120,6 +120,15 @@ def test_runs_that_outlast_the_wall_time_of_the_site_are_named(tmp_path: Path) -
     assert too_long(lines, load_for(path, ROOT / "replications"), "workstation") == []
 
 
+def test_the_docs_show_what_a_fresh_clone_prints_for_scale_paper(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    (tmp_path / "reference").symlink_to(ROOT / "results" / "reference")
+    assert cli.main(["plan", "--scale", "paper", "--results", str(tmp_path)]) == 0
+    assert capsys.readouterr().out in (ROOT / "docs" / "cluster.md").read_text()
+
+
 def test_the_command_prints_a_row_for_every_experiment(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

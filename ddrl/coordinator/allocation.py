@@ -105,11 +105,7 @@ def lead(place: Place, directory: Path, command: Sequence[str]) -> int:
     for old in directory.glob("nodes-*.json"):  # of jobs that were killed: whoever is here has the run to itself
         old.unlink(missing_ok=True)
     token = secrets.token_hex(32)
-    os.environ |= {
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": token,
-        "RAY_worker_niceness": "0",
-    }  # before Ray is imported
+    os.environ |= ray_variables(token)
     host, ports = address_of(place.node), free_block(place)
     os.environ[VARIABLE] = f"{host}:{ports[0]}"
     with ExitStack() as stack:
@@ -137,7 +133,7 @@ def follow(place: Place, directory: Path) -> int:
     path = directory / place.meeting
     _wait(path.exists, f"{path} from the job's first task")
     meeting = Meeting(**json.loads(path.read_text()))
-    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": meeting.token, "RAY_worker_niceness": "0"}
+    os.environ |= ray_variables(meeting.token)
     host = meeting.address.rpartition(":")[0]
     with socket.create_connection((host, meeting.door), START_SECONDS) as door:
         door.sendall(meeting.token.encode())
@@ -147,6 +143,11 @@ def follow(place: Place, directory: Path) -> int:
     if not (Path(meeting.folder) / LOCK).exists():  # on the head's machine it is the head's
         shutil.rmtree(meeting.folder, ignore_errors=True)
     return 0
+
+
+def ray_variables(token: str) -> dict[str, str]:
+    """What Ray reads, once, when it is imported."""
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_worker_niceness": "0"}
 
 
 def address_of(node: str) -> str:

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import psutil
 import ray
 import torch
 from ray.exceptions import RayError, RayTaskError
@@ -115,8 +116,10 @@ class LearnerHost:
 
     def build(self, meeting: tuple[str, int] | None, lead: Any) -> None:
         """Builds this learner's side. `lead` is the host of rank 0, which records the episodes of all."""
-        if meeting is not None and self._store is None:
-            self._store = TCPStore(*meeting, is_master=False)
+        if meeting is not None:
+            own = meeting[0] if meeting[0].startswith("127.") else str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+            sum_over(own)
+            self._store = self._store or TCPStore(*meeting, is_master=False)
         self._side = self._make(self._rank, self._store)
         self._lead = lead if self._rank else None
 
@@ -303,6 +306,17 @@ class ActorHost:
             raise
         except RayError as error:
             return f"it lost its learner: {(str(error).splitlines() or [type(error).__name__])[0]}"
+
+
+def sum_over(address: str) -> None:
+    """Makes `torch.distributed` use the network interface of this address, unless the environment names another.
+
+    Left to itself gloo takes that of the host's name, which many systems resolve to the loopback device.
+    """
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(one.address == address for one in addresses):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
 
 
 def local_store() -> TCPStore:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from ddrl.coordinator import room, runtime_ray
 from ddrl.coordinator.cluster import cluster
+from ddrl.coordinator.hosts import sum_over
 from ddrl.errors import UserError
 from tests.runs import BASE, merged
 from tests.runtimes import clusters
@@ -172,3 +174,29 @@ def test_a_node_without_room_for_the_learner_that_leads_is_said_at_once(
     nodes(monkeypatch, here, {"CPU": 64.0, "GPU": 8.0})
     with pytest.raises(UserError, match=words):
         room.gpus_per_learner(4, 1, 2, device)
+
+
+def test_learners_sum_over_the_interface_of_their_address_unless_the_environment_names_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    variables: dict[str, str] = {}
+    monkeypatch.setattr(os, "environ", variables)
+    sum_over("192.0.2.1")  # of no machine (RFC 5737)
+    assert variables == {}
+    variables["NCCL_SOCKET_IFNAME"] = "ib0"
+    sum_over("127.0.0.1")
+    assert variables["NCCL_SOCKET_IFNAME"] == "ib0"
+    used = psutil.net_if_addrs()[variables["GLOO_SOCKET_IFNAME"]]
+    assert "127.0.0.1" in [one.address for one in used]
+
+
+def test_learners_that_follow_go_round_the_nodes_and_elsewhere_where_one_is_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own, dead, first, second = (letter * 56 for letter in "fdab")
+    nodes = [{"NodeID": node, "Alive": node != dead} for node in (second, own, dead, first)]
+    monkeypatch.setattr(room.ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(room.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: own))
+    chosen = [room.on_its_node(rank) for rank in range(5)]
+    assert [one.node_id for one in chosen] == [own, first, second, own, first]
+    assert all(one.soft and one._spill_on_unavailable for one in chosen)

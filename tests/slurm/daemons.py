@@ -1,8 +1,8 @@
 """SLURM on this host alone: munged, slurmctld and a slurmd for each node, started here and ended by their own numbers.
 
-The nodes are names for this machine, each with two cores, 8 GB and one GPU that is none. Tests that take a node away
-from others, or kill it, have nodes of their own. There are no cgroups and no accounting database, as on many small
-clusters.
+The nodes are names for this machine, each with two cores, 8 GB and one GPU that is none; those of partition `pair` are
+hosts of their own in a network. Tests that take a node away from others, or kill it, have nodes of their own. There
+are no cgroups and no accounting database, as on many small clusters.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
+from tests.slurm import network
+
+PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge", "iproute2")
+PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "ip")
 CONFIGURATION = Path("/etc/slurm")
 """Where SLURM looks by itself. Job steps of Snakemake are started without `SLURM_CONF`, so no other place will do."""
 OURS = "# Written by the tests of ddrl; deleted when they end."
@@ -31,6 +34,7 @@ PARTITIONS = {
     "lossy": ("n4", "n5"),
     "pair": ("n6", "n7"),
 }
+HOSTS = PARTITIONS["pair"]
 NODES = tuple(sorted({node for nodes in PARTITIONS.values() for node in nodes}))
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
@@ -44,7 +48,7 @@ def install() -> None:
     """Installs Debian's packages where they are missing. Raises `Unavailable` where that cannot be done."""
     if os.geteuid() != 0:
         raise Unavailable("SLURM's daemons are started as root, and this is another user")
-    missing = [name for name in ("slurmctld", "slurmd", "sbatch", "munged") if shutil.which(name) is None]
+    missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if not missing:
         return
     if shutil.which("apt-get") is None:
@@ -68,7 +72,8 @@ class Slurm:
 
     def start_node(self, name: str) -> None:
         """Starts the slurmd of a node, anew where it has died."""
-        self._start(name, ["slurmd", "-D", "-N", name])
+        host = network.enter(name) if name in HOSTS else []
+        self.start(name, [*host, "slurmd", "-D", "-N", name])
 
     def kill_node(self, name: str) -> None:
         """SIGKILL to the slurmd of a node, and to nothing else: its jobs' processes live on."""
@@ -99,13 +104,18 @@ class Slurm:
         numbers = sorted(self.folder.glob("*.number"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
         return [path.stem for path in numbers]
 
-    def _start(self, name: str, command: list[str]) -> None:
+    def start(self, name: str, command: list[str]) -> None:
+        """Starts a daemon."""
         with (self.folder / f"{name}.log").open("ab") as log:
             daemon = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         (self.folder / f"{name}.number").write_text(str(daemon.pid))
 
-    def _stop(self) -> None:
-        """The nodes first, so that they can still ask the others; whoever does not end in time is killed."""
+    def stop(self) -> None:
+        """Ends all jobs, then the daemons, nodes first, so that they can still ask the others."""
+        if self.daemons():
+            for signal in (["--signal=KILL"], []):
+                subprocess.run(["scancel", *signal, "--user=root"], capture_output=True, timeout=60)
+            _ended()
         for name in self.daemons():
             with suppress(psutil.NoSuchProcess):
                 daemon = psutil.Process(int((self.folder / f"{name}.number").read_text()))
@@ -126,31 +136,34 @@ def running(folder: Path) -> Iterator[Slurm]:
         raise Unavailable(f"{written} is of a real cluster: its jobs would not be ours to run")
     folder.chmod(0o755)
     slurm = Slurm(folder)
-    files = _configuration(folder)
-    CONFIGURATION.mkdir(exist_ok=True)
-    for name, text in files.items():
-        (CONFIGURATION / name).write_text(f"{OURS}\n{text}")
-    try:
-        key = folder / "munge.key"
-        key.write_bytes(secrets.token_bytes(1024))
-        key.chmod(0o600)
-        parts = {"socket": "munge.socket", "key-file": "munge.key", "pid-file": "munged.pid", "seed-file": "munge.seed"}
-        options = [f"--{option}={folder / name}" for option, name in parts.items()]
-        slurm._start("munged", ["munged", "--foreground", "--force", f"--log-file={folder}/munged.log", *options])
-        wait_for(lambda: (folder / "munge.socket").exists(), "munged", slurm)
-        slurm._start("slurmctld", ["slurmctld", "-D"])
-        for name in NODES:
-            slurm.start_node(name)
-        wait_for(lambda: set(_or_nothing(slurm.states).values()) == {"idle"}, "idle nodes", slurm)
+    with ExitStack() as stack:
+        try:
+            addresses = stack.enter_context(network.hosts(HOSTS))
+        except subprocess.CalledProcessError as error:
+            raise Unavailable(f"no hosts in a network of their own: {' '.join(error.cmd)}: {error.stderr}") from error
+        files = _configuration(folder, addresses)
+        CONFIGURATION.mkdir(exist_ok=True)
+        for name, text in files.items():
+            stack.callback((CONFIGURATION / name).unlink)
+            (CONFIGURATION / name).write_text(f"{OURS}\n{text}")
+        stack.callback(slurm.stop)
+        _start_all(slurm)
         yield slurm
-    finally:
-        if slurm.daemons():
-            subprocess.run(["scancel", "--signal=KILL", "--user=root"], capture_output=True, timeout=60)
-            subprocess.run(["scancel", "--user=root"], capture_output=True, timeout=60)
-            _ended()
-        slurm._stop()
-        for name in files:
-            (CONFIGURATION / name).unlink()
+
+
+def _start_all(slurm: Slurm) -> None:
+    folder = slurm.folder
+    key = folder / "munge.key"
+    key.write_bytes(secrets.token_bytes(1024))
+    key.chmod(0o600)
+    parts = {"socket": "munge.socket", "key-file": "munge.key", "pid-file": "munged.pid", "seed-file": "munge.seed"}
+    options = [f"--{option}={folder / name}" for option, name in parts.items()]
+    slurm.start("munged", ["munged", "--foreground", "--force", f"--log-file={folder}/munged.log", *options])
+    wait_for(lambda: (folder / "munge.socket").exists(), "munged", slurm)
+    slurm.start("slurmctld", ["slurmctld", "-D"])
+    for name in NODES:
+        slurm.start_node(name)
+    wait_for(lambda: set(_or_nothing(slurm.states).values()) == {"idle"}, "idle nodes", slurm)
 
 
 def run(*command: str, timeout: float = 60) -> str:
@@ -186,14 +199,15 @@ def _or_nothing(ask: Callable[[], Mapping[str, str]]) -> Mapping[str, str]:
         return {}
 
 
-def _configuration(folder: Path) -> dict[str, str]:
-    """Name -> text of SLURM's files."""
+def _configuration(folder: Path, addresses: Mapping[str, str]) -> dict[str, str]:
+    """Name -> text of SLURM's files. `addresses` are those of the nodes with one of their own."""
     host = socket.gethostname().partition(".")[0]
     ports = _free_ports(1 + len(NODES))
     for name in ("state", *NODES):
         (folder / name).mkdir()
     nodes = "\n".join(
-        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=8000 Gres=gpu:fake:1"
+        f"NodeName={name} NodeHostname={host} NodeAddr={addresses.get(name, '127.0.0.1')} Port={port} CPUs=2"
+        " RealMemory=8000 Gres=gpu:fake:1"
         for name, port in zip(NODES, ports[1:], strict=True)
     )
     preemption = {"batch": "Default=YES", "preempted": "PriorityTier=1 GraceTime=30"}
@@ -205,7 +219,7 @@ def _configuration(folder: Path) -> dict[str, str]:
     return {
         "slurm.conf": f"""\
 ClusterName=ddrl
-SlurmctldHost={host}(127.0.0.1)
+SlurmctldHost={host}({network.HERE})
 SlurmctldPort={ports[0]}
 SlurmUser=root
 SlurmdUser=root

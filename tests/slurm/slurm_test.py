@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from tests.slurm.conftest import Checkout, make_checkout, records
 from tests.slurm.daemons import NODES, PARTITIONS, Slurm, run
+from tests.slurm.network import SUBNET
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
@@ -191,6 +193,10 @@ def test_one_run_spans_two_nodes_with_a_learner_on_each(slurm: Slurm, checkout: 
     assert run("squeue", "--noheader", f"--jobs={job}", "--format=%D %N").split() == ["2", "n[6-7]"]
     tasks = run("squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%A %N").splitlines()
     assert any(line.endswith("n[6-7]") for line in tasks)
+    (meeting,) = one(checkout).glob("nodes-*.json")
+    assert json.loads(meeting.read_text())["address"].startswith(
+        f"{SUBNET}."
+    )  # no node reaches another's loopback device
     own = processes_of(job)
     assert sorted(name for name, _ in own if name in RAY) == ["gcs_server", "raylet", "raylet"]  # a head and two nodes
     assert sorted(node for name, node in own if name.startswith("ray::LearnerHost")) == ["n6", "n7"]
