@@ -193,7 +193,7 @@ def test_learners_sum_over_the_interface_of_their_address_unless_the_environment
 def test_learners_that_follow_go_round_the_nodes_and_elsewhere_where_one_is_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    own, dead, first, second = (letter * 56 for letter in "fdab")
+    own, dead, first, second = (letter * 56 for letter in "edab")
     nodes = [{"NodeID": node, "Alive": node != dead} for node in (second, own, dead, first)]
     monkeypatch.setattr(room.ray, "nodes", lambda: nodes)
     monkeypatch.setattr(room.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: own))
