@@ -38,5 +38,10 @@ onstart:
     try:
         if SITE is not None:
             check_partitions(SITE)
+        elif workflow.executor_plugin.name == "slurm":
+            raise UserError(
+                "configuration: site: jobs for SLURM need a site file, and none is named; copy"
+                " workflows/profiles/slurm/site.example.yaml, edit it, and add --config site=FILE"
+            )
     except UserError as error:
         refuse(error)

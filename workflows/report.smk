@@ -19,7 +19,8 @@ def command_of(wildcards):
     for key, default in checked({}).items():
         value = SETTINGS[key]
         # Where it ran changes nothing about the results.
-        if value != default and key != "site" and not (paper and key == "papers"):
+        where = key in ("site", "container")
+        if value != default and not where and not (paper and key == "papers"):
             text = (
                 f"[{','.join(map(str, value))}]" if isinstance(value, list) else value
             )

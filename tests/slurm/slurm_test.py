@@ -14,7 +14,7 @@ import pandas as pd
 import psutil
 import pytest
 
-from tests.slurm.conftest import Checkout, make_checkout, records
+from tests.slurm.conftest import PROFILE, Checkout, make_checkout, records
 from tests.slurm.daemons import NODES, PARTITIONS, Slurm, run
 from tests.slurm.network import SUBNET
 
@@ -178,11 +178,14 @@ def test_jobs_run_in_the_image_that_is_named(slurm: Slurm, checkout: Checkout) -
     assert (one(checkout) / "run.json").exists()
 
 
-def test_one_run_spans_two_nodes_with_a_learner_on_each(slurm: Slurm, checkout: Checkout) -> None:
+def test_one_run_spans_two_nodes_with_a_learner_on_each_and_goes_on_there_when_it_is_queued_anew(
+    slurm: Slurm, checkout: Checkout
+) -> None:
     def change(experiments: Any) -> None:
         experiments["workers"]["variants"]["workers_2"]["set"] |= {"topology.num_learners": 2}
-        resources = experiments["workers"]["scales"]["smoke"]["resources"]
-        resources["variants"] = {"workers_2": {"threads": 2, "memory_mib": 3000, "nodes": 2}}
+        smoke = experiments["workers"]["scales"]["smoke"]
+        smoke["resources"]["variants"] = {"workers_2": {"threads": 2, "memory_mib": 3000, "nodes": 2}}
+        smoke["departures"][0]["set"] |= {"env_frames": 60_000, "checkpoint.period_frames": NEVER}
 
     checkout.edit("impact_2020", change)
     checkout.site(partition="pair")
@@ -194,13 +197,15 @@ def test_one_run_spans_two_nodes_with_a_learner_on_each(slurm: Slurm, checkout: 
     tasks = run("squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%A %N").splitlines()
     assert any(line.endswith("n[6-7]") for line in tasks)
     (meeting,) = one(checkout).glob("nodes-*.json")
-    assert json.loads(meeting.read_text())["address"].startswith(
-        f"{SUBNET}."
-    )  # no node reaches another's loopback device
+    head = json.loads(meeting.read_text())["address"]
+    assert head.startswith(f"{SUBNET}.")  # no node reaches another's loopback device
     own = processes_of(job)
     assert sorted(name for name, _ in own if name in RAY) == ["gcs_server", "raylet", "raylet"]  # a head and two nodes
     assert sorted(node for name, node in own if name.startswith("ray::LearnerHost")) == ["n6", "n7"]
+    run("scontrol", "requeue", job)
+    checkout.until(lambda: goes_on(slurm, checkout), "continued run")
     assert checkout.wait() == 0, checkout.said
+    assert len(resumed(one(checkout))) == 1
     assert (one(checkout) / "curves.parquet").exists()
     assert not list(one(checkout).glob("nodes-*"))
     assert not processes_of(job)
@@ -233,6 +238,15 @@ def test_a_partition_that_does_not_exist_is_refused_before_anything_is_submitted
     assert line.endswith(
         f"site.yaml: unknown partition 'bach' (did you mean 'batch'?); allowed: {', '.join(sorted(PARTITIONS))}"
     )
+    assert not slurm.jobs(checkout.root)
+
+
+def test_a_site_file_that_is_not_named_is_missed_before_anything_is_submitted(slurm: Slurm, checkout: Checkout) -> None:
+    checkout.narrow(**ONE_RUN)
+    checkout.start("--profile", PROFILE, *TRAIN)
+    assert checkout.wait() == 2
+    (line,) = [line for line in checkout.said.splitlines() if line.startswith("ddrl:")]
+    assert line.startswith("ddrl: configuration: site: jobs for SLURM need a site file, and none is named;")
     assert not slurm.jobs(checkout.root)
 
 

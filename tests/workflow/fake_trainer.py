@@ -3,6 +3,7 @@
 `FAKE_TRAINER` in the environment makes it misbehave: `fail` (exit 1), `hang` (until killed).
 """
 
+import hashlib
 import json
 import os
 import sys
@@ -57,7 +58,7 @@ def manifest(config: dict) -> dict:
     frames = config["env_frames"]
     return {
         "config": config,
-        "fingerprint": f"{zlib.crc32(json.dumps(config, sort_keys=True).encode()):016x}",
+        "fingerprint": hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16],
         "algorithm_version": 1,
         "protocol": "invented",
         "git_sha": "0" * 40,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ddrl import cli
 from ddrl.experiments import expand, papers
 
 pytestmark = pytest.mark.slow
@@ -153,6 +154,19 @@ def test_comments_and_reasons_retrain_nothing_and_a_new_version_retrains_everyth
     replace(algorithm, lines[0], "VERSION = 999")
     _, output = project.snakemake("--dry-run", *QUIET_TRIGGERS, *NARROWED)
     assert jobs(output)["train"] == 4
+
+
+def test_more_seeds_train_the_new_ones_alone_and_tables_are_made_anew(made):
+    _, output = made.snakemake("--dry-run", *QUIET_TRIGGERS, *NARROWED, "--config", "seeds=[11,12,13]")
+    assert jobs(output)["train"] == 2  # one for each variant
+    assert jobs(output)["aggregate"] == 1
+
+
+def test_runs_that_were_merged_are_not_trained_again(made, project):
+    assert cli.main(["merge", str(made.root / "results"), "--into", str(project.root / "results")]) == 0
+    _, output = project.snakemake("--dry-run", *QUIET_TRIGGERS, *NARROWED)
+    assert "train" not in jobs(output)
+    assert jobs(output)["aggregate"] == 1
 
 
 def test_the_same_command_goes_on_after_snakemake_was_killed(project):
