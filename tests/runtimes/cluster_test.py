@@ -119,6 +119,7 @@ def crew_on(monkeypatch: pytest.MonkeyPatch, *, own_cluster: bool) -> tuple[Any,
     context.get_node_id.return_value = "0" * 56
     monkeypatch.setattr(runtime_ray, "ray", fake)
     monkeypatch.setattr(room.ray, "get_runtime_context", lambda: context)
+    monkeypatch.setattr(room.ray, "nodes", lambda: [{"NodeID": digit * 56, "Alive": True} for digit in "10"])
     plan = runtime_ray.Plan(2, 2, 1, "cpu", MagicMock(), MagicMock(), MagicMock(), MagicMock(), own_cluster)
     return runtime_ray._Crew(plan, 0.0, MagicMock(), MagicMock(), lambda: False), hired
 
@@ -128,9 +129,10 @@ def test_the_learner_that_writes_the_run_directory_is_bound_to_the_node_of_the_s
 ) -> None:
     _, hired = crew_on(monkeypatch, own_cluster=True)
     assert [name for name, _ in hired] == ["LearnerHost", "LearnerHost", "ActorHost", "ActorHost"]
-    (_, strategy), *others = hired
-    assert strategy.node_id == "0" * 56 and strategy.soft is False
-    assert all(where is None for _, where in others)
+    (_, leading), (_, following), *actors = hired
+    assert leading.node_id == "0" * 56 and leading.soft is False
+    assert following.node_id == "1" * 56 and following.soft is True
+    assert all(where is None for _, where in actors)
 
 
 def test_on_a_cluster_of_others_it_has_its_place_before_anyone_else_asks_for_one(
