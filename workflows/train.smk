@@ -44,16 +44,16 @@ def training_rules():
     return rules
 
 
-def on_nodes(job):
-    """What stands before the command of a run that spans several machines of a cluster."""
-    if job is None or job.needs.nodes == 1:
+def as_step(job):
+    """What stands before the command of a run on a cluster: it is a job step, over as many nodes as the run needs."""
+    if job is None:
         return ""
-    return (
-        "srun --nodes={resources.nodes} --ntasks={resources.tasks} --ntasks-per-node=1"
-        " --cpus-per-task={resources.cpus_per_task} "
-        + inside()
-        + "python -m ddrl.coordinator.allocation --meet {params.directory:q} -- "
+    start = (
+        f"python -m ddrl.coordinator.step srun --overlap --nodes={job.needs.nodes} --ntasks={job.needs.nodes}"
+        " --ntasks-per-node=1 --cpus-per-task={resources.cpus_per_task} --output={log:q} --open-mode=append "
     )
+    meet = "python -m ddrl.coordinator.allocation --meet {params.directory:q} -- "
+    return start + inside() + (meet if job.needs.nodes > 1 else "")
 
 
 for name, folder, variants, job in training_rules():
@@ -70,9 +70,9 @@ for name, folder, variants, job in training_rules():
             f"{folder}/{RUN_OF}/log.txt",
         wildcard_constraints:
             variant=variants,
-        # Nodes are started from outside of it; what they run is inside.
+        # A step is started from outside of it; what it runs is inside.
         container:
-            None if on_nodes(job) else IMAGE
+            None if job else IMAGE
         threads: of_run(folder, lambda run: run.resources.threads)
         resources:
             **asked(
@@ -85,10 +85,10 @@ for name, folder, variants, job in training_rules():
             version=of_run(folder, lambda run: VERSIONS[run.config["algorithm"]]),
         message:
             "train {params.directory}"
-        # One torch thread per role (Snakemake would set `threads`). `exec`: SIGTERM ends a shell at once, and with it the
-        # job, before training has saved its checkpoint. A cluster that has lost a node starts its job elsewhere while
-        # the node may still be at work, hence the wait.
+        # One torch thread per role (Snakemake would set `threads`). `exec`: SIGTERM ends a shell at once, and with it what
+        # it has started, before training has saved its checkpoint. A cluster that has lost a node starts its job elsewhere
+        # while the node may still be at work, hence the wait.
         shell:
             "export OMP_NUM_THREADS=1; exec "
-            + on_nodes(job)
+            + as_step(job)
             + "python -m ddrl.cli train {input:q} --directory {params.directory:q} --wait 600 >> {log:q} 2>&1"

@@ -21,19 +21,29 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from ddrl.coordinator.cluster import LOCK, VARIABLE, check_reachable, cluster, own_folder
+from ddrl.coordinator.cluster import (
+    LOCK,
+    VARIABLE,
+    check_reachable,
+    cluster,
+    deaf_children,
+    end_family,
+    own_folder,
+)
 from ddrl.errors import UserError, exit_code
 
 START_SECONDS = 300.0
 """For all nodes of a job to come: SLURM may start them one after the other."""
-STOP_SECONDS = 10.0
+ANSWER_SECONDS = 30.0
+"""For the first task to see who calls."""
+WELCOME = b"+"
 FIRST_PORT, LAST_PORT, BLOCK = 20000, 31999, 8
 """Below the ports that Linux gives out by itself (32768 and above); each node of each job has a block of its own."""
 
@@ -43,8 +53,6 @@ class Place:
     """This task within its job, from the variables that `srun` sets."""
 
     job: int
-    restart: int
-    """How often SLURM has queued the job anew."""
     rank: int
     size: int
     node: str
@@ -54,7 +62,7 @@ class Place:
     @property
     def meeting(self) -> str:
         """The file in which this job's tasks find each other."""
-        return f"nodes-{self.job}-{self.restart}.json"
+        return f"nodes-{self.job}.json"
 
 
 @dataclass(frozen=True)
@@ -88,7 +96,6 @@ def place_of(variables: Any) -> Place:
     try:
         return Place(
             job=int(variables["SLURM_JOB_ID"]),
-            restart=int(variables.get("SLURM_RESTART_COUNT", 0)),
             rank=int(variables["SLURM_PROCID"]),
             size=int(variables["SLURM_NTASKS"]),
             node=variables["SLURMD_NODENAME"],
@@ -130,19 +137,33 @@ def follow(place: Place, directory: Path) -> int:
     """Another task: joins, and stays until the first one is gone."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # the first task's command ends in its own time, and needs this node
-    path = directory / place.meeting
-    _wait(path.exists, f"{path} from the job's first task")
-    meeting = Meeting(**json.loads(path.read_text()))
+    meeting, door = join(directory / place.meeting)
     os.environ |= ray_variables(meeting.token)
-    host = meeting.address.rpartition(":")[0]
-    with socket.create_connection((host, meeting.door), START_SECONDS) as door:
-        door.sendall(meeting.token.encode())
-        door.settimeout(None)
-        with ray_node(place, address_of(place.node), free_block(place), [f"--address={meeting.address}"]):
-            door.recv(1)  # nothing is ever sent: returns when the other side has closed, or is gone
+    with door, ray_node(place, address_of(place.node), free_block(place), [f"--address={meeting.address}"]):
+        door.recv(1)  # nothing is ever sent: returns when the other side has closed, or is gone
     if not (Path(meeting.folder) / LOCK).exists():  # on the head's machine it is the head's
         shutil.rmtree(meeting.folder, ignore_errors=True)
     return 0
+
+
+def join(path: Path) -> tuple[Meeting, socket.socket]:
+    """What the first task has written to `path`, and a connection to it that it has accepted.
+
+    A job that SLURM has killed and queued anew may find its old file: that leads to nobody who knows the token.
+    """
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end:
+        with suppress(OSError, ValueError, TypeError), ExitStack() as stack:
+            meeting = Meeting(**json.loads(path.read_text()))
+            address = (meeting.address.rpartition(":")[0], meeting.door)
+            door = stack.enter_context(socket.create_connection(address, ANSWER_SECONDS))
+            door.sendall(meeting.token.encode())
+            if door.recv(1) == WELCOME:
+                door.settimeout(None)
+                stack.pop_all()
+                return meeting, door
+        time.sleep(0.2)
+    raise UserError(f"{path}: the job's first task is not there")
 
 
 def ray_variables(token: str) -> dict[str, str]:
@@ -199,29 +220,14 @@ def ray_node(place: Place, host: str, ports: Sequence[int], more: Sequence[str])
         *(f"--metrics-export-port={ports[6]}", "--min-worker-port=0", "--max-worker-port=0"),
     ]
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    # A session of its own: what SLURM signals is the task, which decides when Ray ends.
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
+    with deaf_children():
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
     try:
         yield process
     finally:
-        _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    family = [psutil.Process(process.pid), *_children(process.pid)] if process.poll() is None else []
-    if family:
-        process.terminate()
-    _, alive = psutil.wait_procs(family, STOP_SECONDS)
-    for left in alive:
-        left.kill()
-    process.wait()
-
-
-def _children(pid: int) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
+        if process.poll() is None:
+            end_family([psutil.Process(process.pid)])
+        process.wait()
 
 
 @contextmanager
@@ -252,6 +258,7 @@ def welcome(door: socket.socket, number: int, token: str, ray: subprocess.Popen[
         visitor.settimeout(START_SECONDS)
         said = visitor.recv(len(token), socket.MSG_WAITALL)
         if secrets.compare_digest(said, token.encode()):
+            visitor.sendall(WELCOME)
             visitors.append(visitor)
         else:
             visitor.close()

@@ -16,10 +16,13 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 import ddrl
 from ddrl.coordinator.ray_errors import first_line
@@ -58,16 +61,76 @@ def cluster(*, num_cpus: int, object_store_bytes: int) -> Iterator[bool]:
     import ray  # after the environment is set: it is read on import
 
     before = signal.getsignal(signal.SIGTERM)  # ray.init puts one of its own there
+    started: list[psutil.Process] = []
     with own_folder() if own else nullcontext() as folder:
         try:
             if folder is not None:
-                _start(folder, num_cpus, object_store_bytes)
+                with deaf_children(), _noting_children(started):
+                    _start(folder, num_cpus, object_store_bytes)
             else:
                 _join(address)
             signal.signal(signal.SIGTERM, before)
             yield own
         finally:
-            ray.shutdown()
+            with _killed_once_left(started):
+                ray.shutdown()
+            signal.signal(signal.SIGTERM, before)  # Ray takes it from the process, though Python still names it
+
+
+@contextmanager
+def deaf_children() -> Iterator[None]:
+    """Processes that are started within, and their own, never get a SIGTERM; one for this process waits until the end.
+
+    Who stops a job, such as SLURM, sends it to all of its processes at once. Ray's, which would end, are needed for the
+    checkpoint with which the run itself answers.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _noting_children(started: list[psutil.Process]) -> Iterator[None]:
+    """Adds the processes that this one starts within."""
+    before = psutil.Process().children()
+    try:
+        yield
+    finally:
+        started += [process for process in psutil.Process().children() if process not in before]
+
+
+@contextmanager
+def _killed_once_left(processes: Sequence[psutil.Process]) -> Iterator[None]:
+    """Kills Ray's processes when this one, within, leaves the cluster: Ray would give each a second after a SIGTERM."""
+    import ray
+
+    over = threading.Event()
+
+    def kill() -> None:
+        while ray.is_initialized() and not over.wait(0.01):
+            pass
+        end_family(processes)
+
+    waiting = threading.Thread(target=kill, daemon=True)
+    waiting.start()
+    try:
+        yield
+    finally:
+        over.set()
+        waiting.join()
+
+
+def end_family(processes: Sequence[psutil.Process]) -> None:
+    """SIGKILL to each of them and to all that descend from them."""
+    family = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            family += [process, *process.children(recursive=True)]
+    for process in family:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def log_tail(pid: int, lines: int = 15) -> str:

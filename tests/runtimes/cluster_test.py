@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +20,7 @@ from ddrl.coordinator.hosts import sum_over
 from ddrl.errors import UserError
 from tests.runs import BASE, merged
 from tests.runtimes import clusters
+from tests.runtimes.clusters import ROOT
 
 
 def listening(family: list[psutil.Process]) -> list[str]:
@@ -90,6 +93,22 @@ def test_a_cluster_that_does_not_start_is_one_clear_line(monkeypatch: pytest.Mon
     line = r"^Ray did not start on this machine: The current node timed out"
     with pytest.raises(UserError, match=line), cluster(num_cpus=2, object_store_bytes=2**27):
         pass
+
+
+AFTER = """
+import os, signal, time
+from ddrl.coordinator.cluster import cluster
+signal.signal(signal.SIGTERM, lambda *_: print("heard"))
+with cluster(num_cpus=1, object_store_bytes=2**27):
+    os.kill(os.getpid(), signal.SIGTERM)
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(0.1)
+"""
+
+
+def test_sigterm_is_heard_within_a_cluster_and_after_it() -> None:
+    done = subprocess.run([sys.executable, "-c", AFTER], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "heard\nheard\n"), done.stderr
 
 
 # A cluster of several nodes, without Ray ------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ddrl.commands import INTERRUPTED
 from ddrl.config import parse_run_config
 from ddrl.run import train
 from tests.runs import BASE, config, curves, merged
@@ -74,6 +75,19 @@ def test_a_learner_that_is_killed_goes_on_from_its_checkpoint(
     assert "the learner died" in shown and "resumed at" in shown
     if number is signal.SIGSEGV:
         assert "Segmentation fault" in shown  # its own last words
+
+
+def test_a_run_whose_processes_all_get_sigterm_at_once_saves_a_checkpoint(tmp_path: Path) -> None:
+    values = merged(BASE, LONG | {"env_frames": 100_000, "checkpoint": {"period_frames": 10**8}, "topology": RAY})
+    process = clusters.start(values, tmp_path, RAY_ADDRESS="")
+    clusters.wait_for_lines(process, tmp_path, 3)
+    family = psutil.Process(process.pid).children(recursive=True)
+    for one in [psutil.Process(process.pid), *family]:  # as SLURM does, of which the job's every process is one
+        one.send_signal(signal.SIGTERM)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == INTERRUPTED, error
+    assert len(list((tmp_path / "checkpoints").glob("*.sha256"))) == 1
+    assert psutil.wait_procs(family, timeout=30)[1] == []
 
 
 def test_a_run_whose_supervisor_is_killed_is_completed_by_the_same_command(

@@ -244,7 +244,7 @@ SlurmdParameters=config_overrides
 MpiDefault=none
 ReturnToService=2
 MinJobAge=300
-KillWait=15
+KillWait=30
 SlurmdTimeout=15
 SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
 {nodes}

@@ -20,9 +20,11 @@ HERE = f"{SUBNET}.1"
 @contextmanager
 def hosts(names: Sequence[str]) -> Iterator[Mapping[str, str]]:
     """Host -> its address. On leaving, nothing of them is left. Raises `CalledProcessError`, which says why."""
-    for left in (["link", "delete", BRIDGE], *(["netns", "delete", namespace(name)] for name in names)):
+    left = [["netns", "delete", namespace(name)] for name in names]
+    left += [["link", "delete", device] for device in (BRIDGE, *map(_cable, names))]
+    for arguments in left:
         with suppress(subprocess.CalledProcessError):  # only what a killed test has left is there
-            _ip(*left)
+            _ip(*arguments)
     with ExitStack() as stack:
         _ip("link", "add", BRIDGE, "type", "bridge")
         stack.callback(_ip, "link", "delete", BRIDGE)
@@ -30,7 +32,7 @@ def hosts(names: Sequence[str]) -> Iterator[Mapping[str, str]]:
         _ip("link", "set", BRIDGE, "up")
         addresses = {name: f"{SUBNET}.{number}" for number, name in enumerate(names, start=2)}
         for name, address in addresses.items():
-            space, cable = namespace(name), f"{BRIDGE}-{name}"[-15:]
+            space, cable = namespace(name), _cable(name)
             _ip("netns", "add", space)
             stack.callback(_ip, "netns", "delete", space)
             _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", space)
@@ -49,6 +51,10 @@ def enter(name: str) -> list[str]:
 def namespace(name: str) -> str:
     """Of a host."""
     return f"{BRIDGE}-{name}"
+
+
+def _cable(name: str) -> str:
+    return f"{BRIDGE}-{name}"[-15:]
 
 
 def _ip(*arguments: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -136,8 +137,7 @@ def test_a_run_goes_on_from_its_newest_checkpoint_when_a_node_is_lost(
     node = run("squeue", "--noheader", f"--jobs={job}", "--format=%N").strip()
     checkout.until(lambda: list((one(checkout) / "checkpoints").glob("*.sha256")), "checkpoint")
     slurm.kill_node(node)
-    steps = [process for process in psutil.process_iter() if _is_step_of(process, job)]
-    for process in [each for step in steps for each in (step, *step.children(recursive=True))]:
+    for process in [each for step in steps_of(job) for each in (step, *step.children(recursive=True))]:
         with suppress(psutil.NoSuchProcess):  # the machine is gone as a whole, and with it its lock
             process.kill()
     try:
@@ -149,11 +149,26 @@ def test_a_run_goes_on_from_its_newest_checkpoint_when_a_node_is_lost(
     assert_no_gap(checkout, tmp_path / "local")
 
 
-def _is_step_of(process: psutil.Process, job: str) -> bool:
-    try:
-        return " ".join(process.cmdline()).startswith(f"slurmstepd: [{job}.")
-    except psutil.NoSuchProcess:
-        return False
+def test_a_job_of_which_the_tasks_alone_are_signalled_saves_a_checkpoint(
+    slurm: Slurm, checkout: Checkout, tmp_path: Path
+) -> None:
+    submit_one(checkout, FRAMES, NEVER)
+    tasks = [task for step in steps_of(running_job(slurm, checkout)) for task in step.children()]
+    for task in tasks:  # as a cluster with proctrack/cgroup does
+        task.send_signal(signal.SIGTERM)
+    assert checkout.wait() == 0, checkout.said
+    assert checkout.said.count("has been submitted with SLURM jobid") == 2
+    assert_no_gap(checkout, tmp_path / "local")
+
+
+def steps_of(job: str) -> list[psutil.Process]:
+    """What SLURM has running on the nodes for each step of a job."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if " ".join(process.cmdline()).startswith(f"slurmstepd: [{job}."):
+                found.append(process)
+    return found
 
 
 def test_a_job_that_needs_more_memory_gets_it_at_the_retry(slurm: Slurm, checkout: Checkout) -> None:
@@ -174,7 +189,7 @@ def test_jobs_run_in_the_image_that_is_named(slurm: Slurm, checkout: Checkout) -
     checkout.submit("--software-deployment-method", "apptainer", *TRAIN)
     assert checkout.wait() == 0, checkout.said
     (call,) = (checkout.root / "apptainer.calls").read_text().splitlines()
-    assert re.search(r"^exec --home \S+ .*ddrl\.sif bash -c .*python -m ddrl\.cli train", call)
+    assert re.search(r"^exec --home \S+ ddrl\.sif python -m ddrl\.cli train", call)
     assert (one(checkout) / "run.json").exists()
 
 
@@ -243,7 +258,7 @@ def test_a_partition_that_does_not_exist_is_refused_before_anything_is_submitted
 
 def test_a_site_file_that_is_not_named_is_missed_before_anything_is_submitted(slurm: Slurm, checkout: Checkout) -> None:
     checkout.narrow(**ONE_RUN)
-    checkout.start("--profile", PROFILE, *TRAIN)
+    checkout.start("--profile", PROFILE, "--until", "train")
     assert checkout.wait() == 2
     (line,) = [line for line in checkout.said.splitlines() if line.startswith("ddrl:")]
     assert line.startswith("ddrl: configuration: site: jobs for SLURM need a site file, and none is named;")

@@ -105,5 +105,6 @@ def test_nodes_of_a_run_are_started_outside_of_the_image_and_each_enters_it(proj
         PATH=f"{STANDINS}:{os.environ['PATH']}",
     )
     assert code == 0, output
-    found = re.findall(r"exec srun --nodes=2 .* apptainer exec --home \S+ --nv ddrl\.sif python -m (\S+)", output)
+    entered = r"apptainer exec --home \S+ --nv ddrl\.sif python -m (\S+)"
+    found = re.findall(rf"exec python -m ddrl\.coordinator\.step srun --overlap --nodes=2 .* {entered}", output)
     assert set(found) == {"ddrl.coordinator.allocation"}
