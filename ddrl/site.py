@@ -87,6 +87,7 @@ class Request:
             "gres": f"{self.gres}:{self.gpus}" if self.gpus else None,
             "nodes": self.nodes if self.nodes > 1 else None,
             "tasks": self.nodes if self.nodes > 1 else None,
+            "mpi": "srun" if self.nodes > 1 else None,
         }
         return {name: value for name, value in asked.items() if value is not None}
 

@@ -76,7 +76,7 @@ def test_a_run_over_several_nodes_asks_for_one_task_on_each(tmp_path: Path) -> N
     given = site(tmp_path, {"set": {"minutes": 30}})
     needs = Resources(threads=2, memory_mib=3000, gpus=0, nodes=3)
     asked = given.request(training(needs=needs)).resources(1, given)
-    assert (asked["nodes"], asked["tasks"]) == (3, 3)
+    assert (asked["nodes"], asked["tasks"], asked["mpi"]) == (3, 3, "srun")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 # what it declared when a job fails, and the next attempt goes on from the checkpoints.
 
 
+import re
+from collections import Counter
+
 RUN_OF = "{variant}/{environment}/seed{seed}"
 
 
@@ -14,34 +17,40 @@ def of_run(folder, what):
 
 
 def training_rules():
-    """(name, folder of an experiment, variants, job) of each rule that trains.
+    """(name, folder of an experiment, wildcard constraints, job) of each rule that trains.
 
     One for all runs; on a cluster one for each experiment, and for each of its variants that need something else: the
-    jobs of a rule make one array there, and all of an array get what its first job asked for.
+    jobs of a rule make one array there, and all of an array get what its first job asked for. A run over several nodes
+    has a rule of its own, since an array of such jobs would run the first of them again and again.
     """
     if SITE is None:
-        return [("train", f"{RESULTS}/{{experiment}}", "[a-z0-9_]+", None)]
+        return [("train", f"{RESULTS}/{{experiment}}", {"variant": "[a-z0-9_]+"}, None)]
     groups = {}
     for run in ALL_RUNS.values():
         key = (run.paper, run.experiment, run.resources)
-        groups.setdefault(key, set()).add(run.variant)
+        alone = str(run.directory()) if run.resources.nodes > 1 else None
+        groups.setdefault((*key, alone), []).append(run)
     rules = []
-    for (paper, experiment, needs), variants in groups.items():
-        folder = f"results/{SCALE}/{paper}/{experiment}"
+    taken = Counter()
+    for (paper, experiment, needs, _), runs in groups.items():
         name = f"train_{paper}_{experiment}"
-        taken = sum(
-            known == name or known.startswith(f"{name}__") for known, *_ in rules
-        )
+        taken[name] += 1
+        number = f"__{taken[name]}" if taken[name] > 1 else ""
+        folder = f"results/{SCALE}/{paper}/{experiment}"
         job = Job("train", SCALE, paper, experiment, needs)
-        rules.append(
-            (
-                f"{name}__{taken + 1}" if taken else name,
-                folder,
-                "|".join(sorted(variants)),
-                job,
-            )
-        )
+        rules.append((name + number, folder, wildcards_of(runs), job))
     return rules
+
+
+def wildcards_of(runs):
+    """What the wildcards of `RUN_OF` may be in a rule for these runs."""
+    found = {"variant": set(), "environment": set(), "seed": set()}
+    for run in runs:
+        variant, environment, seed = Path(run.directory()).parts[-3:]
+        found["variant"].add(variant)
+        found["environment"].add(re.escape(environment))
+        found["seed"].add(seed.removeprefix("seed"))
+    return {name: "|".join(sorted(values)) for name, values in found.items()}
 
 
 def as_step(job):
@@ -56,7 +65,7 @@ def as_step(job):
     return start + inside() + (meet if job.needs.nodes > 1 else "")
 
 
-for name, folder, variants, job in training_rules():
+for name, folder, constraints, job in training_rules():
 
     rule:
         name:
@@ -69,7 +78,7 @@ for name, folder, variants, job in training_rules():
         log:
             f"{folder}/{RUN_OF}/log.txt",
         wildcard_constraints:
-            variant=variants,
+            **constraints,
         # A step is started from outside of it; what it runs is inside.
         container:
             None if job else IMAGE
