@@ -77,10 +77,9 @@ class Slurm:
 
     def kill_node(self, name: str) -> None:
         """SIGKILL to the slurmd of a node, and to nothing else: its jobs' processes live on."""
-        number = self.folder / f"{name}.number"
-        daemon = psutil.Process(int(number.read_text()))
+        daemon = self.process(name)
         daemon.kill()
-        number.unlink()
+        (self.folder / f"{name}.number").unlink()
         with suppress(psutil.NoSuchProcess):
             while daemon.status() != psutil.STATUS_ZOMBIE:  # until the process that started it asks after it
                 time.sleep(0.05)
@@ -104,6 +103,10 @@ class Slurm:
         numbers = sorted(self.folder.glob("*.number"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
         return [path.stem for path in numbers]
 
+    def process(self, name: str) -> psutil.Process:
+        """A daemon's. Raises `NoSuchProcess` where it has ended."""
+        return psutil.Process(int((self.folder / f"{name}.number").read_text()))
+
     def start(self, name: str, command: list[str]) -> None:
         """Starts a daemon."""
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -118,7 +121,7 @@ class Slurm:
             _ended()
         for name in self.daemons():
             with suppress(psutil.NoSuchProcess):
-                daemon = psutil.Process(int((self.folder / f"{name}.number").read_text()))
+                daemon = self.process(name)
                 daemon.terminate()
                 try:
                     daemon.wait(STOP_SECONDS)

@@ -29,12 +29,12 @@ NEVER = 100 * FRAMES
 TRAIN = ("--until", "train_impala_2018_off_policy_correction")
 
 
-def submit_one(checkout: Checkout, frames: int, checkpoint: int, partition: str = "batch") -> None:
-    """Submits one run on Catch of this budget, with a checkpoint so often, and waits until it trains."""
+def submit_one(checkout: Checkout, checkpoint: int, partition: str = "batch") -> None:
+    """Submits one run on Catch of `FRAMES`, with a checkpoint so often, and waits until it trains."""
 
     def change(experiments: Any) -> None:
         departure = experiments["off_policy_correction"]["scales"]["smoke"]["departures"][0]
-        departure["set"] |= {"env_frames": frames, "checkpoint.period_frames": checkpoint}
+        departure["set"] |= {"env_frames": FRAMES, "checkpoint.period_frames": checkpoint}
 
     checkout.edit("impala_2018", change)
     checkout.narrow(**ONE_RUN)
@@ -71,17 +71,18 @@ def resumed(folder: Path) -> list[int]:
 def goes_on(slurm: Slurm, checkout: Checkout) -> bool:
     """Whether the run was continued; a job that SLURM has queued again, and would hold for two minutes, starts now."""
     for number in slurm.jobs(checkout.root, "pending"):
-        run("scontrol", "update", f"JobId={number}", "StartTime=now")
+        with suppress(subprocess.CalledProcessError):  # it has started in between, or is not to be changed yet
+            run("scontrol", "update", f"JobId={number}", "StartTime=now")
     return bool(resumed(one(checkout)))
 
 
 def assert_no_gap(checkout: Checkout, folder: Path) -> None:
     """The run was continued once, and has the records of one that nothing interrupts, trained in `folder`."""
-    run = one(checkout)
-    assert len(resumed(run)) == 1
-    command = [sys.executable, "-m", "ddrl.cli", "train", str(run / "config.json"), "--directory", str(folder)]
+    continued = one(checkout)
+    assert len(resumed(continued)) == 1
+    command = [sys.executable, "-m", "ddrl.cli", "train", str(continued / "config.json"), "--directory", str(folder)]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
-    pd.testing.assert_frame_equal(records(run), records(folder), check_exact=True)
+    pd.testing.assert_frame_equal(records(continued), records(folder), check_exact=True)
 
 
 def test_all_jobs_complete_and_give_what_a_local_run_gives_bit_for_bit(slurm: Slurm, tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ def test_all_jobs_complete_and_give_what_a_local_run_gives_bit_for_bit(slurm: Sl
 def test_a_job_that_is_cancelled_is_submitted_again_and_its_curve_has_no_gap(
     slurm: Slurm, checkout: Checkout, tmp_path: Path
 ) -> None:
-    submit_one(checkout, FRAMES, NEVER)  # no checkpoint but the one that SIGTERM makes
+    submit_one(checkout, NEVER)  # no checkpoint but the one that SIGTERM makes
     run("scancel", running_job(slurm, checkout))
     assert checkout.wait() == 0, checkout.said
     assert checkout.said.count("has been submitted with SLURM jobid") == 2
@@ -113,7 +114,7 @@ def test_a_job_that_is_cancelled_is_submitted_again_and_its_curve_has_no_gap(
 def test_a_job_that_is_preempted_goes_on_and_its_curve_has_no_gap(
     slurm: Slurm, checkout: Checkout, tmp_path: Path
 ) -> None:
-    submit_one(checkout, FRAMES, NEVER, partition="preempted")
+    submit_one(checkout, NEVER, partition="preempted")
     run("srun", "--partition=urgent", "--exclusive", "true", timeout=120)  # waits until it has the node
     checkout.until(lambda: goes_on(slurm, checkout), "continued run")
     assert checkout.wait() == 0, checkout.said
@@ -121,7 +122,7 @@ def test_a_job_that_is_preempted_goes_on_and_its_curve_has_no_gap(
 
 
 def test_a_job_that_slurm_requeues_goes_on_under_its_own_number(slurm: Slurm, checkout: Checkout) -> None:
-    submit_one(checkout, FRAMES, NEVER)
+    submit_one(checkout, NEVER)
     run("scontrol", "requeue", running_job(slurm, checkout))
     checkout.until(lambda: goes_on(slurm, checkout), "continued run")
     assert checkout.wait() == 0, checkout.said
@@ -132,7 +133,7 @@ def test_a_job_that_slurm_requeues_goes_on_under_its_own_number(slurm: Slurm, ch
 def test_a_run_goes_on_from_its_newest_checkpoint_when_a_node_is_lost(
     slurm: Slurm, checkout: Checkout, tmp_path: Path
 ) -> None:
-    submit_one(checkout, FRAMES, FRAMES // 20, partition="lossy")
+    submit_one(checkout, FRAMES // 20, partition="lossy")
     job = running_job(slurm, checkout)
     node = run("squeue", "--noheader", f"--jobs={job}", "--format=%N").strip()
     checkout.until(lambda: list((one(checkout) / "checkpoints").glob("*.sha256")), "checkpoint")
@@ -152,7 +153,7 @@ def test_a_run_goes_on_from_its_newest_checkpoint_when_a_node_is_lost(
 def test_a_job_of_which_the_tasks_alone_are_signalled_saves_a_checkpoint(
     slurm: Slurm, checkout: Checkout, tmp_path: Path
 ) -> None:
-    submit_one(checkout, FRAMES, NEVER)
+    submit_one(checkout, NEVER)
     tasks = [task for step in steps_of(running_job(slurm, checkout)) for task in step.children()]
     for task in tasks:  # as a cluster with proctrack/cgroup does
         task.send_signal(signal.SIGTERM)
