@@ -10,13 +10,14 @@ from torch import nn
 
 from ddrl import algorithms
 from ddrl.actors.named import NamedEnv
-from ddrl.actors.policy import LocalPolicy
+from ddrl.actors.policy import LocalInference, Policy
 from ddrl.actors.unroll import EpisodeSink, UnrollCollector
 from ddrl.config import RunConfig
 from ddrl.environments import registry
 from ddrl.errors import UserError, crash
-from ddrl.handles import Parameters, Queue
+from ddrl.handles import Inference, Parameters, Queue
 from ddrl.seeding import seed_for, torch_generator
+from ddrl.types import VectorEnv
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,14 @@ class Builder:
     def _env_seed(self, role: str, index: int, generation: Generation) -> int:
         return seed_for(self.config.seed, f"{generation.stream(role)}-environment", index)
 
-    def policy(self, role: str, index: int, batch_size: int) -> LocalPolicy:
-        """A policy of its own network."""
+    def inference(self, device: torch.device | None = None) -> LocalInference:
+        """With a network of its own."""
+        return LocalInference(self.network(), device=device or self.device, precision=self.config.precision)
+
+    def policy(self, role: str, index: int, batch_size: int, inference: Inference | None = None) -> Policy:
+        """A policy of its own network, unless another `inference` is given."""
         generator = torch_generator(self.config.seed, f"{role}-policy", index)
-        return LocalPolicy(self.network(), batch_size, generator, device=self.device, precision=self.config.precision)
+        return Policy(inference or self.inference(), batch_size, generator)
 
     def collector(
         self,
@@ -83,11 +88,18 @@ class Builder:
         slot: int | None = None,
         generation: Generation = Generation(),
         first_index: int = 0,
+        inference: Inference | None = None,
+        env: VectorEnv | None = None,
     ) -> UnrollCollector:
-        """Environments and policy of an actor; `slot` is its number among those of its learner (`index` if None)."""
+        """Environments and policy of an actor; `slot` is its number among those of its learner (`index` if None).
+
+        `inference` and `env` None: of its own.
+        """
         topology, role = self.config.topology, generation.stream("actor")
-        env = self.env("actor", index, topology.envs_per_actor, num_threads=topology.env_threads, generation=generation)
-        policy = self.policy(role, index, topology.envs_per_actor)
+        env = env or self.env(
+            "actor", index, topology.envs_per_actor, num_threads=topology.env_threads, generation=generation
+        )
+        policy = self.policy(role, index, topology.envs_per_actor, inference)
         return UnrollCollector(
             env, policy, actor=index if slot is None else slot, on_episode=on_episode, first_index=first_index
         )

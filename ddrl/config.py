@@ -12,10 +12,10 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import yaml
-from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from ddrl import algorithms
@@ -24,6 +24,21 @@ from ddrl.keys import STRICT
 
 NO_MAPPING = {"union_tag_invalid", "union_tag_not_found", "model_attributes_type", "dataclass_type"}
 """pydantic's names of errors that say: here should be the keys of a dataclass, or of one of several."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class CentralInference:
+    """Dynamic batching: a batch begins when a thread is free and enough columns wait; it takes whole calls, in order."""
+
+    min_columns: PositiveInt = 1
+    max_columns: PositiveInt | None = None
+    """null: all columns of the learner's actors."""
+    max_wait_ms: NonNegativeFloat = 10.0
+    """A call that has waited so long for others (`min_columns`) waits no longer."""
+    num_threads: PositiveInt = 1
+    """Inference threads, each with a copy of the network."""
+    device: Annotated[str, Field(pattern=r"^(learner|cpu|cuda(:[0-9]+)?)$")] = "learner"
+    """learner: where it trains; another one, such as cuda:1, keeps inference and training out of each other's way."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -46,6 +61,11 @@ class Topology:
     """Actors act with parameters this many updates old (controlled lag, IMPALA Figure E.1)."""
     queue_capacity: PositiveInt = 2
     """Unrolls (of `envs_per_actor` columns) that wait for the learner before actors block (asynchronous schedule)."""
+    inference: Literal["local", "central"] = "local"
+    """local: each actor has a copy of the network; central: the learner infers for all of them, and environments need
+    no network (runtime ray: they are in processes that send observations and get actions)."""
+    central: CentralInference = CentralInference()
+    """Read with `inference: central`."""
     learner_threads: PositiveInt = 1
     """Threads that share the gradient of one batch, column-wise."""
     num_learners: PositiveInt = 1
@@ -192,6 +212,7 @@ def _check_topology(config: RunConfig, where: str) -> None:
             f"(got {topology.max_policy_lag} with {topology.schedule})"
         )
     _check_learners(config, where)
+    _check_inference(topology, where)
     columns, fresh = topology.num_actors * topology.envs_per_actor, config.hyperparameters.fresh_columns
     if topology.schedule == "synchronous" and fresh % columns:
         raise UserError(
@@ -228,6 +249,23 @@ def _check_learners(config: RunConfig, where: str) -> None:
     for name, number in shared.items():
         if number % learners:
             raise UserError(f"{where}: key 'topology.num_learners' must divide {name} (got {learners} and {number})")
+
+
+def _check_inference(topology: Topology, where: str) -> None:
+    central, columns = topology.central, topology.num_actors * topology.envs_per_actor // topology.num_learners
+    if topology.inference == "local" and central != CentralInference():
+        raise UserError(f"{where}: key 'topology.central' is read only with 'topology.inference: central'")
+    largest = columns if central.max_columns is None else central.max_columns
+    if largest < topology.envs_per_actor:
+        raise UserError(
+            f"{where}: key 'topology.central.max_columns' must be at least the {topology.envs_per_actor} environments "
+            f"of an actor, whose calls are not split (got {largest})"
+        )
+    if central.min_columns > min(largest, columns):
+        raise UserError(
+            f"{where}: key 'topology.central.min_columns' must be at most {min(largest, columns)}: no more columns can "
+            f"be in a batch (got {central.min_columns})"
+        )
 
 
 def _smallest_lag(columns: int, fresh: int, first_update: Callable[[int], int]) -> int:

@@ -5,11 +5,11 @@ Every runtime offers these, in one process or over a network; algorithms know no
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from ddrl.types import Unroll
+from ddrl.types import PolicyInput, PolicyOutput, Unroll
 
 
 class Parameters(Protocol):
@@ -27,6 +27,26 @@ class Parameters(Protocol):
 
     def publish(self, network: nn.Module) -> int:
         """Makes the network's present parameters the next version; returns it."""
+
+
+class Inference(Protocol):
+    """Where a policy's network is: with the actor (local), or with the learner and shared by all actors (central)."""
+
+    @property
+    def network(self) -> nn.Module:
+        """The network, or one like it."""
+
+    def pull(self, params: Parameters, unroll_index: int) -> None:
+        """Makes ready for the actor's unroll `unroll_index`; waits for the schedule's gate."""
+
+    def infer(self, inputs: PolicyInput) -> PolicyOutput:
+        """The behaviour policy for B environments, [B, ...]; advances the recurrent state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` needs to continue with the same bits."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues where `state` was taken."""
 
 
 class Queue(Protocol):

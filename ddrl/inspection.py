@@ -15,7 +15,7 @@ from torch import nn
 
 from ddrl import algorithms, checkpoint
 from ddrl.actors import evaluator
-from ddrl.actors.policy import LocalPolicy
+from ddrl.actors.policy import LocalInference, Policy
 from ddrl.config import RunConfig, Topology, fingerprint_of, load_run_config, parse_run_config
 from ddrl.environments import registry
 from ddrl.errors import UserError
@@ -33,15 +33,11 @@ class Trained:
     network: nn.Module
     env_frames: int
 
-    def policy(self, num_envs: int, seed: int, role: str, index: int = 0) -> LocalPolicy:
+    def policy(self, num_envs: int, seed: int, role: str, index: int = 0) -> Policy:
         """Acts for `num_envs` environments on the stream (seed, role, index)."""
-        return LocalPolicy(
-            self.network,
-            num_envs,
-            torch_generator(seed, role, index),
-            device=resolve_device(self.config.device),
-            precision=self.config.precision,
-        )
+        device = resolve_device(self.config.device)
+        inference = LocalInference(self.network, device=device, precision=self.config.precision)
+        return Policy(inference, num_envs, torch_generator(seed, role, index))
 
 
 def load_trained(run: Path) -> Trained:

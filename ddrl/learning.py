@@ -8,6 +8,7 @@ import torch
 
 from ddrl.acting import Builder
 from ddrl.coordinator.gate import Gate
+from ddrl.coordinator.inference import BatchRule, CentralInference
 from ddrl.coordinator.parameters import ParameterServer
 from ddrl.handles import Reducer
 from ddrl.learners.core import Setting
@@ -37,6 +38,7 @@ class Learning:
             ordered_actors=None if max_lag is None else num_actors,
             lent_memory=lent_memory,
         )
+        self.central = _central_inference(builder, self.params) if topology.inference == "central" else None
         self.learner = builder.algorithm.Learner(
             hyperparameters,
             network,
@@ -61,6 +63,8 @@ class Learning:
         """Ends every wait of every role with `Closed`."""
         self.queue.close()
         self.params.close()
+        if self.central:
+            self.central.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Without the unrolls that wait."""
@@ -70,6 +74,15 @@ class Learning:
         """Continues where `state` was taken."""
         self.learner.load_state_dict(state["learner"])
         self.params.load_state_dict(state["params"])
+
+
+def _central_inference(builder: Builder, params: ParameterServer) -> CentralInference:
+    topology, central = builder.config.topology, builder.config.topology.central
+    columns = topology.num_actors * topology.envs_per_actor // topology.num_learners
+    rule = BatchRule(central.min_columns, central.max_columns or columns, central.max_wait_ms / 1000)
+    device = builder.device if central.device == "learner" else torch.device(central.device)
+    networks = [builder.inference(device) for _ in range(central.num_threads)]
+    return CentralInference(networks, params, None if topology.runtime == "serial" else rule)
 
 
 class StopFlag:

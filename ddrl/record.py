@@ -53,6 +53,8 @@ class Recorder:
         self._started, self._cpu_started = time.monotonic(), time.process_time()
         self._last = (0, 0.0)
         self.episodes = 0
+        self.gauges: list[Callable[[], Metrics]] = []
+        """Read when a record is written: each says what was measured since the last one."""
         self.latest: Metrics = {}
         """The newest value of every metric, for the progress display."""
         self._writer = _tensorboard_writer(directory / "tensorboard") if tensorboard else None
@@ -93,6 +95,8 @@ class Recorder:
         if episodes:
             record["episode_return"] = float(np.mean([episode_return for episode_return, _ in episodes]))
             record["episode_length"] = float(np.mean([length for _, length in episodes]))
+        for gauge in self.gauges:
+            record |= gauge()
         record["episodes"] = float(self.episodes)
         frames, seconds = self._last
         record["frames_per_second"] = (counts.env_frames - frames) / max(self.seconds - seconds, 1e-9)

@@ -73,7 +73,10 @@ class Run:
         self.params, self.queue, self.learner = self.learning.params, self.learning.queue, self.learning.learner
         self.parameter_count = self.learning.parameter_count
         num_actors = 0 if remote_actors else config.topology.num_actors
-        self.collectors = [self.builder.collector(index, self._on_episode) for index in range(num_actors)]
+        self.collectors = [
+            self.builder.collector(index, self._on_episode, inference=self.learning.central)
+            for index in range(num_actors)
+        ]
         self.actors: list[Role] = [
             _Named(self.builder.actor(collector, self.params, self.queue), self.builder.describe("actor", index))
             for index, collector in enumerate(self.collectors)
@@ -83,6 +86,8 @@ class Run:
         self.recorder = Recorder(
             directory, period_frames=config.recording.period_frames, tensorboard=config.recording.tensorboard
         )
+        if self.learning.central:
+            self.recorder.gauges.append(self.learning.central.meter.take)
         self._progress: Display = display or Progress(config.env_frames, quiet=quiet)
         self._next_checkpoint = config.checkpoint.period_frames
         self._next_evaluation = config.evaluation.period_frames
@@ -131,6 +136,7 @@ class Run:
                 finished=self._is_finished,
                 interrupted=lambda: self.interrupted,
                 close=self.learning.close,
+                services=self.learning.central.threads if self.learning.central else (),
             )
         )
 
@@ -170,8 +176,9 @@ class Run:
         counts, index = self.counts, self._num_evaluations
         self._num_evaluations += 1
         columns = evaluator.num_envs(episodes)
-        policy = self.builder.policy("evaluation", index, columns)
-        policy.version = self.params.pull_newest(policy.network)
+        inference = self.builder.inference()
+        policy = self.builder.policy("evaluation", index, columns, inference)
+        self.params.pull_newest(inference.network)
         env = self.builder.env("evaluation", index, columns)
         try:
             played = evaluator.play(env, policy, episodes, should_stop=should_stop)

@@ -17,6 +17,10 @@ observation. Environments reset at the next step: transition t+1 is *dead* (`val
 ignored, its reward is 0) and o_{t+2} is the first observation of the next episode (`start[t+2]`). So a truncated step
 bootstraps from V(o_{t+1}), its own final observation, and never from the next episode. A lost life may be stored as
 `terminated` too: then there is no reset, no dead step, and `start[t+1]` marks where the next life begins.
+
+Abandoned episodes. A remote environment that is lost after a_t was sent never answers; what takes its place begins an
+episode. Transition t is then dead and o_{t+1} the first observation of the new episode, as if the old one had been
+truncated at t-1: `truncated[t-1]` says so where t-1 is in the same unroll, and o_t stands for its final observation.
 """
 
 from __future__ import annotations
@@ -110,6 +114,24 @@ class PolicyStep(NamedTuple):
     action: torch.Tensor  # [B] int64 or [B, A] float32
     distribution: torch.Tensor  # [B, P] float32: the behaviour policy mu
     version: torch.Tensor  # [B] int64: the parameters' version
+
+
+class PolicyInput(NamedTuple):
+    """What a network needs to act for B environments; an actor that is alone sends its own, a batch joins several."""
+
+    observation: torch.Tensor  # [B, ...] uint8 or float32
+    last_action: torch.Tensor  # [B] int64 or [B, A] float32; 0 where `start`
+    last_reward: torch.Tensor  # [B] float32, raw; 0 where `start`
+    start: torch.Tensor  # [B] bool
+    state: RecurrentState  # each [B, ...]
+
+
+class PolicyOutput(NamedTuple):
+    """What it answers."""
+
+    distribution: torch.Tensor  # [B, P] float32, on the CPU
+    state: RecurrentState  # each [B, ...], after this step
+    version: int  # of the parameters
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddrl.actors.policy import LocalPolicy
+from ddrl.actors.policy import Policy
 from ddrl.types import VectorEnv
 
 MAX_ENVS = 16
@@ -27,7 +27,7 @@ def num_envs(episodes: int) -> int:
 
 
 def play(
-    env: VectorEnv, policy: LocalPolicy, episodes: int, *, should_stop: Callable[[], bool] = lambda: False
+    env: VectorEnv, policy: Policy, episodes: int, *, should_stop: Callable[[], bool] = lambda: False
 ) -> list[Episode]:
     """Plays `episodes` episodes, sampling actions; returns fewer only when `should_stop` says so.
 

@@ -1,4 +1,4 @@
-"""Policies act on an `EnvStep` and own the recurrent state; local and central inference share `.act()`."""
+"""A policy acts on an `EnvStep` and owns the recurrent state; its network is its own, or central (`Inference`)."""
 
 from __future__ import annotations
 
@@ -6,44 +6,44 @@ from typing import Any
 
 import torch
 
-from ddrl.types import EnvStep, PolicyStep, RecurrentState
+from ddrl.handles import Inference, Parameters
+from ddrl.types import EnvStep, PolicyInput, PolicyOutput, PolicyStep, RecurrentState
 
 
-class LocalPolicy:
-    """Samples from a network of its own, for B environments, with a generator of its own."""
+class Policy:
+    """Samples actions for B environments, with a generator of its own: they do not depend on who else is inferred for."""
 
-    def __init__(
-        self, network: Any, batch_size: int, generator: torch.Generator, *, device: torch.device, precision: str
-    ) -> None:
-        self.network = network.to(device)
-        self.network.requires_grad_(False)
-        self.version = 0
-        """Of the parameters in `network`; set by whoever pulls them."""
+    def __init__(self, inference: Inference, batch_size: int, generator: torch.Generator) -> None:
+        network: Any = inference.network
+        self.inference = inference
+        self._family = network.family
         self._generator = generator
-        self._device = device
-        self._bfloat16 = precision == "bfloat16"
-        self.state: RecurrentState = tuple(part.to(device) for part in self.network.initial_state(batch_size))
-        self.last_action: torch.Tensor = self.network.no_action(batch_size)
+        self._device = next(network.parameters()).device
+        self.state: RecurrentState = tuple(part.to(self._device) for part in network.initial_state(batch_size))
+        self.last_action: torch.Tensor = network.no_action(batch_size)
+
+    def pull(self, params: Parameters, unroll_index: int) -> None:
+        """Makes ready for unroll `unroll_index`: with an own network, copies the parameters to act with into it."""
+        self.inference.pull(params, unroll_index)
 
     @torch.inference_mode()
     def act(self, step: EnvStep) -> PolicyStep:
         """One action per environment, from pi(. | observation, state); advances the recurrent state."""
         start = torch.from_numpy(step.start)
-        last_action = masked_action(self.last_action, start)
-        last_reward = torch.from_numpy(step.reward).masked_fill(start, 0.0)
-        inputs = (torch.from_numpy(step.observation), last_action, last_reward, start)
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bfloat16):
-            output = self.network(*(part[None].to(self._device) for part in inputs), self.state)
-        self.state = output.state
-        distribution = output.distribution[0].cpu()
-        self.last_action = self.network.family.sample(distribution, self._generator)
-        return PolicyStep(self.last_action, distribution, torch.full((len(start),), self.version))
+        inputs = PolicyInput(
+            torch.from_numpy(step.observation),
+            masked_action(self.last_action, start),
+            torch.from_numpy(step.reward).masked_fill(start, 0.0),
+            start,
+            self.state,
+        )
+        distribution, self.state, version = self.inference.infer(inputs)
+        self.last_action = self._family.sample(distribution, self._generator)
+        return PolicyStep(self.last_action, distribution, torch.full((len(start),), version))
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters in use, recurrent state and generator."""
-        return {
-            "network": self.network.state_dict(),
-            "version": self.version,
+        """Recurrent state and generator; with a network of its own, the parameters in use."""
+        return self.inference.state_dict() | {
             "state": [part.cpu().clone() for part in self.state],
             "last_action": self.last_action.clone(),
             "generator": self._generator.get_state(),
@@ -51,11 +51,43 @@ class LocalPolicy:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues where `state` was taken."""
-        self.network.load_state_dict(state["network"])
-        self.version = state["version"]
+        self.inference.load_state_dict(state)
         self.state = tuple(part.to(self._device) for part in state["state"])
         self.last_action = state["last_action"]
         self._generator.set_state(state["generator"])
+
+
+class LocalInference:
+    """Infers with a network of its own, which is on `device` and which no gradient reaches."""
+
+    def __init__(self, network: Any, *, device: torch.device, precision: str) -> None:
+        self.network = network.to(device)
+        self.network.requires_grad_(False)
+        self.version = 0
+        """Of the parameters in `network`; set by whoever fills them in."""
+        self._device = device
+        self._bfloat16 = precision == "bfloat16"
+
+    def pull(self, params: Parameters, unroll_index: int) -> None:
+        """Copies the parameters to act with into the network."""
+        self.version = params.pull(self.network, unroll_index)
+
+    @torch.inference_mode()
+    def infer(self, inputs: PolicyInput) -> PolicyOutput:
+        """One step of the network for [B, ...]."""
+        device = self._device
+        with torch.autocast(device.type, torch.bfloat16, enabled=self._bfloat16):
+            output = self.network(*(part[None].to(device) for part in inputs[:4]), inputs.state)
+        return PolicyOutput(output.distribution[0].cpu(), output.state, self.version)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Parameters in use."""
+        return {"network": self.network.state_dict(), "version": self.version}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues where `state` was taken."""
+        self.network.load_state_dict(state["network"])
+        self.version = state["version"]
 
 
 def masked_action(action: torch.Tensor, start: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ddrl.actors.policy import LocalPolicy, masked_action
+from ddrl.actors.policy import Policy, masked_action
 from ddrl.types import Array, EnvStep, Unroll, VectorEnv
 
 EpisodeSink = Callable[[float, int], None]
@@ -19,18 +19,27 @@ class UnrollCollector:
     """Steps B environments with a policy; consecutive unrolls overlap by one observation."""
 
     def __init__(
-        self, env: VectorEnv, policy: LocalPolicy, *, actor: int, on_episode: EpisodeSink, first_index: int = 0
+        self, env: VectorEnv, policy: Policy, *, actor: int, on_episode: EpisodeSink, first_index: int = 0
     ) -> None:
         self.env = env
         self._policy = policy
         self._actor = actor
         self._on_episode = on_episode
-        self._step = env.reset()
+        self._last_step: EnvStep | None = None
         self._next_index = first_index
         self.agent_steps = 0
         """Steps made in this process, dead ones left out."""
+        self.abandoned = 0
+        """Episodes that a lost environment did not end (see `ddrl.types`)."""
         self._returns = np.zeros(env.num_envs)
         self._lengths = np.zeros(env.num_envs, dtype=np.int64)
+
+    @property
+    def _step(self) -> EnvStep:
+        """What the environments returned last; resets them before the first step, for which remote ones may be late."""
+        if self._last_step is None:
+            self._last_step = self.env.reset()
+        return self._last_step
 
     @property
     def next_index(self) -> int:
@@ -38,7 +47,7 @@ class UnrollCollector:
         return self._next_index
 
     @property
-    def policy(self) -> LocalPolicy:
+    def policy(self) -> Policy:
         """What acts."""
         return self._policy
 
@@ -49,15 +58,19 @@ class UnrollCollector:
         buffers = _buffers(env, length)
         self._write_observation(buffers, 0)
         for t in range(length):
-            acted = policy.act(self._step)
-            self._step = step = env.step(acted.action.numpy())
+            before = self._step
+            acted = policy.act(before)
+            self._last_step = step = env.step(acted.action.numpy())
             buffers["action"][t] = acted.action
             buffers["distribution"][t] = acted.distribution
             buffers["version"][t] = acted.version
             for name in ("reward", "terminated", "truncated", "valid"):
                 buffers[name][t] = torch.from_numpy(getattr(step, name))
             self._write_observation(buffers, t + 1)
-            self._count_episodes(step)
+            abandoned = torch.from_numpy(step.start & ~step.valid & ~before.ended)
+            if t and abandoned.any():
+                buffers["truncated"][t - 1] |= abandoned & buffers["valid"][t - 1] & ~buffers["terminated"][t - 1]
+            self._count_episodes(step, abandoned.numpy())
         actor, index = (torch.full((env.num_envs,), value) for value in (self._actor, self._next_index))
         self._next_index += 1
         return Unroll(**buffers, actor=actor, env=torch.arange(env.num_envs), index=index, initial_state=initial_state)
@@ -69,7 +82,10 @@ class UnrollCollector:
         buffers["last_action"][t] = masked_action(self._policy.last_action, start)
         buffers["last_reward"][t] = torch.from_numpy(self._step.reward).masked_fill(start, 0.0)
 
-    def _count_episodes(self, step: EnvStep) -> None:
+    def _count_episodes(self, step: EnvStep, abandoned: Array) -> None:
+        self.abandoned += int(abandoned.sum())
+        self._returns[abandoned] = 0.0
+        self._lengths[abandoned] = 0
         self._returns += step.reward
         self._lengths += step.valid
         self.agent_steps += int(step.valid.sum())
@@ -94,7 +110,7 @@ class UnrollCollector:
         self.env.load_state_dict(state["env"])
         self._policy.load_state_dict(state["policy"])
         arrays: list[Array] = [part.numpy() for part in state["step"]]
-        self._step = EnvStep(*arrays)
+        self._last_step = EnvStep(*arrays)
         self._next_index = state["next_index"]
         self._returns = state["returns"].numpy().copy()
         self._lengths = state["lengths"].numpy().copy()

@@ -48,6 +48,11 @@ class ParameterServer:
         """Seconds that actors waited for the schedule's gate, over all of them."""
         return self._pull_clock.seconds
 
+    @property
+    def for_actors(self) -> tuple[int, list[torch.Tensor]]:
+        """The version that actors act with now, and its parameters and buffers, which nobody may change."""
+        return self._history[0]
+
     def can_pull(self, unroll_index: int) -> bool:
         """Whether the schedule lets an actor begin its unroll `unroll_index` now."""
         return self.version >= self._gate.needed_version(unroll_index, since=self._first_version)

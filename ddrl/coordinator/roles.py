@@ -31,3 +31,5 @@ class Program:
     """The process was asked to stop."""
     close: Callable[[], None]
     """Ends every wait of every role with `Closed`."""
+    services: Sequence[Role] = ()
+    """Roles that answer others' calls, where roles run side by side; where they take turns nobody calls them."""

@@ -24,6 +24,6 @@ def test_it_stops_when_told_to() -> None:
 
 def test_it_does_not_change_the_parameters() -> None:
     policy = make_policy(2)
-    before = [parameter.clone() for parameter in policy.network.parameters()]
+    before = [parameter.clone() for parameter in policy.inference.network.parameters()]
     evaluator.play(registry.make("toy/memory", num_envs=2, seed=0), policy, 4)
-    assert all(torch.equal(a, b) for a, b in zip(before, policy.network.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.inference.network.parameters(), strict=True))

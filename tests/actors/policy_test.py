@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from scipy.stats import chisquare
 
-from ddrl.actors.policy import LocalPolicy
+from ddrl.actors.policy import LocalInference, Policy
 from ddrl.distributions import CATEGORICAL
 from ddrl.environments import registry
 from ddrl.networks.actor_critic import make_actor_critic
@@ -12,7 +12,7 @@ from ddrl.seeding import torch_generator
 from ddrl.types import EnvStep
 
 
-def make_policy(columns: int, *, lstm_size: int = 0) -> LocalPolicy:
+def make_policy(columns: int, *, lstm_size: int = 0) -> Policy:
     spec = registry.spec_for("toy/memory")
     network = make_actor_critic(
         spec,
@@ -21,8 +21,8 @@ def make_policy(columns: int, *, lstm_size: int = 0) -> LocalPolicy:
         feed_last_action_and_reward=lstm_size > 0,
         generator=torch_generator(0, "network"),
     )
-    device = torch.device("cpu")
-    return LocalPolicy(network, columns, torch_generator(0, "policy"), device=device, precision="float32")
+    inference = LocalInference(network, device=torch.device("cpu"), precision="float32")
+    return Policy(inference, columns, torch_generator(0, "policy"))
 
 
 def test_actions_are_drawn_with_the_probabilities_of_the_logits() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from ddrl.actors.policy import LocalPolicy
+from ddrl.actors.policy import LocalInference, Policy
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.algorithms import impala
 from ddrl.coordinator.gate import Gate
@@ -36,7 +36,8 @@ class Rig:
         self.queue = UnrollQueue(capacity=4)
         policy_network = impala.make_network(SPEC, self.config, torch_generator(1, "network"))
         device = torch.device("cpu")
-        policy = LocalPolicy(policy_network, columns, torch_generator(0, "policy"), device=device, precision="float32")
+        inference = LocalInference(policy_network, device=device, precision="float32")
+        policy = Policy(inference, columns, torch_generator(0, "policy"))
         env = registry.make("toy/catch", num_envs=columns, seed=0)
         self.episodes: list[tuple[float, int]] = []
         self.collector = UnrollCollector(env, policy, actor=0, on_episode=lambda *e: self.episodes.append(e))
@@ -141,9 +142,9 @@ def test_learner_publishes_what_it_learned() -> None:
     rig.actor.step()
     rig.learner.step()
     rig.actor.step()
-    for acted, learned in zip(rig.collector.policy.network.parameters(), rig.network.parameters(), strict=True):
+    for acted, learned in zip(rig.collector.policy.inference.network.parameters(), rig.network.parameters(), strict=True):
         assert torch.equal(acted, learned)
-    assert rig.collector.policy.version == 1
+    assert rig.collector.collect(1).version.unique().tolist() == [1]
 
 
 def test_lag_is_counted_in_updates_since_the_acting_version() -> None:
