@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -38,6 +39,9 @@ class Link(Parameters, Queue, Protocol):
     def on_episode(self, episode_return: float, length: int) -> None:
         """An episode ended."""
 
+    def address(self) -> tuple[str, str | None]:
+        """Of its inference service, and the token that workers need."""
+
 
 class Builder:
     """Makes the acting parts of one configuration, each from a random stream of its own."""
@@ -59,16 +63,11 @@ class Builder:
         self, role: str, index: int, num_envs: int, *, num_threads: int = 1, generation: Generation = Generation()
     ) -> NamedEnv:
         """Environments stepped together, seeded by their role and index. Raises UserError where they cannot be made."""
-        name, seed = self.describe(role, index, generation), self._env_seed(role, index, generation)
-        try:
-            env = registry.make(**self.config.environment, num_envs=num_envs, seed=seed, num_threads=num_threads)
-        except UserError:
-            raise
-        except Exception as error:
-            raise crash(name, error) from error
-        return NamedEnv(env, name)
+        name, seed = self.describe(role, index, generation), self.env_seed(role, index, generation)
+        return make_env(self.config.environment, num_envs, seed, num_threads=num_threads, name=name)
 
-    def _env_seed(self, role: str, index: int, generation: Generation) -> int:
+    def env_seed(self, role: str, index: int, generation: Generation = Generation()) -> int:
+        """Of the environments of an actor, or of an evaluation."""
         return seed_for(self.config.seed, f"{generation.stream(role)}-environment", index)
 
     def inference(self, device: torch.device | None = None) -> LocalInference:
@@ -110,8 +109,19 @@ class Builder:
 
     def describe(self, role: str, index: int, generation: Generation = Generation()) -> str:
         """What is needed to play the episodes of an actor, or of an evaluation, again."""
-        seed = self._env_seed(role, index, generation)
+        seed = self.env_seed(role, index, generation)
         return f"{role} {index}, environment {self.config.environment['name']}, environment seed {seed}"
+
+
+def make_env(environment: Mapping[str, Any], num_envs: int, seed: int, *, num_threads: int, name: str) -> NamedEnv:
+    """Environments that say who they are when they fail. Raises UserError where they cannot be made."""
+    try:
+        env = registry.make(**environment, num_envs=num_envs, seed=seed, num_threads=num_threads)
+    except UserError:
+        raise
+    except Exception as error:
+        raise crash(name, error) from error
+    return NamedEnv(env, name)
 
 
 class LoneActor:

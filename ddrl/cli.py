@@ -72,6 +72,12 @@ def _add(added: Any, run: Callable[[argparse.Namespace], int], text: str, more: 
     return parser
 
 
+def _add_secrets(parser: Any) -> None:
+    """What keeps others out of the stream between a learner and its workers."""
+    parser.add_argument("--token-file", type=Path, help="a secret that both sides have, in the first line of a file")
+    parser.add_argument("--certificate", type=Path, help="of the learner, PEM: the stream is encrypted (TLS)")
+
+
 def _add_runs(added: Any) -> None:
     """Commands about one run."""
     train = _add(added, commands.train, "train a configuration, or resume it, in a run directory")
@@ -81,7 +87,25 @@ def _add_runs(added: Any) -> None:
     train.add_argument(
         "--wait", type=_seconds, default=0.0, help="seconds to wait for another process that trains in that directory"
     )
+    train.add_argument(
+        "--listen",
+        metavar="ADDRESS",
+        help="inference is central: wait for `ddrl worker` at HOST:PORT or unix:/PATH to step the environments",
+    )
+    _add_secrets(train)
+    train.add_argument("--key", type=Path, help="of the certificate, PEM")
     train.add_argument("--print-config", action="store_true", help="print the configuration with its defaults and stop")
+
+    worker = _add(
+        added,
+        commands.worker,
+        "step environments for a learner with central inference, here or on another host",
+        "The learner says which environments, and how many. Goes on until its run is over; where the learner is lost, "
+        "tries again until it is back.",
+    )
+    worker.add_argument("--connect", required=True, metavar="ADDRESS", help="what the learner was told to --listen at")
+    worker.add_argument("--environment", "--env", default="", help="refuse to work on another one than this")
+    _add_secrets(worker)
 
     resume = _add(added, commands.resume, "continue a run from its newest valid checkpoint")
     resume.add_argument("directory", type=Path, help="run directory")

@@ -16,7 +16,9 @@ from ddrl.errors import UserError, about
 
 if TYPE_CHECKING:
     from ddrl.config import RunConfig
+    from ddrl.coordinator.service import Door
 
+SHORTEST_TOKEN = 16
 INTERRUPTED = 75  # EX_TEMPFAIL: schedulers retry it
 LINE_SECONDS = 10.0
 OUTCOMES = {"passed": True, "failed": False, "skipped": None}
@@ -34,7 +36,46 @@ def train(parsed: argparse.Namespace) -> int:
         print(json.dumps(to_json(config), indent=1))
         return 0
     _check_task(config, parsed.config)
-    return _trained(train(config, parsed.directory or parsed.config.parent, quiet=parsed.quiet, wait=parsed.wait))
+    directory, door = parsed.directory or parsed.config.parent, _door(parsed)
+    return _trained(train(config, directory, quiet=parsed.quiet, wait=parsed.wait, door=door))
+
+
+def _door(parsed: argparse.Namespace) -> Door | None:
+    """Where environment workers that are started by hand come in."""
+    from ddrl.coordinator.service import Door
+
+    if parsed.listen is None:
+        if parsed.token_file or parsed.certificate or parsed.key:
+            raise UserError("--token-file, --certificate and --key go with --listen")
+        return None
+    return Door(parsed.listen, _token(parsed.token_file), parsed.certificate, parsed.key)
+
+
+def _token(path: Path | None) -> str | None:
+    """The first line of a file."""
+    if path is None:
+        return None
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        raise UserError(f"--token-file {path}: cannot be read") from None
+    if not (lines and lines[0].strip().isascii() and len(lines[0].strip()) >= SHORTEST_TOKEN):
+        raise UserError(f"--token-file {path}: its first line must be a token of {SHORTEST_TOKEN} letters or more")
+    return lines[0].strip()
+
+
+def worker(parsed: argparse.Namespace) -> int:
+    """`ddrl worker --connect ADDRESS`."""
+    from ddrl.worker import work
+
+    work(
+        parsed.connect,
+        token=_token(parsed.token_file),
+        certificate=parsed.certificate,
+        environment=parsed.environment,
+        note=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    return 0
 
 
 def resume(parsed: argparse.Namespace) -> int:

@@ -28,7 +28,7 @@ NO_MAPPING = {"union_tag_invalid", "union_tag_not_found", "model_attributes_type
 
 @dataclass(frozen=True, config=STRICT)
 class CentralInference:
-    """Dynamic batching: a batch begins when a thread is free and enough columns wait; it takes whole calls, in order."""
+    """Dynamic batching: a batch begins when a thread is free and enough columns wait; it takes whole calls."""
 
     min_columns: PositiveInt = 1
     max_columns: PositiveInt | None = None

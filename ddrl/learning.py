@@ -23,6 +23,7 @@ class Learning:
     def __init__(self, builder: Builder, reducer: Reducer, *, lent_memory: bool = False) -> None:
         config, topology, hyperparameters = builder.config, builder.config.topology, builder.config.hyperparameters
         network = builder.network()
+        self.builder = builder
         self.parameter_count = sum(parameter.numel() for parameter in network.parameters())
         num_actors = topology.num_actors // reducer.size
         max_lag = {"asynchronous": None, "synchronous": 0, "bounded_lag": topology.max_policy_lag}[topology.schedule]

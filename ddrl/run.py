@@ -17,10 +17,12 @@ import torch
 from ddrl import checkpoint, manifest
 from ddrl.acting import Builder
 from ddrl.actors import evaluator
+from ddrl.actors.unroll import UnrollCollector
 from ddrl.config import RunConfig, fingerprint, load_run_config, to_json
 from ddrl.coordinator.roles import Program, Role
 from ddrl.coordinator.runtime_serial import SerialRuntime
 from ddrl.coordinator.runtime_threads import ThreadsRuntime
+from ddrl.coordinator.service import Door
 from ddrl.errors import Closed, UserError
 from ddrl.handles import Reducer
 from ddrl.learners.reduction import SingleLearner
@@ -28,6 +30,7 @@ from ddrl.learning import Learning, StopFlag
 from ddrl.progress import Progress
 from ddrl.record import Counts, Recorder, write_curves, write_json
 from ddrl.seeding import numpy_generator
+from ddrl.serving import Serving
 from ddrl.types import Metrics
 
 LOCK_POLL_SECONDS = 0.1
@@ -58,6 +61,7 @@ class Run:
         display: Display | None = None,
         reducer: Reducer | None = None,
         remote_actors: bool = False,
+        door: Door | None = None,
     ) -> None:
         self.config = config
         self.directory = directory
@@ -72,26 +76,42 @@ class Run:
         self.learning = Learning(self.builder, self._reducer, lent_memory=remote_actors)
         self.params, self.queue, self.learner = self.learning.params, self.learning.queue, self.learning.learner
         self.parameter_count = self.learning.parameter_count
-        num_actors = 0 if remote_actors else config.topology.num_actors
-        self.collectors = [
-            self.builder.collector(index, self._on_episode, inference=self.learning.central)
-            for index in range(num_actors)
-        ]
-        self.actors: list[Role] = [
-            _Named(self.builder.actor(collector, self.params, self.queue), self.builder.describe("actor", index))
-            for index, collector in enumerate(self.collectors)
-        ]
-        serial = config.topology.runtime == "serial"
-        self.runtime = SerialRuntime(numpy_generator(config.seed, "interleaving")) if serial else ThreadsRuntime()
         self.recorder = Recorder(
             directory, period_frames=config.recording.period_frames, tensorboard=config.recording.tensorboard
         )
+        self._progress: Display = display or Progress(config.env_frames, quiet=quiet)
+        self.serving = self._serving(door) if door else None
+        self.collectors = self.serving.collectors if self.serving else self._own_collectors(remote_actors)
+        self.actors: list[Role] = [
+            _Named(self.builder.actor(collector, self.params, self.queue), self.builder.describe("actor", index))
+            for index, collector in enumerate([] if self.serving else self.collectors)
+        ] + (self.serving.actors if self.serving else [])
+        serial = config.topology.runtime == "serial"
+        self.runtime = SerialRuntime(numpy_generator(config.seed, "interleaving")) if serial else ThreadsRuntime()
         if self.learning.central:
             self.recorder.gauges.append(self.learning.central.meter.take)
-        self._progress: Display = display or Progress(config.env_frames, quiet=quiet)
+        if self.serving:
+            self.recorder.gauges.append(self.serving.traffic.take)
         self._next_checkpoint = config.checkpoint.period_frames
         self._next_evaluation = config.evaluation.period_frames
         self._num_evaluations = 0
+
+    def _own_collectors(self, remote_actors: bool) -> list[UnrollCollector]:
+        """Of the actors whose environments are in this process."""
+        indices = range(0 if remote_actors else self.config.topology.num_actors)
+        return [self.builder.collector(i, self._on_episode, inference=self.learning.central) for i in indices]
+
+    def _serving(self, door: Door) -> Serving:
+        """The actors whose environments come through a door."""
+        return Serving(
+            self.builder,
+            self.learning,
+            door,
+            self._on_episode,
+            rank=self._reducer.rank,
+            resumes=lambda: self.resumes,
+            note=lambda line: self._progress.note(line),
+        )
 
     def _on_episode(self, episode_return: float, length: int) -> None:
         self.recorder.episode(episode_return, length)
@@ -128,6 +148,8 @@ class Run:
 
     def run_roles(self) -> None:
         """Acts and learns until the budget is reached or `interrupted` is set."""
+        if self.serving:
+            self.serving.open()
         self.runtime.run(
             Program(
                 actors=self.actors,
@@ -135,10 +157,16 @@ class Run:
                 evaluator=_Steps(self._evaluation_is_due, self._evaluate_now),
                 finished=self._is_finished,
                 interrupted=lambda: self.interrupted,
-                close=self.learning.close,
+                close=self._close,
                 services=self.learning.central.threads if self.learning.central else (),
             )
         )
+
+    def _close(self) -> None:
+        """Ends every wait of every role, and sends environment workers away."""
+        self.learning.close()
+        if self.serving:
+            self.serving.close("finished" if self._is_finished() else "interrupted")
 
     @property
     def counts(self) -> Counts:
@@ -315,14 +343,19 @@ def resolve_device(name: str) -> torch.device:
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
 
 
-def train(config: RunConfig, directory: Path, *, quiet: bool = False, wait: float = 0.0) -> str:
+def train(
+    config: RunConfig, directory: Path, *, quiet: bool = False, wait: float = 0.0, door: Door | None = None
+) -> str:
     """Trains or resumes in `directory`; returns the exit reason.
 
-    Raises `UserError` when another process is at it, and still is after `wait` seconds.
+    With a `door`, environments are stepped by workers that come through it. Raises `UserError` when another process is
+    at it, and still is after `wait` seconds.
 
     `config.json` in there says what is trained, once all that could refuse the configuration has been built; one that
     says so already stays as it is.
     """
+    if door:
+        check_door(config, door)
     directory.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     with locked(directory, wait):  # before anything is written
@@ -337,11 +370,22 @@ def train(config: RunConfig, directory: Path, *, quiet: bool = False, wait: floa
             from ddrl.run_ray import train_with_ray  # Ray is slow to import, so only where it is used
 
             return train_with_ray(config, directory, quiet=quiet, accepted=state)
-        run = Run(config, directory, quiet=quiet)
+        run = Run(config, directory, quiet=quiet, door=door)
         state()
         with stopping(run.interrupt):
             run.resume()
             return run.train()
+
+
+def check_door(config: RunConfig, door: Door) -> None:
+    """Raises `UserError` where no worker could come through it."""
+    topology = config.topology
+    if (topology.runtime, topology.inference) != ("threads", "central"):
+        raise UserError(
+            "--listen: workers come to a run with topology.runtime: threads and topology.inference: central "
+            f"(got {topology.runtime} and {topology.inference})"
+        )
+    door.check()
 
 
 @contextmanager

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import secrets
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,17 +22,21 @@ from ddrl.config import RunConfig
 from ddrl.coordinator.cluster import cluster
 from ddrl.coordinator.roles import Program
 from ddrl.coordinator.runtime_threads import ThreadsRuntime
+from ddrl.coordinator.service import Door
 from ddrl.learners.reduction import DistributedReducer
 from ddrl.learning import Learning, StopFlag
 from ddrl.memory import keep_freed_memory
 from ddrl.progress import Progress
 from ddrl.record import Counts
 from ddrl.run import Run, rank_folder, resolve_device, stopping, take_lock
+from ddrl.serving import Serving
 from ddrl.types import EnvSpec, Metrics
+from ddrl.worker import work_alone
 
 if TYPE_CHECKING:
     from ddrl.coordinator.hosts import Episodes, LearnerSide
 
+LONGEST_SOCKET_PATH = 100
 LOCK_SECONDS = 30.0
 """How long a learner waits for one of before, whose supervisor was killed, to be gone."""
 SPARE_BYTES = 128 * 2**20
@@ -47,7 +55,8 @@ def train_with_ray(
     `accepted` is called whenever the learners are built, so that nothing refuses the run any more, and not yet resumed.
     `watch` is shown every status of the learner that leads, and says whether to end the training early.
     """
-    topology = config.topology
+    topology, is_central = config.topology, config.topology.inference == "central"
+    learner_threads = topology.learner_threads + (topology.central.num_threads if is_central else 0)
     builder = Builder(config, torch.device("cpu"))
     progress = Progress(config.env_frames, quiet=quiet)
     latest: list[tuple[Counts, Metrics]] = []
@@ -67,7 +76,7 @@ def train_with_ray(
             runtime.interrupt()
 
     with cluster(
-        num_cpus=topology.num_actors + topology.num_learners * topology.learner_threads,
+        num_cpus=topology.num_actors + topology.num_learners * learner_threads,
         object_store_bytes=object_store_bytes(builder),
     ) as own_cluster:
         from ddrl.coordinator.runtime_ray import Plan, RayRuntime  # imports Ray, which reads what `cluster` has set
@@ -76,10 +85,10 @@ def train_with_ray(
             Plan(
                 num_actors=topology.num_actors,
                 num_learners=topology.num_learners,
-                learner_threads=topology.learner_threads,
+                learner_threads=learner_threads,
                 device=config.device,
-                make_learner=partial(make_learner, config, directory.resolve()),
-                make_actor=partial(act_alone, config),
+                make_learner=partial(make_learner, config, directory.resolve(), own_cluster),
+                make_actor=partial(work_alone if is_central else act_alone, config),
                 describe_actor=lambda index, generation: builder.describe("actor", index, Generation(*generation)),
                 describe_checkpoint=partial(describe_checkpoint, directory, topology.num_learners),
                 own_cluster=own_cluster,
@@ -160,12 +169,14 @@ class Relay:
 class Lead:
     """The learner that leads: a `Run` whose actors are elsewhere."""
 
-    def __init__(self, config: RunConfig, directory: Path, reducer: DistributedReducer | None) -> None:
+    def __init__(
+        self, config: RunConfig, directory: Path, reducer: DistributedReducer | None, door: Door | None
+    ) -> None:
         self._lock = (directory / "learner.lock").open("w")
         take_lock(self._lock, directory, LOCK_SECONDS)
         self._relay = Relay()
-        self._run = Run(config, directory, display=self._relay, reducer=reducer, remote_actors=True)
-        self.params, self.queue = self._run.params, self._run.queue
+        self._run = Run(config, directory, display=self._relay, reducer=reducer, remote_actors=True, door=door)
+        self.params, self.queue, self.serving = self._run.params, self._run.queue, self._run.serving
         self.train = self._run.train
         self.interrupt = self._run.interrupt
 
@@ -187,6 +198,9 @@ class Lead:
         """Continues from the newest checkpoint that all ranks have."""
         return self._run.resume()
 
+    def tell_of_episodes(self, tell: Callable[[Episodes], None]) -> None:
+        """It records them itself."""
+
     def record_episodes(self, episodes: Episodes) -> None:
         """Of the actors of all ranks."""
         for episode_return, length in episodes:
@@ -204,7 +218,7 @@ class Lead:
 class Follower:
     """A learner of another rank: takes its share of every batch, and saves when the lead does."""
 
-    def __init__(self, config: RunConfig, directory: Path, reducer: DistributedReducer) -> None:
+    def __init__(self, config: RunConfig, directory: Path, reducer: DistributedReducer, door: Door | None) -> None:
         self._config = config
         self._folder = rank_folder(directory, reducer.rank)
         self._stop = StopFlag(reducer)
@@ -214,6 +228,26 @@ class Follower:
         self.params, self.queue = self._learning.params, self._learning.queue
         self.actor_restarts = 0
         self.resumes = 0
+        self._tell: Callable[[Episodes], None] = lambda episodes: None
+        self.serving = self._serving(door, reducer.rank) if door else None
+
+    def _serving(self, door: Door, rank: int) -> Serving:
+        def on_episode(episode_return: float, length: int) -> None:
+            self._tell([(episode_return, length)])
+
+        return Serving(
+            self._learning.builder,
+            self._learning,
+            door,
+            on_episode,
+            rank=rank,
+            resumes=lambda: self.resumes,
+            note=lambda line: print(line, file=sys.stderr, flush=True),
+        )
+
+    def tell_of_episodes(self, tell: Callable[[Episodes], None]) -> None:
+        """Its own actors' go to the lead."""
+        self._tell = tell
 
     def resume(self, updates: int | None) -> int | None:
         """Continues from the checkpoint that the lead has chosen."""
@@ -237,19 +271,27 @@ class Follower:
                 self._next_checkpoint += self._config.checkpoint.period_frames
                 self._save()
 
+        if self.serving:
+            self.serving.open()
         ThreadsRuntime().run(
             Program(
-                actors=[],
+                actors=self.serving.actors if self.serving else [],
                 learner=_Role(learner.ready, learn),
                 evaluator=_Role(lambda: False, lambda: None),
                 finished=lambda: learner.core.env_frames >= self._config.env_frames,
                 interrupted=lambda: self._interrupted,
-                close=self._learning.close,
+                close=self._close,
+                services=self._learning.central.threads if self._learning.central else (),
             )
         )
         self._save()
         learner.core.close()
         return "interrupted" if self._interrupted else "budget_reached"
+
+    def _close(self) -> None:
+        self._learning.close()
+        if self.serving:
+            self.serving.close("interrupted" if self._interrupted else "finished")
 
     def _save(self) -> None:
         state = self._learning.state_dict() | {"next_checkpoint": self._next_checkpoint}
@@ -275,14 +317,33 @@ class _Role:
     step: Any
 
 
-def make_learner(config: RunConfig, directory: Path, rank: int, store: TCPStore | None) -> LearnerSide:
+def make_learner(
+    config: RunConfig, directory: Path, own_cluster: bool, rank: int, store: TCPStore | None
+) -> LearnerSide:
     """In a learner's process."""
     keep_freed_memory()
+    door = own_door(own_cluster) if config.topology.inference == "central" else None
     if store is None:
-        return Lead(config, directory, None)
+        return Lead(config, directory, None, door)
     device = resolve_device(config.device) if _has_own_gpu() else torch.device("cpu")
     reducer = DistributedReducer(store, rank, config.topology.num_learners, device)
-    return Follower(config, directory, reducer) if rank else Lead(config, directory, reducer)
+    return Follower(config, directory, reducer, door) if rank else Lead(config, directory, reducer, door)
+
+
+def own_door(own_cluster: bool) -> Door:
+    """Where a learner's inference service listens: on a cluster at the node's address, otherwise on a Unix socket.
+
+    Nobody but this user comes near the socket, and everybody needs a token that only the learner's workers are told.
+    """
+    token = secrets.token_hex(16)
+    if not own_cluster:
+        import ray
+
+        return Door(f"{ray.util.get_node_ip_address()}:0", token)  # type: ignore[no-untyped-call]
+    folder = Path(tempfile.mkdtemp(prefix="ddrl-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = folder / "inference"
+    return Door(f"unix:{path}" if len(str(path)) <= LONGEST_SOCKET_PATH else "127.0.0.1:0", token)
 
 
 def _has_own_gpu() -> bool:

@@ -11,7 +11,7 @@ from ddrl.types import EnvStep, PolicyInput, PolicyOutput, PolicyStep, Recurrent
 
 
 class Policy:
-    """Samples actions for B environments, with a generator of its own: they do not depend on who else is inferred for."""
+    """Samples actions for B environments, with a generator of its own, whoever else is inferred for."""
 
     def __init__(self, inference: Inference, batch_size: int, generator: torch.Generator) -> None:
         network: Any = inference.network

@@ -30,7 +30,7 @@ class UnrollActor:
         return self._params.can_pull(self._collector.next_index) and self._queue.can_insert()
 
     def step(self) -> None:
-        """Acts for `unroll_length` steps: with one version of the parameters, or (inference central) always the newest."""
+        """Acts for `unroll_length` steps with one version of the parameters; with central inference with the newest."""
         self._collector.policy.pull(self._params, self._collector.next_index)  # 1  mu <- pi
         unroll = self._collector.collect(self._length)  # 2  x, a, r, mu(a|x), and the initial recurrent state
         self._queue.insert(unroll)  # 3  send the trajectory

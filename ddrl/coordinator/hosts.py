@@ -22,6 +22,7 @@ from ray.exceptions import RayError, RayTaskError
 from torch import nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
 
+from ddrl.coordinator.connection import LearnerLost
 from ddrl.coordinator.parameters import ParameterServer, load
 from ddrl.errors import Closed
 from ddrl.handles import Queue
@@ -62,11 +63,29 @@ class LearnerSide(Protocol):
     def interrupt(self) -> None:
         """Ends the training early, with a checkpoint."""
 
+    @property
+    def serving(self) -> Serves | None:
+        """The actors, where inference is central: they are on the learner, their environments elsewhere."""
+
+    def tell_of_episodes(self, tell: Callable[[Episodes], None]) -> None:
+        """Where to tell of the episodes of actors that are on this learner, if it does not record them itself."""
+
     def record_episodes(self, episodes: Episodes) -> None:
         """Returns and lengths of training episodes that ended."""
 
     def status(self) -> dict[str, Any]:
         """Plain numbers and texts for the supervisor; `updates` is one of them."""
+
+
+class Serves(Protocol):
+    """An inference service and its actors."""
+
+    @property
+    def delivered(self) -> list[int]:
+        """Unrolls of each actor so far."""
+
+    def address(self) -> tuple[str, str | None]:
+        """Where environment workers connect, and their token; waits until the service is open."""
 
 
 class Acting(Protocol):
@@ -122,6 +141,7 @@ class LearnerHost:
             self._store = self._store or TCPStore(*meeting, is_master=False)
         self._side = self._make(self._rank, self._store)
         self._lead = lead if self._rank else None
+        self._side.tell_of_episodes(self._record)
 
     def resume(self, updates: int | None, actor_restarts: int) -> tuple[int | None, int, int]:
         """Continues from a checkpoint; returns its number, how often the run was continued, and actors' restarts.
@@ -149,11 +169,22 @@ class LearnerHost:
 
     def status(self) -> dict[str, Any]:
         """The side's own, and how many unrolls each of the actors has delivered."""
-        return self._built.status() | {"delivered": list(self._delivered)}
+        return self._built.status() | {"delivered": list(self._unrolls)}
 
     def delivered(self, actor: int) -> int:
         """Unrolls of one actor. Unlike `status`, it takes no notes that are meant for the user."""
-        return self._delivered[actor]
+        return self._unrolls[actor]
+
+    @property
+    def _unrolls(self) -> list[int]:
+        serving = self._built.serving
+        return self._delivered if serving is None else serving.delivered
+
+    @ray.method(concurrency_group="exchange")
+    def address(self) -> tuple[str, str | None]:
+        """Of the inference service, and its token; waits until it is open."""
+        assert self._built.serving is not None
+        return self._built.serving.address()
 
     @ray.method(concurrency_group="exchange")
     def begin(self, actor: int, restart: int) -> int:
@@ -233,6 +264,11 @@ class LearnerLink:
         """Index of the first unroll to collect."""
         return int(ray.get(self._host.begin.remote(self._actor, self._restart)))
 
+    def address(self) -> tuple[str, str | None]:
+        """Of the learner's inference service, and its token."""
+        address: tuple[str, str | None] = ray.get(self._host.address.remote())
+        return address
+
     def on_episode(self, episode_return: float, length: int) -> None:
         """Travels with the next unroll."""
         self._episodes.append((episode_return, length))
@@ -302,6 +338,8 @@ class ActorHost:
                 side.close()
         except Closed:
             return None
+        except LearnerLost as lost:
+            return f"it lost its learner: {lost}"
         except RayTaskError:  # the learner is there, and raised
             raise
         except RayError as error:

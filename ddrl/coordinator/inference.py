@@ -149,8 +149,9 @@ class InferenceThread:
             return [self._network.infer(inputs[0])]
         output = self._network.infer(_joined(inputs))
         sizes = [len(part.start) for part in inputs]
-        distributions = output.distribution.split(sizes)
-        states = zip(*(part.split(sizes) for part in output.state), strict=True) if output.state else [()] * len(sizes)
+        distributions = torch.split(output.distribution, sizes)
+        parts = [torch.split(part, sizes) for part in output.state]
+        states = zip(*parts, strict=True) if parts else [()] * len(sizes)
         return [PolicyOutput(*both, output.version) for both in zip(distributions, states, strict=True)]
 
     def _refresh(self) -> None:
@@ -161,9 +162,10 @@ class InferenceThread:
 
 
 def _joined(inputs: Sequence[PolicyInput]) -> PolicyInput:
-    fields = [torch.cat(parts) for parts in list(zip(*inputs, strict=True))[:4]]
+    observation, last_action, last_reward, start = (torch.cat(parts) for parts in list(zip(*inputs, strict=True))[:4])
     states = zip(*(one.state for one in inputs), strict=True)
-    return PolicyInput(*fields, state=tuple(torch.cat(parts) for parts in states))
+    state = tuple(torch.cat(parts) for parts in states)
+    return PolicyInput(observation, last_action, last_reward, start, state)
 
 
 class CentralInference:

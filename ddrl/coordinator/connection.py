@@ -1,0 +1,127 @@
+"""A worker's side of the inference service: one stream to a learner (`ddrl.coordinator.service`)."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from ddrl.coordinator import wire
+from ddrl.coordinator.service import METHOD, NAME, OPTIONS
+from ddrl.coordinator.wire import TensorSpec, WireError
+from ddrl.errors import Closed, UserError
+from ddrl.types import Array, EnvSpec, EnvStep
+
+FATAL = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.UNIMPLEMENTED,
+)
+"""Answers that another try would get again."""
+
+
+class LearnerLost(Exception):
+    """The stream broke, or there is no place now: it is worth another try."""
+
+    was_interrupted = False
+    """The learner said that it stops; it may come back."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a learner wants this worker to step."""
+
+    place: int
+    environment: dict[str, Any]
+    num_envs: int
+    env_threads: int
+    seed: int
+    name: str
+    """For messages."""
+
+
+class Connection:
+    """A stream to the learner at `address`; used by one thread."""
+
+    def __init__(self, address: str, *, token: str | None = None, certificate: Path | None = None) -> None:
+        """`certificate`: PEM of the authority that the learner's own was signed with, or of that itself (TLS)."""
+        self._address = address
+        options = [*OPTIONS, ("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", 64 * 2**20)]
+        if certificate is None:
+            self._channel = grpc.insecure_channel(address, options=options)
+        else:
+            try:
+                credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
+            except OSError as error:
+                raise UserError(f"{certificate}: {(error.strerror or 'cannot be read').lower()}") from None
+            self._channel = grpc.secure_channel(address, credentials, options=options)
+        self._metadata = [("authorization", f"Bearer {token}")] if token else None
+        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._replies: Any = None
+        self._specs: dict[str, TensorSpec] = {}
+
+    def join(self, place: int = -1, generation: int = 0) -> Offer:
+        """Asks for a place: `place`, or any that is free.
+
+        Of two workers that want the same place the later `generation` gets it. Raises LearnerLost, Closed where the run
+        is over, UserError where the learner says that this worker is wrong.
+        """
+        call = self._channel.stream_stream(f"/{NAME}/{METHOD}")
+        requests: Iterator[bytes] = iter(self._requests.get, None)
+        self._replies = call(requests, metadata=self._metadata)
+        self._requests.put(wire.encode("hello", {"protocol": wire.VERSION, "place": place, "generation": generation}))
+        message = self._receive().expect("welcome")
+        return Offer(
+            place=message.value("place", int),
+            environment=message.value("environment", dict),
+            num_envs=message.value("num_envs", int),
+            env_threads=message.value("env_threads", int),
+            seed=message.value("seed", int),
+            name=message.value("name", str),
+        )
+
+    def begin(self, spec: EnvSpec, num_envs: int) -> None:
+        """What the environments are like whose steps are exchanged."""
+        self._specs = wire.action_specs(spec, num_envs)
+
+    def exchange(self, step: EnvStep, waited: float) -> Array:
+        """Sends a step; returns the actions to take next. Raises as `join`.
+
+        `waited`: seconds that the last exchange took.
+        """
+        self._requests.put(wire.encode_step(step, waited=waited, cpu_seconds=time.process_time()))
+        return self._receive().expect("actions").arrays(self._specs)["action"]
+
+    def _receive(self) -> wire.Message:
+        try:
+            message = wire.decode(next(self._replies))
+        except StopIteration:
+            raise LearnerLost("the learner ended the stream") from None
+        except grpc.RpcError as error:
+            code, details = error.code(), " ".join(str(error.details()).split())
+            too_large = code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details
+            if code in FATAL or too_large:
+                raise UserError(f"the learner at {self._address} refuses this worker: {details}") from None
+            raise LearnerLost(f"{code.name.lower()}: {details}") from None
+        except WireError as error:
+            raise UserError(f"what answers at {self._address} is no learner of ddrl: {error}") from None
+        if message.kind == "over":
+            if message.fields.get("reason") == "finished":
+                raise Closed
+            lost = LearnerLost("the learner was interrupted")
+            lost.was_interrupted = True
+            raise lost
+        return message
+
+    def close(self) -> None:
+        """Ends the stream."""
+        self._requests.put(None)
+        if self._replies is not None:
+            self._replies.cancel()
+        self._channel.close()

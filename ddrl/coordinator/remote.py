@@ -1,0 +1,217 @@
+"""Environments in another process, as an actor on the learner sees them: a `VectorEnv` that a worker's stream feeds.
+
+Each actor of central inference has a `RemoteEnv`. At most one worker's `Session` is attached to it. When that worker is
+lost the actor waits for another one, whose first observations begin new episodes (`ddrl.types`, abandoned episodes).
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from ddrl.coordinator import wire
+from ddrl.coordinator.wire import WireError
+from ddrl.errors import Closed
+from ddrl.types import Array, EnvSpec, EnvStep, Metrics
+
+
+class Requests(Protocol):
+    """Messages of a worker; ends, or raises, with its stream."""
+
+    def __next__(self) -> bytes: ...
+
+
+class Session:
+    """One worker's stream."""
+
+    def __init__(self, name: str, requests: Requests, clock: Callable[[], float]) -> None:
+        self.name = name
+        """For the log."""
+        self.generation = 0
+        self.is_lost = False
+        self.awaited_since: float | None = None
+        """Since when the worker is expected to speak."""
+        self._clock = clock
+        self._requests = requests
+        self._replies: queue.SimpleQueue[bytes | Exception | None] = queue.SimpleQueue()
+
+    def receive(self) -> bytes | None:
+        """The next message; None where the stream is over."""
+        self.awaited_since = self._clock()
+        try:
+            return next(self._requests)
+        except Exception:  # gRPC's own, of a stream that broke, or StopIteration
+            self.is_lost = True
+            return None
+        finally:
+            self.awaited_since = None
+
+    def send(self, message: bytes) -> None:
+        """Queues a message."""
+        self._replies.put(message)
+
+    def end(self, error: Exception | None = None) -> None:
+        """Ends the stream, after what is queued; with an error where the worker has done what is not allowed."""
+        self.is_lost = True
+        self._replies.put(error)
+
+    def replies(self) -> Iterator[bytes]:
+        """What is sent to the worker, until the end. Raises the error that ended the stream."""
+        while (reply := self._replies.get()) is not None:
+            if isinstance(reply, Exception):
+                raise reply
+            yield reply
+
+
+class RemoteEnv:
+    """The environments of one actor, wherever they are."""
+
+    def __init__(self, spec: EnvSpec, num_envs: int, traffic: Traffic) -> None:
+        self.spec = spec
+        self.num_envs = num_envs
+        self._specs = wire.step_specs(spec, num_envs)
+        self._traffic = traffic
+        self._changed = threading.Condition()
+        self._session: Session | None = None
+        self._closed = False
+
+    @property
+    def step_bytes(self) -> int:
+        """Of the tensors of one step."""
+        return sum(spec.nbytes for spec in self._specs.values())
+
+    @property
+    def session(self) -> Session | None:
+        """The attached one, if it is not known to be lost."""
+        return None if self._session is None or self._session.is_lost else self._session
+
+    def attach(self, session: Session) -> bool:
+        """Makes this session the environments' own; refused where a live one of the same or a later generation is."""
+        with self._changed:
+            if self._closed:
+                raise Closed
+            before = self.session
+            if before is not None and before.generation >= session.generation:
+                return False
+            self._session = session
+            self._changed.notify_all()
+        if before is not None:
+            before.end(WireError("another process has taken this worker's place"))
+        return True
+
+    def reset(self) -> EnvStep:
+        """Waits for a worker; its first observations. Raises `Closed` once the run is over."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self.session is not None)
+                if self._closed:
+                    raise Closed
+                session = self._session
+            assert session is not None
+            step = self._receive(session)
+            if step is None:
+                continue
+            if step.start.all() and step.valid.all() and not (step.terminated | step.truncated | step.ended).any():
+                return step
+            session.end(WireError("the first step must begin episodes"))
+
+    def step(self, actions: Array) -> EnvStep:
+        """The worker's answer; where it is lost, the beginning of another one's episodes. Raises `Closed`."""
+        session = self._session
+        assert session is not None
+        reply = wire.encode("actions", tensors={"action": actions})
+        self._traffic.sent(len(reply))
+        session.send(reply)
+        step = self._receive(session)
+        if step is not None:
+            return step
+        first = self.reset()
+        return first._replace(reward=np.zeros_like(first.reward), valid=np.zeros_like(first.valid))
+
+    def _receive(self, session: Session) -> EnvStep | None:
+        """None where the worker is lost: its stream broke, or it sent something that is not allowed."""
+        message = session.receive()
+        if message is None:
+            if self._closed:
+                raise Closed
+            return None
+        try:
+            decoded = wire.decode(message)
+            step = wire.decode_step(decoded, self._specs)
+            waited, cpu = decoded.value("waited", float), decoded.value("cpu_seconds", float)
+            if not (math.isfinite(waited) and math.isfinite(cpu)):
+                raise WireError("seconds must be finite")
+        except WireError as error:
+            session.end(error)
+            return None
+        self._traffic.received(id(session), len(message), self.num_envs, waited, cpu)
+        return step
+
+    def close(self, reason: str = "interrupted") -> None:
+        """Ends every wait with `Closed`, and the worker's stream; `reason` tells it whether the run may go on."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            session = self._session
+            self._changed.notify_all()
+        if session is not None:
+            session.send(wire.encode("over", {"reason": reason}))
+            session.end()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Raises RuntimeError: remote environments are never saved, their episodes begin anew."""
+        raise RuntimeError("remote environments cannot be saved")
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raises RuntimeError, as `state_dict`."""
+        raise RuntimeError("remote environments cannot be continued")
+
+
+class Traffic:
+    """What crosses the wire, added up over all workers of a learner."""
+
+    def __init__(self, frame_skip: int) -> None:
+        self._frame_skip = frame_skip
+        self._lock = threading.Lock()
+        self._bytes = [0, 0]
+        self._frames = 0
+        self._waited: list[float] = []
+        self._cpu: dict[int, float] = {}
+
+    def received(self, worker: int, size: int, columns: int, waited: float, cpu_seconds: float) -> None:
+        """A step of `columns` environments, whose worker had waited for actions and has used the CPU so long."""
+        with self._lock:
+            self._bytes[0] += size
+            self._frames += columns * self._frame_skip
+            self._waited.append(waited)
+            self._cpu[worker] = cpu_seconds
+
+    def sent(self, size: int) -> None:
+        """Actions."""
+        with self._lock:
+            self._bytes[1] += size
+
+    def take(self) -> Metrics:
+        """Since the last call: bytes per environment frame, milliseconds that a worker waits for actions.
+
+        `worker_cpu_seconds` is since each worker's beginning, over all. Nothing where no step came.
+        """
+        with self._lock:
+            (received, sent), frames, waited = self._bytes, self._frames, self._waited
+            self._bytes, self._frames, self._waited = [0, 0], 0, []
+            cpu = sum(self._cpu.values())
+        if not frames:
+            return {}
+        return {
+            "wire_bytes_per_frame_to_learner": received / frames,
+            "wire_bytes_per_frame_from_learner": sent / frames,
+            "round_trip_ms_p50": 1000 * float(np.percentile(waited, 50)),
+            "round_trip_ms_p99": 1000 * float(np.percentile(waited, 99)),
+            "worker_cpu_seconds": cpu,
+        }

@@ -1,0 +1,172 @@
+"""Messages between environment workers and a learner: a small JSON header, then the bytes of its tensors.
+
+    uint32 (little endian)   length of the header
+    header                   {"kind": ..., fields of the kind, "tensors": [[name, dtype, shape], ...]}
+    payload                  the tensors' bytes (little endian, row by row), one after the other, and nothing else
+
+A header says what follows; it is believed only where it is what the receiver expects (`Message.arrays`). Nothing in a
+message is ever run, and a message that is too long is not read (`MAX_HEADER`; the service bounds the whole).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ddrl.types import Array, EnvSpec, EnvStep
+
+VERSION = 1
+"""Of the protocol; both sides must have the same."""
+MAX_HEADER = 16 * 1024
+DTYPES = ("bool", "uint8", "int64", "float32")
+_LENGTH = struct.Struct("<I")
+
+
+class WireError(Exception):
+    """A message is not what was expected: one line, for the log and for the sender."""
+
+
+class TensorSpec(NamedTuple):
+    """What a tensor must be."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Of its data."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Message:
+    """A decoded message whose tensors are views of its bytes."""
+
+    kind: str
+    fields: Mapping[str, Any]
+    tensors: Mapping[str, Array] = field(default_factory=dict)
+
+    def expect(self, kind: str) -> Message:
+        """Itself. Raises WireError where it is of another kind."""
+        if self.kind != kind:
+            raise WireError(f"a message of kind '{self.kind[:40]}' came; expected: {kind}")
+        return self
+
+    def arrays(self, specs: Mapping[str, TensorSpec]) -> dict[str, Array]:
+        """The tensors. Raises WireError unless they are exactly those of `specs`."""
+        if list(self.tensors) != list(specs):
+            raise WireError(f"tensors {', '.join(self.tensors)[:200]} came; expected: {', '.join(specs)}")
+        for name, spec in specs.items():
+            array = self.tensors[name]
+            if (array.dtype.name, array.shape) != spec:
+                raise WireError(
+                    f"tensor '{name}' is {array.dtype.name} {list(array.shape)}; "
+                    f"expected: {spec.dtype} {list(spec.shape)}"
+                )
+        return dict(self.tensors)
+
+    def value(self, name: str, kind: type) -> Any:
+        """A field. Raises WireError where it is missing or of another type."""
+        value = self.fields.get(name)
+        if type(value) is not kind:
+            raise WireError(f"field '{name}' is {str(value)[:40]!r}; expected: {kind.__name__}")
+        return value
+
+
+def encode(kind: str, fields: Mapping[str, Any] | None = None, tensors: Mapping[str, Array] | None = None) -> bytes:
+    """One message."""
+    arrays = {name: np.ascontiguousarray(array) for name, array in (tensors or {}).items()}
+    described = [[name, array.dtype.name, array.shape] for name, array in arrays.items()]
+    header = json.dumps({"kind": kind, **(fields or {}), "tensors": described}, separators=(",", ":")).encode()
+    return b"".join([_LENGTH.pack(len(header)), header, *(array.data for array in arrays.values())])
+
+
+def decode(data: bytes) -> Message:
+    """Reads a message. Raises WireError where its form is wrong; what it says is for `Message` to check."""
+    if len(data) < _LENGTH.size:
+        raise WireError(f"a message of {len(data)} bytes came; it is too short")
+    (length,) = _LENGTH.unpack_from(data)
+    if length > min(MAX_HEADER, len(data) - _LENGTH.size):
+        raise WireError(f"a header of {length} bytes was announced in a message of {len(data)} bytes")
+    start = _LENGTH.size + length
+    header = _header(data[_LENGTH.size : start])
+    tensors = {}
+    for name, dtype, shape in _described(header.pop("tensors")):
+        size = math.prod(shape)
+        stop = start + size * np.dtype(dtype).itemsize
+        if stop > len(data):
+            raise WireError(f"tensor '{name}' ends at byte {stop} of a message of {len(data)} bytes")
+        array = np.frombuffer(data, dtype, size, start).reshape(shape)
+        if dtype == "bool" and (array.view(np.uint8) > 1).any():
+            raise WireError(f"tensor '{name}' holds bytes that are neither true nor false")
+        tensors[name] = array
+        start = stop
+    if start != len(data):
+        raise WireError(f"{len(data) - start} bytes follow the last tensor")
+    return Message(header.pop("kind"), header, tensors)
+
+
+def _header(text: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError):
+        raise WireError("the header is not valid JSON") from None
+    if not (isinstance(header, dict) and isinstance(header.get("kind"), str)):
+        raise WireError("the header is no mapping with a kind")
+    if not isinstance(header.get("tensors"), list):
+        raise WireError("the header has no list of tensors")
+    return header
+
+
+def _described(tensors: list[Any]) -> list[tuple[str, str, tuple[int, ...]]]:
+    found: list[tuple[str, str, tuple[int, ...]]] = []
+    for one in tensors:
+        if not (isinstance(one, list) and len(one) == 3):
+            raise WireError("a tensor must be described by name, dtype and shape")
+        name, dtype, shape = one
+        if not isinstance(name, str) or name in {known for known, _, _ in found}:
+            raise WireError("a tensor has no name, or that of another")
+        if dtype not in DTYPES:
+            raise WireError(f"tensor '{name[:40]}' has dtype {str(dtype)[:40]!r}; allowed: {', '.join(DTYPES)}")
+        if not (isinstance(shape, list) and all(type(size) is int and 0 <= size < 2**31 for size in shape)):
+            raise WireError(f"tensor '{name[:40]}' has no valid shape")
+        if len(shape) > 8:
+            raise WireError(f"tensor '{name[:40]}' has {len(shape)} dimensions")
+        found.append((name, dtype, tuple(shape)))
+    return found
+
+
+# What is said about environments --------------------------------------------------------------------------------------
+
+
+def step_specs(spec: EnvSpec, num_envs: int) -> dict[str, TensorSpec]:
+    """The tensors of a worker's step: the fields of `EnvStep`."""
+    return {
+        "observation": TensorSpec(spec.observation_dtype, (num_envs, *spec.observation_shape)),
+        "reward": TensorSpec("float32", (num_envs,)),
+        **{name: TensorSpec("bool", (num_envs,)) for name in ("terminated", "truncated", "ended", "start", "valid")},
+    }
+
+
+def action_specs(spec: EnvSpec, num_envs: int) -> dict[str, TensorSpec]:
+    """The tensor of a learner's answer."""
+    action = (
+        TensorSpec("float32", (num_envs, spec.action_size)) if spec.action_size else TensorSpec("int64", (num_envs,))
+    )
+    return {"action": action}
+
+
+def encode_step(step: EnvStep, *, waited: float, cpu_seconds: float) -> bytes:
+    """A step, with the seconds that the worker waited for the actions before it, and its CPU seconds so far."""
+    return encode("step", {"waited": waited, "cpu_seconds": cpu_seconds}, step._asdict())
+
+
+def decode_step(message: Message, specs: Mapping[str, TensorSpec]) -> EnvStep:
+    """Raises WireError where the message is no such step."""
+    return EnvStep(**message.expect("step").arrays(specs))

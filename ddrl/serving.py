@@ -1,0 +1,81 @@
+"""Actors of central inference whose environments are in other processes, and the service that these come to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ddrl.acting import Builder, Generation
+from ddrl.actors.unroll import EpisodeSink, UnrollCollector
+from ddrl.coordinator.remote import RemoteEnv, Traffic
+from ddrl.coordinator.service import Door, InferenceService, Place
+from ddrl.learning import Learning
+
+
+class Serving:
+    """The actors of one learner, on the learner; workers step their environments."""
+
+    def __init__(
+        self,
+        builder: Builder,
+        learning: Learning,
+        door: Door,
+        on_episode: EpisodeSink,
+        *,
+        rank: int,
+        resumes: Callable[[], int],
+        note: Callable[[str], None],
+    ) -> None:
+        door.check()
+        topology = builder.config.topology
+        self.traffic = Traffic(builder.spec.frame_skip)
+        self._builder = builder
+        self._door = door
+        self._resumes = resumes
+        self._note = note
+        self._indices = range(rank, topology.num_actors, topology.num_learners)
+        self._envs = [RemoteEnv(builder.spec, topology.envs_per_actor, self.traffic) for _ in self._indices]
+        self.collectors: list[UnrollCollector] = [
+            builder.collector(index, on_episode, slot=slot, inference=learning.central, env=env)
+            for slot, (index, env) in enumerate(zip(self._indices, self._envs, strict=True))
+        ]
+        self.actors = [builder.actor(collector, learning.params, learning.queue) for collector in self.collectors]
+        self._opened = threading.Event()
+        self._service: InferenceService | None = None
+
+    def open(self) -> None:
+        """Lets workers in. Raises UserError where the door's address cannot be listened at."""
+        places = [Place(env, self._offer(index)) for index, env in zip(self._indices, self._envs, strict=True)]
+        self._service = InferenceService(self._door, places, self._note)
+        self._opened.set()
+
+    def _offer(self, index: int) -> Callable[[int], dict[str, Any]]:
+        builder, topology = self._builder, self._builder.config.topology
+
+        def offer(guests: int) -> dict[str, Any]:
+            generation = Generation(self._resumes(), guests)
+            return {
+                "environment": builder.config.environment,
+                "env_threads": topology.env_threads,
+                "seed": builder.env_seed("actor", index, generation),
+                "name": builder.describe("actor", index, generation),
+            }
+
+        return offer
+
+    @property
+    def delivered(self) -> list[int]:
+        """Unrolls of each actor so far."""
+        return [collector.next_index for collector in self.collectors]
+
+    def address(self) -> tuple[str, str | None]:
+        """Where workers connect, and their token; waits until the service is open."""
+        self._opened.wait()
+        assert self._service is not None
+        return self._service.address, self._door.token
+
+    def close(self, reason: str) -> None:
+        """Sends the workers away; `reason`: finished, or interrupted."""
+        if self._service is not None:
+            self._service.close(reason)

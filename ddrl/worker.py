@@ -1,0 +1,105 @@
+"""An environment worker: steps environments with the actions that a learner's inference service sends. No network.
+
+Runtime ray starts one for each actor of central inference; `ddrl worker` is one started by hand, on any host.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ddrl.acting import Link, make_env
+from ddrl.config import RunConfig
+from ddrl.coordinator.connection import Connection, LearnerLost
+from ddrl.errors import Closed, UserError
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
+"""Seconds between tries to reach a learner; doubled each time."""
+
+
+class Worker:
+    """One actor's environments, joined to a learner; one call of `step` = one step of all of them."""
+
+    def __init__(self, connection: Connection, *, place: int = -1, generation: int = 0, environment: str = "") -> None:
+        """Raises as `Connection.join`, and UserError where the learner wants another environment than `environment`."""
+        self._connection = connection
+        self.offer = offer = connection.join(place, generation)
+        name = str(offer.environment.get("name"))
+        if environment not in ("", name):
+            raise UserError(f"--environment {environment}: the learner trains on {name}")
+        self._env = make_env(
+            offer.environment, offer.num_envs, offer.seed, num_threads=offer.env_threads, name=offer.name
+        )
+        connection.begin(self._env.spec, offer.num_envs)
+        self._step = self._env.reset()
+        self._waited = 0.0
+
+    def step(self) -> None:
+        """Sends observations, waits for actions, steps. Raises as `Connection.exchange`, or as an environment does."""
+        began = time.perf_counter()
+        actions = self._connection.exchange(self._step, self._waited)
+        self._waited = time.perf_counter() - began
+        self._step = self._env.step(actions)
+
+    def close(self) -> None:
+        """Frees the environments and leaves the learner."""
+        self._connection.close()
+        self._env.close()
+
+
+class RayWorker:
+    """A worker under runtime ray, which replaces it where it is lost."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self.close = worker.close
+
+    def step(self) -> None:
+        """The worker's own. Raises `Closed` also where the learner was interrupted: all roles then end."""
+        try:
+            self._worker.step()
+        except LearnerLost as lost:
+            if lost.was_interrupted:
+                raise Closed from None
+            raise
+
+
+def work_alone(config: RunConfig, index: int, generation: tuple[int, int], first_index: int, link: Link) -> RayWorker:
+    """The environments of actor `index` of a run on Ray, (resumes, restarts) old; see `ddrl.acting.act_alone`."""
+    address, token = link.address()
+    place = index // config.topology.num_learners
+    return RayWorker(Worker(Connection(address, token=token), place=place, generation=generation[1]))
+
+
+def work(
+    address: str, *, token: str | None, certificate: Path | None, environment: str, note: Callable[[str], None]
+) -> None:
+    """Works for the learner at `address` until its run is over; where it is lost, tries again and again.
+
+    Raises UserError where the learner refuses this worker, or an environment fails.
+    """
+    pause, said = SHORTEST_PAUSE, ""
+    while True:
+        connection = Connection(address, token=token, certificate=certificate)
+        try:
+            worker = Worker(connection, environment=environment)
+            note(f"place {worker.offer.place} of the learner at {address}: {worker.offer.name}")
+            pause, said = SHORTEST_PAUSE, ""
+            try:
+                while True:
+                    worker.step()
+            finally:
+                worker.close()
+        except Closed:
+            note("the run is over")
+            return
+        except LearnerLost as lost:
+            if str(lost) != said:
+                note(f"{lost}; trying again until the learner is there")
+                said = str(lost)
+        finally:
+            connection.close()
+        time.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))  # so that many workers do not come at once
+        pause = min(2 * pause, LONGEST_PAUSE)
