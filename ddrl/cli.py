@@ -167,6 +167,19 @@ def _add_bench(added: Any) -> None:
     bench.add_argument("--repeats", type=_positive, default=3, help="of each measurement; medians count (%(default)s)")
     bench.add_argument("--json", type=Path, help="write everything measured to this file")
 
+    roundtrip = _add(
+        added,
+        commands.roundtrip,
+        "measure the inference service with workers that step nothing and a policy that does nothing",
+        "Observations per second, and the time from a worker's call until it has its actions.",
+    )
+    roundtrip.add_argument("--workers", type=_positive, nargs="+", default=[1, 2], help="processes (1 2)")
+    roundtrip.add_argument("--envs", type=_positive, nargs="+", default=[1, 32], help="observations in a call (1 32)")
+    roundtrip.add_argument("--transport", choices=("unix", "tcp"), nargs="+", default=["unix"], help="(unix)")
+    roundtrip.add_argument("--seconds", type=_seconds, default=5.0, help="of each measurement (%(default)s)")
+    roundtrip.add_argument("--repeats", type=_positive, default=3, help="medians count (%(default)s)")
+    roundtrip.add_argument("--json", type=Path, help="write everything measured to this file")
+
 
 def _add_evidence(added: Any) -> None:
     """Commands about what the runs show."""

@@ -136,6 +136,26 @@ def bench(parsed: argparse.Namespace) -> int:
     return 0
 
 
+def roundtrip(parsed: argparse.Namespace) -> int:
+    """`ddrl roundtrip`."""
+    from ddrl import roundtrip
+    from ddrl.record import write_json
+
+    if parsed.json and not parsed.json.parent.is_dir():
+        raise UserError(f"{parsed.json.parent}: no such folder")
+    layouts = [(workers, envs, how) for how in parsed.transport for envs in parsed.envs for workers in parsed.workers]
+    result = roundtrip.roundtrip(
+        layouts,
+        seconds=parsed.seconds,
+        repeats=parsed.repeats,
+        note=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    print(roundtrip.describe(result))
+    if parsed.json:
+        write_json(parsed.json, result)
+    return 0
+
+
 def evaluate(parsed: argparse.Namespace) -> int:
     """`ddrl evaluate RUN`."""
     from ddrl import inspection

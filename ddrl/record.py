@@ -24,7 +24,17 @@ from ddrl.types import Metrics
 
 COUNTS = ("env_frames", "agent_steps", "updates")
 COLUMNS = [*COUNTS, "seconds", "metric", "value"]
-TIMING_METRICS = ("frames_per_second", "cpu_seconds")
+TIMING_METRICS = (
+    "frames_per_second",
+    "cpu_seconds",
+    "inference_columns_mean",
+    "inference_batch_ms_mean",
+    "inference_call_ms_p50",
+    "inference_call_ms_p99",
+    "round_trip_ms_p50",
+    "round_trip_ms_p99",
+    "worker_cpu_seconds",
+)
 """Metrics (beside the column `seconds`) that two runs with the same bits may differ in."""
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -27,13 +25,12 @@ from ddrl.errors import Closed, UserError
 from ddrl.handles import Reducer
 from ddrl.learners.reduction import SingleLearner
 from ddrl.learning import Learning, StopFlag
+from ddrl.locks import locked
 from ddrl.progress import Progress
 from ddrl.record import Counts, Recorder, write_curves, write_json
 from ddrl.seeding import numpy_generator
 from ddrl.serving import Serving
 from ddrl.types import Metrics
-
-LOCK_POLL_SECONDS = 0.1
 
 
 class Display(Protocol):
@@ -397,28 +394,3 @@ def stopping(stop: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def locked(directory: Path, wait: float = 0.0) -> Iterator[None]:
-    """Keeps two processes out of one run directory; the system releases the lock of a dead holder.
-
-    Waits for the lock up to `wait` seconds: where a cluster gives up a node, the job may run on there for a while.
-    """
-    with (directory / "lock").open("w") as file:
-        take_lock(file, directory, wait)
-        yield
-
-
-def take_lock(file: IO[str], directory: Path, wait: float) -> None:
-    """Locks an open file of a run directory. Raises `UserError` where somebody else has it for `wait` seconds more."""
-    end = time.monotonic() + wait
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= end:
-                raise UserError(f"{directory}: another process is training in this run directory") from None
-            time.sleep(LOCK_POLL_SECONDS)
-        else:
-            return

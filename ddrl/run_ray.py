@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import secrets
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -25,10 +22,11 @@ from ddrl.coordinator.runtime_threads import ThreadsRuntime
 from ddrl.coordinator.service import Door
 from ddrl.learners.reduction import DistributedReducer
 from ddrl.learning import Learning, StopFlag
+from ddrl.locks import take_lock
 from ddrl.memory import keep_freed_memory
 from ddrl.progress import Progress
 from ddrl.record import Counts
-from ddrl.run import Run, rank_folder, resolve_device, stopping, take_lock
+from ddrl.run import Run, rank_folder, resolve_device, stopping
 from ddrl.serving import Serving
 from ddrl.types import EnvSpec, Metrics
 from ddrl.worker import work_alone
@@ -36,7 +34,6 @@ from ddrl.worker import work_alone
 if TYPE_CHECKING:
     from ddrl.coordinator.hosts import Episodes, LearnerSide
 
-LONGEST_SOCKET_PATH = 100
 LOCK_SECONDS = 30.0
 """How long a learner waits for one of before, whose supervisor was killed, to be gone."""
 SPARE_BYTES = 128 * 2**20
@@ -78,7 +75,7 @@ def train_with_ray(
     with cluster(
         num_cpus=topology.num_actors + topology.num_learners * learner_threads,
         object_store_bytes=object_store_bytes(builder),
-    ) as own_cluster:
+    ) as folder:
         from ddrl.coordinator.runtime_ray import Plan, RayRuntime  # imports Ray, which reads what `cluster` has set
 
         runtime = RayRuntime(
@@ -87,11 +84,11 @@ def train_with_ray(
                 num_learners=topology.num_learners,
                 learner_threads=learner_threads,
                 device=config.device,
-                make_learner=partial(make_learner, config, directory.resolve(), own_cluster),
+                make_learner=partial(make_learner, config, directory.resolve(), folder),
                 make_actor=partial(work_alone if is_central else act_alone, config),
                 describe_actor=lambda index, generation: builder.describe("actor", index, Generation(*generation)),
                 describe_checkpoint=partial(describe_checkpoint, directory, topology.num_learners),
-                own_cluster=own_cluster,
+                own_cluster=folder is not None,
             ),
             note=progress.note,
             complain=complain,
@@ -318,11 +315,11 @@ class _Role:
 
 
 def make_learner(
-    config: RunConfig, directory: Path, own_cluster: bool, rank: int, store: TCPStore | None
+    config: RunConfig, directory: Path, folder: Path | None, rank: int, store: TCPStore | None
 ) -> LearnerSide:
     """In a learner's process."""
     keep_freed_memory()
-    door = own_door(own_cluster) if config.topology.inference == "central" else None
+    door = own_door(folder, rank) if config.topology.inference == "central" else None
     if store is None:
         return Lead(config, directory, None, door)
     device = resolve_device(config.device) if _has_own_gpu() else torch.device("cpu")
@@ -330,20 +327,19 @@ def make_learner(
     return Follower(config, directory, reducer, door) if rank else Lead(config, directory, reducer, door)
 
 
-def own_door(own_cluster: bool) -> Door:
-    """Where a learner's inference service listens: on a cluster at the node's address, otherwise on a Unix socket.
+def own_door(folder: Path | None, rank: int) -> Door:
+    """Where a learner's inference service listens: on a Unix socket in the folder of an own cluster, or at its node.
 
-    Nobody but this user comes near the socket, and everybody needs a token that only the learner's workers are told.
+    It wants a token that only the learner's own workers are told.
     """
     token = secrets.token_hex(16)
-    if not own_cluster:
+    if folder is None:
         import ray
 
         return Door(f"{ray.util.get_node_ip_address()}:0", token)  # type: ignore[no-untyped-call]
-    folder = Path(tempfile.mkdtemp(prefix="ddrl-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    path = folder / "inference"
-    return Door(f"unix:{path}" if len(str(path)) <= LONGEST_SOCKET_PATH else "127.0.0.1:0", token)
+    private = folder / "inference"  # Ray lets everybody into its own folder
+    private.mkdir(mode=0o700, exist_ok=True)
+    return Door(f"unix:{private / str(rank)}", token)
 
 
 def _has_own_gpu() -> bool:

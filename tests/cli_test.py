@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from ddrl import cli
-from ddrl.run import locked
+from ddrl.locks import locked
 from tests.runs import BASE, curves, merged
 
 ROOT = Path(__file__).parents[1]

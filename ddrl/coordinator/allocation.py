@@ -117,7 +117,7 @@ def lead(place: Place, directory: Path, command: Sequence[str]) -> int:
     os.environ[VARIABLE] = f"{host}:{ports[0]}"
     with ExitStack() as stack:
         stop = stack.enter_context(_forwarding())
-        folder = stack.enter_context(own_folder())
+        folder = str(stack.enter_context(own_folder()))
         door = stack.enter_context(socket.create_server((host, ports[-1])))
         head = ["--head", f"--port={ports[0]}", f"--temp-dir={folder}", "--include-dashboard=false"]
         ray = stack.enter_context(ray_node(place, host, ports, head))

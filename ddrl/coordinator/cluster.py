@@ -42,10 +42,10 @@ _SETTINGS_FRAME = 4
 
 
 @contextmanager
-def cluster(*, num_cpus: int, object_store_bytes: int) -> Iterator[bool]:
+def cluster(*, num_cpus: int, object_store_bytes: int) -> Iterator[Path | None]:
     """Connects this process to a cluster; on leaving disconnects, and ends the cluster if it is its own.
 
-    The value is whether it is its own.
+    The value is the folder of an own one, which is gone after it; None: a cluster was joined.
 
     Args:
         num_cpus: the own cluster's slots for roles (roles may share cores, so it is not the number of cores).
@@ -66,11 +66,11 @@ def cluster(*, num_cpus: int, object_store_bytes: int) -> Iterator[bool]:
         try:
             if folder is not None:
                 with deaf_children(), _noting_children(started):
-                    _start(folder, num_cpus, object_store_bytes)
+                    _start(str(folder), num_cpus, object_store_bytes)
             else:
                 _join(address)
             signal.signal(signal.SIGTERM, before)
-            yield own
+            yield folder
         finally:
             with _killed_once_left(started):
                 ray.shutdown()
@@ -218,7 +218,7 @@ def _set_environment(own: bool) -> None:
 
 
 @contextmanager
-def own_folder() -> Iterator[str]:
+def own_folder() -> Iterator[Path]:
     """A new folder for the cluster's files, removed on leaving; removes those that killed processes have left.
 
     A folder belongs to whoever holds the lock in it: process ids say nothing where containers share a /tmp.
@@ -232,7 +232,7 @@ def own_folder() -> Iterator[str]:
         with (folder / "new").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             (folder / "new").rename(folder / LOCK)  # at no time is there a lock that is free
-            yield str(folder)
+            yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -61,10 +61,11 @@ class Connection:
             except OSError as error:
                 raise UserError(f"{certificate}: {(error.strerror or 'cannot be read').lower()}") from None
             self._channel = grpc.secure_channel(address, credentials, options=options)
-        self._metadata = [("authorization", f"Bearer {token}")] if token else None
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else None
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._replies: Any = None
         self._specs: dict[str, TensorSpec] = {}
+        self._encoder = wire.StepEncoder()
 
     def join(self, place: int = -1, generation: int = 0) -> Offer:
         """Asks for a place: `place`, or any that is free.
@@ -72,7 +73,7 @@ class Connection:
         Of two workers that want the same place the later `generation` gets it. Raises LearnerLost, Closed where the run
         is over, UserError where the learner says that this worker is wrong.
         """
-        call = self._channel.stream_stream(f"/{NAME}/{METHOD}")
+        call: grpc.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(f"/{NAME}/{METHOD}")
         requests: Iterator[bytes] = iter(self._requests.get, None)
         self._replies = call(requests, metadata=self._metadata)
         self._requests.put(wire.encode("hello", {"protocol": wire.VERSION, "place": place, "generation": generation}))
@@ -95,7 +96,7 @@ class Connection:
 
         `waited`: seconds that the last exchange took.
         """
-        self._requests.put(wire.encode_step(step, waited=waited, cpu_seconds=time.process_time()))
+        self._requests.put(self._encoder.encode(step, waited=waited, cpu_seconds=time.process_time()))
         return self._receive().expect("actions").arrays(self._specs)["action"]
 
     def _receive(self) -> wire.Message:

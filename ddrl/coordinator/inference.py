@@ -83,6 +83,11 @@ class Batcher:
                 self._changed.notify()  # another thread may begin with the rest
         return batch
 
+    @property
+    def waiting_columns(self) -> int:
+        """Of calls that nobody has taken yet."""
+        return self._columns
+
     def _seconds_to_wait(self) -> float | None:
         """Until a batch may begin; None: until a call comes."""
         if not self._calls:

@@ -74,7 +74,7 @@ class RemoteEnv:
     def __init__(self, spec: EnvSpec, num_envs: int, traffic: Traffic) -> None:
         self.spec = spec
         self.num_envs = num_envs
-        self._specs = wire.step_specs(spec, num_envs)
+        self._decoder = wire.StepDecoder(spec, num_envs)
         self._traffic = traffic
         self._changed = threading.Condition()
         self._session: Session | None = None
@@ -83,7 +83,7 @@ class RemoteEnv:
     @property
     def step_bytes(self) -> int:
         """Of the tensors of one step."""
-        return sum(spec.nbytes for spec in self._specs.values())
+        return self._decoder.largest
 
     @property
     def session(self) -> Session | None:
@@ -113,6 +113,7 @@ class RemoteEnv:
                     raise Closed
                 session = self._session
             assert session is not None
+            self._decoder.forget()
             step = self._receive(session)
             if step is None:
                 continue
@@ -142,7 +143,7 @@ class RemoteEnv:
             return None
         try:
             decoded = wire.decode(message)
-            step = wire.decode_step(decoded, self._specs)
+            step = self._decoder.decode(decoded)
             waited, cpu = decoded.value("waited", float), decoded.value("cpu_seconds", float)
             if not (math.isfinite(waited) and math.isfinite(cpu)):
                 raise WireError("seconds must be finite")
@@ -180,6 +181,8 @@ class Traffic:
         self._frame_skip = frame_skip
         self._lock = threading.Lock()
         self._bytes = [0, 0]
+        self.agent_steps = 0
+        """Of all workers, since the beginning."""
         self._frames = 0
         self._waited: list[float] = []
         self._cpu: dict[int, float] = {}
@@ -188,6 +191,7 @@ class Traffic:
         """A step of `columns` environments, whose worker had waited for actions and has used the CPU so long."""
         with self._lock:
             self._bytes[0] += size
+            self.agent_steps += columns
             self._frames += columns * self._frame_skip
             self._waited.append(waited)
             self._cpu[worker] = cpu_seconds

@@ -119,7 +119,8 @@ class InferenceService:
             options=[*OPTIONS, ("grpc.max_receive_message_length", limit)],
             maximum_concurrent_rpcs=streams,
         )
-        handler = grpc.stream_stream_rpc_method_handler(self._serve)  # no serialiser: messages are bytes
+        # No serialiser: messages are bytes.
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._serve)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NAME, {METHOD: handler}),))
         self.address = self._listen()
         self._server.start()
@@ -154,25 +155,28 @@ class InferenceService:
         with self._lock:
             self._streams[session] = context, HELLO_SECONDS
         context.add_callback(session.end)
+        what = (
+            "has left"  # also where the stream broke, or a message was too large: gRPC then just drops this generator
+        )
         try:
             self._check_token(context)
             yield self._welcome(session)
             with self._lock:
                 self._streams[session] = context, SILENCE_SECONDS
             yield from session.replies()
-            if not self._over.is_set():
-                self._log.write(f"{session.name}: left", "another one may take its place")
         except Closed:
-            return
+            what = "has left before it said hello"
         except Refused as refused:
-            self._log.write(str(refused), f"{session.name} was refused")
+            what = f"was refused: {refused}"
             context.abort(refused.code, str(refused))
         except WireError as error:
-            self._log.write(str(error), f"{session.name} was dropped")
+            what = f"was dropped: {error}"
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
             with self._lock:
                 self._streams.pop(session, None)
+            if not self._over.is_set():
+                self._log.write(session.name, what)
 
     def _check_token(self, context: grpc.ServicerContext) -> None:
         if self._door.token is None:
@@ -220,7 +224,7 @@ class InferenceService:
             for session, (context, limit) in streams:
                 since = session.awaited_since
                 if since is not None and now - since > limit:
-                    self._log.write(f"{session.name}: silent for {limit:.0f} s", "its stream is ended")
+                    self._log.write(session.name, f"was silent for {limit:.0f} s: its stream is ended")
                     context.cancel()
 
 
@@ -231,22 +235,23 @@ def _answers(path: str) -> bool:
 
 
 class _Log:
-    """Writes one line; a text that comes again and again, once in a while and with its number."""
+    """Writes one line; what comes again and again, once in a while and with its number."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
         self._lock = threading.Lock()
         self._written: dict[str, tuple[float, int]] = {}
 
-    def write(self, text: str, prefix: str) -> None:
-        """`prefix: text`, unless the same text was written a moment ago."""
+    def write(self, who: str, what: str) -> None:
+        """Unless the same happened a moment ago, to whomever."""
         with self._lock:
             now = time.monotonic()
-            last, held = self._written.get(text, (-math.inf, 0))
+            last, held = self._written.get(what, (-math.inf, 0))
             if now - last < LOG_SECONDS:
-                self._written[text] = last, held + 1
+                self._written[what] = last, held + 1
                 return
-            self._written[text] = now, 0
+            self._written[what] = now, 0
             while len(self._written) > LOG_TEXTS:
                 self._written.pop(next(iter(self._written)))
-        self._note(f"inference service: {prefix}: {text}" + (f" ({held} times more before)" if held else ""))
+        more = f" ({held} more before)" if held else ""
+        self._note(f"inference service: a {who} {what}{more}")

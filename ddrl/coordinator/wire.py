@@ -29,7 +29,10 @@ _LENGTH = struct.Struct("<I")
 
 
 class WireError(Exception):
-    """A message is not what was expected: one line, for the log and for the sender."""
+    """A message is not what was expected: one line of ASCII, for the log and for the sender."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(ascii(text)[1:-1])
 
 
 class TensorSpec(NamedTuple):
@@ -162,11 +165,58 @@ def action_specs(spec: EnvSpec, num_envs: int) -> dict[str, TensorSpec]:
     return {"action": action}
 
 
-def encode_step(step: EnvStep, *, waited: float, cpu_seconds: float) -> bytes:
-    """A step, with the seconds that the worker waited for the actions before it, and its CPU seconds so far."""
-    return encode("step", {"waited": waited, "cpu_seconds": cpu_seconds}, step._asdict())
+class StepEncoder:
+    """Makes a worker's steps into messages: whole ones, or `shift` where only the newest frames are new.
+
+    An observation of stacked frames [k, height, width] mostly has k-1 that the learner knows. Where that is so in every
+    environment, the message carries the last frame alone; nothing is lost, the learner puts the stack together again.
+    """
+
+    def __init__(self) -> None:
+        self._before: Array | None = None
+
+    def encode(self, step: EnvStep, *, waited: float, cpu_seconds: float) -> bytes:
+        """A step, with the seconds that the worker waited for the actions before it, and its CPU seconds so far."""
+        fields = {"waited": waited, "cpu_seconds": cpu_seconds}
+        tensors, before, now = step._asdict(), self._before, step.observation
+        self._before = now
+        if before is None or not is_stacked(now.shape[1:]) or not np.array_equal(now[:, :-1], before[:, 1:]):
+            return encode("step", fields, tensors)
+        return encode("shift", fields, tensors | {"observation": now[:, -1:]})
 
 
-def decode_step(message: Message, specs: Mapping[str, TensorSpec]) -> EnvStep:
-    """Raises WireError where the message is no such step."""
-    return EnvStep(**message.expect("step").arrays(specs))
+class StepDecoder:
+    """The other side of a `StepEncoder`."""
+
+    def __init__(self, spec: EnvSpec, num_envs: int) -> None:
+        self._whole = step_specs(spec, num_envs)
+        shape = (num_envs, 1, *spec.observation_shape[1:])
+        self._shift = self._whole | {"observation": TensorSpec(spec.observation_dtype, shape)}
+        self._is_stacked = is_stacked(spec.observation_shape)
+        self._before: Array | None = None
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the tensors of a whole step."""
+        return sum(spec.nbytes for spec in self._whole.values())
+
+    def forget(self) -> None:
+        """Another worker's steps follow."""
+        self._before = None
+
+    def decode(self, message: Message) -> EnvStep:
+        """Raises WireError where the message is no such step."""
+        if message.kind == "shift":
+            if self._before is None or not self._is_stacked:
+                raise WireError("newest frames came, but no whole observation before them")
+            step = EnvStep(**message.arrays(self._shift))
+            step = step._replace(observation=np.concatenate([self._before[:, 1:], step.observation], axis=1))
+        else:
+            step = EnvStep(**message.expect("step").arrays(self._whole))
+        self._before = step.observation
+        return step
+
+
+def is_stacked(observation_shape: tuple[int, ...]) -> bool:
+    """Whether an observation may be a stack of frames, the newest last."""
+    return len(observation_shape) == 3 and observation_shape[0] > 1

@@ -142,7 +142,8 @@ def test_learner_publishes_what_it_learned() -> None:
     rig.actor.step()
     rig.learner.step()
     rig.actor.step()
-    for acted, learned in zip(rig.collector.policy.inference.network.parameters(), rig.network.parameters(), strict=True):
+    acting = rig.collector.policy.inference.network
+    for acted, learned in zip(acting.parameters(), rig.network.parameters(), strict=True):
         assert torch.equal(acted, learned)
     assert rig.collector.collect(1).version.unique().tolist() == [1]
 

@@ -334,7 +334,7 @@ def test_learners_that_share_a_gpu_add_up_on_the_cpu(
     monkeypatch.setattr(run_ray, "Follower", lambda *_: None)
     reducer = MagicMock()
     monkeypatch.setattr(run_ray, "DistributedReducer", reducer)
-    run_ray.make_learner(config(topology=RAY | {"num_learners": 2}), tmp_path, 1, MagicMock())
+    run_ray.make_learner(config(topology=RAY | {"num_learners": 2}), tmp_path, None, 1, MagicMock())
     assert reducer.call_args.args[3] == torch.device(device)
 
 

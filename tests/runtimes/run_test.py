@@ -91,8 +91,13 @@ def test_the_serial_interleaving_makes_lag_that_varies(tmp_path: Path) -> None:
             "environment": {"name": "toy/memory"},
         },
         {"topology": {"schedule": "bounded_lag", "max_policy_lag": 3, "parameter_delay": 2}},
+        {
+            "hyperparameters": {"lstm_size": 8, "feed_last_action_and_reward": True},
+            "environment": {"name": "toy/memory"},
+            "topology": {"inference": "central", "parameter_delay": 1},
+        },
     ],
-    ids=["plain", "replay", "lstm", "bounded lag"],
+    ids=["plain", "replay", "lstm", "bounded lag", "central"],
 )
 @pytest.mark.parametrize("updates", [1, 9, 33])
 def test_a_serial_run_cut_anywhere_resumes_to_the_same_bits(

@@ -1,0 +1,413 @@
+"""The inference service against workers that are wrong, late, dead or many: others notice nothing, a line is logged."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from ddrl.coordinator import service as service_module
+from ddrl.coordinator import wire
+from ddrl.coordinator.connection import Connection, LearnerLost
+from ddrl.coordinator.remote import RemoteEnv, Traffic
+from ddrl.coordinator.service import METHOD, NAME, Door, InferenceService, Place
+from ddrl.environments import registry
+from ddrl.errors import Closed, UserError
+from ddrl.types import EnvStep
+from ddrl.worker import Worker
+
+SPEC = registry.spec_for("toy/catch")
+ENVS = 3
+TOKEN = "a-token-of-this-test"
+NEVER = threading.Event()
+
+
+class Rig:
+    """A service with places whose actors do nothing but step."""
+
+    def __init__(self, door: Door, places: int, actors: int) -> None:
+        self.log: list[str] = []
+        self.steps: list[list[EnvStep]] = [[] for _ in range(places)]
+        self.envs = [RemoteEnv(SPEC, ENVS, Traffic(1)) for _ in range(places)]
+        offers = [Place(env, lambda guests, i=i: offer(i, guests)) for i, env in enumerate(self.envs)]  # type: ignore[misc]
+        self.service = InferenceService(door, offers, self.log.append)
+        self._actors = [threading.Thread(target=self._act, args=(i,), daemon=True) for i in range(actors)]
+        for actor in self._actors:
+            actor.start()
+
+    def _act(self, index: int) -> None:
+        with suppress(Closed):
+            self.steps[index].append(self.envs[index].reset())
+            while True:
+                self.steps[index].append(self.envs[index].step(np.ones(ENVS, dtype=np.int64)))
+
+    def connect(self, **options: Any) -> Connection:
+        return Connection(self.service.address, **({"token": TOKEN} | options))
+
+    def progresses(self, index: int, steps: int = 5) -> bool:
+        """Whether an actor's environments are stepped, now."""
+        before = len(self.steps[index])
+        return until(lambda: len(self.steps[index]) >= before + steps)
+
+    def close(self, reason: str = "finished") -> None:
+        self.service.close(reason)
+        for actor in self._actors:
+            actor.join(10)
+            assert not actor.is_alive()
+
+
+def offer(place: int, guests: int) -> dict[str, Any]:
+    name = f"actor {place}, worker {guests}"
+    return {"environment": {"name": "toy/catch"}, "env_threads": 1, "seed": 7 + guests, "name": name}
+
+
+def until(condition: Callable[[], bool], seconds: float = 20) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.005)
+    return condition()
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(Door(f"unix:{tmp_path}/s", TOKEN), places=2, actors=2)
+    yield made
+    made.close()
+
+
+def work_on(worker: Worker, over: threading.Event = NEVER) -> None:
+    """Until the worker raises, or `over` is set."""
+    while not over.is_set():
+        worker.step()
+
+
+@contextmanager
+def working(rig: Rig, **options: Any) -> Iterator[Worker]:
+    """A real worker, in a thread, for the block."""
+    connection = rig.connect()
+    worker, over = Worker(connection, **options), threading.Event()
+
+    def work() -> None:
+        with suppress(Closed, LearnerLost, UserError):
+            work_on(worker, over)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield worker
+    finally:
+        over.set()
+        thread.join(10)
+        worker.close()
+
+
+@contextmanager
+def stream(rig: Rig, *messages: bytes, token: str | None = TOKEN) -> Iterator[Any]:
+    """A bare stream that sends these messages and then stays open."""
+    channel = grpc.insecure_channel(rig.service.address, options=[("grpc.max_send_message_length", -1)])
+    over = threading.Event()
+
+    def requests() -> Iterator[bytes]:
+        yield from messages
+        over.wait(60)
+
+    metadata = [("authorization", f"Bearer {token}")] if token else None
+    call = channel.stream_stream(f"/{NAME}/{METHOD}")(requests(), metadata=metadata)
+    try:
+        yield call
+    finally:
+        over.set()
+        call.cancel()
+        channel.close()
+
+
+def hello(**changes: Any) -> bytes:
+    return wire.encode("hello", {"protocol": wire.VERSION, "place": -1, "generation": 0} | changes)
+
+
+def step(**changes: Any) -> bytes:
+    """What a worker sends first, but for these tensors."""
+    first = registry.make("toy/catch", num_envs=ENVS, seed=0).reset()
+    return wire.encode("step", {"waited": 0.0, "cpu_seconds": 0.0}, first._replace(**changes)._asdict())
+
+
+def outcome(call: Any) -> tuple[grpc.StatusCode, str]:
+    """How the learner ends a stream."""
+    with pytest.raises(grpc.RpcError):
+        for _ in call:
+            pass
+    return call.code(), call.details()
+
+
+def test_a_worker_gets_a_free_place_and_what_to_build(rig: Rig) -> None:
+    with working(rig) as first, working(rig) as second:
+        assert {first.offer.place, second.offer.place} == {0, 1}
+        assert first.offer.environment == {"name": "toy/catch"}
+        assert rig.progresses(0)
+        assert rig.progresses(1)
+
+
+def test_steps_arrive_as_the_environments_made_them(rig: Rig) -> None:
+    with working(rig):
+        assert until(lambda: len(rig.steps[0]) > 40)
+    env = registry.make("toy/catch", num_envs=ENVS, seed=7)
+    expected = [env.reset()] + [env.step(np.ones(ENVS, dtype=np.int64)) for _ in range(40)]
+    for received, made in zip(rig.steps[0], expected, strict=False):
+        for one, other in zip(received, made, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+WRONG: dict[str, tuple[list[bytes], grpc.StatusCode, str]] = {
+    "shape": (
+        [hello(), step(observation=np.zeros((ENVS, 2), np.float32))],
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "tensor 'observation' is float32 [3, 2]; expected",
+    ),
+    "dtype": (
+        [hello(), step(reward=np.zeros(ENVS, np.int64))],
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "tensor 'reward' is int64",
+    ),
+    "no episode begins": (
+        [hello(), step(start=np.zeros(ENVS, bool))],
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "the first step must begin episodes",
+    ),
+    "seconds": (
+        [hello(), wire.encode("step", {"waited": float("nan"), "cpu_seconds": 0.0}, {})],
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "expected",
+    ),
+    "no message of ours": ([b"GET / HTTP/1.1"], grpc.StatusCode.INVALID_ARGUMENT, "header"),
+    "no hello": ([step()], grpc.StatusCode.INVALID_ARGUMENT, "'step' came; expected: hello"),
+    "protocol": ([hello(protocol=99)], grpc.StatusCode.FAILED_PRECONDITION, "it speaks protocol 99, the learner 1"),
+    "place": ([hello(place=7)], grpc.StatusCode.FAILED_PRECONDITION, "place 7 is none of 2"),
+    "place is no number": ([hello(place="0")], grpc.StatusCode.INVALID_ARGUMENT, "field 'place'"),
+    "oversized": ([hello(), bytes(10**6)], grpc.StatusCode.RESOURCE_EXHAUSTED, "larger than max"),
+    "oversized hello": ([bytes(10**6)], grpc.StatusCode.RESOURCE_EXHAUSTED, "larger than max"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_worker_that_sends_something_wrong_is_sent_away(rig: Rig, name: str) -> None:
+    messages, code, details = WRONG[name]
+    with working(rig) as good:
+        index = good.offer.place
+        with stream(rig, *messages) as call:
+            ended = outcome(call)
+        assert ended[0] is code, ended
+        assert details in ended[1]
+        assert rig.progresses(index)
+        assert until(lambda: len(rig.log) == 1)
+        with working(rig, place=1 - index) as another:  # the place can be had again
+            assert rig.progresses(another.offer.place)
+    assert all("\n" not in line for line in rig.log)
+
+
+@pytest.mark.parametrize("token", [None, "", "another", TOKEN + "x", "é" * 20])
+def test_a_worker_without_the_token_is_refused(rig: Rig, token: str | None) -> None:
+    metadata_token = token.encode("ascii", "replace").decode() if token else token
+    with stream(rig, hello(), token=metadata_token) as call:
+        code, details = outcome(call)
+    assert code is grpc.StatusCode.UNAUTHENTICATED
+    assert TOKEN not in details
+    with pytest.raises(UserError, match="refuses this worker: its token"):
+        rig.connect(token="wrong").join()
+    assert all(TOKEN not in line for line in rig.log)
+
+
+def test_of_two_workers_with_one_id_the_second_is_refused(rig: Rig) -> None:
+    with working(rig, place=1):
+        assert rig.progresses(1)
+        with pytest.raises(LearnerLost, match="place 1 is taken by another worker"):
+            rig.connect().join(place=1)
+        assert rig.progresses(1)
+    assert sum("taken" in line for line in rig.log) == 1
+
+
+def test_a_later_generation_takes_the_place_of_an_earlier_one(rig: Rig) -> None:
+    with working(rig, place=0), working(rig, place=0, generation=1) as later:
+        assert later.offer.name == "actor 0, worker 1"
+        assert rig.progresses(0)
+        with pytest.raises(LearnerLost, match="taken"):
+            rig.connect().join(place=0, generation=1)
+
+
+def test_when_all_places_are_taken_a_worker_is_asked_to_come_again(rig: Rig) -> None:
+    with working(rig), working(rig), pytest.raises(LearnerLost, match="every place is taken"):
+        rig.connect().join()
+    with working(rig):
+        assert rig.progresses(0)
+
+
+def test_a_worker_that_is_killed_is_replaced_and_its_episodes_are_abandoned(rig: Rig) -> None:
+    command = [sys.executable, "-c", WORKER, rig.service.address, TOKEN]
+    process = subprocess.Popen(command)
+    try:
+        assert rig.progresses(0, 50)
+    finally:
+        process.kill()
+        process.wait()
+    assert until(lambda: rig.envs[0].session is None)
+    before = len(rig.steps[0])
+    with working(rig, place=0) as another:
+        assert another.offer.name == "actor 0, worker 1"
+        assert rig.progresses(0)
+    first = rig.steps[0][before]
+    assert first.start.all()
+    assert not first.valid.any()
+    assert not first.ended.any()
+    assert not first.reward.any()
+    assert [line for line in rig.log if "left" in line] != []
+
+
+WORKER = """
+import sys
+from ddrl.coordinator.connection import Connection
+from ddrl.worker import Worker
+worker = Worker(Connection(sys.argv[1], token=sys.argv[2]), place=0)
+while True:
+    worker.step()
+"""
+
+
+def test_a_silent_connection_is_ended(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_module, "HELLO_SECONDS", 0.3)
+    monkeypatch.setattr(service_module, "WATCH_SECONDS", 0.1)
+    with working(rig) as good, stream(rig) as call:
+        assert outcome(call)[0] is grpc.StatusCode.CANCELLED
+        assert rig.progresses(good.offer.place)
+    assert sum("silent" in line for line in rig.log) == 1
+
+
+def test_a_worker_that_says_nothing_loses_its_place(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_module, "SILENCE_SECONDS", 0.3)
+    with stream(rig, hello(place=0)) as call:
+        assert outcome(call)[0] is grpc.StatusCode.CANCELLED
+    with working(rig, place=0):
+        assert rig.progresses(0)
+
+
+def test_a_half_open_connection_holds_up_nobody(tmp_path: Path) -> None:
+    """Sockets that connect and say nothing, or something that is no HTTP/2, or half of a frame."""
+    rig = Rig(Door("127.0.0.1:0", TOKEN), places=1, actors=1)
+    try:
+        host, port = rig.service.address.split(":")
+        sockets = [socket.create_connection((host, int(port))) for _ in range(50)]
+        for index, one in enumerate(sockets):
+            one.sendall([b"", b"\x00" * 100, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00"][index % 3])
+        with working(rig):
+            assert rig.progresses(0)
+            for one in sockets:
+                one.close()
+            assert rig.progresses(0)
+    finally:
+        rig.close()
+
+
+def test_a_thousand_connects_in_a_burst_hold_up_nobody(rig: Rig) -> None:
+    refused: list[str] = []
+
+    def knock(_: int) -> None:
+        connection = rig.connect()
+        try:
+            connection.join()
+        except LearnerLost as lost:
+            refused.append(str(lost))
+        finally:
+            connection.close()
+
+    with working(rig) as first, working(rig) as second, ThreadPoolExecutor(100) as pool:
+        burst = [pool.submit(knock, i) for i in range(1000)]
+        while not all(one.done() for one in burst):
+            assert rig.progresses(first.offer.place, 1)
+            assert rig.progresses(second.offer.place, 1)
+        for one in burst:
+            one.result()
+    assert len(refused) == 1000
+    assert len(rig.log) < 10
+    with working(rig):
+        assert rig.progresses(0)
+
+
+def test_workers_hear_why_the_learner_ends(tmp_path: Path) -> None:
+    for reason in ("finished", "interrupted"):
+        rig = Rig(Door(f"unix:{tmp_path}/s", TOKEN), places=1, actors=1)
+        worker = Worker(rig.connect())
+        worker.step()
+        rig.close(reason)
+        with pytest.raises(Closed if reason == "finished" else LearnerLost) as ended:
+            work_on(worker)
+        assert reason == "finished" or ended.value.was_interrupted  # type: ignore[attr-defined]
+        worker.close()
+
+
+def test_a_learner_that_ends_while_nobody_is_there_ends_at_once(tmp_path: Path) -> None:
+    rig = Rig(Door(f"unix:{tmp_path}/s"), places=3, actors=3)
+    began = time.monotonic()
+    rig.close()
+    assert time.monotonic() - began < 5
+
+
+# The door ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:5000"])
+def test_other_machines_need_a_token(address: str) -> None:
+    with pytest.raises(UserError, match="--token-file"):
+        Door(address).check()
+    Door(address, token=TOKEN).check()
+
+
+def test_a_certificate_needs_its_key() -> None:
+    with pytest.raises(UserError, match="go together"):
+        Door("127.0.0.1:0", certificate=Path("c.pem")).check()
+
+
+def test_an_address_in_use_is_refused(rig: Rig, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="another process listens there"):
+        Rig(Door(rig.service.address), places=1, actors=0)
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match=r"--listen 127\.0\.0\.1"):
+        Rig(Door(f"127.0.0.1:{taken.getsockname()[1]}"), places=1, actors=0)
+
+
+def test_a_socket_that_a_dead_learner_has_left_is_replaced(tmp_path: Path) -> None:
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(tmp_path / "s"))
+    left.close()
+    rig = Rig(Door(f"unix:{tmp_path}/s", TOKEN), places=1, actors=1)
+    try:
+        with working(rig):
+            assert rig.progresses(0)
+    finally:
+        rig.close()
+
+
+def test_the_stream_is_encrypted_with_a_certificate(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*make.split(), *files], check=True, capture_output=True)
+    rig = Rig(Door("localhost:0", TOKEN, certificate, key), places=1, actors=1)
+    try:
+        worker = Worker(rig.connect(certificate=certificate))
+        for _ in range(3):
+            worker.step()
+        worker.close()
+        plain = rig.connect()
+        with pytest.raises(LearnerLost, match="unavailable"):
+            plain.join()
+        plain.close()
+    finally:
+        rig.close()

@@ -1,0 +1,102 @@
+"""Central inference under runtime ray: environments in processes of their own, which stream to the learner."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ddrl.commands import INTERRUPTED
+from ddrl.config import parse_run_config
+from ddrl.run import train
+from tests.runs import BASE, config, curves, merged
+from tests.runtimes import clusters
+from tests.runtimes.ray_kill_test import LONG, assert_whole
+
+CENTRAL = {"runtime": "ray", "inference": "central"}
+
+
+@pytest.mark.parametrize("learners", [1, 2])
+def test_a_run_reaches_its_budget_and_records_what_crosses_the_wire(
+    tmp_path: Path, holder: psutil.Process, learners: int
+) -> None:
+    topology = CENTRAL | {"num_learners": learners, "num_actors": 2, "envs_per_actor": 4, "queue_capacity": 4}
+    assert train(config(topology=topology, env_frames=3000), tmp_path, quiet=True) == "budget_reached"
+    table = curves(tmp_path)
+    assert table.env_frames.max() >= 3000
+    assert table[table.metric == "policy_lag_max"].value.max() >= 1
+    assert table[table.metric == "episodes"].value.iloc[-1] > 300 * 0.9  # of all learners' actors: nine steps each
+    sent = table[table.metric == "wire_bytes_per_frame_to_learner"].value
+    assert (sent > 4 * 50).all()  # a float32 observation of 50 numbers, and little else
+    assert (sent < 4 * 50 + 200).all()
+    clusters.wait_until(lambda: not clusters.workers(holder, "ActorHost") + clusters.workers(holder, "LearnerHost"))
+
+
+def test_the_synchronous_schedule_has_no_lag(tmp_path: Path, holder: psutil.Process) -> None:
+    topology = CENTRAL | {"schedule": "synchronous", "num_actors": 2, "envs_per_actor": 4}
+    train(config(topology=topology), tmp_path, quiet=True)
+    table = curves(tmp_path)
+    assert table[table.metric == "policy_lag_max"].value.max() == 0
+
+
+def test_workers_that_are_killed_are_replaced(
+    tmp_path: Path, holder: psutil.Process, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def kill() -> None:
+        clusters.wait_until(lambda: clusters.lines(tmp_path) > 3)
+        for worker in clusters.workers(holder, "ActorHost"):
+            worker.send_signal(signal.SIGKILL)
+
+    killer = clusters.meanwhile(kill)
+    chosen = config(topology=CENTRAL | {"num_actors": 2, "envs_per_actor": 4}, **LONG)
+    assert train(chosen, tmp_path) == "budget_reached"
+    killer.join()
+    assert json.loads((tmp_path / "run.json").read_text())["actor_restarts"] == 2
+    assert_whole(tmp_path, chosen.env_frames)
+    assert "a new one takes its place" in capfd.readouterr().err
+    # Episodes that the killed workers had begun are no episodes: what ended has the length of a game of Catch.
+    table = curves(tmp_path)
+    assert (table[table.metric == "episode_length"].value == 9).all()
+
+
+def test_a_learner_that_is_killed_goes_on_from_its_checkpoint(tmp_path: Path, holder: psutil.Process) -> None:
+    def kill() -> None:
+        clusters.wait_until(lambda: len(list((tmp_path / "checkpoints").glob("**/*.sha256"))) >= 2)
+        clusters.workers(holder, "LearnerHost")[-1].send_signal(signal.SIGKILL)
+
+    killer = clusters.meanwhile(kill)
+    chosen = config(topology=CENTRAL | {"queue_capacity": 2}, **LONG)
+    assert train(chosen, tmp_path, quiet=True) == "budget_reached"
+    killer.join()
+    assert json.loads((tmp_path / "run.json").read_text())["resumes"] == 1
+    assert_whole(tmp_path, chosen.env_frames)
+
+
+def test_an_own_cluster_is_interrupted_resumed_and_leaves_nothing(tmp_path: Path) -> None:
+    values = merged(BASE, LONG | {"env_frames": 100_000, "topology": CENTRAL})
+    process = clusters.start(values, tmp_path, RAY_ADDRESS="")
+    clusters.wait_for_lines(process, tmp_path, 3)
+    family = psutil.Process(process.pid).children(recursive=True)
+    (learner,) = [one for one in family if one.name().startswith("ray::LearnerHost")]
+    sockets = [one.laddr for one in learner.net_connections("unix") if str(one.laddr).endswith("/inference/0")]
+    assert sockets  # one machine: no port is open
+    assert (Path(sockets[0]).parent.stat().st_mode & 0o777) == 0o700
+    process.send_signal(signal.SIGTERM)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == INTERRUPTED, error
+    assert "lost its learner" not in error
+    assert psutil.wait_procs(family, timeout=30)[1] == []
+    assert not Path(sockets[0]).parent.exists()
+    reached = curves_frames(tmp_path)
+    resumed = parse_run_config(merged(values, {"env_frames": reached + 500}))
+    (tmp_path / "config.json").unlink()
+    assert train(resumed, tmp_path, quiet=True) == "budget_reached"
+    assert json.loads((tmp_path / "run.json").read_text())["resumes"] == 1
+
+
+def curves_frames(directory: Path) -> int:
+    """The frames of the last record of a run that goes on."""
+    return int(json.loads((directory / "curves.jsonl").read_text().splitlines()[-1])["env_frames"])
