@@ -151,6 +151,9 @@ def _add_bench(added: Any) -> None:
         "--runtime", nargs="+", choices=("serial", "threads", "ray"), help="one or several, side by side (threads)"
     )
     bench.add_argument(
+        "--inference", nargs="+", choices=("local", "central"), help="of actions: at the actors, at the learner (local)"
+    )
+    bench.add_argument(
         "--sweep",
         nargs="*",
         metavar="KEY=N,N",

@@ -124,6 +124,7 @@ def bench(parsed: argparse.Namespace) -> int:
         parsed.environment,
         overrides,
         runtimes=list(dict.fromkeys(parsed.runtime or [])),
+        inferences=list(dict.fromkeys(parsed.inference or [])),
         axes=parse_axes(parsed.sweep) if parsed.sweep is not None else {},
         note=note,
     )

@@ -10,6 +10,7 @@ from ddrl.acting import Builder
 from ddrl.coordinator.gate import Gate
 from ddrl.coordinator.inference import BatchRule, CentralInference
 from ddrl.coordinator.parameters import ParameterServer
+from ddrl.coordinator.traffic import Traffic
 from ddrl.handles import Reducer
 from ddrl.learners.core import Setting
 from ddrl.record import Counts
@@ -39,6 +40,8 @@ class Learning:
             ordered_actors=None if max_lag is None else num_actors,
             lent_memory=lent_memory,
         )
+        self.traffic = Traffic(builder.spec.frame_skip)
+        """With actors, or their environments, in other processes."""
         self.central = _central_inference(builder, self.params) if topology.inference == "central" else None
         self.learner = builder.algorithm.Learner(
             hyperparameters,

@@ -34,6 +34,8 @@ TIMING_METRICS = (
     "round_trip_ms_p50",
     "round_trip_ms_p99",
     "worker_cpu_seconds",
+    "wire_bytes_per_frame_to_learner",
+    "wire_bytes_per_frame_from_learner",
 )
 """Metrics (beside the column `seconds`) that two runs with the same bits may differ in."""
 

@@ -22,8 +22,9 @@ import numpy as np
 
 from ddrl import manifest
 from ddrl.coordinator.connection import Connection, LearnerLost
-from ddrl.coordinator.remote import RemoteEnv, Traffic
+from ddrl.coordinator.remote import RemoteEnv
 from ddrl.coordinator.service import Door, InferenceService, Place
+from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import Closed
 from ddrl.types import EnvSpec, EnvStep
 

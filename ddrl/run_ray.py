@@ -52,8 +52,7 @@ def train_with_ray(
     `accepted` is called whenever the learners are built, so that nothing refuses the run any more, and not yet resumed.
     `watch` is shown every status of the learner that leads, and says whether to end the training early.
     """
-    topology, is_central = config.topology, config.topology.inference == "central"
-    learner_threads = topology.learner_threads + (topology.central.num_threads if is_central else 0)
+    topology, learner_threads = config.topology, _learner_threads(config)
     builder = Builder(config, torch.device("cpu"))
     progress = Progress(config.env_frames, quiet=quiet)
     latest: list[tuple[Counts, Metrics]] = []
@@ -85,7 +84,7 @@ def train_with_ray(
                 learner_threads=learner_threads,
                 device=config.device,
                 make_learner=partial(make_learner, config, directory.resolve(), folder),
-                make_actor=partial(work_alone if is_central else act_alone, config),
+                make_actor=partial(work_alone if topology.inference == "central" else act_alone, config),
                 describe_actor=lambda index, generation: builder.describe("actor", index, Generation(*generation)),
                 describe_checkpoint=partial(describe_checkpoint, directory, topology.num_learners),
                 own_cluster=folder is not None,
@@ -100,6 +99,12 @@ def train_with_ray(
     if reason == "budget_reached" and latest:
         progress.done(*latest[0])
     return reason
+
+
+def _learner_threads(config: RunConfig) -> int:
+    """That compute: of training, and of central inference."""
+    topology = config.topology
+    return topology.learner_threads + (topology.central.num_threads if topology.inference == "central" else 0)
 
 
 def describe_checkpoint(directory: Path, num_learners: int) -> str:
@@ -174,6 +179,7 @@ class Lead:
         self._relay = Relay()
         self._run = Run(config, directory, display=self._relay, reducer=reducer, remote_actors=True, door=door)
         self.params, self.queue, self.serving = self._run.params, self._run.queue, self._run.serving
+        self.traffic = self._run.learning.traffic
         self.train = self._run.train
         self.interrupt = self._run.interrupt
 
@@ -222,7 +228,7 @@ class Follower:
         self._interrupted = False
         self._learning = Learning(Builder(config, resolve_device(config.device)), reducer, lent_memory=True)
         self._next_checkpoint = config.checkpoint.period_frames
-        self.params, self.queue = self._learning.params, self._learning.queue
+        self.params, self.queue, self.traffic = self._learning.params, self._learning.queue, self._learning.traffic
         self.actor_restarts = 0
         self.resumes = 0
         self._tell: Callable[[Episodes], None] = lambda episodes: None

@@ -8,7 +8,7 @@ from typing import Any
 
 from ddrl.acting import Builder, Generation
 from ddrl.actors.unroll import EpisodeSink, UnrollCollector
-from ddrl.coordinator.remote import RemoteEnv, Traffic
+from ddrl.coordinator.remote import RemoteEnv
 from ddrl.coordinator.service import Door, InferenceService, Place
 from ddrl.learning import Learning
 
@@ -29,13 +29,12 @@ class Serving:
     ) -> None:
         door.check()
         topology = builder.config.topology
-        self.traffic = Traffic(builder.spec.frame_skip)
         self._builder = builder
         self._door = door
         self._resumes = resumes
         self._note = note
         self._indices = range(rank, topology.num_actors, topology.num_learners)
-        self._envs = [RemoteEnv(builder.spec, topology.envs_per_actor, self.traffic) for _ in self._indices]
+        self._envs = [RemoteEnv(builder.spec, topology.envs_per_actor, learning.traffic) for _ in self._indices]
         self.collectors: list[UnrollCollector] = [
             builder.collector(index, on_episode, slot=slot, inference=learning.central, env=env)
             for slot, (index, env) in enumerate(zip(self._indices, self._envs, strict=True))

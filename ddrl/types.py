@@ -164,6 +164,13 @@ class Unroll:
         """B."""
         return int(self.action.shape[1])
 
+    @property
+    def nbytes(self) -> int:
+        """Of all tensors."""
+        parts = self.as_dict()
+        state = parts.pop("initial_state")
+        return sum(tensor.nbytes for tensor in [*parts.values(), *state])
+
     def columns(self, start: int, stop: int) -> Unroll:
         """Columns start..stop-1 as views."""
         return self._map(lambda tensor, axis: tensor.narrow(axis, start, stop - start))

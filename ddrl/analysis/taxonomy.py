@@ -106,8 +106,7 @@ def _system(paper: str, experiment: str, runs: Sequence[Run]) -> dict[str, Any]:
         "system": stated["name"],
         "algorithm": name,
         "moves": stated["moves"],
-        # Every actor has its own copy of the network, unless a topology says otherwise.
-        "inference": topology.get("inference", "local"),
+        "inference": topology["inference"],
         "store": _store(topology.get("store", stated["store"]), hyperparameters),
         "max_policy_lag": topology["max_policy_lag"],
         "parameter_delay": topology["parameter_delay"],

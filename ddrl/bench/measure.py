@@ -94,7 +94,7 @@ def describe_topology(topology: Mapping[str, Any]) -> str:
     learners = f"{topology['num_learners']} learners with " if topology.get("num_learners", 1) > 1 else ""
     threads = topology["learner_threads"]
     return (
-        f"{topology['runtime']}, {topology['num_actors']} x {topology['envs_per_actor']} environments, "
+        f"{system_of(topology)}, {topology['num_actors']} x {topology['envs_per_actor']} environments, "
         f"{learners}{threads} learner thread{'s' * (threads > 1)}"
     )
 
@@ -121,29 +121,35 @@ def _limiting_part(results: list[Repeat]) -> str:
     return f"CPU time: {shares}; cores busy {busy:.0%}"
 
 
-def best_of(measurements: Sequence[Mapping[str, Any]], runtime: str) -> Mapping[str, Any]:
-    """The fastest of a runtime, by the median."""
-    of_runtime = [one for one in measurements if one["config"]["topology"]["runtime"] == runtime]
-    return max(of_runtime, key=lambda one: one["median_training_frames_per_second"])
+def system_of(topology: Mapping[str, Any]) -> str:
+    """The runtime, and where inference is unless it is with the actors: `ray`, `ray central`."""
+    central = topology.get("inference") == "central"
+    return f"{topology['runtime']} central" if central else str(topology["runtime"])
 
 
-def runtimes_of(measurements: Sequence[Mapping[str, Any]]) -> list[str]:
+def best_of(measurements: Sequence[Mapping[str, Any]], system: str) -> Mapping[str, Any]:
+    """The fastest of a system (`system_of`), by the median."""
+    of_system = [one for one in measurements if system_of(one["config"]["topology"]) == system]
+    return max(of_system, key=lambda one: one["median_training_frames_per_second"])
+
+
+def systems_of(measurements: Sequence[Mapping[str, Any]]) -> list[str]:
     """In the order in which they were measured."""
-    return list(dict.fromkeys(one["config"]["topology"]["runtime"] for one in measurements))
+    return list(dict.fromkeys(system_of(one["config"]["topology"]) for one in measurements))
 
 
 def _comparisons(measurements: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Training speed of each other runtime over the first one's, each with its best topology: repeat by repeat."""
-    first, *others = runtimes_of(measurements)
+    """Training speed of each other system over the first one's, each with its best topology: repeat by repeat."""
+    first, *others = systems_of(measurements)
     base = best_of(measurements, first)
-    return [_compare(best_of(measurements, runtime), base) for runtime in others]
+    return [_compare(best_of(measurements, system), base) for system in others]
 
 
 def _compare(one: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
     ratios = speed_ratios(one, base)
     return {
-        "runtime": one["config"]["topology"]["runtime"],
-        "against": base["config"]["topology"]["runtime"],
+        "runtime": system_of(one["config"]["topology"]),
+        "against": system_of(base["config"]["topology"]),
         "ratios": ratios,
         "median": statistics.median(ratios),
         "lowest": min(ratios),

@@ -21,18 +21,21 @@ def grid(
     overrides: Mapping[str, Any],
     *,
     runtimes: Sequence[str],
+    inferences: Sequence[str] = (),
     axes: Mapping[str, Sequence[int]],
     note: Callable[[str], None],
 ) -> list[RunConfig]:
-    """Every combination of `axes` (keys of the topology) in each of `runtimes` (none: that of the configuration).
+    """Every combination of `axes` (keys of the topology) in each of `runtimes` and with each of `inferences`.
+
+    None of these: that of the configuration.
 
     Combinations that the configuration does not allow are left out with a note. Raises `UserError` where none is left.
     """
     configs, refused = [], []
     for values in itertools.product(*axes.values()):
         point = dict(zip(axes, values, strict=True))
-        for runtime in [{"runtime": name} for name in runtimes] or [{}]:
-            topology = point | runtime
+        for runtime, inference in itertools.product(_each("runtime", runtimes), _each("inference", inferences)):
+            topology = point | runtime | inference
             try:
                 configs.append(default_config(algorithm, environment, merged(overrides, {"topology": topology})))
             except UserError as error:
@@ -42,6 +45,10 @@ def grid(
     if not configs:
         raise refused[0]
     return configs
+
+
+def _each(key: str, names: Sequence[str]) -> list[dict[str, str]]:
+    return [{key: name} for name in names] or [{}]
 
 
 def default_axes() -> dict[str, list[int]]:

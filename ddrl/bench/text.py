@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ddrl.bench.measure import PARTS, best_of, describe_topology, runtimes_of, speed_ratios
+from ddrl.bench.measure import PARTS, best_of, describe_topology, speed_ratios, system_of, systems_of
 
 DISTURBED = 0.1
 """Part of the cores' time that other processes took, from which on the reader is told."""
@@ -20,11 +20,11 @@ _SWEPT = ("actors", "envs", "learn thr", "training", "lowest", "highest", "to be
 def describe(result: Mapping[str, Any]) -> str:
     """One row a repeat, or one row a topology where there are several; then what follows from them."""
     measurements = result["measurements"]
-    runtimes = runtimes_of(measurements)
-    swept = len(measurements) > len(runtimes)
+    systems = systems_of(measurements)
+    swept = len(measurements) > len(systems)
     lines = [*_head(result), "", *(_sweep(measurements) if swept else _repeats(measurements)), ""]
-    for runtime in runtimes:
-        best = best_of(measurements, runtime)
+    for system in systems:
+        best = best_of(measurements, system)
         lines += [f"{'best: ' if swept else ''}{_median(best)}", f"  {best['limiting_part']}"]
         if swept:
             lines += _not_told_apart(best, measurements)
@@ -61,7 +61,7 @@ def _repeats(measurements: Sequence[Mapping[str, Any]]) -> Iterable[str]:
             duty = repeat["duty"]
             fractions = [repeat["ratio"], duty["actor"], duty["learner"], repeat["cpu_utilisation"], repeat["others"]]
             cells = [_whole(speed) for speed in speeds] + [_fraction(value) for value in fractions]
-            yield _row(f"{index + 1} {one['config']['topology']['runtime']}", (*cells, f"{_lag([repeat]):.1f}"))
+            yield _row(f"{index + 1} {system_of(one['config']['topology'])}", (*cells, f"{_lag([repeat]):.1f}"))
 
 
 def _sweep(measurements: Sequence[Mapping[str, Any]]) -> Iterable[str]:
@@ -79,7 +79,7 @@ def _sweep(measurements: Sequence[Mapping[str, Any]]) -> Iterable[str]:
             cells.append(f"{statistics.median(repeat['duty'][role] for repeat in repeats):.2f}")
         for name in ("cpu_utilisation", "others"):
             cells.append(f"{statistics.median(repeat[name] for repeat in repeats):.2f}")
-        yield _row(topology["runtime"], (*cells, f"{_lag(repeats):.1f}"))
+        yield _row(system_of(topology), (*cells, f"{_lag(repeats):.1f}"))
 
 
 def _median(one: Mapping[str, Any]) -> str:
@@ -98,13 +98,13 @@ def _no_bound(measurements: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _not_told_apart(best: Mapping[str, Any], measurements: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Topologies of the same runtime that were at least as fast as the best in one of the repeats."""
+    """Topologies of the same system that were at least as fast as the best in one of the repeats."""
     topology = best["config"]["topology"]
     close = [
         describe_topology(one["config"]["topology"])
         for one in measurements
         if one is not best
-        and one["config"]["topology"]["runtime"] == topology["runtime"]
+        and system_of(one["config"]["topology"]) == system_of(topology)
         and max(speed_ratios(one, best)) >= 1
     ]
     return [f"  at least as fast in one of the repeats: {'; '.join(close)}"] if close else []
@@ -129,4 +129,4 @@ def _fraction(value: float) -> str:
 
 
 def _row(name: str, cells: Iterable[str]) -> str:
-    return f"{name:10}" + "".join(f"{cell:>12}" for cell in cells)
+    return f"{name:17}" + "".join(f"{cell:>12}" for cell in cells)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -24,6 +25,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in i
 
 from ddrl.coordinator.connection import LearnerLost
 from ddrl.coordinator.parameters import ParameterServer, load
+from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import Closed
 from ddrl.handles import Queue
 from ddrl.types import Array, Unroll
@@ -46,6 +48,10 @@ class LearnerSide(Protocol):
     @property
     def queue(self) -> Queue:
         """What actors fill."""
+
+    @property
+    def traffic(self) -> Traffic:
+        """Told of what actors send and get."""
 
     def resume(self, updates: int | None) -> int | None:
         """Continues from a checkpoint and returns its number; None: from the beginning.
@@ -203,6 +209,7 @@ class LearnerHost:
         episodes: Episodes,
         known: int,
         unroll_index: int | None,
+        cpu_seconds: float,
     ) -> Reply:
         """Inserts an unroll, then waits for the parameters with which unroll `unroll_index` (if any) may begin.
 
@@ -214,14 +221,19 @@ class LearnerHost:
             if episodes:
                 self._record(episodes)
             if unroll is not None:
-                self._built.queue.insert(to_unroll(unroll))
+                inserted = to_unroll(unroll)
+                self._built.traffic.received(actor, inserted.nbytes, inserted.valid.numel(), cpu_seconds)
+                self._built.queue.insert(inserted)
                 self._delivered[actor] += 1
             if unroll_index is None:
                 return known, None
             version, tensors = self._built.params.acquire(unroll_index)
         except Closed:
             return None
-        return version, None if version == known else self._share(version, tensors)
+        if version == known:
+            return version, None
+        self._built.traffic.sent(sum(tensor.nbytes for tensor in tensors))
+        return version, self._share(version, tensors)
 
     @ray.method(concurrency_group="exchange")
     def record_episodes(self, episodes: Episodes) -> None:
@@ -298,7 +310,9 @@ class LearnerLink:
     def _send(self, unroll_index: int | None) -> tuple[int, Any]:
         unroll, episodes = self._unroll, self._episodes
         self._unroll, self._episodes = None, []
-        sent = self._host.exchange.remote(self._actor, self._restart, unroll, episodes, self.version, unroll_index)
+        sent = self._host.exchange.remote(
+            self._actor, self._restart, unroll, episodes, self.version, unroll_index, time.process_time()
+        )
         del unroll
         reply: Reply = ray.get(sent)
         if reply is None:

@@ -15,9 +15,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from ddrl.coordinator import wire
+from ddrl.coordinator.traffic import Traffic
 from ddrl.coordinator.wire import WireError
 from ddrl.errors import Closed
-from ddrl.types import Array, EnvSpec, EnvStep, Metrics
+from ddrl.types import Array, EnvSpec, EnvStep
 
 
 class Requests(Protocol):
@@ -150,7 +151,7 @@ class RemoteEnv:
         except WireError as error:
             session.end(error)
             return None
-        self._traffic.received(id(session), len(message), self.num_envs, waited, cpu)
+        self._traffic.received(id(session), len(message), self.num_envs, cpu, waited=waited)
         return step
 
     def close(self, reason: str = "interrupted") -> None:
@@ -172,50 +173,3 @@ class RemoteEnv:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Raises RuntimeError, as `state_dict`."""
         raise RuntimeError("remote environments cannot be continued")
-
-
-class Traffic:
-    """What crosses the wire, added up over all workers of a learner."""
-
-    def __init__(self, frame_skip: int) -> None:
-        self._frame_skip = frame_skip
-        self._lock = threading.Lock()
-        self._bytes = [0, 0]
-        self.agent_steps = 0
-        """Of all workers, since the beginning."""
-        self._frames = 0
-        self._waited: list[float] = []
-        self._cpu: dict[int, float] = {}
-
-    def received(self, worker: int, size: int, columns: int, waited: float, cpu_seconds: float) -> None:
-        """A step of `columns` environments, whose worker had waited for actions and has used the CPU so long."""
-        with self._lock:
-            self._bytes[0] += size
-            self.agent_steps += columns
-            self._frames += columns * self._frame_skip
-            self._waited.append(waited)
-            self._cpu[worker] = cpu_seconds
-
-    def sent(self, size: int) -> None:
-        """Actions."""
-        with self._lock:
-            self._bytes[1] += size
-
-    def take(self) -> Metrics:
-        """Since the last call: bytes per environment frame, milliseconds that a worker waits for actions.
-
-        `worker_cpu_seconds` is since each worker's beginning, over all. Nothing where no step came.
-        """
-        with self._lock:
-            (received, sent), frames, waited = self._bytes, self._frames, self._waited
-            self._bytes, self._frames, self._waited = [0, 0], 0, []
-            cpu = sum(self._cpu.values())
-        if not frames:
-            return {}
-        return {
-            "wire_bytes_per_frame_to_learner": received / frames,
-            "wire_bytes_per_frame_from_learner": sent / frames,
-            "round_trip_ms_p50": 1000 * float(np.percentile(waited, 50)),
-            "round_trip_ms_p99": 1000 * float(np.percentile(waited, 99)),
-            "worker_cpu_seconds": cpu,
-        }

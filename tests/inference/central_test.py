@@ -248,8 +248,8 @@ def test_workers_outlive_a_learner_that_is_killed(tmp_path: Path) -> None:
     """The learner is killed in mid-training and started again: the run goes on, with the same worker processes."""
     address, token = f"unix:{tmp_path}/s", tmp_path / "token"
     token.write_text("a-secret-of-this-test\n")
-    topology = CENTRAL | {"runtime": "threads"}
-    values = merged(BASE, {"env_frames": 20_000, "topology": topology, "evaluation": {"period_frames": None}})
+    topology = CENTRAL | {"runtime": "threads", "schedule": "synchronous"}  # both workers are needed for every batch
+    values = merged(BASE, {"env_frames": 8_000, "topology": topology, "evaluation": {"period_frames": None}})
     (tmp_path / "config.yaml").write_text(json.dumps(values))
     learner = ["train", tmp_path / "config.yaml", "--directory", tmp_path / "run", "--listen", address]
     learner += ["--token-file", token]

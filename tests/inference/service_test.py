@@ -20,8 +20,9 @@ import pytest
 from ddrl.coordinator import service as service_module
 from ddrl.coordinator import wire
 from ddrl.coordinator.connection import Connection, LearnerLost
-from ddrl.coordinator.remote import RemoteEnv, Traffic
+from ddrl.coordinator.remote import RemoteEnv
 from ddrl.coordinator.service import METHOD, NAME, Door, InferenceService, Place
+from ddrl.coordinator.traffic import Traffic
 from ddrl.environments import registry
 from ddrl.errors import Closed, UserError
 from ddrl.types import EnvStep

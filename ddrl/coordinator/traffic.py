@@ -1,0 +1,63 @@
+"""What crosses the wire between actors and a learner, whichever of them has the network."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from ddrl.types import Metrics
+
+
+class Traffic:
+    """What crosses the wire, added up over all workers of a learner."""
+
+    def __init__(self, frame_skip: int) -> None:
+        self._frame_skip = frame_skip
+        self._lock = threading.Lock()
+        self._bytes = [0, 0]
+        self.agent_steps = 0
+        """Of all workers, since the beginning."""
+        self._frames = 0
+        self._waited: list[float] = []
+        self._cpu: dict[int, float] = {}
+
+    def received(
+        self, worker: int, size: int, agent_steps: int, cpu_seconds: float, *, waited: float | None = None
+    ) -> None:
+        """Bytes that bring so many steps, from a worker that has used the CPU so long.
+
+        `waited`: seconds until it had its actions, where it asked for them.
+        """
+        with self._lock:
+            self._bytes[0] += size
+            self.agent_steps += agent_steps
+            self._frames += agent_steps * self._frame_skip
+            self._cpu[worker] = cpu_seconds
+            if waited is not None:
+                self._waited.append(waited)
+
+    def sent(self, size: int) -> None:
+        """Bytes of actions, or of parameters."""
+        with self._lock:
+            self._bytes[1] += size
+
+    def take(self) -> Metrics:
+        """Since the last call: bytes per environment frame, milliseconds that a worker waits for actions.
+
+        `worker_cpu_seconds` is since each worker's beginning, over all. Nothing where no step came.
+        """
+        with self._lock:
+            (received, sent), frames, waited = self._bytes, self._frames, self._waited
+            self._bytes, self._frames, self._waited = [0, 0], 0, []
+            cpu = sum(self._cpu.values())
+        if not frames:
+            return {}
+        metrics = {
+            "wire_bytes_per_frame_to_learner": received / frames,
+            "wire_bytes_per_frame_from_learner": sent / frames,
+            "worker_cpu_seconds": cpu,
+        }
+        for percent in (50, 99) if waited else ():
+            metrics[f"round_trip_ms_p{percent}"] = 1000 * float(np.percentile(waited, percent))
+        return metrics
