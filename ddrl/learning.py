@@ -11,6 +11,7 @@ from ddrl.coordinator.gate import Gate
 from ddrl.coordinator.inference import BatchRule, CentralInference
 from ddrl.coordinator.parameters import ParameterServer
 from ddrl.coordinator.traffic import Traffic
+from ddrl.errors import UserError
 from ddrl.handles import Reducer
 from ddrl.learners.core import Setting
 from ddrl.record import Counts
@@ -84,9 +85,18 @@ def _central_inference(builder: Builder, params: ParameterServer) -> CentralInfe
     topology, central = builder.config.topology, builder.config.topology.central
     columns = topology.num_actors * topology.envs_per_actor // topology.num_learners
     rule = BatchRule(central.min_columns, central.max_columns or columns, central.max_wait_ms / 1000)
-    device = builder.device if central.device == "learner" else torch.device(central.device)
+    device = builder.device if central.device == "learner" else _named_device(central.device)
     networks = [builder.inference(device) for _ in range(central.num_threads)]
     return CentralInference(networks, params, None if topology.runtime == "serial" else rule)
+
+
+def _named_device(name: str) -> torch.device:
+    """Raises `UserError` where there is no such GPU."""
+    device, gpus = torch.device(name), torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= gpus:
+        there = f"{gpus} GPUs" if gpus > 1 else "one GPU" if gpus else "no GPU"
+        raise UserError(f"key 'topology.central.device': {name} was asked for, but torch finds {there}")
+    return device
 
 
 class StopFlag:

@@ -226,15 +226,21 @@ def test_the_committed_benchmarks_can_be_read() -> None:
 @pytest.mark.slow
 def test_ray_is_measured_beside_threads_over_all_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    configs = bench.grid("impala", "toy/catch", SMALL, runtimes=["threads", "ray"], axes={}, note=note)
+    chosen = {"runtimes": ["threads", "ray"], "inferences": ["local", "central"]}
+    configs = bench.grid("impala", "toy/catch", SMALL, **chosen, axes={}, note=note)
     result = bench.bench(configs, seconds=1.0, repeats=1, note=note)
-    threads, ray = (one["repeats"][0] for one in result["measurements"])
+    threads, _, ray, ray_central = (one["repeats"][0] for one in result["measurements"])
+    assert ray_central["rollout"] > 0
+    assert ray_central["training"] > 0
     assert ray["simulation"] == threads["simulation"], "the parts are the same"
     assert ray["training"] > 0
     assert ray["rollout"] > 0
     assert 0 < ray["cpu_utilisation"] <= 1.2
-    (comparison,) = result["comparisons"]
-    assert comparison["runtime"] == "ray"
+    others = result["comparisons"]
+    assert [one["runtime"] for one in others] == ["threads central", "ray", "ray central"]
+    assert all(one["against"] == "threads" for one in others)
+    comparison = others[1]
+    assert "ray central / threads" in bench.describe(result)
     assert comparison["ratios"] == [ray["training"] / threads["training"]]
 
 

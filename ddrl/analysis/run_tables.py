@@ -37,7 +37,8 @@ _RUN_FIELDS = (
     "fingerprint",
 )
 _HARDWARE = ("cpu", "cores", "memory_gib", "gpu")
-_TOPOLOGY = ("runtime", "schedule", "num_actors", "envs_per_actor", "learner_threads", "parameter_delay")
+LAYOUT = ("runtime", "inference", "schedule", "num_actors", "envs_per_actor", "learner_threads", "parameter_delay")
+"""Keys of a topology that the tables have."""
 
 
 def run_table(runs: Sequence[RunData], experiments: Mapping[str, Experiment]) -> pd.DataFrame:
@@ -51,7 +52,7 @@ def run_table(runs: Sequence[RunData], experiments: Mapping[str, Experiment]) ->
         row = run.keys() | {"variant_label": experiment.labels[run.variant], "experiment_title": experiment.title}
         row |= {name: manifest.get(name) for name in _RUN_FIELDS}
         row |= {name: manifest["hardware"].get(name) for name in _HARDWARE}
-        row |= {name: run.config["topology"].get(name) for name in _TOPOLOGY}
+        row |= layout_of(run.config["topology"])
         row |= {
             "algorithm": run.config["algorithm"],
             "network": run.config["hyperparameters"].get("network"),
@@ -68,6 +69,11 @@ def run_table(runs: Sequence[RunData], experiments: Mapping[str, Experiment]) ->
     return table.astype(counts | {"budget_ratio": "float64"}).sort_values(
         ["origin", *KEYS[1:]], ascending=[False, *[True] * (len(KEYS) - 1)], ignore_index=True
     )
+
+
+def layout_of(topology: Mapping[str, Any]) -> dict[str, Any]:
+    """`LAYOUT` of a run; inference was local before there was a key for it."""
+    return {"inference": "local"} | {name: topology[name] for name in LAYOUT if name in topology}
 
 
 def hyperparameter_table(paper: Paper, runs: Sequence[RunData], origin: str) -> pd.DataFrame:

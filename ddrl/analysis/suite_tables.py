@@ -18,6 +18,7 @@ from ddrl.analysis.experiments import ROOT
 from ddrl.analysis.paper import Paper, load_paper
 from ddrl.analysis.problems import COLUMNS as PROBLEM_COLUMNS
 from ddrl.analysis.problems import portable
+from ddrl.analysis.run_tables import LAYOUT, layout_of
 from ddrl.analysis.summary import SCALE_NOTES, facts, machine
 from ddrl.analysis.taxonomy import (
     Tables,
@@ -31,7 +32,6 @@ from ddrl.analysis.taxonomy import (
 from ddrl.errors import UserError
 
 _RUN_GROUP = ["origin", "paper", "experiment", "variant", "variant_label", "environment", "env_label"]
-_LAYOUT = ["runtime", "schedule", "num_actors", "envs_per_actor", "learner_threads", "parameter_delay"]
 THROUGHPUT_COLUMNS = [
     "source",
     "paper",
@@ -42,7 +42,7 @@ THROUGHPUT_COLUMNS = [
     "system",
     "network",
     "precision",
-    *_LAYOUT,
+    *LAYOUT,
     "machine",
     "runs",
     "frames_per_second",
@@ -160,7 +160,7 @@ def _compute(runs: pd.DataFrame) -> pd.DataFrame:
 def _throughput(runs: pd.DataFrame, bench: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Frames per second of our runs (median, lowest and highest of a group) and of committed benchmarks."""
     rows = []
-    kept = ["paper", "origin", "experiment", "variant", "environment", "network", "precision", *_LAYOUT]
+    kept = ["paper", "origin", "experiment", "variant", "environment", "network", "precision", *LAYOUT]
     named = runs.assign(machine=[machine(row) for row in runs.to_dict("records")])
     for _, part in named.groupby([*kept, "algorithm", "machine"], sort=True, dropna=False):
         first = part.iloc[0]
@@ -215,7 +215,7 @@ def _benchmark(found: Mapping[str, Any]) -> dict[str, Any]:
         "system": _system_name(config["algorithm"]),
         "network": config["hyperparameters"].get("network"),
         "precision": config.get("precision"),
-        **{name: topology.get(name) for name in _LAYOUT},
+        **layout_of(topology),
         "machine": machine(found["hardware"]),
         "runs": len(repeats),
         **_spread(repeats),
@@ -237,11 +237,11 @@ def _lag(runs: pd.DataFrame, policy_lag: pd.DataFrame) -> pd.DataFrame:
         group, layout = dict(zip(_RUN_GROUP, names, strict=True)), layouts[names]
         rows.append(
             group
-            | {name: layout[name] for name in _LAYOUT}
+            | {name: layout[name] for name in LAYOUT}
             | {
                 "runs": int(part["seed"].nunique()),
                 "lag_mean": float(part.groupby("seed")["policy_lag_mean"].mean().mean()),
                 "lag_max": float(part["policy_lag_max"].max()),
             }
         )
-    return pd.DataFrame(rows, columns=[*_RUN_GROUP, *_LAYOUT, "runs", "lag_mean", "lag_max"])
+    return pd.DataFrame(rows, columns=[*_RUN_GROUP, *LAYOUT, "runs", "lag_mean", "lag_max"])

@@ -84,7 +84,8 @@ def layout(row: Row) -> str:
     learners = "" if row["learner_threads"] in ("", "1") else f", {row['learner_threads']} learner threads"
     delay = "" if row["parameter_delay"] in ("", "0") else f", parameters {row['parameter_delay']} updates late"
     actors = f"{row['num_actors']}\u00a0×\u00a0{row['envs_per_actor']}"
-    return f"{row['runtime']}, {row['schedule']}, {actors}{learners}{delay}"
+    central = ", central inference" if row["inference"] == "central" else ""
+    return f"{row['runtime']}{central}, {row['schedule']}, {actors}{learners}{delay}"
 
 
 def throughput(rows: list[Row], matrix: list[Row], names: dict[str, str]) -> tuple[Block, ...]:

@@ -326,6 +326,20 @@ def test_keys_that_cannot_be_are_refused(topology: dict[str, Any], message: str)
         config(topology=topology)
 
 
+@pytest.mark.parametrize("device", ["cuda:9", "cuda:63"])
+def test_a_gpu_that_is_not_there_is_refused(tmp_path: Path, device: str) -> None:
+    with pytest.raises(UserError, match=f"'topology.central.device': {device} was asked for, but torch finds"):
+        train(config(topology=CENTRAL | {"central": {"device": device}}), tmp_path, quiet=True)
+
+
+@pytest.mark.gpu
+def test_inference_can_be_on_another_device_than_training(tmp_path: Path) -> None:
+    for device in ("cpu", "cuda"):
+        topology = CENTRAL | {"runtime": "threads", "central": {"device": device}}
+        train(config(topology=topology, device="cuda"), tmp_path / device, quiet=True)
+        assert curves(tmp_path / device).env_frames.max() >= 2000
+
+
 def test_closing_ends_an_actor_that_waits_for_a_batch() -> None:
     central = CentralInference([local(0)], parameters(1), BatchRule(6, 6, 60.0))
     ended: list[type] = []
