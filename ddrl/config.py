@@ -66,6 +66,9 @@ class Topology:
     no network (runtime ray: they are in processes that send observations and get actions)."""
     central: CentralInference = CentralInference()
     """Read with `inference: central`."""
+    prefetch: bool = False
+    """A thread makes the next batch ready while the learner trains (runtimes threads and ray); for a GPU, in memory
+    that it copies from by itself. The policy lag may grow by an update."""
     learner_threads: PositiveInt = 1
     """Threads that share the gradient of one batch, column-wise."""
     num_learners: PositiveInt = 1
@@ -252,6 +255,8 @@ def _check_learners(config: RunConfig, where: str) -> None:
 
 
 def _check_inference(topology: Topology, where: str) -> None:
+    if topology.prefetch and topology.runtime == "serial":
+        raise UserError(f"{where}: key 'topology.prefetch' may be true only with 'topology.runtime: threads' or ray")
     central, columns = topology.central, topology.num_actors * topology.envs_per_actor // topology.num_learners
     if topology.inference == "local" and central != CentralInference():
         raise UserError(f"{where}: key 'topology.central' is read only with 'topology.inference: central'")

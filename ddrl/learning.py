@@ -10,11 +10,13 @@ from ddrl.acting import Builder
 from ddrl.coordinator.gate import Gate
 from ddrl.coordinator.inference import BatchRule, CentralInference
 from ddrl.coordinator.parameters import ParameterServer
+from ddrl.coordinator.roles import Role
 from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import UserError
 from ddrl.handles import Reducer
 from ddrl.learners.core import Setting
 from ddrl.record import Counts
+from ddrl.replay.prefetch import Prefetch
 from ddrl.replay.queue import UnrollQueue
 from ddrl.seeding import numpy_generator
 
@@ -36,11 +38,14 @@ class Learning:
             hyperparameters.first_update,
         )
         self.params = ParameterServer(network, gate, delay=topology.parameter_delay)
-        self.queue = UnrollQueue(
+        queue = UnrollQueue(
             capacity=topology.queue_capacity,
             ordered_actors=None if max_lag is None else num_actors,
             lent_memory=lent_memory,
         )
+        columns, pin_memory = hyperparameters.fresh_columns // reducer.size, builder.device.type == "cuda"
+        self.prefetch = Prefetch(queue, columns, pin_memory=pin_memory) if topology.prefetch else None
+        self.queue = self.prefetch or queue
         self.traffic = Traffic(builder.spec.frame_skip)
         """With actors, or their environments, in other processes."""
         self.central = _central_inference(builder, self.params) if topology.inference == "central" else None
@@ -63,6 +68,11 @@ class Learning:
     def counts(self) -> Counts:
         """Frames, steps and updates so far, over all learners."""
         return Counts(self.learner.core.env_frames, self.learner.core.agent_steps, self.learner.core.updates)
+
+    @property
+    def services(self) -> list[Role]:
+        """Roles beside the actors and the learner, where roles run side by side."""
+        return [*(self.central.threads if self.central else []), *([self.prefetch] if self.prefetch else [])]
 
     def close(self) -> None:
         """Ends every wait of every role with `Closed`."""

@@ -154,7 +154,7 @@ class Run:
                 finished=self._is_finished,
                 interrupted=lambda: self.interrupted,
                 close=self._close,
-                services=self.learning.central.threads if self.learning.central else (),
+                services=self.learning.services,
             )
         )
 

@@ -284,7 +284,7 @@ class Follower:
                 finished=lambda: learner.core.env_frames >= self._config.env_frames,
                 interrupted=lambda: self._interrupted,
                 close=self._close,
-                services=self._learning.central.threads if self._learning.central else (),
+                services=self._learning.services,
             )
         )
         self._save()

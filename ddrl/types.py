@@ -179,6 +179,10 @@ class Unroll:
         """The same unroll on `device`."""
         return self._map(lambda tensor, axis: tensor.to(device, non_blocking=True))
 
+    def pin_memory(self) -> Unroll:
+        """A copy in memory from which a GPU copies by itself, while the processor goes on."""
+        return self._map(lambda tensor, axis: tensor.pin_memory())
+
     def clone(self) -> Unroll:
         """A copy that shares no memory."""
         return self._map(lambda tensor, axis: tensor.clone())

@@ -1,0 +1,88 @@
+"""A queue whose next batch is made ready by a thread of its own, while the learner trains with the one before."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from ddrl.errors import Closed
+from ddrl.replay.queue import UnrollQueue
+from ddrl.types import Unroll
+from ddrl.waiting import WaitClock
+
+
+class Prefetch:
+    """The queue, as actors and learner see it, and a role: one call of `step` makes one batch ready.
+
+    At most one batch waits here, besides what waits in the queue, so the policy lag grows by up to one update. Batches
+    are the queue's own, in its order. `pin_memory`: they are in memory from which a GPU copies by itself.
+    """
+
+    def __init__(self, queue: UnrollQueue, columns: int, *, pin_memory: bool) -> None:
+        self._queue = queue
+        self._columns = columns
+        self._pin_memory = pin_memory
+        self._batch: Unroll | None = None
+        self._changed = threading.Condition()
+        self._closed = False
+        self._sample_clock = WaitClock()
+        self.can_insert = queue.can_insert
+        self.insert = queue.insert
+
+    @property
+    def insert_waited(self) -> float:
+        """Seconds that actors waited for room, over all of them."""
+        return self._queue.insert_waited
+
+    @property
+    def sample_waited(self) -> float:
+        """Seconds that the learner waited for batches."""
+        return self._sample_clock.seconds
+
+    def can_sample(self, columns: int) -> bool:
+        """Whether `sample` would return at once."""
+        return self._batch is not None
+
+    def sample(self, columns: int) -> Unroll:
+        """Takes the batch that is ready; waits for it. Raises `Closed` once the run is over."""
+        assert columns == self._columns
+        with self._changed:
+            with self._sample_clock.running():
+                self._changed.wait_for(lambda: self._closed or self._batch is not None)
+            if self._closed:
+                raise Closed
+            batch, self._batch = self._batch, None
+            self._changed.notify_all()
+        assert batch is not None
+        return batch
+
+    def ready(self) -> bool:
+        """Nobody asks: a thread of its own waits."""
+        return True
+
+    def step(self) -> None:
+        """Makes the next batch ready, then waits until it may leave it. Raises `Closed` once the run is over."""
+        batch = self._queue.sample(self._columns)
+        if self._pin_memory:
+            batch = batch.pin_memory()
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._batch is None)
+            if self._closed:
+                raise Closed
+            self._batch = batch
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Ends every wait with `Closed`."""
+        self._queue.close()
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Raises RuntimeError: only runtime serial saves what waits, and it has no threads."""
+        raise RuntimeError("what is prefetched cannot be saved")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises RuntimeError, as `state_dict`."""
+        raise RuntimeError("what is prefetched cannot be saved")
