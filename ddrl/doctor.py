@@ -28,7 +28,7 @@ PROJECT = Path(__file__).parents[1]
 MINIMUM_PYTHON = (3, 11)
 MINIMUM_DISK_GIB = 5.0
 """Enough for scale smoke."""
-Section = Literal["machine", "required packages", "environments", "optional", "not used by this version"]
+Section = Literal["machine", "required packages", "environments", "optional"]
 SECTIONS: tuple[Section, ...] = get_args(Section)
 
 
@@ -158,7 +158,6 @@ def _optional() -> Iterator[Finding]:
     site = "https://apptainer.org/docs/admin/latest/installation.html (Debian 12 has no package)"
     yield _program("optional", ("apptainer",), "jobs in a container", site)
     yield _graphics_library()
-    yield _package("not used by this version", "grpcio", "central inference over a network")
 
 
 def _package(section: Section, name: str, purpose: str, *, extra: str = "") -> Finding:

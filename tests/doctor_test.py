@@ -76,14 +76,11 @@ def test_a_package_that_is_too_old_is_missing(monkeypatch: pytest.MonkeyPatch) -
     assert "(here: 1.9.0)" in finding.line
 
 
-@pytest.mark.parametrize("name", ["rliable", "grpcio"])
-def test_a_missing_optional_package_is_no_failure(
-    name: str, without: object, capsys: pytest.CaptureFixture[str]
-) -> None:
-    without(name)
+def test_a_missing_optional_package_is_no_failure(without: object, capsys: pytest.CaptureFixture[str]) -> None:
+    without("rliable")
     assert cli.main(["doctor"]) == 0
-    assert f"absent   {name} is not installed" in capsys.readouterr().out
-    assert "pip install" in about(name).remedy
+    assert "absent   rliable is not installed" in capsys.readouterr().out
+    assert "pip install" in about("rliable").remedy
 
 
 def test_a_missing_program_names_the_debian_package(monkeypatch: pytest.MonkeyPatch) -> None:

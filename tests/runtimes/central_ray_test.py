@@ -14,9 +14,13 @@ from ddrl.config import parse_run_config
 from ddrl.run import train
 from tests.runs import BASE, config, curves, merged
 from tests.runtimes import clusters
-from tests.runtimes.ray_kill_test import LONG, assert_whole
+from tests.runtimes.ray_kill_test import LONG as LONGER
+from tests.runtimes.ray_kill_test import assert_whole
+
+pytestmark = pytest.mark.slow
 
 CENTRAL = {"runtime": "ray", "inference": "central"}
+LONG = LONGER | {"env_frames": 6_000}
 
 
 @pytest.mark.parametrize("learners", [1, 2])
