@@ -100,7 +100,6 @@ class Run:
     def _serving(self, door: Door) -> Serving:
         """The actors whose environments come through a door."""
         return Serving(
-            self.builder,
             self.learning,
             door,
             self._on_episode,

@@ -239,7 +239,6 @@ class Follower:
             self._tell([(episode_return, length)])
 
         return Serving(
-            self._learning.builder,
             self._learning,
             door,
             on_episode,

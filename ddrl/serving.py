@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ddrl.acting import Builder, Generation
+from ddrl.acting import Generation
 from ddrl.actors.unroll import EpisodeSink, UnrollCollector
 from ddrl.coordinator.remote import RemoteEnv
 from ddrl.coordinator.service import Door, InferenceService, Place
@@ -18,7 +18,6 @@ class Serving:
 
     def __init__(
         self,
-        builder: Builder,
         learning: Learning,
         door: Door,
         on_episode: EpisodeSink,
@@ -27,9 +26,8 @@ class Serving:
         resumes: Callable[[], int],
         note: Callable[[str], None],
     ) -> None:
-        door.check()
+        self._builder = builder = learning.builder
         topology = builder.config.topology
-        self._builder = builder
         self._door = door
         self._resumes = resumes
         self._note = note

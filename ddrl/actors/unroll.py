@@ -67,10 +67,10 @@ class UnrollCollector:
             for name in ("reward", "terminated", "truncated", "valid"):
                 buffers[name][t] = torch.from_numpy(getattr(step, name))
             self._write_observation(buffers, t + 1)
-            abandoned = torch.from_numpy(step.start & ~step.valid & ~before.ended)
-            if t and abandoned.any():
-                buffers["truncated"][t - 1] |= abandoned & buffers["valid"][t - 1] & ~buffers["terminated"][t - 1]
-            self._count_episodes(step, abandoned.numpy())
+            abandoned = step.start & ~step.valid & ~before.ended
+            if abandoned.any():
+                self._abandon(abandoned, buffers, t)
+            self._count_episodes(step)
         actor, index = (torch.full((env.num_envs,), value) for value in (self._actor, self._next_index))
         self._next_index += 1
         return Unroll(**buffers, actor=actor, env=torch.arange(env.num_envs), index=index, initial_state=initial_state)
@@ -82,10 +82,16 @@ class UnrollCollector:
         buffers["last_action"][t] = masked_action(self._policy.last_action, start)
         buffers["last_reward"][t] = torch.from_numpy(self._step.reward).masked_fill(start, 0.0)
 
-    def _count_episodes(self, step: EnvStep, abandoned: Array) -> None:
-        self.abandoned += int(abandoned.sum())
-        self._returns[abandoned] = 0.0
-        self._lengths[abandoned] = 0
+    def _abandon(self, columns: Array, buffers: dict[str, torch.Tensor], t: int) -> None:
+        """Transition t of these columns, [B] bool, was lost with its environment (see `ddrl.types`)."""
+        if t:
+            cut = buffers["valid"][t - 1] & ~buffers["terminated"][t - 1]
+            buffers["truncated"][t - 1] |= torch.from_numpy(columns) & cut
+        self.abandoned += int(columns.sum())
+        self._returns[columns] = 0.0
+        self._lengths[columns] = 0
+
+    def _count_episodes(self, step: EnvStep) -> None:
         self._returns += step.reward
         self._lengths += step.valid
         self.agent_steps += int(step.valid.sum())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,15 +78,17 @@ class Connection:
         requests: Iterator[bytes] = iter(self._requests.get, None)
         self._replies = call(requests, metadata=self._metadata)
         self._requests.put(wire.encode("hello", {"protocol": wire.VERSION, "place": place, "generation": generation}))
-        message = self._receive().expect("welcome")
-        return Offer(
-            place=message.value("place", int),
-            environment=message.value("environment", dict),
-            num_envs=message.value("num_envs", int),
-            env_threads=message.value("env_threads", int),
-            seed=message.value("seed", int),
-            name=message.value("name", str),
-        )
+        message = self._receive()
+        with self._understood():
+            message.expect("welcome")
+            return Offer(
+                place=message.value("place", int),
+                environment=message.value("environment", dict),
+                num_envs=message.value("num_envs", int),
+                env_threads=message.value("env_threads", int),
+                seed=message.value("seed", int),
+                name=message.value("name", str),
+            )
 
     def begin(self, spec: EnvSpec, num_envs: int) -> None:
         """What the environments are like whose steps are exchanged."""
@@ -97,11 +100,21 @@ class Connection:
         `waited`: seconds that the last exchange took.
         """
         self._requests.put(self._encoder.encode(step, waited=waited, cpu_seconds=time.process_time()))
-        return self._receive().expect("actions").arrays(self._specs)["action"]
+        message = self._receive()
+        with self._understood():
+            return message.expect("actions").arrays(self._specs)["action"]
+
+    @contextmanager
+    def _understood(self) -> Iterator[None]:
+        """Raises UserError where what the learner said is not what was expected."""
+        try:
+            yield
+        except WireError as error:
+            raise UserError(f"what answers at {self._address} is no learner of ddrl: {error}") from None
 
     def _receive(self) -> wire.Message:
         try:
-            message = wire.decode(next(self._replies))
+            received = next(self._replies)
         except StopIteration:
             raise LearnerLost("the learner ended the stream") from None
         except grpc.RpcError as error:
@@ -110,8 +123,8 @@ class Connection:
             if code in FATAL or too_large:
                 raise UserError(f"the learner at {self._address} refuses this worker: {details}") from None
             raise LearnerLost(f"{code.name.lower()}: {details}") from None
-        except WireError as error:
-            raise UserError(f"what answers at {self._address} is no learner of ddrl: {error}") from None
+        with self._understood():
+            message = wire.decode(received)
         if message.kind == "over":
             if message.fields.get("reason") == "finished":
                 raise Closed

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from ddrl.coordinator.parameters import ParameterServer, load
+from ddrl.coordinator.traffic import recent
 from ddrl.errors import Closed
 from ddrl.handles import Parameters
 from ddrl.types import Metrics, PolicyInput, PolicyOutput
@@ -211,13 +212,11 @@ class CentralInference:
 
 
 class Meter:
-    """Adds up what inference threads do, between two looks."""
+    """What inference threads did since the last look: the newest of it, since nobody may ever look."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._columns: list[int] = []
-        self._seconds: list[float] = []
-        self._calls: list[float] = []
+        self._columns, self._seconds, self._calls = recent(), recent(), recent()
 
     def batch(self, columns: Sequence[int], waited: Sequence[float], seconds: float) -> None:
         """A batch of calls with these columns is answered: seconds of each since it came, and of the inference."""
@@ -230,7 +229,7 @@ class Meter:
         """Since the last call: columns of a batch, milliseconds of a batch and of a call; nothing without batches."""
         with self._lock:
             columns, seconds, calls = self._columns, self._seconds, self._calls
-            self._columns, self._seconds, self._calls = [], [], []
+            self._columns, self._seconds, self._calls = recent(), recent(), recent()
         if not columns:
             return {}
         return {

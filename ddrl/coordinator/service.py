@@ -155,9 +155,7 @@ class InferenceService:
         with self._lock:
             self._streams[session] = context, HELLO_SECONDS
         context.add_callback(session.end)
-        what = (
-            "has left"  # also where the stream broke, or a message was too large: gRPC then just drops this generator
-        )
+        what = "has left"  # also where the stream broke: gRPC then drops this generator
         try:
             self._check_token(context)
             yield self._welcome(session)

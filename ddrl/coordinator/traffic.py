@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 
 import numpy as np
 
 from ddrl.types import Metrics
+
+KEPT = 10_000
+"""Newest measurements, of which means and percentiles are made; learners that do not lead are asked for none."""
+
+
+def recent() -> deque[float]:
+    """Where the newest measurements are."""
+    return deque(maxlen=KEPT)
 
 
 class Traffic:
@@ -19,7 +28,7 @@ class Traffic:
         self.agent_steps = 0
         """Of all workers, since the beginning."""
         self._frames = 0
-        self._waited: list[float] = []
+        self._waited = recent()
         self._cpu: dict[int, float] = {}
 
     def received(
@@ -49,7 +58,7 @@ class Traffic:
         """
         with self._lock:
             (received, sent), frames, waited = self._bytes, self._frames, self._waited
-            self._bytes, self._frames, self._waited = [0, 0], 0, []
+            self._bytes, self._frames, self._waited = [0, 0], 0, recent()
             cpu = sum(self._cpu.values())
         if not frames:
             return {}

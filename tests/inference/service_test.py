@@ -20,9 +20,10 @@ import pytest
 from ddrl.coordinator import service as service_module
 from ddrl.coordinator import wire
 from ddrl.coordinator.connection import Connection, LearnerLost
+from ddrl.coordinator.inference import Meter
 from ddrl.coordinator.remote import RemoteEnv
 from ddrl.coordinator.service import METHOD, NAME, Door, InferenceService, Place
-from ddrl.coordinator.traffic import Traffic
+from ddrl.coordinator.traffic import KEPT, Traffic
 from ddrl.environments import registry
 from ddrl.errors import Closed, UserError
 from ddrl.types import EnvStep
@@ -352,6 +353,39 @@ def test_workers_hear_why_the_learner_ends(tmp_path: Path) -> None:
             work_on(worker)
         assert reason == "finished" or ended.value.was_interrupted  # type: ignore[attr-defined]
         worker.close()
+
+
+@pytest.mark.parametrize(
+    ("offered", "message"),
+    [
+        ({"seed": "7"}, "field 'seed' is '7'; expected: int"),
+        ({"environment": None}, "field 'environment' is 'None'; expected: dict"),
+        ({"kind": "actions"}, "kind 'actions' came; expected: welcome"),
+    ],
+)
+def test_a_learner_that_says_something_wrong_is_one_line(tmp_path: Path, offered: dict[str, Any], message: str) -> None:
+    rig = Rig(Door(f"unix:{tmp_path}/s", TOKEN), places=1, actors=0)
+    try:
+        rig.service._places = [Place(rig.envs[0], lambda guests: offer(0, guests) | offered)]
+        with pytest.raises(UserError, match="is no learner of ddrl: .*" + message.replace("(", r"\(")):
+            rig.connect().join()
+    finally:
+        rig.close()
+
+
+def test_what_nobody_asks_for_does_not_grow() -> None:
+    traffic, meter = Traffic(1), Meter()
+    for _ in range(3 * KEPT):
+        traffic.received(0, 1, 1, 0.0, waited=0.5)
+        meter.batch([4], [0.5], 0.25)
+    assert len(traffic._waited) == len(meter._calls) == len(meter._columns) == len(meter._seconds) == KEPT
+    assert traffic.take()["round_trip_ms_p50"] == 500.0
+    assert meter.take() == {
+        "inference_columns_mean": 4.0,
+        "inference_batch_ms_mean": 250.0,
+        "inference_call_ms_p50": 500.0,
+        "inference_call_ms_p99": 500.0,
+    }
 
 
 def test_a_learner_that_ends_while_nobody_is_there_ends_at_once(tmp_path: Path) -> None:

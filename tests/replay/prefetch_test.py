@@ -15,6 +15,7 @@ from ddrl.replay.prefetch import Prefetch
 from ddrl.replay.queue import UnrollQueue
 from ddrl.run import train
 from tests.runs import config, curves
+from tests.runtimes.clusters import wait_until
 from tests.unrolls import make_unroll
 
 
@@ -29,13 +30,6 @@ def prefetching(prefetch: Prefetch) -> threading.Thread:
     thread = threading.Thread(target=work)
     thread.start()
     return thread
-
-
-def until(condition: object) -> None:
-    end = time.monotonic() + 10
-    while not condition() and time.monotonic() < end:  # type: ignore[operator]
-        time.sleep(0.001)
-    assert condition()  # type: ignore[operator]
 
 
 def test_batches_are_those_of_the_queue_in_its_order() -> None:
@@ -61,8 +55,8 @@ def test_one_batch_waits_and_no_more() -> None:
     assert not prefetch.can_sample(2)
     for index in range(10):
         prefetch.insert(make_unroll(columns=1, index=index))
-    until(lambda: prefetch.can_sample(2))
-    until(lambda: len(queue) <= 6)
+    wait_until(lambda: prefetch.can_sample(2))
+    wait_until(lambda: len(queue) <= 6)
     time.sleep(0.05)
     assert len(queue) == 6  # two wait here, and two are in the thread's hand
     prefetch.close()
