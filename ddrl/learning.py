@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ from ddrl.record import Counts
 from ddrl.replay.prefetch import Prefetch
 from ddrl.replay.queue import UnrollQueue
 from ddrl.seeding import numpy_generator
+from ddrl.types import Metrics
+from ddrl.waiting import DutyCycle
 
 
 class Learning:
@@ -73,6 +76,17 @@ class Learning:
     def services(self) -> list[Role]:
         """Roles beside the actors and the learner, where roles run side by side."""
         return [*(self.central.threads if self.central else []), *([self.prefetch] if self.prefetch else [])]
+
+    @property
+    def gauges(self) -> list[Callable[[], Metrics]]:
+        """What is measured beside the training, for the recorder: each says what it was since the last call."""
+        gauges = [self.traffic.take]
+        if self.central:
+            gauges.append(self.central.meter.take)
+        if self.builder.config.topology.runtime != "serial":  # there nobody waits, roles take turns
+            duty = DutyCycle(lambda: self.queue.sample_waited)
+            gauges.append(lambda: {"learner_utilisation": duty.take()})
+        return gauges
 
     def close(self) -> None:
         """Ends every wait of every role with `Closed`."""

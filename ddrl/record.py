@@ -27,6 +27,7 @@ COLUMNS = [*COUNTS, "seconds", "metric", "value"]
 TIMING_METRICS = (
     "frames_per_second",
     "cpu_seconds",
+    "learner_utilisation",
     "inference_columns_mean",
     "inference_batch_ms_mean",
     "inference_call_ms_p50",

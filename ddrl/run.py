@@ -85,9 +85,7 @@ class Run:
         ] + (self.serving.actors if self.serving else [])
         serial = config.topology.runtime == "serial"
         self.runtime = SerialRuntime(numpy_generator(config.seed, "interleaving")) if serial else ThreadsRuntime()
-        self.recorder.gauges.append(self.learning.traffic.take)
-        if self.learning.central:
-            self.recorder.gauges.append(self.learning.central.meter.take)
+        self.recorder.gauges += self.learning.gauges
         self._next_checkpoint = config.checkpoint.period_frames
         self._next_evaluation = config.evaluation.period_frames
         self._num_evaluations = 0

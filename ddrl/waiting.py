@@ -4,8 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+
+class DutyCycle:
+    """The part of the time that somebody did not wait."""
+
+    def __init__(self, waited: Callable[[], float]) -> None:
+        self._waited = waited
+        self._last = (time.perf_counter(), waited())
+
+    def take(self) -> float:
+        """Since the last call: 1 where there was no wait at all. `waited` is in seconds, since any beginning."""
+        before, self._last = self._last, (time.perf_counter(), self._waited())
+        seconds, waiting = (now - then for now, then in zip(self._last, before, strict=True))
+        return min(1.0, max(0.0, 1 - waiting / max(seconds, 1e-9)))
 
 
 class WaitClock:

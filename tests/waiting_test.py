@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 import time
 
-from ddrl.waiting import WaitClock
+from pytest import MonkeyPatch
+
+from ddrl import waiting
+from ddrl.waiting import DutyCycle, WaitClock
 
 
 def test_waits_that_are_over_and_waits_under_way_add_up() -> None:
@@ -35,3 +38,15 @@ def test_waits_that_are_over_and_waits_under_way_add_up() -> None:
     after = clock.seconds
     assert after > over
     assert clock.seconds == after
+
+
+def test_a_duty_cycle_is_the_part_of_the_time_without_waits_since_the_last_look(monkeypatch: MonkeyPatch) -> None:
+    now, waited = [50.0], [100.0]
+    monkeypatch.setattr(waiting.time, "perf_counter", lambda: now[0])
+    duty = DutyCycle(lambda: waited[0])
+    now[0] += 8.0
+    assert duty.take() == 1.0
+    now[0], waited[0] = now[0] + 8.0, waited[0] + 2.0
+    assert duty.take() == 0.75
+    now[0], waited[0] = now[0] + 8.0, waited[0] + 8.1
+    assert duty.take() == 0.0

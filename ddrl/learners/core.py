@@ -127,9 +127,17 @@ class LearnerCore:
         self._params.publish(self.network)
 
     def policy_lag(self, batch: Unroll) -> Metrics:
-        """In learner updates, over every step of a batch (replayed unrolls too)."""
+        """In learner updates, over every step of a batch (replayed unrolls too), and over first and last steps alone.
+
+        They differ where the policy may change within an unroll, as with central inference.
+        """
         lag = (self._params.version - batch.version).float()
-        return {"policy_lag_mean": lag.mean().item(), "policy_lag_max": lag.max().item()}
+        return {
+            "policy_lag_mean": lag.mean().item(),
+            "policy_lag_max": lag.max().item(),
+            "policy_lag_first": lag[0].mean().item(),
+            "policy_lag_last": lag[-1].mean().item(),
+        }
 
     def close(self) -> None:
         """Ends the gradient threads."""
