@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from pytest import MonkeyPatch
+import pytest
 
 from ddrl import waiting
 from ddrl.waiting import DutyCycle, WaitClock
@@ -40,7 +40,9 @@ def test_waits_that_are_over_and_waits_under_way_add_up() -> None:
     assert clock.seconds == after
 
 
-def test_a_duty_cycle_is_the_part_of_the_time_without_waits_since_the_last_look(monkeypatch: MonkeyPatch) -> None:
+def test_a_duty_cycle_is_the_part_of_the_time_without_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now, waited = [50.0], [100.0]
     monkeypatch.setattr(waiting.time, "perf_counter", lambda: now[0])
     duty = DutyCycle(lambda: waited[0])

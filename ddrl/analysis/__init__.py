@@ -5,6 +5,7 @@ TABLES: tuple[str, ...] = (
     "curves",
     "wall_clock",
     "policy_lag",
+    "efficiency",
     "scores",
     "aggregates",
     "profiles",

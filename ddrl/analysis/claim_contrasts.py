@@ -11,10 +11,11 @@ import pandas as pd
 
 from ddrl.analysis import claim_tests
 from ddrl.analysis.claim_grounds import settings
+from ddrl.analysis.claim_kinds import RETURN_METRICS
 from ddrl.analysis.claim_tests import Contrast
 from ddrl.analysis.experiments import Experiment
 from ddrl.analysis.inference import Sample
-from ddrl.analysis.paper import RETURN_METRICS, Claim
+from ddrl.analysis.paper import Claim
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,8 @@ def _contrast(claim: Claim, label: str, names: tuple[str, ...], observed: pd.Dat
     threshold = claim.threshold if claim.threshold is not None else float("nan")
     if claim.kind == "stability":
         table = settings(claim, observed, names[1])
-        return claim_tests.paired(label, *(table[name].to_numpy(dtype=np.float64) for name in names))
+        contrast = claim_tests.paired(label, *(table[name].to_numpy(dtype=np.float64) for name in names))
+        return replace(contrast, null=-(claim.margin or 0.0))
     groups = [values(name) for name in names]
     if claim.kind == "at_least":
         return claim_tests.difference(label, [(own, None) for own in groups[0]], offset=threshold)

@@ -14,10 +14,11 @@ from datetime import datetime
 import pandas as pd
 
 from ddrl.analysis import claim_tests
+from ddrl.analysis.claim_kinds import RATIO_KINDS, RETURN_METRICS, TIMED_METRICS
 from ddrl.analysis.claim_tests import MIN_SETTINGS
 from ddrl.analysis.curves import RunData, clock_of
 from ddrl.analysis.inference import EQUAL_BUDGET
-from ddrl.analysis.paper import RATIO_KINDS, RETURN_METRICS, TIMED_METRICS, Claim
+from ddrl.analysis.paper import Claim
 from ddrl.analysis.summary import machine
 
 MIN_SEEDS = 3

@@ -14,11 +14,13 @@ import numpy as np
 import pandas as pd
 
 from ddrl.analysis.claim_grounds import taken
+from ddrl.analysis.claim_kinds import EFFICIENCY_METRICS, EQUAL_TIME, RETURN_METRICS, SUITE_METRICS
 from ddrl.analysis.claim_tests import first_reached
 from ddrl.analysis.curves import RunData, training_returns, training_speed
+from ddrl.analysis.efficiency import efficiency
 from ddrl.analysis.flags import flatten
 from ddrl.analysis.own_values import suite_values
-from ddrl.analysis.paper import EQUAL_TIME, RETURN_METRICS, SUITE_METRICS, Claim
+from ddrl.analysis.paper import Claim, Prices
 
 SUITE = "suite"
 """Stands for the environment where one value is over all tasks."""
@@ -29,7 +31,11 @@ LAST_PART = 0.1
 
 
 def observations(
-    claim: Claim, used: pd.DataFrame, runs: Sequence[RunData], milestones: Mapping[str, float]
+    claim: Claim,
+    used: pd.DataFrame,
+    runs: Sequence[RunData],
+    milestones: Mapping[str, float],
+    prices: Prices | None = None,
 ) -> pd.DataFrame:
     """variant, environment, seed and value: what the claim's metric is in each of the runs that are compared.
 
@@ -55,6 +61,9 @@ def observations(
         return _at_equal_time(used, taken(used, runs))
     if metric == "frames_per_second":
         return _joined(used, runs, [{"value": training_speed(run)} for run in runs])
+    if metric in EFFICIENCY_METRICS:
+        own = taken(used, runs)
+        return _joined(used, own, [{"value": efficiency(run, prices)[metric]} for run in own])
     return used.assign(value=used[metric].astype("float64"))
 
 

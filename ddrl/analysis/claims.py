@@ -16,9 +16,10 @@ divided by their number.
     no_worse       each of `variants` has at least the part 1 - `margin` of what `than` has; the effect is the ratio
     diminishing    the steps between `variants` (highest first), as factors, shrink; the effect is what each step's
                    factor is of that of the step above it, for each three in a row
-    stability      `better` does better than each of `worse` over the hyperparameter settings that both have been run
-                   with: area (under the curve of sorted scores, which is the mean over settings) or near_best (the part
-                   of the settings within reach of the best score seen on the task)
+    stability      `better` does better than each of `worse` (with `margin`: loses no more than that against them) over
+                   the hyperparameter settings that both have been run with: area (under the curve of sorted scores,
+                   which is the mean over settings) or near_best (the part of the settings within reach of the best
+                   score seen on the task)
     time_to_reach  `better` reaches a training return earlier than each of `worse`; the effect is the share of the
                    other's time that it saves, in percent. A task says nothing of two variants where no run of either
                    got there while all of them were watched
@@ -39,8 +40,9 @@ smallest effect that counts is then a part of that scale. Ratios and shares are 
 A ratio of returns is one of what was learned above random play, which may be nothing: it is tested as the difference
 mean(a) - `threshold` mean(b) (the same question as Fieller's), and that difference is the effect.
 
-Metric `return_at_equal_time` is the training return at the moment, in seconds of training, when the fastest run of the
-two variants on the task ended. How times are kept fair: `ddrl.analysis.claim_grounds`.
+Metrics of `ddrl.analysis.efficiency` are of what frames take; where less is better, `better` names the system that
+takes more of it. Metric `return_at_equal_time` is the training return at the moment, in seconds of training, when the
+fastest run of the two variants on the task ended. How times are kept fair: `ddrl.analysis.claim_grounds`.
 """
 
 from __future__ import annotations
@@ -52,13 +54,14 @@ import pandas as pd
 
 from ddrl.analysis.claim_contrasts import Comparison, compare, compared, short, spelled, words
 from ddrl.analysis.claim_grounds import MIN_SEEDS, notes, obstacle
+from ddrl.analysis.claim_kinds import RETURN_METRICS
 from ddrl.analysis.claim_tests import MIN_SETTINGS, POWER, Contrast
 from ddrl.analysis.claim_values import observations, on_scale, scales
 from ddrl.analysis.curves import RunData
 from ddrl.analysis.experiments import Experiment
 from ddrl.analysis.flags import version_flag
 from ddrl.analysis.inference import holm
-from ddrl.analysis.paper import RETURN_METRICS, Claim, Paper
+from ddrl.analysis.paper import Claim, Paper, Prices
 
 _THRESHOLDS = {
     "ratio": "the threshold",
@@ -105,7 +108,8 @@ def claims(
             if part.empty and origin == "reference":
                 continue
             own = [run for run in runs if run.experiment == claim.experiment and run.origin == origin]
-            result = evaluate(claim, experiments.get(claim.experiment), part, own, paper.milestones)
+            experiment = experiments.get(claim.experiment)
+            result = evaluate(claim, experiment, part, own, paper.milestones, paper.prices)
             flags = "" if result["verdict"] == "not_run" else _version_flag(claim, own, paper)
             rows.append(_head(claim) | {"origin": origin, "flags": flags} | result)
     table = pd.DataFrame(rows, columns=COLUMNS)
@@ -142,6 +146,7 @@ def evaluate(
     scores: pd.DataFrame,
     runs: Sequence[RunData] = (),
     milestones: Mapping[str, float] | None = None,
+    prices: Prices | None = None,
 ) -> dict[str, Any]:
     """Verdict, effect and what it rests on, from the scores and runs of one origin and the claim's experiment."""
     if experiment is None:
@@ -155,7 +160,7 @@ def evaluate(
         return {"verdict": "not_run", "detail": f"no environment has been run with {words(variants)}"}
     used = scores[scores["variant"].isin(variants) & scores["environment"].isin(environments)]
     groups, reach = compared(claim), scales(claim, used)
-    parts = [_observed(claim, used, names, runs, milestones or {}) for names in groups]
+    parts = [_observed(claim, used, names, runs, milestones or {}, prices) for names in groups]
     observed = pd.concat([part.assign(comparison=index) for index, part in enumerate(parts)], ignore_index=True)
     keys = ["environment", "variant", *(["setting"] if claim.kind == "stability" else [])]
     seeds = observed.groupby(keys)["seed"].nunique()
@@ -176,11 +181,16 @@ def evaluate(
 
 
 def _observed(
-    claim: Claim, used: pd.DataFrame, names: Sequence[str], runs: Sequence[RunData], milestones: Mapping[str, float]
+    claim: Claim,
+    used: pd.DataFrame,
+    names: Sequence[str],
+    runs: Sequence[RunData],
+    milestones: Mapping[str, float],
+    prices: Prices | None,
 ) -> pd.DataFrame:
     """The values of the variants that are compared with one another; of settings those of all, whose best counts."""
     part = used if claim.kind == "stability" else used[used["variant"].isin(names)]
-    return on_scale(claim, used, observations(claim, part, runs, milestones))
+    return on_scale(claim, used, observations(claim, part, runs, milestones, prices))
 
 
 def _unit(claim: Claim, scaled: bool) -> str:

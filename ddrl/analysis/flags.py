@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from ddrl.analysis.claim_kinds import COST_METRICS
 from ddrl.analysis.curves import RunData
 from ddrl.analysis.experiments import Experiment
 from ddrl.analysis.paper import CellRule
@@ -20,6 +21,7 @@ from ddrl.analysis.protocols import Protocol, changed_parts, parse_protocol, ver
 HARD_FLAGS = (
     "proxy_env",
     "reduced_budget",
+    "other_hardware",
     "wall_clock_budget",
     "reduced_suite",
     "changed_protocol",
@@ -111,6 +113,8 @@ def _run_flags(
     environments = {run.environment for run in runs}
     if rule.environments is not None and len(environments) < rule.environments:
         found.append(f"reduced_suite({len(environments)}/{rule.environments})")
+    if rule.metric in COST_METRICS and not all(_same_hardware(run, str(row["hardware"])) for run in runs):
+        found.append("other_hardware")
     envs = min(run.config["topology"]["num_actors"] * run.config["topology"]["envs_per_actor"] for run in runs)
     if rule.paper_envs is not None and envs < rule.paper_envs:
         found.append(f"fewer_actors({envs}/{rule.paper_envs})")
@@ -128,6 +132,12 @@ def _run_flags(
     if settings:
         found.append(f"changed_hyperparameters({','.join(sorted(settings))})")
     return found
+
+
+def _same_hardware(run: RunData, published: str) -> bool:
+    """Whether a run's accelerator is the published one; what has none there, or here, is of another kind."""
+    models = [word for word in str(run.manifest["hardware"].get("gpu") or "").split() if any(map(str.isdigit, word))]
+    return any(model in published for model in models)
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

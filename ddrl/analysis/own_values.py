@@ -9,9 +9,11 @@ import numpy as np
 import pandas as pd
 
 from ddrl.analysis import suite
+from ddrl.analysis.claim_kinds import SUITE_METRICS
 from ddrl.analysis.curves import RunData, training_returns
+from ddrl.analysis.efficiency import efficiency
 from ddrl.analysis.inference import Sample
-from ddrl.analysis.paper import SUITE_METRICS, CellRule
+from ddrl.analysis.paper import CellRule, Prices
 
 SCORE = "human_normalised_score"
 _AGGREGATES: Mapping[str, Callable[[pd.DataFrame, str], float]] = {
@@ -22,8 +24,19 @@ _AGGREGATES: Mapping[str, Callable[[pd.DataFrame, str], float]] = {
 }
 
 
-def own_values(rule: CellRule, row: Mapping[Any, Any], runs: Sequence[RunData], scores: pd.DataFrame) -> Sample:
-    """One value per seed [n]: a return, or (in percent) an aggregate over the tasks, of seeds that have every task."""
+def own_values(
+    rule: CellRule,
+    row: Mapping[Any, Any],
+    runs: Sequence[RunData],
+    scores: pd.DataFrame,
+    prices: Prices | None = None,
+) -> Sample:
+    """One value per seed [n]: a return, or (in percent) an aggregate over the tasks, of seeds that have every task.
+
+    Where the rule holds one variant against another, what it takes compared with the other on the same tasks.
+    """
+    if rule.than:
+        return _against(rule, runs, prices)
     if rule.metric == "return_at_frames":
         points = [_return_at(run, int(row["budget_frames"])) for run in sorted(runs, key=lambda run: run.seed)]
         return np.array(points, dtype=np.float64)
@@ -37,6 +50,28 @@ def own_values(rule: CellRule, row: Mapping[Any, Any], runs: Sequence[RunData], 
     if rule.metric not in SUITE_METRICS:
         return chosen.sort_values("seed")[rule.metric].to_numpy(dtype=np.float64)
     return suite_values(chosen, str(rule.metric))
+
+
+def _against(rule: CellRule, runs: Sequence[RunData], prices: Prices | None) -> Sample:
+    """The ratio of `rule.variant` to `rule.than`, the geometric mean over tasks, of seeds that both have on every task.
+
+    As a reduction: the percentage by which it is less.
+    """
+    rows = [
+        {"variant": run.variant, "environment": run.environment, "seed": run.seed, "value": value}
+        for run in runs
+        for value in [efficiency(run, prices)[str(rule.metric)]]
+    ]
+    table = pd.DataFrame(rows).pivot(index="seed", columns=["environment", "variant"], values="value").dropna()
+    logarithms = [
+        np.log(table[task][rule.variant] / table[task][rule.than])
+        for task in dict.fromkeys(table.columns.get_level_values("environment"))
+        if {rule.variant, rule.than} <= set(table[task].columns)
+    ]
+    if not logarithms:
+        return np.array([], dtype=np.float64)
+    ratios: Sample = np.exp(np.mean(logarithms, axis=0))
+    return 100 * (1 - ratios) if rule.compared_as == "reduction" else ratios
 
 
 def suite_values(scores: pd.DataFrame, metric: str) -> Sample:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ddrl.analysis import TABLES
+from ddrl.analysis.claim_kinds import check_test
 from ddrl.analysis.protocols import NOT_PRINTED, Protocol
 from ddrl.analysis.schema import load_checked
 from ddrl.errors import UserError, unknown_name
@@ -17,6 +18,7 @@ FLAGS: Mapping[str, str] = {
     "proxy_env": "another task stands for the paper's",
     "env_version_gap": "another version of the environment, or the paper prints none and ours is of a later era",
     "reduced_budget": "fewer frames than the published number was trained for; the part of them",
+    "other_hardware": "a speed or a cost, and ours was measured on hardware of another kind",
     "wall_clock_budget": "the published number is what hours on other hardware gave, and no number of frames is stated",
     "reduced_suite": "fewer tasks than the published aggregate is over",
     "fewer_actors": "fewer environments acting at once than the paper states",
@@ -27,44 +29,6 @@ FLAGS: Mapping[str, str] = {
     "digitised": "the published number was read off a plot",
 }
 """What may stand between a published cell and ours; some take an argument, such as reduced_budget(0.002)."""
-
-SUITE_METRICS = (
-    "mean_human_normalised_score",
-    "median_human_normalised_score",
-    "mean_capped_human_normalised_score",
-    "iqm_human_normalised_score",
-)
-"""Aggregates over tasks, one value a seed, in percent."""
-EQUAL_TIME = "return_at_equal_time"
-"""The training return at the moment, in seconds of training, when the fastest run of the comparison ended."""
-RETURN_METRICS = ("final_return", "mean_return", EQUAL_TIME)
-"""In a unit of the task's own: returns of several tasks say nothing together until each is on a common scale."""
-TIMED_METRICS = ("frames_per_second", "seconds", EQUAL_TIME)
-"""What says something about two variants only where their runs had the same kind of machine."""
-RATIO_KINDS = ("ratio", "no_worse", "diminishing")
-"""Kinds of claims that divide means, which must be positive."""
-_SCORES = ("final_return", "mean_return", "human_normalised_score")
-KIND_METRICS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(
-        ("ordering", "ratio", "at_least", "monotone", "no_worse", "diminishing"),
-        (*_SCORES, *SUITE_METRICS, "frames_per_second", EQUAL_TIME),
-    ),
-    "stability": _SCORES,
-    "time_to_reach": ("env_frames", "seconds"),
-}
-"""Kinds of claims, and what each can be about."""
-_KIND_KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "ordering": (("better", "worse"), ("smallest_effect",)),
-    "ratio": (("better", "worse", "threshold"), ()),
-    "at_least": (("variants", "threshold"), ("smallest_effect", "tasks")),
-    "monotone": (("variants",), ("smallest_effect",)),
-    "no_worse": (("variants", "than", "margin"), ()),
-    "diminishing": (("variants",), ()),
-    "stability": (("better", "worse", "settings", "statistic"), ("within", "smallest_effect")),
-    "time_to_reach": (("better", "worse"), ("threshold",)),
-}
-"""Keys of a test by its kind: those it must have once it has a metric, and those it may have besides."""
-_COMMON_KEYS = ("kind", "experiment", "metric", "environments", "effect_unit")
 
 
 @dataclass(frozen=True)
@@ -94,6 +58,10 @@ class CellRule:
     """How many tasks a published aggregate is over."""
     paper_envs: int | None
     """Environments that act at once in the paper, where it says so."""
+    than: str | None = None
+    """The variant that `variant` is held against, where the published number compares two systems."""
+    compared_as: str | None = None
+    """ratio, or reduction: in percent of what `than` has."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +102,7 @@ class Claim:
     than: str | None
     """The variant that `variants` are no worse than (no_worse)."""
     margin: float | None
-    """The part of its value that may be lost (no_worse)."""
+    """What may be lost: the part of its value (no_worse), or so much of the metric (stability; None: nothing)."""
     within: float | None
     """How far below the best still counts as near it, in the metric's unit (near_best)."""
     smallest_effect: float
@@ -150,6 +118,15 @@ class Evidence:
     full_budget: float
     resamples: int
     bootstrap_seed: int
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What computing costs: in dollars for an hour that a core works, and for an hour of an accelerator."""
+
+    cpu_core_hour: float
+    accelerator_hour: float
+    source: str
 
 
 @dataclass(frozen=True)
@@ -183,6 +160,7 @@ class Paper:
     summary: str
     references: tuple[ReferenceRule, ...]
     evidence: Evidence
+    prices: Prices | None
     milestones: Mapping[str, float]
     hyperparameters: tuple[StatedValue, ...]
     figures: tuple[Figure, ...]
@@ -228,6 +206,7 @@ def load_paper(directory: Path) -> Paper:
             resamples=evidence["bootstrap"]["resamples"],
             bootstrap_seed=evidence["bootstrap"]["seed"],
         ),
+        prices=_prices(data.get("prices")),
         milestones=data.get("milestones", {}),
         hyperparameters=tuple(StatedValue(**item) for item in data["hyperparameters"]),
         figures=tuple(_figure(item, path) for item in data["figures"]),
@@ -242,6 +221,10 @@ def load_paper(directory: Path) -> Paper:
         if twice:
             raise UserError(f"{path}: {kind} '{min(twice)}' is given twice")
     return paper
+
+
+def _prices(item: Mapping[str, Any] | None) -> Prices | None:
+    return None if item is None else Prices(item["cpu_core_hour"], item["accelerator_hour"], _line(item["source"]))
 
 
 def _figure(item: Mapping[str, Any], path: Path) -> Figure:
@@ -278,13 +261,13 @@ def _protocol(name: str, item: Mapping[str, Any], path: Path) -> Protocol:
 
 
 def _cell_rule(item: Mapping[str, Any]) -> CellRule:
-    keys = ("variant", "environment", "metric", "environments", "paper_envs")
+    keys = ("variant", "environment", "metric", "environments", "paper_envs", "than", "compared_as")
     return CellRule(published=item["published"], experiment=item["experiment"], **{key: item.get(key) for key in keys})
 
 
 def _claim(item: Mapping[str, Any], path: Path) -> Claim:
     test = item["test"]
-    _check_test(test, f"{path}: claims.{item['name']}.test")
+    check_test(test, f"{path}: claims.{item['name']}.test")
     return Claim(
         name=item["name"],
         title=_line(item["title"]),
@@ -309,32 +292,6 @@ def _claim(item: Mapping[str, Any], path: Path) -> Claim:
         smallest_effect=float(test.get("smallest_effect", 0.0)),
         effect_unit=test.get("effect_unit", ""),
     )
-
-
-def _check_test(test: Mapping[str, Any], where: str) -> None:
-    """A test without a metric waits for its experiment; one with a metric is complete and holds nothing unread."""
-    kind = test["kind"]
-    required, optional = _KIND_KEYS[kind]
-    allowed = (*_COMMON_KEYS, *required, *optional)
-    for key in test:
-        if key not in allowed:
-            raise UserError(f"{where}: key '{key}' is not read by kind '{kind}'; allowed: {', '.join(allowed)}")
-    if "metric" not in test:
-        return
-    if test["metric"] not in KIND_METRICS[kind]:
-        raise unknown_name(f"metric of kind '{kind}':", test["metric"], KIND_METRICS[kind], where=where)
-    missing = [key for key in required if key not in test]
-    if test.get("statistic") == "near_best" and "within" not in test:
-        missing.append("within")
-    if missing:
-        raise UserError(f"{where}: key '{missing[0]}' is missing; kind '{kind}' needs {', '.join(required)}")
-    if test.get("statistic") == "area" and "within" in test:
-        raise UserError(f"{where}: key 'within' is not read by statistic 'area'")
-    fewest, word = {"monotone": (2, "two"), "diminishing": (3, "three")}.get(kind, (0, ""))
-    if len(test.get("variants", ())) < fewest:
-        raise UserError(f"{where}: key 'variants' must name at least {word}, highest first")
-    if kind == "ratio" and test["threshold"] <= 0:
-        raise UserError(f"{where}: key 'threshold' must be above 0 (got {test['threshold']})")
 
 
 def load_deviations(directory: Path) -> tuple[Deviation, ...]:

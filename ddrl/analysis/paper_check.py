@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from ddrl.analysis.claim_kinds import EFFICIENCY_METRICS
 from ddrl.analysis.experiments import Experiment, load_experiments
 from ddrl.analysis.paper import Claim, Paper, load_deviations, load_paper
 from ddrl.analysis.published import load_published, load_references, matching
@@ -25,6 +26,10 @@ def check_paper(directory: Path) -> None:
         where = f"{path}: cells.{rule.experiment}"
         if rule.experiment in experiments and rule.variant not in experiments[rule.experiment].variants:
             raise unknown_name("variant", rule.variant, experiments[rule.experiment].variants, where=where)
+        if rule.than and rule.experiment in experiments and rule.than not in experiments[rule.experiment].variants:
+            raise unknown_name("variant", rule.than, experiments[rule.experiment].variants, where=where)
+        if (rule.metric in EFFICIENCY_METRICS) != bool(rule.than) or bool(rule.than) != bool(rule.compared_as):
+            raise UserError(f"{where}: keys 'than' and 'compared_as' go with what frames take, and it with them")
         rows = matching(published, rule.published)
         for protocol in dict.fromkeys(rows["protocol"]):
             if protocol and protocol not in paper.protocols:

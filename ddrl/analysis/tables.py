@@ -15,6 +15,7 @@ from ddrl.analysis import REFERENCE, TABLES
 from ddrl.analysis.aggregate import aggregates, improvement, profiles, scores
 from ddrl.analysis.claims import claims
 from ddrl.analysis.curves import KEYS, RunData, long_frame, on_common_clock, on_common_grid
+from ddrl.analysis.efficiency import efficiency_table
 from ddrl.analysis.experiments import Experiment, Run, load_experiments
 from ddrl.analysis.flags import version_flag
 from ddrl.analysis.paper import Paper, load_paper
@@ -65,6 +66,7 @@ def build(
         "curves": _on_grid(data, ["episode_return"], experiments),
         "wall_clock": _labelled(on_common_clock(data), experiments),
         "policy_lag": _on_grid(data, ["policy_lag_mean", "policy_lag_max"], experiments),
+        "efficiency": efficiency_table(data, experiments, paper.prices),
         "scores": _flagged(table, data, paper).assign(variant_label=_labels(table, experiments)),
         "aggregates": aggregates(table, seed=seed, resamples=resamples),
         "profiles": profiles(table, seed=seed, resamples=resamples),

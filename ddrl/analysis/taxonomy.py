@@ -99,13 +99,14 @@ def _system(paper: str, experiment: str, runs: Sequence[Run]) -> dict[str, Any]:
     settings = defaults(algorithm_module(name), "Config")
     hyperparameters = [settings | dict(run.config.get("hyperparameters") or {}) for run in runs]
     environments = list(dict.fromkeys(run.environment for run in runs))
+    central = topology["inference"] == "central"
     shape = {key: topology[key] for key in ("runtime", "schedule", "num_actors", "envs_per_actor", "learner_threads")}
     return shape | {
         "paper": paper,
         "experiment": experiment,
-        "system": stated["name"],
+        "system": _CENTRAL.get(stated["name"], stated["name"]) if central else stated["name"],
         "algorithm": name,
-        "moves": stated["moves"],
+        "moves": "observations" if central else stated["moves"],
         "inference": topology["inference"],
         "store": _store(topology.get("store", stated["store"]), hyperparameters),
         "max_policy_lag": topology["max_policy_lag"],
@@ -115,6 +116,10 @@ def _system(paper: str, experiment: str, runs: Sequence[Run]) -> dict[str, Any]:
         "environments": len(environments),
         "variants": ", ".join(dict.fromkeys(run.variant for run in runs)),
     }
+
+
+_CENTRAL = {"IMPALA": "SEED RL (V-trace)"}
+"""What an algorithm is called whose learner infers for all actors (Espeholt et al. 2020)."""
 
 
 def _store(kind: str, hyperparameters: Iterable[Mapping[str, Any]]) -> str:

@@ -31,6 +31,7 @@ from typing import Any
 
 import pandas as pd
 
+from ddrl.analysis.claim_kinds import SUITE_METRICS
 from ddrl.analysis.curves import RunData
 from ddrl.analysis.experiments import Experiment
 from ddrl.analysis.flags import flags, hard
@@ -46,7 +47,7 @@ from ddrl.analysis.inference import (
 )
 from ddrl.analysis.normalise import human_normalised
 from ddrl.analysis.own_values import SCORE, own_values, suite_value
-from ddrl.analysis.paper import SUITE_METRICS, CellRule, Evidence, Paper
+from ddrl.analysis.paper import CellRule, Evidence, Paper
 from ddrl.analysis.protocols import Protocol, spelled, spelled_ours
 from ddrl.analysis.published import matching
 from ddrl.errors import unknown_name
@@ -177,7 +178,8 @@ def cells(
     rows: list[dict[str, Any]] = []
     for rule in paper.cells:
         chosen = matching(published, rule.published)
-        tested = [run for run in runs if run.experiment == rule.experiment and run.variant == rule.variant]
+        variants = (rule.variant, rule.than) if rule.than else (rule.variant,)
+        tested = [run for run in runs if run.experiment == rule.experiment and run.variant in variants]
         for row in chosen.to_dict("records"):
             environment = (rule.environment or "").replace("{task}", str(row["task"]))
             own = [run for run in tested if not environment or run.environment == environment]
@@ -321,7 +323,7 @@ def _compare(
     obstacles: list[str],
 ) -> dict[str, Any]:
     """ours, interval, seeds, env_frames, margin, difference, p values, verdict, seeds_needed, detail."""
-    ours, published = own_values(rule, row, runs, scores), float(row["value"])
+    ours, published = own_values(rule, row, runs, scores, paper.prices), float(row["value"])
     margin = _margin(paper.evidence, rule, published, runs, references)
     if not len(ours):
         return {"verdict": "inconclusive", "detail": "no seed has a score on every task", "margin": margin}
@@ -354,7 +356,12 @@ def _compare(
 def _margin(
     evidence: Evidence, rule: CellRule, published: float, runs: Sequence[RunData], references: pd.DataFrame
 ) -> float:
-    """Half-width of the equivalence band: the larger of a part of |published - random| and of |human - random|."""
+    """Half-width of the equivalence band: the larger of a part of |published - random| and of |human - random|.
+
+    Of a comparison of two systems: the same part of the published number.
+    """
+    if rule.than:
+        return evidence.margin_of_range * abs(published)
     if rule.metric in SUITE_METRICS:
         return max(evidence.margin_of_range * abs(published), 100.0 * evidence.margin_human_normalised)
     if runs[0].environment not in references.index:

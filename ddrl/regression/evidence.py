@@ -51,6 +51,7 @@ DIGESTED: Mapping[str, tuple[str, ...]] = {
     "curves": _RUN,
     "wall_clock": _RUN,
     "policy_lag": _RUN,
+    "efficiency": _RUN,
     "published": ("item",),
     "references": (),
     "departures": ("where",),

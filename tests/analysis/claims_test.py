@@ -14,6 +14,7 @@ import pytest
 from scipy import optimize, stats
 
 from ddrl.analysis import claim_tests
+from ddrl.analysis.claim_kinds import EQUAL_TIME
 from ddrl.analysis.claim_tests import (
     Contrast,
     difference,
@@ -29,7 +30,7 @@ from ddrl.analysis.claims import COLUMNS, claims, evaluate
 from ddrl.analysis.curves import RunData
 from ddrl.analysis.experiments import load_experiments
 from ddrl.analysis.inference import difference_power
-from ddrl.analysis.paper import EQUAL_TIME, Claim, load_paper
+from ddrl.analysis.paper import Claim, load_paper
 
 IMPALA = Path(__file__).parents[2] / "replications" / "impala_2018"
 EXPERIMENTS = load_experiments(IMPALA)
@@ -568,7 +569,7 @@ def test_the_table_has_a_row_for_each_claim_and_names_what_it_waits_for() -> Non
 
 def test_every_kind_of_claim_is_documented_and_has_a_test_here() -> None:
     from ddrl.analysis import claims as module
-    from ddrl.analysis.paper import KIND_METRICS
+    from ddrl.analysis.claim_kinds import KIND_METRICS
 
     assert module.__doc__ is not None and claim_tests.__doc__ is not None
     assert all(f"    {kind} " in module.__doc__ for kind in KIND_METRICS)

@@ -13,8 +13,9 @@ import pandas as pd
 import pytest
 import yaml
 
+from ddrl.analysis.claim_kinds import KIND_METRICS
 from ddrl.analysis.experiments import load_experiments, papers
-from ddrl.analysis.paper import FLAGS, KIND_METRICS, load_deviations, load_paper
+from ddrl.analysis.paper import FLAGS, load_deviations, load_paper
 from ddrl.analysis.paper_check import check_paper, coverage
 from ddrl.analysis.published import load_published, matching
 from ddrl.errors import UserError
