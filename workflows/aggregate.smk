@@ -64,6 +64,45 @@ rule aggregate:
         " --output {params.tables:q}"
 
 
+def inputs_of_derived(wildcards):
+    """The tables that one of the paper's own is made from."""
+    table = DERIVED_OF[wildcards.paper][wildcards.derived]
+    return expand(
+        f"{RESULTS}/tables/{{table}}.parquet",
+        paper=wildcards.paper,
+        table=table.tables,
+    )
+
+
+def own_modules(wildcards):
+    """The Python and YAML of a replication, but for its figures."""
+    folder = Path("replications", wildcards.paper)
+    files = [path for kind in ("*.py", "*.yaml") for path in folder.glob(kind)]
+    return sorted(str(path) for path in files if path.name != "figures.py")
+
+
+rule derive:
+    input:
+        inputs_of_derived,
+        own_modules,
+    output:
+        f"{RESULTS}/tables/{{derived}}.parquet",
+        report(
+            f"{RESULTS}/tables/{{derived}}.csv",
+            caption="report/table.rst",
+            category="Tables",
+            subcategory="{paper}",
+        ),
+    resources:
+        **asked(Job("figure", SCALE)),
+    params:
+        tables=f"{RESULTS}/tables",
+    message:
+        "table {wildcards.derived} of {wildcards.paper}"
+    shell:
+        "python -m ddrl.analysis table --paper {wildcards.paper:q} --name {wildcards.derived:q} --tables {params.tables:q}"
+
+
 def tables_of_papers(wildcards):
     """What the suite's tables are made of."""
     return expand(

@@ -69,6 +69,13 @@ def figures_of(paper):
     }
 
 
+def derived_of(paper):
+    """Name -> table of the paper's own, as paper.yaml lists them."""
+    return {
+        table.name: table for table in load_paper(Path("replications", paper)).derived
+    }
+
+
 def algorithm_version(name):
     """VERSION, without an import: a new number retrains, a new comment does not."""
     return declared(Path("ddrl/algorithms", f"{name}.py"), "VERSION")
@@ -110,6 +117,7 @@ try:
         for paper, filters in FILTERS_OF.items()
     }
     FIGURES_OF = {paper: figures_of(paper) for paper in RUNS_OF}
+    DERIVED_OF = {paper: derived_of(paper) for paper in RUNS_OF}
     ALL_RUNS = {str(run.directory()): run for run in chain(*RUNS_OF.values())}
     ALGORITHMS = {run.config["algorithm"] for run in ALL_RUNS.values()}
     VERSIONS = {name: algorithm_version(name) for name in ALGORITHMS}
@@ -128,6 +136,7 @@ wildcard_constraints:
     seed="[0-9]+",
     table="[a-z0-9_]+",
     figure="[a-z0-9_]+",
+    derived="|".join(chain.from_iterable(DERIVED_OF.values())) or "none",
 
 
 if workflow.is_main_process:

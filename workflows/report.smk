@@ -12,6 +12,14 @@ def drawings_of(wildcards):
     )
 
 
+def own_tables_of(wildcards):
+    """The tables of the paper's own."""
+    names = DERIVED_OF[wildcards.paper]
+    return expand(
+        f"{RESULTS}/tables/{{table}}.csv", paper=wildcards.paper, table=names
+    )
+
+
 def command_of(wildcards):
     """What to type for the same results: of one paper, or of the suite."""
     paper = wildcards.get("paper")
@@ -33,6 +41,7 @@ rule report:
     input:
         expand(f"{RESULTS}/tables/{{table}}.csv", table=TABLES, allow_missing=True),
         f"{RESULTS}/tables/summary.json",
+        own_tables_of,
         drawings_of,
         LAYOUT,
         "reports/paper.typ",

@@ -1,4 +1,4 @@
-"""`python -m ddrl.analysis aggregate | suite | figure | figures`. Exit codes: 0 done; 2 bad input, in one line."""
+"""`python -m ddrl.analysis aggregate | suite | table | figure | figures`. Exit codes: 0 done; 2 bad input."""
 
 from __future__ import annotations
 
@@ -40,6 +40,10 @@ def _parser() -> argparse.ArgumentParser:
     suite.add_argument("--papers", nargs="+", help="only these")
     suite.add_argument("--replications", type=Path, default=ROOT)
     suite.set_defaults(run=_suite)
+    table = commands.add_parser("table", help="tables -> one that the paper's own tables.py makes")
+    table.add_argument("--name", required=True)
+    table.add_argument("--tables", type=Path, required=True, help="also where it is written")
+    table.set_defaults(run=_table)
     figure = commands.add_parser("figure", help="tables -> one figure, as SVG and PNG")
     figure.add_argument("--name", required=True)
     figure.add_argument("--tables", type=Path, required=True)
@@ -47,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     figure.set_defaults(run=_figure)
     figures = commands.add_parser("figures", help="the figures a paper wants, one a line")
     figures.set_defaults(run=_figures)
-    for command in (aggregate, figure, figures):
+    for command in (aggregate, table, figure, figures):
         command.add_argument("--paper", required=True)
         command.add_argument("--replications", type=Path, default=ROOT)
     return parser
@@ -102,6 +106,17 @@ def _planned(parsed: argparse.Namespace) -> list[Run]:
     if parsed.output is None:
         raise UserError(f"--output: needed with --scale {REFERENCE}, whose tables do not belong beside committed runs")
     return []
+
+
+def _table(parsed: argparse.Namespace) -> None:
+    from ddrl.analysis.derived import derive
+
+    paper = _paper(parsed)
+    wanted = {table.name: table for table in load_paper(paper).derived}
+    if parsed.name not in wanted:
+        raise unknown_name("derived table", parsed.name, wanted, where=str(paper / "paper.yaml"))
+    for path in derive(paper, wanted[parsed.name], parsed.tables, parsed.tables):
+        print(path)
 
 
 def _figure(parsed: argparse.Namespace) -> None:

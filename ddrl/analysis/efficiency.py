@@ -90,16 +90,18 @@ def _dollars(run: RunData, prices: Prices | None, seconds: float, cpu: float) ->
 def efficiency_table(
     runs: Sequence[RunData], experiments: Mapping[str, Experiment], prices: Prices | None
 ) -> pd.DataFrame:
-    """One row per run: `KEYS`, variant_label, network, topology, machine, and `COLUMNS`."""
+    """One row per run: `KEYS`, label, sizes of network, batch and unroll, topology, machine, and `COLUMNS`."""
     rows = []
     for run in runs:
         facts = {
             "variant_label": experiments[run.experiment].labels[run.variant],
-            "network": run.config["hyperparameters"].get("network"),
+            **{name: run.config["hyperparameters"].get(name) for name in ("network", "unroll_length", "batch_size")},
             **{name: run.manifest["hardware"].get(name) for name in ("cpu", "cores", "gpu")},
+            "frames_per_step": round(run.manifest["env_frames"] / run.manifest["agent_steps"]),
+            "queue_capacity": run.config["topology"].get("queue_capacity"),
         }
         rows.append(run.keys() | facts | layout_of(run.config["topology"]) | efficiency(run, prices))
-    counts = dict.fromkeys(("learner_threads", "parameter_delay"), "Int64")
+    counts = dict.fromkeys(("learner_threads", "parameter_delay", "queue_capacity"), "Int64")
     table = pd.DataFrame(rows).astype(counts | dict.fromkeys(COLUMNS, "float64"))
     return table.sort_values(KEYS, ascending=[False, *[True] * (len(KEYS) - 1)], ignore_index=True)
 

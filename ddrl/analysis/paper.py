@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,18 @@ class Figure:
     experiments: tuple[str, ...]
     width: str
     """"full" (6.3 in) or "column" (4.2 in)."""
+
+
+@dataclass(frozen=True)
+class DerivedTable:
+    """A table that the replication's own `tables.py` makes, and exactly the tables it is made from."""
+
+    name: str
+    title: str
+    note: str
+    tables: tuple[str, ...]
+    columns: Mapping[str, str]
+    """Those that the report prints, with their headings; a row's first printed column heads it."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +175,7 @@ class Paper:
     prices: Prices | None
     milestones: Mapping[str, float]
     hyperparameters: tuple[StatedValue, ...]
+    derived: tuple[DerivedTable, ...]
     figures: tuple[Figure, ...]
     protocols: Mapping[str, Protocol]
     cells: tuple[CellRule, ...]
@@ -190,7 +203,8 @@ def load_paper(directory: Path) -> Paper:
     data = load_checked(path, "paper")
     if data["key"] != directory.name:
         raise UserError(f"{path}: key 'key' is '{data['key']}'; allowed: the folder's name, {directory.name}")
-    evidence = data["evidence"]
+    evidence, derived = data["evidence"], tuple(_derived(item, path) for item in data.get("derived_tables", ()))
+    known = (*TABLES, *(table.name for table in derived))
     paper = Paper(
         key=data["key"],
         directory=directory,
@@ -209,14 +223,20 @@ def load_paper(directory: Path) -> Paper:
         prices=_prices(data.get("prices")),
         milestones=data.get("milestones", {}),
         hyperparameters=tuple(StatedValue(**item) for item in data["hyperparameters"]),
-        figures=tuple(_figure(item, path) for item in data["figures"]),
+        derived=derived,
+        figures=tuple(_figure(item, path, known) for item in data["figures"]),
         protocols={name: _protocol(name, item, path) for name, item in data["protocols"].items()},
         cells=tuple(_cell_rule(item) for item in data["cells"]),
         not_compared=tuple(NotCompared(item["published"], _line(item["reason"])) for item in data["not_compared"]),
         not_read=tuple((item["item"], _line(item["what"])) for item in data.get("not_read", ())),
         claims=tuple(_claim(item, path) for item in data["claims"]),
     )
-    for kind, names in (("figure", [f.name for f in paper.figures]), ("claim", [c.name for c in paper.claims])):
+    named = {
+        "figure": [figure.name for figure in paper.figures],
+        "claim": [claim.name for claim in paper.claims],
+        "derived table": [table.name for table in derived],
+    }
+    for kind, names in named.items():
         twice = {name for name in names if names.count(name) > 1}
         if twice:
             raise UserError(f"{path}: {kind} '{min(twice)}' is given twice")
@@ -227,10 +247,20 @@ def _prices(item: Mapping[str, Any] | None) -> Prices | None:
     return None if item is None else Prices(item["cpu_core_hour"], item["accelerator_hour"], _line(item["source"]))
 
 
-def _figure(item: Mapping[str, Any], path: Path) -> Figure:
+def _derived(item: Mapping[str, Any], path: Path) -> DerivedTable:
+    where = f"{path}: derived_tables.{item['name']}"
+    if item["name"] in TABLES:
+        raise UserError(f"{where}: key 'name' is that of a table of every paper; allowed: any other")
     for table in item["tables"]:
         if table not in TABLES:
-            raise unknown_name("table", table, TABLES, where=f"{path}: figures.{item['name']}")
+            raise unknown_name("table", table, TABLES, where=where)
+    return DerivedTable(item["name"], item["title"], _line(item["note"]), tuple(item["tables"]), item["columns"])
+
+
+def _figure(item: Mapping[str, Any], path: Path, known: Sequence[str]) -> Figure:
+    for table in item["tables"]:
+        if table not in known:
+            raise unknown_name("table", table, known, where=f"{path}: figures.{item['name']}")
     return Figure(
         name=item["name"],
         caption=_line(item["caption"]),

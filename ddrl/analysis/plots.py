@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,10 +17,10 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 
+from ddrl.analysis.derived import own_function
 from ddrl.analysis.inference import Sample, t_interval
 from ddrl.analysis.paper import Figure
 from ddrl.analysis.tables import read
-from ddrl.errors import UserError
 from ddrl.files import replacing
 
 INK, GREY, FAINT = "#1f2430", "#8a8f98", "#d9dce1"
@@ -93,15 +92,7 @@ def draw(paper_dir: Path, figure: Figure, tables: Path, output: Path) -> list[Pa
 
     The same tables give the same bytes. Raises: UserError for a missing table or function.
     """
-    path = paper_dir / "figures.py"
-    spec = importlib.util.spec_from_file_location(f"replications_{paper_dir.name}_figures", path)
-    if spec is None or spec.loader is None or not path.exists():
-        raise UserError(f"{path}: no such file")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    function = getattr(module, figure.name, None)
-    if function is None:
-        raise UserError(f"{path}: has no function '{figure.name}', which paper.yaml wants")
+    function = own_function(paper_dir, "figures.py", figure.name)
     with style():
         return save(function(**read(tables, figure.tables)), output, figure.name)
 

@@ -56,6 +56,10 @@ def summary(
             }
             for name, entry in experiments.items()
         },
+        "derived_tables": [
+            {"name": table.name, "title": table.title, "note": table.note, "columns": dict(table.columns)}
+            for table in paper.derived
+        ],
         "figures": [
             {
                 "name": figure.name,

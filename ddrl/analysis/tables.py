@@ -145,14 +145,20 @@ def write(tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any], output: 
     output.mkdir(parents=True, exist_ok=True)
     written = []
     for name, table in tables.items():
-        parquet, comma = output / f"{name}.parquet", output / f"{name}.csv"
-        with replacing(parquet) as temporary:
-            table.to_parquet(temporary, index=False)
-        with replacing(comma) as temporary:
-            table.to_csv(temporary, index=False, lineterminator="\n")
-        written += [parquet, comma]
+        written += write_table(table, output, name)
     write_whole(output / "summary.json", (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
     return [*written, output / "summary.json"]
+
+
+def write_table(table: pd.DataFrame, output: Path, name: str) -> list[Path]:
+    """Writes `<name>.parquet` and `<name>.csv`, each atomically."""
+    output.mkdir(parents=True, exist_ok=True)
+    parquet, comma = output / f"{name}.parquet", output / f"{name}.csv"
+    with replacing(parquet) as temporary:
+        table.to_parquet(temporary, index=False)
+    with replacing(comma) as temporary:
+        table.to_csv(temporary, index=False, lineterminator="\n")
+    return [parquet, comma]
 
 
 def read(folder: Path, names: Sequence[str]) -> dict[str, pd.DataFrame]:

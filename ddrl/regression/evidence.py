@@ -133,9 +133,9 @@ def read_made(output: Path) -> Evidence:
 
 
 def _named(table: str, rows: Sequence[Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """Rows by name, without `WORDS`; equal names are numbered."""
+    """Rows by name, without `WORDS`; equal names are numbered. A paper's own table names them in its first column."""
     named: dict[str, dict[str, str]] = {}
-    columns = ROWS.get(table, _RUN)
+    columns = ROWS.get(table) or tuple(rows[0])[:1] if rows else ()
     for row in rows:
         name = base = _name(row, columns)
         number = 2

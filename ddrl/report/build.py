@@ -155,6 +155,7 @@ def _report(results: Path, report: Path, output: Path, command: str, root: Path)
 
 def _paper_evidence(paper: str, scale: str, results: Path, folder: Path, root: Path) -> None:
     """Tables and figures of one paper, in `folder`."""
+    from ddrl.analysis.derived import derive
     from ddrl.analysis.expansion import expand
     from ddrl.analysis.paper import load_paper
     from ddrl.analysis.plots import draw
@@ -164,7 +165,10 @@ def _paper_evidence(paper: str, scale: str, results: Path, folder: Path, root: P
     planned = [] if scale == REFERENCE else expand(paper, scale, root=root / "replications")
     evidence = build(replication, scale, planned, results, allow_missing=True)
     write(evidence.tables, evidence.summary, folder / "tables")
-    for figure in load_paper(replication).figures:
+    wanted = load_paper(replication)
+    for table in wanted.derived:
+        derive(replication, table, folder / "tables", folder / "tables")
+    for figure in wanted.figures:
         draw(replication, figure, folder / "tables", folder / "figures")
 
 

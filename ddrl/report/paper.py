@@ -8,6 +8,7 @@ from ddrl.errors import UserError
 from ddrl.report.cells import CELL_VERDICTS, CLAIM_VERDICTS, cells, counts, not_read, tally, uncovered
 from ddrl.report.claims import claims
 from ddrl.report.document import Block, Document, Fact, Origin, Row, Section, Span, Tables, Tally, as_json, plain
+from ddrl.report.efficiency import derived, efficiency
 from ddrl.report.games import over_games
 from ddrl.report.runs import (
     deviations,
@@ -70,6 +71,8 @@ def _sections(tables: Tables, summary: dict[str, Any], origin: Origin, subject: 
         Section("cells", "Published cells", (*cells(tables["cells"], subject), *not_read(summary["paper"]))),
         Section("scores", "Final scores", side_by_side(tables, experiments, subject)),
         Section("games", "Over all tasks", over_games(tables, experiments)),
+        Section("efficiency", "What frames take", efficiency(tables["efficiency"], experiments, subject), wide=True),
+        Section("derived", "Beyond the runs", derived(summary["derived_tables"], tables), wide=True),
         Section("figures", "Figures", drawings(summary["figures"], tables["runs"])),
         Section(
             "reference",

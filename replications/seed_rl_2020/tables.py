@@ -1,0 +1,85 @@
+"""The replication's own tables: the simulation against measured runs, and layouts that nobody ran here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from replications.seed_rl_2020.calibration import GROUP, SYSTEMS, WORKERS, layout, service_times
+from replications.seed_rl_2020.inputs import read_scenarios
+from replications.seed_rl_2020.simulation import predict, predict_scenarios
+
+SCENARIOS = Path(__file__).with_name("scenarios.yaml")
+VALIDATION = ["origin", "system", "network", "workers", "runs", "measured", "predicted", "error", "limit"]
+EXTRAPOLATION = ["scenario", "latency_ms", "predicted", "published", "lag", "limit", "assumptions"]
+_NAMES = {"impala": "IMPALA", "seed": "SEED RL"}
+
+
+def validation(efficiency: pd.DataFrame) -> pd.DataFrame:
+    """Measured and predicted frames per second by system, network and workers: columns `VALIDATION`.
+
+    Runs with one inference device alone, since the service times are of one; also of the number of workers whose
+    service times are used, where an error is one of the simulation and not of what changes with the load.
+    """
+    rows = []
+    for (origin, inference, network), group in _runs(efficiency).groupby(GROUP, sort=False):
+        known = group[group["num_actors"] == WORKERS]
+        if known.empty:
+            continue
+        times, system = service_times(known), SYSTEMS[str(inference)]
+        for workers, part in group.groupby("num_actors"):
+            found = predict(times, layout(part.iloc[0], int(workers)), system=system)
+            measured = float(part["steady_frames_per_second"].mean())
+            error = found.frames_per_s / measured - 1
+            values = (
+                origin,
+                _NAMES[system],
+                network,
+                workers,
+                len(part),
+                measured,
+                found.frames_per_s,
+                error,
+                found.limit,
+            )
+            rows.append(dict(zip(VALIDATION, values, strict=True)))
+    return pd.DataFrame(rows, columns=VALIDATION)
+
+
+def extrapolation(efficiency: pd.DataFrame) -> pd.DataFrame:
+    """Every scenario of scenarios.yaml: columns `EXTRAPOLATION`.
+
+    Service times that a scenario does not assume are those of SEED RL's shallow network, of the reference runs where
+    there are any.
+    """
+    known = _runs(efficiency)
+    known = known[
+        (known["num_actors"] == WORKERS) & (known["inference"] == "central") & (known["network"] == "shallow")
+    ]
+    if known.empty:
+        return pd.DataFrame(columns=EXTRAPOLATION)
+    origin = "reference" if (known["origin"] == "reference").any() else "run"
+    scenarios = read_scenarios(SCENARIOS)
+    found = predict_scenarios(service_times(known[known["origin"] == origin]), scenarios)
+    return pd.DataFrame(
+        {
+            "scenario": found["scenario"].str.replace("_", " "),
+            "latency_ms": [1000 * scenario.layout.latency_s for scenario in scenarios],
+            "predicted": found["frames_per_s"],
+            "published": found["published_frames_per_s"],
+            "lag": found["lag_mean"],
+            "limit": found["limit"],
+            "assumptions": [
+                " ".join(filter(None, [note, assumed and f"Assumed: {assumed}."]))
+                for note, assumed in zip(found["assumptions"], found["assumed_times"], strict=True)
+            ],
+        }
+    )
+
+
+def _runs(efficiency: pd.DataFrame) -> pd.DataFrame:
+    """Of the throughput experiment, with one inference device, that have recorded what they took."""
+    own = efficiency[efficiency["experiment"] == "throughput"]
+    own = own[own["variant"].str.fullmatch(r"[a-z]+_[a-z]+_[0-9]+")]
+    return own[own["cpu_seconds_per_million_frames"].notna()]
