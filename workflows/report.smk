@@ -15,9 +15,7 @@ def drawings_of(wildcards):
 def own_tables_of(wildcards):
     """The tables of the paper's own."""
     names = DERIVED_OF[wildcards.paper]
-    return expand(
-        f"{RESULTS}/tables/{{table}}.csv", paper=wildcards.paper, table=names
-    )
+    return expand(f"{RESULTS}/tables/{{table}}.csv", paper=wildcards.paper, table=names)
 
 
 def command_of(wildcards):
