@@ -250,17 +250,21 @@ def simulation(validation: pd.DataFrame, extrapolation: pd.DataFrame) -> Figure:
     stated = extrapolation.dropna(subset=["published"]).iloc[::-1]
     for y, row in enumerate(stated.to_dict("records")):
         right.plot([row["published"]], [y], "D", color=plots.PUBLISHED, mfc="none", ms=5)
-        right.plot([row["predicted"]], [y], "o", color=plots.OWN, ms=4.5)
+        right.plot([row["predicted"]], [y], "s", color=plots.INK, ms=3.5)
     right.set_yticks(range(len(stated)), [name.replace(" actors", "") for name in stated["scenario"]], fontsize=6)
     right.set_xscale("log")
-    right.xaxis.set_major_formatter(lambda value, _: plots.frames_text(value))
+    right.xaxis.set_major_locator(LogLocator())
+    plots.frames_axis(right)
+    if len(stated):
+        speeds = stated[["published", "predicted"]].to_numpy(dtype=np.float64)
+        right.set_xlim(0.4 * speeds.min(), 2.5 * speeds.max())
     right.set_ylim(-0.6, len(stated) - 0.4)
     right.tick_params(axis="y", length=0)
     right.set_xlabel("frames per second")
     right.set_title("Layouts of the paper")
     right.grid(axis="x")
     handles = [plots.handle(label, STYLES[name][0], marker="o") for name, label in SYSTEMS.items()]
-    handles += [plots.handle("predicted", plots.OWN, marker="o")]
+    handles += [plots.handle("predicted", plots.INK, marker="s")]
     handles += [plots.handle("stated", plots.PUBLISHED, marker="D", filled=False)]
     plots.legend_above(canvas, handles)
     return canvas
@@ -290,4 +294,4 @@ def _validation(axes: Axes, table: pd.DataFrame) -> None:
         axis.set_major_formatter(lambda value, _: plots.frames_text(value))
     axes.set_xlabel("measured frames per second")
     axes.set_ylabel("predicted")
-    axes.set_title("Measured here (workers beside the marks)")
+    axes.set_title("Measured here, by workers")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,27 @@ def write_timed(run: Run, results: Path, *, final: float, speed: float, cores: i
     manifest |= {"seconds": float(curves["seconds"].max()) + 10.0, "protocol": protocol}
     manifest["hardware"]["cores"] = cores
     (folder / "run.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def write_measured(
+    run: Run, results: Path, *, final: float, speed: float, measured: Mapping[str, float], **options: Any
+) -> Path:
+    """A fake run at a steady speed after ten seconds of starting up, that recorded `measured` beside its training.
+
+    Of metrics that add up (`cpu_seconds`, `worker_cpu_seconds`) it is what a million frames take, after five seconds of
+    starting up. The first record of every other one is wrong by a factor of 100, as starting up would have it.
+    """
+    folder = write_timed(run, results, final=final, speed=speed, **options)
+    curves = pd.read_parquet(folder / "curves.parquet").assign(seconds=lambda table: table["seconds"] + 10.0)
+    records = curves[curves["metric"] == "episodes"]
+    parts = [curves[~curves["metric"].isin(list(measured))]]
+    for name, value in measured.items():
+        adds_up = name.endswith("cpu_seconds")
+        values = records["env_frames"] * value / 1e6 + 5.0 if adds_up else [100 * value, *[value] * (len(records) - 1)]
+        parts.append(records.assign(metric=name, value=values))
+    table = pd.concat(parts, ignore_index=True)
+    table.to_parquet(folder / "curves.parquet", index=False, write_page_checksum=True)
     return folder
 
 
