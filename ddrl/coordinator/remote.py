@@ -37,6 +37,8 @@ class Session:
         self.is_lost = False
         self.awaited_since: float | None = None
         """Since when the worker is expected to speak."""
+        self.received = 0
+        """Messages so far."""
         self._clock = clock
         self._requests = requests
         self._replies: queue.SimpleQueue[bytes | Exception | None] = queue.SimpleQueue()
@@ -45,7 +47,9 @@ class Session:
         """The next message; None where the stream is over."""
         self.awaited_since = self._clock()
         try:
-            return next(self._requests)
+            message = next(self._requests)
+            self.received += 1
+            return message
         except Exception:  # gRPC's own, of a stream that broke, or StopIteration
             self.is_lost = True
             return None

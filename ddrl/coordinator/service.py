@@ -35,8 +35,10 @@ SPARE_STREAMS = 16
 """Besides one for each place: of workers that are being refused, or take another's place."""
 HELLO_SECONDS = 10.0
 """For a new connection to say hello."""
-SILENCE_SECONDS = 300.0
-"""For a worker to build its environments, or to step them."""
+BUILD_SECONDS = 300.0
+"""For a worker to build its environments and reset them."""
+STEP_SECONDS = 60.0
+"""For a step of them: a process that is stopped keeps its connection, which is all that gRPC looks at."""
 WATCH_SECONDS = 1.0
 ENDING_SECONDS = 2.0
 """For workers to hear that the run is over."""
@@ -44,7 +46,7 @@ LOG_SECONDS = 10.0
 """A reason to refuse is logged once in so long, with how often it came."""
 LOG_TEXTS = 100
 OPTIONS = (
-    ("grpc.keepalive_time_ms", 20_000),  # a host that is gone, or a process that is stopped, is noticed
+    ("grpc.keepalive_time_ms", 20_000),  # a host that is gone is noticed
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
@@ -110,7 +112,7 @@ class InferenceService:
         self._log = _Log(note)
         self._lock = threading.Lock()
         self._guests = [0] * len(places)
-        self._streams: dict[Session, tuple[grpc.ServicerContext, float]] = {}
+        self._streams: dict[Session, grpc.ServicerContext] = {}
         self._over = threading.Event()
         limit = wire.MAX_HEADER + max(place.env.step_bytes for place in places)
         streams = len(places) + SPARE_STREAMS
@@ -153,14 +155,12 @@ class InferenceService:
         """One worker's stream, in a thread of its own; what the worker says is read by the actor's thread."""
         session = Session(f"worker at {context.peer() or 'this machine'}", requests, time.monotonic)
         with self._lock:
-            self._streams[session] = context, HELLO_SECONDS
+            self._streams[session] = context
         context.add_callback(session.end)
         what = "has left"  # also where the stream broke: gRPC then drops this generator
         try:
             self._check_token(context)
             yield self._welcome(session)
-            with self._lock:
-                self._streams[session] = context, SILENCE_SECONDS
             yield from session.replies()
         except Closed:
             what = "has left before it said hello"
@@ -219,11 +219,16 @@ class InferenceService:
             now = time.monotonic()
             with self._lock:
                 streams = list(self._streams.items())
-            for session, (context, limit) in streams:
-                since = session.awaited_since
+            for session, context in streams:
+                since, limit = session.awaited_since, _patience(session)
                 if since is not None and now - since > limit:
                     self._log.write(session.name, f"was silent for {limit:.0f} s: its stream is ended")
                     context.cancel()
+
+
+def _patience(session: Session) -> float:
+    """Seconds that a worker has for what it is to say next: hello, its first observations, a step."""
+    return (HELLO_SECONDS, BUILD_SECONDS, STEP_SECONDS)[min(session.received, 2)]
 
 
 def _answers(path: str) -> bool:

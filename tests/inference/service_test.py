@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
@@ -274,6 +275,29 @@ def test_a_worker_that_is_killed_is_replaced_and_its_episodes_are_abandoned(rig:
     assert [line for line in rig.log if "left" in line] != []
 
 
+def test_a_worker_that_is_stopped_loses_its_place_and_comes_back_as_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "STEP_SECONDS", 0.5)
+    rig = Rig(Door(f"unix:{tmp_path}/s", TOKEN), places=1, actors=1)
+    process = subprocess.Popen([sys.executable, "-c", WORKER, rig.service.address, TOKEN])
+    try:
+        assert rig.progresses(0, 50)
+        process.send_signal(signal.SIGSTOP)
+        assert until(lambda: rig.envs[0].session is None), "it still has its place"
+        with working(rig, place=0) as another:
+            assert another.offer.name == "actor 0, worker 1"
+            assert rig.progresses(0)
+            process.send_signal(signal.SIGCONT)
+            assert process.wait(20) != 0, "its stream was ended"
+            assert rig.progresses(0)
+        assert sum("was silent for" in line for line in rig.log) == 1
+    finally:
+        process.kill()
+        process.wait()
+        rig.close()
+
+
 WORKER = """
 import sys
 from ddrl.coordinator.connection import Connection
@@ -294,7 +318,7 @@ def test_a_silent_connection_is_ended(rig: Rig, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_worker_that_says_nothing_loses_its_place(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_module, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(service_module, "BUILD_SECONDS", 0.3)
     with stream(rig, hello(place=0)) as call:
         assert outcome(call)[0] is grpc.StatusCode.CANCELLED
     with working(rig, place=0):
