@@ -25,8 +25,8 @@ def crash(name: str, error: BaseException | None) -> UserError:
 
 
 @contextmanager
-def about(file: Path) -> Iterator[None]:
-    """Puts a file's name before what is wrong with its content."""
+def about(file: Path | str) -> Iterator[None]:
+    """Puts a file's name, or a place in it, before what is wrong with its content."""
     try:
         yield
     except UserError as error:

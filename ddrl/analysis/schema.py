@@ -15,19 +15,23 @@ from ddrl.errors import UserError, unknown_name
 SCHEMAS = Path(__file__).parents[2] / "workflows" / "schemas"
 
 
+MERGE = "tag:yaml.org,2002:merge"
+
+
 class _Loader(yaml.SafeLoader):
     """YAML that refuses a key given twice."""
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    loader.flatten_mapping(node)
-    result: dict[Any, Any] = {}
-    for key_node, value_node in node.value:
+    given: set[Any] = set()
+    for key_node in (key for key, _ in node.value if key.tag != MERGE):
         key = loader.construct_object(key_node, deep=True)
-        if key in result:
+        if key in given:
             raise UserError(f"line {key_node.start_mark.line + 1}: key '{key}' is given twice")
-        result[key] = loader.construct_object(value_node, deep=True)
-    return result
+        given.add(key)
+    loader.flatten_mapping(node)  # puts what `<<` merges first, so that the mapping's own keys win
+    pairs = ((loader.construct_object(key, deep=True), value) for key, value in node.value)
+    return {key: loader.construct_object(value, deep=True) for key, value in pairs}
 
 
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)

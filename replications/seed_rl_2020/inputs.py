@@ -1,23 +1,20 @@
-"""Inputs of the simulation: measured service times (JSON), layouts, and scenarios (YAML). Strictly checked.
+"""Inputs of the simulation: service times, layouts, and scenarios, which stand in a YAML file.
 
 Every wrong value is a `UserError` of one line that names the file, the key and what is allowed.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal
 
-import yaml
-
-from ddrl.errors import UserError, about, unknown_name
+from ddrl.analysis.schema import load_checked
+from ddrl.errors import UserError, about
 
 System = Literal["seed", "impala"]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -206,137 +203,41 @@ class Scenario:
         return replace(measured, **changes)
 
 
-def read_times(path: Path) -> ServiceTimes:
-    """Service times from a JSON mapping of their fields; key `about` is free text and is not read.
-
-    Raises: UserError naming file and key.
-    """
-    with about(path):
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise UserError("no such file") from None
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise UserError(f"not valid JSON: {error}") from None
-        return _build(ServiceTimes, {key: value for key, value in _mapping(data, "").items() if key != "about"}, "")
-
-
 def read_scenarios(path: Path) -> tuple[Scenario, ...]:
-    """Scenarios from a YAML file with the key `scenarios`, a list; key `latencies_s` makes one of each latency.
+    """Scenarios from a YAML file (schema `scenarios`); key `latencies_s` makes one of each latency.
 
     Raises: UserError naming file, scenario and key.
     """
-    with about(path):
-        try:
-            data = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise UserError("no such file") from None
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise UserError(f"not valid YAML: {' '.join(str(error).split())}") from None
-        entries = _mapping(data, "").get("scenarios")
-        if not isinstance(entries, list) or len(_mapping(data, "")) != 1:
-            raise UserError("must have the key 'scenarios', a list, and no other")
-        scenarios = [one for number, entry in enumerate(entries, 1) for one in _scenarios(entry, number)]
-        names = [scenario.name for scenario in scenarios]
-        for name in names:
-            if names.count(name) > 1:
-                raise UserError(f"scenario '{name}' is given twice")
-        return tuple(scenarios)
+    found: dict[str, Scenario] = {}
+    for entry in load_checked(path, "scenarios")["scenarios"]:
+        with about(f"{path}: scenario '{entry['name']}'"):
+            for scenario in _scenarios(entry):
+                if scenario.name in found:
+                    raise UserError("is given twice")
+                found[scenario.name] = scenario
+    return tuple(found.values())
 
 
-def _scenarios(entry: object, number: int) -> list[Scenario]:
-    values = dict(_mapping(entry, f"scenario {number}: "))
-    name = values.get("name")
-    where = f"scenario '{name}': " if isinstance(name, str) else f"scenario {number}: "
+def _scenarios(entry: Mapping[str, Any]) -> Iterator[Scenario]:
+    values = dict(entry)
     latencies = values.pop("latencies_s", None)
     if latencies is None:
-        return [_scenario(values, where)]
-    if not isinstance(latencies, list) or not latencies:
-        raise UserError(f"{where}key 'latencies_s' must be a list of seconds")
-    layout = _mapping(values.get("layout"), f"{where}key 'layout': ")
-    scenarios = []
-    for latency in latencies:
-        milliseconds = 1000 * _number(latency, f"{where}key 'latencies_s'")
-        label = f"{name}_{milliseconds:g}ms"
-        scenarios.append(_scenario(values | {"name": label, "layout": layout | {"latency_s": latency}}, where))
-    return scenarios
+        yield _scenario(values)
+    for latency in latencies or ():
+        name, layout = f"{values['name']}_{1000 * latency:g}ms", values["layout"] | {"latency_s": latency}
+        yield _scenario(values | {"name": name, "layout": layout})
 
 
-def _scenario(values: Mapping[str, Any], where: str) -> Scenario:
-    assumed = {
-        str(key): _build(
-            Assumed, _mapping(value, f"{where}key 'assumed_times.{key}': "), f"{where}assumed_times.{key}: "
-        )
-        for key, value in _mapping(values.get("assumed_times", {}), f"{where}key 'assumed_times': ").items()
+def _scenario(values: Mapping[str, Any]) -> Scenario:
+    hosts = tuple(Hosts(**one) for one in values["layout"].get("worker_hosts", ()))
+    assumed = {key: Assumed(**one) for key, one in values.get("assumed_times", {}).items()}
+    parts = {
+        "layout": Layout(**values["layout"] | {"worker_hosts": hosts}),
+        "assumptions": tuple(values["assumptions"]),
+        "assumed_times": assumed,
+        "span": Span(**values.get("span", {})),
     }
-    for key, one in assumed.items():
-        if key not in {each.name for each in fields(ServiceTimes)}:
-            raise unknown_name("service time", key, [each.name for each in fields(ServiceTimes)], where=where[:-2])
-        if not one.derivation.strip():
-            raise UserError(f"{where}key 'assumed_times.{key}.derivation' must say how the value was derived")
-    scenario = _build(Scenario, {**values, "assumed_times": assumed}, where)
-    if not scenario.assumptions:
-        raise UserError(f"{where}key 'assumptions' must say what is assumed")
-    return scenario
-
-
-def _mapping(value: object, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise UserError(f"{where}must be a mapping of keys to values")
-    return {str(key): one for key, one in value.items()}
-
-
-def _number(value: object, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise UserError(f"{where} must be a number (got {value!r})")
-    return float(value)
-
-
-def _build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
-    """An instance of the dataclass `cls` from a mapping of exactly its fields, defaults left out."""
-    known = {one.name: one for one in fields(cls)}  # type: ignore[arg-type]
-    for key in values:
-        if key not in known:
-            raise unknown_name("key", key, known, where=where.removesuffix(": "))
-    for key, one in known.items():
-        if key not in values and one.default is MISSING and one.default_factory is MISSING:
-            raise UserError(f"{where}key '{key}' is missing")
-    typed = {key: _typed(str(known[key].type), value, f"{where}key '{key}'") for key, value in values.items()}
-    try:
-        return cls(**typed)
-    except UserError as error:
-        raise UserError(f"{where}{error}") from None
-
-
-def _typed(kind: str, value: Any, where: str) -> Any:
-    """One value as the annotation `kind` has it."""
-    if kind.endswith(" | None"):
-        return None if value is None else _typed(kind.removesuffix(" | None"), value, where)
-    if kind == "float":
-        return _number(value, where)
-    if kind == "int":
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise UserError(f"{where} must be a whole number (got {value!r})")
-        return value
-    if kind in ("bool", "str"):
-        if type(value).__name__ != kind:
-            raise UserError(f"{where} must be {'true or false' if kind == 'bool' else 'a text'} (got {value!r})")
-        return value
-    if kind == "System":
-        if value not in get_args(System):
-            raise unknown_name("system", value, get_args(System), where=where)
-        return value
-    if kind.startswith("tuple"):
-        if not isinstance(value, list):
-            raise UserError(f"{where} must be a list (got {value!r})")
-        return tuple(_part(kind, one, f"{where}, {number}") for number, one in enumerate(value, 1))
-    if kind in ("Layout", "Span"):
-        return _build(Layout if kind == "Layout" else Span, _mapping(value, f"{where} "), f"{where}: ")
-    return value
-
-
-def _part(kind: str, value: Any, where: str) -> Any:
-    return _typed("str", value, where) if "str" in kind else _build(Hosts, _mapping(value, f"{where} "), f"{where}: ")
+    return Scenario(**{**values, **parts})
 
 
 def _check(inputs: Any, above_zero: set[str]) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,9 @@ from hypothesis import strategies as st
 from simpy import Environment, Resource
 
 from ddrl.analysis.published import load_published, matching, reference_scores
+from ddrl.analysis.schema import schema
 from ddrl.errors import UserError
-from replications.seed_rl_2020.inputs import Hosts, Layout, ServiceTimes, Span, read_scenarios, read_times
+from replications.seed_rl_2020.inputs import Hosts, Layout, Scenario, ServiceTimes, Span, read_scenarios
 from replications.seed_rl_2020.machines import Cores, Link
 from replications.seed_rl_2020.services import Inference, Learner, LearnerHost, Unroll, UnrollQueue
 from replications.seed_rl_2020.simulation import Prediction, predict, predict_scenarios
@@ -425,7 +425,6 @@ def test_the_queue_is_bounded_in_unrolls_and_a_part_of_one_takes_no_room() -> No
 # Inputs.
 
 
-TIMES = {key: value for key, value in asdict(NOISY).items() if math.isfinite(value)}
 LAYOUT = {
     "learner_cores": 4,
     "worker_hosts": [{"count": 2, "cores": 1, "workers": 1}],
@@ -445,30 +444,19 @@ SCENARIO = {
 }
 
 
-def test_measured_times_are_read_from_json(tmp_path: Path) -> None:
-    path = tmp_path / "times.json"
-    path.write_text(json.dumps(TIMES | {"about": "a workstation"}))
-    assert read_times(path) == NOISY
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"step_cvv": 1}, "unknown key 'step_cvv' (did you mean 'step_cv'?)"),
-        ({"step_fixed_s": None}, "key 'step_fixed_s' must be a number (got None)"),
-        ({"step_fixed_s": True}, "key 'step_fixed_s' must be a number"),
-        ({"step_fixed_s": float("nan")}, "key 'step_fixed_s' must be a number"),
-        ({"step_fixed_s": float("inf")}, "key 'step_fixed_s' must be finite"),
-        ({"step_fixed_s": "1"}, "key 'step_fixed_s' must be a number"),
-        ({"train_fixed_s": -1}, "key 'train_fixed_s' must be at least 0 (got -1.0)"),
+        ({"train_fixed_s": -1.0}, "key 'train_fixed_s' must be at least 0 (got -1.0)"),
+        ({"step_fixed_s": math.inf}, "key 'step_fixed_s' must be finite"),
+        ({"step_fixed_s": math.nan}, "key 'step_fixed_s' must be at least 0 (got nan)"),
         ({"frames_per_step": 0}, "key 'frames_per_step' must be above 0"),
-        ({"frames_per_step": 4.5}, "key 'frames_per_step' must be a whole number"),
     ],
 )
-def test_a_wrong_time_is_one_line_with_file_and_key(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    path = tmp_path / "times.json"
-    path.write_text(json.dumps(TIMES | change))
-    assert refusal(read_times, path).removeprefix(f"{path}: ").startswith(message)
+def test_a_wrong_time_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        replace(NOISY, **change)
+    assert str(caught.value).startswith(message)
 
 
 def refusal(read: Any, path: Path) -> str:
@@ -481,35 +469,33 @@ def refusal(read: Any, path: Path) -> str:
 
 def test_missing_and_broken_files_are_one_line_each(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    assert "no such file" in refusal(read_times, path)
     assert "no such file" in refusal(read_scenarios, path)
     path.write_text("{")
-    assert "not valid JSON" in refusal(read_times, path)
     assert "not valid YAML" in refusal(read_scenarios, path)
     path.write_text("[]")
-    assert "must be a mapping" in refusal(read_times, path)
-    path.write_text(json.dumps({key: value for key, value in TIMES.items() if key != "step_fixed_s"}))
-    assert "key 'step_fixed_s' is missing" in refusal(read_times, path)
+    assert "is not of type 'object'" in refusal(read_scenarios, path)
+    path.write_text(yaml.safe_dump({"scenarios": [SCENARIO, SCENARIO]}))
+    assert "scenario 'a': is given twice" in refusal(read_scenarios, path)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"layout": LAYOUT | {"worker_hosts": []}}, "must give at least one worker"),
-        ({"layout": LAYOUT | {"min_columns": 5}}, "key 'min_columns' must be at most max_columns"),
-        ({"layout": LAYOUT | {"max_columns": 1}}, "key 'max_columns' must be at least the 2 columns"),
-        ({"layout": LAYOUT | {"queue_unrolls": 1}}, "key 'queue_unrolls' holds less than"),
-        ({"layout": LAYOUT | {"latency": 1}}, "unknown key 'latency'"),
-        ({"layout": LAYOUT | {"worker_hosts": [3]}}, "key 'worker_hosts', 1 must be a mapping"),
-        ({"system": "sead"}, "unknown system 'sead' (did you mean 'seed'?)"),
-        ({"assumptions": []}, "key 'assumptions' must say"),
-        ({"assumptions": "none"}, "key 'assumptions' must be a list"),
-        ({"assumed_times": {"train": {"value": 1, "derivation": "x"}}}, "unknown service time 'train'"),
-        ({"assumed_times": {"step_cv": {"value": 1}}}, "key 'derivation' is missing"),
-        ({"assumed_times": {"step_cv": {"value": 1, "derivation": " "}}}, "must say how the value was derived"),
-        ({"latencies_s": []}, "key 'latencies_s' must be a list of seconds"),
-        ({"latencies_s": ["x"]}, "key 'latencies_s' must be a number"),
-        ({"span": {"measured_s": 0}}, "key 'measured_s' must be above 0"),
+        ({"layout": LAYOUT | {"worker_hosts": []}}, "scenario 'a': key 'local_workers' or 'worker_hosts' must give"),
+        ({"layout": LAYOUT | {"min_columns": 5}}, "scenario 'a': key 'min_columns' must be at most max_columns"),
+        ({"layout": LAYOUT | {"max_columns": 1}}, "scenario 'a': key 'max_columns' must be at least the 2 columns"),
+        ({"layout": LAYOUT | {"queue_unrolls": 1}}, "scenario 'a': key 'queue_unrolls' holds less than"),
+        ({"layout": LAYOUT | {"latency": 1}}, "scenarios.0.layout: unknown key 'latency' (did you mean 'latency_s'?)"),
+        ({"layout": LAYOUT | {"worker_hosts": [3]}}, "key 'scenarios.0.layout.worker_hosts.0': 3 is not of type"),
+        ({"system": "sead"}, "unknown value of 'scenarios.0.system': 'sead' (did you mean 'seed'?)"),
+        ({"assumptions": []}, "key 'scenarios.0.assumptions': [] should be non-empty"),
+        ({"assumptions": "none"}, "key 'scenarios.0.assumptions': 'none' is not of type 'array'"),
+        ({"assumed_times": {"train": {"value": 1, "derivation": "x"}}}, "assumed_times: unknown key 'train'"),
+        ({"assumed_times": {"step_cv": {"value": 1}}}, "'derivation' is a required property"),
+        ({"assumed_times": {"step_cv": {"value": 1, "derivation": " "}}}, "step_cv.derivation': ' ' does not match"),
+        ({"latencies_s": []}, "key 'scenarios.0.latencies_s': [] should be non-empty"),
+        ({"latencies_s": ["x"]}, "key 'scenarios.0.latencies_s.0': 'x' is not of type 'number'"),
+        ({"span": {"measured_s": 0}}, "key 'scenarios.0.span.measured_s': 0 is less than or equal to the minimum of 0"),
     ],
 )
 def test_a_wrong_scenario_is_one_line_with_file_scenario_and_key(
@@ -517,9 +503,21 @@ def test_a_wrong_scenario_is_one_line_with_file_scenario_and_key(
 ) -> None:
     path = tmp_path / "scenarios.yaml"
     path.write_text(yaml.safe_dump({"scenarios": [SCENARIO | change]}))
-    found = refusal(read_scenarios, path)
-    assert message in found
-    assert "scenario 'a'" in found
+    assert message in refusal(read_scenarios, path)
+
+
+def test_the_schema_knows_every_key_of_the_inputs_and_no_other() -> None:
+    definitions = schema("scenarios")["$defs"]
+    parts = definitions["scenario"]["properties"]
+    stated = {
+        ServiceTimes: parts["assumed_times"]["properties"],
+        Layout: definitions["layout"]["properties"],
+        Hosts: definitions["layout"]["properties"]["worker_hosts"]["items"]["properties"],
+        Span: parts["span"]["properties"],
+        Scenario: {name: rule for name, rule in parts.items() if name != "latencies_s"},
+    }
+    for kind, properties in stated.items():
+        assert set(properties) == {one.name for one in fields(kind)}
 
 
 def test_a_shared_accelerator_is_one_device() -> None:
