@@ -60,6 +60,7 @@ BASES = {
     "typing.NamedTuple",
     "typing.Generic",
     "yaml.SafeLoader",
+    "yaml.CSafeLoader",
 }
 MODULES_REFUSED = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "random"}
 CALLS_REFUSED = re.compile(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,17 @@ def defaults(path: Path, class_name: str) -> dict[str, Any]:
 
 def _tree(path: Path) -> ast.Module:
     try:
-        return ast.parse(path.read_text(encoding="utf-8"))
+        return _parsed(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except (SyntaxError, ValueError) as error:
         raise UserError(f"{path}: not valid Python: {' '.join(str(error).split())}") from None
+
+
+@cache
+def _parsed(text: str) -> ast.Module:
+    """The same few modules are asked for each run of a scale."""
+    return ast.parse(text)
 
 
 def _values(body: list[ast.stmt]) -> Iterator[tuple[str, Any]]:

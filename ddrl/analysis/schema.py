@@ -18,8 +18,8 @@ SCHEMAS = Path(__file__).parents[2] / "workflows" / "schemas"
 MERGE = "tag:yaml.org,2002:merge"
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML that refuses a key given twice."""
+class _Loader(yaml.CSafeLoader):
+    """YAML that refuses a key given twice; libyaml reads ten times as fast as its twin in Python."""
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:

@@ -56,10 +56,10 @@ def test_every_configuration_of_every_scale_is_valid(scale: str) -> None:
 def test_the_paper_scale_trains_57_games_of_200_million_frames_with_the_papers_settings() -> None:
     runs = [run for run in runs_of("paper") if run.experiment == "atari"]
     assert len({run.environment for run in runs}) == 57
+    entry = load_experiments(ROOT / "impala_2018")["atari"]
     for run in runs:
         assert run.config["env_frames"] == 200_000_000
         assert run.config["evaluation"]["final_episodes"] == 200
-        entry = load_experiments(ROOT / "impala_2018")["atari"]
         assert not changed_settings(run.config, entry.paper_setting(run.variant, run.environment))
         hyperparameters = run.config["hyperparameters"]
         assert (hyperparameters["batch_size"], hyperparameters["unroll_length"]) == (32, 20)
