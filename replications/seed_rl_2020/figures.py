@@ -176,7 +176,8 @@ def bandwidth(efficiency: pd.DataFrame) -> Figure:
     own = _of(efficiency, "bandwidth").dropna(subset=["wire_bytes_per_frame"])
     if own.empty:
         return plots.blank(plots.new_figure("full", 1.0), NOTHING)
-    own = own[own["origin"] == ("run" if (own["origin"] == "run").any() else "reference")]
+    newest = own.groupby("variant")["origin"].transform("max")  # this run's, before the reference runs
+    own = own[own["origin"] == newest].sort_values("variant")
     labels = dict(zip(own["variant"], own["variant_label"], strict=True))
     canvas = plots.new_figure("full", 0.6 + 0.42 * len(labels))
     axes = canvas.subplots()
