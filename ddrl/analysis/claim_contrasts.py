@@ -59,11 +59,18 @@ def compare(claim: Claim, experiment: Experiment, names: tuple[str, ...], observ
 
 
 def _label(claim: Claim, experiment: Experiment, names: tuple[str, ...]) -> str:
-    labels = [experiment.labels.get(name, name) for name in names]
+    labels = [_named(experiment, name) for name in names]
     if claim.kind == "diminishing":
         high, middle, low = labels
         return f"the step from {low} to {middle} over that from {middle} to {high}"
     return " against ".join(labels)
+
+
+def _named(experiment: Experiment, name: str) -> str:
+    """The label of a variant; of one that is spread over settings, what the labels of all of them begin with."""
+    labels = experiment.labels
+    settings = (label for variant, label in labels.items() if variant.startswith(f"{name}__"))
+    return labels.get(name) or next(settings, name).partition(",")[0]
 
 
 def _contrast(claim: Claim, label: str, names: tuple[str, ...], observed: pd.DataFrame) -> Contrast:

@@ -291,7 +291,8 @@ def _detail(claim: Claim, experiment: Experiment, chosen: Comparison, decisive: 
     """One sentence on what decided."""
     where = words([short(name) for name in chosen.by_task])
     if verdict == "supported":
-        said = "the interval lies above " + (_THRESHOLDS.get(claim.kind, "every effect too small to count"))
+        kind = "no_worse" if claim.kind == "stability" and claim.margin else claim.kind
+        said = f"the interval lies above {_THRESHOLDS.get(kind, 'every effect too small to count')}"
     elif verdict == "contradicted":
         said = "the opposite holds"
     elif decisive.is_nothing(claim.smallest_effect):
