@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from replications.seed_rl_2020.inputs import Layout, ServiceTimes, System
+from replications.seed_rl_2020.inputs import Layout, ServiceTimes, Span, System
 
 WORKERS = 1
 """Of the runs whose service times are taken: nobody competes with the one worker but the learner."""
@@ -64,3 +64,8 @@ def layout(run: Mapping[Any, Any], workers: int) -> Layout:
         local_workers=workers,
         queue_unrolls=int(run["queue_capacity"]),
     )
+
+
+def long_enough(batch_seconds: float) -> Span:
+    """Until queues are as full as they stay, then tens of batches: a few would be those that filled the queue."""
+    return Span(warm_up_s=10 * batch_seconds, measured_s=30 * batch_seconds)

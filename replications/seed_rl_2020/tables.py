@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from replications.seed_rl_2020.calibration import GROUP, SYSTEMS, WORKERS, layout, service_times
+from replications.seed_rl_2020.calibration import GROUP, SYSTEMS, WORKERS, layout, long_enough, service_times
 from replications.seed_rl_2020.inputs import read_scenarios
 from replications.seed_rl_2020.simulation import predict, predict_scenarios
 
@@ -29,7 +29,8 @@ def validation(efficiency: pd.DataFrame) -> pd.DataFrame:
             continue
         times, system = service_times(known), SYSTEMS[str(inference)]
         for workers, part in group.groupby("num_actors"):
-            found = predict(times, layout(part.iloc[0], int(workers)), system=system)
+            place = layout(part.iloc[0], int(workers))
+            found = predict(times, place, system=system, span=long_enough(place.training_seconds(times)))
             measured = float(part["steady_frames_per_second"].mean())
             error = found.frames_per_s / measured - 1
             values = (
