@@ -1,4 +1,4 @@
-"""The replication's own tables: the simulation against measured runs, and layouts that nobody ran here."""
+"""The replication's own tables: the simulation against measured runs, layouts that nobody ran, what they assume."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pandas as pd
 
+from ddrl.analysis.schema import load_checked
 from replications.seed_rl_2020.calibration import GROUP, SYSTEMS, WORKERS, layout, long_enough, service_times
 from replications.seed_rl_2020.inputs import read_scenarios
 from replications.seed_rl_2020.simulation import predict, predict_scenarios
 
 SCENARIOS = Path(__file__).with_name("scenarios.yaml")
 VALIDATION = ["origin", "system", "network", "workers", "runs", "measured", "predicted", "error", "limit"]
-EXTRAPOLATION = ["scenario", "latency_ms", "predicted", "published", "lag", "limit", "assumptions"]
+EXTRAPOLATION = ["scenario", "system", "latency_ms", "predicted", "published", "lag", "limit"]
+ASSUMPTIONS = ["assumption", "value", "why", "scenarios"]
 _NAMES = {"impala": "IMPALA", "seed": "SEED RL"}
 
 
@@ -66,17 +68,30 @@ def extrapolation(efficiency: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "scenario": found["scenario"].str.replace("_", " "),
+            "system": found["system"].map(_NAMES),
             "latency_ms": [1000 * scenario.layout.latency_s for scenario in scenarios],
             "predicted": found["frames_per_s"],
             "published": found["published_frames_per_s"],
             "lag": found["lag_mean"],
             "limit": found["limit"],
-            "assumptions": [
-                " ".join(filter(None, [note, assumed and f"Assumed: {assumed}."]))
-                for note, assumed in zip(found["assumptions"], found["assumed_times"], strict=True)
-            ],
         }
     )
+
+
+def assumptions(efficiency: pd.DataFrame) -> pd.DataFrame:
+    """What the scenarios assume, each thing once, and in which of them: columns `ASSUMPTIONS`. No run enters here."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for entry in load_checked(SCENARIOS, "scenarios")["scenarios"]:
+        stated = [
+            (f"{key}", f"{one['value']:g}", one["derivation"]) for key, one in entry.get("assumed_times", {}).items()
+        ]
+        for row in [*stated, *(("", "", text) for text in entry["assumptions"])]:
+            found.setdefault(row, []).append(entry["name"].replace("_", " "))
+    rows = [
+        (key or "the layout", value, " ".join(why.split()), ", ".join(names))
+        for (key, value, why), names in found.items()
+    ]
+    return pd.DataFrame(sorted(rows), columns=ASSUMPTIONS)
 
 
 def _runs(efficiency: pd.DataFrame) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from itertools import combinations
 from pathlib import Path
@@ -20,6 +21,7 @@ from ddrl.analysis.tables import read
 from ddrl.errors import UserError
 from ddrl.experiments import SCALES, expand
 from replications.seed_rl_2020.calibration import service_times
+from replications.seed_rl_2020.inputs import read_scenarios
 from tests.analysis.fakes import write_measured
 
 ROOT = Path(__file__).parents[2] / "replications"
@@ -78,12 +80,12 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     short = pd.DataFrame(
         {
             "scenario": ["ours", "the paper's"],
+            "system": ["SEED RL", "SEED RL"],
             "latency_ms": [0.1, 0.1],
             "predicted": [4e4, 3e4],
             "published": [float("nan"), 33_000.0],
             "lag": [1.0, 2.0],
             "limit": ["training", "inference"],
-            "assumptions": ["none", "many"],
         }
     )
     short.to_parquet(made / "extrapolation.parquet")  # the real one takes half a minute: `make report` makes it
@@ -139,6 +141,16 @@ def test_without_runs_of_one_worker_nothing_is_predicted(tables: Path, tmp_path:
     for name in ("validation", "extrapolation"):
         assert functions[name](none).empty
         assert list(functions[name](none)) == functions[name.upper()]
+
+
+def test_every_assumption_of_every_scenario_is_printed_once(tables: Path) -> None:
+    assert main(["table", *OPTIONS, "--name", "assumptions", "--tables", str(tables)]) == 0
+    found = read(tables, ("assumptions",))["assumptions"]
+    assert not found[["assumption", "value", "why"]].duplicated().any()
+    for scenario in read_scenarios(ROOT / PAPER / "scenarios.yaml"):
+        name = re.sub(r"_[0-9.]+ms$", "", scenario.name).replace("_", " ")
+        own = found[[name in names.split(", ") for names in found["scenarios"]]]
+        assert len(own) == len(scenario.assumptions) + len(scenario.assumed_times)
 
 
 def test_a_wrong_table_is_refused_in_one_line(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
