@@ -108,4 +108,4 @@ def _is_number(text: str) -> bool:
 def _width(rows: Sequence[Row], name: str) -> str:
     """Short texts take what they need, long ones share what is left by their length."""
     longest = max(len(row[name]) for row in rows)
-    return "auto" if longest <= 24 else f"{min(3.0, longest / 60):.1f}fr"
+    return "auto" if longest <= 32 else f"{min(3.0, longest / 60):.1f}fr"
