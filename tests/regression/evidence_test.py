@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from ddrl.analysis.experiments import load_experiments, papers
 from ddrl.errors import UserError
 from ddrl.regression import evidence
 from ddrl.regression.checks import Outcome
 from ddrl.regression.evidence import Evidence, differences, results_changes
 
+ROOT = Path(__file__).parents[2]
 PAPER = "paper_2018"
 CLAIMS = """\
 claim,text,origin,verdict,effect
@@ -183,3 +186,18 @@ def test_a_damaged_baseline_is_named(project: Path, content: str) -> None:
     (evidence.folder(PAPER, project) / "evidence.json").write_text(content)
     with pytest.raises(UserError, match=r"evidence\.json: damaged"):
         evidence.check(PAPER, project)
+
+
+def test_git_keeps_the_reference_runs_of_every_paper_and_nothing_else_of_them() -> None:
+    """A folder may be called like a seed's: the paper seed_rl_2020, its variant `seed`."""
+    inside = subprocess.run(["git", "rev-parse", "--is-inside-work-tree"], cwd=ROOT, capture_output=True, check=False)
+    if inside.returncode:
+        pytest.skip("not a git checkout")
+    for paper in papers(ROOT / "replications"):
+        for name, experiment in load_experiments(ROOT / "replications" / paper).items():
+            for variant in experiment.variants:
+                folder = f"results/reference/{paper}/{name}/{variant}/toy-catch/seed1"
+                kept = [f"{folder}/{file}" for file in ("run.json", "curves.parquet", "config.json")]
+                command = ["git", "check-ignore", *kept, f"{folder}/log.txt", f"{folder}/checkpoints/1.pt"]
+                ignored = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
+                assert ignored == command[-2:]
