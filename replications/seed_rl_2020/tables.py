@@ -33,38 +33,27 @@ def validation(efficiency: pd.DataFrame) -> pd.DataFrame:
         for workers, part in group.groupby("num_actors"):
             place = layout(part.iloc[0], int(workers))
             found = predict(times, place, system=system, span=long_enough(place.training_seconds(times)))
-            measured = float(part["steady_frames_per_second"].mean())
-            error = found.frames_per_s / measured - 1
-            values = (
-                origin,
-                _NAMES[system],
-                network,
-                workers,
-                len(part),
-                measured,
-                found.frames_per_s,
-                error,
-                found.limit,
-            )
-            rows.append(dict(zip(VALIDATION, values, strict=True)))
+            measured, predicted = float(part["steady_frames_per_second"].mean()), found.frames_per_s
+            where = (origin, _NAMES[system], network, workers, len(part))
+            rows.append((*where, measured, predicted, predicted / measured - 1, found.limit))
     return pd.DataFrame(rows, columns=VALIDATION)
 
 
 def extrapolation(efficiency: pd.DataFrame) -> pd.DataFrame:
-    """Every scenario of scenarios.yaml: columns `EXTRAPOLATION`.
+    """Every scenario of scenarios.yaml whose system has service times here: columns `EXTRAPOLATION`.
 
-    Service times that a scenario does not assume are those of SEED RL's shallow network, of the reference runs where
+    What a scenario does not assume are those of its own system with the shallow network, of the reference runs where
     there are any.
     """
     known = _runs(efficiency)
-    known = known[
-        (known["num_actors"] == WORKERS) & (known["inference"] == "central") & (known["network"] == "shallow")
-    ]
-    if known.empty:
+    known = known[(known["num_actors"] == WORKERS) & (known["network"] == "shallow")]
+    known = known[known["origin"] == ("reference" if (known["origin"] == "reference").any() else "run")]
+    times = {SYSTEMS[str(inference)]: service_times(part) for inference, part in known.groupby("inference")}
+    scenarios = [scenario for scenario in read_scenarios(SCENARIOS) if scenario.system in times]
+    if not scenarios:
         return pd.DataFrame(columns=EXTRAPOLATION)
-    origin = "reference" if (known["origin"] == "reference").any() else "run"
-    scenarios = read_scenarios(SCENARIOS)
-    found = predict_scenarios(service_times(known[known["origin"] == origin]), scenarios)
+    predicted = [predict_scenarios(times[scenario.system], [scenario]) for scenario in scenarios]
+    found = pd.concat(predicted, ignore_index=True)
     return pd.DataFrame(
         {
             "scenario": found["scenario"].str.replace("_", " "),
@@ -82,16 +71,11 @@ def assumptions(efficiency: pd.DataFrame) -> pd.DataFrame:
     """What the scenarios assume, each thing once, and in which of them: columns `ASSUMPTIONS`. No run enters here."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for entry in load_checked(SCENARIOS, "scenarios")["scenarios"]:
-        stated = [
-            (f"{key}", f"{one['value']:g}", one["derivation"]) for key, one in entry.get("assumed_times", {}).items()
-        ]
-        for row in [*stated, *(("", "", text) for text in entry["assumptions"])]:
-            found.setdefault(row, []).append(entry["name"].replace("_", " "))
-    rows = [
-        (key or "the layout", value, " ".join(why.split()), ", ".join(names))
-        for (key, value, why), names in found.items()
-    ]
-    return pd.DataFrame(sorted(rows), columns=ASSUMPTIONS)
+        stated = [(key, f"{one['value']:g}", one["derivation"]) for key, one in entry.get("assumed_times", {}).items()]
+        for key, value, why in [*stated, *(("the layout", "", text) for text in entry["assumptions"])]:
+            found.setdefault((key, value, " ".join(why.split())), []).append(entry["name"].replace("_", " "))
+    rows = sorted((*row, ", ".join(names)) for row, names in found.items())
+    return pd.DataFrame(rows, columns=ASSUMPTIONS)
 
 
 def _runs(efficiency: pd.DataFrame) -> pd.DataFrame:
