@@ -143,6 +143,22 @@ def test_without_runs_of_one_worker_nothing_is_predicted(tables: Path, tmp_path:
         assert list(functions[name](none)) == functions[name.upper()]
 
 
+def test_each_scenario_is_predicted_with_the_service_times_of_its_own_system(tables: Path) -> None:
+    extrapolation = runpy.run_path(str(ROOT / PAPER / "tables.py"))["extrapolation"]
+    moved: dict[str, set[bool]] = {"seed": set(), "impala": set()}
+
+    def predicted(times: Any, scenarios: Any) -> pd.DataFrame:
+        moved[scenarios[0].system].add(times.parameter_bytes > 0)
+        names = ("scenario", "system", "frames_per_s", "published_frames_per_s", "lag_mean", "limit")
+        return pd.DataFrame({name: [scenarios[0].name] for name in names})
+
+    extrapolation.__globals__["predict_scenarios"] = predicted
+    assert len(extrapolation(read(tables, ("efficiency",))["efficiency"])) == len(
+        read_scenarios(ROOT / PAPER / "scenarios.yaml")
+    )
+    assert moved == {"seed": {False}, "impala": {True}}
+
+
 def test_every_assumption_of_every_scenario_is_printed_once(tables: Path) -> None:
     assert main(["table", *OPTIONS, "--name", "assumptions", "--tables", str(tables)]) == 0
     found = read(tables, ("assumptions",))["assumptions"]
