@@ -151,7 +151,11 @@ def _add_bench(added: Any) -> None:
         "--runtime", nargs="+", choices=("serial", "threads", "ray"), help="one or several, side by side (threads)"
     )
     bench.add_argument(
-        "--inference", nargs="+", choices=("local", "central"), help="of actions: at the actors, at the learner (local)"
+        "--inference",
+        nargs="+",
+        choices=("local", "central", "workers"),
+        help="of actions: at the actors, at the learner, there for environments in processes of their own, which with "
+        "runtime ray they are anyway (local)",
     )
     bench.add_argument(
         "--sweep",

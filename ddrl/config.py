@@ -39,6 +39,8 @@ class CentralInference:
     """Inference threads, each with a copy of the network."""
     device: Annotated[str, Field(pattern=r"^(learner|cpu|cuda(:[0-9]+)?)$")] = "learner"
     """learner: where it trains; another one, such as cuda:1, keeps inference and training out of each other's way."""
+    worker_processes: bool = False
+    """Runtime threads: each actor's environments are in a process that the run starts (with runtime ray they are)."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -260,6 +262,11 @@ def _check_inference(topology: Topology, where: str) -> None:
     central, columns = topology.central, topology.num_actors * topology.envs_per_actor // topology.num_learners
     if topology.inference == "local" and central != CentralInference():
         raise UserError(f"{where}: key 'topology.central' is read only with 'topology.inference: central'")
+    if central.worker_processes and topology.runtime != "threads":
+        raise UserError(
+            f"{where}: key 'topology.central.worker_processes' may be true only with 'topology.runtime: threads' (got "
+            f"{topology.runtime}{', whose workers are processes anyway' if topology.runtime == 'ray' else ''})"
+        )
     largest = columns if central.max_columns is None else central.max_columns
     if largest < topology.envs_per_actor:
         raise UserError(

@@ -46,8 +46,8 @@ class Learning:
             ordered_actors=None if max_lag is None else num_actors,
             lent_memory=lent_memory,
         )
-        columns, pin_memory = hyperparameters.fresh_columns // reducer.size, builder.device.type == "cuda"
-        self.prefetch = Prefetch(queue, columns, pin_memory=pin_memory) if topology.prefetch else None
+        columns, upload = hyperparameters.fresh_columns // reducer.size, not hyperparameters.keeps_batches
+        self.prefetch = Prefetch(queue, columns, builder.device, upload=upload) if topology.prefetch else None
         self.queue = self.prefetch or queue
         self.traffic = Traffic(builder.spec.frame_skip)
         """With actors, or their environments, in other processes."""

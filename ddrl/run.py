@@ -13,15 +13,15 @@ from typing import Any, Protocol
 import torch
 
 from ddrl import checkpoint, manifest
-from ddrl.acting import Builder
+from ddrl.acting import Builder, Generation
 from ddrl.actors import evaluator
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.config import RunConfig, fingerprint, load_run_config, to_json
-from ddrl.coordinator.roles import Program, Role
+from ddrl.coordinator.roles import Named, Program, Role, Steps
 from ddrl.coordinator.runtime_serial import SerialRuntime
 from ddrl.coordinator.runtime_threads import ThreadsRuntime
 from ddrl.coordinator.service import Door
-from ddrl.errors import Closed, UserError
+from ddrl.errors import UserError
 from ddrl.handles import Reducer
 from ddrl.learners.reduction import SingleLearner
 from ddrl.learning import Learning, StopFlag
@@ -77,12 +77,13 @@ class Run:
             directory, period_frames=config.recording.period_frames, tensorboard=config.recording.tensorboard
         )
         self._progress: Display = display or Progress(config.env_frames, quiet=quiet)
-        self.serving = self._serving(door) if door else None
-        self.collectors = self.serving.collectors if self.serving else self._own_collectors(remote_actors)
-        self.actors: list[Role] = [
-            _Named(self.builder.actor(collector, self.params, self.queue), self.builder.describe("actor", index))
-            for index, collector in enumerate([] if self.serving else self.collectors)
-        ] + (self.serving.actors if self.serving else [])
+        self.collectors: list[UnrollCollector] = []
+        self.actors: list[Role] = []
+        self.serving = self._serving(door) if door or config.topology.central.worker_processes else None
+        if self.serving:
+            self.collectors, self.actors = self.serving.collectors, self.serving.actors
+        elif not remote_actors:
+            self._take_on_actors()
         serial = config.topology.runtime == "serial"
         self.runtime = SerialRuntime(numpy_generator(config.seed, "interleaving")) if serial else ThreadsRuntime()
         self.recorder.gauges += self.learning.gauges
@@ -90,13 +91,26 @@ class Run:
         self._next_evaluation = config.evaluation.period_frames
         self._num_evaluations = 0
 
-    def _own_collectors(self, remote_actors: bool) -> list[UnrollCollector]:
-        """Of the actors whose environments are in this process."""
-        indices = range(0 if remote_actors else self.config.topology.num_actors)
-        return [self.builder.collector(i, self._on_episode, inference=self.learning.central) for i in indices]
+    def _take_on_actors(self) -> None:
+        """Those whose environments are in this process; again where a run that did not save them is continued."""
+        for collector in self.collectors:
+            collector.env.close()
+        builder, generation = self.builder, Generation(self.resumes)
+        self.collectors = [
+            builder.collector(index, self._on_episode, generation=generation, inference=self.learning.central)
+            for index in range(self.config.topology.num_actors)
+        ]
+        self.actors = [
+            Named(builder.actor(collector, self.params, self.queue), builder.describe("actor", index, generation))
+            for index, collector in enumerate(self.collectors)
+        ]
 
-    def _serving(self, door: Door) -> Serving:
-        """The actors whose environments come through a door."""
+    def _serving(self, door: Door | None) -> Serving:
+        """The actors whose environments are in other processes."""
+
+        def restarted() -> None:
+            self.actor_restarts += 1
+
         return Serving(
             self.learning,
             door,
@@ -104,6 +118,7 @@ class Run:
             rank=self._reducer.rank,
             resumes=lambda: self.resumes,
             note=lambda line: self._progress.note(line),
+            restarted=restarted,
         )
 
     def _on_episode(self, episode_return: float, length: int) -> None:
@@ -146,12 +161,12 @@ class Run:
         self.runtime.run(
             Program(
                 actors=self.actors,
-                learner=_Steps(self.learner.ready, self._learn),
-                evaluator=_Steps(self._evaluation_is_due, self._evaluate_now),
+                learner=Steps(self.learner.ready, self._learn),
+                evaluator=Steps(self._evaluation_is_due, self._evaluate_now),
                 finished=self._is_finished,
                 interrupted=lambda: self.interrupted,
                 close=self._close,
-                services=self.learning.services,
+                services=[*self.learning.services, *(self.serving.services if self.serving else [])],
             )
         )
 
@@ -245,6 +260,8 @@ class Run:
                 collector.load_state_dict(saved)
         else:
             self.params.restart_rounds()
+            if self.collectors and not self.serving:
+                self._take_on_actors()
         self._progress.note(f"resumed at {self.learner.core.env_frames:,} frames from {folder}")
         return int(self.learner.core.updates)
 
@@ -291,33 +308,6 @@ class Run:
             },
         )
         write_curves(self.directory)  # last: a run with this file is whole
-
-
-class _Steps:
-    """A role made of two functions."""
-
-    def __init__(self, ready: Any, step: Any) -> None:
-        self.ready = ready
-        self.step = step
-
-
-class _Named:
-    """A role whose errors say which one it was; a line that is meant for the user does so by itself."""
-
-    def __init__(self, role: Role, name: str) -> None:
-        self.ready = role.ready
-        self._step = role.step
-        self._name = name
-
-    def step(self) -> None:
-        """The role's own."""
-        try:
-            self._step()
-        except (Closed, UserError):
-            raise
-        except Exception as error:
-            error.add_note(f"in {self._name}")
-            raise
 
 
 def rank_folder(directory: Path, rank: int) -> Path:
@@ -373,6 +363,8 @@ def train(
 def check_door(config: RunConfig, door: Door) -> None:
     """Raises `UserError` where no worker could come through it."""
     topology = config.topology
+    if topology.central.worker_processes:
+        raise UserError("--listen: with topology.central.worker_processes the run starts its workers itself")
     if (topology.runtime, topology.inference) != ("threads", "central"):
         raise UserError(
             "--listen: workers come to a run with topology.runtime: threads and topology.inference: central "

@@ -9,25 +9,33 @@ from typing import Any
 from ddrl.acting import Generation
 from ddrl.actors.unroll import EpisodeSink, UnrollCollector
 from ddrl.coordinator.remote import RemoteEnv
+from ddrl.coordinator.roles import Role
 from ddrl.coordinator.service import Door, InferenceService, Place
 from ddrl.learning import Learning
+from ddrl.local_workers import LocalWorkers
 
 
 class Serving:
-    """The actors of one learner, on the learner; workers step their environments."""
+    """The actors of one learner, on the learner; workers step their environments: its own where there is no door."""
 
     def __init__(
         self,
         learning: Learning,
-        door: Door,
+        door: Door | None,
         on_episode: EpisodeSink,
         *,
         rank: int,
         resumes: Callable[[], int],
         note: Callable[[str], None],
+        restarted: Callable[[], None] = lambda: None,
     ) -> None:
+        """`restarted` is told of each of the run's own workers that another one takes the place of."""
         self._builder = builder = learning.builder
         topology = builder.config.topology
+        self._workers: LocalWorkers | None = None
+        if door is None:
+            self._workers = LocalWorkers(self._describe, lambda: self.delivered, note, restarted)
+            door = self._workers.door
         self._door = door
         self._resumes = resumes
         self._note = note
@@ -46,6 +54,16 @@ class Serving:
         places = [Place(env, self._offer(index)) for index, env in zip(self._indices, self._envs, strict=True)]
         self._service = InferenceService(self._door, places, self._note)
         self._opened.set()
+        if self._workers:
+            self._workers.start(len(places))
+
+    @property
+    def services(self) -> list[Role]:
+        """Roles beside the actors."""
+        return [self._workers] if self._workers else []
+
+    def _describe(self, slot: int, restarts: int) -> str:
+        return self._builder.describe("actor", self._indices[slot], Generation(self._resumes(), restarts))
 
     def _offer(self, index: int) -> Callable[[int], dict[str, Any]]:
         builder, topology = self._builder, self._builder.config.topology
@@ -76,3 +94,5 @@ class Serving:
         """Sends the workers away; `reason`: finished, or interrupted."""
         if self._service is not None:
             self._service.close(reason)
+        if self._workers:
+            self._workers.close()

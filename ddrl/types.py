@@ -167,9 +167,14 @@ class Unroll:
     @property
     def nbytes(self) -> int:
         """Of all tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """All of them."""
         parts = self.as_dict()
         state = parts.pop("initial_state")
-        return sum(tensor.nbytes for tensor in [*parts.values(), *state])
+        return [*parts.values(), *state]
 
     def columns(self, start: int, stop: int) -> Unroll:
         """Columns start..stop-1 as views."""

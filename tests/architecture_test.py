@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
-_BASE = {"errors", "keys", "seeding", "types", "distributions", "handles", "waiting"}
+_BASE = {"errors", "keys", "seeding", "types", "distributions", "handles", "streams", "waiting"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "files": set(),
@@ -27,6 +27,7 @@ LAYERS: dict[str, set[str]] = {
     "seeding": set(),
     "types": set(),
     "distributions": set(),
+    "streams": set(),
     "waiting": set(),
     "handles": {"types"},
     "losses": {"errors"},

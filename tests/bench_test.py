@@ -226,20 +226,21 @@ def test_the_committed_benchmarks_can_be_read() -> None:
 @pytest.mark.slow
 def test_ray_is_measured_beside_threads_over_all_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    chosen = {"runtimes": ["threads", "ray"], "inferences": ["local", "central"]}
+    chosen = {"runtimes": ["threads", "ray"], "inferences": ["local", "central", "workers"]}
     configs = bench.grid("impala", "toy/catch", SMALL, **chosen, axes={}, note=note)
     result = bench.bench(configs, seconds=1.0, repeats=1, note=note)
-    threads, _, ray, ray_central = (one["repeats"][0] for one in result["measurements"])
-    assert ray_central["rollout"] > 0
-    assert ray_central["training"] > 0
+    threads, _, workers, ray, ray_central = (one["repeats"][0] for one in result["measurements"])
+    for remote in (workers, ray_central):
+        assert remote["rollout"] > 0
+        assert remote["training"] > 0
     assert ray["simulation"] == threads["simulation"], "the parts are the same"
     assert ray["training"] > 0
     assert ray["rollout"] > 0
     assert 0 < ray["cpu_utilisation"] <= 1.2
     others = result["comparisons"]
-    assert [one["runtime"] for one in others] == ["threads central", "ray", "ray central"]
+    assert [one["runtime"] for one in others] == ["threads central", "threads workers", "ray", "ray central"]
     assert all(one["against"] == "threads" for one in others)
-    comparison = others[1]
+    comparison = others[2]
     assert "ray central / threads" in bench.describe(result)
     assert comparison["ratios"] == [ray["training"] / threads["training"]]
 

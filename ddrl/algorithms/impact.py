@@ -85,6 +85,11 @@ class Config:
         """Columns of one fresh batch."""
         return self.batch_size
 
+    @property
+    def keeps_batches(self) -> bool:
+        """Whether fresh batches stay in main memory, to be learned from again: in the circular store."""
+        return True
+
     def first_update(self, batch: int) -> int:
         """Which update first uses fresh batch number `batch`: the circular store's order."""
         return first_use(batch, self.num_slots, self.num_traversals)

@@ -76,6 +76,11 @@ class Config:
         """Columns that an update takes from the queue; the rest is replayed."""
         return self.batch_size - round(self.batch_size * self.replay_fraction)
 
+    @property
+    def keeps_batches(self) -> bool:
+        """Whether fresh batches stay in main memory, to be learned from again: in the replay."""
+        return self.replay_fraction > 0
+
     def first_update(self, batch: int) -> int:
         """Which update first uses fresh batch number `batch`: each is learned from once, in order."""
         return batch

@@ -86,6 +86,11 @@ class Config:
         """Columns that an update takes from the queue: all of them."""
         return self.batch_size
 
+    @property
+    def keeps_batches(self) -> bool:
+        """Whether fresh batches stay in main memory, to be learned from again: never."""
+        return False
+
     def first_update(self, batch: int) -> int:
         """Which update first uses fresh batch number `batch`: an update is all epochs over one batch."""
         return batch

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from ddrl.analysis import REFERENCE
 from ddrl.analysis.expansion import expand
 from ddrl.analysis.experiments import ROOT, SCALES, Run, papers
-from ddrl.analysis.paper import load_paper
+from ddrl.analysis.paper import DerivedTable, Figure, load_paper
 from ddrl.errors import UserError, exit_code, unknown_name
+
+AnyNamed = TypeVar("AnyNamed", DerivedTable, Figure)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -112,10 +115,8 @@ def _table(parsed: argparse.Namespace) -> None:
     from ddrl.analysis.derived import derive
 
     paper = _paper(parsed)
-    wanted = {table.name: table for table in load_paper(paper).derived}
-    if parsed.name not in wanted:
-        raise unknown_name("derived table", parsed.name, wanted, where=str(paper / "paper.yaml"))
-    for path in derive(paper, wanted[parsed.name], parsed.tables, parsed.tables):
+    wanted = _named("derived table", parsed.name, load_paper(paper).derived, paper)
+    for path in derive(paper, wanted, parsed.tables, parsed.tables):
         print(path)
 
 
@@ -123,16 +124,22 @@ def _figure(parsed: argparse.Namespace) -> None:
     from ddrl.analysis.plots import draw
 
     paper = _paper(parsed)
-    wanted = {figure.name: figure for figure in load_paper(paper).figures}
-    if parsed.name not in wanted:
-        raise unknown_name("figure", parsed.name, wanted, where=str(paper / "paper.yaml"))
-    for path in draw(paper, wanted[parsed.name], parsed.tables, parsed.output):
+    wanted = _named("figure", parsed.name, load_paper(paper).figures, paper)
+    for path in draw(paper, wanted, parsed.tables, parsed.output):
         print(path)
 
 
 def _figures(parsed: argparse.Namespace) -> None:
     for figure in load_paper(_paper(parsed)).figures:
         print(figure.name)
+
+
+def _named(kind: str, name: str, items: Iterable[AnyNamed], paper: Path) -> AnyNamed:
+    """The one of that name. Raises UserError where paper.yaml has none."""
+    found = {item.name: item for item in items}
+    if name not in found:
+        raise unknown_name(kind, name, found, where=str(paper / "paper.yaml"))
+    return found[name]
 
 
 def _paper(parsed: argparse.Namespace) -> Path:

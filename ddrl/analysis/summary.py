@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
@@ -37,6 +38,7 @@ def summary(
             "key": paper.key,
             "summary": paper.summary,
             "not_read": [{"item": item, "what": what} for item, what in paper.not_read],
+            "prices": asdict(paper.prices) if paper.prices else None,
             **paper.citation,
         },
         "scale": scale,

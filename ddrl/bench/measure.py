@@ -122,9 +122,10 @@ def _limiting_part(results: list[Repeat]) -> str:
 
 
 def system_of(topology: Mapping[str, Any]) -> str:
-    """The runtime, and where inference is unless it is with the actors: `ray`, `ray central`."""
-    central = topology.get("inference") == "central"
-    return f"{topology['runtime']} central" if central else str(topology["runtime"])
+    """The runtime, and where inference is unless it is with the actors: `ray`, `ray central`, `threads workers`."""
+    if topology.get("inference") != "central":
+        return str(topology["runtime"])
+    return f"{topology['runtime']} {'workers' if topology['central'].get('worker_processes') else 'central'}"
 
 
 def best_of(measurements: Sequence[Mapping[str, Any]], system: str) -> Mapping[str, Any]:

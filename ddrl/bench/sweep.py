@@ -13,6 +13,12 @@ from ddrl.errors import UserError, unknown_name
 
 KEYS = ("num_actors", "envs_per_actor", "learner_threads", "env_threads", "queue_capacity")
 ENVIRONMENTS = (4, 8, 16, 32)
+INFERENCE: dict[str, dict[str, Any]] = {
+    "local": {"inference": "local"},
+    "central": {"inference": "central"},
+    "workers": {"inference": "central", "central": {"worker_processes": True}},
+}
+"""Where it is, and who steps environments for it: in runtime threads threads (central) or processes (workers)."""
 
 
 def grid(
@@ -32,9 +38,11 @@ def grid(
     Combinations that the configuration does not allow are left out with a note. Raises `UserError` where none is left.
     """
     configs, refused = [], []
+    runtime_choices: list[dict[str, Any]] = [{"runtime": name} for name in runtimes] or [{}]
+    inference_choices = [INFERENCE[name] for name in inferences] or [{}]
     for values in itertools.product(*axes.values()):
         point = dict(zip(axes, values, strict=True))
-        for runtime, inference in itertools.product(_each("runtime", runtimes), _each("inference", inferences)):
+        for runtime, inference in itertools.product(runtime_choices, inference_choices):
             topology = point | runtime | inference
             try:
                 configs.append(default_config(algorithm, environment, merged(overrides, {"topology": topology})))
@@ -45,10 +53,6 @@ def grid(
     if not configs:
         raise refused[0]
     return configs
-
-
-def _each(key: str, names: Sequence[str]) -> list[dict[str, str]]:
-    return [{key: name} for name in names] or [{}]
 
 
 def default_axes() -> dict[str, list[int]]:

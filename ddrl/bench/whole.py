@@ -226,7 +226,7 @@ def _look(run: Run, clock: _TurnClock | None) -> Look:
         pull_waited=run.params.pull_waited,
         sample_waited=run.queue.sample_waited,
         learning=clock.seconds if clock else None,
-        cpu={os.getpid(): time.process_time()},
+        cpu=_family(),
         busy=_busy(),
         wall=time.perf_counter(),
     )

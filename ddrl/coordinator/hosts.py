@@ -227,7 +227,7 @@ class LearnerHost:
                 self._delivered[actor] += 1
             if unroll_index is None:
                 return known, None
-            version, tensors = self._built.params.acquire(unroll_index)
+            version, tensors, _ = self._built.params.acquire(unroll_index)
         except Closed:
             return None
         if version == known:

@@ -22,6 +22,7 @@ from ddrl.coordinator.parameters import ParameterServer, load
 from ddrl.coordinator.traffic import recent
 from ddrl.errors import Closed
 from ddrl.handles import Parameters
+from ddrl.streams import SideStream
 from ddrl.types import Metrics, PolicyInput, PolicyOutput
 
 
@@ -118,13 +119,14 @@ class Network(Protocol):
 
 
 class InferenceThread:
-    """A role: one batch a step, with the newest parameters that actors may have."""
+    """A role: one batch a step, with the newest parameters that actors may have; on a GPU in a stream of its own."""
 
     def __init__(self, network: Network, params: ParameterServer, batcher: Batcher | None, meter: Meter) -> None:
         self._network = network
         self._params = params
         self._batcher = batcher
         self._meter = meter
+        self._stream = SideStream(next(network.network.parameters()).device)
         network.version = -1
 
     def ready(self) -> bool:
@@ -149,11 +151,12 @@ class InferenceThread:
 
     @torch.inference_mode()
     def answers(self, inputs: Sequence[PolicyInput]) -> list[PolicyOutput]:
-        """To each of the calls, from one forward pass."""
-        self._refresh()
+        """To each of the calls, from one forward pass, which is done when this returns."""
+        with self._stream.running():
+            self._refresh()
+            output = self._network.infer(_joined(inputs))
         if len(inputs) == 1:
-            return [self._network.infer(inputs[0])]
-        output = self._network.infer(_joined(inputs))
+            return [output]
         sizes = [len(part.start) for part in inputs]
         distributions = torch.split(output.distribution, sizes)
         parts = [torch.split(part, sizes) for part in output.state]
@@ -161,13 +164,16 @@ class InferenceThread:
         return [PolicyOutput(*both, output.version) for both in zip(distributions, states, strict=True)]
 
     def _refresh(self) -> None:
-        version, parameters = self._params.for_actors
-        if version != self._network.version:
-            load(self._network.network, parameters)
-            self._network.version = version
+        version = self._params.for_actors
+        if version.number != self._network.version:
+            version.made.wait(version.tensors)
+            load(self._network.network, version.tensors)
+            self._network.version = version.number
 
 
 def _joined(inputs: Sequence[PolicyInput]) -> PolicyInput:
+    if len(inputs) == 1:
+        return inputs[0]
     observation, last_action, last_reward, start = (torch.cat(parts) for parts in list(zip(*inputs, strict=True))[:4])
     states = zip(*(one.state for one in inputs), strict=True)
     state = tuple(torch.cat(parts) for parts in states)

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from ddrl.coordinator.gate import Gate
 from ddrl.errors import Closed
+from ddrl.streams import Mark
 from ddrl.waiting import WaitClock
+
+
+class Version(NamedTuple):
+    """Parameters of one version."""
+
+    number: int
+    tensors: list[torch.Tensor]
+    """Parameters and buffers, which nobody may change."""
+    made: Mark
+    """For other streams of a GPU than the learner's: from when on the tensors hold what they should."""
 
 
 class ParameterServer:
@@ -23,7 +34,7 @@ class ParameterServer:
 
     def __init__(self, network: nn.Module, gate: Gate, *, delay: int = 0) -> None:
         self._gate = gate
-        self._history: deque[tuple[int, list[torch.Tensor]]] = deque([(0, _copy(network))], maxlen=delay + 1)
+        self._history: deque[Version] = deque([_version(0, _copy(network))], maxlen=delay + 1)
         self._first_version = 0
         self._changed = threading.Condition()
         self._closed = False
@@ -32,16 +43,16 @@ class ParameterServer:
     @property
     def version(self) -> int:
         """The newest version."""
-        return self._history[-1][0]
+        return self._history[-1].number
 
     def publish(self, network: nn.Module) -> int:
         """Makes the network's present parameters the next version; returns it."""
-        parameters = _copy(network)
+        tensors = _copy(network)
         with self._changed:
-            version = self.version + 1
-            self._history.append((version, parameters))
+            version = _version(self.version + 1, tensors)
+            self._history.append(version)
             self._changed.notify_all()
-        return version
+        return version.number
 
     @property
     def pull_waited(self) -> float:
@@ -49,8 +60,8 @@ class ParameterServer:
         return self._pull_clock.seconds
 
     @property
-    def for_actors(self) -> tuple[int, list[torch.Tensor]]:
-        """The version that actors act with now, and its parameters and buffers, which nobody may change."""
+    def for_actors(self) -> Version:
+        """That actors act with now."""
         return self._history[0]
 
     def can_pull(self, unroll_index: int) -> bool:
@@ -62,12 +73,12 @@ class ParameterServer:
 
         Waits for the schedule's gate. Raises `Closed` once the run is over.
         """
-        version, parameters = self.acquire(unroll_index)
-        load(network, parameters)
-        return version
+        version = self.acquire(unroll_index)
+        load(network, version.tensors)
+        return version.number
 
-    def acquire(self, unroll_index: int) -> tuple[int, list[torch.Tensor]]:
-        """The version that `pull` would copy, and its parameters and buffers, which nobody may change."""
+    def acquire(self, unroll_index: int) -> Version:
+        """The one that `pull` would copy; waits and raises as it."""
         with self._changed:
             with self._pull_clock.running():
                 self._changed.wait_for(lambda: self._closed or self.can_pull(unroll_index))
@@ -77,9 +88,9 @@ class ParameterServer:
 
     def pull_newest(self, network: nn.Module) -> int:
         """Copies the newest version into `network`; returns it. Never waits."""
-        version, parameters = self._history[-1]
-        load(network, parameters)
-        return version
+        version = self._history[-1]
+        load(network, version.tensors)
+        return version.number
 
     def restart_rounds(self) -> None:
         """Actors begin at unroll 0 again, with the present version as their first (a resume that lost their state)."""
@@ -94,25 +105,30 @@ class ParameterServer:
     def state_dict(self) -> dict[str, Any]:
         """All versions held."""
         return {
-            "history": [[version, parameters] for version, parameters in self._history],
+            "history": [[version.number, version.tensors] for version in self._history],
             "first_version": self._first_version,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues with the versions of `state`."""
         self._history.clear()
-        self._history.extend((version, list(parameters)) for version, parameters in state["history"])
+        self._history.extend(_version(number, list(tensors)) for number, tensors in state["history"])
         self._first_version = state["first_version"]
+
+
+def _version(number: int, tensors: list[torch.Tensor]) -> Version:
+    """Of tensors that this thread has just begun to make."""
+    return Version(number, tensors, Mark(tensors[0].device))
 
 
 def _copy(network: nn.Module) -> list[torch.Tensor]:
     return [tensor.detach().clone() for tensor in _tensors(network)]
 
 
-def load(network: nn.Module, parameters: list[torch.Tensor]) -> None:
+def load(network: nn.Module, tensors: list[torch.Tensor]) -> None:
     """Copies a version into `network`."""
     with torch.no_grad():
-        torch._foreach_copy_(_tensors(network), parameters)
+        torch._foreach_copy_(_tensors(network), tensors)
 
 
 def _tensors(network: nn.Module) -> list[torch.Tensor]:

@@ -6,6 +6,7 @@ lost the actor waits for another one, whose first observations begin new episode
 
 from __future__ import annotations
 
+import itertools
 import math
 import queue
 import threading
@@ -20,6 +21,8 @@ from ddrl.coordinator.wire import WireError
 from ddrl.errors import Closed
 from ddrl.types import Array, EnvSpec, EnvStep
 
+_NUMBERS = itertools.count()
+
 
 class Requests(Protocol):
     """Messages of a worker; ends, or raises, with its stream."""
@@ -33,6 +36,8 @@ class Session:
     def __init__(self, name: str, requests: Requests, clock: Callable[[], float]) -> None:
         self.name = name
         """For the log."""
+        self.number = next(_NUMBERS)
+        """No other session of this process has it."""
         self.generation = 0
         self.is_lost = False
         self.awaited_since: float | None = None
@@ -155,7 +160,7 @@ class RemoteEnv:
         except WireError as error:
             session.end(error)
             return None
-        self._traffic.received(id(session), len(message), self.num_envs, cpu, waited=waited)
+        self._traffic.received(session.number, len(message), self.num_envs, cpu, waited=waited)
         return step
 
     def close(self, reason: str = "interrupted") -> None:

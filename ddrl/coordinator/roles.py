@@ -6,6 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ddrl.errors import Closed, UserError
+
+MAX_DEATHS = 3
+"""In a row without progress, that end a run: of an actor's process without an unroll, of learners without an update."""
+
 
 class Role(Protocol):
     """An actor, a learner or an evaluator."""
@@ -33,3 +38,30 @@ class Program:
     """Ends every wait of every role with `Closed`."""
     services: Sequence[Role] = ()
     """Roles that answer others' calls, where roles run side by side; where they take turns nobody calls them."""
+
+
+class Steps:
+    """A role made of two functions."""
+
+    def __init__(self, ready: Any, step: Any) -> None:
+        self.ready = ready
+        self.step = step
+
+
+class Named:
+    """A role whose errors say which one it was; a line that is meant for the user does so by itself."""
+
+    def __init__(self, role: Role, name: str) -> None:
+        self.ready = role.ready
+        self._step = role.step
+        self._name = name
+
+    def step(self) -> None:
+        """The role's own."""
+        try:
+            self._step()
+        except (Closed, UserError):
+            raise
+        except Exception as error:
+            error.add_note(f"in {self._name}")
+            raise

@@ -17,6 +17,7 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ddrl.coordinator.cluster import log_tail
 from ddrl.coordinator.hosts import ActorHost, LearnerHost, MakeActor, MakeLearner
 from ddrl.coordinator.ray_errors import first_line, plain, traceback_of
+from ddrl.coordinator.roles import MAX_DEATHS
 from ddrl.coordinator.room import gpus_per_learner, on_its_node, on_this_node
 from ddrl.errors import UserError, crash
 
@@ -27,8 +28,6 @@ ANSWER_SECONDS = 2.0
 """For a process to say who it is; one that died is known by then."""
 PATIENCE_SECONDS = 30.0
 """For processes to start, before the user is told what the run waits for."""
-MAX_DEATHS = 3
-"""Deaths in a row without progress that end a run: of an actor, without an unroll; of learners, without an update."""
 
 
 @dataclass(frozen=True)

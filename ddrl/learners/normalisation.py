@@ -37,7 +37,7 @@ class Normalisation:
         """Adds the fresh batch's discounted returns to the statistics."""
         if self._network.reward_normaliser is not None:
             returns = self._discounted_returns(fresh)
-            self._network.reward_normaliser.update(returns[fresh.valid], self._reducer)
+            self._network.reward_normaliser.update(returns[fresh.valid.cpu()], self._reducer)
 
     def after(self, fresh: Unroll) -> None:
         """Adds the fresh batch's observations to the statistics."""
@@ -45,18 +45,19 @@ class Normalisation:
             self._network.observe(fresh.observation[:-1][fresh.valid], self._reducer)
 
     def _discounted_returns(self, fresh: Unroll) -> Tensor:
-        """R_t = discount R_{t-1} + r_t of the running episode, [T, B]; goes on from an environment's last unroll.
+        """R_t = discount R_{t-1} + r_t of the running episode, [T, B] on the CPU; goes on from an environment's last.
 
         A batch may hold several unrolls of an environment: each goes on where the one before it ends.
         """
-        returns = torch.empty(fresh.reward.shape, dtype=torch.float64, device=fresh.reward.device)
-        zero = torch.zeros((), dtype=torch.float64, device=fresh.reward.device)
+        returns = torch.empty(fresh.reward.shape, dtype=torch.float64)
+        zero = torch.zeros((), dtype=torch.float64)
+        all_rewards, all_starts = fresh.reward.cpu().double(), fresh.start.cpu()
         for columns in _generations(fresh):
             sources = list(zip(fresh.actor[columns].tolist(), fresh.env[columns].tolist(), strict=True))
             running = torch.stack([self._returns.get(source, zero) for source in sources])
-            rewards = clipped_rewards(fresh.reward[:, columns].double(), self._reward_clipping)
+            rewards = clipped_rewards(all_rewards[:, columns], self._reward_clipping)
             # `start` has one entry more.
-            for t, (reward, start) in enumerate(zip(rewards, fresh.start[:, columns], strict=False)):
+            for t, (reward, start) in enumerate(zip(rewards, all_starts[:, columns], strict=False)):
                 running = self._discount * running.masked_fill(start, 0.0) + reward
                 returns[t, columns] = running
             self._returns |= dict(zip(sources, running.unbind(), strict=True))

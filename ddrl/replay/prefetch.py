@@ -5,8 +5,11 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import torch
+
 from ddrl.errors import Closed
 from ddrl.replay.queue import UnrollQueue
+from ddrl.streams import Mark, SideStream
 from ddrl.types import Unroll
 from ddrl.waiting import WaitClock
 
@@ -15,14 +18,18 @@ class Prefetch:
     """The queue, as actors and learner see it, and a role: one call of `step` makes one batch ready.
 
     At most one batch waits here, besides what waits in the queue, so the policy lag grows by up to one update. Batches
-    are the queue's own, in its order. `pin_memory`: they are in memory from which a GPU copies by itself.
+    are the queue's own, in its order. For a GPU they are in pinned memory, from which it copies by itself; with
+    `upload` they are on the GPU already, copied in a stream beside that of the training.
     """
 
-    def __init__(self, queue: UnrollQueue, columns: int, *, pin_memory: bool) -> None:
+    def __init__(self, queue: UnrollQueue, columns: int, device: torch.device, *, upload: bool) -> None:
+        """`device`: the learner's. `upload`: it keeps no batches in main memory."""
         self._queue = queue
         self._columns = columns
-        self._pin_memory = pin_memory
-        self._batch: Unroll | None = None
+        self._device = device
+        self._upload = upload
+        self._stream = SideStream(device)
+        self._batch: tuple[Unroll, Mark] | None = None
         self._changed = threading.Condition()
         self._closed = False
         self._sample_clock = WaitClock()
@@ -51,9 +58,10 @@ class Prefetch:
                 self._changed.wait_for(lambda: self._closed or self._batch is not None)
             if self._closed:
                 raise Closed
-            batch, self._batch = self._batch, None
+            assert self._batch is not None
+            (batch, made), self._batch = self._batch, None
             self._changed.notify_all()
-        assert batch is not None
+        made.wait(batch.tensors)
         return batch
 
     def ready(self) -> bool:
@@ -62,15 +70,19 @@ class Prefetch:
 
     def step(self) -> None:
         """Makes the next batch ready, then waits until it may leave it. Raises `Closed` once the run is over."""
-        batch = self._queue.sample(self._columns)
-        if self._pin_memory:
-            batch = batch.pin_memory()
+        ready = self._made_ready(self._queue.sample(self._columns))
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._batch is None)
             if self._closed:
                 raise Closed
-            self._batch = batch
+            self._batch = ready
             self._changed.notify_all()
+
+    def _made_ready(self, batch: Unroll) -> tuple[Unroll, Mark]:
+        if self._device.type == "cuda":
+            batch = batch.pin_memory()
+        with self._stream.running():
+            return batch.to(self._device) if self._upload else batch, Mark(self._device)
 
     def close(self) -> None:
         """Ends every wait with `Closed`."""

@@ -13,12 +13,13 @@ NOTE = (
     "first record to the last. CPU: seconds of all processes for a million frames. Learner: the part of the time that "
     "it does not wait for batches. Batch: columns of an inference batch. Call: milliseconds until inference has "
     "answered, median and 99th percentile over a run; round trip: the same as the worker sees it. Bytes: on the wire, "
-    "for one frame. Lag: policy lag in updates, of the first and of the last steps of unrolls. Cost: dollars for a "
-    "billion frames."
+    "for one frame. Lag: policy lag in updates, of the first and of the last steps of unrolls."
 )
 
 
-def efficiency(rows: Sequence[Row], experiments: dict[str, Any], subject: str) -> tuple[Block, ...]:
+def efficiency(
+    rows: Sequence[Row], experiments: dict[str, Any], subject: str, prices: dict[str, Any] | None
+) -> tuple[Block, ...]:
     """One line per variant and task, by experiment; nothing where no run has another process."""
     own = [row for row in rows if row["origin"] == subject and row["wire_bytes_per_frame"]]
     groups: dict[str, dict[tuple[str, str], list[Row]]] = {}
@@ -38,10 +39,17 @@ def efficiency(rows: Sequence[Row], experiments: dict[str, Any], subject: str) -
             Group(tuple(_line(key, same, priced) for key, same in lines.items()), experiments[name]["title"])
             for name, lines in groups.items()
         ),
-        NOTE + _machines(own),
+        NOTE + (_cost(prices) if prices else "") + _machines(own),
         size=7.6,
     )
     return (table,)
+
+
+def _cost(prices: dict[str, Any]) -> str:
+    return (
+        f" Cost: dollars for a billion frames, at {prices['cpu_core_hour']:.2f} for an hour that a core works and "
+        f"{prices['accelerator_hour']:.2f} for an hour that an accelerator is held ({prices['source']})."
+    )
 
 
 def _machines(rows: Iterable[Row]) -> str:

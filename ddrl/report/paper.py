@@ -65,13 +65,14 @@ def _sections(tables: Tables, summary: dict[str, Any], origin: Origin, subject: 
     experiments = _labelled(summary["experiments"], tables["runs"])
     others = learned(tables, "reference") if subject == "run" else ()
     facts = summary if subject == "run" or summary.get("runs") else summary["reference"]
+    taken = efficiency(tables["efficiency"], experiments, subject, summary["paper"]["prices"])
     source: tuple[Block, ...] = (provenance(own, facts, origin.command, origin.digest),) if own else ()
     return (
         Section("claims", "Claims", claims(tables["claims"], tables["published"], subject, experiments)),
         Section("cells", "Published cells", (*cells(tables["cells"], subject), *not_read(summary["paper"]))),
         Section("scores", "Final scores", side_by_side(tables, experiments, subject)),
         Section("games", "Over all tasks", over_games(tables, experiments)),
-        Section("efficiency", "What frames take", efficiency(tables["efficiency"], experiments, subject), wide=True),
+        Section("efficiency", "What frames take", taken, wide=True),
         Section("derived", "Beyond the runs", derived(summary["derived_tables"], tables), wide=True),
         Section("figures", "Figures", drawings(summary["figures"], tables["runs"])),
         Section(

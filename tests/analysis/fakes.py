@@ -10,6 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ddrl.analysis.aggregate import scores
+from ddrl.analysis.claims import claims
+from ddrl.analysis.experiments import Experiment
+from ddrl.analysis.paper import Paper
+from ddrl.analysis.problems import gather
+from ddrl.analysis.published import load_references
 from ddrl.experiments import Run, write_configs
 
 
@@ -91,6 +97,14 @@ def write_measured(
     table = pd.concat(parts, ignore_index=True)
     table.to_parquet(folder / "curves.parquet", index=False, write_page_checksum=True)
     return folder
+
+
+def decided(paper: Paper, experiments: Mapping[str, Experiment], planned: Sequence[Run], results: Path) -> pd.DataFrame:
+    """The paper's claims by name, on the runs that were planned and written, all of which must be readable."""
+    runs = gather(paper.key, planned, results, experiments, allow_missing=False).runs
+    assert len(runs) == len(planned)
+    found = claims(paper, experiments, scores(list(runs), load_references(paper)), list(runs))
+    return found[found["origin"] == "run"].set_index("claim")
 
 
 def manifest(config: Any, frames: int) -> dict[str, Any]:

@@ -8,14 +8,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ddrl.analysis.aggregate import scores
-from ddrl.analysis.claims import claims
 from ddrl.analysis.experiments import load_experiments
 from ddrl.analysis.paper import load_paper
-from ddrl.analysis.problems import gather
 from ddrl.analysis.published import load_references
 from ddrl.experiments import expand
-from tests.analysis.fakes import write_timed
+from tests.analysis.fakes import decided, write_timed
 
 ROOT = Path(__file__).parents[2] / "replications"
 PAPER = load_paper(ROOT / "impact_2020")
@@ -73,10 +70,7 @@ def verdicts(planted: Planted, results: Path, cores: int = CORES) -> pd.DataFram
             final = start + final * (float(ends.loc[run.environment, "human"]) - start)
         pace = speed * (1 + 0.01 * (run.seed % 5))
         write_timed(run, results, start=start, final=final, speed=pace, cores=cores, noisiness=0.02)
-    runs = gather(PAPER.key, planned, results, EXPERIMENTS, allow_missing=False).runs
-    assert len(runs) == len(planned)
-    found = claims(PAPER, EXPERIMENTS, scores(list(runs), REFERENCES), list(runs))
-    return found[found["origin"] == "run"].set_index("claim")
+    return decided(PAPER, EXPERIMENTS, planned, results)
 
 
 @pytest.fixture(scope="module")

@@ -8,19 +8,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ddrl.analysis.aggregate import scores
-from ddrl.analysis.claims import claims
 from ddrl.analysis.experiments import load_experiments
 from ddrl.analysis.paper import load_paper
-from ddrl.analysis.problems import gather
-from ddrl.analysis.published import load_references
 from ddrl.experiments import expand
-from tests.analysis.fakes import write_measured
+from tests.analysis.fakes import decided, write_measured
 
 ROOT = Path(__file__).parents[2] / "replications"
 PAPER = load_paper(ROOT / "seed_rl_2020")
 EXPERIMENTS = load_experiments(PAPER.directory)
-REFERENCES = load_references(PAPER)
 NEEDS_MORE = {"faster_with_its_own_inference_device", "state_of_the_art_in_a_third_of_the_time"}
 """Claims that want a second accelerator, or an algorithm that is not in the suite yet."""
 NAMES = [claim.name for claim in PAPER.claims if claim.name not in NEEDS_MORE]
@@ -67,9 +62,7 @@ def verdicts(planted: Mapping[str, Mapping[str, float]], results: Path) -> pd.Da
         }
         final = own["final"] - setting + 0.001 * (run.seed % 5)
         write_measured(run, results, start=0.1, final=final, speed=own["speed"] * wobble, measured=measured)
-    runs = gather(PAPER.key, planned, results, EXPERIMENTS, allow_missing=False).runs
-    found = claims(PAPER, EXPERIMENTS, scores(list(runs), REFERENCES), list(runs))
-    return found[found["origin"] == "run"].set_index("claim")
+    return decided(PAPER, EXPERIMENTS, planned, results)
 
 
 @pytest.fixture(scope="module")

@@ -91,7 +91,7 @@ def test_what_is_measured_of_inference_is_recorded(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_it_learns_catch_in_threads(tmp_path: Path) -> None:
     chosen = {"recording": {"period_frames": 1000}, "evaluation": {"period_frames": None}}  # a record: 111 episodes
-    train(config(topology=CENTRAL | {"runtime": "threads"}, env_frames=30_000, **chosen), tmp_path, quiet=True)
+    train(config(topology=CENTRAL | {"runtime": "threads"}, env_frames=40_000, **chosen), tmp_path, quiet=True)
     table = curves(tmp_path)
     returns = table[table.metric == "episode_return"].value
     assert returns.iloc[:3].mean() < -0.4
@@ -340,6 +340,36 @@ def test_inference_can_be_on_another_device_than_training(tmp_path: Path) -> Non
         topology = CENTRAL | {"runtime": "threads", "central": {"device": device}}
         train(config(topology=topology, device="cuda"), tmp_path / device, quiet=True)
         assert curves(tmp_path / device).env_frames.max() >= 2000
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_inference_beside_a_busy_learner_has_whole_versions() -> None:
+    device = torch.device("cuda")
+    trained = network(0).to(device)
+    params = ParameterServer(trained, Gate(None, 1, 1, lambda batch: batch))
+    own = LocalInference(network(0), device=device, precision="float32")
+    (thread,) = CentralInference([own], params, BatchRule(1, 1, 1.0)).threads
+    observation = torch.from_numpy(registry.make("toy/memory", num_envs=1, seed=0).reset().observation)
+    state = tuple(part.to(device) for part in trained.initial_state(1))
+    one = PolicyInput(observation, torch.zeros(1).long(), torch.zeros(1), torch.ones(1).bool(), state)
+    busy = torch.randn(4096, 4096, device=device)
+    for version in range(1, 20):
+        for _ in range(20):  # the training is behind when the version is published
+            busy = torch.tanh(busy @ busy)
+        filled(trained, version / 100)
+        params.publish(trained)
+        (answer,) = thread.answers([one])
+        with torch.no_grad():
+            expected = filled(network(0), version / 100)(*(part[None] for part in one[:4]), network(0).initial_state(1))
+        assert answer.version == version
+        torch.testing.assert_close(answer.distribution, expected.distribution[0], rtol=1e-4, atol=1e-5)
+
+
+def filled(acting: ActorCritic, value: float) -> ActorCritic:
+    with torch.no_grad():
+        for tensor in acting.parameters():
+            tensor.fill_(value)
+    return acting
 
 
 def test_closing_ends_an_actor_that_waits_for_a_batch() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 import torch
 
+from ddrl import algorithms
 from ddrl.errors import Closed, UserError
 from ddrl.replay.prefetch import Prefetch
 from ddrl.replay.queue import UnrollQueue
@@ -17,6 +19,9 @@ from ddrl.run import train
 from tests.runs import config, curves
 from tests.runtimes.clusters import wait_until
 from tests.unrolls import make_unroll
+
+CPU = torch.device("cpu")
+MINIBATCHES = {"num_epochs": 2, "num_minibatches": 2}
 
 
 def prefetching(prefetch: Prefetch) -> threading.Thread:
@@ -38,7 +43,7 @@ def test_batches_are_those_of_the_queue_in_its_order() -> None:
         unroll = make_unroll(columns=3, index=index)
         queue.insert(unroll)
         plain.insert(unroll)
-    prefetch = Prefetch(queue, 4, pin_memory=False)
+    prefetch = Prefetch(queue, 4, CPU, upload=True)
     thread = prefetching(prefetch)
     for _ in range(6):
         one, other = prefetch.sample(4), plain.sample(4)
@@ -50,7 +55,7 @@ def test_batches_are_those_of_the_queue_in_its_order() -> None:
 
 def test_one_batch_waits_and_no_more() -> None:
     queue = UnrollQueue(capacity=100)
-    prefetch = Prefetch(queue, 2, pin_memory=False)
+    prefetch = Prefetch(queue, 2, CPU, upload=True)
     thread = prefetching(prefetch)
     assert not prefetch.can_sample(2)
     for index in range(10):
@@ -66,7 +71,7 @@ def test_one_batch_waits_and_no_more() -> None:
 
 
 def test_closing_ends_a_learner_that_waits() -> None:
-    prefetch = Prefetch(UnrollQueue(capacity=1), 2, pin_memory=False)
+    prefetch = Prefetch(UnrollQueue(capacity=1), 2, CPU, upload=True)
     ended: list[type] = []
 
     def learn() -> None:
@@ -103,10 +108,46 @@ def test_a_run_without_threads_refuses_it() -> None:
         config(topology={"runtime": "serial", "prefetch": True})
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "hyperparameters", "keeps"),
+    [
+        ("impala", {}, False),
+        ("impala", {"replay_fraction": 0.5}, True),
+        ("ppo", MINIBATCHES, False),
+        ("impact", {}, True),
+    ],
+)
+def test_batches_that_are_learned_from_again_stay_in_main_memory(
+    algorithm: str, hyperparameters: dict[str, Any], keeps: bool
+) -> None:
+    schedule = {"schedule": algorithms.load(algorithm).SCHEDULES[0]}
+    chosen = config(algorithm=algorithm, hyperparameters=hyperparameters, topology=schedule)
+    assert chosen.hyperparameters.keeps_batches == keeps
+
+
 @pytest.mark.gpu
-def test_for_a_gpu_batches_are_in_pinned_memory() -> None:
+@pytest.mark.parametrize("upload", [False, True])
+def test_for_a_gpu_batches_are_on_it_or_in_pinned_memory(upload: bool) -> None:
     queue = UnrollQueue(capacity=2)
-    queue.insert(make_unroll(columns=2, index=0))
-    prefetch = Prefetch(queue, 2, pin_memory=True)
+    queue.insert(unroll := make_unroll(columns=2, index=0))
+    prefetch = Prefetch(queue, 2, torch.device("cuda"), upload=upload)
     prefetch.step()
-    assert prefetch.sample(2).observation.is_pinned()
+    batch = prefetch.sample(2)
+    assert all(tensor.is_cuda if upload else tensor.is_pinned() for tensor in batch.tensors if tensor.numel())
+    for ready, own in zip(batch.tensors, unroll.tensors, strict=True):
+        assert torch.equal(ready.cpu(), own)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("algorithm", "hyperparameters"), [("impala", {}), ("ppo", MINIBATCHES)])
+def test_on_a_gpu_a_synchronous_run_has_the_same_numbers_with_it(
+    tmp_path: Path, algorithm: str, hyperparameters: dict[str, Any]
+) -> None:
+    for prefetch in (False, True):
+        topology = {"runtime": "threads", "schedule": "synchronous", "prefetch": prefetch}
+        chosen = config(algorithm=algorithm, hyperparameters=hyperparameters, topology=topology, device="cuda")
+        train(chosen, tmp_path / str(prefetch), quiet=True)
+    names = ["policy_loss", "value_loss", "entropy", "gradient_norm"]
+    tables = [curves(tmp_path / name) for name in ("False", "True")]
+    tables = [table[table.metric.isin(names)].reset_index(drop=True) for table in tables]
+    pd.testing.assert_frame_equal(*tables, rtol=1e-3)

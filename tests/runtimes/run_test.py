@@ -7,8 +7,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from ddrl import run as run_module
 from ddrl.algorithms import impala
@@ -254,6 +256,18 @@ def test_a_finished_run_goes_on_with_a_larger_budget(tmp_path: Path) -> None:
     assert manifest["env_frames"] >= 2000
     assert manifest["resumes"] == 1
     assert manifest["history"][1]["env_frames"] >= 1000
+
+
+def test_a_run_that_did_not_save_its_actors_goes_on_with_episodes_and_actions_of_its_own(tmp_path: Path) -> None:
+    topology = {"runtime": "threads"}
+    train(config(topology=topology, env_frames=1000), tmp_path, quiet=True)
+    run = Run(config(topology=topology), tmp_path, quiet=True)
+    first = [(one.env.reset().observation, one.policy.state_dict()["generator"]) for one in run.collectors]
+    run.resume()
+    later = [(one.env.reset().observation, one.policy.state_dict()["generator"]) for one in run.collectors]
+    for (played, drawn), (observation, generator) in zip(first, later, strict=True):
+        assert not np.array_equal(played, observation)
+        assert not torch.equal(drawn, generator)
 
 
 def test_two_runs_in_one_directory_are_kept_apart(tmp_path: Path) -> None:

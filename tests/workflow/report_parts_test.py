@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ddrl.analysis.efficiency import COLUMNS as EFFICIENCY
 from ddrl.analysis.paper import load_paper
 from ddrl.analysis.published import load_published
 from ddrl.analysis.run_tables import hyperparameter_table
@@ -14,6 +15,7 @@ from ddrl.analysis.tables import used_published
 from ddrl.report.cells import uncovered
 from ddrl.report.claims import claims
 from ddrl.report.document import Document, Group, Origin, Section, Table, Text, as_json, cells_of, columns, plain
+from ddrl.report.efficiency import efficiency
 from ddrl.report.paper import _budget
 from ddrl.report.runs import learned, side_by_side
 from ddrl.report.speed import systems
@@ -65,6 +67,16 @@ def published_rows() -> list[dict[str, str]]:
         {str(name): "" if value != value else str(value) for name, value in row.items()}
         for row in table.astype(object).where(table.notna(), "").to_dict("records")
     ]
+
+
+def test_a_cost_is_printed_with_its_prices_and_where_they_are_from() -> None:
+    row = dict.fromkeys([*EFFICIENCY, "cpu", "cores", "gpu"], "1") | {"origin": "run", "experiment": "discrete"}
+    row |= {"variant_label": "A", "env_label": "Pong"}
+    prices = {"cpu_core_hour": 0.04, "accelerator_hour": 2.0, "source": "a list"}
+    said = texts(efficiency([row], EXPERIMENTS, "run", prices))
+    assert "at 0.04 for an hour that a core works and 2.00 for an hour that an accelerator is held (a list)" in said
+    without = texts(efficiency([row | {"dollars_per_billion_frames": ""}], EXPERIMENTS, "run", None))
+    assert "Cost" not in without
 
 
 @pytest.mark.parametrize("verdict", ["inconclusive", "not_run"])

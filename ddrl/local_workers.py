@@ -1,0 +1,141 @@
+"""Environment workers that a run starts on its own machine: a process for each actor, replaced where it dies.
+
+Runtime threads has them with `topology.central.worker_processes`. Each is `python -m ddrl.local_workers ADDRESS PLACE
+GENERATION`, and ends with its learner, however that ends.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import torch
+
+from ddrl.coordinator.connection import Connection, LearnerLost
+from ddrl.coordinator.roles import MAX_DEATHS
+from ddrl.coordinator.service import Door
+from ddrl.errors import Closed, UserError, exit_code
+from ddrl.memory import keep_freed_memory
+from ddrl.worker import Worker
+
+COMMAND = (sys.executable, "-m", "ddrl.local_workers")
+POLL_SECONDS = 0.1
+ENDING_SECONDS = 10.0
+"""For workers to close their environments when the run is over; then they are killed."""
+FAILED, LOST = 2, 3
+"""Exit statuses of a worker: its environments could not be made, or raised (`exit_code`); its learner is lost."""
+
+
+class LocalWorkers:
+    """The workers of one learner, and a role that looks after them."""
+
+    def __init__(
+        self,
+        describe: Callable[[int, int], str],
+        delivered: Callable[[], Sequence[int]],
+        note: Callable[[str], None],
+        restarted: Callable[[], None],
+    ) -> None:
+        """Starts nothing yet.
+
+        `describe`: (place, restarts) -> what a message calls it. `delivered`: unrolls of each place so far.
+        """
+        self._folder = tempfile.TemporaryDirectory(prefix="ddrl-workers-")  # nobody else may look into it
+        self.door = Door(f"unix:{self._folder.name}/socket")
+        self._describe = describe
+        self._delivered = delivered
+        self._note = note
+        self._restarted = restarted
+        self._over = threading.Event()
+        self._looking = threading.Lock()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._restarts: list[int] = []
+        self._deaths: list[tuple[int, int]] = []
+
+    def start(self, number: int) -> None:
+        """Sends so many to the learner that listens at `door`."""
+        self._restarts, self._deaths = [0] * number, [(0, -1)] * number
+        self._processes = [self._started(place) for place in range(number)]
+
+    def _started(self, place: int) -> subprocess.Popen[bytes]:
+        generation = self._restarts[place]
+        return subprocess.Popen([*COMMAND, self.door.address, str(place), str(generation)], stdin=subprocess.DEVNULL)
+
+    def ready(self) -> bool:
+        """Nobody asks: a thread of its own looks after them."""
+        return True
+
+    def step(self) -> None:
+        """Looks at all of them, once in a while.
+
+        Raises `Closed` once the run is over, UserError where environments fail or a worker dies again and again.
+        """
+        if self._over.wait(POLL_SECONDS):
+            raise Closed
+        with self._looking:
+            for place, process in enumerate(self._processes):
+                if (status := process.poll()) and not self._over.is_set():
+                    self._replace(place, status)
+
+    def _replace(self, place: int, status: int) -> None:
+        name = self._describe(place, self._restarts[place])
+        if status == FAILED:
+            raise UserError(f"{name}: its process cannot go on; what it wrote stands above")
+        reason = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+        delivered = self._delivered()[place]
+        deaths, before = self._deaths[place]
+        deaths = deaths + 1 if delivered == before else 1
+        self._deaths[place] = (deaths, delivered)
+        if deaths >= MAX_DEATHS:
+            raise UserError(f"{name}: its process died {deaths} times in a row without an unroll ({reason})")
+        self._restarts[place] += 1
+        self._processes[place] = self._started(place)
+        self._note(f"{name}: its process died ({reason}); a new one takes its place")
+        self._restarted()
+
+    def close(self) -> None:
+        """Ends the processes that the learner has sent away, or that never came to it."""
+        self._over.set()
+        end = time.monotonic() + ENDING_SECONDS
+        with self._looking:
+            for process in self._processes:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, end - time.monotonic()))
+                process.kill()
+                process.wait()
+        self._folder.cleanup()
+
+
+def _work(address: str, place: int, generation: int) -> int:
+    """Until the learner says that the run is over, or is lost; returns the exit status."""
+    connection = Connection(address)
+    try:
+        worker = Worker(connection, place=place, generation=generation)
+        while True:
+            worker.step()
+    except Closed:
+        return 0
+    except LearnerLost as lost:
+        return 0 if lost.was_interrupted else LOST
+    finally:
+        connection.close()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """One worker; returns its exit status."""
+    address, place, generation = arguments
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group: the learner saves, and then says the end
+        signal.signal(number, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    return exit_code(lambda: _work(address, int(place), int(generation)))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
