@@ -9,6 +9,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -130,10 +131,8 @@ def bench(parsed: argparse.Namespace) -> int:
     )
     if parsed.json and not parsed.json.parent.is_dir():
         raise UserError(f"{parsed.json.parent}: no such folder")  # now, not when everything is measured
-    result = bench.bench(configs, seconds=parsed.seconds, repeats=parsed.repeats, note=note)
-    print(bench.describe(result))
-    if parsed.json:
-        write_json(parsed.json, result)
+    keep = partial(write_json, parsed.json) if parsed.json else lambda result: None
+    print(bench.describe(bench.bench(configs, seconds=parsed.seconds, repeats=parsed.repeats, note=note, keep=keep)))
     return 0
 
 

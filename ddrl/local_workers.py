@@ -17,6 +17,7 @@ from contextlib import suppress
 
 import torch
 
+from ddrl.coordinator.cluster import deaf_children
 from ddrl.coordinator.connection import Connection, LearnerLost
 from ddrl.coordinator.roles import MAX_DEATHS
 from ddrl.coordinator.service import Door
@@ -64,8 +65,9 @@ class LocalWorkers:
         self._processes = [self._started(place) for place in range(number)]
 
     def _started(self, place: int) -> subprocess.Popen[bytes]:
-        generation = self._restarts[place]
-        return subprocess.Popen([*COMMAND, self.door.address, str(place), str(generation)], stdin=subprocess.DEVNULL)
+        command = [*COMMAND, self.door.address, str(place), str(self._restarts[place])]
+        with deaf_children(signal.SIGINT, signal.SIGTERM):
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
     def ready(self) -> bool:
         """Nobody asks: a thread of its own looks after them."""
@@ -130,8 +132,6 @@ def _work(address: str, place: int, generation: int) -> int:
 def main(arguments: Sequence[str]) -> int:
     """One worker; returns its exit status."""
     address, place, generation = arguments
-    for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group: the learner saves, and then says the end
-        signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
     keep_freed_memory()
     return exit_code(lambda: _work(address, int(place), int(generation)))

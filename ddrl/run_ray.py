@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from ddrl import checkpoint
 from ddrl.acting import Builder, Generation, act_alone
 from ddrl.config import RunConfig
 from ddrl.coordinator.cluster import cluster
-from ddrl.coordinator.roles import Program
+from ddrl.coordinator.roles import Program, Steps
 from ddrl.coordinator.runtime_threads import ThreadsRuntime
 from ddrl.coordinator.service import Door
 from ddrl.learners.reduction import DistributedReducer
@@ -278,8 +277,8 @@ class Follower:
         ThreadsRuntime().run(
             Program(
                 actors=self.serving.actors if self.serving else [],
-                learner=_Role(learner.ready, learn),
-                evaluator=_Role(lambda: False, lambda: None),
+                learner=Steps(learner.ready, learn),
+                evaluator=Steps(lambda: False, lambda: None),
                 finished=lambda: learner.core.env_frames >= self._config.env_frames,
                 interrupted=lambda: self._interrupted,
                 close=self._close,
@@ -309,14 +308,6 @@ class Follower:
     def status(self) -> dict[str, Any]:
         """Counts, and seconds waited."""
         return _status(self._learning)
-
-
-@dataclass(frozen=True)
-class _Role:
-    """A role made of two functions."""
-
-    ready: Any
-    step: Any
 
 
 def make_learner(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -251,3 +252,22 @@ def test_a_cluster_elsewhere_is_not_measured(monkeypatch: pytest.MonkeyPatch) ->
     settings["topology"]["runtime"] = "ray"
     with pytest.raises(UserError, match="RAY_ADDRESS"):
         measure_whole(bench.default_config("impala", "toy/catch", settings), 0.2)
+
+
+def test_what_was_measured_is_kept_where_a_later_repeat_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules["ddrl.bench.measure"]  # its function `measure` hides its name in the package
+    whole, calls = module._repeat, list[Any]()
+
+    def failing(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise UserError("Ray did not start on this machine")
+        return whole(*arguments)
+
+    monkeypatch.setattr(module, "_repeat", failing)
+    path, settings = tmp_path / "bench.json", tmp_path / "settings.yaml"
+    settings.write_text(json.dumps(SMALL))
+    command = ["bench", "impala", "toy/catch", "--config", str(settings), "--seconds", "0.2", "--repeats", "3"]
+    assert cli.main([*command, "--json", str(path)]) == 2
+    (measurement,) = json.loads(path.read_text())["measurements"]
+    assert len(measurement["repeats"]) == 1

@@ -44,13 +44,22 @@ class Repeat:
     """Fraction of the cores' time that other processes took meanwhile."""
 
 
-def bench(configs: Sequence[RunConfig], *, seconds: float, repeats: int, note: Callable[[str], None]) -> dict[str, Any]:
+def bench(
+    configs: Sequence[RunConfig],
+    *,
+    seconds: float,
+    repeats: int,
+    note: Callable[[str], None],
+    keep: Callable[[dict[str, Any]], None] = lambda result: None,
+) -> dict[str, Any]:
     """Measures all configurations once, then all again, `repeats` times; returns plain data.
 
     The configurations differ in nothing but their topology. Each takes 1.25 x `seconds` a repeat, and the parts, which
-    topologies may have in common, take `seconds`.
+    topologies may have in common, take `seconds`. `keep` gets the result so far after each repeat.
     """
     found: list[list[Repeat]] = [[] for _ in configs]
+    provenance = manifest.provenance()
+    result: dict[str, Any] = {}
     for index in range(repeats):
         parts: dict[str, Parts] = {}
         for config, results in zip(configs, found, strict=True):
@@ -61,15 +70,16 @@ def bench(configs: Sequence[RunConfig], *, seconds: float, repeats: int, note: C
                 f"repeat {index + 1}/{repeats}, {describe_topology(to_json(config)['topology'])}: "
                 f"{last.training:,.0f}{bound or ' frames/s'}"
             )
-    measurements = [_summary(config, results) for config, results in zip(configs, found, strict=True)]
-    provenance = manifest.provenance()
-    return {
-        "parameters": parameter_count(configs[0]),
-        "seconds": seconds,
-        **{name: provenance[name] for name in ("hardware", "git_sha", "git_dirty", "packages")},
-        "measurements": measurements,
-        "comparisons": _comparisons(measurements),
-    }
+        measurements = [_summary(config, results) for config, results in zip(configs, found, strict=True)]
+        result = {
+            "parameters": parameter_count(configs[0]),
+            "seconds": seconds,
+            **{name: provenance[name] for name in ("hardware", "git_sha", "git_dirty", "packages")},
+            "measurements": measurements,
+            "comparisons": _comparisons(measurements),
+        }
+        keep(result)
+    return result
 
 
 def measure(config: RunConfig, seconds: float) -> Repeat:

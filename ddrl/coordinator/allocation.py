@@ -220,7 +220,7 @@ def ray_node(place: Place, host: str, ports: Sequence[int], more: Sequence[str])
         *(f"--metrics-export-port={ports[6]}", "--min-worker-port=0", "--max-worker-port=0"),
     ]
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    with deaf_children():
+    with deaf_children(signal.SIGTERM):
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
     try:
         yield process

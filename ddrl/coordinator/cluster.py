@@ -34,6 +34,7 @@ ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 they listen on all interfaces; `_node_ip_address="127.0.0.1"` does not help, Ray puts the machine's address for it."""
 CONNECT_SECONDS = 5.0
 LOCK = "lock"
+START_ATTEMPTS = 2
 LONGEST_PARENT = 16
 """Characters: the folder's own name has up to 26, Ray makes sockets some 62 deeper, and a socket's path ends at 107."""
 
@@ -65,8 +66,7 @@ def cluster(*, num_cpus: int, object_store_bytes: int) -> Iterator[Path | None]:
     with own_folder() if own else nullcontext() as folder:
         try:
             if folder is not None:
-                with deaf_children(), _noting_children(started):
-                    _start(str(folder), num_cpus, object_store_bytes)
+                _start_again_where_it_fails(str(folder), num_cpus, object_store_bytes, started)
             else:
                 _join(address)
             signal.signal(signal.SIGTERM, before)
@@ -78,13 +78,13 @@ def cluster(*, num_cpus: int, object_store_bytes: int) -> Iterator[Path | None]:
 
 
 @contextmanager
-def deaf_children() -> Iterator[None]:
-    """Processes that are started within, and their own, never get a SIGTERM; one for this process waits until the end.
+def deaf_children(*signals: signal.Signals) -> Iterator[None]:
+    """Processes that are started within, and their own, never get these; one for this process waits until the end.
 
-    Who stops a job, such as SLURM, sends it to all of its processes at once. Ray's, which would end, are needed for the
-    checkpoint with which the run itself answers.
+    Who stops a job, such as SLURM or a terminal, sends a signal to all of its processes at once. Those that would end
+    are needed for the checkpoint with which the run itself answers.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
     finally:
@@ -163,6 +163,22 @@ def check_reachable(address: str) -> None:
                     raise UserError(f"{where} answers, but is not the head of a Ray cluster")
     except (OSError, OverflowError) as error:
         raise UserError(f"{where} cannot be reached: {str(error) or type(error).__name__}") from None
+
+
+def _start_again_where_it_fails(
+    folder: str, num_cpus: int, object_store_bytes: int, started: list[psutil.Process]
+) -> None:
+    """Once in many starts Ray's processes do not find each other."""
+    for attempt in range(1, START_ATTEMPTS + 1):
+        try:
+            with deaf_children(signal.SIGTERM), _noting_children(started):
+                _start(folder, num_cpus, object_store_bytes)
+            return
+        except UserError:
+            end_family(started)
+            started.clear()
+            if attempt == START_ATTEMPTS:
+                raise
 
 
 def _start(folder: str, num_cpus: int, object_store_bytes: int) -> None:

@@ -95,6 +95,21 @@ def test_a_cluster_that_does_not_start_is_one_clear_line(monkeypatch: pytest.Mon
         pass
 
 
+def test_a_start_that_fails_is_tried_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = []
+
+    def second_time_lucky(**keys: Any) -> None:
+        attempts.append(keys)
+        if len(attempts) == 1:
+            raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setenv("RAY_ADDRESS", "")
+    monkeypatch.setattr("ray.init", second_time_lucky)
+    with cluster(num_cpus=2, object_store_bytes=2**27) as folder:
+        assert folder is not None
+    assert [keys["num_cpus"] for keys in attempts] == [2, 2]
+
+
 AFTER = """
 import os, signal, time
 from ddrl.coordinator.cluster import cluster
