@@ -31,6 +31,8 @@ STATUSES = {
     "not_planned": "not planned",
     "not_run": "not run",
 }
+MOST_VARIANTS = 8
+"""That columns of a page have room for."""
 
 
 def own_cells(coverage: list[Row]) -> list[Row]:
@@ -159,6 +161,7 @@ def _matrices(rows: list[Row], names: dict[str, str]) -> list[Table]:
 
 
 def _matrix(paper: str, experiment: str, rows: list[Row]) -> Table:
+    """Tasks by variants; variants by tasks where there are too many of them for columns."""
     variants = list(dict.fromkeys(row["variant_label"] for row in rows))
     tasks: dict[str, dict[str, Row]] = {}
     for row in rows:
@@ -166,16 +169,23 @@ def _matrix(paper: str, experiment: str, rows: list[Row]) -> Table:
     touched = {
         task: found for task, found in tasks.items() if any(row["status"] != "not_planned" for row in found.values())
     }
-    lines = tuple(
-        cells_of(task, *(_place(found[name]) if name in found else "" for name in variants))
+    places = {
+        (task, name): _place(found[name]) if name in found else ""
         for task, found in touched.items()
-    )
+        for name in variants
+    }
+    if len(variants) > max(MOST_VARIANTS, len(touched)):
+        first, others = "Variant", list(touched)
+        lines = tuple(cells_of(name, *(places[task, name] for task in touched)) for name in variants)
+    else:
+        first, others = "Task", variants
+        lines = tuple(cells_of(task, *(places[task, name] for name in variants)) for task in touched)
     rest = [task for task in tasks if task not in touched]
     note = "Seeds done of seeds planned; “ref” counts committed reference runs."
     return Table(
         f"What has been run: {words(experiment)} ({paper})",
         "tables/matrix.csv",
-        columns(("Task", "1.3fr"), *((name, "1fr") for name in variants)),
+        columns((first, "1.3fr"), *((name, "1fr") for name in others)),
         (Group(lines),),
         f"{note} Not planned at this scale: {', '.join(rest)}." if rest else note,
         size=8.0,

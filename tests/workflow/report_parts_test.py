@@ -14,6 +14,7 @@ from ddrl.analysis.run_tables import hyperparameter_table
 from ddrl.analysis.tables import used_published
 from ddrl.report.cells import uncovered
 from ddrl.report.claims import claims
+from ddrl.report.coverage import _matrix
 from ddrl.report.document import Document, Group, Origin, Section, Table, Text, as_json, cells_of, columns, plain
 from ddrl.report.efficiency import efficiency
 from ddrl.report.paper import _budget
@@ -77,6 +78,15 @@ def test_a_cost_is_printed_with_its_prices_and_where_they_are_from() -> None:
     assert "at 0.04 for an hour that a core works and 2.00 for an hour that an accelerator is held (a list)" in said
     without = texts(efficiency([row | {"dollars_per_billion_frames": ""}], EXPERIMENTS, "run", None))
     assert "Cost" not in without
+
+
+@pytest.mark.parametrize(("variants", "first", "others"), [(8, "Task", 8), (9, "Variant", 1)])
+def test_variants_that_columns_have_no_room_for_are_rows(variants: int, first: str, others: int) -> None:
+    place = {"env_label": "Catch", "status": "done", "done": "1", "planned": "1", "reference": "0"}
+    table = _matrix("A paper", "study", [place | {"variant_label": f"v{number}"} for number in range(variants)])
+    assert table.columns[0].title == first
+    assert len(table.columns) == 1 + others
+    assert texts([table]).count("1/1") == variants
 
 
 @pytest.mark.parametrize("verdict", ["inconclusive", "not_run"])
