@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,13 +10,14 @@ import torch
 from torch import nn
 
 from ddrl import algorithms
+from ddrl.actors.exploration import Sampler
 from ddrl.actors.named import NamedEnv
 from ddrl.actors.policy import LocalInference, Policy
 from ddrl.actors.unroll import EpisodeSink, UnrollCollector
 from ddrl.config import RunConfig
 from ddrl.environments import registry
 from ddrl.errors import UserError, crash
-from ddrl.handles import Inference, Parameters, Queue
+from ddrl.handles import Inference, Parameters, Queue, Replay
 from ddrl.seeding import seed_for, torch_generator
 from ddrl.types import VectorEnv
 
@@ -74,10 +75,28 @@ class Builder:
         """With a network of its own."""
         return LocalInference(self.network(), device=device or self.device, precision=self.config.precision)
 
-    def policy(self, role: str, index: int, batch_size: int, inference: Inference | None = None) -> Policy:
-        """A policy of its own network, unless another `inference` is given."""
+    def policy(
+        self,
+        role: str,
+        index: int,
+        batch_size: int,
+        inference: Inference | None = None,
+        envs: Sequence[int] | None = None,
+    ) -> Policy:
+        """A policy of its own network, unless another `inference` is given.
+
+        `envs`: which of all actors' environments it acts for; None: it evaluates.
+        """
         generator = torch_generator(self.config.seed, f"{role}-policy", index)
-        return Policy(inference or self.inference(), batch_size, generator)
+        inference = inference or self.inference()
+        return Policy(inference, batch_size, generator, self.sampler(inference.network, envs))
+
+    def sampler(self, network: nn.Module, envs: Sequence[int] | None) -> Sampler:
+        """How the algorithm acts on what a network puts out, for these of all actors' environments."""
+        topology = self.config.topology
+        num_envs = topology.num_actors * topology.envs_per_actor
+        sampler: Sampler = self.algorithm.make_sampler(self.config.hyperparameters, network, envs, num_envs)
+        return sampler
 
     def collector(
         self,
@@ -98,12 +117,13 @@ class Builder:
         env = env or self.env(
             "actor", index, topology.envs_per_actor, num_threads=topology.env_threads, generation=generation
         )
-        policy = self.policy(role, index, topology.envs_per_actor, inference)
+        first, columns = index * topology.envs_per_actor, topology.envs_per_actor
+        policy = self.policy(role, index, columns, inference, range(first, first + columns))
         return UnrollCollector(
             env, policy, actor=index if slot is None else slot, on_episode=on_episode, first_index=first_index
         )
 
-    def actor(self, collector: UnrollCollector, params: Parameters, queue: Queue) -> Any:
+    def actor(self, collector: UnrollCollector, params: Parameters, queue: Queue | Replay) -> Any:
         """The algorithm's actor."""
         return self.algorithm.Actor(self.config.hyperparameters, collector, params, queue)
 

@@ -102,6 +102,9 @@ class Checkpointing:
     """When the state is saved (two are kept)."""
 
     period_frames: PositiveInt = 1_000_000
+    replay: Literal["saved", "refilled"] = "saved"
+    """A prioritized replay is saved with the rest, as it must be in runtime serial; or it is left out, and a run that is
+    continued first plays until it holds as many items again."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -218,6 +221,8 @@ def _check_topology(config: RunConfig, where: str) -> None:
         )
     _check_learners(config, where)
     _check_inference(topology, where)
+    if replays(config):
+        return
     columns, fresh = topology.num_actors * topology.envs_per_actor, config.hyperparameters.fresh_columns
     if topology.schedule == "synchronous" and fresh % columns:
         raise UserError(
@@ -236,6 +241,11 @@ def _check_topology(config: RunConfig, where: str) -> None:
             f"{where}: key 'topology.max_policy_lag' must be at least {smallest}, since one round of {columns} columns "
             f"must be under way before the batch of {fresh} that its last column belongs to is first learned from"
         )
+
+
+def replays(config: RunConfig) -> bool:
+    """Whether the learner draws from a prioritized replay, and never waits for a fresh batch."""
+    return hasattr(config.hyperparameters, "replay")
 
 
 def _check_learners(config: RunConfig, where: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from ddrl.types import PolicyInput, PolicyOutput, Unroll
+from ddrl.types import Experience, PolicyInput, PolicyOutput, Unroll
 
 
 class Parameters(Protocol):
@@ -63,6 +63,25 @@ class Queue(Protocol):
 
     def sample(self, columns: int) -> Unroll:
         """Takes the oldest `columns` columns; waits until there are so many."""
+
+
+class Replay(Protocol):
+    """Where experience is kept and drawn from again and again (`ddrl.replay.prioritized`)."""
+
+    def can_insert(self) -> bool:
+        """Whether `insert` would return at once."""
+
+    def insert(self, experience: Experience) -> None:
+        """Adds an unroll and the items that became whole with it; waits while the learner is behind."""
+
+    def can_sample(self, count: int) -> bool:
+        """Whether `sample(count)` would return at once."""
+
+    def sample(self, count: int) -> Any:
+        """Draws `count` items (`ddrl.replay.cuts.Drawing`); waits while actors are behind."""
+
+    def update(self, drawn: Any, priorities: Tensor) -> None:
+        """Gives the items of a `ddrl.replay.cuts.Drawn` new priorities [B]."""
 
 
 class Reducer(Protocol):

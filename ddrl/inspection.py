@@ -37,7 +37,10 @@ class Trained:
         """Acts for `num_envs` environments on the stream (seed, role, index)."""
         device = resolve_device(self.config.device)
         inference = LocalInference(self.network, device=device, precision=self.config.precision)
-        return Policy(inference, num_envs, torch_generator(seed, role, index))
+        sample = algorithms.load(self.config.algorithm).make_sampler(
+            self.config.hyperparameters, self.network, envs=None, num_envs=num_envs
+        )
+        return Policy(inference, num_envs, torch_generator(seed, role, index), sample)
 
 
 def load_trained(run: Path) -> Trained:

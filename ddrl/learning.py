@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
 from ddrl.acting import Builder
+from ddrl.config import replays
 from ddrl.coordinator.gate import Gate
 from ddrl.coordinator.inference import BatchRule, CentralInference
 from ddrl.coordinator.parameters import ParameterServer
@@ -17,8 +19,11 @@ from ddrl.errors import UserError
 from ddrl.handles import Reducer
 from ddrl.learners.core import Setting
 from ddrl.record import Counts
+from ddrl.replay.history import History
 from ddrl.replay.prefetch import Prefetch
+from ddrl.replay.prioritized import PrioritizedReplay
 from ddrl.replay.queue import UnrollQueue
+from ddrl.replay.rule import ReplayRule
 from ddrl.seeding import numpy_generator
 from ddrl.types import Metrics
 from ddrl.waiting import DutyCycle
@@ -37,18 +42,21 @@ class Learning:
         gate = Gate(
             max_lag,
             num_actors * topology.envs_per_actor,
-            hyperparameters.fresh_columns // reducer.size,
+            max(1, hyperparameters.fresh_columns // reducer.size),
             hyperparameters.first_update,
         )
         self.params = ParameterServer(network, gate, delay=topology.parameter_delay)
-        queue = UnrollQueue(
+        self.replay = make_replay(builder, network, reducer) if replays(config) else None
+        store = self.replay or UnrollQueue(
             capacity=topology.queue_capacity,
             ordered_actors=None if max_lag is None else num_actors,
             lent_memory=lent_memory,
         )
-        columns, upload = hyperparameters.fresh_columns // reducer.size, not hyperparameters.keeps_batches
-        self.prefetch = Prefetch(queue, columns, builder.device, upload=upload) if topology.prefetch else None
-        self.queue = self.prefetch or queue
+        columns = hyperparameters.batch_size if self.replay else hyperparameters.fresh_columns // reducer.size
+        upload = not hyperparameters.keeps_batches
+        self.prefetch = Prefetch(store, columns, builder.device, upload=upload) if topology.prefetch else None
+        self.queue: Any = self.prefetch or store
+        """Where actors put what they collect, and the learner gets it from."""
         self.traffic = Traffic(builder.spec.frame_skip)
         """With actors, or their environments, in other processes."""
         self.central = _central_inference(builder, self.params) if topology.inference == "central" else None
@@ -81,6 +89,8 @@ class Learning:
     def gauges(self) -> list[Callable[[], Metrics]]:
         """What is measured beside the training, for the recorder: each says what it was since the last call."""
         gauges = [self.traffic.take]
+        if self.replay:
+            gauges.append(self.replay.take_gauges)
         if self.central:
             gauges.append(self.central.meter.take)
         if self.builder.config.topology.runtime != "serial":  # there nobody waits, roles take turns
@@ -95,14 +105,41 @@ class Learning:
         if self.central:
             self.central.close()
 
+    def frozen(self) -> AbstractContextManager[None]:
+        """Within it what `state_dict` refers to does not change."""
+        return self.replay.frozen() if self.replay else nullcontext()
+
     def state_dict(self) -> dict[str, Any]:
         """Without the unrolls that wait."""
-        return {"learner": self.learner.state_dict(), "params": self.params.state_dict()}
+        state = {"learner": self.learner.state_dict(), "params": self.params.state_dict()}
+        if self.replay:
+            contents = self.builder.config.checkpoint.replay == "saved"
+            state["replay"] = self.replay.state_dict(contents=contents)
+        return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues where `state` was taken."""
+    def waiting(self) -> dict[str, Any]:
+        """The unrolls that wait; none with a replay, which is saved by itself."""
+        return {} if self.replay else self.queue.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> str | None:
+        """Continues where `state` was taken; returns what the user should know of it."""
         self.learner.load_state_dict(state["learner"])
         self.params.load_state_dict(state["params"])
+        wanted = self.replay.load_state_dict(state["replay"]) if self.replay else None
+        if wanted is None:
+            return None
+        return f"the replay was not saved: it is refilled with {wanted:,} items before the learner goes on"
+
+
+def make_replay(builder: Builder, network: Any, reducer: Reducer) -> PrioritizedReplay:
+    """An empty one. Raises `UserError` where it would be too small."""
+    config, topology = builder.config, builder.config.topology
+    rule: ReplayRule = config.hyperparameters.replay
+    num_streams = topology.num_actors * topology.envs_per_actor
+    length = rule.stream_length(num_streams, config.hyperparameters.unroll_length)
+    shapes = [tuple(part.shape[1:]) for part in network.initial_state(1)] if rule.state_period else []
+    history = History(builder.spec, num_streams, length, shapes, rule.state_period or 1)
+    return PrioritizedReplay(rule, history, numpy_generator(config.seed, "replay", reducer.rank))
 
 
 def _central_inference(builder: Builder, params: ParameterServer) -> CentralInference:

@@ -17,7 +17,7 @@ from ddrl.acting import Builder, Generation
 from ddrl.actors import evaluator
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.config import RunConfig, fingerprint, load_run_config, to_json
-from ddrl.coordinator.roles import Named, Program, Role, Steps
+from ddrl.coordinator.roles import Named, Program, Steps
 from ddrl.coordinator.runtime_serial import SerialRuntime
 from ddrl.coordinator.runtime_threads import ThreadsRuntime
 from ddrl.coordinator.service import Door
@@ -78,7 +78,7 @@ class Run:
         )
         self._progress: Display = display or Progress(config.env_frames, quiet=quiet)
         self.collectors: list[UnrollCollector] = []
-        self.actors: list[Role] = []
+        self.actors: list[Any] = []
         self.serving = self._serving(door) if door or config.topology.central.worker_processes else None
         if self.serving:
             self.collectors, self.actors = self.serving.collectors, self.serving.actors
@@ -227,6 +227,10 @@ class Run:
 
     def _save(self) -> None:
         """Saves what the runtime promises to restore: everything in `serial`; the learner's side elsewhere."""
+        with self.learning.frozen():
+            checkpoint.save(self.directory / "checkpoints", self.learner.core.updates, self._state())
+
+    def _state(self) -> dict[str, Any]:
         state: dict[str, Any] = self.learning.state_dict() | {
             "identity": self._identity,
             "recorder": self.recorder.state_dict(),
@@ -236,9 +240,10 @@ class Run:
         }
         if isinstance(self.runtime, SerialRuntime):
             state["runtime"] = self.runtime.state_dict()
-            state["queue"] = self.queue.state_dict()
+            state["queue"] = self.learning.waiting()
             state["collectors"] = [collector.state_dict() for collector in self.collectors]
-        checkpoint.save(self.directory / "checkpoints", self.learner.core.updates, state)
+            state["actors"] = [actor.state_dict() for actor in self.actors]
+        return state
 
     def resume(self) -> int | None:
         """Continues from the newest valid checkpoint; returns its updates, or None where there is none."""
@@ -247,7 +252,8 @@ class Run:
         if state is None:
             self.recorder.restart()
             return None
-        self.learning.load_state_dict(state)
+        if refill := self.learning.load_state_dict(state):
+            self._progress.note(refill)
         if lost := self.recorder.load_state_dict(state["recorder"]):
             self._progress.note(lost)
         self._next_checkpoint, self._next_evaluation, self._num_evaluations = state["next"]
@@ -255,9 +261,12 @@ class Run:
         self.actor_restarts = state.get("actor_restarts", 0)
         if isinstance(self.runtime, SerialRuntime):
             self.runtime.load_state_dict(state["runtime"])
-            self.queue.load_state_dict(state["queue"])
-            for collector, saved in zip(self.collectors, state["collectors"], strict=True):
-                collector.load_state_dict(saved)
+            if state["queue"]:
+                self.queue.load_state_dict(state["queue"])
+            for part, saved in zip(
+                [*self.collectors, *self.actors], [*state["collectors"], *state["actors"]], strict=True
+            ):
+                part.load_state_dict(saved)
         else:
             self.params.restart_rounds()
             if self.collectors and not self.serving:

@@ -53,6 +53,8 @@ class EnvSpec:
     """Protocol id: version, wrappers in order, sticky actions, life-loss rule, action set."""
     action_size: int = 0
     """Dimensions of a continuous action in [-1, 1]; 0: discrete."""
+    frame_stack: int = 1
+    """How many past frames the first axis of an observation holds, the newest last; 1: it is no stack."""
 
     @property
     def distribution_size(self) -> int:
@@ -208,6 +210,29 @@ class Unroll:
 
 
 _PER_COLUMN = ("actor", "env", "index")
+
+
+@dataclass(frozen=True)
+class Experience:
+    """What an actor sends to a replay: an unroll, and the items that became whole with it.
+
+    An item is a transition or a sequence. It is named by its first trained step: the column, and the step's number
+    counted from step 0 of this unroll; it is negative where the item began in an earlier one.
+    """
+
+    unroll: Unroll
+    item_column: torch.Tensor  # [N] int64
+    item_step: torch.Tensor  # [N] int64
+    priority: torch.Tensor  # [N] float32, >= 0: from the actor's own temporal-difference errors
+    state_column: torch.Tensor  # [M] int64: where recurrent states are kept
+    state_step: torch.Tensor  # [M] int64: in this unroll
+    state: RecurrentState  # each [M, ...]: before these steps
+
+    @property
+    def nbytes(self) -> int:
+        """Of all tensors."""
+        own = (self.item_column, self.item_step, self.priority, self.state_column, self.state_step, *self.state)
+        return self.unroll.nbytes + sum(tensor.nbytes for tensor in own)
 
 
 def concatenate(unrolls: list[Unroll]) -> Unroll:

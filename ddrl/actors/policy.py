@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ddrl.actors.exploration import Sampler
 from ddrl.handles import Inference, Parameters
 from ddrl.types import EnvStep, PolicyInput, PolicyOutput, PolicyStep, RecurrentState
 
@@ -13,10 +14,11 @@ from ddrl.types import EnvStep, PolicyInput, PolicyOutput, PolicyStep, Recurrent
 class Policy:
     """Samples actions for B environments, with a generator of its own, whoever else is inferred for."""
 
-    def __init__(self, inference: Inference, batch_size: int, generator: torch.Generator) -> None:
+    def __init__(self, inference: Inference, batch_size: int, generator: torch.Generator, sample: Sampler) -> None:
+        """`sample`: how it acts on what the network puts out."""
         network: Any = inference.network
         self.inference = inference
-        self._family = network.family
+        self._sample = sample
         self._generator = generator
         self._device = next(network.parameters()).device
         self.state: RecurrentState = tuple(part.to(self._device) for part in network.initial_state(batch_size))
@@ -38,7 +40,7 @@ class Policy:
             self.state,
         )
         distribution, self.state, version = self.inference.infer(inputs)
-        self.last_action = self._family.sample(distribution, self._generator)
+        self.last_action = self._sample(distribution, self._generator)
         return PolicyStep(self.last_action, distribution, torch.full((len(start),), version))
 
     def state_dict(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ddrl.actors.policy import Policy, masked_action
-from ddrl.types import Array, EnvStep, Unroll, VectorEnv
+from ddrl.types import Array, EnvStep, RecurrentState, Unroll, VectorEnv
 
 EpisodeSink = Callable[[float, int], None]
 """Called with the raw return and the length (agent steps) of each episode that ends."""
@@ -51,14 +51,16 @@ class UnrollCollector:
         """What acts."""
         return self._policy
 
-    def collect(self, length: int) -> Unroll:
-        """The next unroll of `length` transitions."""
+    def collect(self, length: int, states: list[RecurrentState] | None = None) -> Unroll:
+        """The next unroll of `length` transitions; adds the recurrent state before each of them to `states`, if given."""
         env, policy = self.env, self._policy
         initial_state = tuple(part.cpu().clone() for part in policy.state)
         buffers = _buffers(env, length)
         self._write_observation(buffers, 0)
         for t in range(length):
             before = self._step
+            if states is not None:
+                states.append(policy.state)
             acted = policy.act(before)
             self._last_step = step = env.step(acted.action.numpy())
             buffers["action"][t] = acted.action

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.handles import Parameters, Queue
@@ -34,3 +34,10 @@ class UnrollActor:
         self._collector.policy.pull(self._params, self._collector.next_index)  # 1  mu <- pi
         unroll = self._collector.collect(self._length)  # 2  x, a, r, mu(a|x), and the initial recurrent state
         self._queue.insert(unroll)  # 3  send the trajectory
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: all there is belongs to the collector."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to do."""

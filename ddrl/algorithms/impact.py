@@ -20,6 +20,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from ddrl.actors.exploration import from_distribution
 from ddrl.actors.unroll_actor import UnrollActor
 from ddrl.handles import Parameters, Queue, Reducer
 from ddrl.keys import STRICT, Probability, check_penalty, check_read
@@ -204,6 +205,7 @@ def impact_loss(
 
 
 Actor = UnrollActor
+make_sampler = from_distribution
 
 
 class Learner:

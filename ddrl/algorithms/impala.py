@@ -13,6 +13,7 @@ import torch
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
+from ddrl.actors.exploration import from_distribution
 from ddrl.actors.unroll_actor import UnrollActor
 from ddrl.errors import UserError
 from ddrl.handles import Parameters, Queue
@@ -163,6 +164,7 @@ def impala_loss(network: Any, batch: Unroll, config: Config, weight: float) -> t
 
 
 Actor = UnrollActor
+make_sampler = from_distribution
 
 
 class Learner:

@@ -19,6 +19,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from ddrl.actors.exploration import from_distribution
 from ddrl.actors.unroll_actor import UnrollActor
 from ddrl.errors import UserError
 from ddrl.handles import Parameters, Queue
@@ -201,6 +202,7 @@ def ppo_loss(
 
 
 Actor = UnrollActor
+make_sampler = from_distribution
 
 
 class Learner:

@@ -51,8 +51,10 @@ class Steps:
 class Named:
     """A role whose errors say which one it was; a line that is meant for the user does so by itself."""
 
-    def __init__(self, role: Role, name: str) -> None:
+    def __init__(self, role: Any, name: str) -> None:
         self.ready = role.ready
+        self.state_dict = role.state_dict
+        self.load_state_dict = role.load_state_dict
         self._step = role.step
         self._name = name
 

@@ -123,6 +123,7 @@ def spec(task: str, **options: Any) -> EnvSpec:
         num_actions=len(_game(task, chosen.full_action_space)[0]),
         frame_skip=chosen.frame_skip,
         protocol=chosen.protocol(task),
+        frame_stack=chosen.frame_stack,
     )
 
 

@@ -15,7 +15,16 @@ from ddrl.learners.normalisation import Normalisation
 from ddrl.learners.optimizers import AdamConfig, RMSPropConfig
 from ddrl.learners.step import GradientStep, PartLoss
 from ddrl.networks.actor_critic import ActorCritic
+from ddrl.networks.q_network import QNetwork
 from ddrl.types import Metrics, Unroll
+
+
+class HasVersion(Protocol):
+    """An unroll, or what was drawn from a replay."""
+
+    @property
+    def version(self) -> torch.Tensor:
+        """[T, B] int64: of the parameters that acted."""
 
 
 class LearnerConfig(Protocol):
@@ -60,13 +69,14 @@ class LearnerCore:
     def __init__(
         self,
         config: LearnerConfig,
-        network: ActorCritic,
+        network: ActorCritic | QNetwork,
         params: Parameters,
-        queue: Queue,
+        queue: Queue | None,
         setting: Setting,
         *,
         piece_columns: int = PIECE_COLUMNS,
     ) -> None:
+        """`queue`: where fresh batches come from; None: there are none, the algorithm draws from a replay."""
         self.network = network
         self.env_frames = 0
         self.agent_steps = 0
@@ -89,10 +99,12 @@ class LearnerCore:
 
     def can_take(self) -> bool:
         """Whether `take` would not wait."""
+        assert self._queue is not None
         return self._queue.can_sample(self.fresh_columns)
 
     def take(self) -> Unroll:
         """This learner's columns of the next fresh batch, [T+1, B]; its rewards enter the statistics."""
+        assert self._queue is not None
         fresh = self._queue.sample(self.fresh_columns)
         self._normalisation.before(fresh)
         return fresh
@@ -102,6 +114,11 @@ class LearnerCore:
         steps = int(self._gradient.total(float(fresh.valid.sum())))
         self.agent_steps += steps
         self.env_frames += steps * self.setting.frame_skip
+
+    def count_to(self, agent_steps: int) -> None:
+        """So many valid steps have been made by now, of which a replay keeps count."""
+        self.agent_steps = agent_steps
+        self.env_frames = agent_steps * self.setting.frame_skip
 
     def descend(self, loss: PartLoss[AnyBatch], batch: AnyBatch, valid_steps: int, *, mean: bool = True) -> Metrics:
         """One gradient step of the update that is under way (see `GradientStep.step`)."""
@@ -126,7 +143,7 @@ class LearnerCore:
         """Makes the network's present parameters the next version for the actors."""
         self._params.publish(self.network)
 
-    def policy_lag(self, batch: Unroll) -> Metrics:
+    def policy_lag(self, batch: HasVersion) -> Metrics:
         """In learner updates, over every step of a batch (replayed unrolls too), and over first and last steps alone.
 
         They differ where the policy may change within an unroll, as with central inference.

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ddrl.handles import Reducer
 from ddrl.networks.actor_critic import ActorCritic
+from ddrl.networks.q_network import QNetwork
 from ddrl.types import Unroll
 
 
@@ -26,7 +27,9 @@ class Normalisation:
     mu by more than learning, and the first importance ratios would not be 1.
     """
 
-    def __init__(self, network: ActorCritic, discount: float, reward_clipping: str, reducer: Reducer) -> None:
+    def __init__(
+        self, network: ActorCritic | QNetwork, discount: float, reward_clipping: str, reducer: Reducer
+    ) -> None:
         self._network = network
         self._discount = discount
         self._reward_clipping = reward_clipping

@@ -29,6 +29,9 @@ class RMSPropConfig:
     initial_mean_square: NonNegativeFloat = 0.0
     """TensorFlow, and so the authors' code: 1. PyTorch: 0."""
     momentum: Fraction = 0.0
+    centered: bool = False
+    """Divides by a running standard deviation: the squared running mean of the gradient is taken off the mean square.
+    Not in Table G.1; Horgan et al. 2018 (Ape-X) centre."""
     decay_frames: PositiveInt | None = 200_000_000
     """The learning rate falls linearly to 0 over these environment frames; None keeps it constant."""
 
@@ -70,6 +73,7 @@ class RMSProp(Optimizer):
 
     Both: ms = decay ms + (1 - decay) g^2 first, started at `initial_mean_square`. They place the learning rate
     differently, which shows only when both momentum and a schedule are used. Parameters without a gradient stay.
+    `centered`: ms - mean^2 takes the place of ms, with mean = decay mean + (1 - decay) g, started at 0.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class RMSProp(Optimizer):
         epsilon_inside_sqrt: bool = False,
         initial_mean_square: float = 0.0,
         momentum: float = 0.0,
+        centered: bool = False,
     ) -> None:
         defaults = {
             "lr": learning_rate,
@@ -90,6 +95,7 @@ class RMSProp(Optimizer):
             "epsilon_inside_sqrt": epsilon_inside_sqrt,
             "initial_mean_square": initial_mean_square,
             "momentum": momentum,
+            "centered": centered,
         }
         super().__init__(parameters, defaults)
         # Made now, not at the first step, so that a checkpoint before it is complete too.
@@ -98,6 +104,8 @@ class RMSProp(Optimizer):
                 self.state[parameter]["mean_square"] = torch.full_like(parameter, group["initial_mean_square"])
                 if group["momentum"] > 0:
                     self.state[parameter]["momentum"] = torch.zeros_like(parameter)
+                if group["centered"]:
+                    self.state[parameter]["mean"] = torch.zeros_like(parameter)
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -123,11 +131,12 @@ class RMSProp(Optimizer):
         mean_squares = [self.state[parameter]["mean_square"] for parameter in parameters]
         torch._foreach_mul_(mean_squares, group["decay"])
         torch._foreach_addcmul_(mean_squares, gradients, gradients, value=1.0 - group["decay"])
+        variances = self._variances(parameters, gradients, mean_squares, group["decay"]) if group["centered"] else None
         if group["epsilon_inside_sqrt"]:
-            roots = torch._foreach_add(mean_squares, group["epsilon"])
+            roots = torch._foreach_add(variances or mean_squares, group["epsilon"])
             torch._foreach_sqrt_(roots)
         else:
-            roots = torch._foreach_sqrt(mean_squares)
+            roots = torch._foreach_sqrt(variances or mean_squares)
             torch._foreach_add_(roots, group["epsilon"])
         if group["momentum"] == 0:
             torch._foreach_addcdiv_(parameters, gradients, roots, value=-group["lr"])
@@ -137,6 +146,17 @@ class RMSProp(Optimizer):
         torch._foreach_mul_(buffers, group["momentum"])
         torch._foreach_addcdiv_(buffers, gradients, roots, value=inner)
         torch._foreach_add_(parameters, buffers, alpha=-outer)
+
+    def _variances(
+        self, parameters: list[Tensor], gradients: list[Tensor], mean_squares: list[Tensor], decay: float
+    ) -> list[Tensor]:
+        """Mean squares less squared means; rounding may take a difference below 0."""
+        means = [self.state[parameter]["mean"] for parameter in parameters]
+        torch._foreach_mul_(means, decay)
+        torch._foreach_add_(means, gradients, alpha=1.0 - decay)
+        variances = torch._foreach_addcmul(mean_squares, means, means, value=-1.0)
+        torch._foreach_clamp_min_(variances, 0.0)
+        return list(variances)
 
 
 def make_optimizer(parameters: Iterable[Tensor], config: RMSPropConfig | AdamConfig) -> Optimizer:
@@ -152,6 +172,7 @@ def make_optimizer(parameters: Iterable[Tensor], config: RMSPropConfig | AdamCon
         epsilon_inside_sqrt=config.epsilon_inside_sqrt,
         initial_mean_square=config.initial_mean_square,
         momentum=config.momentum,
+        centered=config.centered,
     )
 
 

@@ -35,7 +35,8 @@ NETWORKS = ("shallow", "nature", "vision", "deep", "mlp", "tanh_mlp")
 class ShallowTorso(nn.Module):
     """Unpadded convolutions, each followed by a rectifier, then a rectified linear layer.
 
-    `layers` lists (channels, kernel, stride). Features [N, hidden].
+    `layers` lists (channels, kernel, stride). Features [N, hidden]; with `hidden` 0 there is no linear layer, and they
+    are what the convolutions put out.
     """
 
     def __init__(
@@ -53,15 +54,17 @@ class ShallowTorso(nn.Module):
             convolutions.append(convolution(channels, outputs, kernel, generator, gain, stride=stride))
             channels, height, width = outputs, (height - kernel) // stride + 1, (width - kernel) // stride + 1
         self.convolutions = nn.ModuleList(convolutions)
-        self.hidden = linear(channels * height * width, hidden, generator, gain)
-        self.size = hidden
+        size = channels * height * width
+        self.hidden = linear(size, hidden, generator, gain) if hidden else None
+        self.size = hidden or size
 
     def forward(self, observation: Tensor) -> Tensor:
         """Image [N, C, H, W] uint8 -> [N, size]."""
         x = F.relu_(scaled_convolution(self.convolutions[0], _to_compute_dtype(observation)))
         for layer in list(self.convolutions)[1:]:
             x = F.relu_(layer(x))
-        return F.relu_(self.hidden(x.flatten(1)))
+        x = x.flatten(1)
+        return x if self.hidden is None else F.relu_(self.hidden(x))
 
 
 class ResidualBlock(nn.Module):
@@ -201,8 +204,18 @@ def max_pool_same(x: Tensor) -> Tensor:
     return F.max_pool2d(x, 3, stride=2, padding=(x.shape[-2] % 2, x.shape[-1] % 2), ceil_mode=True)
 
 
-def make_torso(spec: EnvSpec, network: str, generator: torch.Generator, gain: float | None = None) -> Torso:
-    """The torso called `network`. Raises `UserError` if it is unknown or does not fit the observations of `spec`."""
+def make_torso(
+    spec: EnvSpec,
+    network: str,
+    generator: torch.Generator,
+    gain: float | None = None,
+    *,
+    convolutions_only: bool = False,
+) -> Torso:
+    """The torso called `network`; `convolutions_only`: of those in `SHALLOW`, without their linear layer.
+
+    Raises `UserError` if it is unknown or does not fit the observations of `spec`.
+    """
     if network not in NETWORKS:
         raise unknown_name("network", network, NETWORKS)
     if problem := _misfit(network, spec):
@@ -220,7 +233,7 @@ def make_torso(spec: EnvSpec, network: str, generator: torch.Generator, gain: fl
     if network == "vision":
         return VisionTorso(image, generator, gain)
     layers, hidden = SHALLOW[network]
-    return ShallowTorso(image, layers, hidden, generator, gain)
+    return ShallowTorso(image, layers, 0 if convolutions_only else hidden, generator, gain)
 
 
 def _misfit(network: str, spec: EnvSpec) -> str:

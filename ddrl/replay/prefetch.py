@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from ddrl.errors import Closed
+from ddrl.replay.prioritized import PrioritizedReplay
 from ddrl.replay.queue import UnrollQueue
 from ddrl.streams import Mark, SideStream
-from ddrl.types import Unroll
 from ddrl.waiting import WaitClock
 
 
@@ -22,19 +23,23 @@ class Prefetch:
     `upload` they are on the GPU already, copied in a stream beside that of the training.
     """
 
-    def __init__(self, queue: UnrollQueue, columns: int, device: torch.device, *, upload: bool) -> None:
+    def __init__(
+        self, queue: UnrollQueue | PrioritizedReplay, columns: int, device: torch.device, *, upload: bool
+    ) -> None:
         """`device`: the learner's. `upload`: it keeps no batches in main memory."""
         self._queue = queue
         self._columns = columns
         self._device = device
         self._upload = upload
         self._stream = SideStream(device)
-        self._batch: tuple[Unroll, Mark] | None = None
+        self._batch: tuple[Any, Mark] | None = None
         self._changed = threading.Condition()
         self._closed = False
         self._sample_clock = WaitClock()
         self.can_insert = queue.can_insert
-        self.insert = queue.insert
+        self.insert: Callable[[Any], None] = queue.insert
+        if isinstance(queue, PrioritizedReplay):
+            self.update = queue.update
 
     @property
     def insert_waited(self) -> float:
@@ -50,7 +55,7 @@ class Prefetch:
         """Whether `sample` would return at once."""
         return self._batch is not None
 
-    def sample(self, columns: int) -> Unroll:
+    def sample(self, columns: int) -> Any:
         """Takes the batch that is ready; waits for it. Raises `Closed` once the run is over."""
         assert columns == self._columns
         with self._changed:
@@ -78,7 +83,7 @@ class Prefetch:
             self._batch = ready
             self._changed.notify_all()
 
-    def _made_ready(self, batch: Unroll) -> tuple[Unroll, Mark]:
+    def _made_ready(self, batch: Any) -> tuple[Any, Mark]:
         if self._device.type == "cuda":
             batch = batch.pin_memory()
         with self._stream.running():

@@ -1,0 +1,55 @@
+"""The actor of Ape-X and R2D2: pull parameters now and then, collect an unroll, send it with first priorities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ddrl.actors.items import Items
+from ddrl.actors.unroll import UnrollCollector
+from ddrl.handles import Parameters, Replay
+from ddrl.types import RecurrentState
+
+
+class ReplayActor:
+    """One call of `step` = one unroll (Horgan et al. 2018, Algorithm 1)."""
+
+    def __init__(
+        self,
+        unroll_length: int,
+        pull_period: int,
+        collector: UnrollCollector,
+        params: Parameters,
+        replay: Replay,
+        items: Items,
+    ) -> None:
+        """`pull_period`: unrolls that are collected with one version of the parameters."""
+        self._length = unroll_length
+        self._pull_period = pull_period
+        self._collector = collector
+        self._params = params
+        self._replay = replay
+        self._items = items
+        self._until_pull = 0
+
+    def ready(self) -> bool:
+        """Whether `step` would not wait."""
+        return self._replay.can_insert()
+
+    def step(self) -> None:
+        """Acts for `unroll_length` steps and sends them."""
+        if not self._until_pull:
+            self._collector.policy.pull(self._params, self._collector.next_index)  # 13  the learner's parameters
+            self._until_pull = self._pull_period
+        self._until_pull -= 1
+        states: list[RecurrentState] = []
+        unroll = self._collector.collect(self._length, states if self._items.keeps_states else None)  # 5-6  act
+        self._replay.insert(self._items.make(unroll, states))  # 9-11  initial priorities, send
+
+    def state_dict(self) -> dict[str, Any]:
+        """What waits for the steps that follow, and when parameters are pulled next; not the collector."""
+        return {"until_pull": self._until_pull, "items": self._items.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues where `state` was taken."""
+        self._until_pull = state["until_pull"]
+        self._items.load_state_dict(state["items"])

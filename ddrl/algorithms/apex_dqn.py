@@ -1,0 +1,187 @@
+"""Ape-X DQN: distributed prioritized experience replay (Horgan et al. 2018, arXiv 1803.00933).
+
+Many actors explore, each with an epsilon of its own, and send transitions with first priorities; one learner draws
+those that it can learn most from. The paper itself could not be read: its settings come from notes that agree with each
+other (replications/apex_2018/published), "section" and "Algorithm" are those of the paper as they cite it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from ddrl.actors.exploration import EpsilonGreedy, Sampler, epsilon_ladder
+from ddrl.actors.items import TransitionItems
+from ddrl.actors.replay_actor import ReplayActor
+from ddrl.actors.unroll import UnrollCollector
+from ddrl.handles import Parameters, Replay
+from ddrl.keys import STRICT, Probability
+from ddrl.learners.normalisation import clipped_rewards
+from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
+from ddrl.learners.replay_learner import ReplayLearner, no_actions
+from ddrl.losses.q_learning import double_q_values, n_step_targets, taken
+from ddrl.networks.q_network import QNetwork, make_q_network
+from ddrl.replay.cuts import TransitionCut, Transitions
+from ddrl.replay.rule import ReplayRule, check_replay
+from ddrl.types import EnvSpec, Metrics
+
+VERSION = 1
+"""Raised when behaviour changes: results of older versions are then trained anew."""
+
+SYSTEM = {"name": "Ape-X", "moves": "transitions", "store": "prioritized"}
+"""For the table of systems: what actors send to the learner, and what it waits in."""
+
+SCHEDULES = ("asynchronous",)
+"""Schedules that the algorithm can learn under."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Config:
+    """Defaults: Horgan et al. 2018, Atari, unless a line says otherwise."""
+
+    unroll_length: PositiveInt = 50  # steps that an actor sends together: section 3, as the method note has it
+    actor_update_period: PositiveInt = 100  # agent steps between copies of the parameters: 400 frames
+    batch_size: PositiveInt = 512  # transitions
+    discount: Probability = 0.99
+    n_step: PositiveInt = 3
+    double_q: bool = True
+    dueling: bool = True
+    epsilon: PositiveFloat = 0.4  # of the first environment
+    epsilon_alpha: NonNegativeFloat = 7.0  # epsilon^(1 + alpha i / (N - 1)) of environment i of N
+    evaluation_epsilon: Probability = 0.001  # the authors' code of SEED RL (Espeholt et al. 2020); not in the notes
+    replay_capacity: PositiveInt = 2_000_000  # steps
+    min_replay_size: PositiveInt = 50_000  # transitions before the first update
+    priority_exponent: NonNegativeFloat = 0.6
+    importance_exponent: NonNegativeFloat = 0.4
+    samples_per_insert: PositiveFloat | None = None  # null: actors and learner run freely (section 3); about 1.3 there
+    error_buffer: PositiveFloat = 4096.0  # samples that either may be ahead; ours, as Reverb (Cassirer et al. 2021)
+    target_update_period: PositiveInt = 2500  # updates
+    reward_clipping: Literal["abs_one", "none"] = "abs_one"  # Mnih et al. 2015, as Kapturowski et al. 2019 say
+    max_grad_norm: PositiveFloat | None = 40.0
+    network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "nature"  # Mnih et al. 2015
+    head_size: PositiveInt = 512  # hidden units of each stream (Wang et al. 2016)
+    optimizer: RMSPropByDefault = RMSPropConfig(
+        learning_rate=0.00025 / 4,
+        decay=0.95,
+        epsilon=1.5e-7,
+        epsilon_inside_sqrt=True,
+        centered=True,
+        decay_frames=None,
+    )
+
+    @property
+    def fresh_columns(self) -> int:
+        """None: no batch is fresh."""
+        return 0
+
+    @property
+    def keeps_batches(self) -> bool:
+        """Whether batches stay in main memory: each is drawn anew."""
+        return False
+
+    def first_update(self, batch: int) -> int:
+        """There are no fresh batches to wait for."""
+        return 0
+
+    @property
+    def trained_steps(self) -> int:
+        """Of a transition."""
+        return 1
+
+    @property
+    def replay(self) -> ReplayRule:
+        """What it asks of its replay."""
+        return ReplayRule(
+            cut=TransitionCut(self.n_step),
+            capacity=self.replay_capacity,
+            min_size=self.min_replay_size,
+            batch_size=self.batch_size,
+            samples_per_insert=self.samples_per_insert,
+            error_buffer=self.error_buffer,
+            priority_exponent=self.priority_exponent,
+            importance_exponent=self.importance_exponent,
+            state_period=None,
+        )
+
+
+def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
+    """Raises `UserError` where the algorithm cannot learn this environment."""
+    check_replay(config, spec, num_learners)
+
+
+def make_network(spec: EnvSpec, config: Config, generator: torch.Generator) -> QNetwork:
+    """The Q-network for an environment."""
+    return make_q_network(
+        spec,
+        network=config.network,
+        lstm_size=0,
+        feed_last_action_and_reward=False,
+        dueling=config.dueling,
+        head_size=config.head_size,
+        generator=generator,
+    )
+
+
+def make_sampler(config: Config, network: Any, envs: Sequence[int] | None, num_envs: int) -> Sampler:
+    """Epsilon-greedy: each of all actors' environments has its rung of the ladder, an evaluation its own epsilon."""
+    ladder = epsilon_ladder(config.epsilon, config.epsilon_alpha, num_envs)
+    return EpsilonGreedy([config.evaluation_epsilon] if envs is None else [ladder[env] for env in envs])
+
+
+def td_errors(q: Tensor, action: Tensor, reward: Tensor, terminated: Tensor, ended: Tensor, config: Config) -> Tensor:
+    """n-step errors [T, B] of an actor from its own values [T+1, B, A]: it has no target network."""
+    rewards = clipped_rewards(reward, config.reward_clipping)
+    targets = n_step_targets(rewards, terminated, ended, q.amax(dim=-1), config.discount, config.n_step)
+    return targets - taken(q[:-1], action)
+
+
+def apex_loss(
+    network: Any, target_network: Any, part: Transitions, config: Config, weight: float
+) -> tuple[Tensor, Metrics]:
+    """Section 3.1: (G_t - q(S_t, A_t))^2 / 2 with G_t the n-step return and a double-Q bootstrap, importance weighted.
+
+    `weight` scales the sum over items. Fills in `part.td_error`.
+    """
+    blank = no_actions(part.batch_size, part.action.device)
+    q = network(part.observation[None], *blank, ()).distribution[0]
+    with torch.no_grad():
+        next_q = target_network(part.next_observation[None], *blank, ()).distribution[0]
+        if config.double_q:
+            online = network(part.next_observation[None], *blank, ()).distribution[0]
+            next_value = double_q_values(online, next_q)
+        else:
+            next_value = next_q.amax(dim=-1)
+        steps = torch.arange(config.n_step, device=q.device).unsqueeze(-1)
+        rewards = clipped_rewards(part.reward, config.reward_clipping)
+        returns = (config.discount**steps * rewards).sum(dim=0)
+        bootstrap = (config.discount**part.steps * next_value).masked_fill(part.terminated, 0.0)
+    value = taken(q, part.action)
+    error = returns + bootstrap - value
+    part.td_error.copy_(error.detach())
+    loss = (part.drawn.weight * error.square()).sum() / 2
+    return weight * loss, {
+        "loss": loss.item(),
+        "td_error": error.detach().abs().sum().item(),
+        "q_mean": value.detach().sum().item(),
+    }
+
+
+def Actor(config: Config, collector: UnrollCollector, params: Parameters, replay: Replay) -> ReplayActor:
+    """One call of its `step` = one unroll."""
+    items = TransitionItems(config.n_step, partial(td_errors, config=config))
+    pull_period = max(1, config.actor_update_period // config.unroll_length)
+    return ReplayActor(config.unroll_length, pull_period, collector, params, replay, items)
+
+
+def new_priorities(batch: Transitions, config: Config) -> Tensor:
+    """Absolute errors [B]."""
+    return batch.td_error.abs()
+
+
+Learner = partial(ReplayLearner, loss=apex_loss, priorities=new_priorities)

@@ -1,0 +1,222 @@
+"""R2D2: recurrent experience replay in distributed reinforcement learning (Kapturowski et al. 2019, ICLR).
+
+Ape-X with an LSTM: the replay holds overlapping sequences of one episode each, with the recurrent state that the actor
+had before them; the learner first burns in that state, then trains on the rest. With `topology.inference: central` this
+file is SEED RL's R2D2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from ddrl.actors.exploration import EpsilonGreedy, Sampler, epsilon_ladder
+from ddrl.actors.items import SequenceItems
+from ddrl.actors.replay_actor import ReplayActor
+from ddrl.actors.unroll import UnrollCollector
+from ddrl.errors import UserError
+from ddrl.handles import Parameters, Replay
+from ddrl.keys import STRICT, Probability, check_read
+from ddrl.learners.normalisation import clipped_rewards
+from ddrl.learners.optimizers import AdamByDefault, AdamConfig
+from ddrl.learners.replay_learner import ReplayLearner
+from ddrl.losses.q_learning import double_q_values, mixed_priority, n_step_targets, rescale, taken, unrescale
+from ddrl.networks.q_network import QNetwork, make_q_network
+from ddrl.replay.cuts import SequenceCut, Sequences
+from ddrl.replay.rule import ReplayRule, check_replay
+from ddrl.types import EnvSpec, Metrics, NetworkOutput, RecurrentState
+
+VERSION = 1
+"""Raised when behaviour changes: results of older versions are then trained anew."""
+
+SYSTEM = {"name": "R2D2", "moves": "overlapping sequences", "store": "prioritized"}
+"""For the table of systems: what actors send to the learner, and what it waits in."""
+
+SCHEDULES = ("asynchronous",)
+"""Schedules that the algorithm can learn under."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Config:
+    """Defaults: Kapturowski et al. 2019, Table 2, unless a line says otherwise."""
+
+    unroll_length: PositiveInt = 40  # steps that an actor sends together: a sequence's period (section 2.3)
+    actor_update_period: PositiveInt = 400  # agent steps between copies of the parameters
+    sequence_length: PositiveInt = 80  # m, trained steps
+    sequence_period: PositiveInt = 40  # steps from one sequence to the next: they overlap by 40 (section 2.3)
+    burn_in: NonNegativeInt = 40  # l, steps before them
+    stored_state: bool = True  # section 3; false: zeros before the burn-in
+    batch_size: PositiveInt = 64  # sequences
+    discount: Probability = 0.997
+    n_step: PositiveInt = 5
+    double_q: bool = True  # section 2.3
+    dueling: bool = True  # section 2.3
+    rescaling_epsilon: PositiveFloat | None = 1e-3  # of h(x) (section 2.3); null: values are not rescaled
+    epsilon: PositiveFloat = 0.4  # of the first environment; as Ape-X (Horgan et al. 2018)
+    epsilon_alpha: NonNegativeFloat = 7.0  # as Ape-X (Horgan et al. 2018)
+    evaluation_epsilon: Probability = 0.001  # the authors' code of SEED RL (Espeholt et al. 2020)
+    replay_capacity: PositiveInt = 4_000_000  # steps: 100,000 sequences
+    min_replay_size: PositiveInt = (
+        1250  # sequences before the first update: 50,000 steps, as Ape-X (Horgan et al. 2018)
+    )
+    priority_exponent: NonNegativeFloat = 0.9
+    importance_exponent: NonNegativeFloat = 0.6
+    priority_eta: Probability = 0.9  # p = eta max |delta| + (1 - eta) mean |delta| (section 2.3)
+    samples_per_insert: PositiveFloat | None = None  # null: freely, as Ape-X (Horgan et al. 2018); appendix: about 0.4
+    error_buffer: PositiveFloat = 512.0  # samples that either may be ahead; ours, as Reverb (Cassirer et al. 2021)
+    target_update_period: PositiveInt = 2500  # updates
+    reward_clipping: Literal["abs_one", "none"] = "none"  # section 2.3
+    max_grad_norm: PositiveFloat | None = 40.0  # as Ape-X (Horgan et al. 2018)
+    network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "nature"  # section 2.3
+    lstm_size: NonNegativeInt = 512  # section 2.3; 0: feed-forward, as its ablation
+    feed_last_action_and_reward: bool = True  # section 2.3
+    head_size: PositiveInt = 512  # hidden units of each stream (section 2.3)
+    optimizer: AdamByDefault = AdamConfig(learning_rate=1e-4, epsilon=1e-3)
+
+    @property
+    def fresh_columns(self) -> int:
+        """None: no batch is fresh."""
+        return 0
+
+    @property
+    def keeps_batches(self) -> bool:
+        """Whether batches stay in main memory: each is drawn anew."""
+        return False
+
+    def first_update(self, batch: int) -> int:
+        """There are no fresh batches to wait for."""
+        return 0
+
+    @property
+    def trained_steps(self) -> int:
+        """Of a sequence, with those that burn in."""
+        return self.sequence_length + self.burn_in
+
+    @property
+    def replay(self) -> ReplayRule:
+        """What it asks of its replay."""
+        keeps_states = self.stored_state and self.lstm_size > 0
+        # A state is first kept when an episode is so old, and then every period.
+        oldest_begin = self.sequence_period - self.burn_in % self.sequence_period
+        return ReplayRule(
+            cut=SequenceCut(self.sequence_length, self.burn_in),
+            capacity=self.replay_capacity,
+            min_size=self.min_replay_size,
+            batch_size=self.batch_size,
+            samples_per_insert=self.samples_per_insert,
+            error_buffer=self.error_buffer,
+            priority_exponent=self.priority_exponent,
+            importance_exponent=self.importance_exponent,
+            state_period=oldest_begin if keeps_states else None,
+        )
+
+
+def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
+    """Raises `UserError` where the algorithm cannot learn this environment, or a key would not be read."""
+    check_replay(config, spec, num_learners)
+    if config.sequence_period > config.sequence_length:
+        raise UserError(
+            f"key 'hyperparameters.sequence_period' must be at most sequence_length, {config.sequence_length}: steps "
+            f"between sequences would never be learned from (got {config.sequence_period})"
+        )
+    if not config.lstm_size:
+        check_read(config, {"stored_state": "an lstm_size above 0"})
+
+
+def make_network(spec: EnvSpec, config: Config, generator: torch.Generator) -> QNetwork:
+    """The Q-network for an environment."""
+    return make_q_network(
+        spec,
+        network=config.network,
+        lstm_size=config.lstm_size,
+        feed_last_action_and_reward=config.feed_last_action_and_reward,
+        dueling=config.dueling,
+        head_size=config.head_size,
+        generator=generator,
+    )
+
+
+def make_sampler(config: Config, network: Any, envs: Sequence[int] | None, num_envs: int) -> Sampler:
+    """Epsilon-greedy: each of all actors' environments has its rung of the ladder, an evaluation its own epsilon."""
+    ladder = epsilon_ladder(config.epsilon, config.epsilon_alpha, num_envs)
+    return EpsilonGreedy([config.evaluation_epsilon] if envs is None else [ladder[env] for env in envs])
+
+
+def targets(reward: Tensor, terminated: Tensor, ended: Tensor, next_value: Tensor, config: Config) -> Tensor:
+    """h(sum_k discount^k r_{t+k} + discount^n h^-1(Q)) (section 2.3), [T, B]; `next_value` [T+1, B] are the Q."""
+    rewards = clipped_rewards(reward, config.reward_clipping)
+    epsilon = config.rescaling_epsilon
+    if epsilon is None:
+        return n_step_targets(rewards, terminated, ended, next_value, config.discount, config.n_step)
+    values = unrescale(next_value, epsilon)
+    return rescale(n_step_targets(rewards, terminated, ended, values, config.discount, config.n_step), epsilon)
+
+
+def td_errors(q: Tensor, action: Tensor, reward: Tensor, terminated: Tensor, ended: Tensor, config: Config) -> Tensor:
+    """n-step errors [T, B] of an actor from its own values [T+1, B, A]: it has no target network."""
+    return targets(reward, terminated, ended, q.amax(dim=-1), config) - taken(q[:-1], action)
+
+
+def unrolled(network: Any, part: Sequences) -> NetworkOutput:
+    """The network on the trained steps and the one after, [m + 1, B]; no gradient comes to the burn-in before them."""
+    inputs = (part.observation, part.last_action, part.last_reward, part.start)
+    state: RecurrentState = part.state or network.initial_state(part.batch_size)
+    if part.burn_in and state:
+        with torch.no_grad():
+            state = network(*(tensor[: part.burn_in] for tensor in inputs), state).state
+    output: NetworkOutput = network(*(tensor[part.burn_in :] for tensor in inputs), state)
+    return output
+
+
+def r2d2_loss(
+    network: Any, target_network: Any, part: Sequences, config: Config, weight: float
+) -> tuple[Tensor, Metrics]:
+    """Section 2.3: half the squared n-step double-Q errors, added up over a sequence, importance weighted.
+
+    The last steps of a sequence bootstrap from the observation after it, sooner than n steps later (as the authors' code
+    of SEED RL). `weight` scales the sum over sequences. Fills in `part.td_error`.
+    """
+    q = unrolled(network, part).distribution
+    with torch.no_grad():
+        target_q = unrolled(target_network, part).distribution
+        next_value = double_q_values(q, target_q) if config.double_q else target_q.amax(dim=-1)
+        wanted = targets(part.reward, part.terminated, part.ended, next_value, config)
+    value = taken(q[:-1], part.action)
+    error = (wanted - value).masked_fill(~part.valid, 0.0)
+    part.td_error.copy_(error.detach())
+    loss = (part.drawn.weight * error.square().sum(dim=0)).sum() / 2
+    lengths = part.valid.sum(dim=0)
+    return weight * loss, {
+        "loss": loss.item(),
+        "td_error": (error.detach().abs().sum(dim=0) / lengths).sum().item(),
+        "q_mean": ((value.detach() * part.valid).sum(dim=0) / lengths).sum().item(),
+    }
+
+
+def Actor(config: Config, collector: UnrollCollector, params: Parameters, replay: Replay) -> ReplayActor:
+    """One call of its `step` = one unroll."""
+    items = SequenceItems(
+        config.n_step,
+        partial(td_errors, config=config),
+        length=config.sequence_length,
+        period=config.sequence_period,
+        burn_in=config.burn_in,
+        priority=partial(mixed_priority, eta=config.priority_eta),
+        keeps_states=config.stored_state and config.lstm_size > 0,
+    )
+    pull_period = max(1, config.actor_update_period // config.unroll_length)
+    return ReplayActor(config.unroll_length, pull_period, collector, params, replay, items)
+
+
+def new_priorities(batch: Sequences, config: Config) -> Tensor:
+    """The mix of largest and mean absolute error [B]."""
+    return mixed_priority(batch.td_error, batch.valid, config.priority_eta)
+
+
+Learner = partial(ReplayLearner, loss=r2d2_loss, priorities=new_priorities)

@@ -1,0 +1,110 @@
+"""The learner of Ape-X and R2D2: draw, learn, give new priorities, publish; a target network follows at times."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ddrl.handles import Parameters, Replay
+from ddrl.learners.core import LearnerConfig, LearnerCore, Setting
+from ddrl.types import Metrics
+
+
+class ReplayConfig(LearnerConfig, Protocol):
+    """The hyperparameters that it reads."""
+
+    @property
+    def batch_size(self) -> int:
+        """Items of a batch."""
+
+    @property
+    def target_update_period(self) -> int:
+        """Updates between copies of the network to the target network."""
+
+    @property
+    def trained_steps(self) -> int:
+        """Steps of an item that gradients go through."""
+
+
+Loss = Callable[[Any, Any, Any, Any, float], tuple[Tensor, Metrics]]
+"""(network, target network, items, config, weight of one) -> (weighted loss, metrics that add up over items).
+
+It also fills in the items' `td_error`.
+"""
+Priorities = Callable[[Any, Any], Tensor]
+"""(items with their `td_error`, config) -> new priorities [B]."""
+
+
+class ReplayLearner:
+    """One call of `step` = one update from `batch_size` items of the replay (Horgan et al. 2018, Algorithm 2)."""
+
+    def __init__(
+        self,
+        config: ReplayConfig,
+        network: Any,
+        params: Parameters,
+        replay: Replay,
+        setting: Setting,
+        *,
+        loss: Loss,
+        priorities: Priorities,
+    ) -> None:
+        pieces = max(1, network.piece_steps // config.trained_steps)
+        self.config = config
+        self.core = LearnerCore(config, network, params, None, setting, piece_columns=pieces)
+        self.target_network = copy.deepcopy(network).requires_grad_(False)
+        self._replay = replay
+        self._loss = loss
+        self._priorities = priorities
+        self._target_updates = 0
+
+    def ready(self) -> bool:
+        """Whether `step` would not wait."""
+        return self._replay.can_sample(self.config.batch_size)
+
+    def step(self) -> Metrics:
+        """Draws, updates, publishes. Raises `NonFiniteError` when a loss or the gradient is NaN or infinite."""
+        batch = self._replay.sample(self.config.batch_size)  # 4  a prioritized batch
+        metrics = self.update(batch)  # 5-7  the loss, and one step down
+        self._replay.update(batch.drawn, self._priorities(batch, self.config))  # 8-9  new priorities
+        self.core.count_to(batch.drawn.inserted_steps)
+        if self.core.updates % self.config.target_update_period == 0:
+            self.target_network.load_state_dict(self.core.network.state_dict())
+            self._target_updates += 1
+        self.core.publish()  # a new version for the actors
+        return metrics | {"target_updates": float(self._target_updates)}
+
+    def update(self, batch: Any) -> Metrics:
+        """One gradient step on a batch, whose `td_error` is filled in."""
+        on_device = batch.to(self.core.setting.device)
+        metrics = self.core.descend(
+            lambda network, part, weight: self._loss(network, self.target_network, part, self.config, weight),
+            on_device,
+            batch.batch_size,
+        )
+        batch.td_error.copy_(on_device.td_error)
+        self.core.updates += 1
+        return metrics | self.core.policy_lag(batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The core's, and the target network."""
+        return self.core.state_dict() | {
+            "target_network": self.target_network.state_dict(),
+            "target_updates": self._target_updates,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues where `state` was taken."""
+        self.core.load_state_dict(state)
+        self.target_network.load_state_dict(state["target_network"])
+        self._target_updates = state["target_updates"]
+
+
+def no_actions(batch_size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Last actions, last rewards and starts [1, B] for a network that reads none of them."""
+    zeros = torch.zeros((1, batch_size), device=device)
+    return zeros.long(), zeros, zeros.bool()

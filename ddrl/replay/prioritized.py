@@ -1,0 +1,289 @@
+"""Prioritized replay: a history of steps, a sum tree of priorities over its items, and a limiter between both sides.
+
+Schaul et al. 2016: an item is drawn with probability p^alpha / sum p^alpha and weighs (N P)^-beta, scaled by the largest
+weight of its batch. The oldest steps make room, stream by stream (Horgan et al. 2018: first in, first out).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ddrl.errors import Closed, UserError
+from ddrl.replay.cuts import Drawing, Drawn
+from ddrl.replay.history import History
+from ddrl.replay.limiter import Limiter
+from ddrl.replay.rule import ReplayRule
+from ddrl.replay.sum_tree import SumTree
+from ddrl.seeding import generator_state, set_generator_state
+from ddrl.types import Array, Experience, Metrics
+from ddrl.waiting import WaitClock
+
+LEAST_PRIORITY = 1e-6
+"""No item is lost for good (Schaul et al. 2016, section 3.3, epsilon; no value is given there)."""
+
+
+class PrioritizedReplay:
+    """The store of Ape-X and R2D2. Actors insert, one thread draws; they block each other for moments only."""
+
+    def __init__(self, rule: ReplayRule, history: History, generator: np.random.Generator) -> None:
+        self._rule = rule
+        self._history = history
+        self._generator = generator
+        self._tree = SumTree(history.num_streams * history.length)
+        self._item_step = np.full(self._tree.capacity, -1, dtype=np.int64)
+        self._evicted = np.zeros(history.num_streams, dtype=np.int64)
+        self._limiter = Limiter(rule.min_size, rule.samples_per_insert, rule.error_buffer, rule.batch_size)
+        self._size = 0
+        self._steps = 0
+        self._writers = 0
+        self._frozen = False
+        self._changed = threading.Condition()
+        self._closed = False
+        self._insert_clock, self._sample_clock = WaitClock(), WaitClock()
+
+    @property
+    def size(self) -> int:
+        """Items that can be drawn."""
+        return self._size
+
+    @property
+    def inserted_steps(self) -> int:
+        """Agent steps so far, dead ones left out."""
+        return self._steps
+
+    @property
+    def limiter(self) -> Limiter:
+        """Its counters."""
+        return self._limiter
+
+    @property
+    def nbytes(self) -> int:
+        """Of all that is held when it is full."""
+        return self._history.nbytes + self._tree.nbytes + self._item_step.nbytes
+
+    @property
+    def capacity(self) -> int:
+        """Steps that it holds."""
+        return self._tree.capacity
+
+    @property
+    def insert_waited(self) -> float:
+        """Seconds that actors waited for the learner, over all of them."""
+        return self._insert_clock.seconds
+
+    @property
+    def sample_waited(self) -> float:
+        """Seconds that the learner waited for actors."""
+        return self._sample_clock.seconds
+
+    def take_gauges(self) -> Metrics:
+        """What it holds, and the samples per insert so far."""
+        with self._changed:
+            return {
+                "replay_items": float(self._size),
+                "replay_steps": float((self._history.written - self._history.oldest).sum()),
+                "replay_samples_per_insert": self._limiter.samples_per_insert,
+            }
+
+    # Inserting ------------------------------------------------------------------------------------------------------
+
+    def can_insert(self) -> bool:
+        """Whether `insert` would return at once."""
+        return self._limiter.can_insert() and not self._frozen
+
+    def insert(self, experience: Experience) -> None:
+        """Adds an unroll and the items that became whole with it; waits while the learner is behind.
+
+        Raises `Closed` once the run is over, `UserError` for a priority that is negative or no number, and where the
+        replay is full and will never hold as many items as it must before any is drawn.
+        """
+        priorities = _checked(experience.priority, "an actor")
+        history, unroll = self._history, experience.unroll
+        with self._changed:
+            self._wait_for(self.can_insert, self._insert_clock)
+            self._writers += 1
+            place = history.reserve(unroll)
+            self._evict(place.streams)
+        history.write(place, experience)
+        with self._changed:
+            begun = history.written[place.streams]
+            history.commit(place)
+            columns = experience.item_column.numpy()
+            self._add(place.streams[columns], begun[columns] + experience.item_step.numpy(), priorities)
+            self._steps += int(unroll.valid.sum())
+            self._limiter.insert(len(columns), self._size)
+            self._writers -= 1
+            self._changed.notify_all()
+            self._check_minimum()
+
+    def _evict(self, streams: Array) -> None:
+        """Items that need steps which are given up can no longer be drawn."""
+        history, gone = self._history, []
+        for stream in streams:
+            first = min(history.oldest[stream] + self._rule.cut.before, history.written[stream])
+            if first > self._evicted[stream] and history.oldest[stream] > 0:
+                gone.append(history.slots(stream, np.arange(self._evicted[stream], first)))
+                self._evicted[stream] = first
+        if gone:
+            slots = np.concatenate(gone)
+            self._size -= int((self._tree[slots] > 0).sum())
+            self._tree.set(slots, np.zeros(len(slots)))
+
+    def _add(self, streams: Array, steps: Array, priorities: Array) -> None:
+        kept = steps >= self._evicted[streams]  # others were given up before they were whole
+        slots, steps = self._history.slots(streams[kept], steps[kept]), steps[kept]
+        self._item_step[slots] = steps
+        self._size += int((self._tree[slots] == 0).sum())
+        self._tree.set(slots, self._weights(priorities[kept]))
+
+    def _weights(self, priorities: Array) -> Array:
+        weights: Array = np.maximum(priorities, LEAST_PRIORITY).astype(np.float64) ** self._rule.priority_exponent
+        return weights
+
+    def _check_minimum(self) -> None:
+        """Raises `UserError` where the replay is full, and too small for what it must hold."""
+        history = self._history
+        if self._limiter.offset is None and (history.written >= 2 * history.length).all():
+            raise UserError(
+                f"the replay is full with {self._size:,} items in {self.capacity:,} steps, and {self._rule.min_size:,} "
+                "must be there before any is drawn: raise hyperparameters.replay_capacity, or lower "
+                "hyperparameters.min_replay_size"
+            )
+
+    # Drawing --------------------------------------------------------------------------------------------------------
+
+    def can_sample(self, count: int) -> bool:
+        """Whether `sample(count)` would return at once."""
+        return self._limiter.can_sample(count) and self._size > 0
+
+    def sample(self, count: int) -> Drawing:
+        """Draws `count` items, independently and with replacement; waits while actors are behind.
+
+        Raises `Closed` once the run is over.
+        """
+        history = self._history
+        with self._changed:
+            self._wait_for(lambda: self.can_sample(count), self._sample_clock)
+            self._limiter.sample(count)
+            slots, steps, probabilities = self._draw(count)
+            size, inserted = self._size, self._steps
+            self._changed.notify_all()
+        while True:
+            weights = (size * probabilities) ** -self._rule.importance_exponent
+            drawn = Drawn(
+                weight=torch.from_numpy(weights / weights.max()).float(),
+                slot=torch.from_numpy(slots),
+                step=torch.from_numpy(steps),
+                inserted_steps=inserted,
+            )
+            streams = slots // history.length
+            drawing = self._rule.cut.gather(history, streams, steps, drawn)
+            with self._changed:
+                lost = np.flatnonzero(steps < self._evicted[streams])
+                if not len(lost):
+                    return drawing
+                # Overwritten while they were copied: rare, since the ring is long.
+                slots, steps, probabilities = slots.copy(), steps.copy(), probabilities.copy()
+                slots[lost], steps[lost], probabilities[lost] = self._draw(len(lost))
+
+    def _draw(self, count: int) -> tuple[Array, Array, Array]:
+        slots = self._tree.sample(count, self._generator)
+        return slots, self._item_step[slots], self._tree[slots] / self._tree.total
+
+    def update(self, drawn: Drawn, priorities: Tensor) -> None:
+        """Gives items new priorities [B]; those that are gone by now are passed over.
+
+        Raises `UserError` for a priority that is negative or no number.
+        """
+        new, slots, steps = _checked(priorities, "the learner"), drawn.slot.numpy(), drawn.step.numpy()
+        with self._changed:
+            present = (self._item_step[slots] == steps) & (self._tree[slots] > 0)
+            self._tree.set(slots[present], self._weights(new[present]))
+
+    def probabilities(self) -> tuple[Array, Array, Array]:
+        """Streams [N], first steps [N] and probabilities [N] of all items."""
+        with self._changed:
+            weights = self._tree[np.arange(self._tree.capacity)]
+            slots = np.flatnonzero(weights)
+            return slots // self._history.length, self._item_step[slots], weights[slots] / self._tree.total
+
+    # Ends and state -------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Ends every wait with `Closed`."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Nothing is inserted within the block, so that what `state_dict` refers to can be saved."""
+        with self._changed:
+            self._frozen = True
+            self._changed.wait_for(lambda: not self._writers)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._frozen = False
+                self._changed.notify_all()
+
+    def state_dict(self, *, contents: bool = True) -> dict[str, Any]:
+        """Counters and generator; with `contents` also steps and priorities, by reference (see `frozen`)."""
+        state: dict[str, Any] = {
+            "steps": self._steps,
+            "size": self._size,
+            "limiter": self._limiter.state_dict(),
+            "generator": generator_state(self._generator),
+        }
+        if contents:
+            slots = np.flatnonzero(self._item_step >= 0)
+            state["history"] = self._history.state_dict()
+            state["items"] = [torch.from_numpy(part) for part in (slots, self._item_step[slots], self._tree[slots])]
+            state["evicted"] = torch.from_numpy(self._evicted.copy())
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> int | None:
+        """Continues where `state` was taken.
+
+        Where it has no contents, nothing is drawn until as many items are there again as there were; returns how many.
+        """
+        self._steps = state["steps"]
+        set_generator_state(self._generator, state["generator"])
+        if "history" not in state:
+            wanted = max(self._rule.min_size, int(state["size"]))
+            self._limiter.refill(self._size, wanted)
+            return wanted
+        self._limiter.load_state_dict(state["limiter"])
+        self._history.load_state_dict(state["history"])
+        slots, steps, weights = (part.numpy() for part in state["items"])
+        self._item_step[:] = -1
+        self._item_step[slots] = steps
+        self._tree.set(np.arange(self._tree.capacity), np.zeros(self._tree.capacity))
+        self._tree.set(slots, weights)
+        self._evicted[:] = state["evicted"].numpy()
+        self._size = int(state["size"])
+        return None
+
+    def _wait_for(self, condition: Callable[[], bool], clock: WaitClock) -> None:
+        """With the lock held. Raises `Closed` once the run is over."""
+        with clock.running():
+            self._changed.wait_for(lambda: self._closed or condition())
+        if self._closed:
+            raise Closed
+
+
+def _checked(priorities: Tensor, source: str) -> Array:
+    """As an array. Raises `UserError` where one is negative, infinite or no number."""
+    values: Array = priorities.detach().cpu().numpy()
+    wrong = ~(np.isfinite(values) & (values >= 0))
+    if wrong.any():
+        raise UserError(f"replay: {source} gave the priority {values[wrong][0]}; allowed: 0 and above, and finite")
+    return values
