@@ -65,6 +65,35 @@ def test_a_cell_says_which_statistic_it_is() -> None:
     }
 
 
+R2D2_ROWS = [
+    ("Table 1", "R2D2", "", "Atari-57", "final", 3, 37_500_000_000),
+    ("Table 1", "R2D2", "feed-forward", "Atari-57", "final", 1, None),
+    ("Table 1", "Ape-X", "", "Atari-57", "best_during_training", 1, 22_800_000_000),
+    ("Table 1", "IMPALA", "deep, experts", "Atari-57", "final", 1, 200_000_000),
+    ("Table 1", "IMPALA", "deep, experts", "DMLab-30", "best_per_architecture", None, 333_000_000),
+    ("Table 1", "IMPALA", "deep, re-run", "DMLab-30", "final", 1, 10_000_000_000),
+    ("Table 1", "R2D2", "", "DMLab-30", "final", 3, 10_000_000_000),
+    ("Table 1 of the submission", "R2D2", "", "Atari-57", "unknown", None, None),
+    ("Table 3", "IMPALA", "shallow, re-run", "", "final", 1, 10_000_000_000),
+    ("Table 3", "R2D2+", "", "", "final", 3, 10_000_000_000),
+    ("Table 4", "human", "", "", "reference", None, None),
+    ("Table 4", "Reactor", "", "", "final", None, None),
+    ("Table 4", "Ape-X", "", "", "best_during_training", 1, 22_800_000_000),
+    ("Table 4", "R2D2", "", "", "final", 3, 37_500_000_000),
+]
+
+
+@pytest.mark.parametrize(("item", "system", "variant", "task", "statistic", "seeds", "frames"), R2D2_ROWS)
+def test_a_cell_of_r2d2_says_which_statistic_it_is(
+    item: str, system: str, variant: str, task: str, statistic: str, seeds: int | None, frames: int | None
+) -> None:
+    rows = rows_of("r2d2_2019", item=item, system=system, variant=variant, **({"task": task} if task else {}))
+    assert len(rows) == {"Table 3": 30, "Table 4": 57}.get(item, 2)
+    assert set(rows["statistic"]) == {statistic}
+    for column, value in (("seeds", seeds), ("budget_frames", frames)):
+        assert rows[column].isna().all() if value is None else set(rows[column]) == {value}
+
+
 @pytest.mark.parametrize("paper", PUBLISHED)
 def test_every_cell_of_every_paper_is_typed_and_sourced(paper: str) -> None:
     table = PUBLISHED[paper]
