@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ddrl.errors import UserError
 from ddrl.files import remove_abandoned, write_atomically
 
 KEPT = 2
@@ -23,14 +25,21 @@ KEPT = 2
 def save(directory: Path, updates: int, state: dict[str, Any]) -> Path:
     """Writes `state` (tensors, numbers, texts, lists, dicts); then removes all but the newest two.
 
-    Before, it removes what a save that was killed has left: as large as a checkpoint, and one for each kill.
+    Before, it removes what a save that was killed has left: as large as a checkpoint, and one for each kill. Raises
+    `UserError` where the disk does not take it; what was saved before stays.
     """
     directory.mkdir(parents=True, exist_ok=True)
     remove_abandoned(directory)
     path = _path(directory, updates)
-    write_atomically(path, lambda file: torch.save(state, file))
-    digest = _sha256(path)
-    write_atomically(path.with_suffix(".sha256"), lambda file: file.write(digest.encode()))
+    try:
+        write_atomically(path, lambda file: torch.save(state, file))
+        digest = _sha256(path)
+        write_atomically(path.with_suffix(".sha256"), lambda file: file.write(digest.encode()))
+    except OSError as error:
+        free = shutil.disk_usage(directory).free / 2**20
+        raise UserError(
+            f"{path}: cannot be saved: {error.strerror} ({free:,.0f} MiB are free); the checkpoint before it is whole"
+        ) from error
     for _, old in list(_newest_first(directory))[KEPT:]:
         old.with_suffix(".sha256").unlink(missing_ok=True)
         old.unlink(missing_ok=True)

@@ -103,8 +103,8 @@ class Checkpointing:
 
     period_frames: PositiveInt = 1_000_000
     replay: Literal["saved", "refilled"] = "saved"
-    """A prioritized replay is saved with the rest, as it must be in runtime serial; or it is left out, and a run that is
-    continued first plays until it holds as many items again."""
+    """A prioritized replay is saved with the rest, as it must be in runtime serial; or it is left out, and a run that
+    is continued first plays until it holds as many items again."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -221,6 +221,11 @@ def _check_topology(config: RunConfig, where: str) -> None:
         )
     _check_learners(config, where)
     _check_inference(topology, where)
+    if config.checkpoint.replay == "refilled" and (topology.runtime == "serial" or not replays(config)):
+        raise UserError(
+            f"{where}: key 'checkpoint.replay' may be refilled only with a prioritized replay, and not with "
+            "'topology.runtime: serial', which continues bit for bit"
+        )
     if replays(config):
         return
     columns, fresh = topology.num_actors * topology.envs_per_actor, config.hyperparameters.fresh_columns

@@ -156,6 +156,8 @@ class Run:
 
     def run_roles(self) -> None:
         """Acts and learns until the budget is reached or `interrupted` is set."""
+        if self.learning.replay:
+            self._progress.note(str(self.learning.replay))
         if self.serving:
             self.serving.open()
         self.runtime.run(

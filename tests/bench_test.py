@@ -20,6 +20,7 @@ from ddrl.bench.whole import batches_per_lap, measure_whole, speed_of
 from ddrl.config import RunConfig
 from ddrl.environments import registry
 from ddrl.errors import UserError
+from tests.runs import REPLAYING
 
 ROOT = Path(__file__).parent.parent
 SMALL: dict[str, Any] = {
@@ -80,8 +81,20 @@ def test_topologies_with_the_same_parts_share_their_measurement() -> None:
     assert alone(others[1]) != alone(config)
 
 
+@pytest.mark.parametrize("environment", ["atari/pong", "toy/catch"])
+@pytest.mark.parametrize("algorithm", REPLAYING)
+def test_the_defaults_of_algorithms_with_a_replay_fit_every_environment_that_they_learn(
+    algorithm: str, environment: str
+) -> None:
+    config = bench.default_config(algorithm, environment, {})
+    algorithms.load(algorithm).check(config.hyperparameters, registry.spec_for(environment), 1)
+    assert config.topology.schedule == "asynchronous"
+    assert config.hyperparameters.samples_per_insert in (1.3, 0.4)  # of Ape-X and R2D2
+    assert config.hyperparameters.fresh_steps in (512 / 1.3, 64 / 0.4 * 40)
+
+
 @pytest.mark.parametrize("environment", ["atari/pong", "mujoco/HalfCheetah-v5", "toy/catch", "toy/track"])
-@pytest.mark.parametrize("algorithm", sorted(algorithms.NAMES))
+@pytest.mark.parametrize("algorithm", sorted(set(algorithms.NAMES) - set(REPLAYING)))
 def test_the_defaults_of_every_algorithm_fit_every_kind_of_environment(algorithm: str, environment: str) -> None:
     config = bench.default_config(algorithm, environment, {})
     module, spec = algorithms.load(algorithm), registry.spec_for(environment)
@@ -125,7 +138,7 @@ def test_settings_are_keys_and_values() -> None:
 
 
 @pytest.mark.parametrize("runtime", ["serial", "threads"])
-@pytest.mark.parametrize("algorithm", ["impala", "impact"])
+@pytest.mark.parametrize("algorithm", ["impala", "impact", "apex_dqn", "r2d2"])
 def test_one_repeat_measures_the_parts_and_the_whole(algorithm: str, runtime: str) -> None:
     settings = copy.deepcopy(SMALL)
     settings["topology"]["runtime"] = runtime

@@ -30,6 +30,33 @@ BASE: dict[str, Any] = {
 }
 
 
+REPLAY: dict[str, Any] = {
+    "actor_update_period": 5,
+    "replay_capacity": 800,
+    "min_replay_size": 16,
+    "samples_per_insert": 1.0,
+    "error_buffer": 8.0,
+    "head_size": 16,
+    "target_update_period": 5,
+    "optimizer": {"name": "adam", "learning_rate": 1e-3},
+}
+SMALL: dict[str, dict[str, Any]] = {
+    "impala": {},
+    "ppo": {"num_epochs": 2, "num_minibatches": 2},
+    "impact": {"num_slots": 2, "num_traversals": 2},
+    "apex_dqn": REPLAY,
+    "r2d2": REPLAY | {"sequence_length": 6, "sequence_period": 3, "burn_in": 3, "n_step": 2, "lstm_size": 8},
+}
+"""Algorithm -> what makes it small beside the hyperparameters of `BASE`, without IMPALA's optimizer."""
+REPLAYING = ("apex_dqn", "r2d2")
+"""Those that draw from a prioritized replay."""
+
+
+def small(algorithm: str) -> dict[str, Any]:
+    """Small hyperparameters of an algorithm."""
+    return {"network": "mlp", "unroll_length": 5, "batch_size": 8} | SMALL[algorithm]
+
+
 def merged(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
     """`base` with `overrides`, key by key."""
     result = copy.deepcopy(base)

@@ -1,7 +1,7 @@
-"""What an actor makes of its unrolls for a replay: items with first priorities, from its own temporal-difference errors.
+"""What an actor makes of its unrolls for a replay: items with first priorities, from temporal-difference errors.
 
-An error of n steps needs the values n steps later, which the actor computes anyway when it acts there. So items follow n
-steps behind the unrolls, and sequences until they are whole.
+An error of n steps needs the values n steps later, which the actor computes anyway when it acts there. So items follow
+n steps behind the unrolls, and sequences until they are whole.
 """
 
 from __future__ import annotations
@@ -134,15 +134,13 @@ class SequenceItems:
     def make(self, unroll: Unroll, states: list[RecurrentState]) -> Experience:
         """See `Items`."""
         if not len(self._age):
-            columns = unroll.batch_size
-            self._errors = np.zeros((self._length, columns), dtype=np.float32)
-            self._age, self._begun, self._state_age = (np.zeros(columns, dtype=np.int64) for _ in range(3))
+            self._errors = np.zeros((self._length, unroll.batch_size), dtype=np.float32)
+            self._age, self._begun, self._state_age = (np.zeros(unroll.batch_size, dtype=np.int64) for _ in range(3))
         whole = self._whole_sequences(self._judge.judge(unroll))
-        columns, steps, lengths, errors = (np.array(part) for part in zip(*whole, strict=True)) if whole else _NONE
-        priorities = np.zeros(0, dtype=np.float32)
-        if whole:
-            valid = torch.arange(self._length).unsqueeze(-1) < torch.from_numpy(lengths)
-            priorities = self._priority(torch.from_numpy(errors).T, valid).numpy()
+        columns, steps, lengths = (np.array([item[part] for item in whole], dtype=np.int64) for part in range(3))
+        errors = np.array([item[3] for item in whole], dtype=np.float32).reshape(-1, self._length)
+        valid = torch.arange(self._length).unsqueeze(-1) < torch.from_numpy(lengths)
+        priorities: Array = self._priority(torch.from_numpy(errors).T, valid).numpy()
         places = self._state_places(unroll) if self.keeps_states else None
         return _experience(unroll, columns, steps - self._n, priorities, places, states)
 
@@ -186,9 +184,6 @@ class SequenceItems:
         return columns, steps
 
 
-_NONE = tuple(np.zeros(0, dtype=np.int64) for _ in range(4))
-
-
 def _experience(
     unroll: Unroll,
     columns: Array,
@@ -198,7 +193,8 @@ def _experience(
     states: list[RecurrentState] | None = None,
 ) -> Experience:
     state: RecurrentState = ()
-    state_columns, state_steps = places or (_NONE[0], _NONE[0])
+    none: Array = np.zeros(0, dtype=np.int64)
+    state_columns, state_steps = places or (none, none)
     if places and states:
         kinds = zip(*states, strict=True)  # of recurrent state: each a tensor a step
         state = tuple(_picked(kind, state_steps, state_columns) for kind in kinds)

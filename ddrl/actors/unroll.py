@@ -52,7 +52,7 @@ class UnrollCollector:
         return self._policy
 
     def collect(self, length: int, states: list[RecurrentState] | None = None) -> Unroll:
-        """The next unroll of `length` transitions; adds the recurrent state before each of them to `states`, if given."""
+        """The next unroll of `length` transitions; adds the recurrent state before each of them to `states`, if any."""
         env, policy = self.env, self._policy
         initial_state = tuple(part.cpu().clone() for part in policy.state)
         buffers = _buffers(env, length)

@@ -21,7 +21,8 @@ from ddrl.actors.items import TransitionItems
 from ddrl.actors.replay_actor import ReplayActor
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.handles import Parameters, Replay
-from ddrl.keys import STRICT, Probability
+from ddrl.keys import STRICT, Probability, check_read
+from ddrl.learners.core import Setting
 from ddrl.learners.normalisation import clipped_rewards
 from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
 from ddrl.learners.replay_learner import ReplayLearner, no_actions
@@ -52,7 +53,7 @@ class Config:
     n_step: PositiveInt = 3
     double_q: bool = True
     dueling: bool = True
-    epsilon: PositiveFloat = 0.4  # of the first environment
+    epsilon: Probability = 0.4  # of the first environment
     epsilon_alpha: NonNegativeFloat = 7.0  # epsilon^(1 + alpha i / (N - 1)) of environment i of N
     evaluation_epsilon: Probability = 0.001  # the authors' code of SEED RL (Espeholt et al. 2020); not in the notes
     replay_capacity: PositiveInt = 2_000_000  # steps
@@ -81,6 +82,11 @@ class Config:
         return 0
 
     @property
+    def fresh_steps(self) -> float | None:
+        """Agent steps for each update, in the long run; None: as fast as either goes."""
+        return None if self.samples_per_insert is None else self.batch_size / self.samples_per_insert
+
+    @property
     def keeps_batches(self) -> bool:
         """Whether batches stay in main memory: each is drawn anew."""
         return False
@@ -106,6 +112,7 @@ class Config:
             error_buffer=self.error_buffer,
             priority_exponent=self.priority_exponent,
             importance_exponent=self.importance_exponent,
+            delay=self.n_step,
             state_period=None,
         )
 
@@ -113,6 +120,8 @@ class Config:
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
     """Raises `UserError` where the algorithm cannot learn this environment."""
     check_replay(config, spec, num_learners)
+    if config.samples_per_insert is None:
+        check_read(config, {"error_buffer": "samples_per_insert"})
 
 
 def make_network(spec: EnvSpec, config: Config, generator: torch.Generator) -> QNetwork:
@@ -184,4 +193,6 @@ def new_priorities(batch: Transitions, config: Config) -> Tensor:
     return batch.td_error.abs()
 
 
-Learner = partial(ReplayLearner, loss=apex_loss, priorities=new_priorities)
+def Learner(config: Config, network: QNetwork, params: Parameters, replay: Replay, setting: Setting) -> ReplayLearner:
+    """One call of its `step` = one update."""
+    return ReplayLearner(config, network, params, replay, setting, loss=apex_loss, priorities=new_priorities)

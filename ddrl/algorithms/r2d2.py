@@ -23,6 +23,7 @@ from ddrl.actors.unroll import UnrollCollector
 from ddrl.errors import UserError
 from ddrl.handles import Parameters, Replay
 from ddrl.keys import STRICT, Probability, check_read
+from ddrl.learners.core import Setting
 from ddrl.learners.normalisation import clipped_rewards
 from ddrl.learners.optimizers import AdamByDefault, AdamConfig
 from ddrl.learners.replay_learner import ReplayLearner
@@ -58,7 +59,7 @@ class Config:
     double_q: bool = True  # section 2.3
     dueling: bool = True  # section 2.3
     rescaling_epsilon: PositiveFloat | None = 1e-3  # of h(x) (section 2.3); null: values are not rescaled
-    epsilon: PositiveFloat = 0.4  # of the first environment; as Ape-X (Horgan et al. 2018)
+    epsilon: Probability = 0.4  # of the first environment; as Ape-X (Horgan et al. 2018)
     epsilon_alpha: NonNegativeFloat = 7.0  # as Ape-X (Horgan et al. 2018)
     evaluation_epsilon: Probability = 0.001  # the authors' code of SEED RL (Espeholt et al. 2020)
     replay_capacity: PositiveInt = 4_000_000  # steps: 100,000 sequences
@@ -83,6 +84,15 @@ class Config:
     def fresh_columns(self) -> int:
         """None: no batch is fresh."""
         return 0
+
+    @property
+    def fresh_steps(self) -> float | None:
+        """Agent steps for each update, in the long run; None: as fast as either goes."""
+        return (
+            None
+            if self.samples_per_insert is None
+            else self.batch_size / self.samples_per_insert * self.sequence_period
+        )
 
     @property
     def keeps_batches(self) -> bool:
@@ -113,6 +123,7 @@ class Config:
             error_buffer=self.error_buffer,
             priority_exponent=self.priority_exponent,
             importance_exponent=self.importance_exponent,
+            delay=self.n_step,
             state_period=oldest_begin if keeps_states else None,
         )
 
@@ -125,8 +136,10 @@ def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
             f"key 'hyperparameters.sequence_period' must be at most sequence_length, {config.sequence_length}: steps "
             f"between sequences would never be learned from (got {config.sequence_period})"
         )
-    if not config.lstm_size:
-        check_read(config, {"stored_state": "an lstm_size above 0"})
+    unread = {} if config.lstm_size else {"stored_state": "an lstm_size above 0"}
+    if config.samples_per_insert is None:
+        unread["error_buffer"] = "samples_per_insert"
+    check_read(config, unread)
 
 
 def make_network(spec: EnvSpec, config: Config, generator: torch.Generator) -> QNetwork:
@@ -179,8 +192,8 @@ def r2d2_loss(
 ) -> tuple[Tensor, Metrics]:
     """Section 2.3: half the squared n-step double-Q errors, added up over a sequence, importance weighted.
 
-    The last steps of a sequence bootstrap from the observation after it, sooner than n steps later (as the authors' code
-    of SEED RL). `weight` scales the sum over sequences. Fills in `part.td_error`.
+    The last steps of a sequence bootstrap from the observation after it, sooner than n steps later (as the authors'
+    code of SEED RL). `weight` scales the sum over sequences. Fills in `part.td_error`.
     """
     q = unrolled(network, part).distribution
     with torch.no_grad():
@@ -219,4 +232,6 @@ def new_priorities(batch: Sequences, config: Config) -> Tensor:
     return mixed_priority(batch.td_error, batch.valid, config.priority_eta)
 
 
-Learner = partial(ReplayLearner, loss=r2d2_loss, priorities=new_priorities)
+def Learner(config: Config, network: QNetwork, params: Parameters, replay: Replay, setting: Setting) -> ReplayLearner:
+    """One call of its `step` = one update."""
+    return ReplayLearner(config, network, params, replay, setting, loss=r2d2_loss, priorities=new_priorities)

@@ -19,6 +19,7 @@ IMAGES, CONTINUOUS, DISCRETE = "images", "continuous actions", "discrete actions
 _PLAIN = {"separate_value_network": False, "observation_normalisation": False, "reward_normalisation": False}
 _IMAGES = _PLAIN | {"network": "shallow", "reward_clipping": "abs_one"}
 _SMALL = _PLAIN | {"network": "mlp", "unroll_length": 20, "batch_size": 32}
+_SOON = {"replay_capacity": 100_000, "min_replay_size": 2_000}
 
 HYPERPARAMETERS: dict[str, dict[str, dict[str, Any]]] = {
     # The network of IMPALA's Table G.1 for all; batches as `replications/impact_2020` has them.
@@ -26,6 +27,9 @@ HYPERPARAMETERS: dict[str, dict[str, dict[str, Any]]] = {
         "impala": {},
         "ppo": _IMAGES | {"unroll_length": 100, "batch_size": 50, "num_minibatches": 10, "clip_epsilon": 0.1},
         "impact": _IMAGES | {"unroll_length": 50, "batch_size": 15, "num_slots": 4, "num_traversals": 2},
+        # The papers' batches, and about the replay ratios that came of theirs; a replay that is soon ready.
+        "apex_dqn": {"network": "shallow", "samples_per_insert": 1.3} | _SOON,
+        "r2d2": {"network": "shallow", "samples_per_insert": 0.4, "lstm_size": 256} | _SOON | {"min_replay_size": 64},
     },
     # `replications/impact_2020` has the same networks, normalised observations, epochs of PPO, and unrolls, N and K of
     # IMPACT at scale workstation. Its batches are others: one actor with 8 environments makes each (unrolls x steps:
@@ -49,6 +53,8 @@ HYPERPARAMETERS: dict[str, dict[str, dict[str, Any]]] = {
         "impala": _SMALL,
         "ppo": _SMALL | {"num_epochs": 4, "num_minibatches": 4},
         "impact": _SMALL | {"num_slots": 4, "num_traversals": 2},
+        "apex_dqn": {"network": "mlp", "samples_per_insert": 1.3} | _SOON,
+        "r2d2": {"network": "mlp", "samples_per_insert": 0.4, "lstm_size": 64} | _SOON | {"min_replay_size": 64},
     },
 }
 """By kind of environment and algorithm; an algorithm that is not here keeps its own defaults."""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ddrl.acting import Builder
-from ddrl.config import RunConfig, Topology
+from ddrl.config import RunConfig, Topology, replays
 from ddrl.run import Run, resolve_device
 from ddrl.types import Unroll, concatenate
 
@@ -81,9 +81,8 @@ def measure_parts(config: RunConfig, seconds: float) -> Parts:
         actions = cycle([policy.act(step).action.numpy() for _ in range(16)])
         simulated = _time(lambda: env.step(next(actions)), env.num_envs, skip, seconds / 3)
         inferred = _time(lambda: policy.act(step), env.num_envs, skip, seconds / 3)
-        batch = _batch(run)
+        batch, steps = (_drawn if replays(config) else _fresh)(run)
         learner = (run if acting is training else _opened(training, stack)).learner
-        steps = int(batch.valid.sum()) * fresh_share(config.hyperparameters)
         trained = _time(lambda: learner.update(batch), steps, skip, seconds / 3)
     return Parts(simulated, inferred, trained, skip, resolve_device(training.device).type)
 
@@ -118,12 +117,21 @@ def parameter_count(config: RunConfig) -> int:
     return sum(tensor.numel() for tensor in Builder(config, torch.device("cpu")).network().parameters())
 
 
-def _batch(run: Run) -> Unroll:
-    """A real batch of fresh columns."""
+def _fresh(run: Run) -> tuple[Unroll, float]:
+    """A real batch of fresh columns, and the fresh steps that an update with it is worth."""
     hyperparameters, topology = run.config.hyperparameters, run.config.topology
     unrolls = -(-hyperparameters.batch_size // topology.envs_per_actor)
     parts = [run.collectors[0].collect(hyperparameters.unroll_length) for _ in range(unrolls)]
-    return concatenate(parts).columns(0, hyperparameters.batch_size)
+    batch = concatenate(parts).columns(0, hyperparameters.batch_size)
+    return batch, int(batch.valid.sum()) * fresh_share(hyperparameters)
+
+
+def _drawn(run: Run) -> tuple[Any, float]:
+    """A real batch from a replay, and the fresh steps that go with it; NaN where the learner runs freely."""
+    while not run.learner.ready():
+        run.actors[0].step()
+    hyperparameters = run.config.hyperparameters
+    return run.queue.sample(hyperparameters.batch_size), hyperparameters.fresh_steps or math.nan
 
 
 def _time(work: Callable[[], object], steps: float, frame_skip: int, seconds: float) -> Part:

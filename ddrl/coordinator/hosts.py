@@ -23,12 +23,12 @@ from ray.exceptions import RayError, RayTaskError
 from torch import nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
 
+from ddrl.coordinator.arrays import from_arrays, to_arrays
 from ddrl.coordinator.connection import LearnerLost
 from ddrl.coordinator.parameters import ParameterServer, load
 from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import Closed
-from ddrl.handles import Queue
-from ddrl.types import Array, Unroll
+from ddrl.types import Experience, Unroll
 
 Episodes = list[tuple[float, int]]
 Reply = tuple[int, Any] | None
@@ -46,8 +46,8 @@ class LearnerSide(Protocol):
         """What actors pull."""
 
     @property
-    def queue(self) -> Queue:
-        """What actors fill."""
+    def queue(self) -> Any:
+        """What actors fill: a `ddrl.handles.Queue` or a `Replay`."""
 
     @property
     def traffic(self) -> Traffic:
@@ -221,8 +221,9 @@ class LearnerHost:
             if episodes:
                 self._record(episodes)
             if unroll is not None:
-                inserted = to_unroll(unroll)
-                self._built.traffic.received(actor, inserted.nbytes, inserted.valid.numel(), cpu_seconds)
+                inserted = from_arrays(unroll)
+                valid = inserted.unroll.valid if isinstance(inserted, Experience) else inserted.valid
+                self._built.traffic.received(actor, inserted.nbytes, valid.numel(), cpu_seconds)
                 self._built.queue.insert(inserted)
                 self._delivered[actor] += 1
             if unroll_index is None:
@@ -293,8 +294,8 @@ class LearnerLink:
         """As `can_insert`."""
         return True
 
-    def insert(self, unroll: Unroll) -> None:
-        """Holds the unroll until the next `pull` (or `insert`) sends it."""
+    def insert(self, unroll: Unroll | Experience) -> None:
+        """Holds the unroll, or what an actor of a replay made of it, until the next `pull` (or `insert`) sends it."""
         if self._unroll is not None:
             self._send(None)
         self._unroll = to_arrays(unroll)
@@ -376,20 +377,6 @@ def local_store() -> TCPStore:
     listening = socket.create_server(("127.0.0.1", 0))
     host, port = listening.getsockname()
     return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())
-
-
-def to_arrays(unroll: Unroll) -> dict[str, Any]:
-    """Field -> array (a tuple of them for the recurrent state), sharing memory."""
-    parts = unroll.as_dict()
-    state = tuple(part.numpy() for part in parts.pop("initial_state"))
-    return {name: tensor.numpy() for name, tensor in parts.items()} | {"initial_state": state}
-
-
-def to_unroll(arrays: dict[str, Any]) -> Unroll:
-    """The unroll of `to_arrays`, sharing memory: read-only where it lies in the object store."""
-    state: tuple[Array, ...] = arrays["initial_state"]
-    tensors = {name: torch.from_numpy(array) for name, array in arrays.items() if name != "initial_state"}
-    return Unroll(**tensors, initial_state=tuple(torch.from_numpy(part) for part in state))
 
 
 def _prepare_process() -> None:

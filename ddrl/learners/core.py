@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -51,6 +51,9 @@ class LearnerConfig(Protocol):
         """Columns of a fresh batch, over all learners."""
 
 
+Network = TypeVar("Network", bound=ActorCritic | QNetwork)
+
+
 @dataclass(frozen=True)
 class Setting:
     """Where and with what a learner computes; nothing of it belongs to the algorithm."""
@@ -63,13 +66,13 @@ class Setting:
     reducer: Reducer
 
 
-class LearnerCore:
+class LearnerCore(Generic[Network]):
     """The part of a learner that no algorithm changes; each has one, and steps and updates in its own way."""
 
     def __init__(
         self,
         config: LearnerConfig,
-        network: ActorCritic | QNetwork,
+        network: Network,
         params: Parameters,
         queue: Queue | None,
         setting: Setting,

@@ -4,31 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ddrl.handles import Parameters, Replay
-from ddrl.learners.core import LearnerConfig, LearnerCore, Setting
+from ddrl.learners.core import LearnerCore, Setting
 from ddrl.types import Metrics
-
-
-class ReplayConfig(LearnerConfig, Protocol):
-    """The hyperparameters that it reads."""
-
-    @property
-    def batch_size(self) -> int:
-        """Items of a batch."""
-
-    @property
-    def target_update_period(self) -> int:
-        """Updates between copies of the network to the target network."""
-
-    @property
-    def trained_steps(self) -> int:
-        """Steps of an item that gradients go through."""
-
 
 Loss = Callable[[Any, Any, Any, Any, float], tuple[Tensor, Metrics]]
 """(network, target network, items, config, weight of one) -> (weighted loss, metrics that add up over items).
@@ -44,7 +27,7 @@ class ReplayLearner:
 
     def __init__(
         self,
-        config: ReplayConfig,
+        config: Any,
         network: Any,
         params: Parameters,
         replay: Replay,
@@ -53,6 +36,7 @@ class ReplayLearner:
         loss: Loss,
         priorities: Priorities,
     ) -> None:
+        """`config`: what a `LearnerCore` reads, and batch_size, target_update_period and trained_steps (of an item)."""
         pieces = max(1, network.piece_steps // config.trained_steps)
         self.config = config
         self.core = LearnerCore(config, network, params, None, setting, piece_columns=pieces)

@@ -7,8 +7,11 @@ from torch import Tensor
 
 
 def rescale(x: Tensor, epsilon: float) -> Tensor:
-    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x (Pohlen et al. 2018; Kapturowski et al. 2019, section 2.3)."""
-    return x.sign() * ((x.abs() + 1).sqrt() - 1) + epsilon * x
+    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x (Pohlen et al. 2018; Kapturowski et al. 2019, section 2.3).
+
+    Computed as x / (sqrt(|x| + 1) + 1) + epsilon x, which is the same and keeps the digits of a small x.
+    """
+    return x / ((x.abs() + 1).sqrt() + 1) + epsilon * x
 
 
 def unrescale(x: Tensor, epsilon: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""The Q-network: torso, optional last action and reward, optional LSTM, one or two (dueling) heads with a hidden layer."""
+"""The Q-network: torso, optional last action and reward, optional LSTM, one or two (dueling) heads."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -111,7 +111,10 @@ class Sequences:
         return _map(self, lambda tensor, axis: tensor.pin_memory(), None)
 
 
-def _map(batch: Any, function: Callable[[Tensor, int], Tensor], time_major: tuple[str, ...] | None) -> Any:
+Kind = TypeVar("Kind", bound="Drawing")
+
+
+def _map(batch: Kind, function: Callable[[Tensor, int], Tensor], time_major: tuple[str, ...] | None) -> Kind:
     """`function(tensor, axis of the items)` for every tensor; None: all but the state are time-major."""
     changed: dict[str, Any] = {}
     for field in fields(batch):
@@ -126,7 +129,7 @@ def _map(batch: Any, function: Callable[[Tensor, int], Tensor], time_major: tupl
     return replace(batch, **changed)
 
 
-def _tensors(batch: Any) -> list[Tensor]:
+def _tensors(batch: Drawing) -> list[Tensor]:
     found: list[Tensor] = []
     _map(batch, lambda tensor, axis: (found.append(tensor), tensor)[1], ())  # type: ignore[func-returns-value]
     return found
@@ -216,7 +219,7 @@ class SequenceCut:
             terminated=terminated & valid,
             ended=ended & valid,
             valid=valid,
-            version=history.field("version", trained),
+            version=history.field("version", slots[self.before : -1]),
             state=history.states(slots[0]),
             td_error=torch.zeros(self.length, len(streams)),
             drawn=drawn,

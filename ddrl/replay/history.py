@@ -88,23 +88,28 @@ class History:
     def streams(self, unroll: Unroll) -> Array:
         """Those of an unroll's columns, [B]; the columns of an actor are one after the other."""
         columns = unroll.batch_size
-        return int(unroll.actor[0]) * columns + np.arange(columns)
+        streams: Array = int(unroll.actor[0]) * columns + np.arange(columns)
+        return streams
 
     def slots(self, streams: Array, steps: Array) -> Array:
         """Where steps of streams lie, in [0, num_streams x length)."""
-        return streams * self.length + steps % self.length
+        slots: Array = streams * self.length + steps % self.length
+        return slots
 
     # Writing --------------------------------------------------------------------------------------------------------
 
     def reserve(self, unroll: Unroll) -> Reservation:
-        """Gives up the steps that `write` will overwrite. Raises ValueError for an unroll longer than the ring."""
+        """Gives up the steps that `write` will overwrite. Raises ValueError for an unroll that does not fit a ring."""
         streams, steps = self.streams(unroll), unroll.length
         if steps > self.length:
             raise ValueError(f"an unroll of {steps} steps does not fit a ring of {self.length}")
         added = np.ones((steps, len(streams)), dtype=np.int64)
         if self._stack > 1:
             added = np.where(self._continues(unroll, streams), 1, self._stack)
-            self._give_up_frames(streams, added.sum(axis=0))
+            frames = added.sum(axis=0)
+            if frames.max() > self._num_frames:
+                raise ValueError(f"an unroll of {frames.max()} frames does not fit a ring of {self._num_frames}")
+            self._give_up_frames(streams, frames)
         self.oldest[streams] = np.maximum(self.oldest[streams], self.written[streams] + steps - self.length)
         return Reservation(streams, added)
 
@@ -136,11 +141,11 @@ class History:
         unroll, streams, length = experience.unroll, place.streams, experience.unroll.length
         steps = self.written[streams] + np.arange(length)[:, None]
         slots = torch.from_numpy(self.slots(streams, steps)).flatten()
+        self._end_abandoned(unroll, streams)
         for name, field in self._fields.items():
             values = getattr(unroll, name)[:length]
             field[slots] = values.flatten(0, 1)
         self._write_observations(unroll, place, slots)
-        self._end_abandoned(unroll, streams)
         self._first[slots] = torch.from_numpy(self._episode_starts(unroll, streams, steps)).flatten()
         if self._states:
             self._state_row[slots] = -1
@@ -210,8 +215,9 @@ class History:
             streams = flat.div(self.length, rounding_mode="floor")
             frames = self._frame[flat].unsqueeze(-1) + torch.arange(1 - self._stack, 1)
             places = streams.unsqueeze(-1) * self._num_frames + frames % self._num_frames
-            found = self._frames.index_select(0, places.flatten()).unflatten(0, (-1, self._stack))
-        return found.unflatten(0, slots.shape)
+            found = self._frames.index_select(0, places.flatten())
+            found = found.view(len(flat), self._stack, *found.shape[1:])
+        return found.view(*slots.shape, *found.shape[1:])
 
     def field(self, name: str, slots: Tensor) -> Tensor:
         """A field of transitions, or `start`, `last_action` or `last_reward`, at slots [...]."""
@@ -222,7 +228,9 @@ class History:
         return self._first[slots]
 
     def states(self, slots: Tensor) -> RecurrentState:
-        """Recurrent states before the steps at slots [B], each [B, ...]: zeros where none was kept."""
+        """Recurrent states before the steps at slots [B], each [B, ...]: zeros where none was kept; () without any."""
+        if not self._states:
+            return ()
         rows = self._state_row[slots].long()
         none = (rows < 0).unsqueeze(-1)
         return tuple(part[rows.clamp(min=0)].masked_fill(none, 0.0) for part in self._states)

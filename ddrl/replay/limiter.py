@@ -20,8 +20,8 @@ class Limiter:
         """
         if samples_per_insert is not None and 2 * error_buffer < batch_size:
             raise UserError(
-                f"key 'hyperparameters.error_buffer' must be at least {-(-batch_size // 2)}, half a batch (got "
-                f"{error_buffer:g}): with less, the learner would wait for {batch_size} samples' worth of inserts while "
+                f"key 'hyperparameters.error_buffer' must be at least {batch_size / 2:g}, half a batch (got "
+                f"{error_buffer:g}): with less, the learner would wait for the inserts of {batch_size} samples, while "
                 "actors wait for the learner"
             )
         self._min_size = min_size
@@ -59,7 +59,11 @@ class Limiter:
         """`count` items were inserted; `size` are there now."""
         self.inserted += count
         if self.offset is None and size >= self._min_size:
-            self.offset = self.inserted
+            self.begin()
+
+    def begin(self) -> None:
+        """Drawing may begin, with as many items as there are."""
+        self.offset = self.inserted
 
     def sample(self, count: int) -> None:
         """A batch of `count` items was drawn."""
@@ -73,11 +77,11 @@ class Limiter:
         self.insert(0, size)
 
     def state_dict(self) -> list[int | None]:
-        """The counters."""
-        return [self.inserted, self.sampled, self.offset]
+        """The counters, and the smallest size."""
+        return [self.inserted, self.sampled, self.offset, self._min_size]
 
     def load_state_dict(self, state: list[int | None]) -> None:
         """Continues where `state` was taken."""
-        inserted, sampled, self.offset = state
-        assert inserted is not None and sampled is not None
-        self.inserted, self.sampled = inserted, sampled
+        inserted, sampled, self.offset, min_size = state
+        assert inserted is not None and sampled is not None and min_size is not None
+        self.inserted, self.sampled, self._min_size = inserted, sampled, min_size

@@ -1,7 +1,7 @@
 """Prioritized replay: a history of steps, a sum tree of priorities over its items, and a limiter between both sides.
 
-Schaul et al. 2016: an item is drawn with probability p^alpha / sum p^alpha and weighs (N P)^-beta, scaled by the largest
-weight of its batch. The oldest steps make room, stream by stream (Horgan et al. 2018: first in, first out).
+Schaul et al. 2016: an item is drawn with probability p^alpha / sum p^alpha and weighs (N P)^-beta, scaled by the
+largest weight of its batch. The oldest steps make room, stream by stream (Horgan et al. 2018: first in, first out).
 """
 
 from __future__ import annotations
@@ -90,7 +90,12 @@ class PrioritizedReplay:
                 "replay_items": float(self._size),
                 "replay_steps": float((self._history.written - self._history.oldest).sum()),
                 "replay_samples_per_insert": self._limiter.samples_per_insert,
+                "replay_bytes_per_step": self.nbytes / self.capacity,
             }
+
+    def __str__(self) -> str:
+        size = self.nbytes
+        return f"replay: {self.capacity:,} steps of {size / self.capacity:,.0f} bytes, {size / 1e9:.3g} GB when full"
 
     # Inserting ------------------------------------------------------------------------------------------------------
 
@@ -108,17 +113,17 @@ class PrioritizedReplay:
         history, unroll = self._history, experience.unroll
         with self._changed:
             self._wait_for(self.can_insert, self._insert_clock)
-            self._writers += 1
             place = history.reserve(unroll)
+            self._writers += 1
             self._evict(place.streams)
         history.write(place, experience)
         with self._changed:
             begun = history.written[place.streams]
             history.commit(place)
             columns = experience.item_column.numpy()
-            self._add(place.streams[columns], begun[columns] + experience.item_step.numpy(), priorities)
+            added = self._add(place.streams[columns], begun[columns] + experience.item_step.numpy(), priorities)
             self._steps += int(unroll.valid.sum())
-            self._limiter.insert(len(columns), self._size)
+            self._limiter.insert(added, self._size)
             self._writers -= 1
             self._changed.notify_all()
             self._check_minimum()
@@ -136,12 +141,14 @@ class PrioritizedReplay:
             self._size -= int((self._tree[slots] > 0).sum())
             self._tree.set(slots, np.zeros(len(slots)))
 
-    def _add(self, streams: Array, steps: Array, priorities: Array) -> None:
+    def _add(self, streams: Array, steps: Array, priorities: Array) -> int:
+        """Returns how many items there was still room for."""
         kept = steps >= self._evicted[streams]  # others were given up before they were whole
         slots, steps = self._history.slots(streams[kept], steps[kept]), steps[kept]
         self._item_step[slots] = steps
         self._size += int((self._tree[slots] == 0).sum())
         self._tree.set(slots, self._weights(priorities[kept]))
+        return len(slots)
 
     def _weights(self, priorities: Array) -> Array:
         weights: Array = np.maximum(priorities, LEAST_PRIORITY).astype(np.float64) ** self._rule.priority_exponent
@@ -151,6 +158,9 @@ class PrioritizedReplay:
         """Raises `UserError` where the replay is full, and too small for what it must hold."""
         history = self._history
         if self._limiter.offset is None and (history.written >= 2 * history.length).all():
+            if self._size >= self._rule.min_size:  # a refill, and there is no room for as many as there were
+                self._limiter.begin()
+                return
             raise UserError(
                 f"the replay is full with {self._size:,} items in {self.capacity:,} steps, and {self._rule.min_size:,} "
                 "must be there before any is drawn: raise hyperparameters.replay_capacity, or lower "
@@ -190,6 +200,7 @@ class PrioritizedReplay:
                 if not len(lost):
                     return drawing
                 # Overwritten while they were copied: rare, since the ring is long.
+                self._wait_for(lambda: self._size > 0, self._sample_clock)
                 slots, steps, probabilities = slots.copy(), steps.copy(), probabilities.copy()
                 slots[lost], steps[lost], probabilities[lost] = self._draw(len(lost))
 

@@ -24,16 +24,19 @@ class ReplayRule:
     error_buffer: float
     priority_exponent: float
     importance_exponent: float
+    delay: int
+    """Steps by which items follow the unrolls that complete them."""
     state_period: int | None
     """Steps, at least, between recurrent states that are kept; None: none are."""
 
     def stream_length(self, num_streams: int, unroll_length: int) -> int:
         """Steps of each stream. Raises `UserError` where an item could be gone before it is whole."""
-        length, least = self.capacity // num_streams, 2 * unroll_length + self.cut.before + self.cut.reach
+        length = self.capacity // num_streams
+        least = 2 * unroll_length + self.delay + self.cut.before + self.cut.reach
         if length < least:
             raise UserError(
-                f"key 'hyperparameters.replay_capacity' must be at least {least * num_streams:,}, which is {least} steps "
-                f"for each of {num_streams} environments: two unrolls and the longest item (got {self.capacity:,})"
+                f"key 'hyperparameters.replay_capacity' must be at least {least * num_streams:,}, {least} steps for "
+                f"each of {num_streams} environments: two unrolls and the longest item (got {self.capacity:,})"
             )
         return length
 

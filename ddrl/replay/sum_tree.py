@@ -1,7 +1,7 @@
 """A sum tree: draws indices with probability proportional to their weights, and changes many weights at once.
 
-Level 0 holds the weights; each number of a level above is the sum of a block of `FAN_OUT` numbers below it. A wide block
-costs one more addition in memory that is read anyway, and a million weights take four levels instead of twenty.
+Level 0 holds the weights; each number of a level above is the sum of a block of `FAN_OUT` numbers below it. With wide
+blocks a million weights take four levels instead of twenty, and NumPy is called so much less often.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FAN_OUT = 32
 
 
 class SumTree:
-    """`capacity` weights, all 0 at first. Sums are added up anew from below, so they never drift. One thread uses it."""
+    """`capacity` weights, all 0 at first. Sums are added up anew from below, so they never drift."""
 
     def __init__(self, capacity: int) -> None:
         sizes = [capacity]

@@ -22,7 +22,7 @@ def make_policy(columns: int, *, lstm_size: int = 0) -> Policy:
         generator=torch_generator(0, "network"),
     )
     inference = LocalInference(network, device=torch.device("cpu"), precision="float32")
-    return Policy(inference, columns, torch_generator(0, "policy"))
+    return Policy(inference, columns, torch_generator(0, "policy"), inference.network.family.sample)
 
 
 def test_actions_are_drawn_with_the_probabilities_of_the_logits() -> None:

@@ -19,19 +19,29 @@ from ddrl.learners.gradients import NonFiniteError
 from ddrl.learners.optimizers import AdamConfig, RMSPropConfig
 from tests.algorithms.rigs import SPECS, Rig
 from tests.algorithms.sources import GENERAL, SOURCE, said, unsourced
+from tests.runs import REPLAYING
 
-EXPORTS = ("VERSION", "SYSTEM", "SCHEDULES", "Config", "make_network", "Actor", "Learner", "check")
-METRICS = {"policy_loss", "value_loss", "entropy", "gradient_norm", "learning_rate", "policy_lag_mean"}
-METRICS |= {"policy_lag_max"}
+EXPORTS = ("VERSION", "SYSTEM", "SCHEDULES", "Config", "make_network", "make_sampler", "Actor", "Learner", "check")
+METRICS = {"gradient_norm", "learning_rate", "policy_lag_mean", "policy_lag_max"}
+ACTOR_CRITIC = {"policy_loss", "value_loss", "entropy"}
+Q_LEARNING = {"loss", "td_error", "q_mean", "target_updates"}
 SURROGATE = {"kl", "clip_fraction", "explained_variance"}
+STORE = {"traversals_mean", "batches_inserted", "batches_expired", "target_updates"}
 OWN_METRICS = {
-    "ppo": SURROGATE,
-    "impact": SURROGATE | {"traversals_mean", "batches_inserted", "batches_expired", "target_updates"},
+    "impala": ACTOR_CRITIC,
+    "ppo": ACTOR_CRITIC | SURROGATE,
+    "impact": ACTOR_CRITIC | SURROGATE | STORE,
+    "apex_dqn": Q_LEARNING,
+    "r2d2": Q_LEARNING,
 }
 UPDATES = 7
 """Enough for every slot, traversal and refresh of a small rig."""
 
+FRESH = [name for name in algorithms.NAMES if name not in REPLAYING]
+LEARNABLE = [(name, task) for name in algorithms.NAMES for task in sorted(SPECS) if name in FRESH or task == "discrete"]
 every_algorithm = pytest.mark.parametrize("name", algorithms.NAMES)
+every_task_of_every_algorithm = pytest.mark.parametrize(("name", "task"), LEARNABLE)
+every_algorithm_with_fresh_batches = pytest.mark.parametrize("name", FRESH)
 every_task = pytest.mark.parametrize("task", sorted(SPECS))
 
 
@@ -125,7 +135,7 @@ def test_no_number_may_be_infinite_or_none_at_all(name: str) -> None:
         [field.name for field in fields(owner) if isinstance(getattr(owner, field.name), float)]
         for owner in (config, config.optimizer)
     )
-    assert "initial_log_std" in numbers
+    assert "discount" in numbers
     assert "learning_rate" in inner
     for wrong in (math.nan, math.inf, -math.inf):
         for key in numbers:
@@ -145,19 +155,17 @@ def test_a_target_for_a_penalty_that_is_off_is_refused(name: str) -> None:
         module.check(module.Config(kl_cost=0.0, kl_target=0.01), SPECS["discrete"], 1)
 
 
-@every_task
-@every_algorithm
+@every_task_of_every_algorithm
 def test_every_update_gives_finite_metrics_under_the_promised_names(name: str, task: str) -> None:
     rig = Rig(name, SPECS[task])
     for update in range(UPDATES):
         metrics = rig.step(seed=update, drift=0.1)
-        missing = (METRICS | OWN_METRICS.get(name, set())) - set(metrics)
+        missing = (METRICS | OWN_METRICS[name]) - set(metrics)
         assert not missing
         assert all(math.isfinite(value) for value in metrics.values()), metrics
 
 
-@every_task
-@every_algorithm
+@every_task_of_every_algorithm
 def test_a_learner_publishes_what_it_learned(name: str, task: str) -> None:
     rig, other = Rig(name, SPECS[task]), Rig(name, SPECS[task], seed=1)
     before = rig.weights()
@@ -173,7 +181,7 @@ def test_a_learner_publishes_what_it_learned(name: str, task: str) -> None:
 def test_a_learner_counts_fresh_valid_steps_and_frames_before_frame_skip(name: str) -> None:
     rig, valid = Rig(name), 0
     for update in range(UPDATES):
-        if not rig.learner.ready():
+        while not rig.learner.ready():
             unroll = rig.unroll(update)
             valid += int(unroll.valid.sum())
             rig.queue.insert(unroll)
@@ -182,7 +190,7 @@ def test_a_learner_counts_fresh_valid_steps_and_frames_before_frame_skip(name: s
     assert valid < UPDATES * 24
 
 
-@every_algorithm
+@every_algorithm_with_fresh_batches
 def test_a_fresh_batch_is_first_used_in_the_update_that_the_gate_expects(name: str) -> None:
     rig, used = Rig(name), []
     for update in range(UPDATES):
@@ -194,7 +202,7 @@ def test_a_fresh_batch_is_first_used_in_the_update_that_the_gate_expects(name: s
 
 
 @every_task
-@every_algorithm
+@every_algorithm_with_fresh_batches
 @pytest.mark.parametrize("where", ["reward", "observation"])
 def test_a_nan_stops_the_learner_before_it_reaches_the_parameters(name: str, task: str, where: str) -> None:
     rig = Rig(name, SPECS[task], observation_normalisation=False, reward_normalisation=False)
@@ -211,7 +219,7 @@ def test_a_nan_stops_the_learner_before_it_reaches_the_parameters(name: str, tas
 
 
 @every_task
-@every_algorithm
+@every_algorithm_with_fresh_batches
 @pytest.mark.parametrize("saved_after", range(5))
 def test_a_restored_learner_continues_bit_for_bit(name: str, task: str, saved_after: int, tmp_path: Path) -> None:
     rig, copy = Rig(name, SPECS[task]), Rig(name, SPECS[task], seed=1)
@@ -244,7 +252,7 @@ def assert_same(one: Any, other: Any) -> None:
 
 
 @every_task
-@every_algorithm
+@every_algorithm_with_fresh_batches
 def test_without_advantages_nothing_is_learned(name: str, task: str) -> None:
     rig = Rig(name, SPECS[task], entropy_cost=0.0)
     with torch.no_grad():
@@ -259,7 +267,7 @@ def test_without_advantages_nothing_is_learned(name: str, task: str) -> None:
 
 
 @every_task
-@every_algorithm
+@every_algorithm_with_fresh_batches
 def test_dead_steps_do_not_count_whatever_they_hold(name: str, task: str) -> None:
     metrics = []
     for noise in (0.0, 5.0):
@@ -275,8 +283,7 @@ def test_dead_steps_do_not_count_whatever_they_hold(name: str, task: str) -> Non
     assert torch.equal(metrics[0][1], metrics[1][1])
 
 
-@every_task
-@every_algorithm
+@every_task_of_every_algorithm
 def test_gradient_threads_change_nothing_but_rounding(name: str, task: str) -> None:
     results = []
     for num_threads in (1, 3):
@@ -292,6 +299,48 @@ def test_the_same_seed_gives_the_same_bits(name: str) -> None:
     rigs = [Rig(name) for _ in range(2)]
     assert [rigs[0].step(seed=n) for n in range(UPDATES)] == [rigs[1].step(seed=n) for n in range(UPDATES)]
     assert torch.equal(rigs[0].weights(), rigs[1].weights())
+
+
+@pytest.mark.parametrize("name", sorted(REPLAYING))
+def test_a_nan_stops_a_learner_with_a_replay_before_it_reaches_the_parameters(name: str) -> None:
+    rig = Rig(name)
+    rig.step(seed=0, ends=False)
+    before, version = rig.weights(), rig.params.version
+    with torch.no_grad():
+        rig.learner.target_network.torso.layers[0].weight[0, 0] = float("nan")
+    with pytest.raises(NonFiniteError, match=rf"update {version + 1}\b.*loss"):
+        rig.step(seed=1, ends=False)
+    assert torch.equal(rig.weights(), before)
+    assert rig.params.version == rig.learner.core.updates == version
+
+
+@pytest.mark.parametrize("name", sorted(REPLAYING))
+@pytest.mark.parametrize("field", ["reward", "distribution"])
+def test_a_nan_of_an_actor_is_refused_by_the_replay_in_one_line(name: str, field: str) -> None:
+    rig = Rig(name)
+    unroll = rig.unroll(ends=False)
+    getattr(unroll, field)[2, 1] = float("nan")
+    with pytest.raises(UserError, match=r"^replay: an actor gave the priority nan; allowed: 0 and above, and finite$"):
+        rig.queue.insert(unroll)
+
+
+@pytest.mark.parametrize("saved_after", range(5))
+@pytest.mark.parametrize("name", sorted(REPLAYING))
+def test_a_restored_learner_with_its_replay_continues_bit_for_bit(name: str, saved_after: int, tmp_path: Path) -> None:
+    rig, copy = Rig(name), Rig(name, seed=1)
+    for update in range(saved_after):
+        rig.step(seed=update, drift=0.3)
+    state = {"learner": rig.learner.state_dict(), "params": rig.params.state_dict()}
+    state |= {"replay": rig.queue.replay.state_dict(), "items": rig.queue.items.state_dict()}
+    torch.save(state, tmp_path / "state.pt")
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    copy.learner.load_state_dict(state["learner"])
+    copy.params.load_state_dict(state["params"])
+    assert copy.queue.replay.load_state_dict(state["replay"]) is None
+    copy.queue.items.load_state_dict(state["items"])
+    for update in range(saved_after, saved_after + UPDATES):
+        assert rig.step(seed=update, drift=0.3) == copy.step(seed=update, drift=0.3)
+    assert_same(rig.learner.state_dict(), copy.learner.state_dict())
 
 
 @every_algorithm

@@ -37,7 +37,7 @@ class Rig:
         policy_network = impala.make_network(SPEC, self.config, torch_generator(1, "network"))
         device = torch.device("cpu")
         inference = LocalInference(policy_network, device=device, precision="float32")
-        policy = Policy(inference, columns, torch_generator(0, "policy"))
+        policy = Policy(inference, columns, torch_generator(0, "policy"), inference.network.family.sample)
         env = registry.make("toy/catch", num_envs=columns, seed=0)
         self.episodes: list[tuple[float, int]] = []
         self.collector = UnrollCollector(env, policy, actor=0, on_episode=lambda *e: self.episodes.append(e))

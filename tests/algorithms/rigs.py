@@ -12,10 +12,12 @@ from ddrl.coordinator.parameters import ParameterServer
 from ddrl.learners.core import Setting
 from ddrl.learners.reduction import SingleLearner
 from ddrl.learners.step import GradientStep
-from ddrl.networks.actor_critic import ActorCritic
+from ddrl.replay.history import History
+from ddrl.replay.prioritized import PrioritizedReplay
 from ddrl.replay.queue import UnrollQueue
 from ddrl.seeding import numpy_generator, torch_generator
 from ddrl.types import EnvSpec, Metrics, Unroll
+from tests.runs import REPLAYING
 
 DISCRETE = EnvSpec("test/discrete", (4,), "float32", num_actions=3, frame_skip=4, protocol="test")
 CONTINUOUS = EnvSpec("test/continuous", (4,), "float32", num_actions=0, frame_skip=1, protocol="test", action_size=2)
@@ -24,6 +26,29 @@ SPECS = {"discrete": DISCRETE, "continuous": CONTINUOUS}
 SMALL: dict[str, dict[str, Any]] = {
     "ppo": {"num_epochs": 2, "num_minibatches": 3},
     "impact": {"num_slots": 2, "num_traversals": 2},
+    "apex_dqn": {
+        "actor_update_period": 6,
+        "replay_capacity": 400,
+        "min_replay_size": 4,
+        "samples_per_insert": 0.5,
+        "error_buffer": 2.0,
+        "head_size": 16,
+        "target_update_period": 2,
+    },
+    "r2d2": {
+        "actor_update_period": 6,
+        "sequence_length": 4,
+        "sequence_period": 2,
+        "burn_in": 2,
+        "n_step": 2,
+        "lstm_size": 8,
+        "replay_capacity": 400,
+        "min_replay_size": 4,
+        "samples_per_insert": 0.5,
+        "error_buffer": 2.0,
+        "head_size": 16,
+        "target_update_period": 2,
+    },
 }
 """What makes an algorithm's own defaults small enough for a test."""
 
@@ -46,6 +71,19 @@ class Recorder:
         return self._gradient.total(value)
 
 
+class Inbox:
+    """A replay that is given unrolls as a queue is: an actor's items are made of them."""
+
+    def __init__(self, module: Any, config: Any, replay: PrioritizedReplay, network: Any) -> None:
+        actor = module.Actor(config, None, None, replay)
+        self.replay = replay
+        self.items, self._network = actor._items, network
+
+    def insert(self, unroll: Unroll) -> None:
+        states = [self._network.initial_state(unroll.batch_size)] * unroll.length
+        self.replay.insert(self.items.make(unroll, states))
+
+
 class Rig:
     """A learner of 4 columns of 6 steps, unless `hyperparameters` say otherwise."""
 
@@ -56,15 +94,19 @@ class Rig:
         small = {"network": "tanh_mlp", "unroll_length": 6, "batch_size": 4, **SMALL.get(algorithm, {})}
         self.config = self.module.Config(**small | hyperparameters)
         self.module.check(self.config, spec, 1)
-        self.network: ActorCritic = self.module.make_network(spec, self.config, torch_generator(seed, "network"))
-        columns = self.config.fresh_columns
+        self.network: Any = self.module.make_network(spec, self.config, torch_generator(seed, "network"))
+        columns = self.config.fresh_columns or 4
         self.params = ParameterServer(self.network, Gate(None, columns, columns, self.config.first_update))
-        self.queue = UnrollQueue(capacity=1000)
+        self.queue: Any = UnrollQueue(capacity=1000)
+        store: Any = self.queue
+        if algorithm in REPLAYING:
+            store = replay_of(self.config, self.network, spec, columns=4, seed=seed)
+            self.queue = Inbox(self.module, self.config, store, self.network)
         self.learner = self.module.Learner(
             self.config,
             self.network,
             self.params,
-            self.queue,
+            store,
             Setting(
                 frame_skip=spec.frame_skip,
                 device=torch.device("cpu"),
@@ -77,15 +119,17 @@ class Rig:
 
     def unroll(self, seed: int = 0, *, drift: float = 0.0, columns: int | None = None, ends: bool = True) -> Unroll:
         """An unroll of the network's present policy (see `acted_unroll`), stamped with the newest version."""
-        columns = columns or self.config.fresh_columns
+        columns = columns or self.config.fresh_columns or 4
         return acted_unroll(
             self.network, self.spec, self.config.unroll_length, columns, seed, drift, ends, self.params.version
         )
 
     def step(self, seed: int = 0, **keywords: Any) -> Metrics:
         """Fills the queue with fresh unrolls until the learner is ready, then lets it step once."""
-        if not self.learner.ready():
-            self.queue.insert(self.unroll(seed, **keywords))
+        for turn in range(100):
+            if self.learner.ready():
+                break
+            self.queue.insert(self.unroll(seed + 1000 * turn, **keywords))
         metrics: Metrics = self.learner.step()
         return metrics
 
@@ -99,9 +143,17 @@ class Rig:
         return torch.cat([parameter.detach().reshape(-1).clone() for parameter in self.network.parameters()])
 
 
+def replay_of(config: Any, network: Any, spec: EnvSpec, *, columns: int, seed: int) -> PrioritizedReplay:
+    """An empty one, for an actor of so many columns."""
+    rule = config.replay
+    shapes = [tuple(part.shape[1:]) for part in network.initial_state(1)] if rule.state_period else []
+    history = History(spec, columns, rule.stream_length(columns, config.unroll_length), shapes, rule.state_period or 1)
+    return PrioritizedReplay(rule, history, numpy_generator(seed, "replay"))
+
+
 @torch.no_grad()
 def acted_unroll(
-    network: ActorCritic,
+    network: Any,
     spec: EnvSpec,
     length: int,
     columns: int,
@@ -138,7 +190,7 @@ def acted_unroll(
         last_action=last_action,
         last_reward=torch.zeros(points),
         start=start,
-        action=network.family.sample(distribution, generator),
+        action=action_of(network, distribution, generator),
         reward=reward,
         terminated=terminated,
         truncated=truncated,
@@ -150,3 +202,12 @@ def acted_unroll(
         index=torch.zeros(columns, dtype=torch.int64),
         initial_state=state,
     )
+
+
+def action_of(network: Any, distribution: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Drawn from a policy's distribution; of a Q-network, now and then any action instead of the best."""
+    if hasattr(network, "family"):
+        return torch.as_tensor(network.family.sample(distribution, generator))
+    explored = torch.randint(distribution.shape[-1], distribution.shape[:-1], generator=generator)
+    explores = torch.rand(distribution.shape[:-1], generator=generator) < 0.3
+    return torch.where(explores, explored, distribution.argmax(dim=-1))

@@ -25,13 +25,14 @@ from ddrl.config import parse_run_config
 from ddrl.coordinator.gate import Gate
 from ddrl.coordinator.inference import BatchRule, CentralInference
 from ddrl.coordinator.parameters import ParameterServer
+from ddrl.distributions import CATEGORICAL
 from ddrl.environments import registry
 from ddrl.errors import Closed, UserError
 from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
 from ddrl.run import train
 from ddrl.seeding import torch_generator
 from ddrl.types import Array, EnvStep, PolicyInput, VectorEnv
-from tests.runs import BASE, config, curves, merged
+from tests.runs import BASE, config, curves, merged, small
 
 CENTRAL = {"inference": "central"}
 MEMORY = registry.spec_for("toy/memory")
@@ -39,8 +40,6 @@ RECURRENT = {
     "hyperparameters": {"lstm_size": 8, "feed_last_action_and_reward": True},
     "environment": {"name": "toy/memory"},
 }
-EPOCHS = {"num_epochs": 2, "num_minibatches": 2}
-BUDGETS: dict[str, Any] = {"impala": {}, "ppo": EPOCHS, "impact": {"num_slots": 2, "num_traversals": 2}}
 
 
 @pytest.mark.parametrize("algorithm", sorted(algorithms.NAMES))
@@ -48,9 +47,7 @@ def test_central_equals_local_bit_for_bit_in_serial(tmp_path: Path, algorithm: s
     schedule = algorithms.load(algorithm).SCHEDULES[0]
     for inference in ("local", "central"):
         topology = {"schedule": schedule, "num_actors": 2, "envs_per_actor": 4, "inference": inference}
-        values = merged(BASE, {"algorithm": algorithm, "topology": topology}) | {
-            "hyperparameters": {"network": "mlp", "unroll_length": 5, "batch_size": 8} | BUDGETS[algorithm]
-        }
+        values = merged(BASE, {"algorithm": algorithm, "topology": topology}) | {"hyperparameters": small(algorithm)}
         train(parse_run_config(values), tmp_path / inference, quiet=True)
     pd.testing.assert_frame_equal(curves(tmp_path / "local"), curves(tmp_path / "central"), check_exact=True)
 
@@ -135,7 +132,7 @@ def test_each_step_has_the_version_and_the_distribution_of_the_parameters_that_a
     env = registry.make("toy/memory", num_envs=2, seed=0)
     published = iter([2, 3])
     meddling = Meddling(env, lambda: params.publish(network(next(published))), {3, 6})
-    policy = Policy(central, 2, torch_generator(0, "policy"))
+    policy = Policy(central, 2, torch_generator(0, "policy"), CATEGORICAL.sample)
     collector = UnrollCollector(meddling, policy, actor=0, on_episode=lambda *_: None)  # type: ignore[arg-type]
     unroll = collector.collect(8)
     assert unroll.version[:, 0].tolist() == [0, 0, 0, 1, 1, 1, 2, 2]
@@ -212,7 +209,7 @@ class Losing:
 def test_an_abandoned_episode_is_cut_before_the_step_that_was_lost() -> None:
     env = registry.make("toy/catch", num_envs=2, seed=0)
     episodes: list[tuple[float, int]] = []
-    policy = Policy(catch_inference(), 2, torch_generator(0, "policy"))
+    policy = Policy(catch_inference(), 2, torch_generator(0, "policy"), CATEGORICAL.sample)
     losing: Any = Losing(env, {4, 9})
     collector = UnrollCollector(losing, policy, actor=0, on_episode=lambda *e: episodes.append(e))
     first, second = collector.collect(8), collector.collect(12)

@@ -68,6 +68,53 @@ def test_epsilon_inside_and_one_start_is_tensorflows_formula(momentum: float, in
         np.testing.assert_allclose(found[index].detach(), weight)
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.7])
+def test_centered_with_epsilon_outside_is_torchs_rmsprop(momentum: float) -> None:
+    ours, theirs, plain = parameters(), parameters(), parameters()
+    options = {"decay": 0.9, "epsilon": 0.01, "momentum": momentum}
+    learn(ours, RMSProp(ours, learning_rate=0.1, centered=True, **options))
+    learn(theirs, torch.optim.RMSprop(theirs, lr=0.1, alpha=0.9, eps=0.01, momentum=momentum, centered=True))
+    learn(plain, RMSProp(plain, learning_rate=0.1, **options))
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=0)
+    assert not any(torch.isclose(mine, other).any() for mine, other in zip(ours, plain, strict=True))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.7])
+@pytest.mark.parametrize("initial", [1.0, 0.0])
+def test_centered_with_epsilon_inside_is_tensorflows_formula(momentum: float, initial: float) -> None:
+    """One number at a time."""
+    found = parameters()
+    options = {"epsilon": 1e-4, "epsilon_inside_sqrt": True, "initial_mean_square": initial, "momentum": momentum}
+    learn(found, RMSProp(found, learning_rate=0.1, decay=0.95, centered=True, **options))
+    for index, start in enumerate(parameters()):
+        given = [gradients(step)[index].flatten().tolist() for step in range(STEPS)]
+        for place, weight in enumerate(start.detach().flatten().tolist()):
+            mean, mean_square, buffer = 0.0, initial, 0.0
+            for step in range(STEPS):
+                gradient = given[step][place]
+                mean = 0.95 * mean + 0.05 * gradient
+                mean_square = 0.95 * mean_square + 0.05 * gradient**2
+                deviation = (mean_square - mean**2 + 1e-4) ** 0.5
+                buffer = momentum * buffer + 0.1 / (step + 1) * gradient / deviation
+                weight -= buffer
+            assert found[index].detach().flatten()[place].item() == pytest.approx(weight, rel=1e-9)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_variance_that_rounding_takes_below_0_is_0(inside: bool) -> None:
+    """With a gradient that stays the same the mean square comes to the squared mean."""
+    weight = nn.Parameter(torch.zeros(100))
+    optimizer = RMSProp([weight], learning_rate=1.0, decay=0.5, epsilon=1e-8, epsilon_inside_sqrt=inside, centered=True)
+    gradient, below = torch.linspace(0.1, 100.0, 100), False
+    for _ in range(60):
+        weight.grad = gradient.clone()
+        optimizer.step()
+        state = optimizer.state[weight]
+        below |= bool((state["mean_square"] < state["mean"].square()).any())
+    assert below
+    assert weight.isfinite().all()
+
+
 def test_epsilon_inside_damps_small_gradients_more() -> None:
     steps = []
     for inside in (False, True):
@@ -79,10 +126,11 @@ def test_epsilon_inside_damps_small_gradients_more() -> None:
     assert steps == pytest.approx([0.001 / 0.011, 0.001 / np.sqrt(0.01 + 1e-6)])
 
 
+@pytest.mark.parametrize("centered", [False, True])
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("taken", [0, 3])
-def test_a_saved_optimizer_continues_with_the_same_bits(inside: bool, taken: int) -> None:
-    config = RMSPropConfig(epsilon_inside_sqrt=inside, initial_mean_square=1.0, momentum=0.5)
+def test_a_saved_optimizer_continues_with_the_same_bits(centered: bool, inside: bool, taken: int) -> None:
+    config = RMSPropConfig(epsilon_inside_sqrt=inside, initial_mean_square=1.0, momentum=0.5, centered=centered)
     whole = parameters()
     optimizer = make_optimizer(whole, config)
     learn(whole, optimizer, 0, taken)

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from ddrl import types
-from ddrl.algorithms import impact, impala, ppo
+from ddrl.algorithms import apex_dqn, impact, impala, ppo, r2d2
 from ddrl.learners import step
 from ddrl.losses import vtrace
 from ddrl.replay.queue import UnrollQueue
@@ -118,6 +118,36 @@ def half_of_the_samples(right: Function) -> Function:
     return lambda samples, indices: right(samples, indices % (samples.batch_size // 2))
 
 
+def unweighted_items(right: Function) -> Function:
+    """Importance weights are 1, however likely an item was drawn."""
+
+    def wrong(network: Any, target_network: Any, part: Any, *others: Any) -> Any:
+        drawn = dataclasses.replace(part.drawn, weight=torch.ones_like(part.drawn.weight))
+        return right(network, target_network, dataclasses.replace(part, drawn=drawn), *others)
+
+    return wrong
+
+
+def online_values(right: Function) -> Function:
+    """The action that the network values most is valued by itself, not by the target network."""
+    return lambda online, target: right(online, online)
+
+
+def forgotten_state(right: Function) -> Function:
+    """Sequences begin with a recurrent state of zeros."""
+    return lambda network, part: right(network, dataclasses.replace(part, state=()))
+
+
+def largest_error_alone(right: Function) -> Function:
+    """A sequence's priority is its largest error."""
+    return lambda td_error, valid, eta: right(td_error, valid, 1.0)
+
+
+def first_rewards_only(right: Function) -> Function:
+    """Targets of one step, whatever n is."""
+    return lambda *inputs: right(*inputs[:-1], 1)
+
+
 def slowed_queue(seconds: float = 0.1) -> Fault:
     """Every hand-over of an unroll or a batch holds the queue for longer."""
 
@@ -156,6 +186,16 @@ OF_LEARNING: Mapping[str, Mapping[str, Fault]] = {
     },
     "impact_catch": {
         "terminated ignored": Fault(impact, "prepare", ignored_end),
+    },
+    "apex_catch": {
+        "importance weights dropped": Fault(apex_dqn, "apex_loss", unweighted_items),
+        "bootstraps from the network itself": Fault(apex_dqn, "double_q_values", online_values),
+        "priorities of one step": Fault(apex_dqn, "n_step_targets", first_rewards_only),
+    },
+    "r2d2_memory": {
+        "stored state forgotten": Fault(r2d2, "unrolled", forgotten_state),
+        "priority without the mean": Fault(r2d2, "mixed_priority", largest_error_alone),
+        "targets of one step": Fault(r2d2, "n_step_targets", first_rewards_only),
     },
     "ppo_track": {
         "advantages misaligned": Fault(ppo, "prepare", misaligned_advantages),

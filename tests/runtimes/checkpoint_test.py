@@ -1,5 +1,6 @@
 """A checkpoint is whole or it is not believed."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from ddrl import checkpoint
+from ddrl.errors import UserError
 
 
 def test_the_newest_is_loaded_and_two_are_kept(tmp_path: Path) -> None:
@@ -43,6 +45,15 @@ def test_a_damaged_checkpoint_is_passed_over_with_one_line(tmp_path: Path, damag
     assert state == {"updates": 1}
     assert len(damaged) == 1
     assert str(newest) in damaged[0]
+
+
+def test_a_full_disk_is_one_clear_line_and_the_checkpoint_before_stays(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, 1, {"updates": 1})
+    (tmp_path / f".000000000002.pt.{os.getpid()}.tmp").symlink_to("/dev/full")
+    with pytest.raises(UserError, match=r"000000000002\.pt: cannot be saved: No space left on device .* is whole$"):
+        checkpoint.save(tmp_path, 2, {"tensor": torch.zeros(100_000)})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000000000001.pt", "000000000001.sha256"]
+    assert checkpoint.load_newest(tmp_path) == ({"updates": 1}, [])
 
 
 def test_another_identity_comes_before_missing_counterparts(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from ddrl.config import parse_run_config
 from ddrl.coordinator import cluster, hosts, runtime_ray
 from ddrl.errors import Closed, UserError
 from ddrl.run import train
-from tests.runs import BASE, config, curves, merged
+from tests.runs import BASE, REPLAYING, config, curves, merged, small
 from tests.runtimes import clusters, ranks
 from tests.runtimes.crash import raising_actor, vanishing_actor
 
@@ -35,16 +35,6 @@ EVERY_UPDATE = {
 }
 SYNCHRONOUS = {"schedule": "synchronous", "num_actors": 2, "envs_per_actor": 4}
 LONG = {"env_frames": 12_000, "recording": {"period_frames": 100}, "evaluation": {"period_frames": None}}
-BUDGETS: dict[str, Any] = {
-    "impala": {},
-    "ppo": {"num_epochs": 2, "num_minibatches": 2},
-    "impact": {"num_slots": 2, "num_traversals": 2},
-}
-
-
-def settings(algorithm: str) -> dict[str, Any]:
-    """Small settings of an algorithm."""
-    return {"network": "mlp", "unroll_length": 5, "batch_size": 8} | BUDGETS[algorithm]
 
 
 def learned(directory: Path) -> pd.DataFrame:
@@ -54,13 +44,30 @@ def learned(directory: Path) -> pd.DataFrame:
     return table[["env_frames", "agent_steps", "updates", "metric", "value"]].reset_index(drop=True)
 
 
-@pytest.mark.parametrize("algorithm", sorted(algorithms.NAMES))
+@pytest.mark.parametrize("algorithm", sorted(set(algorithms.NAMES) - set(REPLAYING)))
 def test_synchronous_ray_and_serial_agree_bit_for_bit(tmp_path: Path, holder: psutil.Process, algorithm: str) -> None:
-    base = merged(BASE, EVERY_UPDATE | {"algorithm": algorithm}) | {"hyperparameters": settings(algorithm)}
+    base = merged(BASE, EVERY_UPDATE | {"algorithm": algorithm}) | {"hyperparameters": small(algorithm)}
     for runtime in ("serial", "ray"):
         values = merged(base, {"topology": SYNCHRONOUS | {"runtime": runtime}})
         assert train(parse_run_config(values), tmp_path / runtime, quiet=True) == "budget_reached"
     pd.testing.assert_frame_equal(learned(tmp_path / "serial"), learned(tmp_path / "ray"))
+
+
+@pytest.mark.parametrize("inference", ["local", "central"])
+@pytest.mark.parametrize("algorithm", REPLAYING)
+def test_a_replay_is_filled_by_actors_in_other_processes(
+    tmp_path: Path, holder: psutil.Process, algorithm: str, inference: str
+) -> None:
+    topology = RAY | {"inference": inference}
+    values = merged(BASE, {"algorithm": algorithm, "topology": topology, "env_frames": 3000})
+    values |= {"hyperparameters": small(algorithm)}
+    assert train(parse_run_config(values), tmp_path, quiet=True) == "budget_reached"
+    table = curves(tmp_path)
+    assert table.env_frames.max() >= 3000
+    last = table[table.updates == table.updates.max()].set_index("metric").value
+    assert last["replay_samples_per_insert"] == pytest.approx(1.0, rel=0.05)
+    assert last["replay_steps"] <= 800
+    assert last["episodes"] > 100
 
 
 @pytest.mark.parametrize("algorithm", ["impact", "ppo"])
@@ -70,7 +77,7 @@ def test_they_agree_as_well_where_actions_are_continuous_and_running_statistics_
     normalised = {"observation_normalisation": True, "reward_normalisation": True}
     environment = {"name": "toy/track", "action_size": 2, "limit": 7}  # episodes end within unrolls
     base = merged(BASE, EVERY_UPDATE | {"algorithm": algorithm, "topology": SYNCHRONOUS})
-    base |= {"environment": environment, "hyperparameters": settings(algorithm) | normalised}
+    base |= {"environment": environment, "hyperparameters": small(algorithm) | normalised}
     for name, change in {
         "serial": {"topology": {"runtime": "serial"}},
         "ray": {"topology": {"runtime": "ray"}},

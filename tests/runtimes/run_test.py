@@ -14,12 +14,12 @@ import torch
 
 from ddrl import run as run_module
 from ddrl.algorithms import impala
-from ddrl.config import fingerprint
+from ddrl.config import RunConfig, fingerprint, parse_run_config
 from ddrl.errors import UserError
 from ddrl.learners.reduction import SingleLearner
 from ddrl.record import read_curves
 from ddrl.run import Run, train
-from tests.runs import config, curves
+from tests.runs import BASE, REPLAYING, config, curves, merged, small
 
 SYNCHRONOUS = {"schedule": "synchronous", "num_actors": 2, "envs_per_actor": 4}
 
@@ -98,14 +98,17 @@ def test_the_serial_interleaving_makes_lag_that_varies(tmp_path: Path) -> None:
             "environment": {"name": "toy/memory"},
             "topology": {"inference": "central", "parameter_delay": 1},
         },
+        {"algorithm": "apex_dqn"},
+        {"algorithm": "r2d2", "environment": {"name": "toy/memory"}},
+        {"algorithm": "r2d2", "topology": {"inference": "central", "parameter_delay": 1}},
     ],
-    ids=["plain", "replay", "lstm", "bounded lag", "central"],
+    ids=["plain", "replay", "lstm", "bounded lag", "central", "Ape-X", "R2D2", "central R2D2"],
 )
 @pytest.mark.parametrize("updates", [1, 9, 33])
 def test_a_serial_run_cut_anywhere_resumes_to_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: dict[str, Any], updates: int
 ) -> None:
-    chosen = config(**overrides)
+    chosen = small_config(**overrides) if "algorithm" in overrides else config(**overrides)
     train(chosen, tmp_path / "straight", quiet=True)
 
     class Cut(Exception):
@@ -123,6 +126,49 @@ def test_a_serial_run_cut_anywhere_resumes_to_the_same_bits(
     monkeypatch.setattr(Run, "_learn", learn)
     train(chosen, tmp_path / "cut", quiet=True)
     pd.testing.assert_frame_equal(curves(tmp_path / "straight"), curves(tmp_path / "cut"))
+
+
+def small_config(**overrides: Any) -> RunConfig:
+    """The base configuration of another algorithm, with its own small hyperparameters."""
+    values = merged(BASE, overrides)
+    return parse_run_config(values | {"hyperparameters": small(values["algorithm"])})
+
+
+@pytest.mark.parametrize("replay", ["saved", "refilled"])
+@pytest.mark.parametrize("algorithm", REPLAYING)
+def test_a_continued_run_has_its_replay_or_refills_it_before_it_learns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], algorithm: str, replay: str
+) -> None:
+    overrides: dict[str, Any] = {
+        "algorithm": algorithm,
+        "topology": {"runtime": "threads"},
+        "checkpoint": {"period_frames": 600, "replay": replay},
+        "recording": {"period_frames": 1},
+        "evaluation": {"period_frames": None},
+    }
+    train(small_config(**overrides | {"env_frames": 1500}), tmp_path, quiet=True)
+    before = curves(tmp_path)
+    assert train(small_config(**overrides | {"env_frames": 3000}), tmp_path) == "budget_reached"
+    told = capsys.readouterr().err
+    table = curves(tmp_path)
+    items, ratio = (table[table.metric == f"replay_{name}"] for name in ("items", "samples_per_insert"))
+    kept = before[before.metric == "replay_items"].value.iloc[-1]
+    first_after = items[items.updates > before.updates.max()].iloc[0]
+    assert first_after.value >= 0.9 * kept, "steps that were collected in the meantime push some out"
+    assert table.updates.is_monotonic_increasing
+    if replay == "refilled":
+        assert "the replay was not saved: it is refilled with" in told
+        assert first_after.env_frames - before.env_frames.max() > kept / 2, "it was played anew, and that was counted"
+    else:
+        assert "refilled" not in told
+        assert first_after.env_frames - before.env_frames.max() < kept / 2
+    assert ratio.value.iloc[-1] == pytest.approx(1.0, rel=0.1)
+
+
+def test_a_replay_is_refilled_only_where_there_is_one_and_nothing_promises_the_same_bits() -> None:
+    for overrides in ({"algorithm": "apex_dqn"}, {"topology": {"runtime": "threads"}}):
+        with pytest.raises(UserError, match=r"checkpoint\.replay.* may be refilled only with a prioritized replay"):
+            small_config(**overrides | {"checkpoint": {"replay": "refilled"}})
 
 
 def test_a_threads_run_loses_no_more_than_one_checkpoint_interval(
