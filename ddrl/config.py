@@ -80,7 +80,8 @@ class Topology:
 
 @dataclass(frozen=True, config=STRICT)
 class Evaluation:
-    """Separate episodes on seeds of their own; actions are sampled from the policy, as in training."""
+    """Separate episodes on seeds of their own; actions are sampled from the policy, as in training, or where an
+    algorithm explores with an epsilon, with that of its evaluations."""
 
     period_frames: PositiveInt | None = None
     """Evaluate each time the learner has consumed this many more frames; null: only at the end."""
