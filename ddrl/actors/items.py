@@ -107,7 +107,8 @@ class SequenceItems:
     """Sequences of `length` steps, one every `period` steps of an episode; the last one ends with it and may be short.
 
     Kapturowski et al. 2019, section 2.3. A sequence that lies within another is left out. Recurrent states are kept
-    `burn_in` steps before a sequence begins, where the episode is that old; where it begins the state is zero.
+    `burn_in` steps before a sequence begins, where the episode is that old, or before every step; where an episode
+    begins the state is zero.
     """
 
     def __init__(
@@ -120,12 +121,14 @@ class SequenceItems:
         burn_in: int,
         priority: Callable[[Tensor, Tensor], Tensor],
         keeps_states: bool,
+        every_state: bool = False,
     ) -> None:
-        """`priority`: (errors [T, B], valid [T, B]) -> [B]."""
+        """`priority`: (errors [T, B], valid [T, B]) -> [B]; `every_state`: not only where a burn-in begins."""
         self._n, self._length, self._period, self._burn_in = n, length, period, burn_in
         self._judge = Judge(n, errors)
         self._priority = priority
         self.keeps_states = keeps_states
+        self._state_period = 1 if every_state else period
         self._errors: Array = np.zeros((length, 0), dtype=np.float32)
         self._age: Array = np.zeros(0, dtype=np.int64)
         self._begun: Array = np.zeros(0, dtype=np.int64)
@@ -172,13 +175,13 @@ class SequenceItems:
         return found
 
     def _state_places(self, unroll: Unroll) -> tuple[Array, Array]:
-        """Columns and steps of the unroll, before which a sequence's burn-in begins."""
+        """Columns and steps of the unroll, before which states are kept."""
         valid, start = unroll.valid.numpy(), unroll.start.numpy()
         wanted = np.zeros(valid.shape, dtype=np.bool_)
         for t in range(unroll.length):
             self._state_age = np.where(start[t], 0, self._state_age)
             age = self._state_age
-            wanted[t] = valid[t] & (age > 0) & ((age + self._burn_in) % self._period == 0)
+            wanted[t] = valid[t] & (age > 0) & ((age + self._burn_in) % self._state_period == 0)
             self._state_age = age + valid[t]
         steps, columns = np.nonzero(wanted)
         return columns, steps

@@ -39,6 +39,9 @@ VERSION = 1
 SYSTEM = {"name": "R2D2", "moves": "overlapping sequences", "store": "prioritized"}
 """For the table of systems: what actors send to the learner, and what it waits in."""
 
+LEAST_VALUE = 1e-3
+"""A discrepancy is not divided by less: values begin near 0. Ours."""
+
 SCHEDULES = ("asynchronous",)
 """Schedules that the algorithm can learn under."""
 
@@ -53,6 +56,7 @@ class Config:
     sequence_period: PositiveInt = 40  # steps from one sequence to the next: they overlap by 40 (section 2.3)
     burn_in: NonNegativeInt = 40  # l, steps before them
     stored_state: bool = True  # section 3; false: zeros before the burn-in
+    measure_staleness: bool = False  # the Q discrepancy of section 3 with each update; actors then send every state
     batch_size: PositiveInt = 64  # sequences
     discount: Probability = 0.997
     n_step: PositiveInt = 5
@@ -111,11 +115,13 @@ class Config:
     @property
     def replay(self) -> ReplayRule:
         """What it asks of its replay."""
-        keeps_states = self.stored_state and self.lstm_size > 0
         # A state is first kept when an episode is so old, and then every period.
         oldest_begin = self.sequence_period - self.burn_in % self.sequence_period
+        state_period = 1 if self.measure_staleness else oldest_begin
         return ReplayRule(
-            cut=SequenceCut(self.sequence_length, self.burn_in),
+            cut=SequenceCut(
+                self.sequence_length, self.burn_in, from_states=self.stored_state, measured=self.measure_staleness
+            ),
             capacity=self.replay_capacity,
             min_size=self.min_replay_size,
             batch_size=self.batch_size,
@@ -124,8 +130,13 @@ class Config:
             priority_exponent=self.priority_exponent,
             importance_exponent=self.importance_exponent,
             delay=self.n_step,
-            state_period=oldest_begin if keeps_states else None,
+            state_period=state_period if self.keeps_states else None,
         )
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether actors send recurrent states."""
+        return self.lstm_size > 0 and (self.stored_state or self.measure_staleness)
 
 
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
@@ -136,7 +147,7 @@ def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
             f"key 'hyperparameters.sequence_period' must be at most sequence_length, {config.sequence_length}: steps "
             f"between sequences would never be learned from (got {config.sequence_period})"
         )
-    unread = {} if config.lstm_size else {"stored_state": "an lstm_size above 0"}
+    unread = {} if config.lstm_size else dict.fromkeys(("stored_state", "measure_staleness"), "an lstm_size above 0")
     if config.samples_per_insert is None:
         unread["error_buffer"] = "samples_per_insert"
     check_read(config, unread)
@@ -187,6 +198,26 @@ def unrolled(network: Any, part: Sequences) -> NetworkOutput:
     return output
 
 
+@torch.no_grad()
+def q_discrepancy(network: Any, q: Tensor, part: Sequences) -> tuple[Tensor, Tensor]:
+    """How far the values at the first and the last trained step are from those with the actor's own state, [B] each.
+
+    Section 3: |q(o, h') - q(o, h)|_2 / |max q(o, h')| with the learner's parameters throughout, where h' is the state
+    that burn-in and unrolling led to and h the one that the actor had at that step; the maximum is over actions and the
+    sequence's steps. `q` [m + 1, B, A] are the values with h'.
+    """
+    columns = torch.arange(part.batch_size, device=q.device)
+    lengths = part.valid.sum(dim=0)
+    largest = q[:-1].masked_fill(~part.valid.unsqueeze(-1), -torch.inf).amax(dim=(0, 2)).abs()
+    found = []
+    for step, state in ((torch.zeros_like(lengths), part.first_state), (lengths - 1, part.last_state)):
+        inputs = (part.observation, part.last_action, part.last_reward, part.start)
+        there = network(*(tensor[part.burn_in + step, columns][None] for tensor in inputs), state).distribution[0]
+        distance = torch.linalg.vector_norm(q[step, columns] - there, dim=-1)
+        found.append(distance / largest.clamp(min=LEAST_VALUE))
+    return found[0], found[1]
+
+
 def r2d2_loss(
     network: Any, target_network: Any, part: Sequences, config: Config, weight: float
 ) -> tuple[Tensor, Metrics]:
@@ -205,11 +236,15 @@ def r2d2_loss(
     part.td_error.copy_(error.detach())
     loss = (part.drawn.weight * error.square().sum(dim=0)).sum() / 2
     lengths = part.valid.sum(dim=0)
-    return weight * loss, {
+    metrics = {
         "loss": loss.item(),
         "td_error": (error.detach().abs().sum(dim=0) / lengths).sum().item(),
         "q_mean": ((value.detach() * part.valid).sum(dim=0) / lengths).sum().item(),
     }
+    if part.first_state:
+        first, last = q_discrepancy(network, q.detach(), part)
+        metrics |= {"q_discrepancy_first": first.sum().item(), "q_discrepancy_last": last.sum().item()}
+    return weight * loss, metrics
 
 
 def Actor(config: Config, collector: UnrollCollector, params: Parameters, replay: Replay) -> ReplayActor:
@@ -221,7 +256,8 @@ def Actor(config: Config, collector: UnrollCollector, params: Parameters, replay
         period=config.sequence_period,
         burn_in=config.burn_in,
         priority=partial(mixed_priority, eta=config.priority_eta),
-        keeps_states=config.stored_state and config.lstm_size > 0,
+        keeps_states=config.keeps_states,
+        every_state=config.measure_staleness,
     )
     pull_period = max(1, config.actor_update_period // config.unroll_length)
     return ReplayActor(config.unroll_length, pull_period, collector, params, replay, items)

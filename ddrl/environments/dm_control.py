@@ -31,6 +31,7 @@ from ddrl.environments.physics import (
     Bounds,
     PhysicsEnvs,
     flat_spec,
+    physics_envs,
     route_warnings,
 )
 from ddrl.environments.simulator_camera import SimulatorCamera
@@ -91,7 +92,7 @@ def make(task: str, num_envs: int, seed: int, *, num_threads: int = 1, **options
     """`num_envs` environments; `num_threads` is ignored (see `physics`)."""
     _, bounds = _sizes(task)
     build, max_steps = partial(SuiteSimulation, task), Options(**options).max_steps
-    return PhysicsEnvs(spec(task, **options), build, bounds, num_envs, seed, max_steps=max_steps)
+    return physics_envs(spec(task, **options), build, bounds, num_envs, seed, max_steps=max_steps)
 
 
 def camera(task: str, seed: int, **options: Any) -> SimulatorCamera:

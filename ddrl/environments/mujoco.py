@@ -24,6 +24,7 @@ from ddrl.environments.physics import (
     Bounds,
     PhysicsEnvs,
     flat_spec,
+    physics_envs,
     route_warnings,
 )
 from ddrl.environments.registry import Option
@@ -100,7 +101,7 @@ def make(task: str, num_envs: int, seed: int, *, num_threads: int = 1, **options
     _, bounds = _sizes(task, tuple(arguments.items()))
     build = partial(GymnasiumSimulation, task, arguments)
     told = spec(task, **options)
-    return PhysicsEnvs(told, build, bounds, num_envs, seed, max_steps=chosen.max_steps)
+    return physics_envs(told, build, bounds, num_envs, seed, max_steps=chosen.max_steps)
 
 
 def camera(task: str, seed: int, **options: Any) -> SimulatorCamera:

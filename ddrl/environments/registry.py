@@ -25,7 +25,18 @@ from ddrl.errors import UserError, unknown_name
 from ddrl.types import EnvSpec, VectorEnv
 
 _NOT_ADAPTERS = frozenset(
-    {"registry", "vector", "check", "camera", "actions", "physics", "random_play", "simulator_camera", "toy_games"}
+    {
+        "registry",
+        "vector",
+        "check",
+        "camera",
+        "actions",
+        "physics",
+        "random_play",
+        "replayed",
+        "simulator_camera",
+        "toy_games",
+    }
 )
 
 

@@ -79,7 +79,9 @@ class Sequences:
     ended: Tensor  # [m, B] bool: the episode's last step, terminated or truncated
     valid: Tensor  # [m, B] bool: steps of the episode
     version: Tensor  # [m, B] int64: of the parameters that acted
-    state: RecurrentState  # each [B, ...]: before the prefix; empty where none was kept
+    state: RecurrentState  # each [B, ...]: before the prefix; empty where it begins with zeros
+    first_state: RecurrentState  # each [B, ...]: the actor's, before the first trained step; empty unless measured
+    last_state: RecurrentState  # likewise, before the episode's last step among the trained ones
     td_error: Tensor  # [m, B] float32: filled in by the loss
     drawn: Drawn
 
@@ -115,14 +117,14 @@ Kind = TypeVar("Kind", bound="Drawing")
 
 
 def _map(batch: Kind, function: Callable[[Tensor, int], Tensor], time_major: tuple[str, ...] | None) -> Kind:
-    """`function(tensor, axis of the items)` for every tensor; None: all but the state are time-major."""
+    """`function(tensor, axis of the items)` for every tensor; None: all but recurrent states are time-major."""
     changed: dict[str, Any] = {}
     for field in fields(batch):
         value = getattr(batch, field.name)
         if isinstance(value, Tensor):
             changed[field.name] = function(value, int(time_major is None or field.name in time_major))
-        elif field.name == "state":
-            changed["state"] = tuple(function(part, 0) for part in value)
+        elif isinstance(value, tuple):
+            changed[field.name] = tuple(function(part, 0) for part in value)
         else:
             drawn = {name: function(getattr(value, name), 0) for name in ("weight", "slot", "step")}
             changed["drawn"] = replace(value, **drawn)
@@ -192,6 +194,10 @@ class SequenceCut:
 
     length: int
     before: int
+    from_states: bool = True
+    """Whether the burn-in begins with the actor's recurrent state, where one was kept; otherwise with zeros."""
+    measured: bool = False
+    """Whether the actor's states within the trained steps come too."""
 
     @property
     def reach(self) -> int:
@@ -220,7 +226,9 @@ class SequenceCut:
             ended=ended & valid,
             valid=valid,
             version=history.field("version", slots[self.before : -1]),
-            state=history.states(slots[0]),
+            state=history.states(slots[0]) if self.from_states else (),
+            first_state=history.states(trained[0]) if self.measured else (),
+            last_state=history.states(trained[lengths - 1, torch.arange(len(streams))]) if self.measured else (),
             td_error=torch.zeros(self.length, len(streams)),
             drawn=drawn,
         )

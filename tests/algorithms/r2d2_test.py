@@ -197,6 +197,8 @@ def by_hand(**keys: Any) -> tuple[Table, Table, Sequences, r2d2.Config]:
         valid=torch.tensor([[True, True, True], [True, False, False]]),
         version=torch.zeros((2, 3), dtype=torch.int64),
         state=(),
+        first_state=(),
+        last_state=(),
         td_error=torch.zeros((2, 3)),
         drawn=drawn(3, [1.0, 0.5, 0.25]),
     )
@@ -350,6 +352,62 @@ def test_a_feed_forward_network_does_not_see_the_burn_in() -> None:
     assert one == same
 
 
+# Staleness ----------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def slow_discrepancy(network: Any, actor: Any, part: Sequences, streams: list[Stream], b: int) -> tuple[float, float]:
+    """Of the first and the last trained step; the actor's states come from its own walk through the whole stream."""
+    number, step = names_of(part)[b]
+    size = int(part.valid[:, b].sum())
+    q = np.array(slow_values(network, part, b)[:size])
+    _, states = acted(actor, streams[number])
+    found = []
+    for t in (0, size - 1):
+        names = ("observation", "last_action", "last_reward", "start")
+        inputs = (torch.from_numpy(getattr(streams[number], name)[step + t : step + t + 1])[None] for name in names)
+        there = network(*inputs, states[step + t]).distribution[0, 0].numpy()
+        found.append(float(np.sqrt(((q[t] - there) ** 2).sum()) / abs(q.max())))
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("keys", [{}, {"stored_state": False}, {"burn_in": 0}, {"stored_state": False, "burn_in": 0}])
+def test_the_discrepancy_is_that_of_section_3_from_the_states_that_the_actor_had(keys: dict[str, Any]) -> None:
+    config = r2d2.Config(**SMALL | keys, measure_staleness=True)
+    network, actor, target = (make_network(config, seed=seed) for seed in (0, 1, 2))
+    part, streams = replayed(config, actor)
+    _, metrics = r2d2.r2d2_loss(network, target, part, config, 1.0)
+    slow = [slow_discrepancy(network, actor, part, streams, b) for b in range(part.batch_size)]
+    first, last = r2d2.q_discrepancy(network, r2d2.unrolled(network, part).distribution, part)
+    np.testing.assert_allclose(first, [pair[0] for pair in slow], rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(last, [pair[1] for pair in slow], rtol=1e-3, atol=1e-5)
+    assert metrics["q_discrepancy_first"] == pytest.approx(sum(pair[0] for pair in slow), rel=1e-3, abs=1e-4)
+    assert metrics["q_discrepancy_last"] == pytest.approx(sum(pair[1] for pair in slow), rel=1e-3)
+    assert bool(first.max() < 1e-5) == (keys == {"burn_in": 0}), "a stored state is the actor's until something follows"
+    assert last.max() > 1e-2
+
+
+def test_nothing_is_stale_to_a_learner_of_the_same_parameters_with_stored_states() -> None:
+    config = r2d2.Config(**SMALL, measure_staleness=True)
+    network = make_network(config)
+    part, _ = replayed(config, network)
+    for found in r2d2.q_discrepancy(network, r2d2.unrolled(network, part).distribution, part):
+        assert found.max() < 1e-4
+
+
+def test_measuring_changes_no_loss_and_no_gradient() -> None:
+    found = []
+    for measured in (False, True):
+        config = r2d2.Config(**SMALL, measure_staleness=measured)
+        network, target = make_network(config), make_network(config, seed=1)
+        part, _ = replayed(config, make_network(config, seed=2))
+        loss, metrics = r2d2.r2d2_loss(network, target, part, config, 1.0)
+        loss.backward()
+        found.append([loss.item(), *(float(p.grad.sum()) for p in network.parameters()), metrics["td_error"]])
+        assert ("q_discrepancy_last" in metrics) == measured
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("keys", [{"lstm_size": 0}, {"stored_state": False}, {"burn_in": 0}, {"burn_in": 5}], ids=str)
 def test_every_ablation_learns(keys: dict[str, Any]) -> None:
     rig = Rig("r2d2", **keys)
@@ -394,8 +452,13 @@ def test_no_states_are_kept_where_none_are_used(keys: dict[str, Any]) -> None:
             "key 'hyperparameters.stored_state': false would not be read; it goes with an lstm_size above 0; allowed "
             "otherwise: true",
         ),
+        (
+            {"measure_staleness": True, "lstm_size": 0},
+            "key 'hyperparameters.measure_staleness': true would not be read; it goes with an lstm_size above 0; allowed "
+            "otherwise: false",
+        ),
     ],
-    ids=["period", "state"],
+    ids=["period", "state", "staleness"],
 )
 def test_what_makes_no_sense_is_refused_in_one_line_that_names_its_key(keys: dict[str, Any], expected: str) -> None:
     with pytest.raises(UserError) as refusal:

@@ -1,0 +1,155 @@
+"""MiniGrid's grid worlds (Chevalier-Boisvert et al. 2023), named as there without `MiniGrid-`: `minigrid/MemoryS7-v0`.
+
+An agent sees the 7 x 7 cells before it, nothing behind walls; so most tasks need memory, the `Memory` tasks above all.
+Only tasks whose instruction never varies are here, since it is no part of the observation. What is particular:
+
+- Observations are the cells, row by row, each as three one-hot vectors (object, colour, state of a door; as MiniGrid's
+  `OneHotPartialObsWrapper`), flattened to 980 float32. The agent's direction is not among them.
+- A success pays 1 - 0.9 steps / `max_steps`. The limit of steps is the task's own, or `max_steps` where that is not 0.
+- Seeds, limits and states: see `replayed`. One agent step is one time-step, and a spec's `frame_skip` is 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, partial
+from importlib.metadata import version
+from typing import Any
+
+import gymnasium
+import minigrid  # noqa: F401  registers them
+import numpy as np
+from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
+
+from ddrl.environments.camera import CELLS_PER_SECOND
+from ddrl.environments.registry import Option
+from ddrl.environments.replayed import ReplayedEnvs
+from ddrl.types import Array, EnvSpec, EnvStep
+
+_FIXED_INSTRUCTION = (
+    "DoorKey-",
+    "Dynamic-Obstacles-",
+    "Empty-",
+    "FourRooms-",
+    "LavaCrossing",
+    "LavaGap",
+    "Memory",
+    "MultiRoom-",
+    "SimpleCrossing",
+)
+_PREFIX = "MiniGrid-"
+_OBJECTS, _COLOURS, _DOORS = (max(table.values()) + 1 for table in (OBJECT_TO_IDX, COLOR_TO_IDX, STATE_TO_IDX))
+_CELL_PIXELS = 32
+_ACTIONS = ("left", "right", "forward", "pick up", "drop", "toggle", "done")
+
+
+def _registered() -> tuple[str, ...]:
+    names = (name.removeprefix(_PREFIX) for name in gymnasium.registry if name.startswith(_PREFIX))
+    return tuple(sorted(name for name in names if name.startswith(_FIXED_INSTRUCTION)))
+
+
+TASKS = _registered()
+EXAMPLES: dict[str, dict[str, Any]] = {"MemoryS7-v0": {"max_steps": 40}, "DoorKey-5x5-v0": {"max_steps": 40}}
+OPTIONS = {task: {"max_steps": Option(0, 0, 100_000)} for task in TASKS}
+
+
+def spec(task: str, max_steps: int) -> EnvSpec:
+    """The spec of one task: flat float32 observations."""
+    size, num_actions, own_limit = _facts(task)
+    return EnvSpec(
+        name=f"minigrid/{task}",
+        observation_shape=(size,),
+        observation_dtype="float32",
+        num_actions=num_actions,
+        frame_skip=1,
+        protocol=f"minigrid-{version('minigrid')}/{task};view7x7,one-hot;cap{max_steps or own_limit};"
+        "autoreset-next-step;raw-rewards",
+    )
+
+
+def make(task: str, num_envs: int, seed: int, *, num_threads: int = 1, max_steps: int) -> ReplayedEnvs[GridWorld]:
+    """`num_envs` environments; `num_threads` is ignored, since nothing is native."""
+    limit = max_steps or _facts(task)[2]
+    return ReplayedEnvs(spec(task, max_steps), partial(GridWorld, task, limit), num_envs, seed, max_steps=limit)
+
+
+def camera(task: str, seed: int, **options: Any) -> GridCamera:
+    """Films the first episode of `make(task, 1, seed, **options)`."""
+    return GridCamera(make(task, 1, seed, **options))
+
+
+@cache
+def _facts(task: str) -> tuple[int, int, int]:
+    """Length of an observation, number of actions, the task's own limit of steps."""
+    env = _environment(task)
+    facts = env.agent_view_size**2 * (_OBJECTS + _COLOURS + _DOORS), int(env.action_space.n), int(env.max_steps)
+    env.close()
+    return facts
+
+
+def _environment(task: str) -> Any:
+    return gymnasium.make(f"{_PREFIX}{task}", disable_env_checker=True).unwrapped
+
+
+def one_hot(cells: Array) -> Array:
+    """Cells [..., 3] uint8 (object, colour, door) as one-hot vectors, flattened: float32."""
+    parts = zip(np.moveaxis(cells, -1, 0), (_OBJECTS, _COLOURS, _DOORS), strict=True)
+    encoded = np.concatenate([np.eye(size, dtype=np.float32)[index] for index, size in parts], axis=-1)
+    return encoded.ravel()
+
+
+class GridWorld:
+    """One of MiniGrid's environments, as a `replayed.Replayable`."""
+
+    def __init__(self, task: str, max_steps: int) -> None:
+        self.env = _environment(task)
+        self.env.max_steps = max_steps  # what a success pays depends on it
+
+    def reset(self, seed: int) -> Array:
+        """Starts the episode that `seed` determines; its first observation."""
+        return one_hot(self.env.reset(seed=seed)[0]["image"])
+
+    def step(self, action: Any) -> tuple[Array, float, bool]:
+        """Observation, reward, terminated."""
+        observation, reward, terminated, _, _ = self.env.step(int(action))
+        return one_hot(observation["image"]), float(reward), bool(terminated)
+
+    def close(self) -> None:
+        """Frees MiniGrid's window, if one was opened."""
+        self.env.close()
+
+
+class GridCamera:
+    """The whole grid, with what the agent sees in a lighter shade: a second environment plays the same episode."""
+
+    frames_per_second = CELLS_PER_SECOND
+    actions: Sequence[str] = _ACTIONS
+    shows = "the whole grid; what the agent sees is lighter"
+
+    def __init__(self, twin: ReplayedEnvs[GridWorld]) -> None:
+        """`twin`: one environment with the player's seed and options."""
+        self._twin = twin
+
+    def reset(self, seen: EnvStep) -> Array:
+        """The picture that the episode begins with.
+
+        Raises: RuntimeError if it begins differently from the one seen.
+        """
+        return self._picture(self._twin.reset(), seen)
+
+    def step(self, action: Any, seen: EnvStep) -> Array:
+        """One picture.
+
+        Raises: RuntimeError if observation, reward or end differ from those seen: another episode would be filmed.
+        """
+        return self._picture(self._twin.step(np.array([action])), seen)
+
+    def close(self) -> None:
+        """Frees the second environment."""
+        self._twin.close()
+
+    def _picture(self, own: EnvStep, seen: EnvStep) -> Array:
+        if any((mine != other).any() for mine, other in zip(own[:5], seen[:5], strict=True)):
+            raise RuntimeError("the second environment plays another episode than the agent's")
+        frame: Array = self._twin.simulations[0].env.get_frame(tile_size=_CELL_PIXELS)
+        return frame[None]
