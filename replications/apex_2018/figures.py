@@ -163,17 +163,19 @@ def actors(curves: pd.DataFrame, wall_clock: pd.DataFrame, runs: pd.DataFrame) -
     """By the number of actors: return against frames and against wall time, one row per task; below, their speed."""
     chosen = [table[(table["experiment"] == ACTORS) & table["variant"].isin(TIMES)] for table in (curves, wall_clock)]
     own = runs[(runs["experiment"] == ACTORS) & runs["variant"].isin(TIMES)]
-    tasks = sorted(set(own["environment"]))
-    if not tasks:
+    if own.empty:
         return plots.blank(plots.new_figure("full", 1.0), "No run of this experiment has finished.")
+    tasks = sorted(set(chosen[0]["environment"]))
     canvas = plots.new_figure("full", 0.5 + 1.75 * (len(tasks) + 1))
     grid = canvas.add_gridspec(len(tasks) + 1, 2)
-    styles = _in_order(TIMES)
+    styles, thin = _in_order(TIMES), chosen[0]["origin"].nunique() > 1
     for row, task in enumerate(tasks):
-        left, right = canvas.add_subplot(grid[row, 0]), canvas.add_subplot(grid[row, 1])
+        left = canvas.add_subplot(grid[row, 0])
+        right = canvas.add_subplot(grid[row, 1], sharey=left)
+        right.tick_params(labelleft=False)
         frames, clock = (table[table["environment"] == task] for table in chosen)
-        _lines(left, frames, styles, "env_frames")
-        _lines(right, clock, styles, "seconds")
+        _lines(left, frames, styles, "env_frames", thin)
+        _lines(right, clock, styles, "seconds", thin)
         left.set_title(own["env_label"][own["environment"] == task].iloc[0])
         left.set_ylabel("training return")
         left.set_xlabel("environment frames" if row == len(tasks) - 1 else "")
@@ -185,7 +187,7 @@ def actors(curves: pd.DataFrame, wall_clock: pd.DataFrame, runs: pd.DataFrame) -
 
 def replay(curves: pd.DataFrame, wall_clock: pd.DataFrame) -> Figure:
     """Left: return against frames by capacity. Right: against time, whether fresh experience makes up for actors."""
-    few = {TIMES[0]: (plots.SERIES[0], "-"), STORED: (PUBLISHED, plots.DASHES[1]), TIMES[-1]: (GREY, plots.DASHES[2])}
+    few = dict(zip((TIMES[0], STORED, TIMES[-1]), zip(plots.SERIES, plots.DASHES, strict=True), strict=False))
     left = curves[curves["experiment"] == CAPACITY]
     right = wall_clock[(wall_clock["experiment"] == ACTORS) & wall_clock["variant"].isin(list(few))]
     sides = ((left, _in_order(PARTS), "Capacity"), (right, few, "Stored 8 times"))
@@ -198,7 +200,7 @@ def replay(curves: pd.DataFrame, wall_clock: pd.DataFrame) -> Figure:
         _key(canvas.add_subplot(grid[0, column]), table, styles)
         for row, task in enumerate(sorted(set(table["environment"])), start=1):
             axes, own = canvas.add_subplot(grid[row, column]), table[table["environment"] == task]
-            _lines(axes, own, styles, "seconds" if column else "env_frames")
+            _lines(axes, own, styles, "seconds" if column else "env_frames", table["origin"].nunique() > 1)
             axes.set_title(f"{name}: {own['env_label'].iloc[0]}")
             axes.set_xlabel("wall time of training" if column else "environment frames")
             axes.set_ylabel("training return")
@@ -218,12 +220,11 @@ def _in_order(variants: Sequence[str]) -> dict[str, Style]:
     return {name: (colour, "-") for name, colour in zip(variants, plots.graded(len(variants)), strict=True)}
 
 
-def _lines(axes: Axes, table: pd.DataFrame, styles: Mapping[str, Style], x: str) -> None:
-    """One line per variant and origin: this run's in full, the reference runs' thin and pale; and the axis of `x`."""
-    both = table["origin"].nunique() > 1
+def _lines(axes: Axes, table: pd.DataFrame, styles: Mapping[str, Style], x: str, thin: bool) -> None:
+    """One line per variant and origin, reference runs `thin` where the figure has both; and the axis of `x`."""
     for (origin, variant), part in table.groupby(["origin", "variant"], sort=True):
         colour, dashes = styles[str(variant)]
-        width = 0.9 if both and origin == "reference" else 1.4
+        width = 0.9 if thin and origin == "reference" else 1.4
         plots.band(axes, part, "episode_return", colour=colour, dashes=dashes, x=x, width=width)
     ends = table.groupby(["origin", "variant"])[x].max()
     if len(ends) and ends.max() > FAR_APART * ends.min():

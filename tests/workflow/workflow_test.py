@@ -84,7 +84,7 @@ def test_lists_narrow_several_papers_at_once_and_each_gets_its_report(project):
         "Espeholt et al. 2018",
         "circular (N 16, K 20 or 32)",
         "published data only",
-        "apex_2018",
+        "a3c_2016",
     ):
         assert text in page
     assert "no published value" in (project.root / "reports/impact_2020.html").read_text()
