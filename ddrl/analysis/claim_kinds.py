@@ -37,6 +37,8 @@ EFFICIENCY_METRICS = (
     "wire_bytes_per_frame_from_learner",
     "policy_lag_mean",
     "policy_lag_span",
+    "q_discrepancy_first",
+    "q_discrepancy_last",
 )
 """These, and what any machine would measure alike."""
 TIMED_METRICS = ("frames_per_second", "seconds", EQUAL_TIME, *COST_METRICS)

@@ -31,6 +31,10 @@ GAUGES = (
     "policy_lag_mean",
     "policy_lag_first",
     "policy_lag_last",
+    "q_discrepancy_first",
+    "q_discrepancy_last",
+    "replay_samples_per_insert",
+    "replay_bytes_per_step",
 )
 """Recorded metrics that are taken as they are."""
 COLUMNS = [

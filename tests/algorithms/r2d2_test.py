@@ -454,8 +454,8 @@ def test_no_states_are_kept_where_none_are_used(keys: dict[str, Any]) -> None:
         ),
         (
             {"measure_staleness": True, "lstm_size": 0},
-            "key 'hyperparameters.measure_staleness': true would not be read; it goes with an lstm_size above 0; allowed "
-            "otherwise: false",
+            "key 'hyperparameters.measure_staleness': true would not be read; it goes with an lstm_size above 0; "
+            "allowed otherwise: false",
         ),
     ],
     ids=["period", "state", "staleness"],

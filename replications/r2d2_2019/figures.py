@@ -1,0 +1,167 @@
+"""Figures of the R2D2 replication: pure functions of the tables that paper.yaml names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from ddrl.analysis import plots
+from ddrl.analysis.plots import COLOURS, GREY, NAMES
+
+AGENTS = {"r2d2": "R2D2", "ape_x": "Ape-X"}
+MEMORY = {"r2d2": "R2D2", "zero_state": "zero state, no burn-in", "feed_forward": "feed-forward"}
+ABLATIONS = {
+    "r2d2": "R2D2",
+    "clipped": "clipped",
+    "discount": "discount 0.99",
+    "feed_forward": "feed-forward",
+    "life_loss_reset": "life loss resets",
+}
+ACTORS = {"times_1": "the fewest actors", "times_4": "four times as many"}
+STRATEGIES = {
+    "zero_0": "zero state",
+    "zero_20": "zero state, burn-in 20",
+    "zero_40": "zero state, burn-in 40",
+    "stored_0": "stored state",
+    "stored_20": "stored state, burn-in 20",
+    "stored_40": "stored state, burn-in 40",
+}
+NOTHING = "No run of this experiment has finished."
+
+
+def atari(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:
+    """One panel per game: training return of both agents."""
+    return _learning(curves, references, "atari", AGENTS)
+
+
+def memory(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:
+    """One panel per task: training return with and without memory."""
+    return _learning(curves, references, "memory", MEMORY)
+
+
+def ablations(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:
+    """One panel per game: training return of R2D2 and its ablations."""
+    return _learning(curves, references, "ablations", ABLATIONS)
+
+
+def _learning(curves: pd.DataFrame, references: pd.DataFrame, experiment: str, labels: Mapping[str, str]) -> Figure:
+    own = curves[curves["experiment"] == experiment]
+    if own.empty:
+        return plots.blank(plots.new_figure("full", 1.0), NOTHING)
+    tasks = sorted(set(own["environment"]), reverse=True)
+    canvas = plots.new_figure("full", 0.5 + 1.9 * -(-len(tasks) // 3))
+    known = references.set_index("environment")
+    for axes, task in zip(plots.panels(canvas, len(tasks), 3), tasks, strict=True):
+        part = own[own["environment"] == task]
+        _lines(axes, part, "episode_return", labels)
+        _levels(axes, part["episode_return"], known.loc[task] if task in known.index else None)
+        axes.set_title(part["env_label"].iloc[0])
+        plots.frames_axis(axes)
+        axes.set_xlim(left=0)
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.grid(axis="y")
+        axes.set_xlabel("environment frames")
+    canvas.axes[0].set_ylabel("training return")
+    _legend(canvas, own, labels)
+    return canvas
+
+
+def _lines(axes: Axes, table: pd.DataFrame, column: str, labels: Mapping[str, str]) -> None:
+    """The mean of each variant; reference runs are thin."""
+    for (origin, variant), part in table.groupby(["origin", "variant"], sort=True):
+        colour, dashes = _style(str(variant), labels)
+        width = 0.9 if origin == "reference" else 1.4
+        plots.band(axes, part, column, colour=colour, dashes=dashes, width=width)
+
+
+def _style(variant: str, labels: Mapping[str, str]) -> tuple[str, Any]:
+    index = list(labels).index(variant)
+    return plots.SERIES[index], plots.DASHES[index]
+
+
+def _levels(axes: Axes, returns: pd.Series, known: pd.Series | None) -> None:
+    """Random play and a human tester, where the axis would reach that far anyway."""
+    if known is None:
+        return
+    low, high = float(returns.min()), float(returns.max())
+    for name in ("random", "human"):
+        level = float(known[name])
+        if np.isfinite(level) and low - (high - low) <= level <= high + (high - low):
+            axes.axhline(level, color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
+            place = {"xytext": (-2, 1.5), "textcoords": "offset points", "ha": "right", "fontsize": 6, "color": GREY}
+            axes.annotate(name, (1, level), xycoords=("axes fraction", "data"), **place)
+
+
+def _legend(canvas: Figure, table: pd.DataFrame, labels: Mapping[str, str], *, marker: str = "") -> None:
+    """The variants that are there; where both origins are there, how each is drawn."""
+    there = set(table["variant"])
+    handles = []
+    for name, label in labels.items():
+        colour, dashes = _style(name, labels)
+        if name in there:
+            handles.append(plots.handle(label, colour, dashes=dashes, marker=marker))
+    if table["origin"].nunique() > 1:
+        thin = plots.handle("reference runs (thin)", GREY, dashes="-", marker=marker, filled=False)
+        thin.set_linewidth(0.9)
+        handles.append(thin)
+    plots.legend_above(canvas, handles)
+
+
+def staleness(efficiency: pd.DataFrame) -> Figure:
+    """The Q discrepancy at the first and at the last trained step, by strategy."""
+    own = efficiency[(efficiency["experiment"] == "staleness") & efficiency["q_discrepancy_last"].notna()]
+    if own.empty:
+        return plots.blank(plots.new_figure("full", 1.0), NOTHING)
+    tasks = sorted(set(own["environment"]))
+    shown = [name for name in STRATEGIES if name in set(own["variant"])]
+    canvas = plots.new_figure("full", 0.8 + len(tasks) * (0.35 + 0.2 * len(shown)))
+    grid = canvas.subplots(len(tasks), 2, squeeze=False, sharex=True)
+    origins = [name for name in ("run", "reference") if name in set(own["origin"])]
+    for (left, right), task in zip(grid, tasks, strict=True):
+        part = own[own["environment"] == task]
+        for axes, moment in ((left, "first"), (right, "last")):
+            for (origin, variant), runs in part.groupby(["origin", "variant"], sort=True):
+                shift = 0.24 * (origins.index(str(origin)) - (len(origins) - 1) / 2)
+                values = runs[f"q_discrepancy_{moment}"].to_numpy(dtype=np.float64)
+                plots.dot(axes, values, shift - shown.index(str(variant)), colour=COLOURS[str(origin)])
+            axes.set_yticks([-index for index in range(len(shown))], [STRATEGIES[name] for name in shown])
+            axes.tick_params(axis="y", length=0)
+            axes.set_ylim(0.6 - len(shown), 0.6)
+            axes.spines["left"].set_visible(False)
+            axes.set_title(f"{part['env_label'].iloc[0]}, {moment} step")
+            axes.grid(axis="x")
+        right.tick_params(labelleft=False)
+    # Intervals of few seeds reach below 0, which no discrepancy does.
+    grid[0][0].set_xlim(0, 1.15 * own[["q_discrepancy_first", "q_discrepancy_last"]].max(axis=None))
+    for axes in grid[-1]:
+        axes.set_xlabel("Q discrepancy, of the largest value")
+    if len(origins) > 1:
+        plots.legend_above(canvas, [plots.handle(NAMES[name], COLOURS[name], marker="s") for name in origins])
+    return canvas
+
+
+def parameter_lag(policy_lag: pd.DataFrame) -> Figure:
+    """Mean lag of replayed steps against frames, by the number of actors."""
+    own = policy_lag[policy_lag["experiment"] == "parameter_lag"]
+    if own.empty:
+        return plots.blank(plots.new_figure("column", 1.0), NOTHING)
+    tasks = sorted(set(own["environment"]))
+    canvas = plots.new_figure("column", 0.5 + 1.9 * len(tasks))
+    for axes, task in zip(canvas.subplots(len(tasks), 1, squeeze=False)[:, 0], tasks, strict=True):
+        part = own[own["environment"] == task]
+        _lines(axes, part, "policy_lag_mean", ACTORS)
+        axes.set_title(part["env_label"].iloc[0])
+        plots.frames_axis(axes)
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
+        axes.grid(axis="y")
+        axes.set_ylabel("lag in updates")
+        axes.set_xlabel("environment frames")
+    _legend(canvas, own, ACTORS)
+    return canvas
