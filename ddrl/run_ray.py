@@ -57,8 +57,7 @@ def train_with_ray(
     `watch` is shown every status of the learner that leads, and says whether to end the training early.
     """
     topology = config.topology
-    builder = Builder(config, torch.device("cpu"))
-    progress = Progress(config.env_frames, quiet=quiet)
+    builder, progress = Builder(config, torch.device("cpu")), Progress(config.env_frames, quiet=quiet)
     latest: list[tuple[Counts, Metrics]] = []
 
     def complain(text: str) -> None:

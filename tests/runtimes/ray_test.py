@@ -328,6 +328,10 @@ def test_the_newest_checkpoint_that_all_learners_have_is_named(tmp_path: Path) -
         path.touch()
     assert run_ray.describe_checkpoint(tmp_path, 2).endswith("checkpoints/1.pt")
     assert run_ray.describe_checkpoint(tmp_path, 1).endswith("checkpoints/2.pt")
+    (tmp_path / "checkpoints" / "replay").mkdir()
+    assert "no checkpoint" in run_ray.describe_checkpoint(tmp_path, 1)
+    (tmp_path / "checkpoints" / "replay" / "1.sha256").touch()
+    assert run_ray.describe_checkpoint(tmp_path, 1).endswith("checkpoints/1.pt")
 
 
 @pytest.mark.parametrize(("gpus", "device"), [(1.0, "cuda"), (0.5, "cpu"), (0.0, "cpu")])
