@@ -267,9 +267,9 @@ class _Crew:
             self._hire_others()
         several = len(self._learners) > 1
         meeting = self._get([lead.open_meeting.remote(self._plan.own_cluster)])[0] if several else None
-        self._get([replay.build.remote() for replay in self._replays])
         replay = self._replays[0] if self._replays else None
-        self._get([learner.build.remote(meeting, lead, replay) for learner in self._learners])
+        building = [learner.build.remote(meeting, lead, replay) for learner in self._learners]
+        self._get([*building, *(replay.build.remote() for replay in self._replays)])
 
     def start(self, actor_restarts: int) -> int:
         """Continues from a checkpoint, sets everyone to work.
