@@ -1,7 +1,8 @@
 """Checkpoints: atomic, checksummed, two kept; the newest valid one wins.
 
 A checkpoint is `<updates>.pt` beside `<updates>.sha256`. The hash is written after the data, both by rename, so a
-crash leaves either a whole checkpoint or one that is not believed.
+crash leaves either a whole checkpoint or one that is not believed. Other processes may write parts of it, under the
+same number in folders of their own; where its `beside` names the hash of a part, that part must be this very one.
 """
 
 from __future__ import annotations
@@ -52,13 +53,14 @@ def load_newest(
     """The newest valid state (None where there is none) and one line for each damaged checkpoint passed over.
 
     With `identity`, one of another identity is returned as it is: it is for the caller to see, not to be continued.
-    With `beside`, only one whose counterpart of the same number in each of these directories is whole too.
+    With `beside`, only one whose counterpart of the same number in each of these directories is whole too, and is the
+    one that its own `beside` (name of the directory -> checksum) speaks of.
     """
     damaged: list[str] = []
     for updates, path in _newest_first(directory):
         state, problem = _read(path)
         if state is not None:
-            missing = next((other for other in beside if not _is_whole(_path(other, updates))), None)
+            missing = next((other for other in beside if not _belongs(_path(other, updates), state)), None)
             # Another configuration may have had no counterparts: that nothing is whole would be the wrong reason.
             if missing is None or (identity is not None and state["identity"] != identity):
                 return state, damaged
@@ -86,6 +88,21 @@ def set_aside(directory: Path, name: str) -> Path:
     return target
 
 
+def checksum(path: Path) -> str:
+    """Of a whole checkpoint."""
+    return path.with_suffix(".sha256").read_text()
+
+
+def rank_folder(directory: Path, rank: int) -> Path:
+    """Where a learner other than the first keeps its checkpoints of the run in `directory`."""
+    return directory / "checkpoints" / f"rank{rank}"
+
+
+def replay_folder(directory: Path) -> Path:
+    """Where a replay in a process of its own does."""
+    return directory / "checkpoints" / "replay"
+
+
 def holds_any(directory: Path) -> bool:
     """Whether there is a checkpoint, valid or not, in the folder or in that of a rank within."""
     return any(directory.rglob("*.pt"))
@@ -108,9 +125,15 @@ def _read(path: Path) -> tuple[dict[str, Any] | None, str]:
 
 def _is_whole(path: Path) -> bool:
     try:
-        return _sha256(path) == path.with_suffix(".sha256").read_text()
+        return _sha256(path) == checksum(path)
     except OSError:
         return False
+
+
+def _belongs(part: Path, state: dict[str, Any]) -> bool:
+    """Whether a part is whole, and the one that `state` was written with: a later run may write its number again."""
+    wanted = state.get("beside", {}).get(part.parent.name)
+    return _is_whole(part) and wanted in (None, checksum(part))
 
 
 def _newest_first(directory: Path) -> Iterator[tuple[int, Path]]:

@@ -68,6 +68,9 @@ class Topology:
     no network (runtime ray: they are in processes that send observations and get actions)."""
     central: CentralInference = CentralInference()
     """Read with `inference: central`."""
+    replay: Literal["learner", "own"] = "learner"
+    """Where a prioritized replay is: in the learner's process, or (runtime ray, local inference) in one of its own, to
+    which actors send and from which the learner draws a batch ahead. A batch is then copied twice more."""
     prefetch: bool = False
     """A thread makes the next batch ready while the learner trains (runtimes threads and ray); for a GPU, in memory
     that it copies from by itself. The policy lag may grow by an update."""
@@ -222,11 +225,7 @@ def _check_topology(config: RunConfig, where: str) -> None:
         )
     _check_learners(config, where)
     _check_inference(topology, where)
-    if config.checkpoint.replay == "refilled" and (topology.runtime == "serial" or not replays(config)):
-        raise UserError(
-            f"{where}: key 'checkpoint.replay' may be refilled only with a prioritized replay, and not with "
-            "'topology.runtime: serial', which continues bit for bit"
-        )
+    _check_replay(config, where)
     if replays(config):
         return
     columns, fresh = topology.num_actors * topology.envs_per_actor, config.hyperparameters.fresh_columns
@@ -252,6 +251,28 @@ def _check_topology(config: RunConfig, where: str) -> None:
 def replays(config: RunConfig) -> bool:
     """Whether the learner draws from a prioritized replay, and never waits for a fresh batch."""
     return hasattr(config.hyperparameters, "replay")
+
+
+def _check_replay(config: RunConfig, where: str) -> None:
+    topology = config.topology
+    if config.checkpoint.replay == "refilled" and (topology.runtime == "serial" or not replays(config)):
+        raise UserError(
+            f"{where}: key 'checkpoint.replay' may be refilled only with a prioritized replay, and not with "
+            "'topology.runtime: serial', which continues bit for bit"
+        )
+    if topology.replay == "learner":
+        return
+    if not replays(config):
+        raise UserError(
+            f"{where}: key 'topology.replay' may be own only with an algorithm that has a prioritized replay "
+            f"(got {config.algorithm})"
+        )
+    if (topology.runtime, topology.inference) != ("ray", "local"):
+        raise UserError(
+            f"{where}: key 'topology.replay' may be own only with 'topology.runtime: ray', which has processes, and "
+            "'topology.inference: local', since with central inference experience begins on the learner (got "
+            f"{topology.runtime} and {topology.inference})"
+        )
 
 
 def _check_learners(config: RunConfig, where: str) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ddrl import checkpoint
 from ddrl.acting import Builder
 from ddrl.config import replays
 from ddrl.coordinator.gate import Gate
@@ -28,11 +30,17 @@ from ddrl.seeding import numpy_generator
 from ddrl.types import Metrics
 from ddrl.waiting import DutyCycle
 
+if TYPE_CHECKING:
+    from ddrl.coordinator.replay_host import RemoteReplay  # imports Ray
+
 
 class Learning:
     """A learner with its queue and its parameters; with several learners, one of them and its share of the actors."""
 
-    def __init__(self, builder: Builder, reducer: Reducer, *, lent_memory: bool = False) -> None:
+    def __init__(
+        self, builder: Builder, reducer: Reducer, *, lent_memory: bool = False, remote: RemoteReplay | None = None
+    ) -> None:
+        """`remote`: the replay, where it is in a process of its own."""
         config, topology, hyperparameters = builder.config, builder.config.topology, builder.config.hyperparameters
         network = builder.network()
         self.builder = builder
@@ -46,8 +54,12 @@ class Learning:
             hyperparameters.first_update,
         )
         self.params = ParameterServer(network, gate, delay=topology.parameter_delay)
-        self.replay = make_replay(builder, network, reducer) if replays(config) else None
-        store = self.replay or UnrollQueue(
+        self.replay: PrioritizedReplay | RemoteReplay | None = remote
+        if replays(config) and not remote:
+            self.replay = make_replay(builder, network, reducer)
+        self._remote, self._reducer = remote, reducer
+        self._keeps_contents = config.checkpoint.replay == "saved"
+        store: Any = self.replay or UnrollQueue(
             capacity=topology.queue_capacity,
             ordered_actors=None if max_lag is None else num_actors,
             lent_memory=lent_memory,
@@ -58,7 +70,9 @@ class Learning:
         self.queue: Any = self.prefetch or store
         """Where actors put what they collect, and the learner gets it from."""
         self.traffic = Traffic(builder.spec.frame_skip)
-        """With actors, or their environments, in other processes."""
+        """With actors, or their environments, in other processes; or with a replay in one."""
+        if remote:
+            remote.count_in(self.traffic)
         self.central = _central_inference(builder, self.params) if topology.inference == "central" else None
         self.learner = builder.algorithm.Learner(
             hyperparameters,
@@ -106,16 +120,24 @@ class Learning:
             self.central.close()
 
     def frozen(self) -> AbstractContextManager[None]:
-        """Within it what `state_dict` refers to does not change."""
+        """Within it the replay does not change: what `state_dict` refers to, or what it has the replay write."""
         return self.replay.frozen() if self.replay else nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
-        """Without the unrolls that wait."""
+        """Without the unrolls that wait. A replay in a process of its own first writes its part by itself."""
         state = {"learner": self.learner.state_dict(), "params": self.params.state_dict()}
-        if self.replay:
-            contents = self.builder.config.checkpoint.replay == "saved"
-            state["replay"] = self.replay.state_dict(contents=contents)
+        if self._remote and self._keeps_contents:
+            state["beside"] = {"replay": self._remote.save(self.counts.updates)}
+        elif self._remote:
+            state["replay"] = self._remote.counters()
+        elif isinstance(self.replay, PrioritizedReplay):
+            state["replay"] = self.replay.state_dict(contents=self._keeps_contents)
         return state
+
+    def parts(self, directory: Path) -> list[Path]:
+        """Folders of a run where other processes write parts of its checkpoints."""
+        folders = [checkpoint.rank_folder(directory, rank) for rank in range(1, self._reducer.size)]
+        return [*folders, *([checkpoint.replay_folder(directory)] if self._remote and self._keeps_contents else [])]
 
     def waiting(self) -> dict[str, Any]:
         """The unrolls that wait; none with a replay, which is saved by itself."""
@@ -125,10 +147,19 @@ class Learning:
         """Continues where `state` was taken; returns what the user should know of it."""
         self.learner.load_state_dict(state["learner"])
         self.params.load_state_dict(state["params"])
-        wanted = self.replay.load_state_dict(state["replay"]) if self.replay else None
+        wanted = self._load_replay(state)
         if wanted is None:
             return None
         return f"the replay was not saved: it is refilled with {wanted:,} items before the learner goes on"
+
+    def _load_replay(self, state: dict[str, Any]) -> int | None:
+        """How many items it must be refilled with; None where nothing is missing."""
+        if self._remote and self._keeps_contents:
+            self._remote.restore(self.counts.updates)
+            return None
+        if self._remote:
+            return self._remote.refill(state["replay"])
+        return self.replay.load_state_dict(state["replay"]) if isinstance(self.replay, PrioritizedReplay) else None
 
 
 def make_replay(builder: Builder, network: Any, reducer: Reducer) -> PrioritizedReplay:

@@ -37,6 +37,7 @@ TIMING_METRICS = (
     "worker_cpu_seconds",
     "wire_bytes_per_frame_to_learner",
     "wire_bytes_per_frame_from_learner",
+    "wire_bytes_per_frame_to_replay",
 )
 """Metrics (beside the column `seconds`) that two runs with the same bits may differ in."""
 

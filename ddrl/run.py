@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -31,6 +31,9 @@ from ddrl.record import Counts, Recorder, write_curves, write_json
 from ddrl.seeding import numpy_generator
 from ddrl.serving import Serving
 from ddrl.types import Metrics
+
+if TYPE_CHECKING:
+    from ddrl.coordinator.replay_host import RemoteReplay  # imports Ray
 
 
 class Display(Protocol):
@@ -59,7 +62,9 @@ class Run:
         reducer: Reducer | None = None,
         remote_actors: bool = False,
         door: Door | None = None,
+        replay: RemoteReplay | None = None,
     ) -> None:
+        """`replay`: where it is in a process of its own."""
         self.config = config
         self.directory = directory
         self.interrupted = False
@@ -70,7 +75,7 @@ class Run:
         self.spec = self.builder.spec
         self._provenance = manifest.provenance()  # now: the checkout may move on while the run goes on
         self._history = [{"git_sha": self._provenance["git_sha"], "started": _now(), "env_frames": 0}]
-        self.learning = Learning(self.builder, self._reducer, lent_memory=remote_actors)
+        self.learning = Learning(self.builder, self._reducer, lent_memory=remote_actors, remote=replay)
         self.params, self.queue, self.learner = self.learning.params, self.learning.queue, self.learning.learner
         self.parameter_count = self.learning.parameter_count
         self.recorder = Recorder(
@@ -278,7 +283,7 @@ class Run:
 
     def _state_to_continue(self, folder: Path) -> dict[str, Any] | None:
         """None where training starts anew; what the folder held until then is out of the way, and the user told why."""
-        beside = [rank_folder(self.directory, rank) for rank in range(1, self._reducer.size)]
+        beside = self.learning.parts(self.directory)
         state, damaged = checkpoint.load_newest(folder, identity=self._identity, beside=beside)
         for line in damaged:
             self._progress.note(line)
@@ -319,11 +324,6 @@ class Run:
             },
         )
         write_curves(self.directory)  # last: a run with this file is whole
-
-
-def rank_folder(directory: Path, rank: int) -> Path:
-    """Where a learner other than the first keeps its checkpoints."""
-    return directory / "checkpoints" / f"rank{rank}"
 
 
 def _now() -> str:

@@ -25,17 +25,22 @@ from ddrl.locks import take_lock
 from ddrl.memory import keep_freed_memory
 from ddrl.progress import Progress
 from ddrl.record import Counts
-from ddrl.run import Run, rank_folder, resolve_device, stopping
+from ddrl.replay.rule import ReplayRule
+from ddrl.replay_side import ReplaySide
+from ddrl.run import Run, resolve_device, stopping
 from ddrl.serving import Serving
 from ddrl.types import EnvSpec, Metrics
 from ddrl.worker import work_alone
 
 if TYPE_CHECKING:
     from ddrl.coordinator.hosts import Episodes, LearnerSide
+    from ddrl.coordinator.replay_host import RemoteReplay
 
 LOCK_SECONDS = 30.0
 """How long a learner waits for one of before, whose supervisor was killed, to be gone."""
 SPARE_BYTES = 128 * 2**20
+BATCHES = 5
+"""Of a replay in a process of its own, at once: being trained on, made ready, drawn ahead, and two to be freed."""
 
 
 def train_with_ray(
@@ -51,9 +56,8 @@ def train_with_ray(
     `accepted` is called whenever the learners are built, so that nothing refuses the run any more, and not yet resumed.
     `watch` is shown every status of the learner that leads, and says whether to end the training early.
     """
-    topology, learner_threads = config.topology, _learner_threads(config)
-    builder = Builder(config, torch.device("cpu"))
-    progress = Progress(config.env_frames, quiet=quiet)
+    topology = config.topology
+    builder, progress = Builder(config, torch.device("cpu")), Progress(config.env_frames, quiet=quiet)
     latest: list[tuple[Counts, Metrics]] = []
 
     def complain(text: str) -> None:
@@ -71,7 +75,7 @@ def train_with_ray(
             runtime.interrupt()
 
     with cluster(
-        num_cpus=topology.num_actors + topology.num_learners * learner_threads,
+        num_cpus=topology.num_actors + topology.num_learners * _learner_threads(config) + (topology.replay == "own"),
         object_store_bytes=object_store_bytes(builder),
     ) as folder:
         from ddrl.coordinator.runtime_ray import Plan, RayRuntime  # imports Ray, which reads what `cluster` has set
@@ -80,13 +84,14 @@ def train_with_ray(
             Plan(
                 num_actors=topology.num_actors,
                 num_learners=topology.num_learners,
-                learner_threads=learner_threads,
+                learner_threads=_learner_threads(config),
                 device=config.device,
                 make_learner=partial(make_learner, config, directory.resolve(), folder),
                 make_actor=partial(work_alone if topology.inference == "central" else act_alone, config),
                 describe_actor=lambda index, generation: builder.describe("actor", index, Generation(*generation)),
                 describe_checkpoint=partial(describe_checkpoint, directory, topology.num_learners),
                 own_cluster=folder is not None,
+                make_replay=partial(ReplaySide, config, directory.resolve()) if topology.replay == "own" else None,
             ),
             note=progress.note,
             complain=complain,
@@ -107,8 +112,9 @@ def _learner_threads(config: RunConfig) -> int:
 
 
 def describe_checkpoint(directory: Path, num_learners: int) -> str:
-    """Where a run goes on when it is started again: at the newest checkpoint that all its learners have."""
-    folders = [rank_folder(directory, rank) for rank in range(1, num_learners)]
+    """Where a run goes on when it is started again: at the newest checkpoint that learners and replay all have."""
+    folders = [checkpoint.rank_folder(directory, rank) for rank in range(1, num_learners)]
+    folders += [folder for folder in [checkpoint.replay_folder(directory)] if folder.exists()]
     for path in sorted((directory / "checkpoints").glob("*.sha256"), reverse=True):
         if all((folder / path.name).exists() for folder in folders):
             return f"the next start goes on from {path.with_suffix('.pt')}"
@@ -126,6 +132,8 @@ def object_store_bytes(builder: Builder) -> int:
     parameters: int = sum(_bytes(tensor) for tensor in [*network.parameters(), *network.buffers()])
     versions = topology.num_learners * (4 + topology.num_actors)
     needed: int = 2 * (waiting * unroll + versions * parameters)
+    if topology.replay == "own":
+        needed += BATCHES * batch_bytes(builder)
     return needed + SPARE_BYTES
 
 
@@ -133,6 +141,12 @@ def step_bytes(spec: EnvSpec) -> int:
     """About what one step of an unroll takes: its observation, what was acted with, and a few numbers."""
     observation = _bytes(torch.empty(spec.observation_shape, dtype=getattr(torch, spec.observation_dtype)))
     return observation + 4 * spec.distribution_size + 8 * spec.action_size + 64
+
+
+def batch_bytes(builder: Builder) -> int:
+    """At most what a batch of a replay takes."""
+    rule: ReplayRule = builder.config.hyperparameters.replay
+    return rule.batch_size * (rule.cut.before + rule.cut.reach + 1) * step_bytes(builder.spec)
 
 
 def _bytes(tensor: torch.Tensor) -> int:
@@ -171,12 +185,25 @@ class Lead:
     """The learner that leads: a `Run` whose actors are elsewhere."""
 
     def __init__(
-        self, config: RunConfig, directory: Path, reducer: DistributedReducer | None, door: Door | None
+        self,
+        config: RunConfig,
+        directory: Path,
+        reducer: DistributedReducer | None,
+        door: Door | None,
+        replay: RemoteReplay | None = None,
     ) -> None:
         self._lock = (directory / "learner.lock").open("w")
         take_lock(self._lock, directory, LOCK_SECONDS)
         self._relay = Relay()
-        self._run = Run(config, directory, display=self._relay, reducer=reducer, remote_actors=True, door=door)
+        self._run = Run(
+            config,
+            directory,
+            display=self._relay,
+            reducer=reducer,
+            remote_actors=True,
+            door=door,
+            replay=replay,
+        )
         self.params, self.queue, self.serving = self._run.params, self._run.queue, self._run.serving
         self.traffic = self._run.learning.traffic
         self.train = self._run.train
@@ -222,7 +249,7 @@ class Follower:
 
     def __init__(self, config: RunConfig, directory: Path, reducer: DistributedReducer, door: Door | None) -> None:
         self._config = config
-        self._folder = rank_folder(directory, reducer.rank)
+        self._folder = checkpoint.rank_folder(directory, reducer.rank)
         self._stop = StopFlag(reducer)
         self._interrupted = False
         self._learning = Learning(Builder(config, resolve_device(config.device)), reducer, lent_memory=True)
@@ -311,11 +338,15 @@ class Follower:
 
 
 def make_learner(
-    config: RunConfig, directory: Path, folder: Path | None, rank: int, store: TCPStore | None
+    config: RunConfig, directory: Path, folder: Path | None, rank: int, store: TCPStore | None, replay: Any = None
 ) -> LearnerSide:
-    """In a learner's process."""
+    """In a learner's process; `replay` is the host of one in a process of its own."""
     keep_freed_memory()
     door = own_door(folder, rank) if config.topology.inference == "central" else None
+    if replay is not None:
+        from ddrl.coordinator.replay_host import RemoteReplay
+
+        return Lead(config, directory, None, door, RemoteReplay(replay))  # a replay has one learner
     if store is None:
         return Lead(config, directory, None, door)
     device = resolve_device(config.device) if _has_own_gpu() else torch.device("cpu")

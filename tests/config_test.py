@@ -14,6 +14,7 @@ from ddrl.errors import UserError
 from tests.runs import BASE, config, merged
 
 IMPACT, PPO = {"algorithm": "impact"}, {"algorithm": "ppo"}
+APEX = {"algorithm": "apex_dqn", "hyperparameters": {"actor_update_period": 5, "optimizer": {"name": "adam"}}}
 
 
 def test_json_and_back_is_the_same_configuration(tmp_path: Path) -> None:
@@ -45,6 +46,13 @@ def test_the_defaults_are_the_papers_table_g1() -> None:
         ({"topology": {"num_learners": 2}}, ["topology.num_learners", "ray", "serial"]),
         ({"topology": {"runtime": "ray", "num_learners": 3}}, ["topology.num_learners", "num_actors", "3 and 2"]),
         ({"topology": {"max_policy_lag": 3}}, ["max_policy_lag", "bounded_lag"]),
+        ({"topology": {"runtime": "ray", "replay": "own"}}, ["topology.replay", "prioritized replay", "impala"]),
+        (APEX | {"topology": {"runtime": "threads", "replay": "own"}}, ["topology.replay", "runtime: ray", "threads"]),
+        (APEX | {"topology": {"replay": "actor"}}, ["topology.replay", "learner", "own"]),
+        (
+            APEX | {"topology": {"runtime": "ray", "inference": "central", "replay": "own"}},
+            ["topology.replay", "inference: local", "ray and central"],
+        ),
         ({"topology": {"schedule": "synchronous", "num_actors": 3}}, ["synchronous", "divide"]),
         ({"topology": {"queue_capacity": 1}}, ["queue_capacity", "at least 2", "got 1"]),
         ({"topology": {"queue_capacity": 7, "envs_per_actor": 1}}, ["queue_capacity", "at least 8", "got 7"]),

@@ -1,34 +1,45 @@
-"""What actors in other processes send, as arrays: Ray puts these into its object store, and they are read in place."""
+"""What processes of runtime `ray` send, as arrays: Ray puts these into its object store, and they are read in place."""
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any
+import warnings
+from dataclasses import fields, is_dataclass
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
-from ddrl.types import Experience, Unroll
+
+class Packed(NamedTuple):
+    """A dataclass."""
+
+    kind: type
+    fields: dict[str, Any]
 
 
-def to_arrays(sent: Unroll | Experience) -> dict[str, Any]:
-    """Field -> array (a tuple of them for recurrent states, a mapping for an unroll within), sharing memory."""
-    arrays: dict[str, Any] = {}
-    for field in fields(sent):
-        value = getattr(sent, field.name)
-        if isinstance(value, Unroll):
-            arrays[field.name] = to_arrays(value)
-        else:
-            arrays[field.name] = value.numpy() if isinstance(value, torch.Tensor) else tuple(p.numpy() for p in value)
+def to_arrays(sent: Any) -> Any:
+    """A dataclass, and those within, whose tensors (also in tuples) are arrays that share memory."""
+    if isinstance(sent, torch.Tensor):
+        return sent.cpu().numpy()
+    if isinstance(sent, tuple):
+        return tuple(to_arrays(part) for part in sent)
+    if is_dataclass(sent) and not isinstance(sent, type):
+        return Packed(type(sent), {field.name: to_arrays(getattr(sent, field.name)) for field in fields(sent)})
+    return sent
+
+
+def from_arrays(arrays: Any) -> Any:
+    """What `to_arrays` was given, sharing memory: read-only where it lies in the object store."""
+    if isinstance(arrays, np.ndarray):
+        return torch.from_numpy(arrays)
+    if isinstance(arrays, Packed):
+        return arrays.kind(**{name: from_arrays(value) for name, value in arrays.fields.items()})
+    if isinstance(arrays, tuple):
+        return tuple(from_arrays(part) for part in arrays)
     return arrays
 
 
-def from_arrays(arrays: dict[str, Any]) -> Unroll | Experience:
-    """What `to_arrays` was given, sharing memory: read-only where it lies in the object store."""
-    parts: dict[str, Any] = {}
-    for name, value in arrays.items():
-        if isinstance(value, dict):
-            parts[name] = from_arrays(value)
-        else:
-            one = not isinstance(value, tuple)
-            parts[name] = torch.from_numpy(value) if one else tuple(torch.from_numpy(part) for part in value)
-    return Experience(**parts) if "unroll" in parts else Unroll(**parts)
+def prepare_process() -> None:
+    """For a process that gets such arrays: one thread, and no warning that they are not to be written to."""
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to them

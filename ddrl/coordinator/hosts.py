@@ -12,7 +12,6 @@ import os
 import socket
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -23,9 +22,10 @@ from ray.exceptions import RayError, RayTaskError
 from torch import nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
 
-from ddrl.coordinator.arrays import from_arrays, to_arrays
+from ddrl.coordinator.arrays import from_arrays, prepare_process, to_arrays
 from ddrl.coordinator.connection import LearnerLost
 from ddrl.coordinator.parameters import ParameterServer, load
+from ddrl.coordinator.replay_host import ReplayLink
 from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import Closed
 from ddrl.types import Experience, Unroll
@@ -104,8 +104,8 @@ class Acting(Protocol):
         """Frees the environments."""
 
 
-MakeLearner = Callable[[int, TCPStore | None], LearnerSide]
-"""(rank, where ranks meet; None for a single one) -> its side."""
+MakeLearner = Callable[[int, TCPStore | None, Any], LearnerSide]
+"""(rank, where ranks meet; None for a single one, host of the replay; None without) -> its side."""
 MakeActor = Callable[[int, tuple[int, int], int, "LearnerLink"], Acting]
 """(actor, (resumes of the run, restarts of this actor), index of its first unroll, link to its learner) -> its side."""
 
@@ -114,7 +114,7 @@ class LearnerHost:
     """One learner's process. Methods run in groups of threads, so that waiting actors hold up nobody else."""
 
     def __init__(self, rank: int, num_actors: int, make: MakeLearner) -> None:
-        _prepare_process()
+        prepare_process()
         self._rank = rank
         self._make = make
         self._store: TCPStore | None = None
@@ -139,13 +139,16 @@ class LearnerHost:
             self._store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
         return self._store.host, self._store.port
 
-    def build(self, meeting: tuple[str, int] | None, lead: Any) -> None:
-        """Builds this learner's side. `lead` is the host of rank 0, which records the episodes of all."""
+    def build(self, meeting: tuple[str, int] | None, lead: Any, replay: Any) -> None:
+        """Builds this learner's side. `lead` is the host of rank 0, which records the episodes of all.
+
+        `replay` is the host of the replay, where that has a process of its own.
+        """
         if meeting is not None:
             own = meeting[0] if meeting[0].startswith("127.") else str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
             sum_over(own)
             self._store = self._store or TCPStore(*meeting, is_master=False)
-        self._side = self._make(self._rank, self._store)
+        self._side = self._make(self._rank, self._store, replay)
         self._lead = lead if self._rank else None
         self._side.tell_of_episodes(self._record)
 
@@ -205,13 +208,13 @@ class LearnerHost:
         self,
         actor: int,
         restart: int,
-        unroll: dict[str, Any] | None,
+        unroll: Any,
         episodes: Episodes,
         known: int,
         unroll_index: int | None,
         cpu_seconds: float,
     ) -> Reply:
-        """Inserts an unroll, then waits for the parameters with which unroll `unroll_index` (if any) may begin.
+        """Inserts an unroll (if any), then waits for the parameters that unroll `unroll_index` (if any) may begin with.
 
         None: the run is over for this actor, or another process has taken its place.
         """
@@ -226,6 +229,8 @@ class LearnerHost:
                 self._built.traffic.received(actor, inserted.nbytes, valid.numel(), cpu_seconds)
                 self._built.queue.insert(inserted)
                 self._delivered[actor] += 1
+            elif unroll_index is not None:  # those before it went to a replay elsewhere
+                self._delivered[actor] = unroll_index
             if unroll_index is None:
                 return known, None
             version, tensors, _ = self._built.params.acquire(unroll_index)
@@ -262,20 +267,25 @@ class LearnerHost:
 
 
 class LearnerLink:
-    """The learner's parameters and queue, as an actor in another process sees them."""
+    """The learner's parameters and queue, as an actor in another process sees them.
 
-    def __init__(self, host: Any, actor: int, restart: int) -> None:
+    With a replay in a process of its own, experience goes there, and episodes wait for the next `pull`.
+    """
+
+    def __init__(self, host: Any, actor: int, restart: int, replay: ReplayLink | None = None) -> None:
         self._host = host
+        self._replay = replay
         self._actor = actor
         self._restart = restart
-        self._unroll: dict[str, Any] | None = None
+        self._unroll: Any = None
         self._episodes: Episodes = []
         self.version = -1
         """Of the parameters pulled last."""
 
     def begin(self) -> int:
         """Index of the first unroll to collect."""
-        return int(ray.get(self._host.begin.remote(self._actor, self._restart)))
+        first = int(ray.get(self._host.begin.remote(self._actor, self._restart)))
+        return self._replay.begin() if self._replay else first
 
     def address(self) -> tuple[str, str | None]:
         """Of the learner's inference service, and its token."""
@@ -296,6 +306,10 @@ class LearnerLink:
 
     def insert(self, unroll: Unroll | Experience) -> None:
         """Holds the unroll, or what an actor of a replay made of it, until the next `pull` (or `insert`) sends it."""
+        if self._replay:
+            assert isinstance(unroll, Experience)
+            self._replay.insert(unroll)
+            return
         if self._unroll is not None:
             self._send(None)
         self._unroll = to_arrays(unroll)
@@ -325,14 +339,14 @@ class ActorHost:
     """One actor's process."""
 
     def __init__(self, make: MakeActor) -> None:
-        _prepare_process()
+        prepare_process()
         self._make = make  # given now, so that its modules are imported while the learner is being built
 
     def pid(self) -> int:
         """Of the process."""
         return os.getpid()
 
-    def act(self, index: int, generation: tuple[int, int], learner: Any, slot: int) -> str | None:
+    def act(self, index: int, generation: tuple[int, int], learner: Any, slot: int, replay: Any = None) -> str | None:
         """Makes unrolls until the run is over; what an environment raises is raised here.
 
         Returns None when the run is over, else why it could not go on: its learner, or what that sent, was lost.
@@ -342,8 +356,9 @@ class ActorHost:
             generation: resumes of the run, restarts of this actor.
             learner: host of the learner it feeds.
             slot: of the actor, among those that feed the same learner.
+            replay: host of the replay, where that has a process of its own.
         """
-        link = LearnerLink(learner, slot, generation[1])
+        link = LearnerLink(learner, slot, generation[1], replay and ReplayLink(replay, slot, generation[1]))
         try:
             side = self._make(index, generation, link.begin(), link)
             try:
@@ -377,8 +392,3 @@ def local_store() -> TCPStore:
     listening = socket.create_server(("127.0.0.1", 0))
     host, port = listening.getsockname()
     return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())
-
-
-def _prepare_process() -> None:
-    torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to them

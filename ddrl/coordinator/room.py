@@ -26,18 +26,20 @@ def on_its_node(rank: int) -> NodeAffinitySchedulingStrategy:
     return NodeAffinitySchedulingStrategy(nodes[rank % len(nodes)], soft=True, _spill_on_unavailable=True)
 
 
-def gpus_per_learner(num_actors: int, num_learners: int, learner_threads: int, device: str) -> float:
+def gpus_per_learner(
+    num_actors: int, num_learners: int, learner_threads: int, device: str, num_replays: int = 0
+) -> float:
     """GPUs of each learner: a fraction where they share one.
 
-    Raises: UserError where the cluster can never hold all roles, or this node not the learner that leads.
+    Raises: UserError where the cluster can never hold all roles, or this node not the learner that leads, and replays.
     """
     there, here = ray.cluster_resources(), _resources_here()  # type: ignore[no-untyped-call]
-    needed = num_actors + num_learners * learner_threads
+    needed = num_actors + num_learners * learner_threads + num_replays
     if there.get("CPU", 0) < needed:
         raise UserError(
             f"the Ray cluster has {there.get('CPU', 0):.0f} CPUs; {num_actors} actors and "
-            f"{num_learners} x {learner_threads} learner threads need {needed} "
-            f"(keys topology.num_actors, num_learners, learner_threads)"
+            f"{num_learners} x {learner_threads} learner threads {'and a replay ' if num_replays else ''}need {needed} "
+            f"(keys topology.num_actors, num_learners, learner_threads{', replay' if num_replays else ''})"
         )
     gpus = int(there.get("GPU", 0))
     if device == "cuda" and gpus < num_learners:
@@ -46,11 +48,12 @@ def gpus_per_learner(num_actors: int, num_learners: int, learner_threads: int, d
             f"{gpus}; allowed here: {'auto, cpu' if gpus else 'cpu'}"
         )
     gpus = 0 if device == "cpu" else gpus
-    if here.get("CPU", 0) < learner_threads or here.get("GPU", 0) < min(gpus, 1):
+    if here.get("CPU", 0) < learner_threads + num_replays or here.get("GPU", 0) < min(gpus, 1):
         raise UserError(
             f"the learner that leads runs where the run is started, and that node of the Ray cluster has "
-            f"{here.get('CPU', 0):.0f} CPUs and {here.get('GPU', 0):.0f} GPUs; it needs {learner_threads} and "
-            f"{min(gpus, 1)}: start the run on another node{', or with device: cpu' if gpus else ''}"
+            f"{here.get('CPU', 0):.0f} CPUs and {here.get('GPU', 0):.0f} GPUs; it needs "
+            f"{learner_threads + num_replays} and {min(gpus, 1)}: start the run on another node"
+            f"{', or with device: cpu' if gpus else ''}"
         )
     return 1.0 / -(-num_learners // gpus) if gpus else 0.0
 

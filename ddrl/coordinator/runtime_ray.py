@@ -1,7 +1,8 @@
 """Runtime `ray`: each learner and each actor a process of its own; this one supervises them.
 
 It shows how far the run is, passes an interruption on, replaces an actor that died, begins again from the newest
-checkpoint where a learner died, and raises what a role raised. `ddrl.coordinator.hosts` is what runs in the processes.
+checkpoint where a learner or the replay died, and raises what a role raised. `ddrl.coordinator.hosts` and
+`ddrl.coordinator.replay_host` are what runs in the processes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
+from ddrl.coordinator import replay_host
 from ddrl.coordinator.cluster import log_tail
 from ddrl.coordinator.hosts import ActorHost, LearnerHost, MakeActor, MakeLearner
 from ddrl.coordinator.ray_errors import first_line, plain, traceback_of
@@ -47,6 +49,8 @@ class Plan:
     """Where the run goes on when it is started again."""
     own_cluster: bool
     """All processes are on this machine."""
+    make_replay: replay_host.MakeReplay | None = None
+    """Where the replay has a process of its own."""
 
 
 _UNRECORDED: dict[str, Any] = {"enable_task_events": False}
@@ -61,10 +65,11 @@ class _Who(NamedTuple):
 
 
 class _Died(Exception):
-    """Learners are gone: their processes ended."""
+    """Learners, or the replay, are gone: their processes ended."""
 
-    def __init__(self, reason: str, words: str) -> None:
+    def __init__(self, reason: str, words: str, gone: list[_Who]) -> None:
         super().__init__(reason)
+        self.role = "replay" if {who.role for who in gone} == {"replay"} else "learner"
         self.words = words
         """What is known about it, in several lines."""
 
@@ -109,7 +114,9 @@ class RayRuntime:
         raised.
         """
         plan = self._plan
-        gpus = gpus_per_learner(plan.num_actors, plan.num_learners, plan.learner_threads, plan.device)
+        gpus = gpus_per_learner(
+            plan.num_actors, plan.num_learners, plan.learner_threads, plan.device, int(plan.make_replay is not None)
+        )
         deaths, reached = 0, -1
         while True:
             crew = _Crew(self._plan, gpus, self._note, self._complain, lambda: self._interrupted)
@@ -125,13 +132,13 @@ class RayRuntime:
                 if died.words:
                     (self._complain if give_up else self._note)(died.words)
                 if self._interrupted:
-                    self._note(
-                        f"the learner died ({died}) while the run was stopping; {self._plan.describe_checkpoint()}"
-                    )
+                    where = self._plan.describe_checkpoint()
+                    self._note(f"the {died.role} died ({died}) while the run was stopping; {where}")
                     return "interrupted"
                 if give_up:
-                    raise UserError(f"the learner died {deaths} times in a row without an update: {died}") from None
-                self._note(f"the learner died ({died}): continuing from the newest checkpoint")
+                    role = died.role
+                    raise UserError(f"the {role} died {deaths} times in a row without an update: {died}") from None
+                self._note(f"the {died.role} died ({died}): continuing from the newest checkpoint")
             finally:
                 crew.kill()
 
@@ -155,13 +162,15 @@ class RayRuntime:
             crew.wait_for_actors()
             return reasons[0]
         except RayTaskError as error:
-            if type(error.cause) is ConnectionError:  # of a reducer: it may arrive before the death it speaks of
-                words = crew.last_words_of_learners() or traceback_of(error)
-                raise _Died(first_line(error.cause), words) from None
+            if type(error.cause) is ConnectionError:  # it may arrive before the death it speaks of
+                gone = crew.gone()
+                words = crew.last_words(gone) or traceback_of(error)
+                raise _Died(first_line(error.cause), words, gone) from None
             raise self._cause(error) from None
         except RayError as error:
-            words = f"{crew.last_words_of_learners()}\n{plain(error)}".strip()
-            raise _Died(first_line(error), words) from None
+            gone = crew.gone()
+            words = f"{crew.last_words(gone)}\n{plain(error)}".strip()
+            raise _Died(first_line(error), words, gone) from None
 
     def _result(self, crew: _Crew, who: _Who, reference: Any) -> Any:
         """What a role returned; an actor that died or lost its learner is replaced."""
@@ -170,8 +179,9 @@ class RayRuntime:
             lost, words = result if who.role == "actor" else None, ""
         except RayTaskError as error:
             if who.role == "actor":
-                self._complain(traceback_of(error))
-                if isinstance(error.cause, UserError) and error.cause.is_crash:
+                if not isinstance(error.cause, UserError) or error.cause.is_crash:
+                    self._complain(traceback_of(error))
+                if isinstance(error.cause, UserError):  # also one that the store of experience raised
                     raise error.cause from None
                 name = self._plan.describe_actor(who.number, crew.generation(who.number))
                 raise crash(name, error.cause) from None
@@ -223,13 +233,18 @@ class _Crew:
         self._actor: Any = ray.remote(num_cpus=1, **_UNRECORDED)(ActorHost)
         self._learners: list[Any] = []
         self._actors: list[Any] = []
+        self._replays: list[Any] = []
         self._pids: dict[_Who, Any] = {}
         self._hire_learner(scheduling_strategy=on_this_node())  # only here is the run directory sure to be
+        if plan.make_replay:
+            here = {"scheduling_strategy": on_this_node()}  # it writes there, too
+            self._replays = [replay_host.hire(plan.make_replay, plan.num_actors, **here, **_UNRECORDED)]
+            self._pids[_Who("replay", 0)] = self._replays[0].pid.remote()
         if plan.own_cluster:
             self._hire_others()
         self._resumes = 0
         self._restarts = [0] * plan.num_actors
-        self._deaths = [(0, -1)] * plan.num_actors
+        self._deaths: list[tuple[int, list[int]]] = [(0, [])] * plan.num_actors
         self._running: dict[Any, _Who] = {}
         self._status: Any = None
 
@@ -245,14 +260,16 @@ class _Crew:
         self._actors = [self._actor.remote(self._plan.make_actor) for _ in range(self._plan.num_actors)]
 
     def build(self) -> None:
-        """Builds the learners."""
+        """Builds the learners, and the replay."""
         lead = self._learners[0]
         if not self._actors:  # they can be anywhere: the lead, which cannot, takes its place before them
-            self._get([self._pids[_Who("learner", 0)]])
+            self._get(list(self._pids.values()))
             self._hire_others()
         several = len(self._learners) > 1
         meeting = self._get([lead.open_meeting.remote(self._plan.own_cluster)])[0] if several else None
-        self._get([learner.build.remote(meeting, lead) for learner in self._learners])
+        replay = self._replays[0] if self._replays else None
+        building = [learner.build.remote(meeting, lead, replay) for learner in self._learners]
+        self._get([*building, *(replay.build.remote() for replay in self._replays)])
 
     def start(self, actor_restarts: int) -> int:
         """Continues from a checkpoint, sets everyone to work.
@@ -270,7 +287,7 @@ class _Crew:
     def _set_to_work(self, index: int) -> None:
         host, (slot, rank) = self._actors[index], divmod(index, self._plan.num_learners)
         self._pids[_Who("actor", index)] = host.pid.remote()
-        work = host.act.remote(index, self.generation(index), self._learners[rank], slot)
+        work = host.act.remote(index, self.generation(index), self._learners[rank], slot, *self._replays)
         self._running[work] = _Who("actor", index)
 
     def generation(self, index: int) -> tuple[int, int]:
@@ -312,7 +329,7 @@ class _Crew:
         Also when interrupted: learners that decide together to stop first finish the batch they wait for.
         """
         slot, rank = divmod(index, self._plan.num_learners)
-        delivered = ray.get(self._learners[rank].delivered.remote(slot))
+        delivered = [ray.get(host.delivered.remote(slot)) for host in [self._learners[rank], *self._replays]]
         deaths, before = self._deaths[index]
         deaths = deaths + 1 if delivered == before else 1
         self._deaths[index] = (deaths, delivered)
@@ -328,16 +345,20 @@ class _Crew:
         self._actors[index] = self._actor.remote(self._plan.make_actor)
         self._set_to_work(index)
 
-    def last_words_of_learners(self) -> str:
-        """What the learners whose processes are gone wrote last."""
-        gone = []
-        for rank, learner in enumerate(self._learners):
+    def gone(self) -> list[_Who]:
+        """Learners, and the replay, whose processes have ended."""
+        gone, asked = [], {"learner": self._learners, "replay": self._replays}
+        for who, host in [(_Who(role, number), host) for role in asked for number, host in enumerate(asked[role])]:
             try:
-                ray.get(learner.pid.remote(), timeout=ANSWER_SECONDS)
+                ray.get(host.pid.remote(), timeout=ANSWER_SECONDS)
             except GetTimeoutError:  # busy
                 continue
             except RayError:
-                gone.append(_Who("learner", rank))
+                gone.append(who)
+        return gone
+
+    def last_words(self, gone: list[_Who]) -> str:
+        """What processes that are gone wrote last."""
         return "\n".join(filter(None, map(self._last_words, gone)))
 
     def _last_words(self, who: _Who) -> str:
@@ -370,5 +391,5 @@ class _Crew:
 
     def kill(self) -> None:
         """Ends all processes of this attempt."""
-        for host in [*self._learners, *self._actors]:
+        for host in [*self._learners, *self._replays, *self._actors]:
             ray.kill(host, no_restart=True)

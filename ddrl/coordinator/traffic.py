@@ -51,6 +51,12 @@ class Traffic:
         with self._lock:
             self._bytes[1] += size
 
+    @property
+    def cpu_seconds(self) -> float:
+        """Of all workers, each since its beginning."""
+        with self._lock:
+            return sum(self._cpu.values())
+
     def take(self) -> Metrics:
         """Since the last call: bytes per environment frame, milliseconds that a worker waits for actions.
 

@@ -9,8 +9,6 @@ from typing import Any
 import torch
 
 from ddrl.errors import Closed
-from ddrl.replay.prioritized import PrioritizedReplay
-from ddrl.replay.queue import UnrollQueue
 from ddrl.streams import Mark, SideStream
 from ddrl.waiting import WaitClock
 
@@ -23,10 +21,8 @@ class Prefetch:
     `upload` they are on the GPU already, copied in a stream beside that of the training.
     """
 
-    def __init__(
-        self, queue: UnrollQueue | PrioritizedReplay, columns: int, device: torch.device, *, upload: bool
-    ) -> None:
-        """`device`: the learner's. `upload`: it keeps no batches in main memory."""
+    def __init__(self, queue: Any, columns: int, device: torch.device, *, upload: bool) -> None:
+        """`queue`: a queue or a replay. `device`: the learner's. `upload`: it keeps no batches in main memory."""
         self._queue = queue
         self._columns = columns
         self._device = device
@@ -38,13 +34,13 @@ class Prefetch:
         self._sample_clock = WaitClock()
         self.can_insert = queue.can_insert
         self.insert: Callable[[Any], None] = queue.insert
-        if isinstance(queue, PrioritizedReplay):
-            self.update = queue.update
+        if hasattr(queue, "update"):
+            self.update: Callable[[Any, torch.Tensor], None] = queue.update
 
     @property
     def insert_waited(self) -> float:
         """Seconds that actors waited for room, over all of them."""
-        return self._queue.insert_waited
+        return float(self._queue.insert_waited)
 
     @property
     def sample_waited(self) -> float:

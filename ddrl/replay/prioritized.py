@@ -42,7 +42,7 @@ class PrioritizedReplay:
         self._limiter = Limiter(rule.min_size, rule.samples_per_insert, rule.error_buffer, rule.batch_size)
         self._size = 0
         self._steps = 0
-        self._writers = 0
+        self._writers: set[int] = set()
         self._frozen = False
         self._changed = threading.Condition()
         self._closed = False
@@ -111,10 +111,11 @@ class PrioritizedReplay:
         """
         priorities = _checked(experience.priority, "an actor")
         history, unroll = self._history, experience.unroll
+        writer = int(unroll.actor[0])  # one that took the place of another may come before the other is through
         with self._changed:
-            self._wait_for(self.can_insert, self._insert_clock)
+            self._wait_for(lambda: self.can_insert() and writer not in self._writers, self._insert_clock)
             place = history.reserve(unroll)
-            self._writers += 1
+            self._writers.add(writer)
             self._evict(place.streams)
         history.write(place, experience)
         with self._changed:
@@ -124,7 +125,7 @@ class PrioritizedReplay:
             added = self._add(place.streams[columns], begun[columns] + experience.item_step.numpy(), priorities)
             self._steps += int(unroll.valid.sum())
             self._limiter.insert(added, self._size)
-            self._writers -= 1
+            self._writers.remove(writer)
             self._changed.notify_all()
             self._check_minimum()
 
@@ -171,7 +172,7 @@ class PrioritizedReplay:
 
     def can_sample(self, count: int) -> bool:
         """Whether `sample(count)` would return at once."""
-        return self._limiter.can_sample(count) and self._size > 0
+        return self._limiter.can_sample(count) and self._size > 0 and not self._frozen
 
     def sample(self, count: int) -> Drawing:
         """Draws `count` items, independently and with replacement; waits while actors are behind.
@@ -200,7 +201,7 @@ class PrioritizedReplay:
                 if not len(lost):
                     return drawing
                 # Overwritten while they were copied: rare, since the ring is long.
-                self._wait_for(lambda: self._size > 0, self._sample_clock)
+                self._wait_for(lambda: self._size > 0 and not self._frozen, self._sample_clock)
                 slots, steps, probabilities = slots.copy(), steps.copy(), probabilities.copy()
                 slots[lost], steps[lost], probabilities[lost] = self._draw(len(lost))
 
@@ -213,7 +214,7 @@ class PrioritizedReplay:
 
         Raises `UserError` for a priority that is negative or no number.
         """
-        new, slots, steps = _checked(priorities, "the learner"), drawn.slot.numpy(), drawn.step.numpy()
+        new, slots, steps = _checked(priorities, "the learner"), drawn.slot.cpu().numpy(), drawn.step.cpu().numpy()
         with self._changed:
             present = (self._item_step[slots] == steps) & (self._tree[slots] > 0)
             self._tree.set(slots[present], self._weights(new[present]))
@@ -235,7 +236,7 @@ class PrioritizedReplay:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Nothing is inserted within the block, so that what `state_dict` refers to can be saved."""
+        """Nothing is inserted or drawn within the block, so that what `state_dict` refers to can be saved."""
         with self._changed:
             self._frozen = True
             self._changed.wait_for(lambda: not self._writers)

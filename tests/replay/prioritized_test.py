@@ -577,7 +577,7 @@ def test_closing_ends_every_wait() -> None:
         empty.insert(next(source))
 
 
-def test_nothing_is_inserted_while_it_is_frozen() -> None:
+def test_nothing_is_inserted_or_drawn_while_it_is_frozen() -> None:
     replay, source = transition_replay()
     fill(replay, source, 3)
     before, begins = by_item(replay), threading.Event()
@@ -586,14 +586,17 @@ def test_nothing_is_inserted_while_it_is_frozen() -> None:
         assert begins.wait(TIMEOUT)
         replay.insert(next(source))
 
-    with running(insert) as outcome, replay.frozen():
+    def draw() -> None:
+        assert begins.wait(TIMEOUT)
+        replay.sample(4)
+
+    with running(insert) as inserted, running(draw) as drawn, replay.frozen():
         begins.set()
         time.sleep(0.05)
-        assert not replay.can_insert()
-        assert not outcome
-        replay.sample(4)
-        assert by_item(replay) == before
-    assert replay.can_insert()
+        assert not replay.can_insert() and not replay.can_sample(4)
+        assert not inserted and not drawn
+        assert by_item(replay) == before and not replay.limiter.sampled
+    assert replay.can_insert() and replay.limiter.sampled == 4
     assert len(by_item(replay)) > len(before)
 
 
@@ -619,9 +622,27 @@ def test_it_is_frozen_once_what_is_being_written_is_there(monkeypatch: pytest.Mo
         with running(size_when_frozen) as frozen:
             time.sleep(0.05)
             assert not frozen
-            assert replay.sample(2).batch_size == 2, "the learner goes on"
             goes_on.set()
     assert frozen[0] == replay.size > size
+
+
+def test_the_steps_of_an_environment_have_one_writer_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    replay, source = transition_replay()
+    begun, goes_on, write = threading.Event(), threading.Event(), replay._history.write
+
+    def slow_write(*arguments: Any) -> None:
+        begun.set()
+        assert goes_on.wait(TIMEOUT)
+        write(*arguments)
+
+    monkeypatch.setattr(replay._history, "write", slow_write)
+    with running(lambda: replay.insert(next(source))):  # of an actor's process that is gone
+        assert begun.wait(TIMEOUT)
+        with running(lambda: replay.insert(next(source))) as second:  # of the one in its place
+            time.sleep(0.05)
+            assert not second and not replay._history.written.any()
+            goes_on.set()
+    assert (replay._history.written == 10).all()
 
 
 def test_an_unroll_that_does_not_fit_leaves_no_writer_behind() -> None:

@@ -65,6 +65,23 @@ def test_another_identity_comes_before_missing_counterparts(tmp_path: Path) -> N
     assert "has no whole counterpart" in damaged[0]
 
 
+@pytest.mark.parametrize("later", [True, False], ids=["of another moment", "never written"])
+def test_a_part_that_does_not_belong_to_the_rest_is_passed_over(tmp_path: Path, later: bool) -> None:
+    folder = tmp_path / "replay"
+    for updates in (1, 2):
+        part = checkpoint.save(folder, updates, {"replay": updates})
+        checkpoint.save(tmp_path, updates, {"updates": updates, "beside": {"replay": checkpoint.checksum(part)}})
+    state, damaged = checkpoint.load_newest(tmp_path, beside=[folder])
+    assert state is not None and state["updates"] == 2 and not damaged
+    if later:
+        checkpoint.save(folder, 2, {"replay": "of a run that went on from 1 and was killed before it wrote the rest"})
+    else:
+        part.unlink()
+    state, damaged = checkpoint.load_newest(tmp_path, beside=[folder])
+    assert state is not None and state["updates"] == 1
+    assert len(damaged) == 1 and "000000000002.pt" in damaged[0] and "counterpart" in damaged[0]
+
+
 def test_an_empty_directory_has_no_state(tmp_path: Path) -> None:
     assert checkpoint.load_newest(tmp_path / "none") == (None, [])
 

@@ -212,6 +212,16 @@ def test_a_node_without_room_for_the_learner_that_leads_is_said_at_once(
         room.gpus_per_learner(4, 1, 2, device)
 
 
+def test_a_replay_of_its_own_needs_room_where_the_learner_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes(monkeypatch, {"CPU": 6.0})
+    assert room.gpus_per_learner(4, 1, 1, "cpu", 1) == 0.0
+    with pytest.raises(UserError, match=r"6 CPUs; 5 actors .* and a replay need 7 .*learner_threads, replay\)"):
+        room.gpus_per_learner(5, 1, 1, "cpu", 1)
+    nodes(monkeypatch, {"CPU": 1.0}, {"CPU": 8.0})
+    with pytest.raises(UserError, match="has 1 CPUs and 0 GPUs; it needs 2 and 0"):
+        room.gpus_per_learner(4, 1, 1, "cpu", 1)
+
+
 def test_learners_sum_over_the_interface_of_their_address_unless_the_environment_names_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -49,7 +49,9 @@ def crashing_actor(
     return act_alone(config, index, generation, first_index, link)
 
 
-def crashing_learner(config: RunConfig, directory: Path, folder: Path | None, rank: int, store: Any) -> Any:
+def crashing_learner(
+    config: RunConfig, directory: Path, folder: Path | None, rank: int, store: Any, replay: Any
+) -> Any:
     """As it is, in a process where the environments of the first evaluation raise."""
     ToyEnvs.step = broken_step("evaluation", config.seed)  # type: ignore[method-assign]
     return make_learner(config, directory, folder, rank, store)

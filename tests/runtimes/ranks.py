@@ -90,7 +90,9 @@ def lose(rank: int, port: int, directory: Path) -> None:
         (directory / "0.txt").write_text(type(error).__name__)
 
 
-def missing_learner(config: RunConfig, directory: Path, folder: Path | None, rank: int, store: TCPStore | None) -> Any:
+def missing_learner(
+    config: RunConfig, directory: Path, folder: Path | None, rank: int, store: TCPStore | None, replay: Any
+) -> Any:
     """A learner whose rank 1 raises before the ranks have met."""
     if rank == 1:
         raise ArithmeticError("rank 1 stays away")

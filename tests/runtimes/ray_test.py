@@ -252,7 +252,7 @@ def test_a_learner_s_death_is_recognised_whichever_news_of_it_comes_first(error:
 def test_what_a_learner_raised_while_it_was_made_is_shown_in_full_without_colours() -> None:
     crew = MagicMock()
     crew.start.side_effect = ActorDiedError(RayTaskError("__init__", "\x1b[36mray\x1b[39m\n  no memory", None))
-    crew.last_words_of_learners.return_value = ""
+    crew.last_words.return_value = ""
     with pytest.raises(runtime_ray._Died) as caught:
         supervisor([])._supervise(crew)
     assert "no memory" in caught.value.words and "\x1b" not in caught.value.words + str(caught.value)
@@ -311,7 +311,7 @@ def test_a_learner_that_dies_while_the_run_stops_is_said_with_the_checkpoint(mon
     runtime = supervisor(notes)
     crew = MagicMock()
     crew.start.side_effect = ActorDiedError()
-    crew.last_words_of_learners.return_value = "Fatal Python error"
+    crew.last_words.return_value = "Fatal Python error"
     monkeypatch.setattr(runtime_ray, "_Crew", lambda *_: crew)
     monkeypatch.setattr(runtime_ray, "gpus_per_learner", lambda *_: 0.0)
     runtime.interrupt()
@@ -328,6 +328,10 @@ def test_the_newest_checkpoint_that_all_learners_have_is_named(tmp_path: Path) -
         path.touch()
     assert run_ray.describe_checkpoint(tmp_path, 2).endswith("checkpoints/1.pt")
     assert run_ray.describe_checkpoint(tmp_path, 1).endswith("checkpoints/2.pt")
+    (tmp_path / "checkpoints" / "replay").mkdir()
+    assert "no checkpoint" in run_ray.describe_checkpoint(tmp_path, 1)
+    (tmp_path / "checkpoints" / "replay" / "1.sha256").touch()
+    assert run_ray.describe_checkpoint(tmp_path, 1).endswith("checkpoints/1.pt")
 
 
 @pytest.mark.parametrize(("gpus", "device"), [(1.0, "cuda"), (0.5, "cpu"), (0.0, "cpu")])
