@@ -15,7 +15,7 @@ from ddrl.analysis import plots
 from ddrl.analysis.plots import COLOURS, GREY, NAMES
 
 AGENTS = {"r2d2": "R2D2", "ape_x": "Ape-X"}
-MEMORY = {"r2d2": "R2D2", "zero_state": "zero state, no burn-in", "feed_forward": "feed-forward"}
+MEMORY = {"r2d2": "R2D2", "feed_forward": "feed-forward"}
 ABLATIONS = {
     "r2d2": "R2D2",
     "clipped": "clipped",
@@ -32,7 +32,7 @@ STRATEGIES = {
     "stored_20": "stored state, burn-in 20",
     "stored_40": "stored state, burn-in 40",
 }
-NOTHING = "No run of this experiment has finished."
+NOTHING = "No training episode of this experiment has ended."
 
 
 def atari(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:
