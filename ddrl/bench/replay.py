@@ -22,6 +22,7 @@ import torch
 
 from ddrl.acting import Builder
 from ddrl.config import RunConfig, parse_run_config
+from ddrl.errors import UserError, exit_code
 from ddrl.learners.reduction import SingleLearner
 from ddrl.learning import make_replay
 from ddrl.record import read_curves
@@ -29,9 +30,12 @@ from ddrl.replay.sum_tree import SumTree
 from ddrl.run import train
 from ddrl.seeding import numpy_generator
 
+GAME = "atari/boxing"
 ENTRIES = 1_000_000
 BATCHES = (64, 512)
 SECONDS = 2.0
+MIN_RECORDS = 2
+"""In the second half of a run: a ratio is a slope."""
 MEASURED_STEPS = 64_000
 """A replay of so many steps says what one takes: the number of rings and their ends hardly count."""
 ONE = {"num_actors": 1, "envs_per_actor": 1}
@@ -77,8 +81,8 @@ def bytes_per_step(algorithm: str) -> float:
 
 
 def run_config(algorithm: str, changes: dict[str, Any]) -> RunConfig:
-    """Of a run on Boxing."""
-    least = {"algorithm": algorithm, "environment": {"name": "atari/boxing"}, "seed": 1, "env_frames": 1}
+    """Of a run on `GAME`."""
+    least = {"algorithm": algorithm, "environment": {"name": GAME}, "seed": 1, "env_frames": 1}
     return parse_run_config(least | changes)
 
 
@@ -103,6 +107,8 @@ def short_run(algorithm: str, frames: int) -> tuple[float, float]:
         curves = read_curves(Path(directory, "curves.jsonl"))
     records = curves.pivot_table(index="updates", columns="metric", values="value").dropna(subset="learner_utilisation")
     later = records.iloc[len(records) // 2 :]
+    if len(later) < MIN_RECORDS:
+        raise UserError(f"option --frames: {frames:,} are too few: the learner had hardly begun")
     sampled = later.index.to_numpy() * config.hyperparameters.batch_size
     inserted = sampled / later["replay_samples_per_insert"].to_numpy()
     reached = (sampled[-1] - sampled[0]) / (inserted[-1] - inserted[0])
@@ -125,19 +131,23 @@ def report(frames: int) -> Iterator[str]:
         reached, duty = short_run(algorithm, frames)
         asked = settings["samples_per_insert"]
         yield (
-            f"{algorithm}, {frames:,} frames of Boxing: {reached:.3f} samples per insert of {asked:g} asked for "
+            f"{algorithm}, {frames:,} frames of {GAME}: {reached:.3f} samples per insert of {asked:g} asked for "
             f"({reached / asked - 1:+.1%}); the learner does not wait {duty:.1%} of the time"
         )
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command."""
+    """The command; 2 where so few frames say nothing."""
     parser = argparse.ArgumentParser(prog="python -m ddrl.bench.replay", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--frames", type=int, default=40_000, help="of each run (%(default)s)")
     torch.set_num_threads(1)
-    for line in report(parser.parse_args(arguments).frames):
+    frames = parser.parse_args(arguments).frames
+    return exit_code(lambda: _print(report(frames)))
+
+
+def _print(lines: Iterator[str]) -> None:
+    for line in lines:
         print(line, flush=True)
-    return 0
 
 
 if __name__ == "__main__":

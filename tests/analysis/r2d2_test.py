@@ -1,0 +1,145 @@
+"""The R2D2 replication: every claim decided by planted runs, as the paper has it and the other way round; figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from ddrl.analysis.__main__ import main
+from ddrl.analysis.derived import own_function
+from ddrl.analysis.experiments import load_experiments
+from ddrl.analysis.paper import load_paper
+from ddrl.analysis.published import load_references
+from ddrl.analysis.tables import read
+from ddrl.experiments import Run, expand, paper_configs
+from tests.analysis.fakes import decided, write_measured
+
+ROOT = Path(__file__).parents[2] / "replications"
+PAPER = load_paper(ROOT / "r2d2_2019")
+EXPERIMENTS = load_experiments(PAPER.directory)
+REFERENCES = load_references(PAPER).set_index("environment")
+CLAIMS = [claim.name for claim in PAPER.claims if claim.name != "median_over_57_games"]
+STRATEGIES = ("zero_0", "zero_20", "zero_40", "stored_0", "stored_20", "stored_40")
+
+Planted = Mapping[str, Mapping[str, tuple[float, float, float, float]]]
+"""Experiment -> variant -> final return (on Atari the part of the way to human play), lag, discrepancies."""
+
+
+def finals(**values: float) -> dict[str, tuple[float, float, float, float]]:
+    return {name: (value, 10.0, 0.1, 0.1) for name, value in values.items()}
+
+
+AS_THE_PAPER_SAYS: Planted = {
+    "atari": finals(r2d2=4.0, ape_x=1.0),
+    "staleness": {
+        name: (final, 10.0, first, last)
+        for name, final, first, last in zip(
+            STRATEGIES,
+            (1, 1, 1, 1.5, 1.7, 2),
+            (0.9, 0.5, 0.3, 0.0, 0.1, 0.1),
+            (0.5, 0.45, 0.4, 0.2, 0.15, 0.1),
+            strict=True,
+        )
+    },
+    "memory": finals(r2d2=1.0, feed_forward=0.2),
+    "parameter_lag": {"times_1": (1.0, 5500.0, 0.1, 0.1), "times_4": (1.0, 1500.0, 0.1, 0.1)},
+    "ablations": finals(r2d2=4.0, clipped=1.0, discount=1.5, feed_forward=1.2, life_loss_reset=2.0),
+}
+THE_OTHER_WAY_ROUND: Planted = {
+    "atari": finals(r2d2=1.0, ape_x=4.0),
+    "staleness": {
+        name: (final, 10.0, first, last)
+        for name, final, first, last in zip(
+            STRATEGIES,
+            (3, 1, 1, 1.5, 1.7, 1),
+            (0.1, 0.5, 0.9, 0.8, 0.1, 0.1),
+            (0.1, 0.1, 0.1, 0.5, 0.5, 0.5),
+            strict=True,
+        )
+    },
+    "memory": finals(r2d2=0.2, feed_forward=1.0),
+    "parameter_lag": {"times_1": (1.0, 1500.0, 0.1, 0.1), "times_4": (1.0, 5500.0, 0.1, 0.1)},
+    "ablations": finals(r2d2=1.0, clipped=4.0, discount=4.0, feed_forward=4.0, life_loss_reset=4.0),
+}
+
+
+def plant(planted: Planted, results: Path, scale: str = "workstation", origin: str = "run") -> list[Run]:
+    planned = expand(PAPER.key, scale, root=ROOT)
+    for run in planned:
+        final, lag, first, last = planted[run.experiment][run.variant]
+        level = REFERENCES.loc[run.environment]
+        if run.environment.startswith("atari/"):
+            final = float(level["random"]) + final * float(level["human"] - level["random"])
+        measured = {"policy_lag_mean": lag, "q_discrepancy_first": first, "q_discrepancy_last": last}
+        noisy = {name: value * (1 + 0.01 * run.seed) for name, value in measured.items()}
+        start = float(level["random"])
+        options = {"start": start, "noisiness": 0.02, "origin": origin}
+        write_measured(run, results, final=final * (1 + 0.01 * run.seed), speed=1000.0, measured=noisy, **options)
+    return planned
+
+
+def verdicts(planted: Planted, results: Path) -> pd.DataFrame:
+    return decided(PAPER, EXPERIMENTS, plant(planted, results), results)
+
+
+@pytest.fixture(scope="module")
+def supporting(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    return verdicts(AS_THE_PAPER_SAYS, tmp_path_factory.mktemp("supporting"))
+
+
+@pytest.fixture(scope="module")
+def contradicting(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    return verdicts(THE_OTHER_WAY_ROUND, tmp_path_factory.mktemp("contradicting"))
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_runs_as_the_paper_says_support_each_claim(supporting: pd.DataFrame, name: str) -> None:
+    assert supporting.loc[name, "verdict"] == "supported", supporting.loc[name, "detail"]
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_runs_the_other_way_round_contradict_each_claim(contradicting: pd.DataFrame, name: str) -> None:
+    assert contradicting.loc[name, "verdict"] == "contradicted", contradicting.loc[name, "detail"]
+
+
+def test_the_base_is_table_2() -> None:
+    config = paper_configs(PAPER.key, ROOT)["atari", "r2d2", "atari/pong"]
+    stated = {entry.name: entry.paper for entry in PAPER.hyperparameters if entry.paper is not None}
+    for name, value in stated.items():
+        found = config
+        for part in name.split("."):
+            found = found[part]
+        assert found == value, name
+
+
+def test_only_the_strategy_differs_between_the_six_ways_to_begin_a_sequence() -> None:
+    runs = {
+        run.variant: run.config for run in expand(PAPER.key, "paper", root=ROOT, experiments=["staleness"], seeds=[1])
+    }
+    ways = {name: (c["hyperparameters"]["stored_state"], c["hyperparameters"]["burn_in"]) for name, c in runs.items()}
+    assert ways == {
+        f"{kind}_{steps}": (kind == "stored", steps) for kind in ("zero", "stored") for steps in (0, 20, 40)
+    }
+    rest = [
+        {key: value for key, value in config["hyperparameters"].items() if key not in ("stored_state", "burn_in")}
+        for config in runs.values()
+    ]
+    assert all(one == rest[0] for one in rest)
+
+
+def test_every_figure_is_drawn_with_runs_of_both_origins_and_with_none(tmp_path: Path) -> None:
+    plant(AS_THE_PAPER_SAYS, tmp_path, "smoke")
+    plant(AS_THE_PAPER_SAYS, tmp_path, origin="reference")
+    assert main(["aggregate", "--paper", PAPER.key, "--results", str(tmp_path), "--replications", str(ROOT)]) == 0
+    for figure in PAPER.figures:
+        draw = own_function(PAPER.directory, "figures.py", figure.name)
+        tables = read(tmp_path / "smoke" / PAPER.key / "tables", figure.tables)
+        for rows in (None, 0):
+            canvas = draw(**{name: table.iloc[:rows] for name, table in tables.items()})
+            FigureCanvasAgg(canvas).draw()
+            drawn = sum(len(axes.lines) + len(axes.collections) for axes in canvas.axes)
+            assert bool(drawn) == (rows is None), figure.name
