@@ -99,7 +99,13 @@ def test_a_missing_graphics_library_is_no_failure(monkeypatch: pytest.MonkeyPatc
 
 def test_the_simulators_are_started() -> None:
     checked = [finding.line.split(" ")[0] for finding in lines("environments")]
-    assert checked == ["atari/breakout", "dm_control/cheetah-run", "mujoco/Hopper-v5", "toy/catch"]
+    assert checked == [
+        "atari/breakout",
+        "dm_control/cheetah-run",
+        "minigrid/MemoryS7-v0",
+        "mujoco/Hopper-v5",
+        "toy/catch",
+    ]
 
 
 def test_an_environment_that_breaks_the_contract_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

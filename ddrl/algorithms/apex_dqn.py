@@ -60,7 +60,7 @@ class Config:
     min_replay_size: PositiveInt = 50_000  # transitions before the first update
     priority_exponent: NonNegativeFloat = 0.6
     importance_exponent: NonNegativeFloat = 0.4
-    samples_per_insert: PositiveFloat | None = None  # null: actors and learner run freely (section 3); about 1.3 there
+    samples_per_insert: PositiveFloat | None = None  # null: freely (section 3), at some 0.8 there
     error_buffer: PositiveFloat = 4096.0  # samples that either may be ahead; ours, as Reverb (Cassirer et al. 2021)
     target_update_period: PositiveInt = 2500  # updates
     reward_clipping: Literal["abs_one", "none"] = "abs_one"  # Mnih et al. 2015, as Kapturowski et al. 2019 say
