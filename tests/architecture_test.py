@@ -41,7 +41,7 @@ LAYERS: dict[str, set[str]] = {
     "analysis": {"errors", "files"},
     "report": {"errors", "files", "analysis"},
     "replications": {"errors", "analysis"},
-    "bench": {"acting", "config", "environments", "errors", "manifest", "record", "run", "run_ray", "types"},
+    "bench": {"acting", "config", "environments", "errors", "manifest", "record", "replay", "run", "run_ray", "types"},
     "regression": {"errors", "analysis", "algorithms"}
     | {"bench", "config", "manifest", "memory", "record", "report", "run"},
 }

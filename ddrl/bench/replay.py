@@ -20,15 +20,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ddrl.acting import Builder
+from ddrl.bench.parts import quiet_run
 from ddrl.config import RunConfig, parse_run_config
 from ddrl.errors import UserError, exit_code
-from ddrl.learners.reduction import SingleLearner
-from ddrl.learning import make_replay
 from ddrl.record import read_curves
 from ddrl.replay.sum_tree import SumTree
 from ddrl.run import train
-from ddrl.seeding import numpy_generator
 
 GAME = "atari/boxing"
 ENTRIES = 1_000_000
@@ -38,7 +35,7 @@ MIN_RECORDS = 2
 """In the second half of a run: a ratio is a slope."""
 MEASURED_STEPS = 64_000
 """A replay of so many steps says what one takes: the number of rings and their ends hardly count."""
-ONE = {"num_actors": 1, "envs_per_actor": 1}
+ONE = {"runtime": "serial", "num_actors": 1, "envs_per_actor": 1}
 PAPER_SEQUENCES, PAPER_SEQUENCE_STEPS = 100_000, 120
 """Of R2D2: sequences in its replay, and steps of one with its burn-in."""
 SMALL: dict[str, Any] = {
@@ -61,7 +58,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 def tree_speed(batch: int, seconds: float) -> float:
     """Priorities a second of CPU time, each drawn and given a new value, in a tree of `ENTRIES`."""
-    generator = numpy_generator(0, "bench/replay")
+    generator = np.random.default_rng(0)
     tree = SumTree(ENTRIES)
     tree.set(np.arange(ENTRIES), generator.random(ENTRIES))
     weights = generator.random((64, batch))
@@ -75,9 +72,8 @@ def tree_speed(batch: int, seconds: float) -> float:
 def bytes_per_step(algorithm: str) -> float:
     """Of the replay of an algorithm with its paper's settings, on an Atari game."""
     config = run_config(algorithm, {"hyperparameters": {"replay_capacity": MEASURED_STEPS}, "topology": ONE})
-    builder = Builder(config, torch.device("cpu"))
-    replay = make_replay(builder, builder.network(), SingleLearner())
-    return replay.nbytes / replay.capacity
+    with tempfile.TemporaryDirectory() as directory, quiet_run(config, Path(directory)) as run:
+        return float(run.queue.nbytes / run.queue.capacity)
 
 
 def run_config(algorithm: str, changes: dict[str, Any]) -> RunConfig:
