@@ -1,10 +1,12 @@
 """MiniGrid's grid worlds (Chevalier-Boisvert et al. 2023), named as there without `MiniGrid-`: `minigrid/MemoryS7-v0`.
 
-An agent sees the 7 x 7 cells before it, nothing behind walls; so most tasks need memory, the `Memory` tasks above all.
+An agent sees the cells before it, `view_size` each way (7 as MiniGrid has it), nothing behind walls. So most tasks need
+memory; the `Memory` tasks do where the object to remember cannot be seen from the corridor's end: not so in S7 and S9
+with a view of 7, which agents without memory solve.
 Only tasks whose instruction never varies are here, since it is no part of the observation. What is particular:
 
 - Observations are the cells, row by row, each as three one-hot vectors (object, colour, state of a door; as MiniGrid's
-  `OneHotPartialObsWrapper`), flattened to 980 float32. The agent's direction is not among them.
+  `OneHotPartialObsWrapper`), flattened: 980 float32 for a view of 7. The agent's direction is not among them.
 - A success pays 1 - 0.9 steps / `max_steps`. The limit of steps is the task's own, or `max_steps` where that is not 0.
 - Seeds, limits and states: see `replayed`. One agent step is one time-step, and a spec's `frame_skip` is 1.
 """
@@ -24,6 +26,7 @@ from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
 from ddrl.environments.camera import CELLS_PER_SECOND
 from ddrl.environments.registry import Option
 from ddrl.environments.replayed import ReplayedEnvs
+from ddrl.errors import UserError
 from ddrl.types import Array, EnvSpec, EnvStep
 
 _FIXED_INSTRUCTION = (
@@ -50,27 +53,35 @@ def _registered() -> tuple[str, ...]:
 
 TASKS = _registered()
 EXAMPLES: dict[str, dict[str, Any]] = {"MemoryS7-v0": {"max_steps": 40}, "DoorKey-5x5-v0": {"max_steps": 40}}
-OPTIONS = {task: {"max_steps": Option(0, 0, 100_000)} for task in TASKS}
+OPTIONS = {task: {"max_steps": Option(0, 0, 100_000), "view_size": Option(7, 3, 31)} for task in TASKS}
 
 
-def spec(task: str, max_steps: int) -> EnvSpec:
-    """The spec of one task: flat float32 observations."""
-    size, num_actions, own_limit = _facts(task)
+def spec(task: str, max_steps: int, view_size: int) -> EnvSpec:
+    """The spec of one task: flat float32 observations.
+
+    Raises: UserError for an even `view_size`.
+    """
+    if view_size % 2 == 0:
+        raise UserError(f"environment.view_size: {view_size} is not allowed for minigrid/{task}; allowed: odd numbers")
+    num_actions, own_limit = _facts(task)
     return EnvSpec(
         name=f"minigrid/{task}",
-        observation_shape=(size,),
+        observation_shape=(view_size**2 * (_OBJECTS + _COLOURS + _DOORS),),
         observation_dtype="float32",
         num_actions=num_actions,
         frame_skip=1,
-        protocol=f"minigrid-{version('minigrid')}/{task};view7x7,one-hot;cap{max_steps or own_limit};"
+        protocol=f"minigrid-{version('minigrid')}/{task};view{view_size}x{view_size},one-hot;cap{max_steps or own_limit};"
         "autoreset-next-step;raw-rewards",
     )
 
 
-def make(task: str, num_envs: int, seed: int, *, num_threads: int = 1, max_steps: int) -> ReplayedEnvs[GridWorld]:
+def make(
+    task: str, num_envs: int, seed: int, *, num_threads: int = 1, max_steps: int, view_size: int
+) -> ReplayedEnvs[GridWorld]:
     """`num_envs` environments; `num_threads` is ignored, since nothing is native."""
-    limit = max_steps or _facts(task)[2]
-    return ReplayedEnvs(spec(task, max_steps), partial(GridWorld, task, limit), num_envs, seed, max_steps=limit)
+    limit = max_steps or _facts(task)[1]
+    world = partial(GridWorld, task, limit, view_size)
+    return ReplayedEnvs(spec(task, max_steps, view_size), world, num_envs, seed, max_steps=limit)
 
 
 def camera(task: str, seed: int, **options: Any) -> GridCamera:
@@ -79,10 +90,10 @@ def camera(task: str, seed: int, **options: Any) -> GridCamera:
 
 
 @cache
-def _facts(task: str) -> tuple[int, int, int]:
-    """Length of an observation, number of actions, the task's own limit of steps."""
+def _facts(task: str) -> tuple[int, int]:
+    """Number of actions, the task's own limit of steps."""
     env = _environment(task)
-    facts = env.agent_view_size**2 * (_OBJECTS + _COLOURS + _DOORS), int(env.action_space.n), int(env.max_steps)
+    facts = int(env.action_space.n), int(env.max_steps)
     env.close()
     return facts
 
@@ -101,9 +112,10 @@ def one_hot(cells: Array) -> Array:
 class GridWorld:
     """One of MiniGrid's environments, as a `replayed.Replayable`."""
 
-    def __init__(self, task: str, max_steps: int) -> None:
+    def __init__(self, task: str, max_steps: int, view_size: int) -> None:
         self.env = _environment(task)
         self.env.max_steps = max_steps  # what a success pays depends on it
+        self.env.agent_view_size = view_size
 
     def reset(self, seed: int) -> Array:
         """Starts the episode that `seed` determines; its first observation."""

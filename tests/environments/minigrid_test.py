@@ -5,10 +5,11 @@ from __future__ import annotations
 import gymnasium
 import numpy as np
 import pytest
-from minigrid.wrappers import OneHotPartialObsWrapper
+from minigrid.wrappers import OneHotPartialObsWrapper, ViewSizeWrapper
 
 from ddrl.environments import minigrid, registry
 from ddrl.environments.camera import camera_for
+from ddrl.errors import UserError
 from ddrl.seeding import seed_for
 
 MEMORY = "minigrid/MemoryS7-v0"
@@ -64,6 +65,41 @@ def test_the_limit_of_steps_is_the_tasks_own_or_the_option_and_counts_in_the_rew
     env = registry.make(MEMORY, 1, 1, max_steps=3)
     env.reset()
     assert [bool(env.step(np.array([0])).truncated[0]) for _ in range(3)] == [False, False, True]
+
+
+def test_a_smaller_view_is_that_of_minigrids_own_wrapper() -> None:
+    env = registry.make(MEMORY, 1, 4, view_size=3)
+    assert env.spec == registry.spec_for(MEMORY, view_size=3)
+    assert env.spec.protocol.split(";")[1] == "view3x3,one-hot"
+    twin = OneHotPartialObsWrapper(ViewSizeWrapper(gymnasium.make("MiniGrid-MemoryS7-v0"), 3))
+    seen = twin.reset(seed=seed_for(4, f"{MEMORY}/0", 0))[0]
+    np.testing.assert_array_equal(env.reset().observation[0], seen["image"].ravel())
+    for action in (0, 0, 2, 2, 1, 1, 2):
+        seen = twin.step(action)[0]
+        np.testing.assert_array_equal(env.step(np.array([action])).observation[0], seen["image"].ravel())
+    with pytest.raises(UserError, match=r"environment.view_size: 4 .*; allowed: odd numbers"):
+        registry.spec_for(MEMORY, view_size=4)
+
+
+def views(column: int, cue: str, *, view_size: int) -> list[list[float]]:
+    """What is seen in the corridor of MemoryS7 at a column, facing each way, where that object is to be remembered."""
+    for seed in range(100):
+        world = minigrid.GridWorld("MemoryS7-v0", 245, view_size)
+        world.reset(seed)
+        if (world.env.grid.get(1, 2).type, world.env.grid.get(5, 1).type) != (cue, "key"):
+            continue
+        world.env.agent_pos = np.array([column, 3])
+        return [world.step(0)[0].tolist() for _ in range(4)]
+    raise AssertionError("no such episode")
+
+
+@pytest.mark.parametrize(("view_size", "blind"), [(3, {4, 5}), (7, set())])
+def test_only_with_a_small_view_the_object_is_out_of_sight_where_memory_is_to_decide(
+    view_size: int, blind: set[int]
+) -> None:
+    """Blind at two columns in a row, an agent without memory cannot know: it must step from one to the other."""
+    alike = {c for c in range(1, 6) if views(c, "key", view_size=view_size) == views(c, "ball", view_size=view_size)}
+    assert alike == blind
 
 
 @pytest.mark.parametrize("task", minigrid.TASKS)
