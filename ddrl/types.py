@@ -16,7 +16,9 @@ Ends. An episode that ends at transition t stores `terminated[t]` or `truncated[
 observation. Environments reset at the next step: transition t+1 is *dead* (`valid[t+1]` is False: its action was
 ignored, its reward is 0) and o_{t+2} is the first observation of the next episode (`start[t+2]`). So a truncated step
 bootstraps from V(o_{t+1}), its own final observation, and never from the next episode. A lost life may be stored as
-`terminated` too: then there is no reset, no dead step, and `start[t+1]` marks where the next life begins.
+`terminated` too: then there is no reset, no dead step, and `start[t+1]` marks where the next life begins. Where lives
+roll on (`life_loss_resets: false`) it does not: nothing is bootstrapped across the loss, but recurrent state, sequences
+and the episode go on. So an episode is over at t where transition t+1 is dead or `start[t+1]`.
 
 Abandoned episodes. A remote environment that is lost after a_t was sent never answers; what takes its place begins an
 episode. Transition t is then dead and o_{t+1} the first observation of the new episode, as if the old one had been

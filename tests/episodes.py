@@ -1,7 +1,7 @@
 """Random episodes of one environment as plain arrays, and the unrolls that an actor makes of them.
 
 Every kind of end that `ddrl.types` speaks of comes: terminated and truncated episodes with a dead step after them, lost
-lives without one, and abandoned episodes, some before their first step.
+lives without one, that begin an episode or roll on within one, and abandoned episodes, some before their first step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ddrl.types import Array, RecurrentState, Unroll
 
-ENDINGS = ("terminated", "truncated", "life", "abandoned")
+ENDINGS = ("terminated", "truncated", "life", "rolling", "abandoned")
 NUM_ACTIONS = 3
 STACK = 4
 
@@ -36,6 +36,8 @@ class Stream:
     terminated: Array
     truncated: Array
     """Where an episode was abandoned as well."""
+    over: Array
+    """The last valid step of an episode (or life that begins one)."""
     valid: Array
     version: Array
     distribution: Array
@@ -53,8 +55,17 @@ class Stream:
 
     def last(self, step: int) -> int | None:
         """The last step of the episode of `step`; None where it goes on when the stream ends."""
-        after = np.flatnonzero((self.terminated | self.truncated)[step:])
-        return step + int(after[0]) if len(after) else None
+        return _first_at(self.over, step)
+
+    def last_paid(self, step: int) -> int | None:
+        """The last step whose reward counts in the return of `step`: of its life, where lives roll on."""
+        return _first_at(self.terminated | self.truncated, step)
+
+
+def _first_at(flags: Array, step: int) -> int | None:
+    """The first of `flags` [steps] from `step` on."""
+    after = np.flatnonzero(flags[step:])
+    return step + int(after[0]) if len(after) else None
 
 
 def random_stream(
@@ -69,10 +80,10 @@ def random_stream(
     """Episodes of `shortest` to `longest` steps, one after the other."""
     rng = np.random.default_rng(seed)
     observations: list[Array] = []
-    kinds = ("start", "valid", "terminated", "truncated", "abandoned")
+    kinds = ("start", "valid", "terminated", "truncated", "abandoned", "over")
     flags: dict[str, list[bool]] = {kind: [] for kind in kinds}
     episodes: list[int] = []
-    episode, is_reset = 0, True
+    episode, is_reset, begins = 0, True, True
 
     def add(*names: str) -> None:
         reset = is_reset and "start" in names
@@ -81,16 +92,23 @@ def random_stream(
         for kind in kinds:
             flags[kind].append(kind in names)
 
+    marks = {"life": ("terminated", "over"), "rolling": ("terminated",), "abandoned": ("truncated", "abandoned")}
     while len(episodes) < steps:
         ending = str(rng.choice(endings))
         length = int(rng.integers(0 if ending == "abandoned" else shortest, longest + 1))
         for step in range(length):
-            end = {"life": ("terminated",), "abandoned": ("truncated", "abandoned")}.get(ending, (ending,))
-            add("valid", *(["start"] if step == 0 else []), *(end if step == length - 1 else ()))
-        if ending != "life":
-            add(*([] if length else ["start"]))  # dead
-        is_reset = ending != "life"
-        episode += 1
+            add(
+                "valid",
+                *(["start"] if begins and step == 0 else []),
+                *(marks.get(ending, (ending,)) if step == length - 1 else ()),
+            )
+        is_reset = ending not in ("life", "rolling")
+        if is_reset:
+            if episodes:
+                flags["over"][-1] = flags["valid"][-1]
+            add(*(["start"] if begins and not length else []))  # dead
+        begins = ending != "rolling"
+        episode += begins
 
     arrays = {kind: np.array(values[:steps]) for kind, values in flags.items()}
     reward = np.where(arrays["valid"], rng.normal(size=steps), 0.0).astype(np.float32)

@@ -26,7 +26,8 @@ class Judged(NamedTuple):
     """float32, absolute."""
     valid: Array
     start: Array
-    ended: Array
+    over: Array
+    """The episode's last steps (see `ddrl.types`)."""
 
 
 class Judge:
@@ -50,13 +51,13 @@ class Judge:
         steps = {name: torch.cat([self._tail[name], part]) for name, part in new.items()}
         self._tail = {name: part[-self._n :].clone() for name, part in steps.items()}
         q, valid = steps["distribution"], steps["valid"]
-        # A dead step without an end before it: the environment was lost there (`ddrl.types`, abandoned episodes).
-        lost = torch.cat([~valid[1:], torch.zeros_like(valid[:1])])
-        ended = steps["terminated"] | steps["truncated"] | (valid & lost)
+        # Also before a dead step without an end: the environment was lost there (`ddrl.types`, abandoned episodes).
+        over = torch.cat([valid[:-1] & (~valid[1:] | steps["start"][1:]), torch.zeros_like(valid[:1])])
+        ended = steps["terminated"] | steps["truncated"] | over
         last = slice(None, -1)
         error = self._errors(q, steps["action"][last], steps["reward"][last], steps["terminated"][last], ended[last])
         judged = slice(None, unroll.length)
-        parts = (error.abs()[judged], valid[judged], steps["start"][judged], ended[judged])
+        parts = (error.abs()[judged], valid[judged], steps["start"][judged], over[judged])
         return Judged(*(part.numpy() for part in parts))
 
     def state_dict(self) -> dict[str, Any]:
@@ -161,12 +162,12 @@ class SequenceItems:
         """(column, step of the errors, length, errors [m]) of each sequence that ends there."""
         length, period, found = self._length, self._period, []
         everywhere = np.arange(len(self._age))
-        for t, (error, valid, start, ended) in enumerate(zip(*judged, strict=True)):
+        for t, (error, valid, start, over) in enumerate(zip(*judged, strict=True)):
             self._age = np.where(start, 0, self._age)
             self._begun = np.where(start, 0, self._begun)
             self._errors[self._age % length, everywhere] = np.where(valid, error, 0.0)
             self._age = self._age + valid  # steps of the episode so far, this one with it
-            whole = valid & (ended | (self._age - self._begun == length))
+            whole = valid & (over | (self._age - self._begun == length))
             for column in np.flatnonzero(whole):
                 begun, steps = int(self._begun[column]), int(self._age[column] - self._begun[column])
                 order = np.arange(begun, begun + length) % length

@@ -8,7 +8,8 @@ What the native environment does, and what is done here:
   loaded with a seed of its own (seed, environment, how many loads before) at the first start of an episode after
   `RELOAD_STEPS` steps. All that follows a load is a function of its seed and the actions, sticky actions included;
   a checkpoint is therefore the list of actions since then.
-- Lives: a lost life is `terminated` (no reset, no dead step) as long as lives are left; the frame stack runs on.
+- Lives: a lost life is `terminated` (no reset, no dead step) as long as lives are left; the frame stack runs on. With
+  `life_loss_resets` it begins an episode for the agent (`start`); without, recurrent state and sequences go on.
 - Frames are made grey before the maximum of the last two is taken. A game that ends within the skipped frames keeps
   the frames drawn until then. The cap counts frames after the no-ops.
 """
@@ -56,6 +57,7 @@ _OPTIONS = {
     "full_action_space": Option(False),
     "noop_max": Option(30, 0, 1000),
     "life_loss_terminates": Option(True),
+    "life_loss_resets": Option(True),
     "max_frames": Option(108_000, 1, 2**31 - 1),
     "fire_reset": Option(False),
     "image_size": Option(84, 42, 84),
@@ -78,10 +80,22 @@ class Options:
     full_action_space: bool
     noop_max: int
     life_loss_terminates: bool
+    life_loss_resets: bool
     max_frames: int
     fire_reset: bool
     image_size: int
     """Pixels each way: 84 in most papers, 42 in IMPACT's small network."""
+
+    def __post_init__(self) -> None:
+        if not (self.life_loss_terminates or self.life_loss_resets):
+            raise UserError("environment.life_loss_resets: false is only read where life_loss_terminates is true")
+
+    @property
+    def lives(self) -> str:
+        """What a lost life is, in the protocol id."""
+        if not self.life_loss_terminates:
+            return "game-over-terminal"
+        return "life-loss-terminal" if self.life_loss_resets else "life-loss-terminal,rolling"
 
     def protocol(self, task: str) -> str:
         """Protocol id: version and game; frames; starts; stickiness; action set; lives; cap; autoreset; rewards."""
@@ -92,7 +106,7 @@ class Options:
                 (f"noop1-{self.noop_max}" if self.noop_max else "noop0") + (",fire-reset" if self.fire_reset else ""),
                 f"sticky{self.sticky_actions:g}",
                 "full-actions" if self.full_action_space else "minimal-actions",
-                "life-loss-terminal" if self.life_loss_terminates else "game-over-terminal",
+                self.lives,
                 f"cap{self.max_frames // 1000}k" if self.max_frames % 1000 == 0 else f"cap{self.max_frames}",
                 "autoreset-next-step",
                 "raw-rewards",
@@ -160,6 +174,7 @@ class AtariEnvs:
         self.num_envs = num_envs
         self._seed = seed
         self._life_loss_terminates = options.life_loss_terminates
+        self._life_loss_resets = options.life_loss_resets
         # The native no-op count excludes its bound; where FIRE opens the game, FIRE itself counts as the first.
         self._forgets_play = task not in _REMEMBER and options.sticky_actions == 0
         self._needs_noop = options.noop_max > 0 and not options.fire_reset
@@ -206,10 +221,10 @@ class AtariEnvs:
         observation, reward, terminated, truncated, info = self._native.step(actions)
         self._tape.append(actions)
         lives, ended = info["lives"], terminated | truncated
-        start = lost = (lives < self._lives) & (lives > 0) & ~ended & self._life_loss_terminates
+        lost = (lives < self._lives) & (lives > 0) & ~ended & self._life_loss_terminates
+        start = (lost & self._life_loss_resets) | dead
         self._observation, self._lives, self._ended = observation, lives, ended
         if dead.any():
-            start = lost | dead
             self._start(dead, load=dead & (self._tape.counts() >= RELOAD_STEPS), info=info)
         return EnvStep(
             observation=self._observation,

@@ -154,6 +154,7 @@ def _check_steps(env: VectorEnv, trace: list[EnvStep], name: str) -> None:
     _require(bool(first.start.all() and first.valid.all()), name, "reset must return start and valid True")
     for index, step in enumerate(trace):
         _check_arrays(env, step, name, f"step {index}")
+    resets = any((step.start & step.terminated & ~step.ended).any() for step in trace)
     for index, (before, step) in enumerate(pairwise(trace), start=1):
         where, dead = f"step {index}", before.ended
         life_lost = step.terminated & ~step.ended
@@ -164,7 +165,10 @@ def _check_steps(env: VectorEnv, trace: list[EnvStep], name: str) -> None:
             (step.valid != ~dead, "the step after an end must be dead (valid False), and no other"),
             (dead & (step.reward != 0), "a dead step has a reward"),
             (dead & (step.terminated | step.truncated), "a dead step ends an episode"),
-            (step.start != (dead | life_lost), "start must mark the dead steps and the lost lives, and nothing else"),
+            (
+                step.start != (dead | (life_lost & resets)),
+                "start must mark the dead steps, and the lost lives or none of them, and nothing else",
+            ),
         ):
             _require(not broken.any(), name, f"{where}: {message}")
     ends = sum(int(step.ended[:-1].any()) for step in trace[: -_AFTERWARDS - 1])

@@ -76,7 +76,7 @@ class Sequences:
     action: Tensor  # [m, B] int64
     reward: Tensor  # [m, B] float32, raw
     terminated: Tensor  # [m, B] bool
-    ended: Tensor  # [m, B] bool: the episode's last step, terminated or truncated
+    ended: Tensor  # [m, B] bool: terminated or truncated; the episode's last step, unless a lost life rolls on
     valid: Tensor  # [m, B] bool: steps of the episode
     version: Tensor  # [m, B] int64: of the parameters that acted
     state: RecurrentState  # each [B, ...]: before the prefix; empty where it begins with zeros
@@ -207,9 +207,10 @@ class SequenceCut:
     def gather(self, history: History, streams: Array, steps: Array, drawn: Drawn) -> Sequences:
         """See `Cut`."""
         trained = _slots(history, streams, steps, range(self.length))
+        after = _slots(history, streams, steps, range(1, self.length + 1))
         terminated = history.field("terminated", trained)
         ended = terminated | history.field("truncated", trained)
-        lengths = _lengths(ended)
+        lengths = _lengths(~history.field("valid", after) | history.field("start", after))
         valid = torch.arange(self.length).unsqueeze(-1) < lengths
         first = history.first(trained[0])
         times = torch.from_numpy(steps) + torch.arange(-self.before, self.length + 1).unsqueeze(-1)

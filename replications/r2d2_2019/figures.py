@@ -22,6 +22,7 @@ ABLATIONS = {
     "discount": "discount 0.99",
     "feed_forward": "feed-forward",
     "life_loss_reset": "life loss resets",
+    "life_loss_roll": "life loss, rolling",
 }
 ACTORS = {"times_1": "the fewest actors", "times_4": "four times as many"}
 STRATEGIES = {

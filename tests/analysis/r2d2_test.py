@@ -47,7 +47,7 @@ AS_THE_PAPER_SAYS: Planted = {
     },
     "memory": finals(r2d2=1.0, feed_forward=0.2),
     "parameter_lag": {"times_1": (1.0, 5500.0, 0.1, 0.1), "times_4": (1.0, 1500.0, 0.1, 0.1)},
-    "ablations": finals(r2d2=4.0, clipped=1.0, discount=1.5, feed_forward=1.2, life_loss_reset=2.0),
+    "ablations": finals(r2d2=4.0, clipped=1.0, discount=1.5, feed_forward=1.2, life_loss_reset=2.0, life_loss_roll=2.0),
 }
 THE_OTHER_WAY_ROUND: Planted = {
     "atari": finals(r2d2=1.0, ape_x=4.0),
@@ -63,7 +63,7 @@ THE_OTHER_WAY_ROUND: Planted = {
     },
     "memory": finals(r2d2=0.2, feed_forward=1.0),
     "parameter_lag": {"times_1": (1.0, 1500.0, 0.1, 0.1), "times_4": (1.0, 5500.0, 0.1, 0.1)},
-    "ablations": finals(r2d2=1.0, clipped=4.0, discount=4.0, feed_forward=4.0, life_loss_reset=4.0),
+    "ablations": finals(r2d2=1.0, clipped=4.0, discount=4.0, feed_forward=4.0, life_loss_reset=4.0, life_loss_roll=4.0),
 }
 
 

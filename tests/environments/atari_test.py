@@ -55,6 +55,26 @@ def test_a_lost_life_is_terminated_without_a_reset(make):
             np.testing.assert_array_equal(trace[index + 1].observation[row, :3], trace[index].observation[row, 1:])
 
 
+def test_lives_that_roll_on_are_the_same_game_whose_lost_lives_begin_no_episode(make):
+    lives, rolling = make("breakout"), make("breakout", life_loss_resets=False)
+    assert rolling.spec.protocol == lives.spec.protocol.replace("life-loss-terminal", "life-loss-terminal,rolling")
+    resets = lives.reset(), rolling.reset()
+    trace = list(zip(play(lives, 200), play(rolling, 200), strict=True))
+    for one, other in [resets, *trace]:
+        for field in ("observation", "reward", "terminated", "truncated", "ended", "valid"):
+            np.testing.assert_array_equal(getattr(one, field), getattr(other, field), field)
+    for one, other in trace:
+        np.testing.assert_array_equal(other.start, ~one.valid)
+    assert sum(int((one.terminated & ~one.ended).sum()) for one, _ in trace) >= 4
+
+
+def test_lives_that_are_not_looked_at_cannot_roll_on():
+    with pytest.raises(
+        UserError, match=r"environment\.life_loss_resets: false is only read where life_loss_terminates"
+    ):
+        registry.spec_for("atari/breakout", life_loss_terminates=False, life_loss_resets=False)
+
+
 def test_without_life_loss_only_the_game_over_terminates(make):
     lives, game = make("breakout"), make("breakout", life_loss_terminates=False)
     lives.reset(), game.reset()

@@ -105,6 +105,7 @@ FAULTS = {
         lambda env, step: step._replace(start=step.ended if env.steps > 1 else step.start),
         "start must mark",
     ),
+    "start within an episode": (lambda env, step: step._replace(start=step.start | True), "start must mark"),
     "no end": (
         lambda env, step: step._replace(
             terminated=step.terminated & False,
@@ -136,6 +137,17 @@ def test_a_broken_step_is_caught(fault):
     with np.errstate(divide="ignore", invalid="ignore"), pytest.raises(ConformanceError) as error:
         check.check(broken(spoil), "toy/catch", 60)
     assert message in str(error.value)
+
+
+def test_lost_lives_may_roll_on_but_not_some_of_them():
+    found = check_environment("atari/breakout", life_loss_resets=False)
+    assert found.lives_lost > 0
+
+    def only_one_rolls(env, step):
+        return step._replace(start=step.start & (~step.valid | (env.steps == 1) | [True, False]))
+
+    with pytest.raises(ConformanceError, match="start must mark"):
+        check.check(lambda seed: Broken(seed, only_one_rolls, "atari/breakout", frame_skip=4), "atari/breakout")
 
 
 def same(env, step):
