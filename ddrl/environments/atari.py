@@ -30,8 +30,8 @@ from ale_py.roms import get_all_rom_ids, get_rom_path
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode
 
-from ddrl.environments.actions import discrete_actions
 from ddrl.environments.camera import EMULATOR_HERTZ, EmulatorCamera
+from ddrl.environments.contract import accepted_actions, check_state, first_step
 from ddrl.environments.registry import Option
 from ddrl.errors import UserError
 from ddrl.seeding import seed_for
@@ -204,17 +204,16 @@ class AtariEnvs:
 
     def reset(self) -> EnvStep:
         """Loads every environment anew and starts an episode."""
-        everywhere, nowhere = np.ones(self.num_envs, dtype=np.bool_), np.zeros(self.num_envs, dtype=np.bool_)
+        everywhere = np.ones(self.num_envs, dtype=np.bool_)
         self._start(everywhere, load=everywhere)
-        rewards = np.zeros(self.num_envs, dtype=np.float32)
-        return EnvStep(self._observation, rewards, nowhere, nowhere, nowhere, everywhere, everywhere)
+        return first_step(self._observation)
 
     def step(self, actions: Array) -> EnvStep:
         """Applies `actions` [B], indices into the game's action set.
 
         Raises: ValueError for actions of another shape or outside the action set; RuntimeError before `reset`.
         """
-        actions = discrete_actions(actions, self.num_envs, self.spec.num_actions)
+        actions = accepted_actions(actions, self.spec, self.num_envs)
         if not self._loads[0]:
             raise RuntimeError("step was called before reset")
         dead = self._ended
@@ -256,13 +255,8 @@ class AtariEnvs:
         Raises: UserError for a state of another protocol, seed, number of environments or version of this file, or if
         the games played again differ from the recorded ones.
         """
-        if missing := sorted({"loads", "starts", "counts", "skipped", "actions", "checksums"} - set(state)):
-            raise UserError(f"environment state: {', '.join(missing)} missing: written by another version of ddrl")
-        for key, own in (("protocol", self.spec.protocol), ("seed", self._seed)):
-            if state[key] != own:
-                raise UserError(f"environment state: {key} is '{state[key]}', but this run has '{own}'")
-        if len(state["loads"]) != self.num_envs:
-            raise UserError(f"environment state: {len(state['loads'])} environments; allowed: {self.num_envs}")
+        keys = {"loads", "starts", "counts", "skipped", "actions", "checksums"}
+        check_state(state, keys, self.spec, self._seed, self.num_envs)
         arrays = {key: value.numpy() for key, value in state.items() if isinstance(value, torch.Tensor)}
         self._forget()
         if not arrays["loads"][0]:

@@ -27,10 +27,9 @@ from ddrl.types import EnvSpec, VectorEnv
 _NOT_ADAPTERS = frozenset(
     {
         "registry",
-        "vector",
         "check",
         "camera",
-        "actions",
+        "contract",
         "physics",
         "random_play",
         "replayed",

@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import torch
 
-from ddrl.environments.actions import continuous_actions, discrete_actions
+from ddrl.environments.contract import accepted_actions, check_state, first_step
 from ddrl.errors import UserError
 from ddrl.seeding import seed_for
 from ddrl.types import Array, EnvSpec, EnvStep
@@ -76,13 +76,11 @@ class ReplayedEnvs(Generic[Simulated]):
 
     def reset(self) -> EnvStep:
         """Starts every environment's next episode."""
-        everywhere, nowhere = np.ones(self.num_envs, dtype=np.bool_), np.zeros(self.num_envs, dtype=np.bool_)
         observation = self._empty()
         for row in range(self.num_envs):
             observation[row] = self._start(row)
-        self._last, self._ended = observation, nowhere
-        rewards = np.zeros(self.num_envs, dtype=np.float32)
-        return EnvStep(observation, rewards, nowhere, nowhere, nowhere, everywhere, everywhere)
+        self._last, self._ended = observation, np.zeros(self.num_envs, dtype=np.bool_)
+        return first_step(observation)
 
     def step(self, actions: Array) -> EnvStep:
         """Applies `actions`: [B] integers, or [B, A] float32.
@@ -90,10 +88,7 @@ class ReplayedEnvs(Generic[Simulated]):
         Raises: ValueError for actions of another shape or type, outside the action set or NaN; RuntimeError before
         `reset`; whatever a simulation raises, with a note that names the environment, its episode and its seed.
         """
-        if self.spec.action_size:
-            actions = continuous_actions(actions, self.num_envs, self.spec.action_size)
-        else:
-            actions = discrete_actions(actions, self.num_envs, self.spec.num_actions)
+        actions = accepted_actions(actions, self.spec, self.num_envs)
         if self._episode[0] < 0:
             raise RuntimeError("step was called before reset")
         dead = self._ended
@@ -131,13 +126,8 @@ class ReplayedEnvs(Generic[Simulated]):
         Raises: UserError for a state of another protocol, seed or number of environments, or if the episodes played
         again differ from the recorded ones.
         """
-        if missing := sorted({"episode", "ended", "steps", "actions", "checksums"} - set(state)):
-            raise UserError(f"environment state: {', '.join(missing)} missing: written by another version of ddrl")
-        for key, own in (("protocol", self.spec.protocol), ("seed", self._seed)):
-            if state[key] != own:
-                raise UserError(f"environment state: {key} is '{state[key]}', but this run has '{own}'")
-        if len(state["episode"]) != self.num_envs:
-            raise UserError(f"environment state: {len(state['episode'])} environments; allowed: {self.num_envs}")
+        keys = {"episode", "ended", "steps", "actions", "checksums"}
+        check_state(state, keys, self.spec, self._seed, self.num_envs)
         self._episode = state["episode"].numpy().copy()
         self._ended = state["ended"].numpy().copy()
         steps = state["steps"].numpy()

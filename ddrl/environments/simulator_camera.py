@@ -10,6 +10,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from ddrl.environments.contract import check_same_step
 from ddrl.environments.physics import PhysicsEnvs
 from ddrl.errors import UserError
 from ddrl.types import Array, EnvStep
@@ -62,8 +63,7 @@ class SimulatorCamera:
         self._twin.close()
 
     def _picture(self, own: EnvStep, seen: EnvStep) -> Array:
-        if any(not np.array_equal(getattr(own, field), getattr(seen, field)) for field in EnvStep._fields):
-            raise RuntimeError("the second simulation plays another episode than the agent's")
+        check_same_step(own, seen)
         assert self._painter is not None, "step before reset"
         return self._painter.draw()[None]
 

@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ddrl.environments.actions import continuous_actions, discrete_actions
 from ddrl.environments.camera import CellCamera
+from ddrl.environments.contract import accepted_actions, check_state, first_step
 from ddrl.environments.registry import Option
 from ddrl.environments.toy_games import Catch, Chain, Game, Identity, Memory, Track
-from ddrl.errors import UserError
 from ddrl.seeding import seed_for
 from ddrl.types import Array, EnvSpec, EnvStep
 
@@ -96,23 +95,17 @@ class ToyEnvs:
 
     def reset(self) -> EnvStep:
         """Starts every environment's next episode."""
-        everywhere, nowhere = np.ones(self.num_envs, dtype=np.bool_), np.zeros(self.num_envs, dtype=np.bool_)
         self._episode = self._episode + 1
         self._state = self._rules.begin(self._draws(self._episode, 0))
-        self._ended = nowhere
-        rewards = np.zeros(self.num_envs, dtype=np.float32)
-        observation = self._rules.observe(self._state)
-        return EnvStep(observation, rewards, nowhere, nowhere, nowhere, everywhere, everywhere)
+        self._ended = np.zeros(self.num_envs, dtype=np.bool_)
+        return first_step(self._rules.observe(self._state))
 
     def step(self, actions: Array) -> EnvStep:
         """Applies `actions`: [B], or [B, A] float32 clipped to [-1, 1].
 
         Raises: ValueError for actions of another shape, outside the action set or NaN; RuntimeError before `reset`.
         """
-        if self.spec.action_size:
-            actions = continuous_actions(actions, self.num_envs, self.spec.action_size)
-        else:
-            actions = discrete_actions(actions, self.num_envs, self.spec.num_actions)
+        actions = accepted_actions(actions, self.spec, self.num_envs)
         if self._episode[0] < 0:
             raise RuntimeError("step was called before reset")
         dead = self._ended
@@ -140,12 +133,7 @@ class ToyEnvs:
 
         Raises: UserError for a state of another protocol, seed or number of environments.
         """
-        own: dict[str, Any] = {"protocol": self.spec.protocol, "seed": self._seed}
-        for key, value in own.items():
-            if state[key] != value:
-                raise UserError(f"environment state: {key} is '{state[key]}', but this run has '{value}'")
-        if len(state["episode"]) != self.num_envs:
-            raise UserError(f"environment state: {len(state['episode'])} environments; allowed: {self.num_envs}")
+        check_state(state, {"state", "episode", "ended"}, self.spec, self._seed, self.num_envs)
         self._state = state["state"].numpy().copy()
         self._episode = state["episode"].numpy().copy()
         self._ended = state["ended"].numpy().copy()
