@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -32,6 +32,8 @@ SERIES = (OWN, PUBLISHED, "#5b7f4b", "#7d5a99", "#8a6d1f", "#3d8792")
 """Colours of variants that have no order; the first and the second are the farthest apart in lightness and hue."""
 DASHES: tuple[Any, ...] = ("-", (0, (3.5, 1.6)), (0, (1.2, 1.2)), (0, (5, 1.4, 1.2, 1.4)), (0, (7, 2)), (0, (2, 1)))
 """One with each of `SERIES`, so that no line is known by its colour alone."""
+Style = tuple[str, Any]
+"""Colour and dashes of a variant."""
 WIDTHS = {"full": 6.3, "column": 4.2}
 """Inches; figures are set at their own size."""
 DPI = 200
@@ -172,6 +174,26 @@ def handle(label: str, colour: str, *, marker: str = "", dashes: Any = "none", f
     """An entry of a legend."""
     face = colour if filled else "white"
     return Line2D([], [], color=colour, ls=dashes, marker=marker, ms=5, mfc=face, mew=1.1, lw=1.4, label=label)
+
+
+def thin_handle(text: str = "reference runs (thin)", *, marker: str = "") -> Line2D:
+    """The entry that says how runs of the reference are drawn."""
+    entry = handle(text, GREY, dashes="-", marker=marker, filled=False)
+    entry.set_linewidth(0.9)
+    return entry
+
+
+def variant_handles(
+    table: pd.DataFrame, styles: Mapping[str, Style], labels: Mapping[str, str] | None = None
+) -> list[Line2D]:
+    """The variants of a table in the order of `styles`; where both origins are there, how a reference run is drawn.
+
+    `labels`: by variant; the table's own without.
+    """
+    there = dict(zip(table["variant"], table["variant_label"], strict=True))
+    named = {name: (labels or there)[name] for name in styles if name in there}
+    handles = [handle(label, styles[name][0], dashes=styles[name][1]) for name, label in named.items()]
+    return [*handles, thin_handle()] if table["origin"].nunique() > 1 else handles
 
 
 def legend_above(canvas: Canvas, handles: Sequence[Line2D], columns: int | None = None) -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 
 from ddrl.analysis import plots
-from ddrl.analysis.plots import COLOURS, FAINT, GREY, NAMES, PUBLISHED
+from ddrl.analysis.plots import COLOURS, FAINT, GREY, NAMES, PUBLISHED, Style
 
 ATARI, ACTORS, CAPACITY = "atari", "actors", "capacity"
 TIMES = ("times_1", "times_2", "times_4", "times_8")
@@ -26,9 +24,6 @@ DENSE = 12
 FAR_APART = 5
 """From this ratio of budgets on, an axis of frames or times is logarithmic."""
 EVERY_PERCENT = (-100, -50, 0, 50, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
-
-Style = tuple[str, Any]
-"""Colour and dashes of a variant."""
 
 
 def learning_curves(curves: pd.DataFrame, references: pd.DataFrame, published: pd.DataFrame) -> Figure:
@@ -181,7 +176,7 @@ def actors(curves: pd.DataFrame, wall_clock: pd.DataFrame, runs: pd.DataFrame) -
         left.set_xlabel("environment frames" if row == len(tasks) - 1 else "")
         right.set_xlabel("wall time of training" if row == len(tasks) - 1 else "")
     _speeds(canvas.add_subplot(grid[len(tasks), :]), own)
-    plots.legend_above(canvas, _handles(chosen[0], styles))
+    plots.legend_above(canvas, plots.variant_handles(chosen[0], styles))
     return canvas
 
 
@@ -210,7 +205,7 @@ def replay(curves: pd.DataFrame, wall_clock: pd.DataFrame) -> Figure:
 def _key(axes: Axes, table: pd.DataFrame, styles: Mapping[str, Style]) -> None:
     """The legend of a column, above its panels."""
     axes.set_axis_off()
-    handles = _handles(table, styles)
+    handles = plots.variant_handles(table, styles)
     if handles:
         place = {"loc": "center left", "borderaxespad": 0, "columnspacing": 1.2, "handletextpad": 0.5}
         axes.legend(handles=handles, ncols=-(-len(handles) // 2), fontsize=6.5, **place)
@@ -235,18 +230,6 @@ def _lines(axes: Axes, table: pd.DataFrame, styles: Mapping[str, Style], x: str,
     (plots.frames_axis if x == "env_frames" else plots.time_axis)(axes)
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.grid(axis="y")
-
-
-def _handles(table: pd.DataFrame, styles: Mapping[str, Style]) -> list[Line2D]:
-    """Variants in the order of `styles`; where both origins are there, how thin a reference run is drawn."""
-    labels = dict(zip(table["variant"], table["variant_label"], strict=True))
-    shown = [(labels[name], *style) for name, style in styles.items() if name in labels]
-    handles = [plots.handle(label, colour, dashes=dashes) for label, colour, dashes in shown]
-    if table["origin"].nunique() > 1:
-        thin = plots.handle("reference runs (thin)", GREY, dashes="-")
-        thin.set_linewidth(0.9)
-        handles.append(thin)
-    return handles
 
 
 def _speeds(axes: Axes, runs: pd.DataFrame) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 
 from ddrl.analysis import plots
-from ddrl.analysis.plots import FAINT, GREY
+from ddrl.analysis.plots import FAINT, GREY, Style
 
 ALGORITHMS = ("impact", "ppo", "impala")
 RATIOS = ("r3", "r1", "r2")
@@ -24,9 +23,6 @@ FEWEST = "n_"
 """Variants of the target frequency with so few updates between target updates that the paper's agent fails."""
 FAR_APART = 5
 """From this ratio of budgets on, this run and the reference runs are drawn on a logarithmic axis."""
-
-Style = tuple[str, Any]
-"""Colour and dashes of a variant."""
 
 
 def continuous_control(curves: pd.DataFrame, wall_clock: pd.DataFrame) -> Figure:
@@ -117,7 +113,7 @@ def _ablation(
     left.set_title(title)
     left.set_xlabel("environment steps")
     right.set_xlabel(_clock(clock))
-    handles = _handles(curves, styles)
+    handles = plots.variant_handles(curves, styles)
     key.set_axis_off()
     key.legend(handles=handles, loc="center left", ncols=_columns(handles), borderaxespad=0, columnspacing=1.6)
 
@@ -149,20 +145,8 @@ def _lines(axes: Axes, table: pd.DataFrame, styles: Mapping[str, Style], x: str)
 
 
 def _legend(canvas: Figure, table: pd.DataFrame, styles: Mapping[str, Style]) -> None:
-    handles = _handles(table, styles)
+    handles = plots.variant_handles(table, styles)
     plots.legend_above(canvas, handles, columns=_columns(handles))
-
-
-def _handles(table: pd.DataFrame, styles: Mapping[str, Style]) -> list[Line2D]:
-    """Variants in the order of `styles`; where both origins are there, how thick each is drawn."""
-    labels = dict(zip(table["variant"], table["variant_label"], strict=True))
-    shown = [(labels[name], *style) for name, style in styles.items() if name in labels]
-    handles = [plots.handle(label, colour, dashes=dashes) for label, colour, dashes in shown]
-    if table["origin"].nunique() > 1:
-        thin = plots.handle("reference runs (thin)", GREY, dashes="-")
-        thin.set_linewidth(0.9)
-        handles.append(thin)
-    return handles
 
 
 def _columns(handles: Sequence[Line2D]) -> int:

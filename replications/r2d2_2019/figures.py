@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ddrl.analysis import plots
-from ddrl.analysis.plots import COLOURS, GREY, NAMES
+from ddrl.analysis.plots import COLOURS, GREY, NAMES, Style
 
 AGENTS = {"r2d2": "R2D2", "ape_x": "Ape-X"}
 MEMORY = {"r2d2": "R2D2", "feed_forward": "feed-forward"}
@@ -69,21 +68,20 @@ def _learning(curves: pd.DataFrame, references: pd.DataFrame, experiment: str, l
         axes.grid(axis="y")
         axes.set_xlabel("environment frames")
     canvas.axes[0].set_ylabel("training return")
-    _legend(canvas, own, labels)
+    plots.legend_above(canvas, plots.variant_handles(own, _styles(labels), labels))
     return canvas
 
 
 def _lines(axes: Axes, table: pd.DataFrame, column: str, labels: Mapping[str, str]) -> None:
     """The mean of each variant; reference runs are thin."""
     for (origin, variant), part in table.groupby(["origin", "variant"], sort=True):
-        colour, dashes = _style(str(variant), labels)
+        colour, dashes = _styles(labels)[str(variant)]
         width = 0.9 if origin == "reference" else 1.4
         plots.band(axes, part, column, colour=colour, dashes=dashes, width=width)
 
 
-def _style(variant: str, labels: Mapping[str, str]) -> tuple[str, Any]:
-    index = list(labels).index(variant)
-    return plots.SERIES[index], plots.DASHES[index]
+def _styles(labels: Mapping[str, str]) -> dict[str, Style]:
+    return dict(zip(labels, zip(plots.SERIES, plots.DASHES, strict=True), strict=False))
 
 
 def _levels(axes: Axes, returns: pd.Series, known: pd.Series | None) -> None:
@@ -97,21 +95,6 @@ def _levels(axes: Axes, returns: pd.Series, known: pd.Series | None) -> None:
             axes.axhline(level, color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
             place = {"xytext": (-2, 1.5), "textcoords": "offset points", "ha": "right", "fontsize": 6, "color": GREY}
             axes.annotate(name, (1, level), xycoords=("axes fraction", "data"), **place)
-
-
-def _legend(canvas: Figure, table: pd.DataFrame, labels: Mapping[str, str], *, marker: str = "") -> None:
-    """The variants that are there; where both origins are there, how each is drawn."""
-    there = set(table["variant"])
-    handles = []
-    for name, label in labels.items():
-        colour, dashes = _style(name, labels)
-        if name in there:
-            handles.append(plots.handle(label, colour, dashes=dashes, marker=marker))
-    if table["origin"].nunique() > 1:
-        thin = plots.handle("reference runs (thin)", GREY, dashes="-", marker=marker, filled=False)
-        thin.set_linewidth(0.9)
-        handles.append(thin)
-    plots.legend_above(canvas, handles)
 
 
 def staleness(efficiency: pd.DataFrame) -> Figure:
@@ -164,5 +147,5 @@ def parameter_lag(policy_lag: pd.DataFrame) -> Figure:
         axes.grid(axis="y")
         axes.set_ylabel("lag in updates")
         axes.set_xlabel("environment frames")
-    _legend(canvas, own, ACTORS)
+    plots.legend_above(canvas, plots.variant_handles(own, _styles(ACTORS), ACTORS))
     return canvas

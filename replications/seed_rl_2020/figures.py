@@ -72,9 +72,7 @@ def _legend(canvas: Figure, table: pd.DataFrame, *, marker: str = "") -> None:
         plots.handle(label, STYLES[name][0], dashes=STYLES[name][1], marker=marker) for name, label in SYSTEMS.items()
     ]
     if table["origin"].nunique() > 1:
-        thin = plots.handle("reference runs (thin, open marks)", GREY, dashes="-", marker=marker, filled=False)
-        thin.set_linewidth(0.9)
-        handles.append(thin)
+        handles.append(plots.thin_handle("reference runs (thin, open marks)", marker=marker))
     plots.legend_above(canvas, handles)
 
 
