@@ -9,13 +9,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from ddrl.analysis.__main__ import main
 from ddrl.analysis.aggregate import scores
 from ddrl.analysis.claims import claims
+from ddrl.analysis.derived import own_function
 from ddrl.analysis.experiments import Experiment
 from ddrl.analysis.paper import Paper
 from ddrl.analysis.problems import gather
 from ddrl.analysis.published import load_references
+from ddrl.analysis.tables import read
 from ddrl.experiments import Run, write_configs
 
 
@@ -105,6 +109,20 @@ def decided(paper: Paper, experiments: Mapping[str, Experiment], planned: Sequen
     assert len(runs) == len(planned)
     found = claims(paper, experiments, scores(list(runs), load_references(paper)), list(runs))
     return found[found["origin"] == "run"].set_index("claim")
+
+
+def assert_figures_are_drawn(paper: Paper, results: Path) -> None:
+    """Every figure of the paper, with the runs of scale smoke and the reference runs that are there, and with none."""
+    replications = str(paper.directory.parent)
+    assert main(["aggregate", "--paper", paper.key, "--results", str(results), "--replications", replications]) == 0
+    for figure in paper.figures:
+        draw = own_function(paper.directory, "figures.py", figure.name)
+        tables = read(results / "smoke" / paper.key / "tables", figure.tables)
+        for rows in (None, 0):
+            canvas = draw(**{name: table.iloc[:rows] for name, table in tables.items()})
+            FigureCanvasAgg(canvas).draw()
+            drawn = sum(len(axes.lines) + len(axes.collections) for axes in canvas.axes)
+            assert bool(drawn) == (rows is None), figure.name
 
 
 def manifest(config: Any, frames: int) -> dict[str, Any]:

@@ -7,16 +7,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from ddrl.analysis.__main__ import main
-from ddrl.analysis.derived import own_function
 from ddrl.analysis.experiments import load_experiments
 from ddrl.analysis.paper import load_paper
 from ddrl.analysis.published import load_references
-from ddrl.analysis.tables import read
 from ddrl.experiments import Run, expand, paper_configs
-from tests.analysis.fakes import decided, write_measured
+from tests.analysis.fakes import assert_figures_are_drawn, decided, write_measured
 
 ROOT = Path(__file__).parents[2] / "replications"
 PAPER = load_paper(ROOT / "r2d2_2019")
@@ -86,16 +82,6 @@ def verdicts(planted: Planted, results: Path) -> pd.DataFrame:
     return decided(PAPER, EXPERIMENTS, plant(planted, results), results)
 
 
-@pytest.fixture(scope="module")
-def supporting(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
-    return verdicts(AS_THE_PAPER_SAYS, tmp_path_factory.mktemp("supporting"))
-
-
-@pytest.fixture(scope="module")
-def contradicting(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
-    return verdicts(THE_OTHER_WAY_ROUND, tmp_path_factory.mktemp("contradicting"))
-
-
 @pytest.mark.parametrize("name", CLAIMS)
 def test_runs_as_the_paper_says_support_each_claim(supporting: pd.DataFrame, name: str) -> None:
     assert supporting.loc[name, "verdict"] == "supported", supporting.loc[name, "detail"]
@@ -134,12 +120,4 @@ def test_only_the_strategy_differs_between_the_six_ways_to_begin_a_sequence() ->
 def test_every_figure_is_drawn_with_runs_of_both_origins_and_with_none(tmp_path: Path) -> None:
     plant(AS_THE_PAPER_SAYS, tmp_path, "smoke")
     plant(AS_THE_PAPER_SAYS, tmp_path, origin="reference")
-    assert main(["aggregate", "--paper", PAPER.key, "--results", str(tmp_path), "--replications", str(ROOT)]) == 0
-    for figure in PAPER.figures:
-        draw = own_function(PAPER.directory, "figures.py", figure.name)
-        tables = read(tmp_path / "smoke" / PAPER.key / "tables", figure.tables)
-        for rows in (None, 0):
-            canvas = draw(**{name: table.iloc[:rows] for name, table in tables.items()})
-            FigureCanvasAgg(canvas).draw()
-            drawn = sum(len(axes.lines) + len(axes.collections) for axes in canvas.axes)
-            assert bool(drawn) == (rows is None), figure.name
+    assert_figures_are_drawn(PAPER, tmp_path)

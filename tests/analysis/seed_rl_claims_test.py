@@ -65,16 +65,6 @@ def verdicts(planted: Mapping[str, Mapping[str, float]], results: Path) -> pd.Da
     return decided(PAPER, EXPERIMENTS, planned, results)
 
 
-@pytest.fixture(scope="module")
-def supporting(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
-    return verdicts(AS_THE_PAPER_SAYS, tmp_path_factory.mktemp("supporting"))
-
-
-@pytest.fixture(scope="module")
-def contradicting(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
-    return verdicts(THE_OTHER_WAY_ROUND, tmp_path_factory.mktemp("contradicting"))
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_runs_as_the_paper_says_support_each_claim(supporting: pd.DataFrame, name: str) -> None:
     assert supporting.loc[name, "verdict"] == "supported", supporting.loc[name, "detail"]
