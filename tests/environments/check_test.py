@@ -147,7 +147,7 @@ def test_lost_lives_may_roll_on_but_not_some_of_them():
         return step._replace(start=step.start & (~step.valid | (env.steps == 1) | [True, False]))
 
     with pytest.raises(ConformanceError, match="start must mark"):
-        check.check(lambda seed: Broken(seed, only_one_rolls, "atari/breakout", frame_skip=4), "atari/breakout")
+        check.check(lambda seed: Broken(seed, only_one_rolls, "atari/breakout", frame_skip=4), "atari/breakout", 60)
 
 
 def same(env, step):
