@@ -176,6 +176,20 @@ def handle(label: str, colour: str, *, marker: str = "", dashes: Any = "none", f
     return Line2D([], [], color=colour, ls=dashes, marker=marker, ms=5, mfc=face, mew=1.1, lw=1.4, label=label)
 
 
+def speeds(axes: Axes, runs: pd.DataFrame, colour: str, counts: Sequence[int]) -> None:
+    """`training_speed` of each run against `num_actors`, their means joined; dotted: proportional to the fewest actors.
+
+    The dotted line reaches over all `counts`.
+    """
+    for count in sorted(set(runs["num_actors"])):
+        values = runs["training_speed"][runs["num_actors"] == count].to_numpy(dtype=np.float64)
+        dot(axes, values, float(count), colour=colour, vertical=True)
+    means = runs.groupby("num_actors")["training_speed"].mean()
+    axes.plot(means.index, means.to_numpy(), color=colour, lw=1.0)
+    base = means.iloc[0] / means.index[0]
+    axes.plot(counts, [base * count for count in counts], color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
+
+
 def thin_handle(text: str = "reference runs (thin)", *, marker: str = "") -> Line2D:
     """The entry that says how runs of the reference are drawn."""
     entry = handle(text, GREY, dashes="-", marker=marker, filled=False)

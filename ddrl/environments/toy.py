@@ -1,4 +1,4 @@
-"""Five small environments with known returns, for tests. Vectorised NumPy: no loop over environments.
+"""Six small environments with known returns, for tests. Vectorised NumPy: no loop over environments.
 
 A game is a pure function of its state, the action and one random number that depends on (seed, environment, episode,
 step) only; so the state of an environment is a row of integers, and a checkpoint is exact.
@@ -6,6 +6,7 @@ step) only; so the state of an environment is a row of integers, and a checkpoin
     catch     a ball falls, the paddle must be under it (the rules of bsuite's catch: Osband et al. 2020)
     chain     never terminates: every `length` steps forward pay 1; a time limit truncates in between
     memory    a cue, `length` - 1 steps of nothing, then the question what the cue was (a T-maze)
+    recall    the same, asked several times: `first` steps after the cue, then every `gap` steps
     identity  a row of independent questions: the right action is the one shown
     track     a number for each action dimension is shown: the nearer the action, the better; truncated, as chain
 """
@@ -21,7 +22,7 @@ import torch
 from ddrl.environments.camera import CellCamera
 from ddrl.environments.contract import accepted_actions, check_state, first_step
 from ddrl.environments.registry import Option
-from ddrl.environments.toy_games import Catch, Chain, Game, Identity, Memory, Track
+from ddrl.environments.toy_games import Catch, Chain, Game, Identity, Memory, Recall, Track
 from ddrl.seeding import seed_for
 from ddrl.types import Array, EnvSpec, EnvStep
 
@@ -29,12 +30,13 @@ VERSION = 1
 """Part of the protocol id: raised when a game's behaviour changes."""
 
 
-TASKS = ("catch", "chain", "memory", "identity", "track")
+TASKS = ("catch", "chain", "memory", "recall", "identity", "track")
 EXAMPLES: dict[str, dict[str, Any]] = {task: {} for task in TASKS}
 OPTIONS = {
     "catch": {"rows": Option(10, 2, 100), "columns": Option(5, 1, 100)},
     "chain": {"length": Option(10, 1, 1000), "limit": Option(25, 1, 100_000)},
     "memory": {"length": Option(8, 1, 10_000)},
+    "recall": {"first": Option(4, 1, 10_000), "gap": Option(8, 1, 10_000), "questions": Option(3, 1, 1000)},
     "track": {"action_size": Option(1, 1, 4), "limit": Option(25, 1, 100_000)},
     "identity": {"num_actions": Option(4, 2, 100), "length": Option(10, 1, 10_000)},
 }
@@ -42,6 +44,7 @@ _GAMES: dict[str, Callable[..., Game]] = {
     "catch": Catch,
     "chain": Chain,
     "memory": Memory,
+    "recall": Recall,
     "identity": Identity,
     "track": Track,
 }

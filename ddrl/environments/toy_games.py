@@ -165,6 +165,47 @@ class Memory:
 
 
 @dataclass(frozen=True)
+class Recall:
+    """State: step, cue. As `Memory`, but asked more than once: at step `first`, and every `gap` steps after it."""
+
+    first: int
+    gap: int
+    questions: int
+    num_actions: int = 2
+    action_size: int = 0
+    observation_size: int = 3
+    random_return: float = 0.0
+
+    @property
+    def optimal_return(self) -> float:
+        """One for each question."""
+        return float(self.questions)
+
+    def begin(self, draws: Array) -> Array:
+        """A cue of 0 or 1."""
+        cue = (draws % np.uint64(2)).astype(np.int64)
+        return np.stack([np.zeros_like(cue), cue], axis=1)
+
+    def step(self, state: Array, actions: Array, draws: Array) -> tuple[Array, Array, Array, Array]:
+        """Terminates with the last answer."""
+        asked = self._asked(state)
+        reward = np.where(asked, np.where(actions == state[:, 1], 1.0, -1.0), 0.0).astype(np.float32)
+        over = state[:, 0] == self.first + self.gap * (self.questions - 1)
+        return np.stack([state[:, 0] + 1, state[:, 1]], axis=1), reward, over, np.zeros_like(over)
+
+    def observe(self, state: Array) -> Array:
+        """The cue one-hot at step 0, a flag where it is asked for, nothing else."""
+        first = state[:, 0] == 0
+        flags = (first & (state[:, 1] == 0), first & (state[:, 1] == 1), self._asked(state))
+        return np.stack(flags, axis=1).astype(np.float32)
+
+    def _asked(self, state: Array) -> Array:
+        after = state[:, 0] - self.first
+        asked: Array = (after >= 0) & (after % self.gap == 0)
+        return asked
+
+
+@dataclass(frozen=True)
 class Identity:
     """State: step, shown action. +1 for the action shown, 0 otherwise; `length` 1 is a contextual bandit."""
 

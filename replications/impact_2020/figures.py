@@ -237,13 +237,7 @@ def _speeds(axes: Axes, runs: pd.DataFrame) -> None:
     counts, machines = sorted(set(runs["num_actors"])), []
     for (origin, machine), part in runs.groupby(["origin", "cpu"], sort=True):
         colour = plots.COLOURS[str(origin)]
-        for count, group in part.groupby("num_actors", sort=True):
-            values = group["training_speed"].to_numpy(dtype=np.float64)
-            plots.dot(axes, values, float(count), colour=colour, vertical=True)
-        means = part.groupby("num_actors")["training_speed"].mean()
-        axes.plot(means.index, means.to_numpy(), color=colour, lw=1.0)
-        base = means.iloc[0] / means.index[0]
-        axes.plot(counts, [base * count for count in counts], color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
+        plots.speeds(axes, part, colour, counts)
         machines.append((str(origin), f"{plots.NAMES[str(origin)]}: {machine}"))
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")

@@ -32,6 +32,12 @@ STRATEGIES = {
     "stored_20": "stored state, burn-in 20",
     "stored_40": "stored state, burn-in 40",
 }
+BEGINNINGS = {
+    "zero_0": "zero state",
+    "zero_8": "zero state, burn-in 8",
+    "stored_0": "stored state",
+    "stored_8": "stored state, burn-in 8",
+}
 NOTHING = "No training episode of this experiment has ended."
 
 
@@ -43,6 +49,11 @@ def atari(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:
 def memory(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:
     """One panel per task: training return with and without memory."""
     return _learning(curves, references, "memory", MEMORY)
+
+
+def beyond_sequences(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:
+    """Training return by how replayed sequences begin."""
+    return _learning(curves, references, "beyond_sequences", BEGINNINGS)
 
 
 def ablations(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:

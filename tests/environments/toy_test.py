@@ -12,6 +12,8 @@ SIZES = [
     ("chain", {"length": 3, "limit": 10}),
     ("memory", {}),
     ("memory", {"length": 1}),
+    ("recall", {}),
+    ("recall", {"first": 1, "gap": 1, "questions": 4}),
     ("identity", {}),
     ("identity", {"num_actions": 2, "length": 1}),
     ("track", {}),
@@ -43,6 +45,7 @@ def best_action(task, options):
         "catch": catch,
         "chain": lambda observation, first: np.ones(len(observation), dtype=np.int64),
         "memory": lambda observation, first: first[:, :2].argmax(axis=1),
+        "recall": lambda observation, first: first[:, :2].argmax(axis=1),
         "identity": lambda observation, first: observation.argmax(axis=1),
         "track": lambda observation, first: observation,
     }[task]
@@ -81,6 +84,17 @@ def test_the_cue_is_shown_once_and_the_question_asked_at_the_end():
     assert seen[0] in ([1, 0, 0], [0, 1, 0])
     assert seen[1:] == [[0, 0, 0], [0, 0, 0], [0, 0, 1]]
     assert env.step(np.zeros(1, dtype=np.int64)).terminated.all()
+
+
+def test_what_was_shown_is_asked_for_again_and_again():
+    env = registry.make("toy/recall", 1, 1, first=2, gap=3, questions=3)
+    cue = env.reset().observation[0, :2].tolist()
+    steps = [env.step(np.array([cue.index(1) if at < 5 else cue.index(0)])) for at in range(9)]
+    assert [step.observation[0].tolist() for step in steps[:8]] == [
+        [0, 0, float(at in (2, 5, 8))] for at in range(1, 9)
+    ]
+    assert [float(step.reward[0]) for step in steps] == [0, 0, 1, 0, 0, -1, 0, 0, -1]
+    assert [bool(step.terminated[0]) for step in steps] == [False] * 8 + [True]
 
 
 def test_the_chain_is_only_ever_truncated_and_its_value_solves_bellmans_equation():
