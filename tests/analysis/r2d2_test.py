@@ -42,7 +42,7 @@ AS_THE_PAPER_SAYS: Planted = {
         )
     },
     "memory": finals(r2d2=1.0, feed_forward=0.2),
-    "beyond_sequences": finals(zero_0=1.0, zero_8=1.0, stored_0=3.0, stored_8=3.0),
+    "beyond_sequences": finals(zero_0=1.0, zero_8=2.0, stored_0=3.0, stored_8=3.0),
     "parameter_lag": {"times_1": (1.0, 5500.0, 0.1, 0.1), "times_4": (1.0, 1500.0, 0.1, 0.1)},
     "ablations": finals(r2d2=4.0, clipped=1.0, discount=1.5, feed_forward=1.2, life_loss_reset=2.0, life_loss_roll=2.0),
 }
@@ -59,7 +59,7 @@ THE_OTHER_WAY_ROUND: Planted = {
         )
     },
     "memory": finals(r2d2=0.2, feed_forward=1.0),
-    "beyond_sequences": finals(zero_0=3.0, zero_8=3.0, stored_0=1.0, stored_8=1.0),
+    "beyond_sequences": finals(zero_0=3.0, zero_8=2.0, stored_0=1.0, stored_8=1.0),
     "parameter_lag": {"times_1": (1.0, 1500.0, 0.1, 0.1), "times_4": (1.0, 5500.0, 0.1, 0.1)},
     "ablations": finals(r2d2=1.0, clipped=4.0, discount=4.0, feed_forward=4.0, life_loss_reset=4.0, life_loss_roll=4.0),
 }
