@@ -81,6 +81,9 @@ class Config:
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "nature"  # section 2.3
     lstm_size: NonNegativeInt = 512  # section 2.3; 0: feed-forward, as its ablation
     feed_last_action_and_reward: bool = True  # section 2.3
+    reward_input: Literal["raw", "tanh"] = (
+        "raw"  # the authors' code of SEED RL; tanh: that of Acme (Hoffman et al. 2020)
+    )
     head_size: PositiveInt = 512  # hidden units of each stream (section 2.3)
     optimizer: AdamByDefault = AdamConfig(learning_rate=1e-4, epsilon=1e-3)
 
@@ -148,6 +151,8 @@ def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
             f"between sequences would never be learned from (got {config.sequence_period})"
         )
     unread = {} if config.lstm_size else dict.fromkeys(("stored_state", "measure_staleness"), "an lstm_size above 0")
+    if not config.feed_last_action_and_reward:
+        unread["reward_input"] = "feed_last_action_and_reward"
     if config.samples_per_insert is None:
         unread["error_buffer"] = "samples_per_insert"
     check_read(config, unread)
@@ -163,6 +168,7 @@ def make_network(spec: EnvSpec, config: Config, generator: torch.Generator) -> Q
         dueling=config.dueling,
         head_size=config.head_size,
         generator=generator,
+        reward_input=config.reward_input,
     )
 
 

@@ -40,10 +40,12 @@ class QNetwork(nn.Module):
         dueling: bool,
         head_size: int,
         generator: torch.Generator,
+        reward_input: str,
     ) -> None:
         super().__init__()
         self.num_actions = spec.num_actions
         self.feed_last_action_and_reward = feed_last_action_and_reward
+        self.reward_input = reward_input
         self.observation_normaliser = None
         self.reward_normaliser = None
         self.piece_steps = PIECE_STEPS["uint8" if isinstance(torso, DeepTorso) else "float32"]
@@ -62,7 +64,7 @@ class QNetwork(nn.Module):
         Args:
             observation: [T, B, ...] uint8 or float32.
             last_action: [T, B] int64; read only with `feed_last_action_and_reward`, one-hot.
-            last_reward: [T, B] float32, raw; likewise, as it is (Kapturowski et al. 2019 clip no reward).
+            last_reward: [T, B] float32, raw; likewise, as it is or its tanh, by `reward_input`.
             start: [T, B] bool: the recurrent state is zeroed before these steps.
             state: before step 0, from `initial_state` or an earlier output.
         """
@@ -70,7 +72,8 @@ class QNetwork(nn.Module):
         features = self.torso(observation.flatten(0, 1))
         if self.feed_last_action_and_reward:
             action = F.one_hot(last_action.flatten(), self.num_actions).to(features.dtype)
-            features = torch.cat([features, last_reward.flatten().unsqueeze(-1).to(features.dtype), action], dim=-1)
+            reward = last_reward.tanh() if self.reward_input == "tanh" else last_reward
+            features = torch.cat([features, reward.flatten().unsqueeze(-1).to(features.dtype), action], dim=-1)
         if self.core is not None:
             outputs, state = self.core(features.unflatten(0, (time, batch)), start, state)
             features = outputs.flatten(0, 1)
@@ -98,6 +101,7 @@ def make_q_network(
     dueling: bool,
     head_size: int,
     generator: torch.Generator,
+    reward_input: str = "raw",
 ) -> QNetwork:
     """The network of an agent, with weights from `generator` (on the CPU) alone.
 
@@ -107,4 +111,4 @@ def make_q_network(
     if spec.action_size:
         raise UserError(f"'{spec.name}' has continuous actions; Q-learning needs discrete ones")
     torso = make_torso(spec, network, generator, convolutions_only=not lstm_size)
-    return QNetwork(spec, torso, lstm_size, feed_last_action_and_reward, dueling, head_size, generator)
+    return QNetwork(spec, torso, lstm_size, feed_last_action_and_reward, dueling, head_size, generator, reward_input)

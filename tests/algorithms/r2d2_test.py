@@ -457,8 +457,13 @@ def test_no_states_are_kept_where_none_are_used(keys: dict[str, Any]) -> None:
             "key 'hyperparameters.measure_staleness': true would not be read; it goes with an lstm_size above 0; "
             "allowed otherwise: false",
         ),
+        (
+            {"reward_input": "tanh", "feed_last_action_and_reward": False},
+            "key 'hyperparameters.reward_input': \"tanh\" would not be read; it goes with feed_last_action_and_reward; "
+            'allowed otherwise: "raw"',
+        ),
     ],
-    ids=["period", "state", "staleness"],
+    ids=["period", "state", "staleness", "reward"],
 )
 def test_what_makes_no_sense_is_refused_in_one_line_that_names_its_key(keys: dict[str, Any], expected: str) -> None:
     with pytest.raises(UserError) as refusal:

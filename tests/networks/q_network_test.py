@@ -119,9 +119,11 @@ def test_last_action_and_reward_are_inputs_only_when_asked_for(lstm_size: int, n
         assert same != feed
 
 
-def test_they_reach_the_lstm_beside_what_the_torso_puts_out() -> None:
-    """The reward as it is, not clipped as the actor-critic's, then the action as one of three."""
-    network, data = make(FLAT, "mlp", lstm_size=8, feed_last_action_and_reward=True), inputs(FLAT, 4, 2)
+@pytest.mark.parametrize("reward_input", ["raw", "tanh"])
+def test_they_reach_the_lstm_beside_what_the_torso_puts_out(reward_input: str) -> None:
+    """The reward as it is, not clipped as the actor-critic's, or its tanh, then the action as one of three."""
+    keys = {"feed_last_action_and_reward": True, "reward_input": reward_input}
+    network, data = make(FLAT, "mlp", lstm_size=8, **keys), inputs(FLAT, 4, 2)
     data["last_reward"] *= 10
     seen: list[torch.Tensor] = []
     assert network.core is not None
@@ -129,7 +131,8 @@ def test_they_reach_the_lstm_beside_what_the_torso_puts_out() -> None:
     outputs_of(network, data)
     features = network.torso(data["observation"].flatten(0, 1)).unflatten(0, (4, 2))
     torch.testing.assert_close(seen[0][..., :64], features)
-    assert torch.equal(seen[0][..., 64], data["last_reward"])
+    reward = data["last_reward"].tanh() if reward_input == "tanh" else data["last_reward"]
+    assert torch.equal(seen[0][..., 64], reward)
     assert torch.equal(seen[0][..., 65:].argmax(dim=-1), data["last_action"])
     assert torch.equal(seen[0][..., 65:].sum(dim=-1), torch.ones(4, 2))
 
