@@ -14,14 +14,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddrl.analysis.experiments import MANIFESTS, Resources, Run
 from ddrl.experiments import expand
 from ddrl.site import TRAIN, Job, Site
+
+if TYPE_CHECKING:
+    from ddrl.types import EnvSpec
 
 PARAMETER_COPIES = 4
 """In a checkpoint: the parameters, two moments of Adam, and a target network (fewer elsewhere)."""
@@ -182,13 +185,24 @@ def checkpoint_bytes(config: str) -> int:
     from ddrl.run_ray import step_bytes
 
     builder = Builder(parse_run_config(json.loads(config), where="plan"), torch.device("cpu"))
-    parameters: int = sum(tensor.numel() * tensor.element_size() for tensor in builder.network().parameters())
     keys = builder.config.hyperparameters
+    parameters = parameter_bytes(builder.config.algorithm, replace(builder.spec, name="", protocol=""), keys)
     columns = getattr(keys, "num_slots", 0) * keys.batch_size
     if getattr(keys, "replay_fraction", 0):
         columns += keys.replay_capacity
     stored: int = columns * (keys.unroll_length + 1) * step_bytes(builder.spec)
     return PARAMETER_COPIES * parameters + stored
+
+
+@cache
+def parameter_bytes(algorithm: str, spec: EnvSpec, hyperparameters: Any) -> int:
+    """Of a network; tasks whose `spec` has the same shapes share one, since making one takes long."""
+    import torch
+
+    from ddrl import algorithms
+
+    network = algorithms.load(algorithm).make_network(spec, hyperparameters, torch.Generator().manual_seed(0))
+    return sum(tensor.numel() * tensor.element_size() for tensor in network.parameters())
 
 
 def rows(lines: Sequence[Line]) -> list[dict[str, str]]:
