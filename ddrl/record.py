@@ -14,13 +14,15 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from ddrl.files import write_atomically
 from ddrl.types import Metrics
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 COUNTS = ("env_frames", "agent_steps", "updates")
 COLUMNS = [*COUNTS, "seconds", "metric", "value"]
@@ -185,6 +187,8 @@ def read_curves(path: Path) -> pd.DataFrame:
 
     An evaluation beside the training is written when it ends, and belongs where its parameters were taken.
     """
+    import pandas as pd  # slow to import, and no process of a run but the first needs it
+
     rows = []
     for line in path.read_text().splitlines(keepends=True):
         if not line.endswith("\n"):
