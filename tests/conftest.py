@@ -32,7 +32,13 @@ _MUST_RUN = ("learning", "regression")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts files with many slow tests first, so that no process is left alone with one; skips `gpu` without CUDA."""
+    """Puts files with many slow tests first, so that no process is left alone with one; skips `gpu` without CUDA.
+
+    A test that joins a Ray cluster is slow: each process of a run imports torch.
+    """
+    for item in items:
+        if "holder" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
     marked = [item for item in items if item.get_closest_marker("gpu")]

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from contextlib import suppress
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
+from ddrl import cli
 from tests.runs import BASE, curves, merged
 
 KILLS = 10
@@ -34,13 +36,35 @@ BREAKOUT: dict[str, Any] = merged(
 )
 
 
-def start(config: Path, directory: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "ddrl.cli", "train", str(config), "--directory", str(directory), "--quiet"]
-    return subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
+def command(config: Path, directory: Path) -> None:
+    """`ddrl train`, as the whole of a process."""
+    sys.exit(cli.main(["train", str(config), "--directory", str(directory), "--quiet"]))
+
+
+@pytest.fixture
+def jobs() -> ForkServerContext:
+    """Processes that need not import torch again: twelve of them would do little else."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["ddrl.run", "ddrl.environments.atari", "torch._dynamo", "pandas"])
+    return context
+
+
+def start(jobs: ForkServerContext, config: Path, directory: Path) -> ForkServerProcess:
+    """The command in a process of its own."""
+    process = jobs.Process(target=command, args=(config, directory))
+    process.start()
+    return process
+
+
+def finish(process: ForkServerProcess) -> int | None:
+    """Its exit code; the negative number of the signal that ended it."""
+    process.join()
+    return process.exitcode
 
 
 def kill_somewhere(
-    process: subprocess.Popen[bytes], directory: Path, generator: random.Random, seconds: float, after: str
+    process: ForkServerProcess, directory: Path, generator: random.Random, seconds: float, after: str
 ) -> bool:
     """Kills the job at a random moment of the `seconds` after a new record, or after a new checkpoint, was written.
 
@@ -56,11 +80,11 @@ def kill_somewhere(
         return max(times)
 
     before = newest()
-    while process.poll() is None and newest() <= before:
+    while process.is_alive() and newest() <= before:
         time.sleep(0.01)
     time.sleep(generator.uniform(0.0, seconds))
-    process.send_signal(signal.SIGKILL)
-    return process.wait() == -signal.SIGKILL
+    process.kill()
+    return finish(process) == -signal.SIGKILL
 
 
 @pytest.mark.slow
@@ -70,18 +94,18 @@ def kill_somewhere(
     ids=["toy/catch", "atari/breakout"],
 )
 def test_a_serial_run_killed_at_ten_random_moments_has_the_same_curve(
-    tmp_path: Path, config: dict[str, Any], seconds: float
+    tmp_path: Path, jobs: ForkServerContext, config: dict[str, Any], seconds: float
 ) -> None:
     """Half of the moments follow a record, mostly before the first checkpoint; half follow a checkpoint."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
-    assert start(path, tmp_path / "straight").wait() == 0
+    assert finish(start(jobs, path, tmp_path / "straight")) == 0
     generator = random.Random(2018)
     killed = tmp_path / "killed"
     moments = ["curves.jsonl", "checkpoints/*.sha256"] * (KILLS // 2)
-    kills = sum(kill_somewhere(start(path, killed), killed, generator, seconds, after) for after in moments)
+    kills = sum(kill_somewhere(start(jobs, path, killed), killed, generator, seconds, after) for after in moments)
     assert kills == KILLS
-    assert start(path, killed).wait() == 0
+    assert finish(start(jobs, path, killed)) == 0
     pd.testing.assert_frame_equal(curves(tmp_path / "straight"), curves(killed))
     resumes = json.loads((killed / "run.json").read_text())["resumes"]
     assert 1 <= resumes <= KILLS

@@ -22,6 +22,17 @@ AGENTS_SECONDS = 150.0
 """Ray's two agents of a node try for 60 seconds to tell the head that the node is gone, even if the head is as well."""
 
 
+@pytest.fixture(scope="module", autouse=True)
+def orphans() -> list[psutil.Process]:
+    """All that a cluster had started when its process was killed, before the other tests of this file: they take as
+    long as these processes need to notice."""
+    with clusters.held_cluster() as (holder, _):
+        family = holder.children(recursive=True)
+        assert len([child for child in family if "Agent" in child.cmdline()[0]]) == 2
+        holder.send_signal(signal.SIGKILL)
+    return family
+
+
 def assert_whole(directory: Path, budget: int) -> None:
     """The counts of a curve only grow, its records follow one another in time, and the last is at the budget."""
     table = curves(directory)
@@ -117,10 +128,5 @@ def test_a_run_whose_supervisor_is_killed_is_completed_by_the_same_command(
     assert_whole(tmp_path, parse_run_config(values).env_frames)
 
 
-@pytest.mark.slow
-def test_a_cluster_whose_process_is_killed_leaves_no_process() -> None:
-    with clusters.held_cluster() as (holder, _):
-        family = holder.children(recursive=True)
-        assert len([child for child in family if "Agent" in child.cmdline()[0]]) == 2
-        holder.send_signal(signal.SIGKILL)
-        assert psutil.wait_procs(family, timeout=AGENTS_SECONDS)[1] == []
+def test_a_cluster_whose_process_is_killed_leaves_no_process(orphans: list[psutil.Process]) -> None:
+    assert psutil.wait_procs(orphans, timeout=AGENTS_SECONDS)[1] == []

@@ -65,7 +65,7 @@ class Project:
 
 def copy_project(target: Path) -> Project:
     """Copies what the workflow needs, without results."""
-    ignore = shutil.ignore_patterns("__pycache__", "*.pdf", "*.html", "evidence")
+    ignore = shutil.ignore_patterns("*.pdf", "*.html", "evidence")
     for name in ("ddrl", "replications", "workflows", "reports"):
         shutil.copytree(ROOT / name, target / name, ignore=ignore)
     shutil.copy(ROOT / "Snakefile", target)
