@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, Literal, cast, overload
+from typing import Annotated, Any, Literal, TypeVar, cast, overload
 
 import torch
 from pydantic import Discriminator, NonNegativeFloat, PositiveFloat, PositiveInt, Tag
@@ -63,6 +64,8 @@ def _name_or(default: str) -> Discriminator:
 _Either = Annotated[RMSPropConfig, Tag("rmsprop")] | Annotated[AdamConfig, Tag("adam")]
 RMSPropByDefault = Annotated[_Either, _name_or("rmsprop")]
 AdamByDefault = Annotated[_Either, _name_or("adam")]
+
+_Kind = TypeVar("_Kind", bound=Optimizer)
 
 
 class RMSProp(Optimizer):
@@ -159,12 +162,24 @@ class RMSProp(Optimizer):
         return list(variances)
 
 
+def _uncompiled(kind: type[_Kind]) -> type[_Kind]:
+    """`kind` without what torch puts around an optimizer's methods for the sake of `torch.compile`.
+
+    The first call of these imports the compiler: 800 modules, 70 MB and over a second in every process that learns.
+    """
+    guarded = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+    methods: dict[str, Any] = {name: inspect.unwrap(getattr(kind, name)) for name in guarded}
+    methods["step"] = torch.no_grad()(inspect.unwrap(kind.step))
+    return cast("type[_Kind]", type(kind.__name__, (kind,), methods))
+
+
 def make_optimizer(parameters: Iterable[Tensor], config: RMSPropConfig | AdamConfig) -> Optimizer:
     """The optimizer that `config` describes, at its initial learning rate."""
     if isinstance(config, AdamConfig):
         betas = (config.beta1, config.beta2)
-        return torch.optim.Adam(parameters, lr=config.learning_rate, betas=betas, eps=config.epsilon, foreach=True)
-    return RMSProp(
+        adam = _uncompiled(torch.optim.Adam)
+        return adam(parameters, lr=config.learning_rate, betas=betas, eps=config.epsilon, foreach=True)
+    return _uncompiled(RMSProp)(
         parameters,
         learning_rate=config.learning_rate,
         decay=config.decay,

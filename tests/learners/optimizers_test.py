@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +25,7 @@ from ddrl.learners.optimizers import (
     set_learning_rate,
 )
 
+ROOT = Path(__file__).parents[2]
 STEPS = 6
 
 
@@ -145,6 +149,24 @@ def test_a_saved_optimizer_continues_with_the_same_bits(centered: bool, inside: 
     other.load_state_dict(saved["optimizer"])
     learn(resumed, other, taken, STEPS)
     assert all(torch.equal(a, b) for a, b in zip(resumed, whole, strict=True))
+
+
+def test_no_optimizer_imports_torchs_compiler() -> None:
+    code = """
+import sys, torch
+from ddrl.learners.optimizers import AdamConfig, RMSPropConfig, make_optimizer
+for config in (RMSPropConfig(), AdamConfig()):
+    layer = torch.nn.Linear(2, 2)
+    optimizer = make_optimizer(layer.parameters(), config)
+    layer(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert "torch._dynamo" not in sys.modules, config
+torch.optim.Adam(layer.parameters())
+assert "torch._dynamo" in sys.modules, "torch itself does so no longer: make_optimizer need not care"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 def test_a_parameter_without_a_gradient_stays() -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import random
 import signal
 import sys
 import time
 from contextlib import suppress
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,8 @@ import pytest
 
 from ddrl import cli
 from tests.runs import BASE, curves, merged
+from tests.runtimes import processes
+from tests.runtimes.processes import finish
 
 KILLS = 10
 CATCH = merged(BASE, {"env_frames": 40_000, "checkpoint": {"period_frames": 1500}})
@@ -41,26 +41,9 @@ def command(config: Path, directory: Path) -> None:
     sys.exit(cli.main(["train", str(config), "--directory", str(directory), "--quiet"]))
 
 
-@pytest.fixture
-def jobs() -> ForkServerContext:
-    """Processes that need not import torch again: twelve of them would do little else."""
-    os.environ["OMP_NUM_THREADS"] = "1"
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["ddrl.run", "ddrl.environments.atari", "torch._dynamo", "pandas"])
-    return context
-
-
-def start(jobs: ForkServerContext, config: Path, directory: Path) -> ForkServerProcess:
+def start(config: Path, directory: Path) -> ForkServerProcess:
     """The command in a process of its own."""
-    process = jobs.Process(target=command, args=(config, directory))
-    process.start()
-    return process
-
-
-def finish(process: ForkServerProcess) -> int | None:
-    """Its exit code; the negative number of the signal that ended it."""
-    process.join()
-    return process.exitcode
+    return processes.start(command, config, directory)
 
 
 def kill_somewhere(
@@ -94,18 +77,18 @@ def kill_somewhere(
     ids=["toy/catch", "atari/breakout"],
 )
 def test_a_serial_run_killed_at_ten_random_moments_has_the_same_curve(
-    tmp_path: Path, jobs: ForkServerContext, config: dict[str, Any], seconds: float
+    tmp_path: Path, config: dict[str, Any], seconds: float
 ) -> None:
     """Half of the moments follow a record, mostly before the first checkpoint; half follow a checkpoint."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
-    assert finish(start(jobs, path, tmp_path / "straight")) == 0
+    assert finish(start(path, tmp_path / "straight")) == 0
     generator = random.Random(2018)
     killed = tmp_path / "killed"
     moments = ["curves.jsonl", "checkpoints/*.sha256"] * (KILLS // 2)
-    kills = sum(kill_somewhere(start(jobs, path, killed), killed, generator, seconds, after) for after in moments)
+    kills = sum(kill_somewhere(start(path, killed), killed, generator, seconds, after) for after in moments)
     assert kills == KILLS
-    assert finish(start(jobs, path, killed)) == 0
+    assert finish(start(path, killed)) == 0
     pd.testing.assert_frame_equal(curves(tmp_path / "straight"), curves(killed))
     resumes = json.loads((killed / "run.json").read_text())["resumes"]
     assert 1 <= resumes <= KILLS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,19 +12,14 @@ from torch.distributed import TCPStore
 from ddrl import algorithms
 from ddrl.learners.reduction import SingleLearner
 from tests.runs import REPLAYING
-from tests.runtimes import ranks
+from tests.runtimes import processes, ranks
 
 
 def start_ranks(work: Callable[[int, int, Path], None], directory: Path) -> None:
     """Does the work in a process for each rank, and waits for them."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=work, args=(rank, store.port, directory)) for rank in range(ranks.RANKS)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-    assert [process.exitcode for process in processes] == [0] * ranks.RANKS
+    started = [processes.start(work, rank, store.port, directory) for rank in range(ranks.RANKS)]
+    assert [processes.finish(process, 120) for process in started] == [0] * ranks.RANKS
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from filelock import FileLock
 
 ROOT = Path(__file__).parents[2]
 NARROW = """\
@@ -85,7 +86,16 @@ def project(tmp_path: Path) -> Project:
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project whose narrowed report was made once; tests leave it as it is."""
-    project = copy_project(tmp_path_factory.mktemp("made"))
-    project.make()
-    return project
+    """A project whose narrowed report was made once; tests leave it as it is.
+
+    The first test process that needs it makes it, and each has a copy of its own.
+    """
+    own = tmp_path_factory.mktemp("made")
+    among = tmp_path_factory.getbasetemp().parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    whole = among / "whole"
+    with FileLock(among / "whole.lock"):
+        if not whole.exists():
+            project = copy_project(own / "first")
+            project.make()
+            project.copy(among / "begun").root.rename(whole)
+    return Project(whole).copy(own / "project")
