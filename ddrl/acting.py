@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,13 +11,12 @@ from torch import nn
 
 from ddrl import algorithms
 from ddrl.actors.exploration import Sampler
-from ddrl.actors.named import NamedEnv
 from ddrl.actors.policy import LocalInference, Policy
 from ddrl.actors.unroll import EpisodeSink, UnrollCollector
 from ddrl.config import RunConfig
 from ddrl.environments import registry
-from ddrl.errors import UserError, crash
 from ddrl.handles import Inference, Parameters, Queue, Replay
+from ddrl.named_env import NamedEnv, make_env
 from ddrl.seeding import seed_for, torch_generator
 from ddrl.types import VectorEnv
 
@@ -131,17 +130,6 @@ class Builder:
         """What is needed to play the episodes of an actor, or of an evaluation, again."""
         seed = self.env_seed(role, index, generation)
         return f"{role} {index}, environment {self.config.environment['name']}, environment seed {seed}"
-
-
-def make_env(environment: Mapping[str, Any], num_envs: int, seed: int, *, num_threads: int, name: str) -> NamedEnv:
-    """Environments that say who they are when they fail. Raises UserError where they cannot be made."""
-    try:
-        env = registry.make(**environment, num_envs=num_envs, seed=seed, num_threads=num_threads)
-    except UserError:
-        raise
-    except Exception as error:
-        raise crash(name, error) from error
-    return NamedEnv(env, name)
 
 
 class LoneActor:

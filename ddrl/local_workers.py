@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-import torch
-
 from ddrl.coordinator.cluster import deaf_children
 from ddrl.coordinator.connection import Connection, LearnerLost
 from ddrl.coordinator.roles import MAX_DEATHS
@@ -132,7 +130,6 @@ def _work(address: str, place: int, generation: int) -> int:
 def main(arguments: Sequence[str]) -> int:
     """One worker; returns its exit status."""
     address, place, generation = arguments
-    torch.set_num_threads(1)
     keep_freed_memory()
     return exit_code(lambda: _work(address, int(place), int(generation)))
 

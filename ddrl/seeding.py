@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 
 def seed_for(run_seed: int, role: str, index: int = 0) -> int:
@@ -22,6 +25,8 @@ def numpy_generator(run_seed: int, role: str, index: int = 0) -> np.random.Gener
 
 def torch_generator(run_seed: int, role: str, index: int = 0, device: str = "cpu") -> torch.Generator:
     """An independent torch generator for one stream."""
+    import torch  # not by who steps environments alone
+
     return torch.Generator(device=device).manual_seed(seed_for(run_seed, role, index))
 
 

@@ -29,14 +29,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy.typing as npt
-import torch
+
+if TYPE_CHECKING:  # who steps environments alone needs no torch
+    import torch
 
 Array = npt.NDArray[Any]
 Metrics = dict[str, float]
-RecurrentState = tuple[torch.Tensor, ...]
+RecurrentState: TypeAlias = "tuple[torch.Tensor, ...]"
 """Tensors [B, ...], one per kind of state; empty for a feed-forward network."""
 
 
@@ -239,6 +241,8 @@ class Experience:
 
 def concatenate(unrolls: list[Unroll]) -> Unroll:
     """One batch of all columns, in the order given; a single unroll is returned as it is."""
+    import torch  # not by who steps environments alone
+
     if len(unrolls) == 1:
         return unrolls[0]
     parts = [unroll.as_dict() for unroll in unrolls]

@@ -9,11 +9,15 @@ import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ddrl.acting import Link, make_env
-from ddrl.config import RunConfig
 from ddrl.coordinator.connection import Connection, LearnerLost
 from ddrl.errors import Closed, UserError
+from ddrl.named_env import make_env
+
+if TYPE_CHECKING:  # a worker needs no torch
+    from ddrl.acting import Link
+    from ddrl.config import RunConfig
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 """Seconds between tries to reach a learner; doubled each time."""

@@ -25,13 +25,12 @@ from typing import Any
 
 import ale_py
 import numpy as np
-import torch
 from ale_py.roms import get_all_rom_ids, get_rom_path
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode
 
 from ddrl.environments.camera import EMULATOR_HERTZ, EmulatorCamera
-from ddrl.environments.contract import accepted_actions, check_state, first_step
+from ddrl.environments.contract import accepted_actions, check_state, first_step, saved_state
 from ddrl.environments.registry import Option
 from ddrl.errors import UserError
 from ddrl.seeding import seed_for
@@ -238,16 +237,14 @@ class AtariEnvs:
     def state_dict(self) -> dict[str, Any]:
         """Per environment: the actions since it was loaded, where its episode starts, a checksum of where it stands."""
         counts, skipped, actions = self._tape.contents()
-        return {
-            "protocol": self.spec.protocol,
-            "seed": self._seed,
-            "loads": torch.from_numpy(self._loads.copy()),
-            "starts": torch.from_numpy(self._starts.copy()),
-            "counts": torch.from_numpy(counts),
-            "skipped": torch.from_numpy(skipped),
-            "actions": torch.from_numpy(actions),
-            "checksums": self._checksums(),
+        arrays = {
+            "loads": self._loads,
+            "starts": self._starts,
+            "counts": counts,
+            "skipped": skipped,
+            "actions": actions,
         }
+        return saved_state(self.spec, self._seed, arrays) | {"checksums": self._checksums()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Plays the current episodes again, or all since the load where those before may matter.
@@ -255,9 +252,9 @@ class AtariEnvs:
         Raises: UserError for a state of another protocol, seed, number of environments or version of this file, or if
         the games played again differ from the recorded ones.
         """
-        keys = {"loads", "starts", "counts", "skipped", "actions", "checksums"}
-        check_state(state, keys, self.spec, self._seed, self.num_envs)
-        arrays = {key: value.numpy() for key, value in state.items() if isinstance(value, torch.Tensor)}
+        keys = {"loads", "starts", "counts", "skipped", "actions"}
+        check_state(state, keys | {"checksums"}, self.spec, self._seed, self.num_envs)
+        arrays = {key: state[key].numpy() for key in keys}
         self._forget()
         if not arrays["loads"][0]:
             return

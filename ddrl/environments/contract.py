@@ -1,4 +1,4 @@
-"""What every vector environment does alike: the first step, and what `step` and `load_state_dict` accept."""
+"""What every vector environment does alike: the first step, what `step` accepts, how a state is saved."""
 
 from __future__ import annotations
 
@@ -27,6 +27,15 @@ def accepted_actions(actions: Array, spec: EnvSpec, num_envs: int) -> Array:
     if spec.action_size:
         return _continuous(actions, num_envs, spec.action_size)
     return _discrete(actions, num_envs, spec.num_actions)
+
+
+def saved_state(spec: EnvSpec, seed: int, arrays: Mapping[str, Array]) -> dict[str, Any]:
+    """What `check_state` asks for, and copies of `arrays` as tensors, which checkpoints hold."""
+    import torch  # a worker steps environments and saves none
+
+    return {"protocol": spec.protocol, "seed": seed} | {
+        name: torch.from_numpy(array.copy()) for name, array in arrays.items()
+    }
 
 
 def check_state(state: Mapping[str, Any], keys: set[str], spec: EnvSpec, seed: int, num_envs: int) -> None:

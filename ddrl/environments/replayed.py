@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
-import torch
 
-from ddrl.environments.contract import accepted_actions, check_state, first_step
+from ddrl.environments.contract import accepted_actions, check_state, first_step, saved_state
 from ddrl.errors import UserError
 from ddrl.seeding import seed_for
 from ddrl.types import Array, EnvSpec, EnvStep
@@ -110,15 +109,13 @@ class ReplayedEnvs(Generic[Simulated]):
     def state_dict(self) -> dict[str, Any]:
         """Per environment: its episode and the actions since its start, and a checksum of what was seen last."""
         parts = [self._actions[row, :steps] for row, steps in enumerate(self._steps)]
-        return {
-            "protocol": self.spec.protocol,
-            "seed": self._seed,
-            "episode": torch.from_numpy(self._episode.copy()),
-            "ended": torch.from_numpy(self._ended.copy()),
-            "steps": torch.from_numpy(self._steps.copy()),
-            "actions": torch.from_numpy(np.concatenate(parts)),
-            "checksums": self._seen(),
+        arrays = {
+            "episode": self._episode,
+            "ended": self._ended,
+            "steps": self._steps,
+            "actions": np.concatenate(parts),
         }
+        return saved_state(self.spec, self._seed, arrays) | {"checksums": self._seen()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Plays the running episodes again.

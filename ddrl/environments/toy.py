@@ -17,10 +17,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import torch
 
 from ddrl.environments.camera import CellCamera
-from ddrl.environments.contract import accepted_actions, check_state, first_step
+from ddrl.environments.contract import accepted_actions, check_state, first_step, saved_state
 from ddrl.environments.registry import Option
 from ddrl.environments.toy_games import Catch, Chain, Game, Identity, Memory, Recall, Track
 from ddrl.seeding import seed_for
@@ -123,13 +122,8 @@ class ToyEnvs:
 
     def state_dict(self) -> dict[str, Any]:
         """States, episodes and pending ends: all there is."""
-        return {
-            "protocol": self.spec.protocol,
-            "seed": self._seed,
-            "state": torch.from_numpy(self._state.copy()),
-            "episode": torch.from_numpy(self._episode.copy()),
-            "ended": torch.from_numpy(self._ended.copy()),
-        }
+        arrays = {"state": self._state, "episode": self._episode, "ended": self._ended}
+        return saved_state(self.spec, self._seed, arrays)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues where `state` was taken.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -121,3 +122,19 @@ def test_other_systems_refuse_the_key(topology: dict[str, Any], message: str) ->
 def test_workers_by_hand_and_own_ones_are_not_for_the_same_run() -> None:
     with pytest.raises(UserError, match="the run starts its workers itself"):
         check_door(config(topology=WORKERS), Door("127.0.0.1:0"))
+
+
+@pytest.mark.parametrize("name", ["toy/catch", "atari/pong"])
+def test_a_worker_steps_its_environments_without_torch(name: str) -> None:
+    code = f"""
+import sys
+from ddrl import local_workers
+from ddrl.named_env import make_env
+env = make_env({{"name": "{name}"}}, 2, 7, num_threads=1, name="worker 0")
+env.reset()
+env.close()
+assert "torch" not in sys.modules
+env.state_dict()
+assert "torch" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=clusters.ROOT)

@@ -1,8 +1,12 @@
-"""An environment that says which one it is when it fails."""
+"""Environments that say which ones they are when they fail."""
 
 from __future__ import annotations
 
-from ddrl.errors import crash
+from collections.abc import Mapping
+from typing import Any
+
+from ddrl.environments import registry
+from ddrl.errors import UserError, crash
 from ddrl.types import Array, EnvStep, VectorEnv
 
 
@@ -31,3 +35,14 @@ class NamedEnv:
             return self._env.step(actions)
         except Exception as error:
             raise crash(self._name, error) from error
+
+
+def make_env(environment: Mapping[str, Any], num_envs: int, seed: int, *, num_threads: int, name: str) -> NamedEnv:
+    """Environments that say who they are when they fail. Raises UserError where they cannot be made."""
+    try:
+        env = registry.make(**environment, num_envs=num_envs, seed=seed, num_threads=num_threads)
+    except UserError:
+        raise
+    except Exception as error:
+        raise crash(name, error) from error
+    return NamedEnv(env, name)
