@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import torch
 
 PACKAGES = ("ddrl", "torch", "numpy", "gymnasium", "ale-py", "mujoco", "dm-control", "pandas", "pyarrow")
 
@@ -24,6 +23,8 @@ def provenance() -> dict[str, Any]:
 
 def hardware() -> dict[str, Any]:
     """Processor, cores this process may use, memory, graphics card."""
+    import torch  # not before it is needed: the workers of `ddrl roundtrip` import this file
+
     return {
         "cpu": _cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
