@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 import ale_py
 import numpy as np
@@ -113,17 +113,26 @@ class Options:
         )
 
 
+class _Game(NamedTuple):
+    legal: tuple[str, ...]  # names of the emulator's actions
+    minimal: tuple[str, ...]  # of those that do something in this game
+    screen: tuple[int, int]  # height and width
+
+    def actions(self, full: bool) -> tuple[str, ...]:
+        return self.legal if full else self.minimal
+
+
 @cache
-def _game(task: str, full: bool) -> tuple[tuple[str, ...], tuple[int, int]]:
-    """Names of a game's actions, height and width of its screen."""
+def _game(task: str) -> _Game:
+    """What only the game's program tells."""
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     ale = ale_py.ALEInterface()
     path = get_rom_path(task)
     if path is None:
         raise UserError(f"atari/{task}: its ROM is not among those of ale-py")
     ale.loadROM(path)
-    actions = ale.getLegalActionSet() if full else ale.getMinimalActionSet()
-    return tuple(action.name for action in actions), ale.getScreenDims()
+    legal = tuple(action.name for action in ale.getLegalActionSet())
+    return _Game(legal, tuple(action.name for action in ale.getMinimalActionSet()), ale.getScreenDims())
 
 
 def spec(task: str, **options: Any) -> EnvSpec:
@@ -133,7 +142,7 @@ def spec(task: str, **options: Any) -> EnvSpec:
         name=f"atari/{task}",
         observation_shape=(chosen.frame_stack, chosen.image_size, chosen.image_size),
         observation_dtype="uint8",
-        num_actions=len(_game(task, chosen.full_action_space)[0]),
+        num_actions=len(_game(task).actions(chosen.full_action_space)),
         frame_skip=chosen.frame_skip,
         protocol=chosen.protocol(task),
         frame_stack=chosen.frame_stack,
@@ -150,7 +159,7 @@ def camera(task: str, seed: int, **options: Any) -> EmulatorCamera:
     chosen = Options(**options)
     frame_by_frame = replace(chosen, frame_skip=1, frame_stack=1, max_frames=2**31 - 1)
     twin = AtariEnvs(task, 1, seed, 1, frame_by_frame, screen=True)
-    return EmulatorCamera(twin, chosen.frame_skip, EMULATOR_HERTZ, _game(task, chosen.full_action_space)[0])
+    return EmulatorCamera(twin, chosen.frame_skip, EMULATOR_HERTZ, _game(task).actions(chosen.full_action_space))
 
 
 class AtariEnvs:
@@ -168,7 +177,7 @@ class AtariEnvs:
     ) -> None:
         """`screen`: observations are the emulator's own colour frames [B, stack, height, width, 3]."""
         size = options.image_size
-        height, width = _game(task, options.full_action_space)[1] if screen else (size, size)
+        height, width = _game(task).screen if screen else (size, size)
         self.spec = spec(task, **vars(options))
         self.num_envs = num_envs
         self._seed = seed
