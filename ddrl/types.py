@@ -241,10 +241,10 @@ class Experience:
 
 def concatenate(unrolls: list[Unroll]) -> Unroll:
     """One batch of all columns, in the order given; a single unroll is returned as it is."""
-    import torch  # not by who steps environments alone
-
     if len(unrolls) == 1:
         return unrolls[0]
+    import torch  # not by who steps environments alone
+
     parts = [unroll.as_dict() for unroll in unrolls]
     joined: dict[str, Any] = {
         name: torch.cat([part[name] for part in parts], dim=0 if name in _PER_COLUMN else 1)
