@@ -22,6 +22,7 @@ from typing import Literal, get_args
 
 from packaging.requirements import Requirement
 
+from ddrl import processor
 from ddrl.errors import UserError
 
 PROJECT = Path(__file__).parents[1]
@@ -62,9 +63,8 @@ def _machine() -> Iterator[Finding]:
     line = f"Python {platform.python_version()}, at least {'.'.join(map(str, MINIMUM_PYTHON))} is needed"
     yield Finding("machine", fine, True, line, "make report PYTHON=python3.11")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    flags = _processor_flags()
-    bfloat16 = "bfloat16 in hardware" if flags & {"avx512_bf16", "amx_bf16"} else "bfloat16 emulated (no faster)"
-    yield Finding("machine", True, True, f"{len(os.sched_getaffinity(0))} cores, {memory:.1f} GiB memory, {bfloat16}")
+    cores = len(os.sched_getaffinity(0))
+    yield Finding("machine", True, True, f"{cores} cores, {memory:.1f} GiB memory, bfloat16 {processor.bfloat16()}")
     free = shutil.disk_usage(Path.cwd()).free / 2**30
     fine = free >= MINIMUM_DISK_GIB
     line = f"{free:.0f} GiB free on this disk, of {MINIMUM_DISK_GIB:g} that scale smoke may take"
@@ -191,11 +191,3 @@ def _version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _processor_flags() -> set[str]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return set()
-    return set(next((line.split(":", 1)[1].split() for line in lines if line.startswith("flags")), []))

@@ -12,6 +12,8 @@ from typing import Any
 
 import psutil
 
+from ddrl import processor
+
 PACKAGES = ("ddrl", "torch", "numpy", "gymnasium", "ale-py", "mujoco", "dm-control", "pandas", "pyarrow")
 
 
@@ -26,7 +28,7 @@ def hardware() -> dict[str, Any]:
     import torch  # not before it is needed: the workers of `ddrl roundtrip` import this file
 
     return {
-        "cpu": _cpu_name(),
+        "cpu": processor.facts().get("model name") or platform.processor() or "unknown",
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
@@ -59,11 +61,3 @@ def _git() -> tuple[str | None, bool | None]:
         return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", "."))
     except (OSError, subprocess.CalledProcessError):
         return None, None
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from ddrl import checkpoint, manifest
+from ddrl import checkpoint, manifest, processor
 from ddrl.acting import Builder, Generation
 from ddrl.actors import evaluator
 from ddrl.actors.unroll import UnrollCollector
@@ -161,6 +161,8 @@ class Run:
 
     def run_roles(self) -> None:
         """Acts and learns until the budget is reached or `interrupted` is set."""
+        if slow := processor.warning(self.config.precision, self.builder.device.type):
+            self._progress.note(slow)
         if self.learning.replay:
             self._progress.note(str(self.learning.replay))
         if self.serving:

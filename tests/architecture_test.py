@@ -43,7 +43,7 @@ LAYERS: dict[str, set[str]] = {
     "replications": {"errors", "analysis"},
     "bench": {"acting", "config", "environments", "errors", "manifest", "record", "replay", "run", "run_ray", "types"},
     "regression": {"errors", "analysis", "algorithms"}
-    | {"bench", "config", "manifest", "memory", "record", "report", "run"},
+    | {"bench", "config", "manifest", "memory", "processor", "record", "report", "run"},
 }
 """What each part may import besides itself. Single files of `ddrl/` that are not listed (run, cli, ...) are on top."""
 

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ddrl import algorithms, manifest
+from ddrl import algorithms, manifest, processor
 from ddrl.config import parse_run_config
 from ddrl.errors import UserError
 from ddrl.record import COUNTS, TIMING_METRICS, write_json
@@ -42,23 +42,13 @@ def machine_kind() -> dict[str, str]:
     """What decides in which order sums are added up: processor, instructions used, torch."""
     cpu = [
         str(manifest.hardware()["cpu"]),
-        *(f"{name} {_cpuinfo(name)}" for name in ("cpu family", "model", "stepping")),
+        *(f"{name} {processor.facts().get(name, 'unknown')}" for name in ("cpu family", "model", "stepping")),
     ]
     return {
         "cpu": ", ".join(cpu),
         "instructions": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
         "torch": torch.__version__,
     }
-
-
-def _cpuinfo(name: str) -> str:
-    """A number of the first processor; `unknown` where the system does not say."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return "unknown"
-    pairs = (line.partition(":") for line in lines)
-    return next((value.strip() for key, _, value in pairs if key.strip() == name), "unknown")
 
 
 def read(path: Path) -> dict[str, Any]:
