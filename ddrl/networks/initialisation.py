@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal, TypeVar
 
+import torch
 from pydantic import Field, PositiveFloat
 from pydantic.dataclasses import dataclass
 from torch import Generator, nn
@@ -79,8 +80,10 @@ def convolution(
 
 
 def _initialised(layer: Layer, fan_in: int, generator: Generator, gain: float | None) -> Layer:
-    # Made on the meta device: layers that start on the CPU draw from the global generator first.
-    layer.to_empty(device="cpu")
+    # Made on the meta device: layers that start on the CPU draw from the global generator first. `to_empty` would do,
+    # but imports a library for symbols, 500 modules, in each process that builds a network.
+    for name, parameter in layer.named_parameters(recurse=False):
+        setattr(layer, name, nn.Parameter(torch.empty(parameter.shape)))
     deviation = 1.0 / math.sqrt(fan_in)
     nn.init.trunc_normal_(layer.weight, std=deviation, a=-2 * deviation, b=2 * deviation, generator=generator)
     if gain is not None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -93,3 +96,22 @@ def test_a_configuration_names_the_one_it_wants() -> None:
     for gain in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(ValidationError, match="hidden_gain"):
             Orthogonal(hidden_gain=gain)
+
+
+def test_no_layer_imports_a_library_for_symbols() -> None:
+    code = """
+import sys, torch
+from ddrl.networks.initialisation import convolution, linear
+generator = torch.Generator()
+linear(2, 2, generator), linear(2, 2, generator, 1.0), convolution(1, 2, 3, generator)
+assert "sympy" not in sys.modules
+torch.nn.Linear(2, 2, device="meta").to_empty(device="cpu")
+assert "sympy" in sys.modules, "torch itself does so no longer: _initialised need not care"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
+def test_the_global_generator_is_not_drawn_from() -> None:
+    state = torch.get_rng_state()
+    linear(2, 2, torch.Generator(), 1.0), convolution(1, 2, 3, torch.Generator())
+    assert torch.equal(torch.get_rng_state(), state)
