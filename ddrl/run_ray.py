@@ -33,7 +33,8 @@ from ddrl.types import EnvSpec, Metrics
 from ddrl.worker import work_alone
 
 if TYPE_CHECKING:
-    from ddrl.coordinator.hosts import Episodes, LearnerSide
+    from ddrl.coordinator.actor_host import Episodes, MakeActor
+    from ddrl.coordinator.hosts import LearnerSide
     from ddrl.coordinator.replay_host import RemoteReplay
 
 LOCK_SECONDS = 30.0
@@ -87,7 +88,7 @@ def train_with_ray(
                 learner_threads=_learner_threads(config),
                 device=config.device,
                 make_learner=partial(make_learner, config, directory.resolve(), folder),
-                make_actor=partial(work_alone if topology.inference == "central" else act_alone, config),
+                make_actor=_actor_maker(config),
                 describe_actor=lambda index, generation: builder.describe("actor", index, Generation(*generation)),
                 describe_checkpoint=partial(describe_checkpoint, directory, topology.num_learners),
                 own_cluster=folder is not None,
@@ -103,6 +104,13 @@ def train_with_ray(
     if reason == "budget_reached" and latest:
         progress.done(*latest[0])
     return reason
+
+
+def _actor_maker(config: RunConfig) -> MakeActor:
+    """For central inference without the configuration: an algorithm's brings torch into the process that gets it."""
+    if config.topology.inference == "central":
+        return partial(work_alone, config.topology.num_learners)
+    return partial(act_alone, config)
 
 
 def _learner_threads(config: RunConfig) -> int:

@@ -17,7 +17,6 @@ from ddrl.named_env import make_env
 
 if TYPE_CHECKING:  # a worker needs no torch
     from ddrl.acting import Link
-    from ddrl.config import RunConfig
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 """Seconds between tries to reach a learner; doubled each time."""
@@ -70,10 +69,10 @@ class RayWorker:
             raise
 
 
-def work_alone(config: RunConfig, index: int, generation: tuple[int, int], first_index: int, link: Link) -> RayWorker:
+def work_alone(num_learners: int, index: int, generation: tuple[int, int], first_index: int, link: Link) -> RayWorker:
     """The environments of actor `index` of a run on Ray, (resumes, restarts) old; see `ddrl.acting.act_alone`."""
     address, token = link.address()
-    place = index // config.topology.num_learners
+    place = index // num_learners
     return RayWorker(Worker(Connection(address, token=token), place=place, generation=generation[1]))
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 
 class Packed(NamedTuple):
@@ -19,6 +19,8 @@ class Packed(NamedTuple):
 
 def to_arrays(sent: Any) -> Any:
     """A dataclass, and those within, whose tensors (also in tuples) are arrays that share memory."""
+    import torch  # not by who steps environments alone
+
     if isinstance(sent, torch.Tensor):
         return sent.cpu().numpy()
     if isinstance(sent, tuple):
@@ -31,6 +33,8 @@ def to_arrays(sent: Any) -> Any:
 def from_arrays(arrays: Any) -> Any:
     """What `to_arrays` was given, sharing memory: read-only where it lies in the object store."""
     if isinstance(arrays, np.ndarray):
+        import torch  # not by who steps environments alone
+
         return torch.from_numpy(arrays)
     if isinstance(arrays, Packed):
         return arrays.kind(**{name: from_arrays(value) for name, value in arrays.fields.items()})
@@ -40,6 +44,10 @@ def from_arrays(arrays: Any) -> Any:
 
 
 def prepare_process() -> None:
-    """For a process that gets such arrays: one thread, and no warning that they are not to be written to."""
-    torch.set_num_threads(1)
+    """For a process that gets such arrays: no warning that they are not to be written to, and one thread of torch.
+
+    Called when what the process is made of has been imported, with torch where that needs it.
+    """
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
     warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to them

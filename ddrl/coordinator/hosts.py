@@ -1,9 +1,10 @@
-"""The processes of runtime `ray`: a learner with its store and parameters, and actors that reach them by messages.
+"""The processes of runtime `ray` that learn, with store and parameters; actors (`actor_host`) reach them by messages.
 
-An actor sends one message an unroll: it carries the unroll and the episodes that ended there, waits while the queue is
-full and then at the schedule's gate, and brings back the parameters to act with next, if they are new. Unrolls and
-parameters travel as NumPy arrays through the object store: written there once, read in place. The learner's only copy
-is the one that makes a batch of several unrolls.
+A message waits while the queue is full and then at the schedule's gate. Unrolls and parameters travel as NumPy arrays
+through the object store: written there once, read in place. The learner's only copy is the one that makes a batch of
+several unrolls.
+
+Ray imports this file in actors too, where a learner's handle arrives: it needs torch for what learners do, not before.
 """
 
 from __future__ import annotations
@@ -11,28 +12,23 @@ from __future__ import annotations
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import psutil
 import ray
-import torch
-from ray.exceptions import RayError, RayTaskError
-from torch import nn
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
 
-from ddrl.coordinator.arrays import from_arrays, prepare_process, to_arrays
-from ddrl.coordinator.connection import LearnerLost
-from ddrl.coordinator.parameters import ParameterServer, load
-from ddrl.coordinator.replay_host import ReplayLink
+from ddrl.coordinator.actor_host import Episodes, Reply
+from ddrl.coordinator.arrays import from_arrays, prepare_process
 from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import Closed
-from ddrl.types import Experience, Unroll
+from ddrl.types import Experience
 
-Episodes = list[tuple[float, int]]
-Reply = tuple[int, Any] | None
-"""Version, and a reference to its parameters (None: those the actor has); None alone: the run is over."""
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
+
+    from ddrl.coordinator.parameters import ParameterServer
 
 
 class LearnerSide(Protocol):
@@ -94,20 +90,8 @@ class Serves(Protocol):
         """Where environment workers connect, and their token; waits until the service is open."""
 
 
-class Acting(Protocol):
-    """What one actor's process is made of."""
-
-    def step(self) -> None:
-        """One unroll: pulls, collects, inserts."""
-
-    def close(self) -> None:
-        """Frees the environments."""
-
-
-MakeLearner = Callable[[int, TCPStore | None, Any], LearnerSide]
+MakeLearner = Callable[[int, "TCPStore | None", Any], LearnerSide]
 """(rank, where ranks meet; None for a single one, host of the replay; None without) -> its side."""
-MakeActor = Callable[[int, tuple[int, int], int, "LearnerLink"], Acting]
-"""(actor, (resumes of the run, restarts of this actor), index of its first unroll, link to its learner) -> its side."""
 
 
 class LearnerHost:
@@ -136,7 +120,7 @@ class LearnerHost:
             self._store = local_store()
         else:
             host = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-            self._store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
+            self._store = _store(host, 0, is_master=True, wait_for_workers=False)
         return self._store.host, self._store.port
 
     def build(self, meeting: tuple[str, int] | None, lead: Any, replay: Any) -> None:
@@ -147,7 +131,7 @@ class LearnerHost:
         if meeting is not None:
             own = meeting[0] if meeting[0].startswith("127.") else str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
             sum_over(own)
-            self._store = self._store or TCPStore(*meeting, is_master=False)
+            self._store = self._store or _store(*meeting, is_master=False)
         self._side = self._make(self._rank, self._store, replay)
         self._lead = lead if self._rank else None
         self._side.tell_of_episodes(self._record)
@@ -266,116 +250,6 @@ class LearnerHost:
             return self._shared[1]
 
 
-class LearnerLink:
-    """The learner's parameters and queue, as an actor in another process sees them.
-
-    With a replay in a process of its own, experience goes there, and episodes wait for the next `pull`.
-    """
-
-    def __init__(self, host: Any, actor: int, restart: int, replay: ReplayLink | None = None) -> None:
-        self._host = host
-        self._replay = replay
-        self._actor = actor
-        self._restart = restart
-        self._unroll: Any = None
-        self._episodes: Episodes = []
-        self.version = -1
-        """Of the parameters pulled last."""
-
-    def begin(self) -> int:
-        """Index of the first unroll to collect."""
-        first = int(ray.get(self._host.begin.remote(self._actor, self._restart)))
-        return self._replay.begin() if self._replay else first
-
-    def address(self) -> tuple[str, str | None]:
-        """Of the learner's inference service, and its token."""
-        address: tuple[str, str | None] = ray.get(self._host.address.remote())
-        return address
-
-    def on_episode(self, episode_return: float, length: int) -> None:
-        """Travels with the next unroll."""
-        self._episodes.append((episode_return, length))
-
-    def can_insert(self) -> bool:
-        """Nobody asks: an actor in a process of its own waits."""
-        return True
-
-    def can_pull(self, unroll_index: int) -> bool:
-        """As `can_insert`."""
-        return True
-
-    def insert(self, unroll: Unroll | Experience) -> None:
-        """Holds the unroll, or what an actor of a replay made of it, until the next `pull` (or `insert`) sends it."""
-        if self._replay:
-            assert isinstance(unroll, Experience)
-            self._replay.insert(unroll)
-            return
-        if self._unroll is not None:
-            self._send(None)
-        self._unroll = to_arrays(unroll)
-
-    def pull(self, network: nn.Module, unroll_index: int) -> int:
-        """Sends what waits, and copies the version to act with into `network`. Raises `Closed` at the run's end."""
-        version, reference = self._send(unroll_index)
-        if reference is not None:
-            load(network, [torch.from_numpy(array) for array in ray.get(reference)])
-        self.version = version
-        return version
-
-    def _send(self, unroll_index: int | None) -> tuple[int, Any]:
-        unroll, episodes = self._unroll, self._episodes
-        self._unroll, self._episodes = None, []
-        sent = self._host.exchange.remote(
-            self._actor, self._restart, unroll, episodes, self.version, unroll_index, time.process_time()
-        )
-        del unroll
-        reply: Reply = ray.get(sent)
-        if reply is None:
-            raise Closed
-        return reply
-
-
-class ActorHost:
-    """One actor's process."""
-
-    def __init__(self, make: MakeActor) -> None:
-        prepare_process()
-        self._make = make  # given now, so that its modules are imported while the learner is being built
-
-    def pid(self) -> int:
-        """Of the process."""
-        return os.getpid()
-
-    def act(self, index: int, generation: tuple[int, int], learner: Any, slot: int, replay: Any = None) -> str | None:
-        """Makes unrolls until the run is over; what an environment raises is raised here.
-
-        Returns None when the run is over, else why it could not go on: its learner, or what that sent, was lost.
-
-        Args:
-            index: of the actor, over all learners.
-            generation: resumes of the run, restarts of this actor.
-            learner: host of the learner it feeds.
-            slot: of the actor, among those that feed the same learner.
-            replay: host of the replay, where that has a process of its own.
-        """
-        link = LearnerLink(learner, slot, generation[1], replay and ReplayLink(replay, slot, generation[1]))
-        try:
-            side = self._make(index, generation, link.begin(), link)
-            try:
-                while True:
-                    side.step()
-            finally:
-                side.close()
-        except Closed:
-            return None
-        except LearnerLost as lost:
-            return f"it lost its learner: {lost}"
-        except RayTaskError:  # the learner is there, and raised
-            raise
-        except RayError as error:
-            return f"it lost its learner: {(str(error).splitlines() or [type(error).__name__])[0]}"
-
-
 def sum_over(address: str) -> None:
     """Makes `torch.distributed` use the network interface of this address, unless the environment names another.
 
@@ -391,4 +265,10 @@ def local_store() -> TCPStore:
     """A store that only this machine can reach: left to itself it listens on all interfaces, and asks for no token."""
     listening = socket.create_server(("127.0.0.1", 0))
     host, port = listening.getsockname()
-    return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())
+    return _store(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())
+
+
+def _store(host: str, port: int, **options: Any) -> TCPStore:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
+
+    return TCPStore(host, port, **options)

@@ -1,7 +1,7 @@
 """Runtime `ray`: each learner and each actor a process of its own; this one supervises them.
 
 It shows how far the run is, passes an interruption on, replaces an actor that died, begins again from the newest
-checkpoint where a learner or the replay died, and raises what a role raised. `ddrl.coordinator.hosts` and
+checkpoint where a learner or the replay died, and raises what a role raised. `ddrl.coordinator.hosts`, `actor_host` and
 `ddrl.coordinator.replay_host` are what runs in the processes.
 """
 
@@ -16,8 +16,9 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from ddrl.coordinator import replay_host
+from ddrl.coordinator.actor_host import ActorHost, MakeActor
 from ddrl.coordinator.cluster import log_tail
-from ddrl.coordinator.hosts import ActorHost, LearnerHost, MakeActor, MakeLearner
+from ddrl.coordinator.hosts import LearnerHost, MakeLearner
 from ddrl.coordinator.ray_errors import first_line, plain, traceback_of
 from ddrl.coordinator.roles import MAX_DEATHS
 from ddrl.coordinator.room import gpus_per_learner, on_its_node, on_this_node

@@ -85,6 +85,8 @@ def test_an_own_cluster_is_interrupted_resumed_and_leaves_nothing(tmp_path: Path
     clusters.wait_for_lines(process, tmp_path, 3)
     family = psutil.Process(process.pid).children(recursive=True)
     (learner,) = [one for one in family if one.name().startswith("ray::LearnerHost")]
+    workers = [one for one in family if one.name().startswith("ray::ActorHost")]
+    assert [has_torch(one) for one in [learner, *workers]] == [True] + [False] * BASE["topology"]["num_actors"]
     sockets = [one.laddr for one in learner.net_connections("unix") if str(one.laddr).endswith("/inference/0")]
     assert sockets  # one machine: no port is open
     assert (Path(sockets[0]).parent.stat().st_mode & 0o777) == 0o700
@@ -99,6 +101,11 @@ def test_an_own_cluster_is_interrupted_resumed_and_leaves_nothing(tmp_path: Path
     (tmp_path / "config.json").unlink()
     assert train(resumed, tmp_path, quiet=True) == "budget_reached"
     assert json.loads((tmp_path / "run.json").read_text())["resumes"] == 1
+
+
+def has_torch(process: psutil.Process) -> bool:
+    """Whether the process has loaded its library."""
+    return any("libtorch" in part.path for part in process.memory_maps())
 
 
 def curves_frames(directory: Path) -> int:

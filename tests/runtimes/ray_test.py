@@ -20,7 +20,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, OwnerDiedError
 from ddrl import algorithms, run_ray
 from ddrl.commands import INTERRUPTED
 from ddrl.config import parse_run_config
-from ddrl.coordinator import cluster, hosts, runtime_ray
+from ddrl.coordinator import actor_host, cluster, hosts, runtime_ray
 from ddrl.errors import Closed, UserError
 from ddrl.run import train
 from tests.runs import BASE, REPLAYING, config, curves, merged, small
@@ -264,8 +264,8 @@ def test_an_actor_says_whether_the_run_is_over_or_its_learner_is_lost(
 ) -> None:
     side = MagicMock()
     side.step.side_effect = error
-    monkeypatch.setattr(hosts, "LearnerLink", MagicMock())
-    host = hosts.ActorHost(lambda *_: side)
+    monkeypatch.setattr(actor_host, "LearnerLink", MagicMock())
+    host = actor_host.ActorHost(lambda *_: side)
     if error is GONE:
         with pytest.raises(RayTaskError):
             host.act(0, (0, 0), None, 0)

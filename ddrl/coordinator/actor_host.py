@@ -1,0 +1,164 @@
+"""The processes of runtime `ray` that act, and what they see of their learner.
+
+An actor sends one message an unroll: it carries the unroll and the episodes that ended there, and brings back the
+parameters to act with next, if they are new. Who steps environments alone, for central inference, sends none: this
+file and what it imports need no torch, which takes two CPU seconds and 150 MB of each such process.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from ddrl.coordinator.arrays import from_arrays, prepare_process, to_arrays
+from ddrl.coordinator.connection import LearnerLost
+from ddrl.errors import Closed
+from ddrl.types import Experience, Unroll
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ddrl.coordinator.replay_host import ReplayLink
+
+Episodes = list[tuple[float, int]]
+Reply = tuple[int, Any] | None
+"""Version, and a reference to its parameters (None: those the actor has); None alone: the run is over."""
+
+
+class Acting(Protocol):
+    """What one actor's process is made of."""
+
+    def step(self) -> None:
+        """One unroll: pulls, collects, inserts."""
+
+    def close(self) -> None:
+        """Frees the environments."""
+
+
+MakeActor = Callable[[int, tuple[int, int], int, "LearnerLink"], Acting]
+"""(actor, (resumes of the run, restarts of this actor), index of its first unroll, link to its learner) -> its side."""
+
+
+class LearnerLink:
+    """The learner's parameters and queue, as an actor in another process sees them.
+
+    With a replay in a process of its own, experience goes there, and episodes wait for the next `pull`.
+    """
+
+    def __init__(self, host: Any, actor: int, restart: int, replay: ReplayLink | None = None) -> None:
+        self._host = host
+        self._replay = replay
+        self._actor = actor
+        self._restart = restart
+        self._unroll: Any = None
+        self._episodes: Episodes = []
+        self.version = -1
+        """Of the parameters pulled last."""
+
+    def begin(self) -> int:
+        """Index of the first unroll to collect."""
+        first = int(ray.get(self._host.begin.remote(self._actor, self._restart)))
+        return self._replay.begin() if self._replay else first
+
+    def address(self) -> tuple[str, str | None]:
+        """Of the learner's inference service, and its token."""
+        address: tuple[str, str | None] = ray.get(self._host.address.remote())
+        return address
+
+    def on_episode(self, episode_return: float, length: int) -> None:
+        """Travels with the next unroll."""
+        self._episodes.append((episode_return, length))
+
+    def can_insert(self) -> bool:
+        """Nobody asks: an actor in a process of its own waits."""
+        return True
+
+    def can_pull(self, unroll_index: int) -> bool:
+        """As `can_insert`."""
+        return True
+
+    def insert(self, unroll: Unroll | Experience) -> None:
+        """Holds the unroll, or what an actor of a replay made of it, until the next `pull` (or `insert`) sends it."""
+        if self._replay:
+            assert isinstance(unroll, Experience)
+            self._replay.insert(unroll)
+            return
+        if self._unroll is not None:
+            self._send(None)
+        self._unroll = to_arrays(unroll)
+
+    def pull(self, network: nn.Module, unroll_index: int) -> int:
+        """Sends what waits, and copies the version to act with into `network`. Raises `Closed` at the run's end."""
+        version, reference = self._send(unroll_index)
+        if reference is not None:
+            from ddrl.coordinator.parameters import load  # imports torch, which who has a network needs
+
+            load(network, [from_arrays(array) for array in ray.get(reference)])
+        self.version = version
+        return version
+
+    def _send(self, unroll_index: int | None) -> tuple[int, Any]:
+        unroll, episodes = self._unroll, self._episodes
+        self._unroll, self._episodes = None, []
+        sent = self._host.exchange.remote(
+            self._actor, self._restart, unroll, episodes, self.version, unroll_index, time.process_time()
+        )
+        del unroll
+        reply: Reply = ray.get(sent)
+        if reply is None:
+            raise Closed
+        return reply
+
+
+class ActorHost:
+    """One actor's process."""
+
+    def __init__(self, make: MakeActor) -> None:
+        prepare_process()
+        self._make = make  # given now, so that its modules are imported while the learner is being built
+
+    def pid(self) -> int:
+        """Of the process."""
+        return os.getpid()
+
+    def act(self, index: int, generation: tuple[int, int], learner: Any, slot: int, replay: Any = None) -> str | None:
+        """Makes unrolls until the run is over; what an environment raises is raised here.
+
+        Returns None when the run is over, else why it could not go on: its learner, or what that sent, was lost.
+
+        Args:
+            index: of the actor, over all learners.
+            generation: resumes of the run, restarts of this actor.
+            learner: host of the learner it feeds.
+            slot: of the actor, among those that feed the same learner.
+            replay: host of the replay, where that has a process of its own.
+        """
+        link = LearnerLink(learner, slot, generation[1], _replay_link(replay, slot, generation[1]))
+        try:
+            side = self._make(index, generation, link.begin(), link)
+            try:
+                while True:
+                    side.step()
+            finally:
+                side.close()
+        except Closed:
+            return None
+        except LearnerLost as lost:
+            return f"it lost its learner: {lost}"
+        except RayTaskError:  # the learner is there, and raised
+            raise
+        except RayError as error:
+            return f"it lost its learner: {(str(error).splitlines() or [type(error).__name__])[0]}"
+
+
+def _replay_link(replay: Any, slot: int, restart: int) -> ReplayLink | None:
+    if replay is None:
+        return None
+    from ddrl.coordinator.replay_host import ReplayLink  # imports torch, which who has experience to send needs
+
+    return ReplayLink(replay, slot, restart)
