@@ -6,8 +6,11 @@ nothing of: memory, caches and their sharing, garbage collection, the variance o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -346,27 +349,34 @@ def _percentile(values: Sequence[float], percent: float) -> float:
     return float(np.percentile(values, percent)) if values else float("nan")
 
 
-def predict_scenarios(times: ServiceTimes, scenarios: Sequence[Scenario], *, seed: int = 0) -> pd.DataFrame:
+def predict_scenarios(
+    times: Mapping[System, ServiceTimes], scenarios: Sequence[Scenario], *, seed: int = 0, processes: int = 1
+) -> pd.DataFrame:
     """One row a scenario: name, system, the fields of `Prediction`, what was published, and what was assumed.
 
-    `times` are measured ones. Column `assumed_times` names those that the scenario puts in their place, each with its
-    derivation, and column `assumptions` what else is not known. A row is an extrapolation and never a measurement.
+    `times` are measured ones, of each system. Column `assumed_times` names those that the scenario puts in their place,
+    each with its derivation, and column `assumptions` what else is not known. A row is an extrapolation and never a
+    measurement. How many processes work at it changes nothing of it.
     """
-    rows = []
-    for scenario in scenarios:
-        prediction = predict(
-            scenario.times(times), scenario.layout, system=scenario.system, span=scenario.span, seed=seed
-        )
-        assumed = [f"{key} = {one.value:g}: {one.derivation}" for key, one in scenario.assumed_times.items()]
-        published = scenario.published_frames_per_s
-        rows.append(
-            {"scenario": scenario.name, "system": scenario.system}
-            | asdict(prediction)
-            | {
-                "published_frames_per_s": np.nan if published is None else published,
-                "published_cell": scenario.published_cell,
-                "assumed_times": "; ".join(assumed),
-                "assumptions": "; ".join(scenario.assumptions),
-            }
-        )
-    return pd.DataFrame(rows)
+    measured = [times[scenario.system] for scenario in scenarios]
+    row = partial(_predicted, seed=seed)
+    if processes == 1:
+        return pd.DataFrame([row(*both) for both in zip(measured, scenarios, strict=True)])
+    with ProcessPoolExecutor(processes, get_context("forkserver")) as pool:
+        return pd.DataFrame(pool.map(row, measured, scenarios))
+
+
+def _predicted(times: ServiceTimes, scenario: Scenario, *, seed: int) -> dict[str, Any]:
+    """One row of `predict_scenarios`."""
+    prediction = predict(scenario.times(times), scenario.layout, system=scenario.system, span=scenario.span, seed=seed)
+    assumed = [f"{key} = {one.value:g}: {one.derivation}" for key, one in scenario.assumed_times.items()]
+    published = scenario.published_frames_per_s
+    return {
+        "scenario": scenario.name,
+        "system": scenario.system,
+        **asdict(prediction),
+        "published_frames_per_s": np.nan if published is None else published,
+        "published_cell": scenario.published_cell,
+        "assumed_times": "; ".join(assumed),
+        "assumptions": "; ".join(scenario.assumptions),
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pandas as pd
@@ -52,8 +53,7 @@ def extrapolation(efficiency: pd.DataFrame) -> pd.DataFrame:
     scenarios = [scenario for scenario in read_scenarios(SCENARIOS) if scenario.system in times]
     if not scenarios:
         return pd.DataFrame(columns=EXTRAPOLATION)
-    predicted = [predict_scenarios(times[scenario.system], [scenario]) for scenario in scenarios]
-    found = pd.concat(predicted, ignore_index=True)
+    found = predict_scenarios(times, scenarios, processes=min(len(scenarios), len(os.sched_getaffinity(0))))
     return pd.DataFrame(
         {
             "scenario": found["scenario"].str.replace("_", " "),

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ from simpy import Environment, Resource
 from ddrl.analysis.published import load_published, matching, reference_scores
 from ddrl.analysis.schema import schema
 from ddrl.errors import UserError
-from replications.seed_rl_2020.inputs import Hosts, Layout, Scenario, ServiceTimes, Span, read_scenarios
+from replications.seed_rl_2020.inputs import Hosts, Layout, Scenario, ServiceTimes, Span, System, read_scenarios
 from replications.seed_rl_2020.machines import Cores, Link
 from replications.seed_rl_2020.services import Inference, Learner, LearnerHost, Unroll, UnrollQueue
 from replications.seed_rl_2020.simulation import Prediction, predict, predict_scenarios
@@ -539,12 +540,26 @@ def test_scenarios_say_what_was_assumed_and_stand_beside_what_was_published(tmp_
     scenarios = read_scenarios(path)
     assert [(one.name, one.layout.latency_s) for one in scenarios] == [("a", 0), ("b_1ms", 0.001), ("b_50ms", 0.05)]
     assert scenarios[0].times(NOISY) == replace(NOISY, train_fixed_s=0.01)
-    table = predict_scenarios(NOISY, scenarios)
+    table = predict_scenarios({"seed": NOISY}, scenarios)
     assert list(table["scenario"]) == ["a", "b_1ms", "b_50ms"]
     assert table["frames_per_s"].is_monotonic_decreasing
     assert set(table["assumed_times"]) == {"train_fixed_s = 0.01: half of ours"}
     assert set(table["assumptions"]) == {"each host has one core"}
     assert set(table["published_frames_per_s"]) == {67000}
+
+
+def test_each_scenario_has_the_service_times_of_its_own_system(tmp_path: Path) -> None:
+    path = tmp_path / "scenarios.yaml"
+    path.write_text(yaml.safe_dump({"scenarios": [SCENARIO, SCENARIO | {"name": "b", "system": "impala"}]}))
+    slower = replace(NOISY, step_per_env_s=3 * NOISY.step_per_env_s)
+    times: dict[System, ServiceTimes] = {"seed": NOISY, "impala": slower}
+    scenarios = read_scenarios(path)
+    rates = [
+        predict(one.times(times[one.system]), one.layout, system=one.system, span=one.span).frames_per_s
+        for one in scenarios
+    ]
+    assert list(predict_scenarios(times, scenarios)["frames_per_s"]) == rates
+    assert rates != list(predict_scenarios({"seed": slower, "impala": NOISY}, scenarios)["frames_per_s"])
 
 
 def test_every_scenario_of_the_replication_runs_and_names_a_published_cell() -> None:
@@ -555,9 +570,11 @@ def test_every_scenario_of_the_replication_runs_and_names_a_published_cell() -> 
     assert {one.layout.latency_s for one in scenarios} >= {1e-4, 1e-3, 0.01, 0.05, 0.1}
     assert {one.system for one in scenarios} == {"seed", "impala"}
     brief = [replace(one, span=Span(0.0, 0.05 + 2.5 * one.layout.latency_s)) for one in scenarios]
-    table = predict_scenarios(NOISY, brief)
+    times: dict[System, ServiceTimes] = {"seed": NOISY, "impala": NOISY}
+    table = predict_scenarios(times, brief)
     assert (table["frames_per_s"] > 0).all()
     assert (table["assumptions"].str.len() > 40).all()
+    pd.testing.assert_frame_equal(predict_scenarios(times, brief, processes=2), table)
 
 
 # Published cells.

@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 import torch
 
-from ddrl import algorithms
+from ddrl import algorithms, cli
 from ddrl.actors.policy import LocalInference, Policy
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.config import parse_run_config
@@ -42,6 +42,7 @@ RECURRENT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", sorted(algorithms.NAMES))
 def test_central_equals_local_bit_for_bit_in_serial(tmp_path: Path, algorithm: str) -> None:
     schedule = algorithms.load(algorithm).SCHEDULES[0]
@@ -52,6 +53,7 @@ def test_central_equals_local_bit_for_bit_in_serial(tmp_path: Path, algorithm: s
     pd.testing.assert_frame_equal(curves(tmp_path / "local"), curves(tmp_path / "central"), check_exact=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("topology", [{}, {"parameter_delay": 3}, {"schedule": "bounded_lag", "max_policy_lag": 2}])
 def test_they_agree_with_recurrent_state_and_under_every_schedule(tmp_path: Path, topology: dict[str, Any]) -> None:
     for inference in ("local", "central"):
@@ -293,13 +295,14 @@ def test_workers_outlive_a_learner_that_is_killed(tmp_path: Path) -> None:
         (["--listen", "127.0.0.1:0", "--key", "/nowhere", "central"], "--certificate and --key go together"),
     ],
 )
-def test_a_door_that_cannot_be_is_one_line(tmp_path: Path, arguments: list[str], message: str) -> None:
+def test_a_door_that_cannot_be_is_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
     topology = CENTRAL | {"runtime": "threads"} if arguments[-1] == "central" else {}
     (tmp_path / "config.yaml").write_text(json.dumps(merged(BASE, {"topology": topology})))
     chosen = [one for one in arguments if one != "central"]
-    process = start("train", tmp_path / "config.yaml", "--directory", tmp_path / "run", *chosen)
-    _, error = process.communicate(timeout=60)
-    assert process.returncode == 2
+    assert cli.main(["train", str(tmp_path / "config.yaml"), "--directory", str(tmp_path / "run"), *chosen]) == 2
+    error = capfd.readouterr().err
     assert message in error.splitlines()[-1]
     assert "Traceback" not in error
 

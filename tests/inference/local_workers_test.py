@@ -54,7 +54,7 @@ def test_a_worker_that_is_killed_is_replaced(tmp_path: Path, capfd: pytest.Captu
             worker.send_signal(signal.SIGKILL)
 
     killer = clusters.meanwhile(kill)
-    assert train(config(topology=WORKERS, env_frames=30_000), tmp_path) == "budget_reached"
+    assert train(config(topology=WORKERS, env_frames=8_000), tmp_path) == "budget_reached"
     killer.join()
     assert json.loads((tmp_path / "run.json").read_text())["actor_restarts"] == 2
     assert "its process died (SIGKILL); a new one takes its place" in capfd.readouterr().err

@@ -35,6 +35,8 @@ def held_cluster() -> Iterator[tuple[psutil.Process, dict[str, str]]]:
     token = {name: os.environ[name] for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}  # see tests/conftest.py
     variables = token | {"PYTHONPATH": str(ROOT)}
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"} | {ONE_MACHINE: "1"}
+    # Of its own, the holder uses no worker: Ray would start one for each slot, which only it might use.
+    environment["RAY_prestart_worker_first_driver"] = "0"
     holder = subprocess.Popen(
         [sys.executable, "-c", _HOLD],
         stdin=subprocess.PIPE,
@@ -63,6 +65,11 @@ def workers(parent: psutil.Process, host: str) -> list[psutil.Process]:
         except psutil.NoSuchProcess:
             continue
     return found
+
+
+def services(holder: psutil.Process) -> set[psutil.Process]:
+    """The processes of a cluster but for those that work for a run."""
+    return {one for one in holder.children(recursive=True) if not one.name().startswith("ray::")}
 
 
 def own_folders(family: list[psutil.Process]) -> set[Path]:

@@ -1,4 +1,4 @@
-"""A Ray cluster for the tests of a file, and a check that none of them stays connected."""
+"""A Ray cluster for tests, and a check that none of them stays connected."""
 
 from __future__ import annotations
 
@@ -11,10 +11,20 @@ import pytest
 from tests.runtimes import clusters
 
 
+@pytest.fixture(scope="session")
+def held() -> Iterator[tuple[psutil.Process, dict[str, str]]]:
+    """A cluster for all files of this test process."""
+    with clusters.held_cluster() as both:
+        yield both
+
+
 @pytest.fixture(scope="module")
-def holder() -> Iterator[psutil.Process]:
+def holder(held: tuple[psutil.Process, dict[str, str]]) -> Iterator[psutil.Process]:
     """A cluster that the runs of the file join."""
-    with clusters.held_cluster() as (process, variables), pytest.MonkeyPatch.context() as patch:
+    process, variables = held
+    roles = ("LearnerHost", "ActorHost", "ReplayHost")
+    clusters.wait_until(lambda: not any(clusters.workers(process, role) for role in roles))  # of another file
+    with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)
         yield process

@@ -83,6 +83,7 @@ def test_the_serial_interleaving_makes_lag_that_varies(tmp_path: Path) -> None:
     assert lag.nunique() > 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -134,6 +135,7 @@ def small_config(**overrides: Any) -> RunConfig:
     return parse_run_config(values | {"hyperparameters": small(values["algorithm"])})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replay", ["saved", "refilled"])
 @pytest.mark.parametrize("algorithm", REPLAYING)
 def test_a_continued_run_has_its_replay_or_refills_it_before_it_learns(
