@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,11 +22,15 @@ from ddrl.coordinator.cluster import ONE_MACHINE
 ROOT = Path(__file__).parents[2]
 _HOLD = """
 import sys
+from pathlib import Path
 from ddrl.coordinator.cluster import cluster
-with cluster(num_cpus=8, object_store_bytes=200 * 2**20):
-    import ray
-    print(ray.get_runtime_context().gcs_address, flush=True)
-    sys.stdin.read()
+from tests.runtimes.prefork import interpreter
+with interpreter(Path(sys.argv[1])) as python:
+    sys.executable = str(python)
+    with cluster(num_cpus=8, object_store_bytes=200 * 2**20):
+        import ray
+        print(ray.get_runtime_context().gcs_address, flush=True)
+        sys.stdin.read()
 """
 
 
@@ -37,22 +42,23 @@ def held_cluster() -> Iterator[tuple[psutil.Process, dict[str, str]]]:
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"} | {ONE_MACHINE: "1"}
     # Of its own, the holder uses no worker: Ray would start one for each slot, which only it might use.
     environment["RAY_prestart_worker_first_driver"] = "0"
-    holder = subprocess.Popen(
-        [sys.executable, "-c", _HOLD],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment | variables,
-    )
-    assert holder.stdin is not None and holder.stdout is not None
-    try:
-        address = holder.stdout.readline().strip()
-        assert address
-        yield psutil.Process(holder.pid), variables | {"RAY_ADDRESS": address}
-    finally:
-        holder.stdin.close()
-        holder.wait(30)
-        holder.stdout.close()
+    with tempfile.TemporaryDirectory() as folder:
+        holder = subprocess.Popen(
+            [sys.executable, "-c", _HOLD, folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment | variables,
+        )
+        assert holder.stdin is not None and holder.stdout is not None
+        try:
+            address = holder.stdout.readline().strip()
+            assert address
+            yield psutil.Process(holder.pid), variables | {"RAY_ADDRESS": address}
+        finally:
+            holder.stdin.close()
+            holder.wait(30)
+            holder.stdout.close()
 
 
 def workers(parent: psutil.Process, host: str) -> list[psutil.Process]:
