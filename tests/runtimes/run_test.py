@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,35 +84,47 @@ def test_the_serial_interleaving_makes_lag_that_varies(tmp_path: Path) -> None:
     assert lag.nunique() > 3
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "overrides",
-    [
+@dataclass(frozen=True)
+class Straight:
+    """A run that nothing stopped."""
+
+    config: RunConfig
+    curves: pd.DataFrame
+
+
+RECURRENT = {
+    "hyperparameters": {"lstm_size": 8, "feed_last_action_and_reward": True},
+    "environment": {"name": "toy/memory"},
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
         {},
         {"hyperparameters": {"replay_fraction": 0.5, "replay_capacity": 20}},
-        {
-            "hyperparameters": {"lstm_size": 8, "feed_last_action_and_reward": True},
-            "environment": {"name": "toy/memory"},
-        },
+        RECURRENT,
         {"topology": {"schedule": "bounded_lag", "max_policy_lag": 3, "parameter_delay": 2}},
-        {
-            "hyperparameters": {"lstm_size": 8, "feed_last_action_and_reward": True},
-            "environment": {"name": "toy/memory"},
-            "topology": {"inference": "central", "parameter_delay": 1},
-        },
+        RECURRENT | {"topology": {"inference": "central", "parameter_delay": 1}},
         {"algorithm": "apex_dqn"},
         {"algorithm": "r2d2", "environment": {"name": "toy/memory"}},
         {"algorithm": "r2d2", "topology": {"inference": "central", "parameter_delay": 1}},
     ],
     ids=["plain", "replay", "lstm", "bounded lag", "central", "Ape-X", "R2D2", "central R2D2"],
 )
+def straight(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Straight:
+    """One for all cuts."""
+    overrides, directory = request.param, tmp_path_factory.mktemp("straight")
+    chosen = small_config(**overrides) if "algorithm" in overrides else config(**overrides)
+    train(chosen, directory, quiet=True)
+    return Straight(chosen, curves(directory))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("updates", [1, 9, 33])
 def test_a_serial_run_cut_anywhere_resumes_to_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: dict[str, Any], updates: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, straight: Straight, updates: int
 ) -> None:
-    chosen = small_config(**overrides) if "algorithm" in overrides else config(**overrides)
-    train(chosen, tmp_path / "straight", quiet=True)
-
     class Cut(Exception):
         pass
 
@@ -123,10 +136,10 @@ def test_a_serial_run_cut_anywhere_resumes_to_the_same_bits(
     learn = Run._learn
     monkeypatch.setattr(Run, "_learn", cut)
     with pytest.raises(Cut):
-        train(chosen, tmp_path / "cut", quiet=True)
+        train(straight.config, tmp_path, quiet=True)
     monkeypatch.setattr(Run, "_learn", learn)
-    train(chosen, tmp_path / "cut", quiet=True)
-    pd.testing.assert_frame_equal(curves(tmp_path / "straight"), curves(tmp_path / "cut"))
+    train(straight.config, tmp_path, quiet=True)
+    pd.testing.assert_frame_equal(straight.curves, curves(tmp_path))
 
 
 def small_config(**overrides: Any) -> RunConfig:
