@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from ddrl.bench.whole import batches_per_lap, measure_whole, speed_of
 from ddrl.config import RunConfig
 from ddrl.environments import registry
 from ddrl.errors import UserError
+from ddrl.learners.replay_learner import ReplayLearner
 from tests.runs import REPLAYING
 
 ROOT = Path(__file__).parent.parent
@@ -160,6 +162,20 @@ def test_synchronous_actors_wait_while_the_learner_learns() -> None:
     whole = measure_whole(config, 0.5)
     assert whole.duty["actor"] < 0.5 < whole.duty["learner"]
     assert whole.policy_lag_mean == 0
+
+
+@pytest.mark.parametrize("algorithm", ["apex_dqn", "r2d2"])
+def test_the_window_waits_for_a_learner_that_draws_slowly_from_its_replay(
+    algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly(learner: ReplayLearner, batch: Any) -> Any:
+        time.sleep(0.2)
+        return update(learner, batch)
+
+    update = ReplayLearner.update
+    monkeypatch.setattr(ReplayLearner, "update", slowly)
+    whole = measure_whole(small(algorithm), 0.1)
+    assert 0 < whole.training < float("inf")
 
 
 def test_what_a_role_raises_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ Speed and lag are what the learner recorded, so they are the same quantities in 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import tempfile
 import threading
@@ -20,7 +21,7 @@ import torch
 
 from ddrl.acting import Builder
 from ddrl.bench.parts import quiet_run
-from ddrl.config import RunConfig
+from ddrl.config import RunConfig, replays
 from ddrl.errors import UserError
 from ddrl.record import read_curves
 from ddrl.run import Run
@@ -108,9 +109,8 @@ def measure_whole(config: RunConfig, seconds: float) -> Whole:
 
     Raises UserError where too few batches were learned from, and whatever a role raises.
     """
-    hyperparameters = config.hyperparameters
-    batch_steps = hyperparameters.unroll_length * hyperparameters.fresh_columns
-    lap = batches_per_lap(hyperparameters.first_update)
+    batch_steps = _fresh_steps(config)
+    lap = batches_per_lap(config.hyperparameters.first_update)
     recording = replace(config.recording, period_frames=1, tensorboard=False)  # every fresh batch is a record
     endless = replace(config, env_frames=ENDLESS_FRAMES, recording=recording)
     with tempfile.TemporaryDirectory() as name:
@@ -126,9 +126,17 @@ def measure_whole(config: RunConfig, seconds: float) -> Whole:
     speed = speed_of(list(zip(lag["seconds"], lag["env_frames"], strict=True)), lap)
     if not speed:
         raise UserError(
-            f"bench: {LONGEST * seconds:g} s are too short for {lap + 1} fresh batches of {batch_steps} steps"
+            f"bench: {LONGEST * seconds:g} s are too short for {lap + 1} batches of {batch_steps} fresh steps"
         )
     return _between(opened, closed, config.topology.num_actors, speed, float(lag["value"].mean()))
+
+
+def _fresh_steps(config: RunConfig) -> int:
+    """Of a batch: its own, or those that go with a batch from a replay, one at least where the learner runs freely."""
+    hyperparameters = config.hyperparameters
+    if replays(config):
+        return max(1, math.ceil(hyperparameters.fresh_steps or 1))
+    return int(hyperparameters.unroll_length * hyperparameters.fresh_columns)
 
 
 def _between(before: Look, after: Look, actors: int, training: float, lag: float) -> Whole:
