@@ -16,12 +16,12 @@ import pandas as pd
 import pytest
 
 from ddrl import cli
+from tests import processes
+from tests.processes import finish
 from tests.runs import BASE, curves, merged
-from tests.runtimes import processes
-from tests.runtimes.processes import finish
 
 KILLS = 10
-CATCH = merged(BASE, {"env_frames": 40_000, "checkpoint": {"period_frames": 1500}})
+CATCH = merged(BASE, {"env_frames": 20_000, "checkpoint": {"period_frames": 750}})
 BREAKOUT: dict[str, Any] = merged(
     BASE,
     {
@@ -73,7 +73,7 @@ def kill_somewhere(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "seconds"),
-    [(CATCH, 0.4), pytest.param(BREAKOUT, 4.0, marks=pytest.mark.learning)],
+    [(CATCH, 0.2), pytest.param(BREAKOUT, 4.0, marks=pytest.mark.learning)],
     ids=["toy/catch", "atari/breakout"],
 )
 def test_a_serial_run_killed_at_ten_random_moments_has_the_same_curve(

@@ -11,8 +11,9 @@ from torch.distributed import TCPStore
 
 from ddrl import algorithms
 from ddrl.learners.reduction import SingleLearner
+from tests import processes
 from tests.runs import REPLAYING
-from tests.runtimes import processes, ranks
+from tests.runtimes import ranks
 
 
 def start_ranks(work: Callable[[int, int, Path], None], directory: Path) -> None:

@@ -12,10 +12,15 @@ import pytest
 import yaml
 from filelock import FileLock
 
+from tests import processes
+from tests.workflow import typed
+
 ROOT = Path(__file__).parents[2]
+CORES = ("--cores", "2")
 NARROW = """\
 experiments: [off_policy_correction]
 variants: [v_trace, no_correction]
+environments: [toy/catch]
 seeds: [11, 12]
 """
 
@@ -29,10 +34,10 @@ class Project:
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         """Snakemake as a user types it, in a process group of its own."""
         return subprocess.Popen(
-            [sys.executable, "-m", "snakemake", "--cores", "2", *arguments],
+            [sys.executable, "-m", "snakemake", *CORES, *arguments],
             cwd=self.root,
-            env={**os.environ, "XDG_CACHE_HOME": str(self.root / ".cache"), **environment},
-            stdout=subprocess.PIPE,
+            env=self.variables(environment),
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
@@ -40,13 +45,17 @@ class Project:
 
     def snakemake(self, *arguments: str, **environment: str) -> tuple[int, str]:
         """Exit code and everything it printed."""
-        process = self.start(*arguments, **environment)
-        try:
-            output, _ = process.communicate(timeout=120)
-        except subprocess.TimeoutExpired:
+        output = self.root / "printed.txt"
+        process = processes.start(typed.snakemake, self.root, [*CORES, *arguments], self.variables(environment), output)
+        code = processes.finish(process, 120)
+        if code is None:
             os.killpg(process.pid, signal.SIGKILL)
-            raise
-        return process.returncode, output
+            raise TimeoutError(output.read_text())
+        return code, output.read_text()
+
+    def variables(self, more: dict[str, str]) -> dict[str, str]:
+        """Of the processes of this project."""
+        return {**os.environ, "XDG_CACHE_HOME": str(self.root / ".cache"), **more}
 
     def make(self) -> str:
         """The narrowed report, made."""

@@ -60,16 +60,20 @@ def test_a_wrong_setting_ends_with_one_line_before_any_job(made, arguments, says
     assert output.startswith("ddrl: ")
 
 
-def test_lists_narrow_several_papers_at_once_and_each_gets_its_report(project):
+def test_lists_narrow_several_papers_at_once_and_each_gets_its_report(made, tmp_path):
+    project = made.copy(tmp_path / "copy")
     (project.root / "both.yaml").write_text(
         "experiments: [off_policy_correction, continuous]\n"
-        "variants: [v_trace, impact, ppo]\n"
+        "variants: [v_trace, no_correction, impact, ppo]\n"
         "environments: [toy/catch, mujoco/Hopper-v5]\n"
-        "seeds: [11]\n"
+        "seeds: [11, 12]\n"
     )
+    _, output = project.snakemake("--dry-run", "--configfile", "both.yaml", "--", "impala_2018")
+    assert set(jobs(output)) == {"impala_2018", "report", "total"}, "it has these runs; its report names the lists"
     code, output = project.snakemake("--configfile", "both.yaml")
     assert code == 0, output
-    assert len(list(project.root.glob("results/smoke/*/*/*/*/seed11/run.json"))) == 3
+    runs = Counter(file.parents[4].name for file in project.root.glob("results/smoke/*/*/*/*/seed*/run.json"))
+    assert runs == {"impala_2018": 4, "impact_2020": 4}
     for name in ("impala_2018", "impact_2020", "suite"):
         assert (project.root / f"reports/{name}.pdf").read_bytes().startswith(b"%PDF")
     suite = project.root / "results/smoke/suite/tables"
@@ -177,7 +181,6 @@ def test_the_same_command_goes_on_after_snakemake_was_killed(project):
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    process.stdout.close()
     assert list(project.root.glob(".snakemake/locks/*.lock"))
     code, output = project.snakemake("--until", "train", *NARROWED, "--config", "seeds=1")
     assert code == 0, output
