@@ -14,7 +14,7 @@ import pytest
 from ddrl import algorithms, bench, cli
 from ddrl.algorithms import impala
 from ddrl.analysis.suite_tables import _benchmarks
-from ddrl.bench.defaults import parse_settings
+from ddrl.bench.defaults import merged, parse_settings
 from ddrl.bench.parts import alone, fresh_share
 from ddrl.bench.sweep import default_axes, parse_axes
 from ddrl.bench.whole import batches_per_lap, measure_whole, speed_of
@@ -257,7 +257,8 @@ def test_the_committed_benchmarks_can_be_read() -> None:
 def test_ray_is_measured_beside_threads_over_all_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     chosen = {"runtimes": ["threads", "ray"], "inferences": ["local", "central", "workers"]}
-    configs = bench.grid("impala", "toy/catch", SMALL, **chosen, axes={}, note=note)
+    settings = merged(SMALL, {"topology": {"num_actors": 1}})
+    configs = bench.grid("impala", "toy/catch", settings, **chosen, axes={}, note=note)
     result = bench.bench(configs, seconds=1.0, repeats=1, note=note)
     threads, _, workers, ray, ray_central = (one["repeats"][0] for one in result["measurements"])
     for remote in (workers, ray_central):

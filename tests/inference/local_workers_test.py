@@ -98,9 +98,8 @@ def test_workers_end_with_their_learner_however_it_ends(tmp_path: Path, number: 
         return
     assert process.returncode == INTERRUPTED, error
     assert "takes its place" not in error
-    reached = int(json.loads((tmp_path / "curves.jsonl").read_text().splitlines()[-1])["env_frames"])
     (tmp_path / "config.json").unlink()
-    longer = config(**merged(LONG, {"env_frames": reached + 500}))
+    longer = config(**merged(LONG, {"env_frames": clusters.frames(tmp_path) + 500}))
     assert train(longer, tmp_path, quiet=True) == "budget_reached"
     assert json.loads((tmp_path / "run.json").read_text())["resumes"] == 1
 

@@ -14,13 +14,11 @@ from ddrl.config import parse_run_config
 from ddrl.run import train
 from tests.runs import BASE, config, curves, merged
 from tests.runtimes import clusters
-from tests.runtimes.ray_kill_test import LONG as LONGER
-from tests.runtimes.ray_kill_test import assert_whole
+from tests.runtimes.ray_kill_test import LONG, assert_whole
 
 pytestmark = pytest.mark.slow
 
 CENTRAL = {"runtime": "ray", "inference": "central"}
-LONG = LONGER | {"env_frames": 6_000}
 
 
 @pytest.mark.parametrize("learners", [1, 2])
@@ -96,7 +94,7 @@ def test_an_own_cluster_is_interrupted_resumed_and_leaves_nothing(tmp_path: Path
     assert "lost its learner" not in error
     assert psutil.wait_procs(family, timeout=30)[1] == []
     assert not Path(sockets[0]).parent.exists()
-    reached = curves_frames(tmp_path)
+    reached = clusters.frames(tmp_path)
     resumed = parse_run_config(merged(values, {"env_frames": reached + 500}))
     (tmp_path / "config.json").unlink()
     assert train(resumed, tmp_path, quiet=True) == "budget_reached"
@@ -106,8 +104,3 @@ def test_an_own_cluster_is_interrupted_resumed_and_leaves_nothing(tmp_path: Path
 def has_torch(process: psutil.Process) -> bool:
     """Whether the process has loaded its library."""
     return any("libtorch" in part.path for part in process.memory_maps())
-
-
-def curves_frames(directory: Path) -> int:
-    """The frames of the last record of a run that goes on."""
-    return int(json.loads((directory / "curves.jsonl").read_text().splitlines()[-1])["env_frames"])

@@ -124,3 +124,8 @@ def lines(directory: Path) -> int:
     """Records that a run has written so far."""
     path = directory / "curves.jsonl"
     return path.read_text().count("\n") if path.exists() else 0
+
+
+def frames(directory: Path) -> int:
+    """Environment frames of the last record that a run has written so far."""
+    return int(json.loads((directory / "curves.jsonl").read_text().splitlines()[-1])["env_frames"])

@@ -16,7 +16,7 @@ from tests.runs import BASE, config, curves, merged
 from tests.runtimes import clusters
 
 RAY = {"runtime": "ray"}
-LONG = {"env_frames": 12_000, "recording": {"period_frames": 100}, "evaluation": {"period_frames": None}}
+LONG = {"env_frames": 6_000, "recording": {"period_frames": 100}, "evaluation": {"period_frames": None}}
 
 AGENTS_SECONDS = 150.0
 """Ray's two agents of a node try for 60 seconds to tell the head that the node is gone, even if the head is as well."""
@@ -56,7 +56,7 @@ def test_actors_that_are_killed_are_replaced(
 
     killer = clusters.meanwhile(kill)
     topology = RAY | {"schedule": "synchronous", "num_actors": 2, "envs_per_actor": 4, "num_learners": learners}
-    assert train(config(topology=topology, **LONG | {"env_frames": 4000}), tmp_path) == "budget_reached"
+    assert train(config(topology=topology, **LONG), tmp_path) == "budget_reached"
     killer.join()
     assert json.loads((tmp_path / "run.json").read_text())["actor_restarts"] == 2
     shown = capfd.readouterr().err

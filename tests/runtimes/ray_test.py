@@ -34,7 +34,7 @@ EVERY_UPDATE = {
     "env_frames": 600,
 }
 SYNCHRONOUS = {"schedule": "synchronous", "num_actors": 2, "envs_per_actor": 4}
-LONG = {"env_frames": 12_000, "recording": {"period_frames": 100}, "evaluation": {"period_frames": None}}
+LONG = {"recording": {"period_frames": 100}, "evaluation": {"period_frames": None}}
 
 
 def learned(directory: Path) -> pd.DataFrame:
@@ -162,7 +162,7 @@ def test_an_own_cluster_is_interrupted_resumed_and_gone_while_another_stays(
     tmp_path: Path, holder: psutil.Process
 ) -> None:
     before = clusters.services(holder)
-    values = merged(BASE, LONG | {"env_frames": 8000, "topology": RAY})
+    values = merged(BASE, LONG | {"env_frames": 100_000, "topology": RAY})
     process = clusters.start(values, tmp_path, RAY_ADDRESS="")
     clusters.wait_for_lines(process, tmp_path, 3)
     children = psutil.Process(process.pid).children(recursive=True)
@@ -174,7 +174,8 @@ def test_an_own_cluster_is_interrupted_resumed_and_gone_while_another_stays(
     assert not [child for child in children if child.is_running()]
     assert folders and not any(folder.exists() for folder in folders)
     assert before and before <= clusters.services(holder)
-    process = clusters.start(values, tmp_path, RAY_ADDRESS="")
+    longer = values | {"env_frames": clusters.frames(tmp_path) + 500}
+    process = clusters.start(longer, tmp_path, RAY_ADDRESS="")
     _, error = process.communicate(timeout=120)
     assert process.returncode == 0, error
     assert "resumed at" in error
