@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -164,13 +164,18 @@ class Learning:
 
 def make_replay(builder: Builder, network: Any, reducer: Reducer) -> PrioritizedReplay:
     """An empty one. Raises `UserError` where it would be too small."""
-    config, topology = builder.config, builder.config.topology
-    rule: ReplayRule = config.hyperparameters.replay
+    history = make_history(builder, [part.shape[1:] for part in network.initial_state(1)])
+    generator = numpy_generator(builder.config.seed, "replay", reducer.rank)
+    return PrioritizedReplay(builder.config.hyperparameters.replay, history, generator)
+
+
+def make_history(builder: Builder, state_shapes: Sequence[tuple[int, ...]]) -> History:
+    """What a replay holds steps in; `state_shapes`: of the network's recurrent state."""
+    rule: ReplayRule = builder.config.hyperparameters.replay
+    topology = builder.config.topology
     num_streams = topology.num_actors * topology.envs_per_actor
-    length = rule.stream_length(num_streams, config.hyperparameters.unroll_length)
-    shapes = [tuple(part.shape[1:]) for part in network.initial_state(1)] if rule.state_period else []
-    history = History(builder.spec, num_streams, length, shapes, rule.state_period or 1)
-    return PrioritizedReplay(rule, history, numpy_generator(config.seed, "replay", reducer.rank))
+    length = rule.stream_length(num_streams, builder.config.hyperparameters.unroll_length)
+    return History(builder.spec, num_streams, length, state_shapes if rule.state_period else (), rule.state_period or 1)
 
 
 def _central_inference(builder: Builder, params: ParameterServer) -> CentralInference:

@@ -17,13 +17,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ddrl.analysis.experiments import MANIFESTS, Resources, Run
 from ddrl.experiments import expand
 from ddrl.site import TRAIN, Job, Site
 
 if TYPE_CHECKING:
+    from ddrl.acting import Builder
     from ddrl.types import EnvSpec
 
 PARAMETER_COPIES = 4
@@ -177,32 +178,58 @@ def storage_bytes(run: Run) -> int:
 
 @cache
 def checkpoint_bytes(config: str) -> int:
-    """Of a configuration, given as JSON: parameters with their moments, and what the store holds."""
+    """Of a configuration, given as JSON: parameters with their moments, and what the store holds when it is full."""
     import torch
 
     from ddrl.acting import Builder
     from ddrl.config import parse_run_config
-    from ddrl.run_ray import step_bytes
 
     builder = Builder(parse_run_config(json.loads(config), where="plan"), torch.device("cpu"))
-    keys = builder.config.hyperparameters
-    parameters = parameter_bytes(builder.config.algorithm, replace(builder.spec, name="", protocol=""), keys)
+    network = network_size(
+        builder.config.algorithm, replace(builder.spec, name="", protocol=""), builder.config.hyperparameters
+    )
+    return PARAMETER_COPIES * network.parameter_bytes + _stored_bytes(builder, network)
+
+
+def _stored_bytes(builder: Builder, network: NetworkSize) -> int:
+    """Of the replay; none where a continued run refills it."""
+    import torch
+
+    from ddrl.config import replays
+    from ddrl.learning import make_history
+    from ddrl.run_ray import step_bytes
+
+    config, keys = builder.config, builder.config.hyperparameters
+    if replays(config):
+        with torch.device("meta"):  # takes no memory
+            return make_history(builder, network.state_shapes).nbytes if config.checkpoint.replay == "saved" else 0
     columns = getattr(keys, "num_slots", 0) * keys.batch_size
     if getattr(keys, "replay_fraction", 0):
         columns += keys.replay_capacity
     stored: int = columns * (keys.unroll_length + 1) * step_bytes(builder.spec)
-    return PARAMETER_COPIES * parameters + stored
+    return stored
+
+
+class NetworkSize(NamedTuple):
+    """What making a network tells of it."""
+
+    parameter_bytes: int
+    state_shapes: tuple[tuple[int, ...], ...]
+    """Of the parts of its recurrent state."""
 
 
 @cache
-def parameter_bytes(algorithm: str, spec: EnvSpec, hyperparameters: Any) -> int:
-    """Of a network; tasks whose `spec` has the same shapes share one, since making one takes long."""
+def network_size(algorithm: str, spec: EnvSpec, hyperparameters: Any) -> NetworkSize:
+    """Tasks whose `spec` has the same shapes share a network, since making one takes long."""
     import torch
 
     from ddrl import algorithms
 
     network = algorithms.load(algorithm).make_network(spec, hyperparameters, torch.Generator().manual_seed(0))
-    return sum(tensor.numel() * tensor.element_size() for tensor in network.parameters())
+    return NetworkSize(
+        sum(tensor.numel() * tensor.element_size() for tensor in network.parameters()),
+        tuple(tuple(part.shape[1:]) for part in network.initial_state(1)),
+    )
 
 
 def rows(lines: Sequence[Line]) -> list[dict[str, str]]:

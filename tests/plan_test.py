@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from ddrl.analysis.experiments import Resources
 from ddrl.experiments import Run, expand
 from ddrl.plan import Measured, checkpoint_bytes, measured, plan, rows, seconds_of, too_long
 from ddrl.site import load_for
+from tests.runs import BASE, REPLAYING, merged, small
 
 ROOT = Path(__file__).parents[1]
 CATCH: dict[str, Any] = {"experiments": ["off_policy_correction"], "variants": ["v_trace"]}
@@ -89,13 +91,33 @@ def test_measurements_are_runs_and_benchmarks_and_what_is_damaged_is_left_out(tm
     ]
 
 
+def saved_bytes(config: Mapping[str, Any], folder: Path) -> int:
+    """Of the checkpoint of a run."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(config))
+    assert cli.main(["train", str(path), "--quiet"]) == 0
+    (saved,) = (folder / "checkpoints").glob("*.pt")
+    return saved.stat().st_size
+
+
 def test_a_checkpoint_is_about_as_large_as_it_is_planned(tmp_path: Path) -> None:
-    run = catch("smoke")
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps({**run.config, "env_frames": 20_000}))
-    assert cli.main(["train", str(config), "--quiet"]) == 0
-    (saved,) = (tmp_path / "checkpoints").glob("*.pt")
-    assert checkpoint_bytes(json.dumps(run.config)) / saved.stat().st_size == pytest.approx(1.0, abs=0.9)
+    config = {**catch("smoke").config, "env_frames": 20_000}
+    assert checkpoint_bytes(json.dumps(config)) / saved_bytes(config, tmp_path) == pytest.approx(1.0, abs=0.9)
+
+
+@pytest.mark.parametrize("algorithm", REPLAYING)
+def test_with_its_replay_where_that_is_saved(tmp_path: Path, algorithm: str) -> None:
+    smaller = small(algorithm) | {"replay_capacity": 4000, "samples_per_insert": 0.1, "error_buffer": 100.0}
+    rarely = {"checkpoint": {"period_frames": 10**6}, "evaluation": {"period_frames": None}}
+    config = {**merged(BASE, {"algorithm": algorithm, "env_frames": 4800} | rarely), "hyperparameters": smaller}
+    planned = checkpoint_bytes(json.dumps(config))
+    assert planned / saved_bytes(config, tmp_path) == pytest.approx(1.0, abs=0.25)
+    assert (
+        checkpoint_bytes(
+            json.dumps(merged(config, {"checkpoint": {"replay": "refilled"}, "topology": {"runtime": "threads"}}))
+        )
+        < planned / 5
+    )
 
 
 def test_a_plan_has_every_run_once_and_its_sums_are_those_of_its_lines() -> None:
