@@ -179,11 +179,13 @@ def equivalence_power(n: int, deviation: float, margin: float, *, alpha: float =
     free, root = n - 1, math.sqrt(n)
     quantile = float(stats.t.ppf(1 - alpha, free))
     upper, lower = root * (margin - bias) / deviation, -root * (margin + bias) / deviation
+    # `stats.chi.pdf` is the same density, but takes 150 microseconds for a number.
+    log_scale = math.log(2) + free / 2 * math.log(free / 2) - math.lgamma(free / 2)
 
     def integrand(ratio: float) -> float:
         """Of s / sigma: chance to pass, given s, times the density of s."""
         passed = float(special.ndtr(upper - quantile * ratio) - special.ndtr(lower + quantile * ratio))
-        return passed * float(stats.chi.pdf(ratio * math.sqrt(free), free)) * math.sqrt(free)
+        return passed * math.exp(log_scale + (free - 1) * math.log(ratio) - free * ratio**2 / 2)
 
     # The density is negligible beyond its quantiles, and outside them quad could miss a narrow peak.
     ends = stats.chi.ppf([1e-13, 1 - 1e-13], free) / math.sqrt(free)

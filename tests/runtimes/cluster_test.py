@@ -1,4 +1,4 @@
-"""Where a run's own cluster listens, and where on a cluster that it joins its processes are put."""
+"""Where a run's own cluster listens, what stays of it, and where on a cluster that it joins its processes are put."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -14,6 +15,7 @@ from unittest.mock import MagicMock
 import psutil
 import pytest
 
+from ddrl.commands import INTERRUPTED
 from ddrl.coordinator import room, runtime_ray
 from ddrl.coordinator.cluster import cluster
 from ddrl.coordinator.hosts import sum_over
@@ -40,28 +42,52 @@ def is_loopback(text: str) -> bool:
 
 @dataclass(frozen=True)
 class OwnCluster:
-    """What was seen of a run with two actors and two learners while it learned."""
+    """What was seen of a run with two actors and two learners: while it learned, and when it was interrupted."""
 
     addresses: list[str]
     niceness: list[int]  # of the supervisor, then of each role
+    family: list[psutil.Process]
+    folders: set[Path]
+    interrupted: tuple[int, str]  # exit code, and what it wrote
+    left: list[psutil.Process]  # of the family, five seconds later
+    others: tuple[set[psutil.Process], set[psutil.Process]]  # of a cluster that stays, before and after
 
 
 @pytest.fixture(scope="module")
-def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> OwnCluster:
+def own_cluster(tmp_path_factory: pytest.TempPathFactory, held: tuple[psutil.Process, dict[str, str]]) -> OwnCluster:
     directory = tmp_path_factory.mktemp("run")
-    values = merged(BASE, {"env_frames": 2**40, "topology": {"runtime": "ray", "num_actors": 2, "num_learners": 2}})
+    before = clusters.services(held[0])
+    values = merged(
+        BASE,
+        {
+            "env_frames": 100_000,
+            "recording": {"period_frames": 100},
+            "evaluation": {"period_frames": None},
+            "topology": {"runtime": "ray", "num_actors": 2, "num_learners": 2},
+        },
+    )
     process = clusters.start(values, directory, RAY_ADDRESS="")
     try:
         clusters.wait_for_lines(process, directory, 3)
         parent = psutil.Process(process.pid)
-        addresses = listening([parent, *parent.children(recursive=True)])
+        family = parent.children(recursive=True)
+        folders = clusters.own_folders(family)
+        addresses = listening([parent, *family])
         roles = clusters.workers(parent, "ActorHost") + clusters.workers(parent, "LearnerHost")
-        niceness = [process.nice() for process in (parent, *roles)]
+        niceness = [one.nice() for one in (parent, *roles)]
     finally:
         process.terminate()
         _, error = process.communicate(timeout=120)
-    assert process.returncode == 75, error
-    return OwnCluster(addresses, niceness)
+    left = psutil.wait_procs(family, timeout=5)[1]
+    return OwnCluster(
+        addresses=addresses,
+        niceness=niceness,
+        family=family,
+        folders=folders,
+        interrupted=(process.returncode, error),
+        left=left,
+        others=(before, clusters.services(held[0])),
+    )
 
 
 def test_no_other_machine_can_reach_a_process_of_an_own_cluster(own_cluster: OwnCluster) -> None:
@@ -73,6 +99,15 @@ def test_no_other_machine_can_reach_a_process_of_an_own_cluster(own_cluster: Own
 def test_roles_have_the_priority_of_the_command_that_started_them(own_cluster: OwnCluster) -> None:
     assert len(own_cluster.niceness) == 1 + 2 + 2
     assert len(set(own_cluster.niceness)) == 1
+
+
+def test_an_own_cluster_is_interrupted_and_gone_while_another_stays(own_cluster: OwnCluster) -> None:
+    code, error = own_cluster.interrupted
+    assert code == INTERRUPTED, error
+    assert own_cluster.family and own_cluster.left == []
+    assert own_cluster.folders and not any(folder.exists() for folder in own_cluster.folders)
+    before, after = own_cluster.others
+    assert before and before <= after
 
 
 def test_an_address_of_all_interfaces_is_told_apart() -> None:

@@ -122,6 +122,7 @@ def test_a_run_whose_supervisor_is_killed_is_completed_by_the_same_command(
     _, error = process.communicate(timeout=150)
     assert process.returncode == 0, error
     assert "resumed at" in error
+    assert [line for line in error.splitlines() if "Ray" in line or "ray" in line] == []
     assert psutil.wait_procs([*family, *second], timeout=30)[1] == []
     assert len(folders) == 2 and not any(folder.exists() for folder in folders)
     assert json.loads((tmp_path / "run.json").read_text())["resumes"] == 1

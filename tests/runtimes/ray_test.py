@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import time
 from pathlib import Path
@@ -18,7 +17,6 @@ import torch
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OwnerDiedError, RayTaskError
 
 from ddrl import algorithms, run_ray
-from ddrl.commands import INTERRUPTED
 from ddrl.config import parse_run_config
 from ddrl.coordinator import actor_host, cluster, hosts, runtime_ray
 from ddrl.errors import Closed, UserError
@@ -34,7 +32,6 @@ EVERY_UPDATE = {
     "env_frames": 600,
 }
 SYNCHRONOUS = {"schedule": "synchronous", "num_actors": 2, "envs_per_actor": 4}
-LONG = {"recording": {"period_frames": 100}, "evaluation": {"period_frames": None}}
 
 
 def learned(directory: Path) -> pd.DataFrame:
@@ -156,30 +153,6 @@ def test_a_learner_that_raises_before_the_ranks_have_met_ends_the_run_at_once(
 def test_a_cluster_that_is_too_small_is_said_at_once(tmp_path: Path, holder: psutil.Process) -> None:
     with pytest.raises(UserError, match=r"8 CPUs.*num_actors"):
         train(config(topology=RAY | {"num_actors": 12}), tmp_path, quiet=True)
-
-
-def test_an_own_cluster_is_interrupted_resumed_and_gone_while_another_stays(
-    tmp_path: Path, holder: psutil.Process
-) -> None:
-    before = clusters.services(holder)
-    values = merged(BASE, LONG | {"env_frames": 100_000, "topology": RAY})
-    process = clusters.start(values, tmp_path, RAY_ADDRESS="")
-    clusters.wait_for_lines(process, tmp_path, 3)
-    children = psutil.Process(process.pid).children(recursive=True)
-    folders = clusters.own_folders(children)
-    process.send_signal(signal.SIGTERM)
-    _, error = process.communicate(timeout=60)
-    assert process.returncode == INTERRUPTED, error
-    psutil.wait_procs(children, timeout=5)
-    assert not [child for child in children if child.is_running()]
-    assert folders and not any(folder.exists() for folder in folders)
-    assert before and before <= clusters.services(holder)
-    longer = values | {"env_frames": clusters.frames(tmp_path) + 500}
-    process = clusters.start(longer, tmp_path, RAY_ADDRESS="")
-    _, error = process.communicate(timeout=120)
-    assert process.returncode == 0, error
-    assert "resumed at" in error
-    assert [line for line in error.splitlines() if "Ray" in line or "ray" in line] == []
 
 
 @pytest.mark.parametrize(
