@@ -200,9 +200,11 @@ def _stored_bytes(builder: Builder, network: NetworkSize) -> int:
     from ddrl.run_ray import step_bytes
 
     config, keys = builder.config, builder.config.hyperparameters
+    if config.checkpoint.replay == "refilled":
+        return 0
     if replays(config):
         with torch.device("meta"):  # takes no memory
-            return make_history(builder, network.state_shapes).nbytes if config.checkpoint.replay == "saved" else 0
+            return make_history(builder, network.state_shapes).nbytes
     columns = getattr(keys, "num_slots", 0) * keys.batch_size
     if getattr(keys, "replay_fraction", 0):
         columns += keys.replay_capacity

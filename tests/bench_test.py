@@ -14,7 +14,7 @@ import pytest
 from ddrl import algorithms, bench, cli
 from ddrl.algorithms import impala
 from ddrl.analysis.suite_tables import _benchmarks
-from ddrl.bench.defaults import merged, parse_settings
+from ddrl.bench.defaults import parse_settings
 from ddrl.bench.parts import alone, fresh_share
 from ddrl.bench.sweep import default_axes, parse_axes
 from ddrl.bench.whole import batches_per_lap, measure_whole, speed_of
@@ -22,7 +22,7 @@ from ddrl.config import RunConfig
 from ddrl.environments import registry
 from ddrl.errors import UserError
 from ddrl.learners.replay_learner import ReplayLearner
-from tests.runs import REPLAYING
+from tests.runs import REPLAYING, merged
 
 ROOT = Path(__file__).parent.parent
 SMALL: dict[str, Any] = {
@@ -164,7 +164,7 @@ def test_synchronous_actors_wait_while_the_learner_learns() -> None:
     assert whole.policy_lag_mean == 0
 
 
-@pytest.mark.parametrize("algorithm", ["apex_dqn", "r2d2"])
+@pytest.mark.parametrize("algorithm", REPLAYING)
 def test_the_window_waits_for_a_learner_that_draws_slowly_from_its_replay(
     algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,12 +112,8 @@ def test_with_its_replay_where_that_is_saved(tmp_path: Path, algorithm: str) -> 
     config = {**merged(BASE, {"algorithm": algorithm, "env_frames": 4800} | rarely), "hyperparameters": smaller}
     planned = checkpoint_bytes(json.dumps(config))
     assert planned / saved_bytes(config, tmp_path) == pytest.approx(1.0, abs=0.25)
-    assert (
-        checkpoint_bytes(
-            json.dumps(merged(config, {"checkpoint": {"replay": "refilled"}, "topology": {"runtime": "threads"}}))
-        )
-        < planned / 5
-    )
+    refilled = merged(config, {"checkpoint": {"replay": "refilled"}, "topology": {"runtime": "threads"}})
+    assert checkpoint_bytes(json.dumps(refilled)) < planned / 5
 
 
 def test_a_plan_has_every_run_once_and_its_sums_are_those_of_its_lines() -> None:
