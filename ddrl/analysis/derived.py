@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ def own_function(paper_dir: Path, file: str, name: str) -> Callable[..., Any]:
     spec = importlib.util.spec_from_file_location(f"replications_{paper_dir.name}_{path.stem}", path)
     if spec is None or spec.loader is None or not path.exists():
         raise UserError(f"{path}: no such file")
+    checkout = str(paper_dir.resolve().parents[1])
+    if checkout not in sys.path:  # `replications` is no part of what is installed
+        sys.path.append(checkout)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     function: Callable[..., Any] | None = getattr(module, name, None)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
+import subprocess
+import sys
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -95,6 +98,20 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_its_files_agree_and_no_published_row_is_forgotten() -> None:
     check_paper(ROOT / PAPER)
+
+
+def test_its_tables_are_found_by_a_command_whose_own_folder_is_elsewhere(tmp_path: Path) -> None:
+    """As `.venv/bin/ddrl`: Python looks for modules beside it, and not in the checkout."""
+    code = f"""
+from pathlib import Path
+from ddrl.analysis.derived import own_function
+print(own_function(Path({str(ROOT / PAPER)!r}), "tables.py", "validation").__name__)
+"""
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, env=variables, capture_output=True, text=True
+    )
+    assert done.stdout == "validation\n", done.stderr
 
 
 @pytest.mark.parametrize("scale", SCALES)
