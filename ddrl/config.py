@@ -223,10 +223,12 @@ def _check_topology(config: RunConfig, where: str) -> None:
             f"{where}: key 'topology.max_policy_lag' goes with 'topology.schedule: bounded_lag' and only with it "
             f"(got {topology.max_policy_lag} with {topology.schedule})"
         )
+    if moves_gradients(config):
+        _check_gradients(topology, config.algorithm, where)
     _check_learners(config, where)
     _check_inference(topology, where)
     _check_replay(config, where)
-    if replays(config):
+    if replays(config) or moves_gradients(config):
         return
     columns, fresh = topology.num_actors * topology.envs_per_actor, config.hyperparameters.fresh_columns
     if topology.schedule == "synchronous" and fresh % columns:
@@ -251,6 +253,22 @@ def _check_topology(config: RunConfig, where: str) -> None:
 def replays(config: RunConfig) -> bool:
     """Whether the learner draws from a prioritized replay, and never waits for a fresh batch."""
     return hasattr(config.hyperparameters, "replay")
+
+
+def moves_gradients(config: RunConfig) -> bool:
+    """Whether actors compute gradients and apply them to parameters that they share."""
+    return bool(algorithms.load(config.algorithm).SYSTEM["moves"] == "gradients")
+
+
+def _check_gradients(topology: Topology, algorithm: str, where: str) -> None:
+    """Keys of a learner that computes gradients, and of actors that have no network."""
+    only = {"inference": "local", "num_learners": 1, "learner_threads": 1, "prefetch": False, "parameter_delay": 0}
+    for key, value in only.items():
+        if (given := getattr(topology, key)) != value:
+            raise UserError(
+                f"{where}: key 'topology.{key}' must be {json.dumps(value)} with algorithm {algorithm}, whose actors "
+                f"compute the gradients (got {json.dumps(given)})"
+            )
 
 
 def _check_replay(config: RunConfig, where: str) -> None:
@@ -282,6 +300,8 @@ def _check_learners(config: RunConfig, where: str) -> None:
             f"{where}: key 'topology.num_learners' may exceed 1 only with 'topology.runtime: ray' "
             f"(got {learners} with {config.topology.runtime})"
         )
+    if learners == 1:
+        return
     hyperparameters = config.hyperparameters
     shared = {
         "topology.num_actors": config.topology.num_actors,

@@ -5,11 +5,12 @@ Every runtime offers these, in one process or over a network; algorithms know no
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from ddrl.types import Experience, PolicyInput, PolicyOutput, Unroll
+from ddrl.types import Experience, Gradients, Metrics, PolicyInput, PolicyOutput, Unroll
 
 
 class Parameters(Protocol):
@@ -27,6 +28,35 @@ class Parameters(Protocol):
 
     def publish(self, network: nn.Module) -> int:
         """Makes the network's present parameters the next version; returns it."""
+
+
+class SharedParameters(Protocol):
+    """`Parameters` that actors change themselves, by their gradients; a version is the number of updates so far."""
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+
+    def can_pull(self, unroll_index: int) -> bool:
+        """Whether `pull` would return at once: always."""
+
+    def pull(self, network: nn.Module, unroll_index: int) -> int:
+        """Copies the parameters as they are into `network`; returns their version."""
+
+    def publish(self, network: nn.Module) -> int:
+        """Counts an update of the network's parameters; returns the version."""
+
+    def apply(self, gradients: Gradients) -> None:
+        """Applies a gradient to the parameters, beside what other actors do."""
+
+    def serve(self, update: Callable[[Gradients], Metrics]) -> None:
+        """The learner's side: `update` applies a gradient, in whatever thread brings one."""
+
+    def can_take(self) -> bool:
+        """Whether `take` would return at once."""
+
+    def take(self) -> Metrics:
+        """The learner's side: of the gradients applied since the last call; waits for one."""
 
 
 class Inference(Protocol):

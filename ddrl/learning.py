@@ -11,11 +11,12 @@ import torch
 
 from ddrl import checkpoint
 from ddrl.acting import Builder
-from ddrl.config import replays
+from ddrl.config import RunConfig, moves_gradients, replays
 from ddrl.coordinator.gate import Gate
 from ddrl.coordinator.inference import BatchRule, CentralInference
 from ddrl.coordinator.parameters import ParameterServer
 from ddrl.coordinator.roles import Role
+from ddrl.coordinator.shared_parameters import LiveParameters
 from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import UserError
 from ddrl.handles import Reducer
@@ -45,30 +46,15 @@ class Learning:
         network = builder.network()
         self.builder = builder
         self.parameter_count = sum(parameter.numel() for parameter in network.parameters())
-        num_actors = topology.num_actors // reducer.size
-        max_lag = {"asynchronous": None, "synchronous": 0, "bounded_lag": topology.max_policy_lag}[topology.schedule]
-        gate = Gate(
-            max_lag,
-            num_actors * topology.envs_per_actor,
-            max(1, hyperparameters.fresh_columns // reducer.size),
-            hyperparameters.first_update,
-        )
-        self.params = ParameterServer(network, gate, delay=topology.parameter_delay)
+        self.params: Any = _parameters(config, network, reducer)
         self.replay: PrioritizedReplay | RemoteReplay | None = remote
         if replays(config) and not remote:
             self.replay = make_replay(builder, network, reducer)
         self._remote, self._reducer = remote, reducer
         self._keeps_contents = config.checkpoint.replay == "saved"
-        store: Any = self.replay or UnrollQueue(
-            capacity=topology.queue_capacity,
-            ordered_actors=None if max_lag is None else num_actors,
-            lent_memory=lent_memory,
-        )
-        columns = hyperparameters.batch_size if self.replay else hyperparameters.fresh_columns // reducer.size
-        upload = not hyperparameters.keeps_batches
-        self.prefetch = Prefetch(store, columns, builder.device, upload=upload) if topology.prefetch else None
-        self.queue: Any = self.prefetch or store
-        """Where actors put what they collect, and the learner gets it from."""
+        self.prefetch: Prefetch | None = None
+        self.queue: Any = self._store(lent_memory)
+        """Where actors put what they collect, and the learner gets it from; gradients go to the parameters."""
         self.traffic = Traffic(builder.spec.frame_skip)
         """With actors, or their environments, in other processes; or with a replay in one."""
         if remote:
@@ -88,6 +74,22 @@ class Learning:
                 reducer=reducer,
             ),
         )
+
+    def _store(self, lent_memory: bool) -> Any:
+        if isinstance(self.params, LiveParameters):
+            return self.params
+        config, share = self.builder.config, self._reducer.size
+        topology, hyperparameters = config.topology, config.hyperparameters
+        store: Any = self.replay or UnrollQueue(
+            capacity=topology.queue_capacity,
+            ordered_actors=None if topology.schedule == "asynchronous" else topology.num_actors // share,
+            lent_memory=lent_memory,
+        )
+        if not topology.prefetch:
+            return store
+        columns = hyperparameters.batch_size if self.replay else hyperparameters.fresh_columns // share
+        self.prefetch = Prefetch(store, columns, self.builder.device, upload=not hyperparameters.keeps_batches)
+        return self.prefetch
 
     @property
     def counts(self) -> Counts:
@@ -120,7 +122,9 @@ class Learning:
             self.central.close()
 
     def frozen(self) -> AbstractContextManager[None]:
-        """Within it the replay does not change: what `state_dict` refers to, or what it has the replay write."""
+        """Within it nothing changes that `state_dict` refers to, or has the replay write."""
+        if isinstance(self.params, LiveParameters):
+            return self.params.frozen()
         return self.replay.frozen() if self.replay else nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
@@ -140,8 +144,8 @@ class Learning:
         return [*folders, *([checkpoint.replay_folder(directory)] if self._remote and self._keeps_contents else [])]
 
     def waiting(self) -> dict[str, Any]:
-        """The unrolls that wait; none with a replay, which is saved by itself."""
-        return {} if self.replay else self.queue.state_dict()
+        """The unrolls that wait; none with a replay or shared parameters, which are saved by themselves."""
+        return self.queue.state_dict() if isinstance(self.queue, UnrollQueue) else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> str | None:
         """Continues where `state` was taken; returns what the user should know of it."""
@@ -160,6 +164,21 @@ class Learning:
         if self._remote:
             return self._remote.refill(state["replay"])
         return self.replay.load_state_dict(state["replay"]) if isinstance(self.replay, PrioritizedReplay) else None
+
+
+def _parameters(config: RunConfig, network: Any, reducer: Reducer) -> Any:
+    """Shared ones where actors bring gradients, else versions that the learner publishes."""
+    if moves_gradients(config):
+        return LiveParameters(network)
+    topology, hyperparameters = config.topology, config.hyperparameters
+    max_lag = {"asynchronous": None, "synchronous": 0, "bounded_lag": topology.max_policy_lag}[topology.schedule]
+    gate = Gate(
+        max_lag,
+        topology.num_actors // reducer.size * topology.envs_per_actor,
+        max(1, hyperparameters.fresh_columns // reducer.size),
+        hyperparameters.first_update,
+    )
+    return ParameterServer(network, gate, delay=topology.parameter_delay)
 
 
 def make_replay(builder: Builder, network: Any, reducer: Reducer) -> PrioritizedReplay:

@@ -239,6 +239,26 @@ class Experience:
         return self.unroll.nbytes + sum(tensor.nbytes for tensor in own)
 
 
+@dataclass(frozen=True)
+class Gradients:
+    """What an actor sends that computes gradients itself: of one loss, with the parameters it had last synchronised."""
+
+    tensors: tuple[torch.Tensor, ...]  # one for each parameter, in the network's order
+    norm: float  # before it was clipped
+    steps: int  # valid agent steps that the loss is the sum over
+    version: int  # of the parameters: updates that they had seen
+    metrics: Metrics  # sums over these steps
+
+    def as_dict(self) -> dict[str, Any]:
+        """Field name -> value."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def nbytes(self) -> int:
+        """Of all tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+
 def concatenate(unrolls: list[Unroll]) -> Unroll:
     """One batch of all columns, in the order given; a single unroll is returned as it is."""
     if len(unrolls) == 1:

@@ -22,7 +22,7 @@ from ddrl.config import RunConfig
 from ddrl.environments import registry
 from ddrl.errors import UserError
 from ddrl.learners.replay_learner import ReplayLearner
-from tests.runs import REPLAYING, merged
+from tests.runs import GRADIENTS, REPLAYING, merged
 
 ROOT = Path(__file__).parent.parent
 SMALL: dict[str, Any] = {
@@ -102,14 +102,15 @@ def test_the_defaults_of_every_algorithm_fit_every_kind_of_environment(algorithm
     module, spec = algorithms.load(algorithm), registry.spec_for(environment)
     module.check(config.hyperparameters, spec, 1)
     assert config.topology.runtime == "threads"
-    assert config.topology.schedule == ("synchronous" if algorithm == "ppo" else "asynchronous")
-    assert config.hyperparameters.observation_normalisation == bool(spec.action_size)
+    assert config.topology.schedule == ("synchronous" if algorithm in ("ppo", "a2c") else "asynchronous")
+    normalised = getattr(config.hyperparameters, "observation_normalisation", None)
+    assert normalised == (None if algorithm in GRADIENTS else bool(spec.action_size))
     assert (config.hyperparameters.reward_clipping == "abs_one") == (environment == "atari/pong" or not_set(config))
 
 
 def not_set(config: RunConfig) -> bool:
-    """IMPALA clips rewards unless told otherwise."""
-    return config.algorithm == "impala" and config.environment["name"] == "toy/catch"
+    """IMPALA, A2C and A3C clip rewards unless told otherwise."""
+    return config.algorithm in ("impala", "a2c", "a3c") and config.environment["name"] == "toy/catch"
 
 
 def test_the_defaults_give_way_to_what_is_said_and_leave_it_as_it_was() -> None:
@@ -140,10 +141,12 @@ def test_settings_are_keys_and_values() -> None:
 
 
 @pytest.mark.parametrize("runtime", ["serial", "threads"])
-@pytest.mark.parametrize("algorithm", ["impala", "impact", "apex_dqn", "r2d2"])
+@pytest.mark.parametrize("algorithm", ["impala", "impact", "apex_dqn", "r2d2", "a3c"])
 def test_one_repeat_measures_the_parts_and_the_whole(algorithm: str, runtime: str) -> None:
     settings = copy.deepcopy(SMALL)
     settings["topology"]["runtime"] = runtime
+    if algorithm in GRADIENTS:
+        del settings["hyperparameters"]["batch_size"]
     repeat = bench.measure(bench.default_config(algorithm, "toy/catch", settings), 0.3)
     assert repeat.training > 0
     assert repeat.rollout > 0

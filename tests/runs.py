@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from ddrl import algorithms
 from ddrl.config import RunConfig, parse_run_config
 from ddrl.record import TIMING_METRICS
 
@@ -42,6 +43,8 @@ REPLAY: dict[str, Any] = {
 }
 SMALL: dict[str, dict[str, Any]] = {
     "impala": {},
+    "a2c": {},
+    "a3c": {},
     "ppo": {"num_epochs": 2, "num_minibatches": 2},
     "impact": {"num_slots": 2, "num_traversals": 2},
     "apex_dqn": REPLAY,
@@ -50,11 +53,16 @@ SMALL: dict[str, dict[str, Any]] = {
 """Algorithm -> what makes it small beside the hyperparameters of `BASE`, without IMPALA's optimizer."""
 REPLAYING = ("apex_dqn", "r2d2")
 """Those that draw from a prioritized replay."""
+GRADIENTS = ("a3c",)
+"""Those whose actors send gradients."""
+BATCHED = tuple(sorted(set(algorithms.NAMES) - set(REPLAYING) - set(GRADIENTS)))
+"""Those that learn from batches of fresh unrolls."""
 
 
 def small(algorithm: str) -> dict[str, Any]:
     """Small hyperparameters of an algorithm."""
-    return {"network": "mlp", "unroll_length": 5, "batch_size": 8} | SMALL[algorithm]
+    batch = {} if algorithm in GRADIENTS else {"batch_size": 8}
+    return {"network": "mlp", "unroll_length": 5} | batch | SMALL[algorithm]
 
 
 def merged(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:

@@ -60,15 +60,19 @@ class Policy:
 
 
 class LocalInference:
-    """Infers with a network of its own, which is on `device` and which no gradient reaches."""
+    """Infers with a network of its own, which is on `device`; an actor that learns makes gradients reach it."""
 
     def __init__(self, network: Any, *, device: torch.device, precision: str) -> None:
         self.network = network.to(device)
         self.network.requires_grad_(False)
         self.version = 0
         """Of the parameters in `network`; set by whoever fills them in."""
-        self._device = device
+        self.device = device
         self._bfloat16 = precision == "bfloat16"
+
+    def autocast(self) -> torch.autocast:
+        """Within it the network computes in the run's precision."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self._bfloat16)
 
     def pull(self, params: Parameters, unroll_index: int) -> None:
         """Copies the parameters to act with into the network."""
@@ -77,9 +81,8 @@ class LocalInference:
     @torch.inference_mode()
     def infer(self, inputs: PolicyInput) -> PolicyOutput:
         """One step of the network for [B, ...]."""
-        device = self._device
-        with torch.autocast(device.type, torch.bfloat16, enabled=self._bfloat16):
-            output = self.network(*(part[None].to(device) for part in inputs[:4]), inputs.state)
+        with self.autocast():
+            output = self.network(*(part[None].to(self.device) for part in inputs[:4]), inputs.state)
         return PolicyOutput(output.distribution[0].cpu(), output.state, self.version)
 
     def state_dict(self) -> dict[str, Any]:

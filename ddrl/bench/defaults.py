@@ -17,6 +17,7 @@ from ddrl.errors import UserError
 IMAGES, CONTINUOUS, DISCRETE = "images", "continuous actions", "discrete actions"
 
 _PLAIN = {"separate_value_network": False, "observation_normalisation": False, "reward_normalisation": False}
+_BODY = {"network": "tanh_mlp", "separate_value_network": True}
 _IMAGES = _PLAIN | {"network": "shallow", "reward_clipping": "abs_one"}
 _SMALL = _PLAIN | {"network": "mlp", "unroll_length": 20, "batch_size": 32}
 _SOON = {"replay_capacity": 100_000, "min_replay_size": 2_000}
@@ -25,6 +26,8 @@ HYPERPARAMETERS: dict[str, dict[str, dict[str, Any]]] = {
     # The network of IMPALA's Table G.1 for all; batches as `replications/impact_2020` has them.
     IMAGES: {
         "impala": {},
+        "a2c": _PLAIN | {"network": "shallow", "batch_size": 32, "initialisation": None},
+        "a3c": {},
         "ppo": _IMAGES | {"unroll_length": 100, "batch_size": 50, "num_minibatches": 10, "clip_epsilon": 0.1},
         "impact": _IMAGES | {"unroll_length": 50, "batch_size": 15, "num_slots": 4, "num_traversals": 2},
         # The papers' batches, and about the replay ratios that came of theirs; a replay that is soon ready.
@@ -40,17 +43,20 @@ HYPERPARAMETERS: dict[str, dict[str, dict[str, Any]]] = {
         "impala": {
             "unroll_length": 64,
             "batch_size": 16,
-            "network": "tanh_mlp",
-            "separate_value_network": True,
             "observation_normalisation": True,
             "reward_clipping": "none",
             "optimizer": {"name": "adam"},
+            **_BODY,
         },
+        "a2c": {"batch_size": 16, "reward_clipping": "none", "observation_normalisation": True} | _BODY,
+        "a3c": {"reward_clipping": "none"} | _BODY,
         "ppo": {"unroll_length": 64, "batch_size": 32},
         "impact": {"unroll_length": 64, "batch_size": 16, "num_slots": 4, "num_traversals": 8},
     },
     DISCRETE: {
         "impala": _SMALL,
+        "a2c": _SMALL | {"unroll_length": 5},
+        "a3c": {"network": "mlp"},
         "ppo": _SMALL | {"num_epochs": 4, "num_minibatches": 4},
         "impact": _SMALL | {"num_slots": 4, "num_traversals": 2},
         "apex_dqn": {"network": "mlp", "samples_per_insert": 1.3} | _SOON,
@@ -64,9 +70,15 @@ TOPOLOGY: dict[str, dict[str, Any]] = {
     CONTINUOUS: {"num_actors": 1, "envs_per_actor": 16},
     DISCRETE: {"num_actors": 2, "envs_per_actor": 16},
 }
+_ALONE = {"num_actors": os.cpu_count() or 1, "envs_per_actor": 1, "learner_threads": 1}
+"""A3C: an actor a core, each with its own environment."""
 EXCEPTIONS: dict[tuple[str, str], dict[str, Any]] = {
+    (IMAGES, "a2c"): {"schedule": "synchronous", "num_actors": 2, "envs_per_actor": 16},
+    **dict.fromkeys(((IMAGES, "a3c"), (CONTINUOUS, "a3c"), (DISCRETE, "a3c")), _ALONE),
     (IMAGES, "ppo"): {"schedule": "synchronous", "num_actors": 2, "envs_per_actor": 25},
     (IMAGES, "impact"): {"envs_per_actor": 15},
+    (CONTINUOUS, "a2c"): {"schedule": "synchronous", "num_actors": 1, "envs_per_actor": 16},
+    (DISCRETE, "a2c"): {"schedule": "synchronous"},
     (CONTINUOUS, "ppo"): {"schedule": "synchronous", "num_actors": 2, "envs_per_actor": 16},
     (DISCRETE, "ppo"): {"schedule": "synchronous"},
 }

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ddrl.acting import Builder
-from ddrl.config import RunConfig, Topology, replays
+from ddrl.config import RunConfig, Topology, moves_gradients, replays
 from ddrl.run import Run, resolve_device
 from ddrl.types import Unroll, concatenate
 
@@ -81,9 +81,9 @@ def measure_parts(config: RunConfig, seconds: float) -> Parts:
         actions = cycle([policy.act(step).action.numpy() for _ in range(16)])
         simulated = _time(lambda: env.step(next(actions)), env.num_envs, skip, seconds / 3)
         inferred = _time(lambda: policy.act(step), env.num_envs, skip, seconds / 3)
-        batch, steps = (_drawn if replays(config) else _fresh)(run)
-        learner = (run if acting is training else _opened(training, stack)).learner
-        trained = _time(lambda: learner.update(batch), steps, skip, seconds / 3)
+        learning = run if acting is training else _opened(training, stack)
+        work, steps = (_applied if moves_gradients(config) else _learned)(run, learning)
+        trained = _time(work, steps, skip, seconds / 3)
     return Parts(simulated, inferred, trained, skip, resolve_device(training.device).type)
 
 
@@ -115,6 +115,22 @@ def quiet_run(config: RunConfig, directory: Path) -> Iterator[Run]:
 def parameter_count(config: RunConfig) -> int:
     """Of the network."""
     return sum(tensor.numel() for tensor in Builder(config, torch.device("cpu")).network().parameters())
+
+
+def _learned(acting: Run, learning: Run) -> tuple[Callable[[], object], float]:
+    """What a learner does with a real batch, and the fresh steps that it is worth."""
+    batch, steps = (_drawn if replays(acting.config) else _fresh)(acting)
+    learner = learning.learner
+    return lambda: learner.update(batch), steps
+
+
+def _applied(acting: Run, learning: Run) -> tuple[Callable[[], object], float]:
+    """What an actor that computes gradients does with a real unroll, and its steps."""
+    collector = acting.collectors[0]
+    actor = acting.builder.actor(collector, learning.params, learning.queue)
+    collector.policy.pull(learning.params, 0)
+    unroll = collector.collect(acting.config.hyperparameters.unroll_length)
+    return lambda: learning.params.apply(actor.gradients(unroll)), int(unroll.valid.sum())
 
 
 def _fresh(run: Run) -> tuple[Unroll, float]:

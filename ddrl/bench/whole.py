@@ -21,7 +21,7 @@ import torch
 
 from ddrl.acting import Builder
 from ddrl.bench.parts import quiet_run
-from ddrl.config import RunConfig, replays
+from ddrl.config import RunConfig, moves_gradients, replays
 from ddrl.errors import UserError
 from ddrl.record import read_curves
 from ddrl.run import Run
@@ -136,7 +136,8 @@ def _fresh_steps(config: RunConfig) -> int:
     hyperparameters = config.hyperparameters
     if replays(config):
         return max(1, math.ceil(hyperparameters.fresh_steps or 1))
-    return int(hyperparameters.unroll_length * hyperparameters.fresh_columns)
+    columns = config.topology.envs_per_actor if moves_gradients(config) else hyperparameters.fresh_columns
+    return int(hyperparameters.unroll_length * columns)
 
 
 def _between(before: Look, after: Look, actors: int, training: float, lag: float) -> Whole:

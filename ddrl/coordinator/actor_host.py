@@ -18,7 +18,7 @@ from ray.exceptions import RayError, RayTaskError
 from ddrl.coordinator.arrays import from_arrays, prepare_process, to_arrays
 from ddrl.coordinator.connection import LearnerLost
 from ddrl.errors import Closed
-from ddrl.types import Experience, Unroll
+from ddrl.types import Experience, Gradients, Unroll
 
 if TYPE_CHECKING:
     from torch import nn
@@ -81,6 +81,10 @@ class LearnerLink:
     def can_pull(self, unroll_index: int) -> bool:
         """As `can_insert`."""
         return True
+
+    def apply(self, gradients: Gradients) -> None:
+        """Holds a gradient until the next `pull` sends it: it is applied before the parameters are read."""
+        self._unroll = to_arrays(gradients)
 
     def insert(self, unroll: Unroll | Experience) -> None:
         """Holds the unroll, or what an actor of a replay made of it, until the next `pull` (or `insert`) sends it."""

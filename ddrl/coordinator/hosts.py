@@ -22,7 +22,7 @@ from ddrl.coordinator.actor_host import Episodes, Reply
 from ddrl.coordinator.arrays import from_arrays, prepare_process
 from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import Closed
-from ddrl.types import Experience
+from ddrl.types import Experience, Gradients
 
 if TYPE_CHECKING:
     import torch
@@ -208,10 +208,7 @@ class LearnerHost:
             if episodes:
                 self._record(episodes)
             if unroll is not None:
-                inserted = from_arrays(unroll)
-                valid = inserted.unroll.valid if isinstance(inserted, Experience) else inserted.valid
-                self._built.traffic.received(actor, inserted.nbytes, valid.numel(), cpu_seconds)
-                self._built.queue.insert(inserted)
+                self._take(actor, from_arrays(unroll), cpu_seconds)
                 self._delivered[actor] += 1
             elif unroll_index is not None:  # those before it went to a replay elsewhere
                 self._delivered[actor] = unroll_index
@@ -230,6 +227,16 @@ class LearnerHost:
         """Episodes of the actors of another rank."""
         self._ready.wait()
         self._built.record_episodes(episodes)
+
+    def _take(self, actor: int, sent: Any, cpu_seconds: float) -> None:
+        """An unroll, what is for a replay, or a gradient."""
+        if isinstance(sent, Gradients):
+            self._built.traffic.received(actor, sent.nbytes, sent.steps, cpu_seconds)
+            self._built.queue.apply(sent)
+            return
+        valid = sent.unroll.valid if isinstance(sent, Experience) else sent.valid
+        self._built.traffic.received(actor, sent.nbytes, valid.numel(), cpu_seconds)
+        self._built.queue.insert(sent)
 
     @property
     def _built(self) -> LearnerSide:

@@ -34,7 +34,7 @@ class ParameterServer:
 
     def __init__(self, network: nn.Module, gate: Gate, *, delay: int = 0) -> None:
         self._gate = gate
-        self._history: deque[Version] = deque([_version(0, _copy(network))], maxlen=delay + 1)
+        self._history: deque[Version] = deque([_version(0, copies(network))], maxlen=delay + 1)
         self._first_version = 0
         self._changed = threading.Condition()
         self._closed = False
@@ -47,7 +47,7 @@ class ParameterServer:
 
     def publish(self, network: nn.Module) -> int:
         """Makes the network's present parameters the next version; returns it."""
-        tensors = _copy(network)
+        tensors = copies(network)
         with self._changed:
             version = _version(self.version + 1, tensors)
             self._history.append(version)
@@ -121,16 +121,17 @@ def _version(number: int, tensors: list[torch.Tensor]) -> Version:
     return Version(number, tensors, Mark(tensors[0].device))
 
 
-def _copy(network: nn.Module) -> list[torch.Tensor]:
-    return [tensor.detach().clone() for tensor in _tensors(network)]
+def copies(network: nn.Module) -> list[torch.Tensor]:
+    """Of what a version consists of, as it is now."""
+    return [tensor.detach().clone() for tensor in tensors_of(network)]
 
 
 def load(network: nn.Module, tensors: list[torch.Tensor]) -> None:
     """Copies a version into `network`."""
     with torch.no_grad():
-        torch._foreach_copy_(_tensors(network), tensors)
+        torch._foreach_copy_(tensors_of(network), tensors)
 
 
-def _tensors(network: nn.Module) -> list[torch.Tensor]:
+def tensors_of(network: nn.Module) -> list[torch.Tensor]:
     """What a version consists of: parameters, and buffers such as the statistics of a normalisation."""
     return [*network.parameters(), *network.buffers()]

@@ -126,11 +126,16 @@ class RMSProp(Optimizer):
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             if parameters:
-                self._update(parameters, group)
+                self._update(parameters, [cast(Tensor, parameter.grad) for parameter in parameters], group)
         return loss
 
-    def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        gradients = [cast(Tensor, parameter.grad) for parameter in parameters]
+    @torch.no_grad()
+    def apply(self, gradients: list[Tensor], learning_rate: float) -> None:
+        """One update from `gradients`, one for each parameter; several threads may be at it with their own."""
+        (group,) = self.param_groups
+        self._update(group["params"], gradients, group | {"lr": learning_rate})
+
+    def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
         mean_squares = [self.state[parameter]["mean_square"] for parameter in parameters]
         torch._foreach_mul_(mean_squares, group["decay"])
         torch._foreach_addcmul_(mean_squares, gradients, gradients, value=1.0 - group["decay"])
@@ -179,6 +184,11 @@ def make_optimizer(parameters: Iterable[Tensor], config: RMSPropConfig | AdamCon
         betas = (config.beta1, config.beta2)
         adam = _uncompiled(torch.optim.Adam)
         return adam(parameters, lr=config.learning_rate, betas=betas, eps=config.epsilon, foreach=True)
+    return make_rmsprop(parameters, config)
+
+
+def make_rmsprop(parameters: Iterable[Tensor], config: RMSPropConfig) -> RMSProp:
+    """RMSProp as `config` describes it, at its initial learning rate."""
     return _uncompiled(RMSProp)(
         parameters,
         learning_rate=config.learning_rate,

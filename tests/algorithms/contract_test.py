@@ -19,7 +19,7 @@ from ddrl.learners.gradients import NonFiniteError
 from ddrl.learners.optimizers import AdamConfig, RMSPropConfig
 from tests.algorithms.rigs import SPECS, Rig
 from tests.algorithms.sources import GENERAL, SOURCE, said, unsourced
-from tests.runs import REPLAYING
+from tests.runs import BATCHED, GRADIENTS, REPLAYING
 
 EXPORTS = ("VERSION", "SYSTEM", "SCHEDULES", "Config", "make_network", "make_sampler", "Actor", "Learner", "check")
 METRICS = {"gradient_norm", "learning_rate", "policy_lag_mean", "policy_lag_max"}
@@ -29,6 +29,8 @@ SURROGATE = {"kl", "clip_fraction", "explained_variance"}
 STORE = {"traversals_mean", "batches_inserted", "batches_expired", "target_updates"}
 OWN_METRICS = {
     "impala": ACTOR_CRITIC,
+    "a2c": ACTOR_CRITIC,
+    "a3c": ACTOR_CRITIC,
     "ppo": ACTOR_CRITIC | SURROGATE,
     "impact": ACTOR_CRITIC | SURROGATE | STORE,
     "apex_dqn": Q_LEARNING,
@@ -37,11 +39,12 @@ OWN_METRICS = {
 UPDATES = 7
 """Enough for every slot, traversal and refresh of a small rig."""
 
-FRESH = [name for name in algorithms.NAMES if name not in REPLAYING]
-LEARNABLE = [(name, task) for name in algorithms.NAMES for task in sorted(SPECS) if name in FRESH or task == "discrete"]
+LEARNABLE = [
+    (name, task) for name in algorithms.NAMES for task in sorted(SPECS) if name not in REPLAYING or task == "discrete"
+]
 every_algorithm = pytest.mark.parametrize("name", algorithms.NAMES)
 every_task_of_every_algorithm = pytest.mark.parametrize(("name", "task"), LEARNABLE)
-every_algorithm_with_fresh_batches = pytest.mark.parametrize("name", FRESH)
+every_actor_critic = pytest.mark.parametrize("name", sorted(BATCHED + GRADIENTS))
 every_task = pytest.mark.parametrize("task", sorted(SPECS))
 
 
@@ -190,7 +193,7 @@ def test_a_learner_counts_fresh_valid_steps_and_frames_before_frame_skip(name: s
     assert valid < UPDATES * 24
 
 
-@every_algorithm_with_fresh_batches
+@pytest.mark.parametrize("name", BATCHED)
 def test_a_fresh_batch_is_first_used_in_the_update_that_the_gate_expects(name: str) -> None:
     rig, used = Rig(name), []
     for update in range(UPDATES):
@@ -202,10 +205,12 @@ def test_a_fresh_batch_is_first_used_in_the_update_that_the_gate_expects(name: s
 
 
 @every_task
-@every_algorithm_with_fresh_batches
+@every_actor_critic
 @pytest.mark.parametrize("where", ["reward", "observation"])
 def test_a_nan_stops_the_learner_before_it_reaches_the_parameters(name: str, task: str, where: str) -> None:
-    rig = Rig(name, SPECS[task], observation_normalisation=False, reward_normalisation=False)
+    keys = ("observation_normalisation", "reward_normalisation")
+    unnormalised = {key: False for key in keys if hasattr(algorithms.load(name).Config(), key)}
+    rig = Rig(name, SPECS[task], **unnormalised)
     rig.step(seed=0)
     while rig.learner.ready():
         rig.learner.step()
@@ -219,7 +224,7 @@ def test_a_nan_stops_the_learner_before_it_reaches_the_parameters(name: str, tas
 
 
 @every_task
-@every_algorithm_with_fresh_batches
+@every_actor_critic
 @pytest.mark.parametrize("saved_after", range(5))
 def test_a_restored_learner_continues_bit_for_bit(name: str, task: str, saved_after: int, tmp_path: Path) -> None:
     rig, copy = Rig(name, SPECS[task]), Rig(name, SPECS[task], seed=1)
@@ -252,7 +257,7 @@ def assert_same(one: Any, other: Any) -> None:
 
 
 @every_task
-@every_algorithm_with_fresh_batches
+@every_actor_critic
 def test_without_advantages_nothing_is_learned(name: str, task: str) -> None:
     rig = Rig(name, SPECS[task], entropy_cost=0.0)
     with torch.no_grad():
@@ -267,7 +272,7 @@ def test_without_advantages_nothing_is_learned(name: str, task: str) -> None:
 
 
 @every_task
-@every_algorithm_with_fresh_batches
+@every_actor_critic
 def test_dead_steps_do_not_count_whatever_they_hold(name: str, task: str) -> None:
     metrics = []
     for noise in (0.0, 5.0):
@@ -283,7 +288,7 @@ def test_dead_steps_do_not_count_whatever_they_hold(name: str, task: str) -> Non
     assert torch.equal(metrics[0][1], metrics[1][1])
 
 
-@every_task_of_every_algorithm
+@pytest.mark.parametrize(("name", "task"), [(name, task) for name, task in LEARNABLE if name not in GRADIENTS])
 def test_gradient_threads_change_nothing_but_rounding(name: str, task: str) -> None:
     results = []
     for num_threads in (1, 3):
@@ -347,4 +352,5 @@ def test_a_restored_learner_with_its_replay_continues_bit_for_bit(name: str, sav
 def test_what_a_default_is_can_be_read_and_compared(name: str) -> None:
     config = algorithms.load(name).Config()
     assert config == algorithms.load(name).Config()
-    assert {field.name for field in fields(config)} >= {"unroll_length", "batch_size", "discount", "network"}
+    wanted = {"unroll_length", "discount", "network"} | ({"batch_size"} if name not in GRADIENTS else set())
+    assert {field.name for field in fields(config)} >= wanted

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+from collections import deque
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from ddrl import algorithms
+from ddrl.actors.policy import LocalInference
 from ddrl.coordinator.gate import Gate
 from ddrl.coordinator.parameters import ParameterServer
+from ddrl.coordinator.shared_parameters import LiveParameters
 from ddrl.learners.core import Setting
 from ddrl.learners.reduction import SingleLearner
 from ddrl.learners.step import GradientStep
@@ -17,7 +22,7 @@ from ddrl.replay.prioritized import PrioritizedReplay
 from ddrl.replay.queue import UnrollQueue
 from ddrl.seeding import numpy_generator, torch_generator
 from ddrl.types import EnvSpec, Metrics, Unroll
-from tests.runs import REPLAYING
+from tests.runs import GRADIENTS, REPLAYING
 
 DISCRETE = EnvSpec("test/discrete", (4,), "float32", num_actions=3, frame_skip=4, protocol="test")
 CONTINUOUS = EnvSpec("test/continuous", (4,), "float32", num_actions=0, frame_skip=1, protocol="test", action_size=2)
@@ -84,6 +89,31 @@ class Inbox:
         self.replay.insert(self.items.make(unroll, states))
 
 
+class Applying:
+    """A learner joined to an actor: a step takes the oldest unroll, and computes and applies its gradient."""
+
+    def __init__(self, module: Any, config: Any, network: Any, params: LiveParameters, setting: Setting) -> None:
+        own = module.Learner(config, network, params, params, setting)
+        self.core, self.state_dict, self.load_state_dict = own.core, own.state_dict, own.load_state_dict
+        self._learner, self._params = own, params
+        self.inference = LocalInference(copy.deepcopy(network), device=torch.device("cpu"), precision="float32")
+        collector: Any = SimpleNamespace(policy=SimpleNamespace(inference=self.inference))
+        self.actor = module.Actor(config, collector, params, params)
+        self._unrolls: deque[Unroll] = deque()
+
+    def insert(self, unroll: Unroll) -> None:
+        self._unrolls.append(unroll)
+
+    def ready(self) -> bool:
+        return bool(self._unrolls)
+
+    def step(self) -> Metrics:
+        self.inference.pull(self._params, 0)
+        self._params.apply(self.actor.gradients(self._unrolls.popleft()))
+        metrics: Metrics = self._learner.step()
+        return metrics
+
+
 class Rig:
     """A learner of 4 columns of 6 steps, unless `hyperparameters` say otherwise."""
 
@@ -91,31 +121,32 @@ class Rig:
         self, algorithm: str, spec: EnvSpec = DISCRETE, *, seed: int = 0, num_threads: int = 1, **hyperparameters: Any
     ) -> None:
         self.module, self.spec = algorithms.load(algorithm), spec
-        small = {"network": "tanh_mlp", "unroll_length": 6, "batch_size": 4, **SMALL.get(algorithm, {})}
+        batch = {} if algorithm in GRADIENTS else {"batch_size": 4}
+        small = {"network": "tanh_mlp", "unroll_length": 6, **batch, **SMALL.get(algorithm, {})}
         self.config = self.module.Config(**small | hyperparameters)
         self.module.check(self.config, spec, 1)
         self.network: Any = self.module.make_network(spec, self.config, torch_generator(seed, "network"))
         columns = self.config.fresh_columns or 4
+        setting = Setting(
+            frame_skip=spec.frame_skip,
+            device=torch.device("cpu"),
+            precision="float32",
+            num_threads=num_threads,
+            generator=numpy_generator(seed, "replay"),
+            reducer=SingleLearner(),
+        )
+        if algorithm in GRADIENTS:
+            self.params: Any = LiveParameters(self.network)
+            self.learner: Any = Applying(self.module, self.config, self.network, self.params, setting)
+            self.queue: Any = self.learner
+            return
         self.params = ParameterServer(self.network, Gate(None, columns, columns, self.config.first_update))
-        self.queue: Any = UnrollQueue(capacity=1000)
+        self.queue = UnrollQueue(capacity=1000)
         store: Any = self.queue
         if algorithm in REPLAYING:
             store = replay_of(self.config, self.network, spec, columns=4, seed=seed)
             self.queue = Inbox(self.module, self.config, store, self.network)
-        self.learner = self.module.Learner(
-            self.config,
-            self.network,
-            self.params,
-            store,
-            Setting(
-                frame_skip=spec.frame_skip,
-                device=torch.device("cpu"),
-                precision="float32",
-                num_threads=num_threads,
-                generator=numpy_generator(seed, "replay"),
-                reducer=SingleLearner(),
-            ),
-        )
+        self.learner = self.module.Learner(self.config, self.network, self.params, store, setting)
 
     def unroll(self, seed: int = 0, *, drift: float = 0.0, columns: int | None = None, ends: bool = True) -> Unroll:
         """An unroll of the network's present policy (see `acted_unroll`), stamped with the newest version."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ddrl.learners.optimizers import AdamConfig, RMSPropConfig
+from ddrl.networks.initialisation import Orthogonal
 
 GENERAL: dict[str, dict[str, Any]] = {
     # Espeholt et al. 2018, Table G.1.
@@ -80,13 +81,36 @@ GENERAL: dict[str, dict[str, Any]] = {
         "target_update_period": 2500,
         "optimizer": AdamConfig(learning_rate=1e-4, epsilon=1e-3),
     },
+    # Mnih et al. 2016, section 8.
+    "a3c": {"unroll_length": 5, "discount": 0.99, "entropy_cost": 0.01, "network": "shallow"},
+    # OpenAI Baselines, a2c.
+    "a2c": {
+        "unroll_length": 5,
+        "discount": 0.99,
+        "entropy_cost": 0.01,
+        "max_grad_norm": 0.5,
+        "network": "nature",
+        "lstm_size": 0,
+        "reward_clipping": "abs_one",
+        "loss_reduction": "mean",
+        "separate_value_network": False,
+        "initialisation": Orthogonal(),
+        "initial_log_std": 0.0,
+        "optimizer": RMSPropConfig(
+            learning_rate=7e-4,
+            epsilon=1e-5,
+            epsilon_inside_sqrt=True,
+            initial_mean_square=1.0,
+            decay_frames=320_000_000,
+        ),
+    },
     # Schulman et al. 2017, Table 3.
     "ppo": {"unroll_length": 2048, "discount": 0.99, "gae_lambda": 0.95, "num_epochs": 10},
 }
 """Algorithm -> what the source that its `Config` names for every line that names none has."""
 
 SOURCE = re.compile(
-    r"[Ss]ections? \d|Table [A-Z\d]|Figure \d|eq\. \d|[Rr]emark \d|et al\. \d{4}|Huang|RLlib|ppo2|authors' code"
+    r"[Ss]ections? \d|Table [A-Z\d]|Figure \d|eq\. \d|[Rr]emark \d|et al\. \d{4}|Huang|RLlib|PFRL|ppo2|authors' code"
 )
 """What counts as naming a source."""
 

@@ -32,7 +32,7 @@ from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
 from ddrl.run import train
 from ddrl.seeding import torch_generator
 from ddrl.types import Array, EnvStep, PolicyInput, VectorEnv
-from tests.runs import BASE, config, curves, merged, small
+from tests.runs import BASE, BATCHED, REPLAYING, config, curves, merged, small
 
 CENTRAL = {"inference": "central"}
 MEMORY = registry.spec_for("toy/memory")
@@ -43,7 +43,7 @@ RECURRENT = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", sorted(algorithms.NAMES))
+@pytest.mark.parametrize("algorithm", sorted(BATCHED + REPLAYING))
 def test_central_equals_local_bit_for_bit_in_serial(tmp_path: Path, algorithm: str) -> None:
     schedule = algorithms.load(algorithm).SCHEDULES[0]
     for inference in ("local", "central"):

@@ -169,6 +169,20 @@ assert "torch._dynamo" in sys.modules, "torch itself does so no longer: make_opt
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
+@pytest.mark.parametrize("options", [{}, {"epsilon_inside_sqrt": True, "initial_mean_square": 1.0, "momentum": 0.9}])
+def test_gradients_may_be_brought_along_instead_of_lying_in_the_parameters(options: dict[str, Any]) -> None:
+    (one, other), rates = (parameters(), parameters()), [0.01, 0.005, 0.002]
+    stepped, applied = (RMSProp(each, learning_rate=0.01, **options) for each in (one, other))
+    for step, rate in enumerate(rates):
+        for parameter, gradient in zip(one, gradients(step), strict=True):
+            parameter.grad = gradient
+        set_learning_rate(stepped, rate)
+        stepped.step()
+        applied.apply(gradients(step), rate)
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    assert all(parameter.grad is None for parameter in other)
+
+
 def test_a_parameter_without_a_gradient_stays() -> None:
     first, second = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
     optimizer = RMSProp([first, second], learning_rate=0.1)

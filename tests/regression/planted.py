@@ -19,7 +19,8 @@ import pytest
 import torch
 
 from ddrl import types
-from ddrl.algorithms import apex_dqn, impact, impala, ppo, r2d2
+from ddrl.algorithms import a3c, apex_dqn, impact, impala, ppo, r2d2
+from ddrl.coordinator.shared_parameters import LiveParameters
 from ddrl.learners import step
 from ddrl.losses import vtrace
 from ddrl.replay.queue import UnrollQueue
@@ -148,6 +149,36 @@ def first_rewards_only(right: Function) -> Function:
     return lambda *inputs: right(*inputs[:-1], 1)
 
 
+def never_again_synchronised(right: Function) -> Function:
+    """An actor copies the shared parameters once and stays with its own (the best-known fault of copies of A3C)."""
+    had: set[int] = set()
+
+    def wrong(params: LiveParameters, network: torch.nn.Module, unroll_index: int) -> int:
+        if unroll_index and id(network) in had:
+            return params.version
+        had.add(id(network))
+        return int(right(params, network, unroll_index))
+
+    return wrong
+
+
+def last_reward_alone(right: Function) -> Function:
+    """Returns of one step: r_t + gamma V(x_{t+1})."""
+
+    def wrong(values: torch.Tensor, last: torch.Tensor, rewards: torch.Tensor, *others: Any) -> torch.Tensor:
+        following = torch.cat([values[1:], last[None]])
+        return torch.where(others[1], rewards + others[0] * following, values)
+
+    return wrong
+
+
+def endless_episodes(right: Function) -> Function:
+    """Returns go on after an episode's end."""
+    return lambda values, last, rewards, discounts, valid: right(
+        values, last, rewards, torch.full_like(discounts, float(discounts.max())), valid
+    )
+
+
 def slowed_queue(seconds: float = 0.1) -> Fault:
     """Every hand-over of an unroll or a batch holds the queue for longer."""
 
@@ -196,6 +227,14 @@ OF_LEARNING: Mapping[str, Mapping[str, Fault]] = {
         "stored state forgotten": Fault(r2d2, "unrolled", forgotten_state),
         "priority without the mean": Fault(r2d2, "mixed_priority", largest_error_alone),
         "targets of one step": Fault(r2d2, "n_step_targets", first_rewards_only),
+    },
+    "a3c_memory": {
+        "never synchronised again": Fault(LiveParameters, "pull", never_again_synchronised),
+        "returns of one step": Fault(a3c, "n_step_returns", last_reward_alone),
+        "terminated ignored": Fault(a3c, "n_step_returns", endless_episodes),
+    },
+    "a2c_track": {
+        "returns of one step": Fault(a3c, "n_step_returns", last_reward_alone),
     },
     "ppo_track": {
         "advantages misaligned": Fault(ppo, "prepare", misaligned_advantages),

@@ -29,6 +29,7 @@ OWN_SHARE = {"explained_variance"}
 NORMALISED = {"observation_normalisation": True, "reward_normalisation": True}
 SETTINGS: dict[str, dict[str, Any]] = {
     "impala": {"loss_reduction": "mean"},
+    "a2c": {},
     "ppo": {"num_epochs": 3, "num_minibatches": 4},
     "impact": {"num_slots": 2, "num_traversals": 2},
 }

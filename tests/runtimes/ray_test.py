@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from pathlib import Path
@@ -16,12 +17,12 @@ import ray
 import torch
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OwnerDiedError, RayTaskError
 
-from ddrl import algorithms, run_ray
+from ddrl import run_ray
 from ddrl.config import parse_run_config
 from ddrl.coordinator import actor_host, cluster, hosts, runtime_ray
 from ddrl.errors import Closed, UserError
 from ddrl.run import train
-from tests.runs import BASE, REPLAYING, config, curves, merged, small
+from tests.runs import BASE, BATCHED, GRADIENTS, REPLAYING, config, curves, merged, small
 from tests.runtimes import clusters, ranks
 from tests.runtimes.crash import raising_actor, vanishing_actor
 
@@ -41,7 +42,7 @@ def learned(directory: Path) -> pd.DataFrame:
     return table[["env_frames", "agent_steps", "updates", "metric", "value"]].reset_index(drop=True)
 
 
-@pytest.mark.parametrize("algorithm", sorted(set(algorithms.NAMES) - set(REPLAYING)))
+@pytest.mark.parametrize("algorithm", BATCHED)
 def test_synchronous_ray_and_serial_agree_bit_for_bit(tmp_path: Path, holder: psutil.Process, algorithm: str) -> None:
     base = merged(BASE, EVERY_UPDATE | {"algorithm": algorithm}) | {"hyperparameters": small(algorithm)}
     for runtime in ("serial", "ray"):
@@ -65,6 +66,25 @@ def test_a_replay_is_filled_by_actors_in_other_processes(
     assert last["replay_samples_per_insert"] == pytest.approx(1.0, rel=0.05)
     assert last["replay_steps"] <= 800
     assert last["episodes"] > 100
+
+
+@pytest.mark.parametrize("algorithm", GRADIENTS)
+def test_gradients_of_actors_in_other_processes_are_applied_and_they_get_the_parameters_back(
+    tmp_path: Path, holder: psutil.Process, algorithm: str
+) -> None:
+    values = merged(BASE, {"algorithm": algorithm, "topology": RAY | {"num_actors": 3, "envs_per_actor": 2}})
+    values |= {"hyperparameters": small(algorithm), "evaluation": {"period_frames": None, "final_episodes": 4}}
+    assert train(parse_run_config(values), tmp_path, quiet=True) == "budget_reached"
+    table = pd.read_parquet(tmp_path / "curves.parquet")
+    last = table.groupby("metric").value.last()
+    steps, updates = table.agent_steps.max(), table.updates.max()
+    assert steps / 10 <= updates <= steps / 5, "an update is a gradient of 5 steps of 2 environments, some of them dead"
+    assert 0 < table[table.metric == "policy_lag_mean"].value.max() < 3
+    assert last["episodes"] > 100
+    network = 4 * json.loads((tmp_path / "run.json").read_text())["parameters"]
+    sent, received = (last[f"wire_bytes_per_frame_{way}_learner"] for way in ("to", "from"))
+    assert sent == pytest.approx(network / 10, rel=0.3), "a gradient an unroll"
+    assert received == pytest.approx(network / 10, rel=0.3), "and the parameters, which others have moved on"
 
 
 @pytest.mark.parametrize("algorithm", ["impact", "ppo"])

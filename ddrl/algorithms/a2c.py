@@ -1,0 +1,156 @@
+"""A2C: A3C with a batch in place of threads (OpenAI Baselines, Wu et al. 2017; "batched A2C" of Espeholt et al. 2018).
+
+Actors collect an unroll with the newest parameters and wait (`UnrollActor`, lines 1 to 3) while the learner makes one
+step from all of them: no lag, nothing to correct. The three forms of Table 1 of Espeholt et al. 2018 are topologies:
+
+- synchronous steps: one actor with all environments, which waits for the slowest of them at every step;
+- synchronous trajectories: several actors, each with its own environments and copy of the network, wait once an unroll;
+- dynamic batching: the same with `inference: central`, which infers for whoever has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
+
+from ddrl.actors.exploration import from_distribution
+from ddrl.actors.unroll_actor import UnrollActor
+from ddrl.algorithms.a3c import advantage_loss
+from ddrl.handles import Parameters, Queue
+from ddrl.keys import STRICT, Probability, check_read
+from ddrl.learners.core import LearnerCore, Setting
+from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
+from ddrl.networks.actor_critic import ActorCritic, make_actor_critic, unread_keys
+from ddrl.networks.initialisation import Initialisation, Orthogonal
+from ddrl.types import EnvSpec, Metrics, Unroll
+
+VERSION = 1
+"""Raised when behaviour changes: results of older versions are then trained anew."""
+
+SYSTEM = {"name": "A2C", "moves": "unrolls", "store": "queue"}
+"""For the table of systems: what actors send to the learner, and what it waits in."""
+
+SCHEDULES = ("synchronous",)
+"""On policy: nothing corrects for a lag."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Config:
+    """Defaults: OpenAI Baselines (Dhariwal et al. 2017), a2c, unless a line says otherwise."""
+
+    unroll_length: PositiveInt = 5  # T, agent steps
+    batch_size: PositiveInt = (
+        16  # B, unrolls, one an environment; Mnih et al. 2016 have 16 threads, the authors' code cores
+    )
+    discount: Probability = 0.99
+    value_cost: float = 1.0  # of half the squared error; the authors' code has 0.5 of the whole
+    entropy_cost: float = 0.01
+    loss_reduction: Literal["sum", "mean"] = "mean"  # over T and B; Espeholt et al. 2018 sum
+    reward_clipping: Literal["abs_one", "none"] = "abs_one"
+    max_grad_norm: PositiveFloat | None = 0.5
+    network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "nature"
+    lstm_size: NonNegativeInt = 0
+    feed_last_action_and_reward: bool = False  # not there; Espeholt et al. 2018, Figure 3
+    optimizer: RMSPropByDefault = RMSPropConfig(  # TensorFlow's, decay 0.99, to 0 over 80M agent steps
+        learning_rate=7e-4,
+        epsilon=1e-5,
+        epsilon_inside_sqrt=True,
+        initial_mean_square=1.0,
+        decay_frames=320_000_000,
+    )
+    separate_value_network: bool = False
+    initialisation: Initialisation | None = Orthogonal()  # null: that of Espeholt et al. 2018's code
+    initial_log_std: float = 0.0
+    # Not in the authors' code; as PPO's.
+    observation_normalisation: bool = False
+    normalised_observation_clip: PositiveFloat | None = 10.0  # Huang et al. 2022, as PPO's
+    reward_normalisation: bool = False
+    normalised_reward_clip: PositiveFloat | None = 10.0  # Huang et al. 2022, as PPO's
+
+    @property
+    def fresh_columns(self) -> int:
+        """Columns that an update takes from the queue: all of them."""
+        return self.batch_size
+
+    @property
+    def keeps_batches(self) -> bool:
+        """Whether fresh batches stay in main memory, to be learned from again: never."""
+        return False
+
+    def first_update(self, batch: int) -> int:
+        """Which update first uses fresh batch number `batch`: each is learned from once, in order."""
+        return batch
+
+
+def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
+    """A2C learns discrete and continuous tasks. Raises `UserError` where a key would not be read."""
+    check_read(config, unread_keys(spec, config.observation_normalisation, config.reward_normalisation))
+
+
+def make_network(spec: EnvSpec, config: Config, generator: torch.Generator) -> ActorCritic:
+    """The actor-critic network for an environment."""
+    return make_actor_critic(
+        spec,
+        network=config.network,
+        lstm_size=config.lstm_size,
+        feed_last_action_and_reward=config.feed_last_action_and_reward,
+        separate_value_network=config.separate_value_network,
+        initial_log_std=config.initial_log_std,
+        initialisation=config.initialisation,
+        observation_normalisation=config.observation_normalisation,
+        normalised_observation_clip=config.normalised_observation_clip,
+        reward_normalisation=config.reward_normalisation,
+        normalised_reward_clip=config.normalised_reward_clip,
+        generator=generator,
+    )
+
+
+Actor = UnrollActor
+make_sampler = from_distribution
+
+
+class Learner:
+    """One call of `step` = one update from `batch_size` unrolls."""
+
+    def __init__(
+        self, config: Config, network: ActorCritic, params: Parameters, queue: Queue, setting: Setting
+    ) -> None:
+        self.config = config
+        self.core = LearnerCore(config, network, params, queue, setting)
+
+    def ready(self) -> bool:
+        """Whether `step` would not wait."""
+        return self.core.can_take()
+
+    def step(self) -> Metrics:
+        """Samples, updates, publishes. Raises `NonFiniteError` when a loss or the gradient is NaN or infinite."""
+        fresh = self.core.take()  # 4  B unrolls
+        metrics = self.update(fresh)
+        self.core.observe(fresh)
+        self.core.publish()  # 6  a new version, for which all actors wait
+        self.core.count(fresh)
+        return metrics
+
+    def update(self, batch: Unroll) -> Metrics:
+        """One gradient step on a batch."""
+        batch = batch.to(self.core.setting.device)
+        metrics = self.core.descend(  # 5  the loss of A3C
+            lambda network, part, weight: advantage_loss(network, part, self.config, weight),
+            batch,
+            int(batch.valid.sum()),
+            mean=self.config.loss_reduction == "mean",
+        )
+        self.core.updates += 1
+        return metrics | self.core.policy_lag(batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The core's."""
+        return self.core.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues where `state` was taken."""
+        self.core.load_state_dict(state)

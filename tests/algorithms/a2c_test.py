@@ -1,0 +1,79 @@
+"""A2C is A3C with a batch: one step down the mean of its losses, from unrolls of the newest parameters alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ddrl.algorithms import a2c, a3c
+from ddrl.config import parse_run_config
+from ddrl.errors import UserError
+from ddrl.run import train
+from tests.algorithms.rigs import SPECS, Rig
+from tests.runs import BASE, curves, merged, small
+
+FORMS: dict[str, dict[str, Any]] = {
+    "synchronous steps": {"num_actors": 1, "envs_per_actor": 8},
+    "synchronous trajectories": {"num_actors": 4, "envs_per_actor": 2},
+    "dynamic batching": {"num_actors": 4, "envs_per_actor": 2, "inference": "central"},
+}
+"""Of Espeholt et al. 2018, Table 1."""
+
+
+@pytest.mark.parametrize("task", sorted(SPECS))
+def test_the_gradient_is_the_mean_of_those_that_actors_of_a3c_would_send(task: str) -> None:
+    rig = Rig("a2c", SPECS[task], max_grad_norm=None)
+    batch = rig.unroll()
+    rig.learner.update(batch)
+    sums = [torch.zeros_like(parameter) for parameter in rig.network.parameters()]
+    gradient = [parameter.grad.clone() for parameter in rig.network.parameters()]
+    reference = Rig("a2c", SPECS[task])
+    for column in range(batch.batch_size):
+        reference.network.zero_grad()
+        loss, _ = a3c.advantage_loss(reference.network, batch.columns(column, column + 1), rig.config, 1.0)
+        loss.backward()
+        for total, parameter in zip(sums, reference.network.parameters(), strict=True):
+            total += parameter.grad
+    for total, mean in zip(sums, gradient, strict=True):
+        torch.testing.assert_close(total / batch.valid.sum(), mean, rtol=1e-4, atol=1e-6)
+
+
+def test_the_sum_is_that_many_times_the_mean() -> None:
+    gradients = {}
+    for reduction in ("sum", "mean"):
+        rig = Rig("a2c", loss_reduction=reduction, max_grad_norm=None)
+        batch = rig.unroll()
+        rig.learner.update(batch)
+        gradients[reduction] = torch.cat([parameter.grad.reshape(-1) for parameter in rig.network.parameters()])
+    torch.testing.assert_close(gradients["sum"] / batch.valid.sum(), gradients["mean"])
+
+
+@pytest.mark.parametrize("form", sorted(FORMS))
+@pytest.mark.parametrize("runtime", ["serial", "threads"])
+def test_every_form_learns_from_the_newest_parameters_alone(tmp_path: Path, form: str, runtime: str) -> None:
+    topology = FORMS[form] | {"runtime": runtime, "schedule": "synchronous"}
+    values = merged(BASE, {"algorithm": "a2c", "env_frames": 800, "topology": topology})
+    values |= {"hyperparameters": small("a2c"), "evaluation": {"final_episodes": 2}}
+    assert train(parse_run_config(values), tmp_path, quiet=True) == "budget_reached"
+    table = curves(tmp_path)
+    assert table[table.metric == "policy_lag_max"].value.max() == 0
+    assert table.updates.max() >= 800 / 40
+
+
+@pytest.mark.parametrize("schedule", [{"schedule": "asynchronous"}, {"schedule": "bounded_lag", "max_policy_lag": 2}])
+def test_a_schedule_with_lag_is_refused(schedule: dict[str, Any]) -> None:
+    values = merged(BASE, {"algorithm": "a2c", "topology": schedule}) | {"hyperparameters": small("a2c")}
+    with pytest.raises(UserError, match=r"key 'topology\.schedule' must be synchronous with algorithm a2c"):
+        parse_run_config(values)
+
+
+def test_it_starts_as_the_authors_code_does() -> None:
+    """Orthogonal layers, and a policy head so small that the first policy is nearly uniform."""
+    network = a2c.make_network(SPECS["discrete"], a2c.Config(network="mlp"), torch.Generator().manual_seed(0))
+    observation = torch.randn(1, 64, 4, generator=torch.Generator().manual_seed(1))
+    zeros = torch.zeros(1, 64)
+    output = network(observation, zeros.long(), zeros, zeros.bool(), ())
+    assert output.distribution.softmax(-1).amax().item() < 0.36
