@@ -49,6 +49,9 @@ class SharedParameters(Protocol):
     def apply(self, gradients: Gradients) -> None:
         """Applies a gradient to the parameters, beside what other actors do."""
 
+    def lend(self, network: nn.Module) -> None:
+        """Makes `network` another one with the shared tensors themselves."""
+
     def serve(self, update: Callable[[Gradients], Metrics]) -> None:
         """The learner's side: `update` applies a gradient, in whatever thread brings one."""
 

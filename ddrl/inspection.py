@@ -16,13 +16,14 @@ from torch import nn
 from ddrl import algorithms, checkpoint
 from ddrl.actors import evaluator
 from ddrl.actors.policy import LocalInference, Policy
-from ddrl.config import RunConfig, Topology, fingerprint_of, load_run_config, parse_run_config
+from ddrl.config import RunConfig, fingerprint_of, load_run_config, parse_run_config
 from ddrl.environments import registry
 from ddrl.errors import UserError
 from ddrl.record import COLUMNS, COUNTS
 from ddrl.regression.checks import Check, Outcome, timed
 from ddrl.run import resolve_device
 from ddrl.seeding import seed_for, torch_generator
+from ddrl.topology import Topology
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ddrl import checkpoint
+from ddrl import topology as topologies
 from ddrl.acting import Builder
-from ddrl.config import RunConfig, moves_gradients, replays
+from ddrl.config import RunConfig
 from ddrl.coordinator.gate import Gate
 from ddrl.coordinator.inference import BatchRule, CentralInference
 from ddrl.coordinator.parameters import ParameterServer
 from ddrl.coordinator.roles import Role
 from ddrl.coordinator.shared_parameters import LiveParameters
+from ddrl.coordinator.staff import Adjustment, Limit, Limited
 from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import UserError
 from ddrl.handles import Reducer
@@ -28,6 +30,7 @@ from ddrl.replay.prioritized import PrioritizedReplay
 from ddrl.replay.queue import UnrollQueue
 from ddrl.replay.rule import ReplayRule
 from ddrl.seeding import numpy_generator
+from ddrl.traits import moves_gradients, replays, shares_parameters
 from ddrl.types import Metrics
 from ddrl.waiting import DutyCycle
 
@@ -60,6 +63,8 @@ class Learning:
         if remote:
             remote.count_in(self.traffic)
         self.central = _central_inference(builder, self.params) if topology.inference == "central" else None
+        self.adjustment: Adjustment | None = None
+        self._limits: dict[str, Limit] = {}
         self.learner = builder.algorithm.Learner(
             hyperparameters,
             network,
@@ -70,13 +75,37 @@ class Learning:
                 device=builder.device,
                 precision=config.precision,
                 num_threads=topology.learner_threads,
+                num_trainers=topology.num_trainers,
                 generator=numpy_generator(config.seed, "replay", reducer.rank),
                 reducer=reducer,
             ),
         )
 
+        if topology.adjustment:
+            self._adjust(topology.adjustment)
+
+    def _adjust(self, rule: topologies.Adjustment) -> None:
+        config, topology = self.builder.config, self.builder.config.topology
+        self._limits = {
+            "actors": Limit(rule.actors, topology.num_actors),
+            "predictors": Limit(rule.predictors, topology.central.num_threads),
+            "trainers": Limit(rule.trainers, topology.num_trainers),
+        }
+        self.adjustment = Adjustment(
+            self._limits,
+            lambda: int(self.learner.core.updates),
+            numpy_generator(config.seed, "adjustment"),
+            initial_wait=rule.initial_wait_s,
+            step_wait=rule.step_wait_s,
+        )
+
+    def limited(self, kind: str, roles: Sequence[Any], first: int = 0) -> list[Any]:
+        """Roles of a kind, numbers `first` and up; where numbers are adjusted, those that are too many wait."""
+        limit = self._limits.get(kind)
+        return [Limited(role, limit, first + i) for i, role in enumerate(roles)] if limit else list(roles)
+
     def _store(self, lent_memory: bool) -> Any:
-        if isinstance(self.params, LiveParameters):
+        if moves_gradients(self.builder.config):
             return self.params
         config, share = self.builder.config, self._reducer.size
         topology, hyperparameters = config.topology, config.hyperparameters
@@ -99,7 +128,9 @@ class Learning:
     @property
     def services(self) -> list[Role]:
         """Roles beside the actors and the learner, where roles run side by side."""
-        return [*(self.central.threads if self.central else []), *([self.prefetch] if self.prefetch else [])]
+        predictors = self.limited("predictors", self.central.threads if self.central else [])
+        other_trainers = self.limited("trainers", getattr(self.learner, "trainers", [])[1:], first=1)
+        return [*predictors, *other_trainers, *(role for role in (self.prefetch, self.adjustment) if role)]
 
     @property
     def gauges(self) -> list[Callable[[], Metrics]]:
@@ -109,6 +140,8 @@ class Learning:
             gauges.append(self.replay.take_gauges)
         if self.central:
             gauges.append(self.central.meter.take)
+        if self.adjustment:
+            gauges.append(self.adjustment.gauge)
         if self.builder.config.topology.runtime != "serial":  # there nobody waits, roles take turns
             duty = DutyCycle(lambda: self.queue.sample_waited)
             gauges.append(lambda: {"learner_utilisation": duty.take()})
@@ -120,6 +153,8 @@ class Learning:
         self.params.close()
         if self.central:
             self.central.close()
+        if self.adjustment:
+            self.adjustment.close()
 
     def frozen(self) -> AbstractContextManager[None]:
         """Within it nothing changes that `state_dict` refers to, or has the replay write."""
@@ -130,6 +165,8 @@ class Learning:
     def state_dict(self) -> dict[str, Any]:
         """Without the unrolls that wait. A replay in a process of its own first writes its part by itself."""
         state = {"learner": self.learner.state_dict(), "params": self.params.state_dict()}
+        if self.adjustment:
+            state["working"] = self.adjustment.state_dict()
         if self._remote and self._keeps_contents:
             state["beside"] = {"replay": self._remote.save(self.counts.updates)}
         elif self._remote:
@@ -151,6 +188,8 @@ class Learning:
         """Continues where `state` was taken; returns what the user should know of it."""
         self.learner.load_state_dict(state["learner"])
         self.params.load_state_dict(state["params"])
+        if self.adjustment:
+            self.adjustment.load_state_dict(state["working"])
         wanted = self._load_replay(state)
         if wanted is None:
             return None
@@ -167,8 +206,8 @@ class Learning:
 
 
 def _parameters(config: RunConfig, network: Any, reducer: Reducer) -> Any:
-    """Shared ones where actors bring gradients, else versions that the learner publishes."""
-    if moves_gradients(config):
+    """Shared ones where several threads update them, else versions that the learner publishes."""
+    if shares_parameters(config):
         return LiveParameters(network)
     topology, hyperparameters = config.topology, config.hyperparameters
     max_lag = {"asynchronous": None, "synchronous": 0, "bounded_lag": topology.max_policy_lag}[topology.schedule]
@@ -197,12 +236,15 @@ def make_history(builder: Builder, state_shapes: Sequence[tuple[int, ...]]) -> H
     return History(builder.spec, num_streams, length, state_shapes if rule.state_period else (), rule.state_period or 1)
 
 
-def _central_inference(builder: Builder, params: ParameterServer) -> CentralInference:
+def _central_inference(builder: Builder, params: ParameterServer | LiveParameters) -> CentralInference:
     topology, central = builder.config.topology, builder.config.topology.central
     columns = topology.num_actors * topology.envs_per_actor // topology.num_learners
     rule = BatchRule(central.min_columns, central.max_columns or columns, central.max_wait_ms / 1000)
     device = builder.device if central.device == "learner" else _named_device(central.device)
     networks = [builder.inference(device) for _ in range(central.num_threads)]
+    if isinstance(params, LiveParameters) and device == builder.device:
+        for one in networks:
+            params.lend(one.network)
     return CentralInference(networks, params, None if topology.runtime == "serial" else rule)
 
 

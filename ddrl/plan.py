@@ -195,9 +195,9 @@ def _stored_bytes(builder: Builder, network: NetworkSize) -> int:
     """Of the replay; none where a continued run refills it."""
     import torch
 
-    from ddrl.config import replays
     from ddrl.learning import make_history
     from ddrl.run_ray import step_bytes
+    from ddrl.traits import replays
 
     config, keys = builder.config, builder.config.hyperparameters
     if config.checkpoint.replay == "refilled":

@@ -105,9 +105,10 @@ class Run:
             builder.collector(index, self._on_episode, generation=generation, inference=self.learning.central)
             for index in range(self.config.topology.num_actors)
         ]
+        actors = [builder.actor(collector, self.params, self.queue) for collector in self.collectors]
         self.actors = [
-            Named(builder.actor(collector, self.params, self.queue), builder.describe("actor", index, generation))
-            for index, collector in enumerate(self.collectors)
+            Named(actor, builder.describe("actor", index, generation))
+            for index, actor in enumerate(self.learning.limited("actors", actors))
         ]
 
     def _serving(self, door: Door | None) -> Serving:

@@ -45,7 +45,8 @@ class Serving:
             builder.collector(index, on_episode, slot=slot, inference=learning.central, env=env)
             for slot, (index, env) in enumerate(zip(self._indices, self._envs, strict=True))
         ]
-        self.actors = [builder.actor(collector, learning.params, learning.queue) for collector in self.collectors]
+        actors = [builder.actor(collector, learning.params, learning.queue) for collector in self.collectors]
+        self.actors = learning.limited("actors", actors)
         self._opened = threading.Event()
         self._service: InferenceService | None = None
 

@@ -120,6 +120,7 @@ class PolicyStep(NamedTuple):
     action: torch.Tensor  # [B] int64 or [B, A] float32
     distribution: torch.Tensor  # [B, P] float32: the behaviour policy mu
     version: torch.Tensor  # [B] int64: the parameters' version
+    value: torch.Tensor  # [B] float32, where the network is
 
 
 class PolicyInput(NamedTuple):
@@ -138,6 +139,7 @@ class PolicyOutput(NamedTuple):
     distribution: torch.Tensor  # [B, P] float32, on the CPU
     state: RecurrentState  # each [B, ...], after this step
     version: int  # of the parameters
+    value: torch.Tensor  # [B] float32, where the network is
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,7 @@ class Unroll:
     env: torch.Tensor  # [B] int64: in which of its environments
     index: torch.Tensor  # [B] int64: how many unrolls that actor had made before
     initial_state: RecurrentState  # each [B, ...]: before step 0
+    returns: tuple[torch.Tensor, ...] = ()  # one [T, B] float32 where the actor computes them (GA3C); else none
 
     @property
     def length(self) -> int:
@@ -178,9 +181,8 @@ class Unroll:
     @property
     def tensors(self) -> list[torch.Tensor]:
         """All of them."""
-        parts = self.as_dict()
-        state = parts.pop("initial_state")
-        return [*parts.values(), *state]
+        parts = self.as_dict().values()
+        return [tensor for part in parts for tensor in (part if isinstance(part, tuple) else (part,))]
 
     def columns(self, start: int, stop: int) -> Unroll:
         """Columns start..stop-1 as views."""
@@ -201,9 +203,9 @@ class Unroll:
     def _map(self, function: Callable[[torch.Tensor, int], torch.Tensor]) -> Unroll:
         """`function(tensor, axis of the columns)` for every tensor."""
         mapped: dict[str, Any] = {
-            name: tuple(function(part, 0) for part in value)
-            if name == "initial_state"
-            else function(value, 0 if name in _PER_COLUMN else 1)
+            name: tuple(function(part, _axis(name)) for part in value)
+            if isinstance(value, tuple)
+            else function(value, _axis(name))
             for name, value in self.as_dict().items()
         }
         return Unroll(**mapped)
@@ -213,7 +215,9 @@ class Unroll:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-_PER_COLUMN = ("actor", "env", "index")
+def _axis(name: str) -> int:
+    """Of the columns, in a field of an unroll."""
+    return 0 if name in ("actor", "env", "index", "initial_state") else 1
 
 
 @dataclass(frozen=True)
@@ -246,7 +250,8 @@ class Gradients:
     tensors: tuple[torch.Tensor, ...]  # one for each parameter, in the network's order
     norm: float  # before it was clipped
     steps: int  # valid agent steps that the loss is the sum over
-    version: int  # of the parameters: updates that they had seen
+    version: float  # of the parameters that acted: updates that they had seen, the mean over steps
+    oldest_version: int  # of them
     metrics: Metrics  # sums over these steps
 
     def as_dict(self) -> dict[str, Any]:
@@ -267,9 +272,11 @@ def concatenate(unrolls: list[Unroll]) -> Unroll:
 
     parts = [unroll.as_dict() for unroll in unrolls]
     joined: dict[str, Any] = {
-        name: torch.cat([part[name] for part in parts], dim=0 if name in _PER_COLUMN else 1)
-        for name in parts[0]
-        if name != "initial_state"
+        name: tuple(
+            torch.cat(tensors, dim=_axis(name)) for tensors in zip(*(part[name] for part in parts), strict=True)
+        )
+        if isinstance(first, tuple)
+        else torch.cat([part[name] for part in parts], dim=_axis(name))
+        for name, first in parts[0].items()
     }
-    states = zip(*(part["initial_state"] for part in parts), strict=True)
-    return Unroll(**joined, initial_state=tuple(torch.cat(state) for state in states))
+    return Unroll(**joined)

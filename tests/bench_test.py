@@ -22,7 +22,7 @@ from ddrl.config import RunConfig
 from ddrl.environments import registry
 from ddrl.errors import UserError
 from ddrl.learners.replay_learner import ReplayLearner
-from tests.runs import GRADIENTS, REPLAYING, merged
+from tests.runs import BATCHED, CONTINUOUS, GRADIENTS, REPLAYING, SHARED, merged
 
 ROOT = Path(__file__).parent.parent
 SMALL: dict[str, Any] = {
@@ -95,8 +95,15 @@ def test_the_defaults_of_algorithms_with_a_replay_fit_every_environment_that_the
     assert config.hyperparameters.fresh_steps in (512 / 1.3, 64 / 0.4 * 40)
 
 
-@pytest.mark.parametrize("environment", ["atari/pong", "mujoco/HalfCheetah-v5", "toy/catch", "toy/track"])
-@pytest.mark.parametrize("algorithm", sorted(set(algorithms.NAMES) - set(REPLAYING)))
+@pytest.mark.parametrize(
+    ("algorithm", "environment"),
+    [
+        (algorithm, environment)
+        for algorithm in sorted(BATCHED + GRADIENTS)
+        for environment in ("atari/pong", "toy/catch", "mujoco/HalfCheetah-v5", "toy/track")
+        if algorithm in CONTINUOUS or environment in ("atari/pong", "toy/catch")
+    ],
+)
 def test_the_defaults_of_every_algorithm_fit_every_kind_of_environment(algorithm: str, environment: str) -> None:
     config = bench.default_config(algorithm, environment, {})
     module, spec = algorithms.load(algorithm), registry.spec_for(environment)
@@ -104,13 +111,13 @@ def test_the_defaults_of_every_algorithm_fit_every_kind_of_environment(algorithm
     assert config.topology.runtime == "threads"
     assert config.topology.schedule == ("synchronous" if algorithm in ("ppo", "a2c") else "asynchronous")
     normalised = getattr(config.hyperparameters, "observation_normalisation", None)
-    assert normalised == (None if algorithm in GRADIENTS else bool(spec.action_size))
+    assert normalised == (None if algorithm in SHARED else bool(spec.action_size))
     assert (config.hyperparameters.reward_clipping == "abs_one") == (environment == "atari/pong" or not_set(config))
 
 
 def not_set(config: RunConfig) -> bool:
-    """IMPALA, A2C and A3C clip rewards unless told otherwise."""
-    return config.algorithm in ("impala", "a2c", "a3c") and config.environment["name"] == "toy/catch"
+    """IMPALA, A2C, A3C and GA3C clip rewards unless told otherwise."""
+    return config.algorithm in ("impala", "a2c", *SHARED) and config.environment["name"] == "toy/catch"
 
 
 def test_the_defaults_give_way_to_what_is_said_and_leave_it_as_it_was() -> None:
@@ -141,7 +148,7 @@ def test_settings_are_keys_and_values() -> None:
 
 
 @pytest.mark.parametrize("runtime", ["serial", "threads"])
-@pytest.mark.parametrize("algorithm", ["impala", "impact", "apex_dqn", "r2d2", "a3c"])
+@pytest.mark.parametrize("algorithm", ["impala", "impact", "apex_dqn", "r2d2", "a3c", "ga3c"])
 def test_one_repeat_measures_the_parts_and_the_whole(algorithm: str, runtime: str) -> None:
     settings = copy.deepcopy(SMALL)
     settings["topology"]["runtime"] = runtime

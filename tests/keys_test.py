@@ -11,16 +11,17 @@ from ddrl import algorithms
 from ddrl.errors import UserError
 from ddrl.keys import check_read
 from ddrl.types import EnvSpec
-from tests.runs import BATCHED, GRADIENTS
+from tests.runs import CONTINUOUS as CONTINUOUS_TASKS
+from tests.runs import VERSIONED
 
 DISCRETE = EnvSpec("toy/test", (5,), "float32", 3, 1, "test")
 CONTINUOUS = EnvSpec("mujoco/test", (5,), "float32", 0, 1, "test", action_size=2)
 READ_NOWHERE: list[tuple[str, EnvSpec, dict[str, Any], str, dict[str, Any]]] = [
     # algorithm, task, keys, the one that is not read, and what makes it read.
-    *((name, DISCRETE, {"initial_log_std": -1.0}, "initial_log_std", {}) for name in BATCHED + GRADIENTS),
+    *((name, DISCRETE, {"initial_log_std": -1.0}, "initial_log_std", {}) for name in CONTINUOUS_TASKS),
     *(
         (name, CONTINUOUS, {f"{kind}_normalisation": False, key: 5.0}, key, {f"{kind}_normalisation": True})
-        for name in BATCHED
+        for name in VERSIONED
         for kind, key in (("observation", "normalised_observation_clip"), ("reward", "normalised_reward_clip"))
     ),
     ("impact", DISCRETE, {"ratio": "worker", "rho": 3.0}, "rho", {"ratio": "target_worker_clipping"}),

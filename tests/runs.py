@@ -45,6 +45,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "impala": {},
     "a2c": {},
     "a3c": {},
+    "ga3c": {},
     "ppo": {"num_epochs": 2, "num_minibatches": 2},
     "impact": {"num_slots": 2, "num_traversals": 2},
     "apex_dqn": REPLAY,
@@ -57,6 +58,12 @@ GRADIENTS = ("a3c",)
 """Those whose actors send gradients."""
 BATCHED = tuple(sorted(set(algorithms.NAMES) - set(REPLAYING) - set(GRADIENTS)))
 """Those that learn from batches of fresh unrolls."""
+SHARED = ("a3c", "ga3c")
+"""Those whose parameters are shared and have no versions."""
+VERSIONED = tuple(name for name in BATCHED if name not in SHARED)
+"""Those that learn from batches and publish versions: with any schedule of theirs, and with several learners."""
+CONTINUOUS = tuple(name for name in algorithms.NAMES if name not in (*REPLAYING, "ga3c"))
+"""Those that learn tasks with continuous actions."""
 
 
 def small(algorithm: str) -> dict[str, Any]:

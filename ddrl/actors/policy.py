@@ -39,9 +39,9 @@ class Policy:
             start,
             self.state,
         )
-        distribution, self.state, version = self.inference.infer(inputs)
+        distribution, self.state, version, value = self.inference.infer(inputs)
         self.last_action = self._sample(distribution, self._generator)
-        return PolicyStep(self.last_action, distribution, torch.full((len(start),), version))
+        return PolicyStep(self.last_action, distribution, torch.full((len(start),), version), value)
 
     def state_dict(self) -> dict[str, Any]:
         """Recurrent state and generator; with a network of its own, the parameters in use."""
@@ -83,7 +83,7 @@ class LocalInference:
         """One step of the network for [B, ...]."""
         with self.autocast():
             output = self.network(*(part[None].to(self.device) for part in inputs[:4]), inputs.state)
-        return PolicyOutput(output.distribution[0].cpu(), output.state, self.version)
+        return PolicyOutput(output.distribution[0].cpu(), output.state, self.version, output.value[0])
 
     def state_dict(self) -> dict[str, Any]:
         """Parameters in use."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ddrl.actors.policy import Policy, masked_action
-from ddrl.types import Array, EnvStep, RecurrentState, Unroll, VectorEnv
+from ddrl.types import Array, EnvStep, PolicyStep, RecurrentState, Unroll, VectorEnv
 
 EpisodeSink = Callable[[float, int], None]
 """Called with the raw return and the length (agent steps) of each episode that ends."""
@@ -27,6 +27,7 @@ class UnrollCollector:
         self._on_episode = on_episode
         self._last_step: EnvStep | None = None
         self._next_index = first_index
+        self._acted: PolicyStep | None = None
         self.agent_steps = 0
         """Steps made in this process, dead ones left out."""
         self.abandoned = 0
@@ -51,17 +52,26 @@ class UnrollCollector:
         """What acts."""
         return self._policy
 
-    def collect(self, length: int, states: list[RecurrentState] | None = None) -> Unroll:
-        """The next unroll of `length` transitions; adds the recurrent state before each of them to `states`, if any."""
+    def collect(
+        self, length: int, states: list[RecurrentState] | None = None, values: list[torch.Tensor] | None = None
+    ) -> Unroll:
+        """The next unroll of `length` transitions.
+
+        Adds the recurrent state before each of them to `states`, if any; to `values`, if any, V [B] of each of the
+        `length` + 1 observations as the policy acted there. For the last one it acts already, and the next unroll
+        begins with that action: only with a policy that has no recurrent state.
+        """
         env, policy = self.env, self._policy
         initial_state = tuple(part.cpu().clone() for part in policy.state)
-        buffers = _buffers(env, length)
+        buffers: dict[str, Any] = _buffers(env, length)
         self._write_observation(buffers, 0)
         for t in range(length):
             before = self._step
             if states is not None:
                 states.append(policy.state)
-            acted = policy.act(before)
+            acted, self._acted = self._acted or policy.act(before), None
+            if values is not None:
+                values.append(acted.value)
             self._last_step = step = env.step(acted.action.numpy())
             buffers["action"][t] = acted.action
             buffers["distribution"][t] = acted.distribution
@@ -73,9 +83,13 @@ class UnrollCollector:
             if abandoned.any():
                 self._abandon(abandoned, buffers, t)
             self._count_episodes(step)
+        if values is not None:
+            self._acted = policy.act(self._step)
+            values.append(self._acted.value)
         actor, index = (torch.full((env.num_envs,), value) for value in (self._actor, self._next_index))
         self._next_index += 1
-        return Unroll(**buffers, actor=actor, env=torch.arange(env.num_envs), index=index, initial_state=initial_state)
+        rest = {"actor": actor, "env": torch.arange(env.num_envs), "index": index, "initial_state": initial_state}
+        return Unroll(**buffers | rest)
 
     def _write_observation(self, buffers: dict[str, torch.Tensor], t: int) -> None:
         start = torch.from_numpy(self._step.start)
@@ -108,6 +122,7 @@ class UnrollCollector:
             "env": self.env.state_dict(),
             "policy": self._policy.state_dict(),
             "step": [torch.from_numpy(np.array(part)) for part in self._step],
+            "acted": [part.clone() for part in self._acted or ()],
             "next_index": self._next_index,
             "returns": torch.from_numpy(self._returns.copy()),
             "lengths": torch.from_numpy(self._lengths.copy()),
@@ -119,6 +134,7 @@ class UnrollCollector:
         self._policy.load_state_dict(state["policy"])
         arrays: list[Array] = [part.numpy() for part in state["step"]]
         self._last_step = EnvStep(*arrays)
+        self._acted = PolicyStep(*state["acted"]) if state["acted"] else None
         self._next_index = state["next_index"]
         self._returns = state["returns"].numpy().copy()
         self._lengths = state["lengths"].numpy().copy()

@@ -32,8 +32,8 @@ from ddrl.types import EnvSpec, Gradients, Metrics, Unroll
 VERSION = 1
 """Raised when behaviour changes: results of older versions are then trained anew."""
 
-SYSTEM = {"name": "A3C", "moves": "gradients", "store": "none"}
-"""For the table of systems: what actors send to the learner, and what it waits in."""
+SYSTEM = {"name": "A3C", "moves": "gradients", "store": "none", "parameters": "shared"}
+"""For the table of systems: what actors send to the learner, and what it waits in; actors share the parameters."""
 
 SCHEDULES = ("asynchronous",)
 """Schedules that the algorithm can learn under."""
@@ -160,7 +160,8 @@ class Actor:
         norm = float(clip_global_norm(self._network.parameters(), self._config.max_grad_norm))
         check_finite(metrics | {"gradient_norm": norm}, where=f"update {inference.version + 1} or after")
         tensors = tuple(parameter.grad for parameter in self._network.parameters())
-        return Gradients(tensors, norm, int(unroll.valid.sum()), inference.version, metrics)
+        version = inference.version
+        return Gradients(tensors, norm, int(unroll.valid.sum()), version, version, metrics)
 
     def state_dict(self) -> dict[str, Any]:
         """A gradient that waits to be applied."""

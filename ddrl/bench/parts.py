@@ -15,9 +15,12 @@ from typing import Any
 import torch
 
 from ddrl.acting import Builder
-from ddrl.config import RunConfig, Topology, moves_gradients, replays
+from ddrl.config import RunConfig
+from ddrl.replay.queue import UnrollQueue
 from ddrl.run import Run, resolve_device
-from ddrl.types import Unroll, concatenate
+from ddrl.topology import Topology
+from ddrl.traits import moves_gradients, replays
+from ddrl.types import Unroll
 
 FAR = 10**9
 WARM_UP_CALLS = 3
@@ -135,10 +138,11 @@ def _applied(acting: Run, learning: Run) -> tuple[Callable[[], object], float]:
 
 def _fresh(run: Run) -> tuple[Unroll, float]:
     """A real batch of fresh columns, and the fresh steps that an update with it is worth."""
-    hyperparameters, topology = run.config.hyperparameters, run.config.topology
-    unrolls = -(-hyperparameters.batch_size // topology.envs_per_actor)
-    parts = [run.collectors[0].collect(hyperparameters.unroll_length) for _ in range(unrolls)]
-    batch = concatenate(parts).columns(0, hyperparameters.batch_size)
+    hyperparameters, queue = run.config.hyperparameters, UnrollQueue(capacity=FAR)
+    actor = run.builder.actor(run.collectors[0], run.params, queue)
+    while not queue.can_sample(hyperparameters.batch_size):
+        actor.step()
+    batch = queue.sample(hyperparameters.batch_size)
     return batch, int(batch.valid.sum()) * fresh_share(hyperparameters)
 
 

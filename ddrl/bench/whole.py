@@ -21,10 +21,11 @@ import torch
 
 from ddrl.acting import Builder
 from ddrl.bench.parts import quiet_run
-from ddrl.config import RunConfig, moves_gradients, replays
+from ddrl.config import RunConfig
 from ddrl.errors import UserError
 from ddrl.record import read_curves
 from ddrl.run import Run
+from ddrl.traits import moves_gradients, replays
 
 POLL_SECONDS = 0.05
 LONGEST = 10

@@ -18,7 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from ddrl.coordinator.parameters import ParameterServer, load
+from ddrl.coordinator.parameters import ParameterServer
+from ddrl.coordinator.shared_parameters import LiveParameters
 from ddrl.coordinator.traffic import recent
 from ddrl.errors import Closed
 from ddrl.handles import Parameters
@@ -118,10 +119,14 @@ class Network(Protocol):
         """One step of the network for [B, ...]."""
 
 
+Source = ParameterServer | LiveParameters
+"""Where the parameters come from."""
+
+
 class InferenceThread:
     """A role: one batch a step, with the newest parameters that actors may have; on a GPU in a stream of its own."""
 
-    def __init__(self, network: Network, params: ParameterServer, batcher: Batcher | None, meter: Meter) -> None:
+    def __init__(self, network: Network, params: Source, batcher: Batcher | None, meter: Meter) -> None:
         self._network = network
         self._params = params
         self._batcher = batcher
@@ -158,17 +163,16 @@ class InferenceThread:
         if len(inputs) == 1:
             return [output]
         sizes = [len(part.start) for part in inputs]
-        distributions = torch.split(output.distribution, sizes)
+        distributions, values = torch.split(output.distribution, sizes), torch.split(output.value, sizes)
         parts = [torch.split(part, sizes) for part in output.state]
         states = zip(*parts, strict=True) if parts else [()] * len(sizes)
-        return [PolicyOutput(*both, output.version) for both in zip(distributions, states, strict=True)]
+        return [
+            PolicyOutput(distribution, state, output.version, value)
+            for distribution, state, value in zip(distributions, states, values, strict=True)
+        ]
 
     def _refresh(self) -> None:
-        version = self._params.for_actors
-        if version.number != self._network.version:
-            version.made.wait(version.tensors)
-            load(self._network.network, version.tensors)
-            self._network.version = version.number
+        self._network.version = self._params.refresh(self._network.network, self._network.version)
 
 
 def _joined(inputs: Sequence[PolicyInput]) -> PolicyInput:
@@ -183,7 +187,7 @@ def _joined(inputs: Sequence[PolicyInput]) -> PolicyInput:
 class CentralInference:
     """The `ddrl.handles.Inference` of one learner's actors, which all of them share."""
 
-    def __init__(self, networks: Sequence[Network], params: ParameterServer, rule: BatchRule | None) -> None:
+    def __init__(self, networks: Sequence[Network], params: Source, rule: BatchRule | None) -> None:
         """`networks`: one for each inference thread. `rule` None: without threads, each call is inferred at once."""
         self.network = networks[0].network
         self.meter = Meter()

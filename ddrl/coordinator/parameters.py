@@ -59,10 +59,13 @@ class ParameterServer:
         """Seconds that actors waited for the schedule's gate, over all of them."""
         return self._pull_clock.seconds
 
-    @property
-    def for_actors(self) -> Version:
-        """That actors act with now."""
-        return self._history[0]
+    def refresh(self, network: nn.Module, known: int) -> int:
+        """Copies what actors act with now into `network`, unless it is the version `known`; returns the version."""
+        version = self._history[0]
+        if version.number != known:
+            version.made.wait(version.tensors)
+            load(network, version.tensors)
+        return version.number
 
     def can_pull(self, unroll_index: int) -> bool:
         """Whether the schedule lets an actor begin its unroll `unroll_index` now."""

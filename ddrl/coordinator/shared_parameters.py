@@ -89,6 +89,18 @@ class LiveParameters:
         load(network, tensors_of(self._network))
         return version
 
+    def lend(self, network: nn.Module) -> None:
+        """Makes `network` another one with the live tensors themselves, on the same device."""
+        for own, live in zip(tensors_of(network), tensors_of(self._network), strict=True):
+            own.data = live.data
+
+    def refresh(self, network: nn.Module, known: int) -> int:
+        """Makes `network` act with the parameters as they are; returns the version. One that was lent them has them."""
+        version = self._version
+        if version != known and tensors_of(network)[0].data_ptr() != tensors_of(self._network)[0].data_ptr():
+            load(network, tensors_of(self._network))
+        return version
+
     def acquire(self, unroll_index: int) -> Version:
         """A copy, for actors in other processes; raises as `pull`."""
         if self._closed:

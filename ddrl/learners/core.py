@@ -64,6 +64,7 @@ class Setting:
     num_threads: int  # that share a batch
     generator: np.random.Generator
     reducer: Reducer
+    num_trainers: int = 1  # that update one network beside each other
 
 
 class LearnerCore(Generic[Network]):

@@ -44,7 +44,7 @@ class SharedUpdates:
     def apply(self, gradients: Gradients) -> Metrics:
         """One update; returns the gradient's metrics per step, its lag in updates and the learning rate."""
         learning_rate = linear_decay(self._config.learning_rate, self.env_frames, self._config.decay_frames)
-        lag = float(self._params.version - gradients.version)  # updates since the actor last synchronised
+        version = self._params.version
         self._optimizer.apply(list(gradients.tensors), learning_rate)
         with self._counting:
             self.updates += 1
@@ -55,8 +55,8 @@ class SharedUpdates:
         return metrics | {
             "gradient_norm": gradients.norm,
             "learning_rate": learning_rate,
-            "policy_lag_mean": lag,
-            "policy_lag_max": lag,
+            "policy_lag_mean": version - gradients.version,
+            "policy_lag_max": float(version - gradients.oldest_version),
         }
 
     def close(self) -> None:

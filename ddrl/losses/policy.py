@@ -1,4 +1,4 @@
-"""Policy-gradient loss (Espeholt et al. 2018, section 4.2)."""
+"""Policy-gradient loss (Espeholt et al. 2018, section 4.2), and an entropy whose logarithm cannot overflow."""
 
 from __future__ import annotations
 
@@ -16,3 +16,12 @@ def policy_gradient_loss(log_pi: Tensor, advantages: Tensor, *, epsilon: float =
     if epsilon > 0.0:
         log_pi = torch.log(log_pi.exp() + epsilon)
     return -log_pi * advantages.detach()
+
+
+def entropy_with_epsilon(logits: Tensor, epsilon: float) -> Tensor:
+    """-sum_a pi(a) log(pi(a) + epsilon) per step, [...] of logits [..., A] (Babaeizadeh et al. 2017, section 5.3).
+
+    With `epsilon` 0 the entropy; with more it may be a little below 0.
+    """
+    pi = logits.softmax(dim=-1)
+    return -(pi * (torch.log(pi + epsilon) if epsilon else logits.log_softmax(dim=-1))).sum(dim=-1)

@@ -22,7 +22,7 @@ from ddrl.replay.prioritized import PrioritizedReplay
 from ddrl.replay.queue import UnrollQueue
 from ddrl.seeding import numpy_generator, torch_generator
 from ddrl.types import EnvSpec, Metrics, Unroll
-from tests.runs import GRADIENTS, REPLAYING
+from tests.runs import GRADIENTS, REPLAYING, SHARED
 
 DISCRETE = EnvSpec("test/discrete", (4,), "float32", num_actions=3, frame_skip=4, protocol="test")
 CONTINUOUS = EnvSpec("test/continuous", (4,), "float32", num_actions=0, frame_skip=1, protocol="test", action_size=2)
@@ -89,6 +89,19 @@ class Inbox:
         self.replay.insert(self.items.make(unroll, states))
 
 
+class Returning:
+    """A queue that is given unrolls without returns: they are made of the network's own values."""
+
+    def __init__(self, module: Any, config: Any, queue: UnrollQueue, network: Any) -> None:
+        self._module, self._config, self._queue, self._network = module, config, queue, network
+
+    @torch.no_grad()
+    def insert(self, unroll: Unroll) -> None:
+        inputs = (unroll.observation, unroll.last_action, unroll.last_reward, unroll.start)
+        values = self._network(*inputs, unroll.initial_state).value
+        self._queue.insert(self._module.with_returns(unroll, list(values), self._config))
+
+
 class Applying:
     """A learner joined to an actor: a step takes the oldest unroll, and computes and applies its gradient."""
 
@@ -135,14 +148,16 @@ class Rig:
             generator=numpy_generator(seed, "replay"),
             reducer=SingleLearner(),
         )
+        gate = Gate(None, columns, columns, self.config.first_update)
+        self.params: Any = LiveParameters(self.network) if algorithm in SHARED else ParameterServer(self.network, gate)
         if algorithm in GRADIENTS:
-            self.params: Any = LiveParameters(self.network)
             self.learner: Any = Applying(self.module, self.config, self.network, self.params, setting)
             self.queue: Any = self.learner
             return
-        self.params = ParameterServer(self.network, Gate(None, columns, columns, self.config.first_update))
         self.queue = UnrollQueue(capacity=1000)
         store: Any = self.queue
+        if algorithm in SHARED:
+            self.queue = Returning(self.module, self.config, store, self.network)
         if algorithm in REPLAYING:
             store = replay_of(self.config, self.network, spec, columns=4, seed=seed)
             self.queue = Inbox(self.module, self.config, store, self.network)

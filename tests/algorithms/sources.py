@@ -83,6 +83,21 @@ GENERAL: dict[str, dict[str, Any]] = {
     },
     # Mnih et al. 2016, section 8.
     "a3c": {"unroll_length": 5, "discount": 0.99, "entropy_cost": 0.01, "network": "shallow"},
+    # Babaeizadeh et al. 2017, and NVlabs/GA3C, Config.py and NetworkVP.py.
+    "ga3c": {
+        "unroll_length": 5,
+        "batch_size": 1,
+        "discount": 0.99,
+        "value_cost": 1.0,
+        "entropy_cost": 0.01,
+        "log_epsilon": 1e-6,
+        "reward_clipping": "abs_one",
+        "max_grad_norm": None,
+        "network": "shallow",
+        "optimizer": RMSPropConfig(
+            learning_rate=3e-4, epsilon=0.1, epsilon_inside_sqrt=True, initial_mean_square=1.0, decay_frames=None
+        ),
+    },
     # OpenAI Baselines, a2c.
     "a2c": {
         "unroll_length": 5,

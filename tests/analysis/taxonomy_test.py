@@ -104,7 +104,7 @@ def test_every_algorithm_declares_its_version_and_what_it_moves(name: str) -> No
 
 def test_what_the_syntax_tree_says_is_what_the_module_holds() -> None:
     from ddrl.algorithms import impala
-    from ddrl.config import Topology
+    from ddrl.topology import Topology
 
     assert declared(algorithm_module("impala"), "VERSION") == impala.VERSION
     assert declared(algorithm_module("impala"), "SYSTEM") == impala.SYSTEM

@@ -15,7 +15,7 @@ import pytest
 from ddrl import algorithms
 from ddrl.errors import UserError
 from ddrl.regression import golden
-from tests.runs import REPLAYING
+from tests.runs import CONTINUOUS
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / golden.FOLDER).glob("*.json"))
@@ -45,7 +45,7 @@ def test_the_files_cover_every_algorithm_and_continuous_actions() -> None:
     configs = [golden.read(path)["config"] for path in FILES]
     assert {config["algorithm"] for config in configs} == set(algorithms.NAMES)
     continuous = {config["algorithm"] for config in configs if config["environment"]["name"] == "toy/track"}
-    assert continuous == set(algorithms.NAMES) - set(REPLAYING)
+    assert continuous == set(CONTINUOUS)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

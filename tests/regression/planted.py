@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from ddrl import types
-from ddrl.algorithms import a3c, apex_dqn, impact, impala, ppo, r2d2
+from ddrl.algorithms import a3c, apex_dqn, ga3c, impact, impala, ppo, r2d2
 from ddrl.coordinator.shared_parameters import LiveParameters
 from ddrl.learners import step
 from ddrl.losses import vtrace
@@ -179,6 +179,18 @@ def endless_episodes(right: Function) -> Function:
     )
 
 
+def present_returns(right: Function) -> Function:
+    """The trainer computes the returns anew, as A3C's loss does, instead of taking those of the actor."""
+
+    def wrong(network: Any, batch: Unroll, config: Any, weight: float) -> Any:
+        with torch.no_grad():
+            inputs = (batch.observation, batch.last_action, batch.last_reward, batch.start)
+            values = network(*inputs, batch.initial_state).value
+        return right(network, ga3c.with_returns(batch, list(values), config), config, weight)
+
+    return wrong
+
+
 def slowed_queue(seconds: float = 0.1) -> Fault:
     """Every hand-over of an unroll or a batch holds the queue for longer."""
 
@@ -232,6 +244,10 @@ OF_LEARNING: Mapping[str, Mapping[str, Fault]] = {
         "never synchronised again": Fault(LiveParameters, "pull", never_again_synchronised),
         "returns of one step": Fault(a3c, "n_step_returns", last_reward_alone),
         "terminated ignored": Fault(a3c, "n_step_returns", endless_episodes),
+    },
+    "ga3c_catch": {
+        "returns of one step": Fault(ga3c, "n_step_returns", last_reward_alone),
+        "returns of the present values": Fault(ga3c, "ga3c_loss", present_returns),
     },
     "a2c_track": {
         "returns of one step": Fault(a3c, "n_step_returns", last_reward_alone),

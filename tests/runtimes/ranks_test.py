@@ -11,7 +11,7 @@ from torch.distributed import TCPStore
 
 from ddrl.learners.reduction import SingleLearner
 from tests import processes
-from tests.runs import BATCHED
+from tests.runs import VERSIONED
 from tests.runtimes import ranks
 
 
@@ -36,7 +36,7 @@ def test_a_learner_that_vanished_is_told_apart_from_other_errors(tmp_path: Path)
 
 
 def test_every_algorithm_is_tried() -> None:
-    assert set(ranks.SETTINGS) == set(BATCHED)  # the others have one learner each
+    assert set(ranks.SETTINGS) == set(VERSIONED)  # the others have one learner each
 
 
 @pytest.mark.parametrize("case", range(len(ranks.CASES)), ids=["-".join(case[:2]) for case in ranks.CASES])

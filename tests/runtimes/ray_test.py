@@ -22,7 +22,7 @@ from ddrl.config import parse_run_config
 from ddrl.coordinator import actor_host, cluster, hosts, runtime_ray
 from ddrl.errors import Closed, UserError
 from ddrl.run import train
-from tests.runs import BASE, BATCHED, GRADIENTS, REPLAYING, config, curves, merged, small
+from tests.runs import BASE, GRADIENTS, REPLAYING, VERSIONED, config, curves, merged, small
 from tests.runtimes import clusters, ranks
 from tests.runtimes.crash import raising_actor, vanishing_actor
 
@@ -42,7 +42,7 @@ def learned(directory: Path) -> pd.DataFrame:
     return table[["env_frames", "agent_steps", "updates", "metric", "value"]].reset_index(drop=True)
 
 
-@pytest.mark.parametrize("algorithm", BATCHED)
+@pytest.mark.parametrize("algorithm", VERSIONED)
 def test_synchronous_ray_and_serial_agree_bit_for_bit(tmp_path: Path, holder: psutil.Process, algorithm: str) -> None:
     base = merged(BASE, EVERY_UPDATE | {"algorithm": algorithm}) | {"hyperparameters": small(algorithm)}
     for runtime in ("serial", "ray"):
@@ -85,6 +85,21 @@ def test_gradients_of_actors_in_other_processes_are_applied_and_they_get_the_par
     sent, received = (last[f"wire_bytes_per_frame_{way}_learner"] for way in ("to", "from"))
     assert sent == pytest.approx(network / 10, rel=0.3), "a gradient an unroll"
     assert received == pytest.approx(network / 10, rel=0.3), "and the parameters, which others have moved on"
+
+
+def test_trainers_beside_each_other_learn_from_environments_in_other_processes(
+    tmp_path: Path, holder: psutil.Process
+) -> None:
+    topology = {"runtime": "ray", "inference": "central", "num_trainers": 2, "central": {"num_threads": 2}}
+    values = merged(BASE, {"algorithm": "ga3c", "topology": topology, "env_frames": 3000})
+    values |= {"hyperparameters": small("ga3c") | {"batch_size": 4}}
+    assert train(parse_run_config(values), tmp_path, quiet=True) == "budget_reached"
+    table = pd.read_parquet(tmp_path / "curves.parquet")
+    last = table.groupby("metric").value.last()
+    assert table.updates.max() >= table.agent_steps.max() / 20
+    assert last["policy_lag_mean"] > 0
+    assert last["episodes"] > 200
+    assert last["worker_cpu_seconds"] > 0
 
 
 @pytest.mark.parametrize("algorithm", ["impact", "ppo"])
