@@ -145,8 +145,15 @@ def _add_bench(added: Any) -> None:
         "Environment frames per second of simulation, inference and training, and the duty cycle of each role. All is "
         "measured in turn, and then again: what is compared was measured side by side.",
     )
-    bench.add_argument("algorithm", help="such as impala")
-    bench.add_argument("environment", help="such as atari/pong")
+    bench.add_argument("algorithm", nargs="?", help="such as impala")
+    bench.add_argument("environment", nargs="?", help="such as atari/pong")
+    bench.add_argument(
+        "--all",
+        nargs="?",
+        const="atari/pong",
+        metavar="ENVIRONMENT",
+        help="compare A3C, three forms of A2C, GA3C and IMPALA on it instead (atari/pong)",
+    )
     bench.add_argument(
         "--runtime", nargs="+", choices=("serial", "threads", "ray"), help="one or several, side by side (threads)"
     )

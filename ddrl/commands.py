@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ddrl.errors import UserError, about
 
@@ -105,7 +105,7 @@ def _trained(reason: str) -> int:
 
 
 def bench(parsed: argparse.Namespace) -> int:
-    """`ddrl bench ALGORITHM ENVIRONMENT`."""
+    """`ddrl bench ALGORITHM ENVIRONMENT`, or `--all`."""
     from ddrl import bench
     from ddrl.bench.defaults import merged, parse_settings, read_settings
     from ddrl.bench.sweep import parse_axes
@@ -120,6 +120,18 @@ def bench(parsed: argparse.Namespace) -> int:
     if parsed.precision:
         overrides = merged(overrides, {"precision": parsed.precision})
     overrides = merged(overrides, parse_settings(parsed.set))
+    if parsed.json and not parsed.json.parent.is_dir():
+        raise UserError(f"{parsed.json.parent}: no such folder")  # now, not when everything is measured
+    keep = partial(write_json, parsed.json) if parsed.json else lambda result: None
+    measuring: dict[str, Any] = {"seconds": parsed.seconds, "repeats": parsed.repeats, "note": note, "keep": keep}
+    if parsed.all:
+        if parsed.algorithm or parsed.runtime or parsed.inference or parsed.sweep is not None:
+            raise UserError("bench --all: its systems have topologies of their own; allowed beside it: --config, --set")
+        systems = bench.system_configs(parsed.all, overrides)
+        print(bench.describe_all(bench.bench_all(systems, **measuring)))
+        return 0
+    if not parsed.environment:
+        raise UserError("bench: say which algorithm and environment, such as: ddrl bench impala atari/pong; or --all")
     configs = bench.grid(
         parsed.algorithm,
         parsed.environment,
@@ -129,10 +141,7 @@ def bench(parsed: argparse.Namespace) -> int:
         axes=parse_axes(parsed.sweep) if parsed.sweep is not None else {},
         note=note,
     )
-    if parsed.json and not parsed.json.parent.is_dir():
-        raise UserError(f"{parsed.json.parent}: no such folder")  # now, not when everything is measured
-    keep = partial(write_json, parsed.json) if parsed.json else lambda result: None
-    print(bench.describe(bench.bench(configs, seconds=parsed.seconds, repeats=parsed.repeats, note=note, keep=keep)))
+    print(bench.describe(bench.bench(configs, **measuring)))
     return 0
 
 

@@ -296,7 +296,7 @@ def test_a_cluster_elsewhere_is_not_measured(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_was_measured_is_kept_where_a_later_repeat_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = sys.modules["ddrl.bench.measure"]  # its function `measure` hides its name in the package
-    whole, calls = module._repeat, list[Any]()
+    whole, calls = module.repeat_of, list[Any]()
 
     def failing(*arguments: Any) -> Any:
         calls.append(arguments)
@@ -304,7 +304,7 @@ def test_what_was_measured_is_kept_where_a_later_repeat_fails(tmp_path: Path, mo
             raise UserError("Ray did not start on this machine")
         return whole(*arguments)
 
-    monkeypatch.setattr(module, "_repeat", failing)
+    monkeypatch.setattr(module, "repeat_of", failing)
     path, settings = tmp_path / "bench.json", tmp_path / "settings.yaml"
     settings.write_text(json.dumps(SMALL))
     command = ["bench", "impala", "toy/catch", "--config", str(settings), "--seconds", "0.2", "--repeats", "3"]

@@ -10,6 +10,18 @@ from ddrl.bench.defaults import default_config
 from ddrl.bench.measure import Repeat, bench, measure
 from ddrl.bench.parts import Part
 from ddrl.bench.sweep import grid
+from ddrl.bench.systems import bench_all, describe_all, system_configs
 from ddrl.bench.text import describe
 
-__all__ = ["Part", "Repeat", "bench", "default_config", "describe", "grid", "measure"]
+__all__ = [
+    "Part",
+    "Repeat",
+    "bench",
+    "bench_all",
+    "default_config",
+    "describe",
+    "describe_all",
+    "grid",
+    "measure",
+    "system_configs",
+]

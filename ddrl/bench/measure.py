@@ -63,7 +63,7 @@ def bench(
     for index in range(repeats):
         parts: dict[str, Parts] = {}
         for config, results in zip(configs, found, strict=True):
-            last = _repeat(config, seconds, parts)
+            last = repeat_of(config, seconds, parts)
             results.append(last)
             bound = "" if math.isnan(last.bound) else f" of {last.bound:,.0f} frames/s ({last.ratio:.2f})"
             note(
@@ -84,10 +84,10 @@ def bench(
 
 def measure(config: RunConfig, seconds: float) -> Repeat:
     """One repeat: each part for a third of `seconds`, then the whole for `seconds`."""
-    return _repeat(config, seconds, {})
+    return repeat_of(config, seconds, {})
 
 
-def _repeat(config: RunConfig, seconds: float, known: dict[str, Parts]) -> Repeat:
+def repeat_of(config: RunConfig, seconds: float, known: dict[str, Parts]) -> Repeat:
     """Takes the parts from `known`, or measures them and puts them there."""
     torch.set_num_threads(1)
     key = fingerprint(alone(config))
@@ -116,11 +116,11 @@ def _summary(config: RunConfig, results: list[Repeat]) -> dict[str, Any]:
         "median_training_frames_per_second": statistics.median(r.training for r in results),
         "median_bound_frames_per_second": statistics.median(r.bound for r in results),
         "median_ratio": statistics.median(r.ratio for r in results),
-        "limiting_part": _limiting_part(results),
+        "limiting_part": limiting_part(results),
     }
 
 
-def _limiting_part(results: list[Repeat]) -> str:
+def limiting_part(results: Sequence[Repeat]) -> str:
     """Which part takes most of the CPU time, and whether the cores were kept busy."""
     costs = {
         name: statistics.median(getattr(result, name).cpu_seconds_per_step for result in results) for name in PARTS

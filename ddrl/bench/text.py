@@ -22,7 +22,7 @@ def describe(result: Mapping[str, Any]) -> str:
     measurements = result["measurements"]
     systems = systems_of(measurements)
     swept = len(measurements) > len(systems)
-    lines = [*_head(result), "", *(_sweep(measurements) if swept else _repeats(measurements)), ""]
+    lines = [*head(result), "", *(_sweep(measurements) if swept else _repeats(measurements)), ""]
     for system in systems:
         best = best_of(measurements, system)
         lines += [f"{'best: ' if swept else ''}{_median(best)}", f"  {best['limiting_part']}"]
@@ -33,18 +33,20 @@ def describe(result: Mapping[str, Any]) -> str:
             f"{comparison['runtime']} / {comparison['against']}{', each at its best' if swept else ''}: "
             f"{comparison['median']:.2f} ({comparison['lowest']:.2f} to {comparison['highest']:.2f})"
         )
-    return "\n".join([*lines, *_no_bound(measurements), *_disturbance(measurements)])
+    return "\n".join([*lines, *_no_bound(measurements), *disturbance(measurements)])
 
 
-def _head(result: Mapping[str, Any]) -> list[str]:
+def head(result: Mapping[str, Any], what: str | None = None) -> list[str]:
+    """What was measured, and where; `what`: instead of the first algorithm's name."""
     first, hardware = result["measurements"][0], result["hardware"]
     config, repeats = first["config"], len(first["repeats"])
     network = config["hyperparameters"].get("network")
     return [
-        f"{config['algorithm']} on {config['environment']['name']}, {network} network of {result['parameters']:,} "
-        f"parameters, {config['precision']}; {hardware['cpu']}, {hardware['cores']} cores, "
+        f"{what or config['algorithm']} on {config['environment']['name']}, {network} network of "
+        f"{result['parameters']:,} parameters, {config['precision']}; {hardware['cpu']}, {hardware['cores']} cores, "
         f"GPU {hardware['gpu'] or 'none'}",
-        f"{config['topology']['schedule']}; {repeats} interleaved repeats of {result['seconds']:g} s; frames/s, "
+        f"{(what and 'each its own schedule') or config['topology']['schedule']}; {repeats} interleaved repeats of "
+        f"{result['seconds']:g} s; frames/s, "
         "environment frames before frame skip",
     ]
 
@@ -52,7 +54,7 @@ def _head(result: Mapping[str, Any]) -> list[str]:
 def _repeats(measurements: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     for one in measurements:
         yield describe_topology(one["config"]["topology"])
-    yield _row("", (*_SPEEDS, *_FRACTIONS))
+    yield row("", (*_SPEEDS, *_FRACTIONS))
     for index in range(len(measurements[0]["repeats"])):
         for one in measurements:
             repeat = one["repeats"][index]
@@ -60,13 +62,13 @@ def _repeats(measurements: Sequence[Mapping[str, Any]]) -> Iterable[str]:
             speeds += [repeat[name] for name in ("bound", "rollout", "training")]
             duty = repeat["duty"]
             fractions = [repeat["ratio"], duty["actor"], duty["learner"], repeat["cpu_utilisation"], repeat["others"]]
-            cells = [_whole(speed) for speed in speeds] + [_fraction(value) for value in fractions]
-            yield _row(f"{index + 1} {system_of(one['config']['topology'])}", (*cells, f"{_lag([repeat]):.1f}"))
+            cells = [whole(speed) for speed in speeds] + [fraction(value) for value in fractions]
+            yield row(f"{index + 1} {system_of(one['config']['topology'])}", (*cells, f"{_lag([repeat]):.1f}"))
 
 
 def _sweep(measurements: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """The fastest first."""
-    yield _row("", (*_SWEPT, *_FRACTIONS[1:]))
+    yield row("", (*_SWEPT, *_FRACTIONS[1:]))
     ordered = sorted(measurements, key=lambda one: -one["median_training_frames_per_second"])
     for one in ordered:
         topology, repeats = one["config"]["topology"], one["repeats"]
@@ -74,12 +76,12 @@ def _sweep(measurements: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         cells = [str(topology[name]) for name in ("num_actors", "envs_per_actor", "learner_threads")]
         cells += [f"{speed:,.0f}" for speed in (statistics.median(speeds), min(speeds), max(speeds))]
         cells += [f"{statistics.median(speed_ratios(one, ordered[0])):.2f}"]
-        cells += [_whole(one["median_bound_frames_per_second"]), _fraction(one["median_ratio"])]
+        cells += [whole(one["median_bound_frames_per_second"]), fraction(one["median_ratio"])]
         for role in ("actor", "learner"):
             cells.append(f"{statistics.median(repeat['duty'][role] for repeat in repeats):.2f}")
         for name in ("cpu_utilisation", "others"):
             cells.append(f"{statistics.median(repeat[name] for repeat in repeats):.2f}")
-        yield _row(system_of(topology), (*cells, f"{_lag(repeats):.1f}"))
+        yield row(system_of(topology), (*cells, f"{_lag(repeats):.1f}"))
 
 
 def _median(one: Mapping[str, Any]) -> str:
@@ -87,7 +89,7 @@ def _median(one: Mapping[str, Any]) -> str:
     return (
         f"{describe_topology(one['config']['topology'])}: median training "
         f"{one['median_training_frames_per_second']:,.0f} frames/s ({min(speeds):,.0f} to {max(speeds):,.0f}), bound "
-        f"{_whole(one['median_bound_frames_per_second'])}, ratio {_fraction(one['median_ratio'])}"
+        f"{whole(one['median_bound_frames_per_second'])}, ratio {fraction(one['median_ratio'])}"
     )
 
 
@@ -110,7 +112,8 @@ def _not_told_apart(best: Mapping[str, Any], measurements: Sequence[Mapping[str,
     return [f"  at least as fast in one of the repeats: {'; '.join(close)}"] if close else []
 
 
-def _disturbance(measurements: Sequence[Mapping[str, Any]]) -> list[str]:
+def disturbance(measurements: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line where other processes took too much."""
     others = max(repeat["others"] for one in measurements for repeat in one["repeats"])
     line = f"other processes took up to {others:.0%} of the cores' time: measure again on an idle machine"
     return [line] if others > DISTURBED else []
@@ -120,13 +123,16 @@ def _lag(repeats: Sequence[Mapping[str, Any]]) -> float:
     return float(statistics.median(repeat["policy_lag_mean"] for repeat in repeats))
 
 
-def _whole(value: float) -> str:
+def whole(value: float) -> str:
+    """Without decimals; a dash for NaN."""
     return "-" if math.isnan(value) else f"{value:,.0f}"
 
 
-def _fraction(value: float) -> str:
+def fraction(value: float) -> str:
+    """With two decimals; a dash for NaN."""
     return "-" if math.isnan(value) else f"{value:.2f}"
 
 
-def _row(name: str, cells: Iterable[str]) -> str:
-    return f"{name:17}" + "".join(f"{cell:>12}" for cell in cells)
+def row(name: str, cells: Iterable[str], width: int = 17) -> str:
+    """A name in a column of this width, then cells."""
+    return f"{name:{width}}" + "".join(f"{cell:>12}" for cell in cells)

@@ -123,13 +123,16 @@ def measure_whole(config: RunConfig, seconds: float) -> Whole:
     if opened is None or closed is None:
         raise UserError(f"bench: no batch was learned from within {START_SECONDS + LONGEST * seconds:.0f} s")
     lag = records[records["metric"] == "policy_lag_mean"]
-    lag = lag[lag["env_frames"].between(opened.frames, closed.frames)]
-    speed = speed_of(list(zip(lag["seconds"], lag["env_frames"], strict=True)), lap)
+    within = lag[lag["env_frames"].between(opened.frames, closed.frames)]
+    speed = speed_of(list(zip(within["seconds"], within["env_frames"], strict=True)), lap)
+    if moves_gradients(config):  # counted one by one; a record is of all since the last
+        within = within if len(within) else lag.tail(1)
+        speed = (closed.frames - opened.frames) / (closed.wall - opened.wall)
     if not speed:
         raise UserError(
             f"bench: {LONGEST * seconds:g} s are too short for {lap + 1} batches of {batch_steps} fresh steps"
         )
-    return _between(opened, closed, config.topology.num_actors, speed, float(lag["value"].mean()))
+    return _between(opened, closed, config.topology.num_actors, speed, float(within["value"].mean()))
 
 
 def _fresh_steps(config: RunConfig) -> int:
@@ -210,6 +213,8 @@ def _in_this_process(config: RunConfig, directory: Path, seconds: float, enough_
             worker.join()
         if errors:
             raise errors[0]
+        if moves_gradients(config) and run.learner.ready():  # what a learner among many actors did not come to record
+            run.recorder.update(run.counts, run.learner.step())
         return window
 
 

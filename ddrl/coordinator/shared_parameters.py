@@ -142,11 +142,14 @@ class LiveParameters:
         return self._applied.count > 0
 
     def take(self) -> Metrics:
-        """Of the gradients applied since the last call, for the record; waits for one. Raises `Closed`."""
+        """Of the gradients applied since the last call, for the record; waits for one.
+
+        Raises `Closed` once the run is over and all of them were taken.
+        """
         with self._changed:
             with self._take_clock.running():
                 self._changed.wait_for(lambda: self._closed or self.can_take())
-            if self._closed:
+            if not self.can_take():
                 raise Closed
             applied, self._applied = self._applied, Tally()
         return applied.mean()
