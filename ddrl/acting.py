@@ -17,7 +17,7 @@ from ddrl.config import RunConfig
 from ddrl.environments import registry
 from ddrl.handles import Inference, Parameters, Queue, Replay
 from ddrl.named_env import NamedEnv, make_env
-from ddrl.seeding import seed_for, torch_generator
+from ddrl.seeding import numpy_generator, seed_for, torch_generator
 from ddrl.types import VectorEnv
 
 
@@ -119,7 +119,12 @@ class Builder:
         first, columns = index * topology.envs_per_actor, topology.envs_per_actor
         policy = self.policy(role, index, columns, inference, range(first, first + columns))
         return UnrollCollector(
-            env, policy, actor=index if slot is None else slot, on_episode=on_episode, first_index=first_index
+            env,
+            policy,
+            actor=index if slot is None else slot,
+            on_episode=on_episode,
+            first_index=first_index,
+            generator=numpy_generator(self.config.seed, f"{role}-replay", index),
         )
 
     def actor(self, collector: UnrollCollector, params: Parameters, queue: Queue | Replay) -> Any:

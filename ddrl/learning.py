@@ -30,7 +30,7 @@ from ddrl.replay.prioritized import PrioritizedReplay
 from ddrl.replay.queue import UnrollQueue
 from ddrl.replay.rule import ReplayRule
 from ddrl.seeding import numpy_generator
-from ddrl.traits import moves_gradients, replays, shares_parameters
+from ddrl.traits import has_parameter_server, moves_gradients, replays, shares_parameters
 from ddrl.types import Metrics
 from ddrl.waiting import DutyCycle
 
@@ -76,6 +76,7 @@ class Learning:
                 precision=config.precision,
                 num_threads=topology.learner_threads,
                 num_trainers=topology.num_trainers,
+                parameter_shards=topology.parameter_shards if has_parameter_server(config) else None,
                 generator=numpy_generator(config.seed, "replay", reducer.rank),
                 reducer=reducer,
             ),

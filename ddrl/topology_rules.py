@@ -8,7 +8,7 @@ from typing import Any
 
 from ddrl.errors import UserError
 from ddrl.topology import CentralInference, Topology
-from ddrl.traits import moves_gradients, replays, shares_parameters
+from ddrl.traits import has_parameter_server, moves_gradients, replays, shares_parameters
 
 
 def check_lag(config: Any, schedules: Sequence[str], where: str) -> None:
@@ -63,7 +63,7 @@ def check_topology(config: Any, where: str) -> None:
 def _check_shared(config: Any, where: str) -> None:
     """Keys of a learner that publishes versions, or computes all gradients, or of actors that have no network."""
     only: dict[str, Any] = {"num_trainers": 1}
-    why = "which has one trainer"
+    why = "which has one trainer and no parameter server"
     if shares_parameters(config):
         only = {"num_learners": 1, "learner_threads": 1, "parameter_delay": 0}
         why = "whose parameters are shared and have no versions"
@@ -72,6 +72,8 @@ def _check_shared(config: Any, where: str) -> None:
         why = "whose actors compute the gradients"
     elif config.topology.runtime == "serial":
         only["num_trainers"] = 1
+    if not has_parameter_server(config):
+        only["parameter_shards"] = 1
     for key, value in only.items():
         if (given := getattr(config.topology, key)) != value:
             raise UserError(

@@ -19,4 +19,9 @@ def moves_gradients(config: Any) -> bool:
 
 def shares_parameters(config: Any) -> bool:
     """Whether there are no versions of the parameters: several threads update the same ones, without locks."""
-    return bool(algorithms.load(config.algorithm).SYSTEM.get("parameters") == "shared")
+    return algorithms.load(config.algorithm).SYSTEM.get("parameters") in ("shared", "sharded")
+
+
+def has_parameter_server(config: Any) -> bool:
+    """Whether the parameters are a server's, in shards that apply one gradient at a time."""
+    return bool(algorithms.load(config.algorithm).SYSTEM.get("parameters") == "sharded")

@@ -249,10 +249,11 @@ class Gradients:
 
     tensors: tuple[torch.Tensor, ...]  # one for each parameter, in the network's order
     norm: float  # before it was clipped
-    steps: int  # valid agent steps that the loss is the sum over
+    steps: int  # fresh valid agent steps that are counted with it
     version: float  # of the parameters that acted: updates that they had seen, the mean over steps
     oldest_version: int  # of them
-    metrics: Metrics  # sums over these steps
+    metrics: Metrics  # sums over `items`
+    items: int  # steps or transitions that the loss is of
 
     def as_dict(self) -> dict[str, Any]:
         """Field name -> value."""

@@ -48,21 +48,29 @@ SMALL: dict[str, dict[str, Any]] = {
     "ga3c": {},
     "ppo": {"num_epochs": 2, "num_minibatches": 2},
     "impact": {"num_slots": 2, "num_traversals": 2},
+    "gorila": {
+        "replay_capacity": 800,
+        "min_replay_size": 16,
+        "exploration_steps": 400,
+        "target_update_period": 10,
+        "head_size": 16,
+        "batch_size": 8,
+    },
     "apex_dqn": REPLAY,
     "r2d2": REPLAY | {"sequence_length": 6, "sequence_period": 3, "burn_in": 3, "n_step": 2, "lstm_size": 8},
 }
 """Algorithm -> what makes it small beside the hyperparameters of `BASE`, without IMPALA's optimizer."""
 REPLAYING = ("apex_dqn", "r2d2")
 """Those that draw from a prioritized replay."""
-GRADIENTS = ("a3c",)
+GRADIENTS = ("a3c", "gorila")
 """Those whose actors send gradients."""
 BATCHED = tuple(sorted(set(algorithms.NAMES) - set(REPLAYING) - set(GRADIENTS)))
 """Those that learn from batches of fresh unrolls."""
-SHARED = ("a3c", "ga3c")
+SHARED = ("a3c", "ga3c", "gorila")
 """Those whose parameters are shared and have no versions."""
 VERSIONED = tuple(name for name in BATCHED if name not in SHARED)
 """Those that learn from batches and publish versions: with any schedule of theirs, and with several learners."""
-CONTINUOUS = tuple(name for name in algorithms.NAMES if name not in (*REPLAYING, "ga3c"))
+CONTINUOUS = tuple(name for name in algorithms.NAMES if name not in (*REPLAYING, "ga3c", "gorila"))
 """Those that learn tasks with continuous actions."""
 
 

@@ -18,7 +18,7 @@ class Policy:
         """`sample`: how it acts on what the network puts out."""
         network: Any = inference.network
         self.inference = inference
-        self._sample = sample
+        self.sampler = sample
         self._generator = generator
         self._device = next(network.parameters()).device
         self.state: RecurrentState = tuple(part.to(self._device) for part in network.initial_state(batch_size))
@@ -40,7 +40,7 @@ class Policy:
             self.state,
         )
         distribution, self.state, version, value = self.inference.infer(inputs)
-        self.last_action = self._sample(distribution, self._generator)
+        self.last_action = self.sampler(distribution, self._generator)
         return PolicyStep(self.last_action, distribution, torch.full((len(start),), version), value)
 
     def state_dict(self) -> dict[str, Any]:

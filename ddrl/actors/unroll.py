@@ -19,9 +19,18 @@ class UnrollCollector:
     """Steps B environments with a policy; consecutive unrolls overlap by one observation."""
 
     def __init__(
-        self, env: VectorEnv, policy: Policy, *, actor: int, on_episode: EpisodeSink, first_index: int = 0
+        self,
+        env: VectorEnv,
+        policy: Policy,
+        *,
+        actor: int,
+        on_episode: EpisodeSink,
+        first_index: int = 0,
+        generator: np.random.Generator | None = None,
     ) -> None:
+        """`generator`: for what an actor draws beside actions."""
         self.env = env
+        self.generator = generator
         self._policy = policy
         self._actor = actor
         self._on_episode = on_episode

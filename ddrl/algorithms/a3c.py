@@ -148,9 +148,9 @@ class Actor:
             return
         self._collector.policy.pull(self._params, self._collector.next_index)  # 1-2  synchronise with the shared ones
         unroll = self._collector.collect(self._config.unroll_length)  # 3  act for t_max steps
-        self._gradients = self.gradients(unroll)  # 4-5  returns, and gradients of policy and value
+        self._gradients = self.learn(unroll)  # 4-5  returns, and gradients of policy and value
 
-    def gradients(self, unroll: Unroll) -> Gradients:
+    def learn(self, unroll: Unroll) -> Gradients:
         """Of the loss of an unroll, with the actor's own parameters."""
         inference: Any = self._collector.policy.inference
         self._network.zero_grad(set_to_none=True)
@@ -161,7 +161,8 @@ class Actor:
         check_finite(metrics | {"gradient_norm": norm}, where=f"update {inference.version + 1} or after")
         tensors = tuple(parameter.grad for parameter in self._network.parameters())
         version = inference.version
-        return Gradients(tensors, norm, int(unroll.valid.sum()), version, version, metrics)
+        steps = int(unroll.valid.sum())
+        return Gradients(tensors, norm, steps, version, version, metrics, steps)
 
     def state_dict(self) -> dict[str, Any]:
         """A gradient that waits to be applied."""

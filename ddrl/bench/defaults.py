@@ -29,6 +29,7 @@ HYPERPARAMETERS: dict[str, dict[str, dict[str, Any]]] = {
         "a2c": _PLAIN | {"network": "shallow", "batch_size": 32, "initialisation": None},
         "a3c": {},
         "ga3c": {"batch_size": 8},
+        "gorila": {"network": "shallow", "replay_capacity": 10_000, "min_replay_size": 500},
         "ppo": _IMAGES | {"unroll_length": 100, "batch_size": 50, "num_minibatches": 10, "clip_epsilon": 0.1},
         "impact": _IMAGES | {"unroll_length": 50, "batch_size": 15, "num_slots": 4, "num_traversals": 2},
         # The papers' batches, and about the replay ratios that came of theirs; a replay that is soon ready.
@@ -59,6 +60,7 @@ HYPERPARAMETERS: dict[str, dict[str, dict[str, Any]]] = {
         "a2c": _SMALL | {"unroll_length": 5},
         "a3c": {"network": "mlp"},
         "ga3c": {"network": "mlp", "batch_size": 8},
+        "gorila": {"network": "mlp", "replay_capacity": 10_000, "min_replay_size": 500},
         "ppo": _SMALL | {"num_epochs": 4, "num_minibatches": 4},
         "impact": _SMALL | {"num_slots": 4, "num_traversals": 2},
         "apex_dqn": {"network": "mlp", "samples_per_insert": 1.3} | _SOON,
@@ -75,11 +77,11 @@ TOPOLOGY: dict[str, dict[str, Any]] = {
 _AGENTS = {"num_actors": 4 * (os.cpu_count() or 1), "envs_per_actor": 1, "inference": "central", "learner_threads": 1}
 """GA3C: its rule of thumb is at least as many agents as cores; the queues of its code hold 100."""
 _ALONE = {"num_actors": os.cpu_count() or 1, "envs_per_actor": 1, "learner_threads": 1}
-"""A3C: an actor a core, each with its own environment."""
+"""A3C and GORILA: an actor a core, each with its own environment."""
 EXCEPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     (IMAGES, "a2c"): {"schedule": "synchronous", "num_actors": 2, "envs_per_actor": 16},
     **dict.fromkeys(((IMAGES, "ga3c"), (DISCRETE, "ga3c")), _AGENTS),
-    **dict.fromkeys(((IMAGES, "a3c"), (CONTINUOUS, "a3c"), (DISCRETE, "a3c")), _ALONE),
+    **dict.fromkeys(((kind, name) for kind in TOPOLOGY for name in ("a3c", "gorila")), _ALONE),
     (IMAGES, "ppo"): {"schedule": "synchronous", "num_actors": 2, "envs_per_actor": 25},
     (IMAGES, "impact"): {"envs_per_actor": 15},
     (CONTINUOUS, "a2c"): {"schedule": "synchronous", "num_actors": 1, "envs_per_actor": 16},

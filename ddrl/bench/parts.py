@@ -133,7 +133,9 @@ def _applied(acting: Run, learning: Run) -> tuple[Callable[[], object], float]:
     actor = acting.builder.actor(collector, learning.params, learning.queue)
     collector.policy.pull(learning.params, 0)
     unroll = collector.collect(acting.config.hyperparameters.unroll_length)
-    return lambda: learning.params.apply(actor.gradients(unroll)), int(unroll.valid.sum())
+    while actor.learn(unroll) is None:  # one with a replay of its own
+        unroll = collector.collect(acting.config.hyperparameters.unroll_length)
+    return lambda: learning.params.apply(actor.learn(unroll)), int(unroll.valid.sum())
 
 
 def _fresh(run: Run) -> tuple[Unroll, float]:

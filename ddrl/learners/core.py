@@ -65,6 +65,7 @@ class Setting:
     generator: np.random.Generator
     reducer: Reducer
     num_trainers: int = 1  # that update one network beside each other
+    parameter_shards: int | None = None  # that each apply one gradient at a time; None: all at once, without locks
 
 
 class LearnerCore(Generic[Network]):

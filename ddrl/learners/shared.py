@@ -1,12 +1,16 @@
-"""What learners have in common whose actors compute the gradients: shared parameters, shared statistics, counters."""
+"""What learners have in common that apply gradients beside each other: parameters, their statistics, counters."""
 
 from __future__ import annotations
 
+import itertools
 import threading
+from bisect import bisect_left
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from torch import nn
+from torch.nn import Parameter
 
 from ddrl.handles import SharedParameters
 from ddrl.learners.core import Setting
@@ -22,11 +26,21 @@ class SharedConfig(Protocol):
         """Its statistics are shared."""
 
 
-class SharedUpdates:
-    """Applies gradients in whatever thread brings them, without a lock (Mnih et al. 2016, section 4, "shared RMSProp").
+def shards(parameters: list[Parameter], number: int) -> list[tuple[slice, list[Parameter]]]:
+    """At most `number` parts of about the same size, each with its place; a parameter is never divided."""
+    ends = list(itertools.accumulate(parameter.numel() for parameter in parameters))
+    edges = [bisect_left(ends, ends[-1] * i / number) + 1 for i in range(1, number)]
+    places = sorted({0, *edges, len(parameters)})
+    return [(slice(start, stop), parameters[start:stop]) for start, stop in itertools.pairwise(places)]
 
-    Parameters and mean squares are shared, and written to in place: of two threads at once one may undo a part of what
-    the other has done, as in Hogwild (Recht et al. 2011). Only the counters are exact.
+
+class SharedUpdates:
+    """Applies gradients in whatever thread brings them.
+
+    Without shards it has no lock (Mnih et al. 2016, section 4, "shared RMSProp"): parameters and mean squares are
+    written to in place, and of two threads at once one may undo a part of what the other has done, as in Hogwild (Recht
+    et al. 2011). Each shard of a parameter server (Nair et al. 2015) applies one gradient at a time, beside the others.
+    Only the counters are always exact.
     """
 
     def __init__(self, config: SharedConfig, network: nn.Module, params: SharedParameters, setting: Setting) -> None:
@@ -36,7 +50,11 @@ class SharedUpdates:
         self.updates = 0
         self.setting = setting
         self._config = config.optimizer
-        self._optimizer = make_rmsprop(network.parameters(), config.optimizer)
+        parts = shards(list(network.parameters()), setting.parameter_shards or 1)
+        self._shards = [(part, make_rmsprop(parameters, config.optimizer)) for part, parameters in parts]
+        self._locks: list[AbstractContextManager[Any]] = [
+            threading.Lock() if setting.parameter_shards else nullcontext() for _ in self._shards
+        ]
         self._params = params
         self._counting = threading.Lock()
         params.serve(self.apply)
@@ -45,13 +63,15 @@ class SharedUpdates:
         """One update; returns the gradient's metrics per step, its lag in updates and the learning rate."""
         learning_rate = linear_decay(self._config.learning_rate, self.env_frames, self._config.decay_frames)
         version = self._params.version
-        self._optimizer.apply(list(gradients.tensors), learning_rate)
+        for (part, optimizer), lock in zip(self._shards, self._locks, strict=True):
+            with lock:
+                optimizer.apply(list(gradients.tensors[part]), learning_rate)
         with self._counting:
             self.updates += 1
             self.agent_steps += gradients.steps
             self.env_frames += gradients.steps * self.setting.frame_skip
             self._params.publish(self.network)
-        metrics = {name: value / max(1, gradients.steps) for name, value in gradients.metrics.items()}
+        metrics = {name: value / max(1, gradients.items) for name, value in gradients.metrics.items()}
         return metrics | {
             "gradient_norm": gradients.norm,
             "learning_rate": learning_rate,
@@ -66,12 +86,13 @@ class SharedUpdates:
         """Network, shared statistics, counters."""
         return {
             "network": self.network.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
+            "optimizers": [optimizer.state_dict() for _, optimizer in self._shards],
             "counters": [self.env_frames, self.agent_steps, self.updates],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues where `state` was taken."""
         self.network.load_state_dict(state["network"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        for (_, optimizer), saved in zip(self._shards, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
         self.env_frames, self.agent_steps, self.updates = state["counters"]

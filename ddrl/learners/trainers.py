@@ -68,14 +68,16 @@ class Trainer:
         loss.backward()  # type: ignore[no-untyped-call]
         norm = float(clip_global_norm(self._network.parameters(), self._config.max_grad_norm))
         check_finite(metrics | {"gradient_norm": norm}, where=f"update {self._params.version + 1} or after")
-        version = batch.version[batch.valid].float() if batch.valid.any() else batch.version.float()
+        steps = int(batch.valid.sum())
+        version = batch.version[batch.valid].float() if steps else batch.version.float()
         self._params.apply(  # 7  beside the other trainers
             Gradients(
                 tensors=tuple(parameter.grad for parameter in self._network.parameters()),
                 norm=norm,
-                steps=int(batch.valid.sum()),
+                steps=steps,
                 version=float(version.mean()),
                 oldest_version=int(version.min()),
                 metrics=metrics,
+                items=steps,
             )
         )

@@ -116,11 +116,11 @@ def test_a_gradient_is_that_of_the_parameters_that_acted_however_far_the_shared_
         for parameter in rig.network.parameters():
             parameter.add_(1.0)
     unroll = rig.collectors[0].collect(5)
-    before = vector(rig.actors[0].gradients(unroll).tensors)
+    before = vector(rig.actors[0].learn(unroll).tensors)
     with torch.no_grad():
         for parameter in rig.network.parameters():
             parameter.sub_(0.5)
-    torch.testing.assert_close(vector(rig.actors[0].gradients(unroll).tensors), before)
+    torch.testing.assert_close(vector(rig.actors[0].learn(unroll).tensors), before)
 
 
 def test_updates_of_all_actors_share_the_statistics_of_one_rmsprop() -> None:

@@ -32,6 +32,7 @@ OWN_METRICS = {
     "a2c": ACTOR_CRITIC,
     "a3c": ACTOR_CRITIC,
     "ga3c": ACTOR_CRITIC,
+    "gorila": Q_LEARNING - {"target_updates"},
     "ppo": ACTOR_CRITIC | SURROGATE,
     "impact": ACTOR_CRITIC | SURROGATE | STORE,
     "apex_dqn": Q_LEARNING,
@@ -45,7 +46,7 @@ LEARNABLE = [
 ]
 every_algorithm = pytest.mark.parametrize("name", algorithms.NAMES)
 every_task_of_every_algorithm = pytest.mark.parametrize(("name", "task"), LEARNABLE)
-ACTOR_CRITICS = [(name, task) for name, task in LEARNABLE if name not in REPLAYING]
+ACTOR_CRITICS = [(name, task) for name, task in LEARNABLE if hasattr(algorithms.load(name).Config(), "entropy_cost")]
 every_task_of_every_actor_critic = pytest.mark.parametrize(("name", "task"), ACTOR_CRITICS)
 
 

@@ -31,6 +31,14 @@ SPECS = {"discrete": DISCRETE, "continuous": CONTINUOUS}
 SMALL: dict[str, dict[str, Any]] = {
     "ppo": {"num_epochs": 2, "num_minibatches": 3},
     "impact": {"num_slots": 2, "num_traversals": 2},
+    "gorila": {
+        "batch_size": 8,
+        "replay_capacity": 400,
+        "min_replay_size": 4,
+        "head_size": 16,
+        "target_update_period": 2,
+        "exploration_steps": 100,
+    },
     "apex_dqn": {
         "actor_update_period": 6,
         "replay_capacity": 400,
@@ -105,12 +113,16 @@ class Returning:
 class Applying:
     """A learner joined to an actor: a step takes the oldest unroll, and computes and applies its gradient."""
 
-    def __init__(self, module: Any, config: Any, network: Any, params: LiveParameters, setting: Setting) -> None:
+    def __init__(
+        self, module: Any, config: Any, network: Any, params: LiveParameters, setting: Setting, spec: EnvSpec
+    ) -> None:
         own = module.Learner(config, network, params, params, setting)
         self.core, self.state_dict, self.load_state_dict = own.core, own.state_dict, own.load_state_dict
         self._learner, self._params = own, params
         self.inference = LocalInference(copy.deepcopy(network), device=torch.device("cpu"), precision="float32")
-        collector: Any = SimpleNamespace(policy=SimpleNamespace(inference=self.inference))
+        policy = SimpleNamespace(inference=self.inference, sampler=None)
+        env = SimpleNamespace(num_envs=4, spec=spec)
+        collector: Any = SimpleNamespace(policy=policy, env=env, generator=setting.generator, next_index=0)
         self.actor = module.Actor(config, collector, params, params)
         self._unrolls: deque[Unroll] = deque()
 
@@ -122,7 +134,7 @@ class Applying:
 
     def step(self) -> Metrics:
         self.inference.pull(self._params, 0)
-        self._params.apply(self.actor.gradients(self._unrolls.popleft()))
+        self._params.apply(self.actor.learn(self._unrolls.popleft()))
         metrics: Metrics = self._learner.step()
         return metrics
 
@@ -151,7 +163,7 @@ class Rig:
         gate = Gate(None, columns, columns, self.config.first_update)
         self.params: Any = LiveParameters(self.network) if algorithm in SHARED else ParameterServer(self.network, gate)
         if algorithm in GRADIENTS:
-            self.learner: Any = Applying(self.module, self.config, self.network, self.params, setting)
+            self.learner: Any = Applying(self.module, self.config, self.network, self.params, setting, spec)
             self.queue: Any = self.learner
             return
         self.queue = UnrollQueue(capacity=1000)

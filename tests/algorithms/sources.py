@@ -98,6 +98,27 @@ GENERAL: dict[str, dict[str, Any]] = {
             learning_rate=3e-4, epsilon=0.1, epsilon_inside_sqrt=True, initial_mean_square=1.0, decay_frames=None
         ),
     },
+    # Mnih et al. 2015, Extended Data Table 1.
+    "gorila": {
+        "unroll_length": 4,
+        "batch_size": 32,
+        "discount": 0.99,
+        "target_update_period": 10_000,
+        "initial_epsilon": 1.0,
+        "final_epsilon": 0.1,
+        "exploration_steps": 1_000_000,
+        "replay_capacity": 1_000_000,
+        "min_replay_size": 50_000,
+        "network": "nature",
+        "optimizer": RMSPropConfig(
+            learning_rate=0.00025,
+            decay=0.95,
+            epsilon=0.01,
+            epsilon_inside_sqrt=True,
+            centered=True,
+            decay_frames=None,
+        ),
+    },
     # OpenAI Baselines, a2c.
     "a2c": {
         "unroll_length": 5,

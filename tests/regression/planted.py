@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from ddrl import types
-from ddrl.algorithms import a3c, apex_dqn, ga3c, impact, impala, ppo, r2d2
+from ddrl.algorithms import a3c, apex_dqn, ga3c, gorila, impact, impala, ppo, r2d2
 from ddrl.coordinator.shared_parameters import LiveParameters
 from ddrl.learners import step
 from ddrl.losses import vtrace
@@ -248,6 +248,10 @@ OF_LEARNING: Mapping[str, Mapping[str, Fault]] = {
     "ga3c_catch": {
         "returns of one step": Fault(ga3c, "n_step_returns", last_reward_alone),
         "returns of the present values": Fault(ga3c, "ga3c_loss", present_returns),
+    },
+    "gorila_catch": {
+        "target never updated": Fault(gorila.Actor, "_refresh_target", frozen_target),
+        "never synchronised again": Fault(LiveParameters, "pull", never_again_synchronised),
     },
     "a2c_track": {
         "returns of one step": Fault(a3c, "n_step_returns", last_reward_alone),

@@ -107,12 +107,13 @@ RECURRENT = {
         {"topology": {"schedule": "bounded_lag", "max_policy_lag": 3, "parameter_delay": 2}},
         RECURRENT | {"topology": {"inference": "central", "parameter_delay": 1}},
         {"algorithm": "a3c", "topology": {"envs_per_actor": 1}, "env_frames": 1000},
+        {"algorithm": "gorila", "topology": {"envs_per_actor": 1, "parameter_shards": 2}, "env_frames": 800},
         {"algorithm": "ga3c", "topology": {"inference": "central"}, "env_frames": 1500},
         {"algorithm": "apex_dqn"},
         {"algorithm": "r2d2", "environment": {"name": "toy/memory"}},
         {"algorithm": "r2d2", "topology": {"inference": "central", "parameter_delay": 1}},
     ],
-    ids=["plain", "replay", "lstm", "bounded lag", "central", "A3C", "GA3C", "Ape-X", "R2D2", "central R2D2"],
+    ids=["plain", "replay", "lstm", "bounded lag", "central", "A3C", "GORILA", "GA3C", "Ape-X", "R2D2", "central R2D2"],
 )
 def straight(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Straight:
     """One for all cuts."""

@@ -1,0 +1,297 @@
+"""GORILA: general reinforcement learning architecture, with DQN (Nair et al. 2015, arXiv 1507.04296).
+
+Each actor comes with a replay and a learner of its own: it acts, draws from its replay, computes a gradient of the DQN
+loss and sends it to a parameter server in shards, whose parameters it gets back. The paper's text could not be read:
+the architecture is that of its abstract and of related work (Mnih et al. 2016, section 2), everything of the agent is
+DQN's (Mnih et al. 2015). Numbered lines: Algorithm 1 of Mnih et al. 2015, for one bundle.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from ddrl.actors.exploration import EpsilonGreedy, Sampler
+from ddrl.actors.items import TransitionItems
+from ddrl.actors.unroll import UnrollCollector
+from ddrl.errors import UserError
+from ddrl.handles import SharedParameters
+from ddrl.keys import STRICT, Probability
+from ddrl.learners.core import Setting
+from ddrl.learners.gradients import check_finite, clip_global_norm
+from ddrl.learners.normalisation import clipped_rewards
+from ddrl.learners.optimizers import RMSPropConfig
+from ddrl.learners.replay_learner import no_actions
+from ddrl.learners.shared import SharedUpdates
+from ddrl.losses.q_learning import taken
+from ddrl.networks.q_network import QNetwork, make_q_network
+from ddrl.replay.cuts import TransitionCut, Transitions
+from ddrl.replay.history import History
+from ddrl.replay.prioritized import PrioritizedReplay
+from ddrl.replay.rule import ReplayRule
+from ddrl.types import EnvSpec, Gradients, Metrics, Unroll
+
+VERSION = 1
+"""Raised when behaviour changes: results of older versions are then trained anew."""
+
+SYSTEM = {"name": "GORILA", "moves": "gradients", "store": "local replay", "parameters": "sharded"}
+"""For the table of systems: what actors send, where experience waits, and that the parameters are a server's."""
+
+SCHEDULES = ("asynchronous",)
+"""Schedules that the algorithm can learn under."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Config:
+    """Defaults: Mnih et al. 2015, Extended Data Table 1, unless a line says otherwise. A replay is an actor's own."""
+
+    unroll_length: PositiveInt = 4  # actions between two updates
+    batch_size: PositiveInt = 32  # transitions
+    discount: Probability = 0.99
+    target_update_period: PositiveInt = 10_000  # updates of the server
+    initial_epsilon: Probability = 1.0
+    final_epsilon: Probability = 0.1
+    exploration_steps: NonNegativeInt = 1_000_000  # of an actor, over which epsilon falls
+    evaluation_epsilon: Probability = 0.05  # Mnih et al. 2015, Methods
+    replay_capacity: PositiveInt = 1_000_000  # steps of each actor
+    min_replay_size: PositiveInt = 50_000  # transitions before an actor's first gradient
+    error_clipping: PositiveFloat | None = 1.0  # Mnih et al. 2015, Methods: the error's gradient within [-1, 1]
+    reward_clipping: Literal["abs_one", "none"] = "abs_one"  # Mnih et al. 2015, Methods
+    max_grad_norm: PositiveFloat | None = None  # not in Mnih et al. 2015
+    network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "nature"
+    head_size: PositiveInt = 512  # hidden units behind the convolutions (Mnih et al. 2015, Methods)
+    optimizer: RMSPropConfig = RMSPropConfig(
+        learning_rate=0.00025,
+        decay=0.95,
+        epsilon=0.01,
+        epsilon_inside_sqrt=True,
+        centered=True,
+        decay_frames=None,
+    )
+
+    @property
+    def fresh_columns(self) -> int:
+        """None: no batch is fresh."""
+        return 0
+
+    @property
+    def keeps_batches(self) -> bool:
+        """Whether the learner keeps batches: the actors do."""
+        return False
+
+    def first_update(self, batch: int) -> int:
+        """There are no fresh batches to wait for."""
+        return 0
+
+    @property
+    def local_replay(self) -> ReplayRule:
+        """What each actor asks of its replay: transitions of one step, drawn uniformly."""
+        return ReplayRule(
+            cut=TransitionCut(1),
+            capacity=self.replay_capacity,
+            min_size=self.min_replay_size,
+            batch_size=self.batch_size,
+            samples_per_insert=None,
+            error_buffer=0.0,
+            priority_exponent=0.0,
+            importance_exponent=0.0,
+            delay=1,
+            state_period=None,
+        )
+
+
+def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
+    """Raises `UserError` where the algorithm cannot learn this environment, or with these settings."""
+    if spec.action_size:
+        raise UserError(f"'{spec.name}' has continuous actions; Q-learning needs discrete ones")
+    if config.min_replay_size > config.replay_capacity:
+        raise UserError(
+            f"key 'hyperparameters.min_replay_size' must be at most replay_capacity, {config.replay_capacity:,}: so "
+            f"many items would never be there (got {config.min_replay_size:,})"
+        )
+
+
+def make_network(spec: EnvSpec, config: Config, generator: torch.Generator) -> QNetwork:
+    """The Q-network for an environment."""
+    return make_q_network(
+        spec,
+        network=config.network,
+        lstm_size=0,
+        feed_last_action_and_reward=False,
+        dueling=False,
+        head_size=config.head_size,
+        generator=generator,
+    )
+
+
+class Annealed:
+    """Epsilon-greedy with an epsilon that its actor lowers."""
+
+    def __init__(self, epsilon: float, columns: int) -> None:
+        self._columns = columns
+        self.set(epsilon)
+
+    def set(self, epsilon: float) -> None:
+        """Of the next actions."""
+        self.epsilon = epsilon
+        self._act = EpsilonGreedy([epsilon] * self._columns)
+
+    def __call__(self, q: Tensor, generator: torch.Generator) -> Tensor:
+        """Actions [B] of values [B, A]."""
+        return self._act(q, generator)
+
+
+def make_sampler(config: Config, network: Any, envs: Sequence[int] | None, num_envs: int) -> Sampler:
+    """Epsilon-greedy: an actor's own falls, an evaluation's does not."""
+    return EpsilonGreedy([config.evaluation_epsilon]) if envs is None else Annealed(config.initial_epsilon, len(envs))
+
+
+def dqn_loss(
+    network: Any, target_network: Any, part: Transitions, config: Config, weight: float
+) -> tuple[Tensor, Metrics]:
+    """(r + discount max_a' Q-(s', a') - Q(s, a))^2 / 2, beyond `error_clipping` with its slope there; summed.
+
+    `weight` scales the sum over items. Mnih et al. 2015, eq. 2 and Methods (error clipping).
+    """
+    blank = no_actions(part.batch_size, part.action.device)
+    value = taken(network(part.observation[None], *blank, ()).distribution[0], part.action)
+    with torch.no_grad():
+        next_value = target_network(part.next_observation[None], *blank, ()).value[0]
+        reward = clipped_rewards(part.reward[0], config.reward_clipping)
+        wanted = reward + (config.discount * next_value).masked_fill(part.terminated, 0.0)  # 11  y_j
+    error = wanted - value
+    size = error.abs()
+    inside = size if config.error_clipping is None else size.clamp(max=config.error_clipping)
+    loss = (inside * (size - inside / 2)).sum()  # Huber's: x^2 / 2 inside, c (x - c / 2) beyond
+    metrics = {"loss": loss.item(), "td_error": size.detach().sum().item(), "q_mean": value.detach().sum().item()}
+    return weight * loss, metrics
+
+
+class Actor:
+    """A bundle of actor, replay and learner; as A3C's, two calls of `step` = one pass."""
+
+    def __init__(self, config: Config, collector: UnrollCollector, params: SharedParameters, _: Any) -> None:
+        self._config = config
+        self._collector = collector
+        self._params = params
+        self._network: Any = collector.policy.inference.network
+        self._network.requires_grad_(True)
+        self.target_network = copy.deepcopy(self._network).requires_grad_(False)
+        self._targets = -1
+        columns, spec = collector.env.num_envs, collector.env.spec
+        history = History(spec, columns, config.local_replay.stream_length(columns, config.unroll_length), (), 1)
+        assert collector.generator is not None
+        self.replay = PrioritizedReplay(config.local_replay, history, collector.generator)
+        self._items = TransitionItems(1, lambda q, action, *_: torch.ones(action.shape))  # all are drawn alike
+        self._fresh_steps = 0
+        self._gradients: Gradients | None = None
+
+    def ready(self) -> bool:
+        """Whether `step` would not wait: always."""
+        return True
+
+    def step(self) -> None:
+        """Raises `NonFiniteError` when a loss or the gradient is NaN or infinite."""
+        if self._gradients is not None:
+            gradients, self._gradients = self._gradients, None
+            self._params.apply(gradients)  # 13  to the parameter server
+            return
+        collector, config = self._collector, self._config
+        collector.policy.pull(self._params, collector.next_index)
+        self._refresh_target()
+        self._lower_epsilon()
+        unroll = collector.collect(config.unroll_length)  # 6-8  act with epsilon-greedy
+        self._gradients = self.learn(unroll)
+
+    def learn(self, unroll: Unroll) -> Gradients | None:
+        """Stores an unroll; the gradient of a batch from the replay, None where that holds too little."""
+        self._fresh_steps += int(unroll.valid.sum())
+        own = replace(unroll, actor=torch.zeros_like(unroll.actor))  # the only actor that its replay knows
+        self.replay.insert(self._items.make(own, []))  # 9
+        if not self.replay.can_sample(self._config.batch_size):
+            return None
+        return self.gradients(self.replay.sample(self._config.batch_size))  # 10-12
+
+    def _refresh_target(self) -> None:
+        """Line 14, by the server's count: whenever it has passed another `target_update_period` updates."""
+        number = self._version // self._config.target_update_period
+        if number != self._targets:
+            self.target_network.load_state_dict(self._network.state_dict())
+            self._targets = number
+
+    @property
+    def _version(self) -> int:
+        inference: Any = self._collector.policy.inference
+        return int(inference.version)
+
+    def _lower_epsilon(self) -> None:
+        config, collector = self._config, self._collector
+        acted = collector.next_index * config.unroll_length * collector.env.num_envs
+        part = min(1.0, acted / config.exploration_steps) if config.exploration_steps else 1.0
+        sampler: Any = collector.policy.sampler
+        sampler.set(config.initial_epsilon + part * (config.final_epsilon - config.initial_epsilon))
+
+    def gradients(self, batch: Any) -> Gradients:
+        """Of the mean loss of a batch of transitions, with the actor's own parameters."""
+        inference: Any = self._collector.policy.inference
+        items = batch.batch_size
+        self._network.zero_grad(set_to_none=True)
+        with inference.autocast():
+            on_device = batch.to(inference.device)  # the mean: as DQN Zoo; Mnih et al. 2015 do not say
+            loss, metrics = dqn_loss(self._network, self.target_network, on_device, self._config, 1 / items)
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = float(clip_global_norm(self._network.parameters(), self._config.max_grad_norm))
+        check_finite(metrics | {"gradient_norm": norm}, where=f"update {self._version + 1} or after")
+        tensors = tuple(parameter.grad for parameter in self._network.parameters())
+        steps, self._fresh_steps = self._fresh_steps, 0
+        version = self._version
+        return Gradients(tensors, norm, steps, version, version, metrics, items)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Replay, target network, what waits to be applied and to be counted."""
+        return {
+            "gradients": self._gradients and self._gradients.as_dict(),
+            "replay": self.replay.state_dict(),
+            "items": self._items.state_dict(),
+            "target_network": self.target_network.state_dict(),
+            "numbers": [self._targets, self._fresh_steps],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues where `state` was taken."""
+        self._gradients = state["gradients"] and Gradients(**state["gradients"])
+        self.replay.load_state_dict(state["replay"])
+        self._items.load_state_dict(state["items"])
+        self.target_network.load_state_dict(state["target_network"])
+        self._targets, self._fresh_steps = state["numbers"]
+
+
+class Learner:
+    """The parameter server: applies what actors bring; one call of `step` records what was applied since the last."""
+
+    def __init__(self, config: Config, network: QNetwork, params: SharedParameters, _: Any, setting: Setting) -> None:
+        self.core = SharedUpdates(config, network, params, setting)
+        self._params = params
+
+    def ready(self) -> bool:
+        """Whether `step` would not wait."""
+        return self._params.can_take()
+
+    def step(self) -> Metrics:
+        """Means over the gradients applied since the last call; waits for one."""
+        return self._params.take()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The core's."""
+        return self.core.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues where `state` was taken."""
+        self.core.load_state_dict(state)
