@@ -25,9 +25,8 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
-from ddrl.analysis.inference import Sample, hedges_g, seeds_for_difference
+from ddrl.analysis.inference import Sample, hedges_g, seeds_for_difference, t_quantile, t_tail
 
 ALPHA = 0.05
 POWER = 0.8
@@ -54,7 +53,7 @@ class Contrast:
 
     def interval(self, alpha: float = ALPHA) -> tuple[float, float]:
         """Two-sided interval of level 1 - alpha, on the tested scale."""
-        half = float(stats.t.ppf(1 - alpha / 2, self.freedom)) * self.error if self.error > 0 else 0.0
+        half = float(t_quantile(1 - alpha / 2, self.freedom)) * self.error if self.error > 0 else 0.0
         return self.effect - half, self.effect + half
 
     def shown(self) -> tuple[float, float, float]:
@@ -75,7 +74,7 @@ class Contrast:
     def p(self) -> float:
         """Two-sided p of the null value; without any spread 1 or 0."""
         distance = abs(self.effect - self.null)
-        return 2 * float(stats.t.sf(distance / self.error, self.freedom)) if self.error > 0 else float(distance == 0)
+        return 2 * float(t_tail(distance / self.error, self.freedom)) if self.error > 0 else float(distance == 0)
 
     def verdict(self, smallest: float, comparisons: int) -> str:
         """supported, contradicted or inconclusive, as one of `comparisons`."""

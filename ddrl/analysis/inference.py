@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import integrate, special, stats
+from scipy import special
 
 Sample = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -47,7 +47,7 @@ class Comparison:
     def interval(self, alpha: float) -> Interval:
         """Two-sided interval of level 1 - alpha around the effect."""
         _check_probability("alpha", alpha)
-        half = float(stats.t.ppf(1 - alpha / 2, self.freedom)) * self.error if self.error != 0 else 0.0
+        half = float(t_quantile(1 - alpha / 2, self.freedom)) * self.error if self.error != 0 else 0.0
         return Interval(self.effect, self.effect - half, self.effect + half)
 
 
@@ -70,11 +70,21 @@ def checked(values: object, name: str = "values") -> Sample:
     return values
 
 
+def t_quantile(p: Any, freedom: Any) -> Any:
+    """Where Student's distribution reaches p: `stats.t.ppf`, of which the rest takes a second to import."""
+    return special.stdtrit(freedom, p)
+
+
+def t_tail(value: Any, freedom: Any) -> Any:
+    """Chance of more than `value` under Student's distribution: `stats.t.sf`."""
+    return special.stdtr(freedom, -value)
+
+
 def t_interval(values: Sample, level: float) -> Interval:
     """Mean of independent seeds [n] with Student's interval."""
     _check_probability("level", level)
     mean, error = _mean_and_error(checked(values))
-    half = float(stats.t.ppf((1 + level) / 2, len(values) - 1)) * error if len(values) > 1 else math.nan
+    half = float(t_quantile((1 + level) / 2, len(values) - 1)) * error if len(values) > 1 else math.nan
     return Interval(mean, mean - half, mean + half)
 
 
@@ -87,7 +97,7 @@ def prediction_interval(values: Sample, level: float, others: int) -> tuple[floa
     if n < 2:
         return math.nan, math.nan
     mean, error = _mean_and_error(values)
-    half = float(stats.t.ppf((1 + level) / 2, n - 1)) * error * math.sqrt(1 + n / others)
+    half = float(t_quantile((1 + level) / 2, n - 1)) * error * math.sqrt(1 + n / others)
     return mean - half, mean + half
 
 
@@ -104,7 +114,7 @@ def welch(a: Sample, b: Sample) -> Comparison:
         return Comparison(effect, 0.0, math.inf, float(effect == 0), math.nan)
     freedom = 1 / ((error_a**2 / variance) ** 2 / (len(a) - 1) + (error_b**2 / variance) ** 2 / (len(b) - 1))
     error = math.sqrt(variance)
-    p = 2 * float(stats.t.sf(abs(effect) / error, freedom))
+    p = 2 * float(t_tail(abs(effect) / error, freedom))
     return Comparison(effect, error, freedom, p, hedges_g(a, b))
 
 
@@ -127,7 +137,7 @@ def difference_p(values: Sample, target: float) -> float:
     mean, error = _mean_and_error(checked(values))
     if error == 0:
         return float(mean == target)
-    return 2 * float(stats.t.sf(abs(mean - target) / error, len(values) - 1)) if len(values) > 1 else math.nan
+    return 2 * float(t_tail(abs(mean - target) / error, len(values) - 1)) if len(values) > 1 else math.nan
 
 
 def equivalence(values: Sample, target: float, margin: float) -> Equivalence:
@@ -142,7 +152,7 @@ def equivalence(values: Sample, target: float, margin: float) -> Equivalence:
     distance = margin - abs(mean - target)
     if error == 0:
         return Equivalence(float(distance <= 0), interval.low, interval.high)
-    p = float(stats.t.sf(distance / error, len(values) - 1)) if len(values) > 1 else math.nan
+    p = float(t_tail(distance / error, len(values) - 1)) if len(values) > 1 else math.nan
     return Equivalence(p, interval.low, interval.high)
 
 
@@ -176,8 +186,10 @@ def equivalence_power(n: int, deviation: float, margin: float, *, alpha: float =
     Exact: Owen's Q (Owen 1965; Julious 2004, section 5), as an integral over the sample deviation s of the
     chance that the mean falls between -margin + t s / sqrt(n) and margin - t s / sqrt(n).
     """
+    from scipy import integrate  # takes long to import
+
     free, root = n - 1, math.sqrt(n)
-    quantile = float(stats.t.ppf(1 - alpha, free))
+    quantile = float(t_quantile(1 - alpha, free))
     upper, lower = root * (margin - bias) / deviation, -root * (margin + bias) / deviation
     # `stats.chi.pdf` is the same density, but takes 150 microseconds for a number.
     log_scale = math.log(2) + free / 2 * math.log(free / 2) - math.lgamma(free / 2)
@@ -188,7 +200,7 @@ def equivalence_power(n: int, deviation: float, margin: float, *, alpha: float =
         return passed * math.exp(log_scale + (free - 1) * math.log(ratio) - free * ratio**2 / 2)
 
     # The density is negligible beyond its quantiles, and outside them quad could miss a narrow peak.
-    ends = stats.chi.ppf([1e-13, 1 - 1e-13], free) / math.sqrt(free)
+    ends = np.sqrt(2 * special.gammaincinv(0.5 * free, [1e-13, 1 - 1e-13])) / math.sqrt(free)
     end = min(float(ends[1]), root * margin / (quantile * deviation))
     return float(integrate.quad(integrand, float(ends[0]), end, limit=200)[0]) if end > ends[0] else 0.0
 
@@ -201,6 +213,8 @@ def difference_power(n: int, deviation_a: float, deviation_b: float, effect: flo
     2 (n - 1) degrees of freedom. (One noncentral t at fixed degrees of freedom, as in Julious 2004, section 3, would
     promise three seeds a tenth more power than they have.)
     """
+    from scipy import stats  # takes long to import
+
     scale = max(deviation_a, deviation_b)
     free, a, b = n - 1, (deviation_a / scale) ** 2, (deviation_b / scale) ** 2
     nodes, weights = np.polynomial.legendre.leggauss(64)
@@ -208,7 +222,7 @@ def difference_power(n: int, deviation_a: float, deviation_b: float, effect: flo
     # Squared standard errors of both groups, as parts of their true sum and of the sum of squares.
     part_a, part_b = share * a / (a + b), (1 - share) * b / (a + b)
     freedom = free * (part_a + part_b) ** 2 / (part_a**2 + part_b**2)
-    bound = stats.t.ppf(1 - alpha / 2, freedom) * np.sqrt(2 * (part_a + part_b))
+    bound = t_quantile(1 - alpha / 2, freedom) * np.sqrt(2 * (part_a + part_b))
     # Power is 1 long before scipy's noncentral t gives up.
     noncentrality = min(abs(effect) / scale / math.sqrt((a + b) / n), 1e6)
     return float(weights @ stats.nct.sf(bound, 2 * free, noncentrality) / 2)
