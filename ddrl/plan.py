@@ -222,12 +222,13 @@ class NetworkSize(NamedTuple):
 
 @cache
 def network_size(algorithm: str, spec: EnvSpec, hyperparameters: Any) -> NetworkSize:
-    """Tasks whose `spec` has the same shapes share a network, since making one takes long."""
+    """Tasks whose `spec` has the same shapes share a network."""
     import torch
 
     from ddrl import algorithms
 
-    network = algorithms.load(algorithm).make_network(spec, hyperparameters, torch.Generator().manual_seed(0))
+    with torch.device("meta"):  # without memory and without weights, which take long to draw
+        network = algorithms.load(algorithm).make_network(spec, hyperparameters, torch.Generator().manual_seed(0))
     return NetworkSize(
         sum(tensor.numel() * tensor.element_size() for tensor in network.parameters()),
         tuple(tuple(part.shape[1:]) for part in network.initial_state(1)),
