@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,12 @@ def schema(name: str) -> dict[str, Any]:
 
 def load_checked(path: Path, name: str) -> dict[str, Any]:
     """Reads a YAML file and checks it against schema `name`. Raises `UserError` naming file, key, what is allowed."""
+    return copy.deepcopy(_checked(path, name, path.read_bytes() if path.exists() else b""))
+
+
+@cache
+def _checked(path: Path, name: str, content: bytes) -> dict[str, Any]:
+    """Of a file that holds `content`: a process that reads it again need not check it again."""
     data = read_yaml(path)
     check(data, name, where=str(path))
     checked: dict[str, Any] = data
