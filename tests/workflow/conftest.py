@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import yaml
 from filelock import FileLock
 
 from tests import processes
-from tests.workflow import typed
+from tests.workflow import jobs, typed
 
 ROOT = Path(__file__).parents[2]
 CORES = ("--cores", "2")
@@ -30,6 +31,8 @@ class Project:
     """The copy, and how to run its workflow."""
 
     root: Path
+    python: Path = Path(sys.executable)
+    """The interpreter of its jobs."""
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         """Snakemake as a user types it, in a process group of its own."""
@@ -46,7 +49,8 @@ class Project:
     def snakemake(self, *arguments: str, **environment: str) -> tuple[int, str]:
         """Exit code and everything it printed."""
         output = self.root / "printed.txt"
-        process = processes.start(typed.snakemake, self.root, [*CORES, *arguments], self.variables(environment), output)
+        typed_in = (self.root, [*CORES, *arguments], self.variables(environment), output)
+        process = processes.start(typed.snakemake, self.python, *typed_in)
         code = processes.finish(process, 120)
         if code is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -65,7 +69,7 @@ class Project:
 
     def copy(self, target: Path) -> "Project":
         """The same project with its results and what Snakemake remembers of them."""
-        return Project(Path(shutil.copytree(self.root, target)))
+        return Project(Path(shutil.copytree(self.root, target)), self.python)
 
     def results(self) -> dict[Path, int]:
         """Result and report files with the times they were written at."""
@@ -73,7 +77,7 @@ class Project:
         return {file: file.stat().st_mtime_ns for file in files if file.is_file()}
 
 
-def copy_project(target: Path) -> Project:
+def copy_project(target: Path, python: Path) -> Project:
     """Copies what the workflow needs, without results."""
     ignore = shutil.ignore_patterns("*.pdf", "*.html", "evidence")
     for name in ("ddrl", "replications", "workflows", "reports"):
@@ -85,16 +89,23 @@ def copy_project(target: Path) -> Project:
         facts = yaml.safe_load(paper.read_text())
         facts["figures"] = facts["figures"][-2:]  # the tests of the analysis draw all of them
         paper.write_text(yaml.safe_dump(facts))
-    return Project(target)
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return copy_project(tmp_path)
+    return Project(target, python)
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An interpreter by which jobs start warm."""
+    with jobs.interpreter(tmp_path_factory.mktemp("python")) as path:
+        yield path
+
+
+@pytest.fixture
+def project(tmp_path: Path, python: Path) -> Project:
+    return copy_project(tmp_path, python)
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Project:
     """A project whose narrowed report was made once; tests leave it as it is.
 
     The first test process that needs it makes it, and each has a copy of its own.
@@ -104,7 +115,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Project:
     whole = among / "whole"
     with FileLock(among / "whole.lock"):
         if not whole.exists():
-            project = copy_project(own / "first")
+            project = copy_project(own / "first", python)
             project.make()
             project.copy(among / "begun").root.rename(whole)
-    return Project(whole).copy(own / "project")
+    return Project(whole, python).copy(own / "project")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,7 +73,7 @@ def test_images_leave_out_what_git_ignores():
 @pytest.mark.slow
 def test_commands_of_all_rules_run_in_the_image_that_the_configuration_names(project):
     (project.root / "ours.sif").touch()
-    code, output = project.snakemake(
+    code, output = replace(project, python=Path(sys.executable)).snakemake(  # jobs that nothing has imported for
         *("impala_2018", "--configfile", "narrow.yaml", *IN_IMAGES, "--apptainer-args=--nv"),
         *("--config", "container=ours.sif"),
         PATH=f"{STANDINS}:{os.environ['PATH']}",
