@@ -7,6 +7,7 @@ import os
 import platform
 import resource
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ PACKAGES = ("ddrl", "torch", "numpy", "gymnasium", "ale-py", "mujoco", "dm-contr
 def provenance() -> dict[str, Any]:
     """`git_sha`, `git_dirty`, `packages`, `hardware` of `run.json`."""
     sha, dirty = _git()
-    return {"git_sha": sha, "git_dirty": dirty, "packages": _packages(), "hardware": hardware()}
+    return {"git_sha": sha, "git_dirty": dirty, "packages": dict(_packages()), "hardware": hardware()}
 
 
 def hardware() -> dict[str, Any]:
@@ -40,6 +41,7 @@ def peak_memory_mib() -> float:
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
 
 
+@cache
 def _packages() -> dict[str, str | None]:
     versions: dict[str, str | None] = {"python": platform.python_version()}
     for name in PACKAGES:
