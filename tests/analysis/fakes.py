@@ -24,23 +24,30 @@ from ddrl.experiments import Run, write_configs
 
 
 def write_run(
-    run: Run,
-    results: Path,
-    *,
-    start: float,
-    final: float,
-    origin: str = "run",
-    frames: int | None = None,
-    records: int = 40,
-    noisiness: float = 0.04,
+    run: Run, results: Path, *, start: float, final: float, origin: str = "run", frames: int | None = None, **shape: Any
 ) -> Path:
-    """A run whose return rises from `start` to `final` with seeded noise; returns its directory.
+    """A run whose return rises from `start` to `final` (`curves_of`, with `shape`); returns its directory."""
+    frames = frames or int(run.config["env_frames"])
+    curves = curves_of(run, start=start, final=final, frames=frames, **shape)
+    return _write(run, results, origin, curves, manifest(run.config, frames))
+
+
+def _write(run: Run, results: Path, origin: str, curves: pd.DataFrame, manifest: Mapping[str, Any]) -> Path:
+    folder = results / "reference" / run.paper / run.key if origin == "reference" else run.directory(results)
+    folder.mkdir(parents=True, exist_ok=True)
+    curves.to_parquet(folder / "curves.parquet", index=False, write_page_checksum=True)
+    (folder / "run.json").write_text(json.dumps(manifest))
+    (folder / "config.json").write_text(json.dumps(run.config))
+    return folder
+
+
+def curves_of(
+    run: Run, *, start: float, final: float, frames: int, records: int = 40, noisiness: float = 0.04
+) -> pd.DataFrame:
+    """Curves whose return rises with seeded noise.
 
     `noisiness`: the standard deviation of a record, as a part of the whole rise.
     """
-    frames = frames or int(run.config["env_frames"])
-    folder = results / "reference" / run.paper / run.key if origin == "reference" else run.directory(results)
-    folder.mkdir(parents=True, exist_ok=True)
     generator = np.random.Generator(np.random.PCG64([run.seed, len(run.key), sum(run.key.encode())]))
     grid = np.linspace(frames / records, frames, records).astype(np.int64)
     shape = 1 / (1 + np.exp(-10 * (grid / frames - 0.45)))
@@ -59,27 +66,33 @@ def write_run(
     table["agent_steps"] = table["env_frames"] // 4
     table["updates"] = table["env_frames"] // 2560
     table["seconds"] = table["env_frames"] / 7000.0
-    table[["env_frames", "agent_steps", "updates", "seconds", "metric", "value"]].to_parquet(
-        folder / "curves.parquet", index=False, write_page_checksum=True
-    )
-    (folder / "run.json").write_text(json.dumps(manifest(run.config, frames)))
-    (folder / "config.json").write_text(json.dumps(run.config))
-    return folder
+    return table[["env_frames", "agent_steps", "updates", "seconds", "metric", "value"]]
 
 
-def write_timed(run: Run, results: Path, *, final: float, speed: float, cores: int = 2, **options: Any) -> Path:
-    """A fake run that took env_frames / speed seconds on a machine with so many cores; `options` as for `write_run`."""
-    folder = write_run(run, results, **{"start": 10.0, "final": final, **options})
-    curves = pd.read_parquet(folder / "curves.parquet")
+def write_timed(
+    run: Run,
+    results: Path,
+    *,
+    final: float,
+    speed: float,
+    cores: int = 2,
+    origin: str = "run",
+    measured: Mapping[str, float] | None = None,
+    frames: int | None = None,
+    **options: Any,
+) -> Path:
+    """A fake run that took env_frames / speed seconds on a machine with so many cores; `options` as for `curves_of`.
+
+    `measured`: as for `write_measured`.
+    """
+    frames = frames or int(run.config["env_frames"])
+    curves = curves_of(run, frames=frames, **{"start": 10.0, "final": final, **options})
     curves = curves.assign(seconds=curves["env_frames"] / speed)
-    curves.to_parquet(folder / "curves.parquet", index=False, write_page_checksum=True)
-    manifest = json.loads((folder / "run.json").read_text())
     kind, _, task = run.environment.partition("/")
     protocol = f"ale-0.12.1/{task};skip4,gray42x42" if kind == "atari" else f"mujoco-3.17.0/{task};cap1000"
-    manifest |= {"seconds": float(curves["seconds"].max()) + 10.0, "protocol": protocol}
-    manifest["hardware"]["cores"] = cores
-    (folder / "run.json").write_text(json.dumps(manifest))
-    return folder
+    told = manifest(run.config, frames) | {"seconds": float(curves["seconds"].max()) + 10.0, "protocol": protocol}
+    told["hardware"]["cores"] = cores
+    return _write(run, results, origin, curves if measured is None else _with(curves, measured), told)
 
 
 def write_measured(
@@ -90,17 +103,18 @@ def write_measured(
     Of metrics that add up (`cpu_seconds`, `worker_cpu_seconds`) it is what a million frames take, after five seconds of
     starting up. The first record of every other one is wrong by a factor of 100, as starting up would have it.
     """
-    folder = write_timed(run, results, final=final, speed=speed, **options)
-    curves = pd.read_parquet(folder / "curves.parquet").assign(seconds=lambda table: table["seconds"] + 10.0)
+    return write_timed(run, results, final=final, speed=speed, measured=measured, **options)
+
+
+def _with(curves: pd.DataFrame, measured: Mapping[str, float]) -> pd.DataFrame:
+    curves = curves.assign(seconds=curves["seconds"] + 10.0)
     records = curves[curves["metric"] == "episodes"]
     parts = [curves[~curves["metric"].isin(list(measured))]]
     for name, value in measured.items():
         adds_up = name.endswith("cpu_seconds")
         values = records["env_frames"] * value / 1e6 + 5.0 if adds_up else [100 * value, *[value] * (len(records) - 1)]
         parts.append(records.assign(metric=name, value=values))
-    table = pd.concat(parts, ignore_index=True)
-    table.to_parquet(folder / "curves.parquet", index=False, write_page_checksum=True)
-    return folder
+    return pd.concat(parts, ignore_index=True)
 
 
 def decided(paper: Paper, experiments: Mapping[str, Experiment], planned: Sequence[Run], results: Path) -> pd.DataFrame:

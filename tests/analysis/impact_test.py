@@ -7,6 +7,7 @@ import runpy
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -268,8 +269,9 @@ def test_a_figure_is_drawn_from_its_tables_alone(results: Path, tmp_path: Path, 
     assert (tmp_path / "first" / f"{name}.png").stat().st_size > 10_000
 
 
+@cache
 def drawn(results: Path, name: str) -> Any:
-    """A figure, laid out as it is saved."""
+    """A figure, laid out as it is saved; tests only look at it."""
     wanted = next(figure for figure in load_paper(ROOT / PAPER).figures if figure.name == name)
     with plots.style():
         function = runpy.run_path(str(ROOT / PAPER / "figures.py"))[name]
