@@ -221,9 +221,9 @@ def verify(parsed: argparse.Namespace) -> int:
     from ddrl.inspection import verify
     from ddrl.regression import describe, exit_status, verify_against, write_junit
 
-    groups = [list(verify(parsed.directory))]
-    if parsed.against is not None:
-        groups.append(verify_against(parsed.directory, _reference(parsed.against)))
+    # First, since it refuses folders before it reads runs.
+    compared = [] if parsed.against is None else [verify_against(parsed.directory, _reference(parsed.against))]
+    groups = [list(verify(parsed.directory)), *compared]
     checks = [check for group in groups for check in group]
     print("\n".join(map(describe, checks)))
     counts = {word: sum(check.passed is value for check in checks) for word, value in OUTCOMES.items()}
