@@ -90,7 +90,7 @@ def systems(root: Path = ROOT, only: Sequence[str] | None = None) -> pd.DataFram
 
 
 def _topology(run: Run) -> dict[str, Any]:
-    return defaults(PACKAGE / "config.py", "Topology") | dict(run.config.get("topology") or {})
+    return defaults(PACKAGE / "topology.py", "Topology") | dict(run.config.get("topology") or {})
 
 
 def _system(paper: str, experiment: str, runs: Sequence[Run]) -> dict[str, Any]:

@@ -64,8 +64,12 @@ def dropped_last_step(right: Function) -> Function:
 
 def without_last_step(batch: Unroll) -> Unroll:
     """The first T - 1 transitions of an unroll [T, B]."""
-    columns = (*types._PER_COLUMN, "initial_state")
-    return Unroll(**{name: value if name in columns else value[:-1] for name, value in batch.as_dict().items()})
+    cut: dict[str, Any] = {}
+    for name, value in batch.as_dict().items():
+        in_time = types._axis(name) == 1
+        parts = tuple(part[:-1] for part in value) if isinstance(value, tuple) else value[:-1]
+        cut[name] = parts if in_time else value
+    return Unroll(**cut)
 
 
 def frozen_target(right: Function) -> Function:

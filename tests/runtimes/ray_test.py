@@ -79,7 +79,7 @@ def test_gradients_of_actors_in_other_processes_are_applied_and_they_get_the_par
     last = table.groupby("metric").value.last()
     steps, updates = table.agent_steps.max(), table.updates.max()
     assert steps / 10 <= updates <= steps / 5, "an update is a gradient of 5 steps of 2 environments, some of them dead"
-    assert 0 < table[table.metric == "policy_lag_mean"].value.max() < 3
+    assert 0 < table[table.metric == "policy_lag_mean"].value.median() < 3
     assert last["episodes"] > 100
     network = 4 * json.loads((tmp_path / "run.json").read_text())["parameters"]
     sent, received = (last[f"wire_bytes_per_frame_{way}_learner"] for way in ("to", "from"))
