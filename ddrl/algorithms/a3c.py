@@ -6,7 +6,6 @@ learner: what is called so here counts and records. Numbered lines: Algorithm S3
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
@@ -17,11 +16,9 @@ from ddrl.actors.exploration import from_distribution
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.handles import SharedParameters
 from ddrl.keys import STRICT, Probability, check_read
-from ddrl.learners.core import Setting
-from ddrl.learners.gradients import check_finite, clip_global_norm
 from ddrl.learners.normalisation import clipped_rewards
 from ddrl.learners.optimizers import RMSPropConfig
-from ddrl.learners.shared import SharedUpdates
+from ddrl.learners.shared import GradientLearner, gradient_of
 from ddrl.losses.policy import policy_gradient_loss
 from ddrl.losses.returns import n_step_returns
 from ddrl.losses.value import masked_sum, value_loss
@@ -153,15 +150,14 @@ class Actor:
     def learn(self, unroll: Unroll) -> Gradients:
         """Of the loss of an unroll, with the actor's own parameters."""
         inference: Any = self._collector.policy.inference
-        self._network.zero_grad(set_to_none=True)
-        with inference.autocast():
-            loss, metrics = advantage_loss(self._network, unroll.to(inference.device), self._config, 1.0)
-        loss.backward()  # type: ignore[no-untyped-call]
-        norm = float(clip_global_norm(self._network.parameters(), self._config.max_grad_norm))
-        check_finite(metrics | {"gradient_norm": norm}, where=f"update {inference.version + 1} or after")
-        tensors = tuple(parameter.grad for parameter in self._network.parameters())
-        version = inference.version
-        steps = int(unroll.valid.sum())
+        version, steps = inference.version, int(unroll.valid.sum())
+        tensors, norm, metrics = gradient_of(
+            lambda network: advantage_loss(network, unroll.to(inference.device), self._config, 1.0),
+            self._network,
+            autocast=inference.autocast(),
+            max_grad_norm=self._config.max_grad_norm,
+            version=version,
+        )
         return Gradients(tensors, norm, steps, version, version, metrics, steps)
 
     def state_dict(self) -> dict[str, Any]:
@@ -176,27 +172,4 @@ class Actor:
 make_sampler = from_distribution
 
 
-class Learner:
-    """Applies what actors bring, in their threads; one call of `step` records what was applied since the last."""
-
-    def __init__(
-        self, config: Config, network: ActorCritic, params: SharedParameters, _: Any, setting: Setting
-    ) -> None:
-        self.core = SharedUpdates(config, network, params, setting)
-        self._params = params
-
-    def ready(self) -> bool:
-        """Whether `step` would not wait."""
-        return self._params.can_take()
-
-    def step(self) -> Metrics:
-        """Means over the gradients applied since the last call; waits for one."""
-        return self._params.take()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The core's."""
-        return self.core.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues where `state` was taken."""
-        self.core.load_state_dict(state)
+Learner = GradientLearner

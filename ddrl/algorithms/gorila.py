@@ -9,7 +9,7 @@ DQN's (Mnih et al. 2015). Numbered lines: Algorithm 1 of Mnih et al. 2015, for o
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -24,12 +24,10 @@ from ddrl.actors.unroll import UnrollCollector
 from ddrl.errors import UserError
 from ddrl.handles import SharedParameters
 from ddrl.keys import STRICT, Probability
-from ddrl.learners.core import Setting
-from ddrl.learners.gradients import check_finite, clip_global_norm
 from ddrl.learners.normalisation import clipped_rewards
 from ddrl.learners.optimizers import RMSPropConfig
 from ddrl.learners.replay_learner import no_actions
-from ddrl.learners.shared import SharedUpdates
+from ddrl.learners.shared import GradientLearner, gradient_of
 from ddrl.losses.q_learning import taken
 from ddrl.networks.q_network import QNetwork, make_q_network
 from ddrl.replay.cuts import TransitionCut, Transitions
@@ -241,17 +239,15 @@ class Actor:
     def gradients(self, batch: Any) -> Gradients:
         """Of the mean loss of a batch of transitions, with the actor's own parameters."""
         inference: Any = self._collector.policy.inference
-        items = batch.batch_size
-        self._network.zero_grad(set_to_none=True)
-        with inference.autocast():
-            on_device = batch.to(inference.device)  # the mean: as DQN Zoo; Mnih et al. 2015 do not say
-            loss, metrics = dqn_loss(self._network, self.target_network, on_device, self._config, 1 / items)
-        loss.backward()  # type: ignore[no-untyped-call]
-        norm = float(clip_global_norm(self._network.parameters(), self._config.max_grad_norm))
-        check_finite(metrics | {"gradient_norm": norm}, where=f"update {self._version + 1} or after")
-        tensors = tuple(parameter.grad for parameter in self._network.parameters())
+        version, items, on_device = self._version, batch.batch_size, batch.to(inference.device)
+        tensors, norm, metrics = gradient_of(  # the mean: as DQN Zoo; Mnih et al. 2015 do not say
+            lambda network: dqn_loss(network, self.target_network, on_device, self._config, 1 / items),
+            self._network,
+            autocast=inference.autocast(),
+            max_grad_norm=self._config.max_grad_norm,
+            version=version,
+        )
         steps, self._fresh_steps = self._fresh_steps, 0
-        version = self._version
         return Gradients(tensors, norm, steps, version, version, metrics, items)
 
     def state_dict(self) -> dict[str, Any]:
@@ -273,25 +269,4 @@ class Actor:
         self._targets, self._fresh_steps = state["numbers"]
 
 
-class Learner:
-    """The parameter server: applies what actors bring; one call of `step` records what was applied since the last."""
-
-    def __init__(self, config: Config, network: QNetwork, params: SharedParameters, _: Any, setting: Setting) -> None:
-        self.core = SharedUpdates(config, network, params, setting)
-        self._params = params
-
-    def ready(self) -> bool:
-        """Whether `step` would not wait."""
-        return self._params.can_take()
-
-    def step(self) -> Metrics:
-        """Means over the gradients applied since the last call; waits for one."""
-        return self._params.take()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The core's."""
-        return self.core.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues where `state` was taken."""
-        self.core.load_state_dict(state)
+Learner = GradientLearner

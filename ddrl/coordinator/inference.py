@@ -202,7 +202,7 @@ class CentralInference:
 
     def pull(self, params: Parameters, unroll_index: int) -> None:
         """Waits for the schedule's gate; the parameters are where the inference is."""
-        self._params.acquire(unroll_index)
+        self._params.pass_gate(unroll_index)
 
     def infer(self, inputs: PolicyInput) -> PolicyOutput:
         """The behaviour policy for the actor's columns, with the newest parameters. Raises as `Batcher.call`."""

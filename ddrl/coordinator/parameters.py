@@ -83,11 +83,16 @@ class ParameterServer:
     def acquire(self, unroll_index: int) -> Version:
         """The one that `pull` would copy; waits and raises as it."""
         with self._changed:
+            self.pass_gate(unroll_index)
+            return self._history[0]
+
+    def pass_gate(self, unroll_index: int) -> None:
+        """Waits and raises as `pull`, and copies nothing."""
+        with self._changed:  # a lock that its owner may take again
             with self._pull_clock.running():
                 self._changed.wait_for(lambda: self._closed or self.can_pull(unroll_index))
             if self._closed:
                 raise Closed
-            return self._history[0]
 
     def pull_newest(self, network: nn.Module) -> int:
         """Copies the newest version into `network`; returns it. Never waits."""

@@ -73,14 +73,14 @@ class LiveParameters:
         """Always: actors are asynchronous."""
         return True
 
-    def can_insert(self) -> bool:
-        """Always: a gradient waits for nothing."""
-        return True
+    def pass_gate(self, unroll_index: int) -> None:
+        """There is none to wait at. Raises `Closed` at the run's end."""
+        if self._closed:
+            raise Closed
 
     def pull(self, network: nn.Module, unroll_index: int) -> int:
         """Copies the parameters as they are into `network`; returns the version. Raises `Closed` at the run's end."""
-        if self._closed:
-            raise Closed
+        self.pass_gate(unroll_index)
         return self.pull_newest(network)
 
     def pull_newest(self, network: nn.Module) -> int:
@@ -103,8 +103,7 @@ class LiveParameters:
 
     def acquire(self, unroll_index: int) -> Version:
         """A copy, for actors in other processes; raises as `pull`."""
-        if self._closed:
-            raise Closed
+        self.pass_gate(unroll_index)
         version = self._version
         tensors = copies(self._network)
         return Version(version, tensors, Mark(tensors[0].device))
@@ -127,15 +126,15 @@ class LiveParameters:
             if self._closed:
                 raise Closed
             self._applying += 1
+        metrics: Metrics | None = None
         try:
             metrics = self._update(gradients)
         finally:
             with self._changed:
                 self._applying -= 1
+                if metrics is not None:
+                    self._applied.add(metrics)
                 self._changed.notify_all()
-        with self._changed:
-            self._applied.add(metrics)
-            self._changed.notify_all()
 
     def can_take(self) -> bool:
         """Whether `take` would return at once."""

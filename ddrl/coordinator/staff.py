@@ -16,8 +16,6 @@ import numpy as np
 from ddrl.errors import Closed
 from ddrl.types import Metrics
 
-KINDS = ("actors", "predictors", "trainers")
-
 
 class Limit:
     """Of one kind of role: the first so many work, the others wait between two steps."""
@@ -82,7 +80,7 @@ class Adjustment:
         clock: Callable[[], float] = time.perf_counter,
         wait: Callable[[float], bool] | None = None,
     ) -> None:
-        """`limits`: of KINDS. `updates`: so far. Seconds: before the first measurement, and of each.
+        """`limits`: of each kind of role. `updates`: so far. Seconds: before the first measurement, and of each.
 
         `wait` returns whether the run was over before the seconds were.
         """

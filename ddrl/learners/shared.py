@@ -5,17 +5,47 @@ from __future__ import annotations
 import itertools
 import threading
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import Parameter
 
 from ddrl.handles import SharedParameters
 from ddrl.learners.core import Setting
+from ddrl.learners.gradients import check_finite, clip_global_norm
 from ddrl.learners.optimizers import RMSPropConfig, linear_decay, make_rmsprop
 from ddrl.types import Gradients, Metrics
+
+Loss = Callable[[Any], tuple[Tensor, Metrics]]
+"""network -> (loss, metrics)."""
+
+
+class Computed(NamedTuple):
+    """A gradient, and what is known of it."""
+
+    tensors: tuple[Tensor, ...]
+    """One for each parameter, clipped."""
+    norm: float
+    """Before it was clipped."""
+    metrics: Metrics
+
+
+def gradient_of(
+    loss: Loss, network: Any, *, autocast: AbstractContextManager[Any], max_grad_norm: float | None, version: float
+) -> Computed:
+    """The gradient of a loss, in tensors that nobody else writes to.
+
+    `version`: of the network's parameters. Raises `NonFiniteError` when a metric or the gradient is NaN or infinite.
+    """
+    network.zero_grad(set_to_none=True)
+    with autocast:
+        value, metrics = loss(network)
+    value.backward()  # type: ignore[no-untyped-call]
+    norm = float(clip_global_norm(network.parameters(), max_grad_norm))
+    check_finite(metrics | {"gradient_norm": norm}, where=f"update {version + 1} or after")
+    return Computed(tuple(parameter.grad for parameter in network.parameters()), norm, metrics)
 
 
 class SharedConfig(Protocol):
@@ -96,3 +126,22 @@ class SharedUpdates:
         for (_, optimizer), saved in zip(self._shards, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self.env_frames, self.agent_steps, self.updates = state["counters"]
+
+
+class GradientLearner:
+    """The learner of A3C and GORILA: applies what actors bring, in their threads; a step records what was applied."""
+
+    def __init__(
+        self, config: SharedConfig, network: nn.Module, params: SharedParameters, _: Any, setting: Setting
+    ) -> None:
+        self.core = SharedUpdates(config, network, params, setting)
+        self.state_dict, self.load_state_dict = self.core.state_dict, self.core.load_state_dict
+        self._params = params
+
+    def ready(self) -> bool:
+        """Whether `step` would not wait."""
+        return self._params.can_take()
+
+    def step(self) -> Metrics:
+        """Means over the gradients applied since the last call; waits for one."""
+        return self._params.take()

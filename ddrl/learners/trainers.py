@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ddrl.handles import Queue, SharedParameters
 from ddrl.learners.core import Setting
-from ddrl.learners.gradients import check_finite, clip_global_norm
+from ddrl.learners.shared import gradient_of
 from ddrl.types import Gradients, Metrics, Unroll
 
 Loss = Callable[[Any, Unroll, Any, float], tuple[Tensor, Metrics]]
@@ -61,18 +61,19 @@ class Trainer:
 
     def update(self, batch: Unroll) -> None:
         """One update from a batch."""
-        batch, device = batch.to(self._setting.device), self._setting.device.type
-        self._network.zero_grad(set_to_none=True)
-        with torch.autocast(device, torch.bfloat16, enabled=self._setting.precision == "bfloat16"):
-            loss, metrics = self._loss(self._network, batch, self._config, 1.0)  # 6  policy and value anew
-        loss.backward()  # type: ignore[no-untyped-call]
-        norm = float(clip_global_norm(self._network.parameters(), self._config.max_grad_norm))
-        check_finite(metrics | {"gradient_norm": norm}, where=f"update {self._params.version + 1} or after")
+        batch, setting = batch.to(self._setting.device), self._setting
+        tensors, norm, metrics = gradient_of(
+            lambda network: self._loss(network, batch, self._config, 1.0),  # 6  policy and value anew
+            self._network,
+            autocast=torch.autocast(setting.device.type, torch.bfloat16, enabled=setting.precision == "bfloat16"),
+            max_grad_norm=self._config.max_grad_norm,
+            version=self._params.version,
+        )
         steps = int(batch.valid.sum())
         version = batch.version[batch.valid].float() if steps else batch.version.float()
         self._params.apply(  # 7  beside the other trainers
             Gradients(
-                tensors=tuple(parameter.grad for parameter in self._network.parameters()),
+                tensors=tensors,
                 norm=norm,
                 steps=steps,
                 version=float(version.mean()),

@@ -10,12 +10,13 @@ import pandas as pd
 import pytest
 
 from ddrl.config import parse_run_config
-from ddrl.coordinator.staff import KINDS, Adjustment, Limit, Limited
+from ddrl.coordinator.staff import Adjustment, Limit, Limited
 from ddrl.errors import Closed, UserError
 from ddrl.run import Run, train
 from ddrl.seeding import numpy_generator
 from tests.runs import BASE, merged, small
 
+KINDS = ("actors", "predictors", "trainers")
 TOPOLOGY: dict[str, Any] = {
     "runtime": "threads",
     "num_actors": 4,
