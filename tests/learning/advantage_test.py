@@ -58,6 +58,7 @@ GORILA: dict[str, Any] = {
         "head_size": 64,
         "target_update_period": 200,
         "exploration_steps": 8000,
+        "evaluation_epsilon": 0.0,
         "replay_capacity": 5000,
         "min_replay_size": 200,
         "optimizer": {
