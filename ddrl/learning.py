@@ -19,6 +19,7 @@ from ddrl.coordinator.parameters import ParameterServer
 from ddrl.coordinator.roles import Role
 from ddrl.coordinator.shared_parameters import LiveParameters
 from ddrl.coordinator.staff import Adjustment, Limit, Limited
+from ddrl.coordinator.thread_cpu import cpu_by_role
 from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import UserError
 from ddrl.handles import Reducer
@@ -127,11 +128,16 @@ class Learning:
         return Counts(self.learner.core.env_frames, self.learner.core.agent_steps, self.learner.core.updates)
 
     @property
-    def services(self) -> list[Role]:
-        """Roles beside the actors and the learner, where roles run side by side."""
+    def services(self) -> dict[str, Role]:
+        """Roles beside the actors and the learner, by name, where roles run side by side."""
         predictors = self.limited("predictors", self.central.threads if self.central else [])
         other_trainers = self.limited("trainers", getattr(self.learner, "trainers", [])[1:], first=1)
-        return [*predictors, *other_trainers, *(role for role in (self.prefetch, self.adjustment) if role)]
+        alone = {"prefetch": self.prefetch, "adjustment": self.adjustment}
+        return {
+            **{f"inference-{i}": role for i, role in enumerate(predictors)},
+            **{f"trainer-{i}": role for i, role in enumerate(other_trainers, 1)},
+            **{name: role for name, role in alone.items() if role},
+        }
 
     @property
     def gauges(self) -> list[Callable[[], Metrics]]:
@@ -146,6 +152,8 @@ class Learning:
         if self.builder.config.topology.runtime != "serial":  # there nobody waits, roles take turns
             duty = DutyCycle(lambda: self.queue.sample_waited)
             gauges.append(lambda: {"learner_utilisation": duty.take()})
+        if self.builder.config.topology.runtime == "threads":
+            gauges.append(cpu_by_role)
         return gauges
 
     def close(self) -> None:

@@ -40,6 +40,11 @@ TIMING_METRICS = (
     "wire_bytes_per_frame_to_learner",
     "wire_bytes_per_frame_from_learner",
     "wire_bytes_per_frame_to_replay",
+    "actor_thread_cpu_seconds",
+    "inference_thread_cpu_seconds",
+    "learner_thread_cpu_seconds",
+    "environment_thread_cpu_seconds",
+    "other_thread_cpu_seconds",
 )
 """Metrics (beside the column `seconds`) that two runs with the same bits may differ in."""
 

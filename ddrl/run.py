@@ -176,7 +176,7 @@ class Run:
                 finished=self._is_finished,
                 interrupted=lambda: self.interrupted,
                 close=self._close,
-                services=[*self.learning.services, *(self.serving.services if self.serving else [])],
+                services={**self.learning.services, **(self.serving.services if self.serving else {})},
             )
         )
 

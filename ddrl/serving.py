@@ -59,9 +59,9 @@ class Serving:
             self._workers.start(len(places))
 
     @property
-    def services(self) -> list[Role]:
-        """Roles beside the actors."""
-        return [self._workers] if self._workers else []
+    def services(self) -> dict[str, Role]:
+        """Roles beside the actors, by name."""
+        return {"workers": self._workers} if self._workers else {}
 
     def _describe(self, slot: int, restarts: int) -> str:
         return self._builder.describe("actor", self._indices[slot], Generation(self._resumes(), restarts))

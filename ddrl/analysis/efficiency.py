@@ -18,6 +18,8 @@ from ddrl.analysis.experiments import Experiment
 from ddrl.analysis.paper import Prices
 from ddrl.analysis.run_tables import layout_of
 
+THREADS = ("actor", "inference", "learner", "environment", "other")
+"""Roles whose threads' CPU seconds runs with runtime `threads` record (`ddrl.coordinator.thread_cpu`)."""
 GAUGES = (
     "learner_utilisation",
     "inference_columns_mean",
@@ -45,6 +47,7 @@ COLUMNS = [
     "wire_bytes_per_frame",
     *GAUGES,
     "policy_lag_span",
+    *(f"{role}_thread_cpu_seconds_per_million_frames" for role in THREADS),
 ]
 """Of the table, besides what names a run. `learner_cpu_...` is of the learner's process alone, with what it infers."""
 
@@ -57,6 +60,9 @@ def efficiency(run: RunData, prices: Prices | None) -> dict[str, float]:
     seconds, learner, workers = (_per_frame(wide, name) for name in ("seconds", "cpu_seconds", "worker_cpu_seconds"))
     cpu = learner + (workers if "worker_cpu_seconds" in wide else 0.0)
     found = {name: _gauge(wide, name) for name in GAUGES}
+    for role in THREADS:
+        name = f"{role}_thread_cpu_seconds"
+        found[f"{name}_per_million_frames"] = 1e6 * _per_frame(wide, name)
     to_learner, from_learner = (found[f"wire_bytes_per_frame_{way}_learner"] for way in ("to", "from"))
     return found | {
         "steady_frames_per_second": 1 / seconds if seconds > 0 else math.nan,

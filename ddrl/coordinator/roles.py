@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ddrl.errors import Closed, UserError
@@ -36,8 +36,8 @@ class Program:
     """The process was asked to stop."""
     close: Callable[[], None]
     """Ends every wait of every role with `Closed`."""
-    services: Sequence[Role] = ()
-    """Roles that answer others' calls, where roles run side by side; where they take turns nobody calls them."""
+    services: Mapping[str, Role] = field(default_factory=dict)
+    """By name: roles beside those, where roles run side by side; where they take turns nobody calls them."""
 
 
 class Steps:

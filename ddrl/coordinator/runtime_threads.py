@@ -49,7 +49,7 @@ class ThreadsRuntime:
             return threading.Thread(target=body, name=name, daemon=True)
 
         threads = [thread(f"actor-{i}", lambda role=role: act(role)) for i, role in enumerate(program.actors)]  # type: ignore[misc]
-        threads += [thread(f"service-{i}", lambda role=role: act(role)) for i, role in enumerate(program.services)]  # type: ignore[misc]
+        threads += [thread(name, lambda role=role: act(role)) for name, role in program.services.items()]  # type: ignore[misc]
         threads += [thread("learner", learn), thread("evaluator", evaluate)]
         for worker in threads:
             worker.start()
