@@ -196,7 +196,7 @@ def _stored_bytes(builder: Builder, network: NetworkSize) -> int:
     import torch
 
     from ddrl.learning import make_history
-    from ddrl.run_ray import step_bytes
+    from ddrl.shared_memory import step_bytes
     from ddrl.traits import replays
 
     config, keys = builder.config, builder.config.hyperparameters

@@ -25,11 +25,11 @@ from ddrl.locks import take_lock
 from ddrl.memory import keep_freed_memory
 from ddrl.progress import Progress
 from ddrl.record import Counts
-from ddrl.replay.rule import ReplayRule
 from ddrl.replay_side import ReplaySide
 from ddrl.run import Run, resolve_device, stopping
 from ddrl.serving import Serving
-from ddrl.types import EnvSpec, Metrics
+from ddrl.shared_memory import object_store_bytes
+from ddrl.types import Metrics
 from ddrl.worker import work_alone
 
 if TYPE_CHECKING:
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 
 LOCK_SECONDS = 30.0
 """How long a learner waits for one of before, whose supervisor was killed, to be gone."""
-SPARE_BYTES = 128 * 2**20
-BATCHES = 5
-"""Of a replay in a process of its own, at once: being trained on, made ready, drawn ahead, and two to be freed."""
 
 
 def train_with_ray(
@@ -79,7 +76,8 @@ def train_with_ray(
         num_cpus=topology.num_actors + topology.num_learners * _learner_threads(config) + (topology.replay == "own"),
         object_store_bytes=object_store_bytes(builder),
     ) as folder:
-        from ddrl.coordinator.runtime_ray import Plan, RayRuntime  # imports Ray, which reads what `cluster` has set
+        from ddrl.coordinator.crew import Plan  # imports Ray, which reads what `cluster` has set
+        from ddrl.coordinator.runtime_ray import RayRuntime
 
         runtime = RayRuntime(
             Plan(
@@ -127,38 +125,6 @@ def describe_checkpoint(directory: Path, num_learners: int) -> str:
         if all((folder / path.name).exists() for folder in folders):
             return f"the next start goes on from {path.with_suffix('.pt')}"
     return "there is no checkpoint, the next start begins anew"
-
-
-def object_store_bytes(builder: Builder) -> int:
-    """Shared memory that a run may need: unrolls that wait or are on their way, and parameters, both twice over."""
-    config, topology = builder.config, builder.config.topology
-    unroll: int = (config.hyperparameters.unroll_length + 1) * topology.envs_per_actor * step_bytes(builder.spec)
-    rounds = -(-config.hyperparameters.fresh_columns // (topology.num_actors * topology.envs_per_actor))
-    ahead = rounds * (2 + (topology.max_policy_lag or 0))  # of the learner, where the gate bounds what waits
-    waiting = topology.num_learners * topology.queue_capacity + topology.num_actors * (2 + ahead)
-    network = builder.network()
-    parameters: int = sum(_bytes(tensor) for tensor in [*network.parameters(), *network.buffers()])
-    versions = topology.num_learners * (4 + topology.num_actors)
-    needed: int = 2 * (waiting * unroll + versions * parameters)
-    if topology.replay == "own":
-        needed += BATCHES * batch_bytes(builder)
-    return needed + SPARE_BYTES
-
-
-def step_bytes(spec: EnvSpec) -> int:
-    """About what one step of an unroll takes: its observation, what was acted with, and a few numbers."""
-    observation = _bytes(torch.empty(spec.observation_shape, dtype=getattr(torch, spec.observation_dtype)))
-    return observation + 4 * spec.distribution_size + 8 * spec.action_size + 64
-
-
-def batch_bytes(builder: Builder) -> int:
-    """At most what a batch of a replay takes."""
-    rule: ReplayRule = builder.config.hyperparameters.replay
-    return rule.batch_size * (rule.cut.before + rule.cut.reach + 1) * step_bytes(builder.spec)
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 class Relay:

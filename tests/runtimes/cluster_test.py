@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from ddrl.commands import INTERRUPTED
-from ddrl.coordinator import room, runtime_ray
+from ddrl.coordinator import crew as crews
+from ddrl.coordinator import room
 from ddrl.coordinator.cluster import cluster
 from ddrl.coordinator.hosts import sum_over
 from ddrl.errors import UserError
@@ -186,11 +187,11 @@ def crew_on(monkeypatch: pytest.MonkeyPatch, *, own_cluster: bool) -> tuple[Any,
     fake.wait = lambda waiting, **_: (hired.append(("waited", None)), (waiting, []))[1]
     context = MagicMock()
     context.get_node_id.return_value = "0" * 56
-    monkeypatch.setattr(runtime_ray, "ray", fake)
+    monkeypatch.setattr(crews, "ray", fake)
     monkeypatch.setattr(room.ray, "get_runtime_context", lambda: context)
     monkeypatch.setattr(room.ray, "nodes", lambda: [{"NodeID": digit * 56, "Alive": True} for digit in "10"])
-    plan = runtime_ray.Plan(2, 2, 1, "cpu", MagicMock(), MagicMock(), MagicMock(), MagicMock(), own_cluster)
-    return runtime_ray._Crew(plan, 0.0, MagicMock(), MagicMock(), lambda: False), hired
+    plan = crews.Plan(2, 2, 1, "cpu", MagicMock(), MagicMock(), MagicMock(), MagicMock(), own_cluster)
+    return crews.Crew(plan, 0.0, MagicMock(), MagicMock(), lambda: False), hired
 
 
 def test_the_learner_that_writes_the_run_directory_is_bound_to_the_node_of_the_supervisor(

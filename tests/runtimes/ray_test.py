@@ -20,6 +20,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, OwnerDiedError
 from ddrl import run_ray
 from ddrl.config import parse_run_config
 from ddrl.coordinator import actor_host, cluster, hosts, runtime_ray
+from ddrl.coordinator.crew import Crew, Plan, Who
 from ddrl.errors import Closed, UserError
 from ddrl.run import train
 from tests.runs import BASE, GRADIENTS, REPLAYING, VERSIONED, config, curves, merged, small
@@ -223,7 +224,7 @@ def test_a_server_that_is_no_cluster_is_told_apart(tmp_path: Path) -> None:
 # Parts of it alone, without a cluster --------------------------------------------------------------------------------
 
 
-def plan(**changes: Any) -> runtime_ray.Plan:
+def plan(**changes: Any) -> Plan:
     """One learner and two actors that nobody makes."""
     values: dict[str, Any] = {
         "num_actors": 2,
@@ -236,7 +237,7 @@ def plan(**changes: Any) -> runtime_ray.Plan:
         "describe_checkpoint": lambda: "the next start begins anew",
         "own_cluster": True,
     }
-    return runtime_ray.Plan(**values | changes)
+    return Plan(**values | changes)
 
 
 def supervisor(notes: list[str]) -> runtime_ray.RayRuntime:
@@ -286,8 +287,8 @@ def test_an_actor_says_whether_the_run_is_over_or_its_learner_is_lost(
 
 def test_an_actor_that_lost_its_learner_is_replaced_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = [
-        (runtime_ray._Who("actor", 1), "it lost its learner"),
-        (runtime_ray._Who("learner", 0), "budget_reached"),
+        (Who("actor", 1), "it lost its learner"),
+        (Who("learner", 0), "budget_reached"),
     ]
     monkeypatch.setattr(ray, "get", lambda reference: reference)
     crew = MagicMock()
@@ -303,11 +304,11 @@ def test_an_actor_that_dies_during_an_interruption_is_replaced_in_peace(monkeypa
     fake = MagicMock()
     fake.wait = lambda waiting, **_: ([], waiting)  # the learner answers late: it is saving
     fake.get.return_value = 7
-    monkeypatch.setattr(runtime_ray, "ray", fake)
-    monkeypatch.setattr(runtime_ray, "on_this_node", MagicMock())
-    monkeypatch.setattr(runtime_ray, "log_tail", lambda pid: "")
+    monkeypatch.setattr("ddrl.coordinator.crew.ray", fake)
+    monkeypatch.setattr("ddrl.coordinator.crew.on_this_node", MagicMock())
+    monkeypatch.setattr("ddrl.coordinator.crew.log_tail", lambda pid: "")
     notes: list[str] = []
-    crew = runtime_ray._Crew(plan(), 0.0, notes.append, notes.append, lambda: True)
+    crew = Crew(plan(), 0.0, notes.append, notes.append, lambda: True)
     crew._set_to_work(0)
     crew.replace_actor(0, "killed", "")
     assert notes == ["actor 0: its process died (killed); a new one takes its place"]
@@ -321,7 +322,7 @@ def test_a_learner_that_dies_while_the_run_stops_is_said_with_the_checkpoint(mon
     crew = MagicMock()
     crew.start.side_effect = ActorDiedError()
     crew.last_words.return_value = "Fatal Python error"
-    monkeypatch.setattr(runtime_ray, "_Crew", lambda *_: crew)
+    monkeypatch.setattr(runtime_ray, "Crew", lambda *_: crew)
     monkeypatch.setattr(runtime_ray, "gpus_per_learner", lambda *_: 0.0)
     runtime.interrupt()
     assert runtime.run() == "interrupted"
