@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from ddrl.types import Experience, Gradients, Metrics, PolicyInput, PolicyOutput, Unroll
+from ddrl.types import Begun, Experience, Gradients, Metrics, PolicyInput, PolicyOutput, Unroll
 
 
 class Parameters(Protocol):
@@ -52,14 +52,30 @@ class SharedParameters(Protocol):
     def lend(self, network: nn.Module) -> None:
         """Makes `network` another one with the shared tensors themselves."""
 
-    def serve(self, update: Callable[[Gradients], Metrics]) -> None:
-        """The learner's side: `update` applies a gradient, in whatever thread brings one."""
+    def serve(self, update: Callable[..., Metrics], begin: Callable[[], Begun] | None = None) -> None:
+        """The learner's side: `update` applies a gradient, in whatever thread brings one.
+
+        `begin` is asked before shards in processes of their own apply one; `update` is then given its answer, too.
+        """
 
     def can_take(self) -> bool:
         """Whether `take` would return at once."""
 
     def take(self) -> Metrics:
         """The learner's side: of the gradients applied since the last call; waits for one."""
+
+
+class Shards(Protocol):
+    """The learner's side of a parameter server whose shards are in processes of their own."""
+
+    def pull(self, network: nn.Module) -> None:
+        """Copies the parameters as they are into `network`."""
+
+    def collect(self, network: nn.Module) -> list[dict[str, Any]]:
+        """Copies the parameters into `network`; returns the state of each shard's optimizer."""
+
+    def restore(self, network: nn.Module, optimizers: list[dict[str, Any]]) -> None:
+        """Gives the shards these parameters and states."""
 
 
 class Inference(Protocol):

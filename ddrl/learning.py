@@ -22,7 +22,7 @@ from ddrl.coordinator.staff import Adjustment, Limit, Limited
 from ddrl.coordinator.thread_cpu import cpu_by_role
 from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import UserError
-from ddrl.handles import Reducer
+from ddrl.handles import Reducer, Shards
 from ddrl.learners.core import Setting
 from ddrl.record import Counts
 from ddrl.replay.history import History
@@ -43,14 +43,20 @@ class Learning:
     """A learner with its queue and its parameters; with several learners, one of them and its share of the actors."""
 
     def __init__(
-        self, builder: Builder, reducer: Reducer, *, lent_memory: bool = False, remote: RemoteReplay | None = None
+        self,
+        builder: Builder,
+        reducer: Reducer,
+        *,
+        lent_memory: bool = False,
+        remote: RemoteReplay | None = None,
+        shards: Shards | None = None,
     ) -> None:
-        """`remote`: the replay, where it is in a process of its own."""
+        """`remote`: the replay, `shards`: those of a parameter server, where they are in processes of their own."""
         config, topology, hyperparameters = builder.config, builder.config.topology, builder.config.hyperparameters
         network = builder.network()
         self.builder = builder
         self.parameter_count = sum(parameter.numel() for parameter in network.parameters())
-        self.params: Any = _parameters(config, network, reducer)
+        self.params: Any = _parameters(config, network, reducer, shards)
         self.replay: PrioritizedReplay | RemoteReplay | None = remote
         if replays(config) and not remote:
             self.replay = make_replay(builder, network, reducer)
@@ -78,6 +84,7 @@ class Learning:
                 num_threads=topology.learner_threads,
                 num_trainers=topology.num_trainers,
                 parameter_shards=topology.parameter_shards if has_parameter_server(config) else None,
+                shards=shards,
                 generator=numpy_generator(config.seed, "replay", reducer.rank),
                 reducer=reducer,
             ),
@@ -214,10 +221,10 @@ class Learning:
         return self.replay.load_state_dict(state["replay"]) if isinstance(self.replay, PrioritizedReplay) else None
 
 
-def _parameters(config: RunConfig, network: Any, reducer: Reducer) -> Any:
+def _parameters(config: RunConfig, network: Any, reducer: Reducer, shards: Shards | None) -> Any:
     """Shared ones where several threads update them, else versions that the learner publishes."""
     if shares_parameters(config):
-        return LiveParameters(network)
+        return LiveParameters(network, shards)
     topology, hyperparameters = config.topology, config.hyperparameters
     max_lag = {"asynchronous": None, "synchronous": 0, "bounded_lag": topology.max_policy_lag}[topology.schedule]
     gate = Gate(

@@ -22,7 +22,7 @@ from ddrl.coordinator.runtime_serial import SerialRuntime
 from ddrl.coordinator.runtime_threads import ThreadsRuntime
 from ddrl.coordinator.service import Door
 from ddrl.errors import UserError
-from ddrl.handles import Reducer
+from ddrl.handles import Reducer, Shards
 from ddrl.learners.reduction import SingleLearner
 from ddrl.learning import Learning, StopFlag
 from ddrl.locks import locked
@@ -63,8 +63,9 @@ class Run:
         remote_actors: bool = False,
         door: Door | None = None,
         replay: RemoteReplay | None = None,
+        shards: Shards | None = None,
     ) -> None:
-        """`replay`: where it is in a process of its own."""
+        """`replay`, `shards`: where they are in processes of their own."""
         self.config = config
         self.directory = directory
         self.interrupted = False
@@ -75,7 +76,7 @@ class Run:
         self.spec = self.builder.spec
         self._provenance = manifest.provenance()  # now: the checkout may move on while the run goes on
         self._history = [{"git_sha": self._provenance["git_sha"], "started": _now(), "env_frames": 0}]
-        self.learning = Learning(self.builder, self._reducer, lent_memory=remote_actors, remote=replay)
+        self.learning = Learning(self.builder, self._reducer, lent_memory=remote_actors, remote=replay, shards=shards)
         self.params, self.queue, self.learner = self.learning.params, self.learning.queue, self.learning.learner
         self.parameter_count = self.learning.parameter_count
         self.recorder = Recorder(

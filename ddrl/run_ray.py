@@ -19,6 +19,7 @@ from ddrl.coordinator.cluster import cluster
 from ddrl.coordinator.roles import Program, Steps
 from ddrl.coordinator.runtime_threads import ThreadsRuntime
 from ddrl.coordinator.service import Door
+from ddrl.handles import Shards
 from ddrl.learners.reduction import DistributedReducer
 from ddrl.learning import Learning, StopFlag
 from ddrl.locks import take_lock
@@ -28,12 +29,13 @@ from ddrl.record import Counts
 from ddrl.replay_side import ReplaySide
 from ddrl.run import Run, resolve_device, stopping
 from ddrl.serving import Serving
+from ddrl.shard_side import ShardSide, shard_parts
 from ddrl.shared_memory import object_store_bytes
 from ddrl.types import Metrics
 from ddrl.worker import work_alone
 
 if TYPE_CHECKING:
-    from ddrl.coordinator.actor_host import Episodes, MakeActor
+    from ddrl.coordinator.actor_host import Beside, Episodes, MakeActor
     from ddrl.coordinator.hosts import LearnerSide
     from ddrl.coordinator.replay_host import RemoteReplay
 
@@ -56,6 +58,7 @@ def train_with_ray(
     """
     topology = config.topology
     builder, progress = Builder(config, torch.device("cpu")), Progress(config.env_frames, quiet=quiet)
+    shards = shard_parts(builder)
     latest: list[tuple[Counts, Metrics]] = []
 
     def complain(text: str) -> None:
@@ -73,7 +76,7 @@ def train_with_ray(
             runtime.interrupt()
 
     with cluster(
-        num_cpus=topology.num_actors + topology.num_learners * _learner_threads(config) + (topology.replay == "own"),
+        num_cpus=_num_cpus(config) + len(shards),
         object_store_bytes=object_store_bytes(builder),
     ) as folder:
         from ddrl.coordinator.crew import Plan  # imports Ray, which reads what `cluster` has set
@@ -91,6 +94,7 @@ def train_with_ray(
                 describe_checkpoint=partial(describe_checkpoint, directory, topology.num_learners),
                 own_cluster=folder is not None,
                 make_replay=partial(ReplaySide, config, directory.resolve()) if topology.replay == "own" else None,
+                make_shards=[(part, partial(ShardSide, config, part)) for part in shards],
             ),
             note=progress.note,
             complain=complain,
@@ -98,6 +102,10 @@ def train_with_ray(
             accepted=accepted,
         )
         with stopping(runtime.interrupt), progress:
+            if 0 < len(shards) < topology.parameter_shards:
+                progress.note(
+                    f"parameter shards: {len(shards)}, not {topology.parameter_shards}; none divides a tensor"
+                )
             reason = runtime.run()
     if reason == "budget_reached" and latest:
         progress.done(*latest[0])
@@ -109,6 +117,12 @@ def _actor_maker(config: RunConfig) -> MakeActor:
     if config.topology.inference == "central":
         return partial(work_alone, config.topology.num_learners)
     return partial(act_alone, config)
+
+
+def _num_cpus(config: RunConfig) -> int:
+    """Of all processes but shards."""
+    topology = config.topology
+    return topology.num_actors + topology.num_learners * _learner_threads(config) + (topology.replay == "own")
 
 
 def _learner_threads(config: RunConfig) -> int:
@@ -165,6 +179,7 @@ class Lead:
         reducer: DistributedReducer | None,
         door: Door | None,
         replay: RemoteReplay | None = None,
+        shards: Shards | None = None,
     ) -> None:
         self._lock = (directory / "learner.lock").open("w")
         take_lock(self._lock, directory, LOCK_SECONDS)
@@ -177,6 +192,7 @@ class Lead:
             remote_actors=True,
             door=door,
             replay=replay,
+            shards=shards,
         )
         self.params, self.queue, self.serving = self._run.params, self._run.queue, self._run.serving
         self.traffic = self._run.learning.traffic
@@ -312,15 +328,24 @@ class Follower:
 
 
 def make_learner(
-    config: RunConfig, directory: Path, folder: Path | None, rank: int, store: TCPStore | None, replay: Any = None
+    config: RunConfig,
+    directory: Path,
+    folder: Path | None,
+    rank: int,
+    store: TCPStore | None,
+    beside: Beside | None = None,
 ) -> LearnerSide:
-    """In a learner's process; `replay` is the host of one in a process of its own."""
+    """In a learner's process; `beside`: hosts of what else has processes of its own, of which there is one learner."""
     keep_freed_memory()
     door = own_door(folder, rank) if config.topology.inference == "central" else None
-    if replay is not None:
+    if beside is not None and beside.replay is not None:
         from ddrl.coordinator.replay_host import RemoteReplay
 
-        return Lead(config, directory, None, door, RemoteReplay(replay))  # a replay has one learner
+        return Lead(config, directory, None, door, replay=RemoteReplay(beside.replay))
+    if beside is not None and beside.shards:
+        from ddrl.coordinator.shard_host import RemoteShards
+
+        return Lead(config, directory, None, door, shards=RemoteShards(beside.shards))
     if store is None:
         return Lead(config, directory, None, door)
     device = resolve_device(config.device) if _has_own_gpu() else torch.device("cpu")

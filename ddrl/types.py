@@ -265,6 +265,13 @@ class Gradients:
         return sum(tensor.nbytes for tensor in self.tensors)
 
 
+class Begun(NamedTuple):
+    """What is known of an update before it is applied."""
+
+    version: int  # of the parameters
+    learning_rate: float
+
+
 def concatenate(unrolls: list[Unroll]) -> Unroll:
     """One batch of all columns, in the order given; a single unroll is returned as it is."""
     if len(unrolls) == 1:

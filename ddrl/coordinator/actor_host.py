@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import ray
 from ray.exceptions import RayError, RayTaskError
@@ -18,16 +19,28 @@ from ray.exceptions import RayError, RayTaskError
 from ddrl.coordinator.arrays import from_arrays, prepare_process, to_arrays
 from ddrl.coordinator.connection import LearnerLost
 from ddrl.errors import Closed
-from ddrl.types import Experience, Gradients, Unroll
+from ddrl.types import Begun, Experience, Gradients, Unroll
 
 if TYPE_CHECKING:
     from torch import nn
 
     from ddrl.coordinator.replay_host import ReplayLink
+    from ddrl.coordinator.shard_host import Place, ShardLinks
 
 Episodes = list[tuple[float, int]]
 Reply = tuple[int, Any] | None
 """Version, and a reference to its parameters (None: those the actor has); None alone: the run is over."""
+
+
+class Beside(NamedTuple):
+    """Hosts of what has processes of its own beside learners and actors."""
+
+    replay: Any = None
+    shards: Sequence[Place] = ()
+    """Of a parameter server."""
+
+
+NOTHING_BESIDE = Beside()
 
 
 class Acting(Protocol):
@@ -47,12 +60,22 @@ MakeActor = Callable[[int, tuple[int, int], int, "LearnerLink"], Acting]
 class LearnerLink:
     """The learner's parameters and queue, as an actor in another process sees them.
 
-    With a replay in a process of its own, experience goes there, and episodes wait for the next `pull`.
+    With a replay in a process of its own, experience goes there, and episodes wait for the next `pull`. With shards in
+    processes of their own, gradients go there, and parameters come from there.
     """
 
-    def __init__(self, host: Any, actor: int, restart: int, replay: ReplayLink | None = None) -> None:
+    def __init__(
+        self,
+        host: Any,
+        actor: int,
+        restart: int,
+        replay: ReplayLink | None = None,
+        shards: ShardLinks | None = None,
+    ) -> None:
         self._host = host
         self._replay = replay
+        self._shards = shards
+        self._gradients: Gradients | None = None
         self._actor = actor
         self._restart = restart
         self._unroll: Any = None
@@ -84,7 +107,10 @@ class LearnerLink:
 
     def apply(self, gradients: Gradients) -> None:
         """Holds a gradient until the next `pull` sends it: it is applied before the parameters are read."""
-        self._unroll = to_arrays(gradients)
+        if self._shards:
+            self._gradients = gradients
+        else:
+            self._unroll = to_arrays(gradients)
 
     def insert(self, unroll: Unroll | Experience) -> None:
         """Holds the unroll, or what an actor of a replay made of it, until the next `pull` (or `insert`) sends it."""
@@ -98,7 +124,12 @@ class LearnerLink:
 
     def pull(self, network: nn.Module, unroll_index: int) -> int:
         """Sends what waits, and copies the version to act with into `network`. Raises `Closed` at the run's end."""
+        if self._shards and self._gradients is not None:
+            self.version = self._update(self._shards, self._gradients, network, unroll_index)
+            return self.version
         version, reference = self._send(unroll_index)
+        if self._shards and version != self.version:
+            self._shards.pull(network)
         if reference is not None:
             from ddrl.coordinator.parameters import load  # imports torch, which who has a network needs
 
@@ -106,11 +137,27 @@ class LearnerLink:
         self.version = version
         return version
 
+    def _update(self, shards: ShardLinks, gradients: Gradients, network: nn.Module, unroll_index: int) -> int:
+        """One of the shards, whose parameters `network` then has; returns the version: what is half new counts as old.
+
+        The learner hears of it before and after.
+        """
+        self._gradients = None
+        begun: Begun | None = ray.get(self._host.begin_update.remote(self._actor, self._restart))
+        if begun is None:
+            self._send(unroll_index)  # episodes
+            raise Closed
+        shards.apply(gradients.tensors, begun.learning_rate, network)
+        self._unroll = to_arrays(replace(gradients, tensors=()))
+        self._send(unroll_index)
+        return begun.version + 1
+
     def _send(self, unroll_index: int | None) -> tuple[int, Any]:
         unroll, episodes = self._unroll, self._episodes
         self._unroll, self._episodes = None, []
+        elsewhere = self._shards.take_bytes() if self._shards else (0, 0)
         sent = self._host.exchange.remote(
-            self._actor, self._restart, unroll, episodes, self.version, unroll_index, time.process_time()
+            self._actor, self._restart, unroll, episodes, self.version, unroll_index, time.process_time(), elsewhere
         )
         del unroll
         reply: Reply = ray.get(sent)
@@ -130,7 +177,9 @@ class ActorHost:
         """Of the process."""
         return os.getpid()
 
-    def act(self, index: int, generation: tuple[int, int], learner: Any, slot: int, replay: Any = None) -> str | None:
+    def act(
+        self, index: int, generation: tuple[int, int], learner: Any, slot: int, beside: Beside = NOTHING_BESIDE
+    ) -> str | None:
         """Makes unrolls until the run is over; what an environment raises is raised here.
 
         Returns None when the run is over, else why it could not go on: its learner, or what that sent, was lost.
@@ -140,9 +189,10 @@ class ActorHost:
             generation: resumes of the run, restarts of this actor.
             learner: host of the learner it feeds.
             slot: of the actor, among those that feed the same learner.
-            replay: host of the replay, where that has a process of its own.
+            beside: hosts of what else has processes of its own.
         """
-        link = LearnerLink(learner, slot, generation[1], _replay_link(replay, slot, generation[1]))
+        replay = _replay_link(beside.replay, slot, generation[1])
+        link = LearnerLink(learner, slot, generation[1], replay, _shard_links(beside.shards))
         try:
             side = self._make(index, generation, link.begin(), link)
             try:
@@ -166,3 +216,11 @@ def _replay_link(replay: Any, slot: int, restart: int) -> ReplayLink | None:
     from ddrl.coordinator.replay_host import ReplayLink  # imports torch, which who has experience to send needs
 
     return ReplayLink(replay, slot, restart)
+
+
+def _shard_links(places: Sequence[Place]) -> ShardLinks | None:
+    if not places:
+        return None
+    from ddrl.coordinator.shard_host import ShardLinks  # as above: who has gradients to send
+
+    return ShardLinks(places)

@@ -18,13 +18,17 @@ class Packed(NamedTuple):
 
 
 def to_arrays(sent: Any) -> Any:
-    """A dataclass, and those within, whose tensors (also in tuples) are arrays that share memory."""
+    """A dataclass, and those within, whose tensors (also in tuples, lists and dicts) are arrays that share memory."""
     import torch  # not by who steps environments alone
 
     if isinstance(sent, torch.Tensor):
         return sent.cpu().numpy()
     if isinstance(sent, tuple):
         return tuple(to_arrays(part) for part in sent)
+    if isinstance(sent, list):
+        return [to_arrays(part) for part in sent]
+    if isinstance(sent, dict):
+        return {name: to_arrays(part) for name, part in sent.items()}
     if is_dataclass(sent) and not isinstance(sent, type):
         return Packed(type(sent), {field.name: to_arrays(getattr(sent, field.name)) for field in fields(sent)})
     return sent
@@ -40,6 +44,10 @@ def from_arrays(arrays: Any) -> Any:
         return arrays.kind(**{name: from_arrays(value) for name, value in arrays.fields.items()})
     if isinstance(arrays, tuple):
         return tuple(from_arrays(part) for part in arrays)
+    if isinstance(arrays, list):
+        return [from_arrays(part) for part in arrays]
+    if isinstance(arrays, dict):
+        return {name: from_arrays(part) for name, part in arrays.items()}
     return arrays
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from ddrl.coordinator import replay_host
-from ddrl.coordinator.actor_host import ActorHost, MakeActor
+from ddrl.coordinator import replay_host, shard_host
+from ddrl.coordinator.actor_host import ActorHost, Beside, MakeActor
 from ddrl.coordinator.cluster import log_tail
 from ddrl.coordinator.hosts import LearnerHost, MakeLearner
 from ddrl.coordinator.roles import MAX_DEATHS
@@ -25,6 +25,9 @@ ANSWER_SECONDS = 2.0
 """For a process to say who it is; one that died is known by then."""
 PATIENCE_SECONDS = 30.0
 """For processes to start, before the user is told what the run waits for."""
+
+SHARD = "parameter shard"
+"""The role, as the user reads it."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class Plan:
     """All processes are on this machine."""
     make_replay: replay_host.MakeReplay | None = None
     """Where the replay has a process of its own."""
+    make_shards: Sequence[tuple[slice, shard_host.MakeShard]] = ()
+    """Those of a parameter server that have processes of their own, and which of the parameters they hold."""
 
 
 _UNRECORDED: dict[str, Any] = {"enable_task_events": False}
@@ -87,6 +92,7 @@ class Crew:
         self._learners: list[Any] = []
         self._actors: list[Any] = []
         self._replays: list[Any] = []
+        self._shards: list[shard_host.Place] = []
         self._pids: dict[Who, Any] = {}
         self._hire_learner(scheduling_strategy=on_this_node())  # only here is the run directory sure to be
         if plan.make_replay:
@@ -110,19 +116,26 @@ class Crew:
     def _hire_others(self) -> None:
         for rank in range(1, self._plan.num_learners):
             self._hire_learner(scheduling_strategy=on_its_node(rank))
+        for index, (part, make) in enumerate(self._plan.make_shards):
+            self._shards.append(shard_host.Place(part, shard_host.hire(make, **_UNRECORDED)))
+            self._pids[Who(SHARD, index)] = self._shards[-1].host.pid.remote()
         self._actors = [self._actor.remote(self._plan.make_actor) for _ in range(self._plan.num_actors)]
 
     def build(self) -> None:
-        """Builds the learners, and the replay."""
+        """Builds the learners, the replay, and the shards."""
         lead = self._learners[0]
         if not self._actors:  # they can be anywhere: the lead, which cannot, takes its place before them
             self._get(list(self._pids.values()))
             self._hire_others()
         several = len(self._learners) > 1
         meeting = self._get([lead.open_meeting.remote(self._plan.own_cluster)])[0] if several else None
-        replay = self._replays[0] if self._replays else None
-        building = [learner.build.remote(meeting, lead, replay) for learner in self._learners]
-        self._get([*building, *(replay.build.remote() for replay in self._replays)])
+        building = [learner.build.remote(meeting, lead, self._beside) for learner in self._learners]
+        others = [*self._replays, *(place.host for place in self._shards)]
+        self._get([*building, *(host.build.remote() for host in others)])
+
+    @property
+    def _beside(self) -> Beside:
+        return Beside(self._replays[0] if self._replays else None, self._shards)
 
     def start(self, actor_restarts: int) -> int:
         """Continues from a checkpoint, sets everyone to work.
@@ -140,7 +153,7 @@ class Crew:
     def _set_to_work(self, index: int) -> None:
         host, (slot, rank) = self._actors[index], divmod(index, self._plan.num_learners)
         self._pids[Who("actor", index)] = host.pid.remote()
-        work = host.act.remote(index, self.generation(index), self._learners[rank], slot, *self._replays)
+        work = host.act.remote(index, self.generation(index), self._learners[rank], slot, self._beside)
         self._running[work] = Who("actor", index)
 
     def generation(self, index: int) -> tuple[int, int]:
@@ -183,6 +196,7 @@ class Crew:
         """
         slot, rank = divmod(index, self._plan.num_learners)
         delivered = [ray.get(host.delivered.remote(slot)) for host in [self._learners[rank], *self._replays]]
+        ray.get([place.host.pid.remote() for place in self._shards])  # raises where it is one of them that died
         deaths, before = self._deaths[index]
         deaths = deaths + 1 if delivered == before else 1
         self._deaths[index] = (deaths, delivered)
@@ -199,8 +213,9 @@ class Crew:
         self._set_to_work(index)
 
     def gone(self) -> list[Who]:
-        """Learners, and the replay, whose processes have ended."""
-        gone, asked = [], {"learner": self._learners, "replay": self._replays}
+        """Learners, the replay and shards whose processes have ended."""
+        shards = [place.host for place in self._shards]
+        gone, asked = [], {"learner": self._learners, "replay": self._replays, SHARD: shards}
         for who, host in [(Who(role, number), host) for role in asked for number, host in enumerate(asked[role])]:
             try:
                 ray.get(host.pid.remote(), timeout=ANSWER_SECONDS)
@@ -244,5 +259,5 @@ class Crew:
 
     def kill(self) -> None:
         """Ends all processes of this attempt."""
-        for host in [*self._learners, *self._replays, *self._actors]:
+        for host in [*self._learners, *self._replays, *(place.host for place in self._shards), *self._actors]:
             ray.kill(host, no_restart=True)

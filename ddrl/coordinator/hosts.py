@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import psutil
 import ray
 
-from ddrl.coordinator.actor_host import Episodes, Reply
+from ddrl.coordinator.actor_host import Beside, Episodes, Reply
 from ddrl.coordinator.arrays import from_arrays, prepare_process
 from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import Closed
-from ddrl.types import Experience, Gradients
+from ddrl.types import Begun, Experience, Gradients
 
 if TYPE_CHECKING:
     import torch
@@ -90,8 +90,8 @@ class Serves(Protocol):
         """Where environment workers connect, and their token; waits until the service is open."""
 
 
-MakeLearner = Callable[[int, "TCPStore | None", Any], LearnerSide]
-"""(rank, where ranks meet; None for a single one, host of the replay; None without) -> its side."""
+MakeLearner = Callable[[int, "TCPStore | None", Beside], LearnerSide]
+"""(rank, where ranks meet; None for a single one, hosts of what else has processes of its own) -> its side."""
 
 
 class LearnerHost:
@@ -109,6 +109,7 @@ class LearnerHost:
         self._shared: tuple[int, Any] | None = None
         self._restarts = [-1] * num_actors
         self._delivered = [0] * num_actors
+        self._begun: dict[tuple[int, int], Begun] = {}
 
     def pid(self) -> int:
         """Of the process."""
@@ -123,16 +124,13 @@ class LearnerHost:
             self._store = _store(host, 0, is_master=True, wait_for_workers=False)
         return self._store.host, self._store.port
 
-    def build(self, meeting: tuple[str, int] | None, lead: Any, replay: Any) -> None:
-        """Builds this learner's side. `lead` is the host of rank 0, which records the episodes of all.
-
-        `replay` is the host of the replay, where that has a process of its own.
-        """
+    def build(self, meeting: tuple[str, int] | None, lead: Any, beside: Beside) -> None:
+        """Builds this learner's side. `lead` is the host of rank 0, which records the episodes of all."""
         if meeting is not None:
             own = meeting[0] if meeting[0].startswith("127.") else str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
             sum_over(own)
             self._store = self._store or _store(*meeting, is_master=False)
-        self._side = self._make(self._rank, self._store, replay)
+        self._side = self._make(self._rank, self._store, beside)
         self._lead = lead if self._rank else None
         self._side.tell_of_episodes(self._record)
 
@@ -185,7 +183,29 @@ class LearnerHost:
         self._ready.wait()
         with self._lock:
             self._restarts[actor] = restart
+            for lost in [who for who in self._begun if who[0] == actor]:
+                del self._begun[lost]
+                self._built.queue.abandon()
             return self._delivered[actor]
+
+    @ray.method(concurrency_group="exchange")
+    def begin_update(self, actor: int, restart: int) -> Begun | None:
+        """What shards elsewhere need to know before they apply a gradient; waits while a checkpoint is written.
+
+        None: as `exchange`. That must follow with the gradient's numbers.
+        """
+        if self._restarts[actor] != restart:
+            return None
+        try:
+            begun: Begun = self._built.queue.begin()
+        except Closed:
+            return None
+        with self._lock:
+            if self._restarts[actor] == restart:
+                self._begun[actor, restart] = begun
+                return begun
+        self._built.queue.abandon()
+        return None
 
     @ray.method(concurrency_group="exchange")
     def exchange(
@@ -197,10 +217,12 @@ class LearnerHost:
         known: int,
         unroll_index: int | None,
         cpu_seconds: float,
+        elsewhere: tuple[int, int] = (0, 0),
     ) -> Reply:
         """Inserts an unroll (if any), then waits for the parameters that unroll `unroll_index` (if any) may begin with.
 
-        None: the run is over for this actor, or another process has taken its place.
+        None: the run is over for this actor, or another process has taken its place. `elsewhere`: bytes that the actor
+        has sent to shards in other processes, and got from them, since its last message.
         """
         if self._restarts[actor] != restart:
             return None
@@ -208,16 +230,17 @@ class LearnerHost:
             if episodes:
                 self._record(episodes)
             if unroll is not None:
-                self._take(actor, from_arrays(unroll), cpu_seconds)
+                self._take(actor, restart, from_arrays(unroll), cpu_seconds, elsewhere[0])
                 self._delivered[actor] += 1
             elif unroll_index is not None:  # those before it went to a replay elsewhere
                 self._delivered[actor] = unroll_index
+            self._built.traffic.sent(elsewhere[1])
             if unroll_index is None:
                 return known, None
             version, tensors, _ = self._built.params.acquire(unroll_index)
         except Closed:
             return None
-        if version == known:
+        if version == known or not tensors:
             return version, None
         self._built.traffic.sent(sum(tensor.nbytes for tensor in tensors))
         return version, self._share(version, tensors)
@@ -228,11 +251,17 @@ class LearnerHost:
         self._ready.wait()
         self._built.record_episodes(episodes)
 
-    def _take(self, actor: int, sent: Any, cpu_seconds: float) -> None:
-        """An unroll, what is for a replay, or a gradient."""
+    def _take(self, actor: int, restart: int, sent: Any, cpu_seconds: float, sent_elsewhere: int) -> None:
+        """An unroll, what is for a replay, or a gradient, which shards elsewhere may have applied already."""
         if isinstance(sent, Gradients):
-            self._built.traffic.received(actor, sent.nbytes, sent.steps, cpu_seconds)
-            self._built.queue.apply(sent)
+            with self._lock:
+                begun = self._begun.pop((actor, restart), None)
+            if begun or sent.tensors:  # else a new process has taken the actor's place just now
+                self._built.traffic.received(actor, sent.nbytes + sent_elsewhere, sent.steps, cpu_seconds)
+            if begun:
+                self._built.queue.finish(sent, begun)
+            elif sent.tensors:
+                self._built.queue.apply(sent)
             return
         valid = sent.unroll.valid if isinstance(sent, Experience) else sent.valid
         self._built.traffic.received(actor, sent.nbytes, valid.numel(), cpu_seconds)

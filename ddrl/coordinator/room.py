@@ -27,19 +27,26 @@ def on_its_node(rank: int) -> NodeAffinitySchedulingStrategy:
 
 
 def gpus_per_learner(
-    num_actors: int, num_learners: int, learner_threads: int, device: str, num_replays: int = 0
+    num_actors: int,
+    num_learners: int,
+    learner_threads: int,
+    device: str,
+    num_replays: int = 0,
+    num_shards: int = 0,
 ) -> float:
     """GPUs of each learner: a fraction where they share one.
 
     Raises: UserError where the cluster can never hold all roles, or this node not the learner that leads, and replays.
     """
     there, here = ray.cluster_resources(), _resources_here()  # type: ignore[no-untyped-call]
-    needed = num_actors + num_learners * learner_threads + num_replays
+    needed = num_actors + num_learners * learner_threads + num_replays + num_shards
+    others = f"{'and a replay ' if num_replays else ''}{f'and {num_shards} parameter shards ' if num_shards else ''}"
+    keys = f"{', replay' if num_replays else ''}{', parameter_shards' if num_shards else ''}"
     if there.get("CPU", 0) < needed:
         raise UserError(
             f"the Ray cluster has {there.get('CPU', 0):.0f} CPUs; {num_actors} actors and "
-            f"{num_learners} x {learner_threads} learner threads {'and a replay ' if num_replays else ''}need {needed} "
-            f"(keys topology.num_actors, num_learners, learner_threads{', replay' if num_replays else ''})"
+            f"{num_learners} x {learner_threads} learner threads {others}need {needed} "
+            f"(keys topology.num_actors, num_learners, learner_threads{keys})"
         )
     gpus = int(there.get("GPU", 0))
     if device == "cuda" and gpus < num_learners:

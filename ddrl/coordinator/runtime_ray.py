@@ -1,8 +1,8 @@
 """Runtime `ray`: each learner and each actor a process of its own; this one supervises them.
 
 It shows how far the run is, passes an interruption on, replaces an actor that died, begins again from the newest
-checkpoint where a learner or the replay died, and raises what a role raised. `ddrl.coordinator.hosts`, `actor_host` and
-`ddrl.coordinator.replay_host` are what runs in the processes.
+checkpoint where a learner, the replay or a shard died, and raises what a role raised. `hosts`, `actor_host`,
+`replay_host` and `shard_host` of `ddrl.coordinator` are what runs in the processes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from ddrl.errors import UserError, crash
 
 
 class _Died(Exception):
-    """Learners, or the replay, are gone: their processes ended."""
+    """Learners, the replay or shards are gone: their processes ended."""
 
     def __init__(self, reason: str, words: str, gone: list[Who]) -> None:
         super().__init__(reason)
-        self.role = "replay" if {who.role for who in gone} == {"replay"} else "learner"
+        roles = {who.role for who in gone} or {"learner"}
+        self.role = roles.pop() if len(roles) == 1 else "learner"
         self.words = words
         """What is known about it, in several lines."""
 
@@ -67,7 +68,12 @@ class RayRuntime:
         """
         plan = self._plan
         gpus = gpus_per_learner(
-            plan.num_actors, plan.num_learners, plan.learner_threads, plan.device, int(plan.make_replay is not None)
+            plan.num_actors,
+            plan.num_learners,
+            plan.learner_threads,
+            plan.device,
+            int(plan.make_replay is not None),
+            len(plan.make_shards),
         )
         deaths, reached = 0, -1
         while True:

@@ -2,6 +2,8 @@
 
 There are no copies of versions as in `ddrl.coordinator.parameters`, and nobody waits for anybody: what an actor reads
 may be half of one update and half of the next (Mnih et al. 2016, section 4, after Recht et al. 2011, Hogwild).
+Where the shards of a parameter server have processes of their own (`ddrl.coordinator.shard_host`), the tensors are
+there, and here are the count of updates and the gate that a checkpoint closes.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ from torch import nn
 
 from ddrl.coordinator.parameters import Version, copies, load, tensors_of
 from ddrl.errors import Closed
+from ddrl.handles import Shards
 from ddrl.streams import Mark
-from ddrl.types import Gradients, Metrics
+from ddrl.types import Begun, Gradients, Metrics
 from ddrl.waiting import WaitClock
 
 
@@ -53,10 +56,13 @@ class LiveParameters:
     pull_waited = 0.0
     """No schedule makes an actor wait."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, shards: Shards | None = None) -> None:
+        """`shards`: where the parameters are, if not in `network`."""
         self._network = network
+        self._shards = shards
         self._version = 0
-        self._update: Callable[[Gradients], Metrics] | None = None
+        self._update: Callable[..., Metrics] | None = None
+        self._begin: Callable[[], Begun] | None = None
         self._changed = threading.Condition()
         self._applying = 0
         self._frozen = False
@@ -86,7 +92,10 @@ class LiveParameters:
     def pull_newest(self, network: nn.Module) -> int:
         """As `pull`, also after the end."""
         version = self._version  # before the copy: what is half new counts as old
-        load(network, tensors_of(self._network))
+        if self._shards:
+            self._shards.pull(network)
+        else:
+            load(network, tensors_of(self._network))
         return version
 
     def lend(self, network: nn.Module) -> None:
@@ -102,33 +111,58 @@ class LiveParameters:
         return version
 
     def acquire(self, unroll_index: int) -> Version:
-        """A copy, for actors in other processes; raises as `pull`."""
+        """A copy, for actors in other processes; without tensors where shards have them. Raises as `pull`."""
         self.pass_gate(unroll_index)
         version = self._version
-        tensors = copies(self._network)
-        return Version(version, tensors, Mark(tensors[0].device))
+        tensors = [] if self._shards else copies(self._network)
+        return Version(version, tensors, Mark(next(self._network.parameters()).device))
 
     def publish(self, network: nn.Module) -> int:
         """Counts an update, which is in the live tensors already; the caller counts one at a time."""
         self._version += 1
         return self._version
 
-    def serve(self, update: Callable[[Gradients], Metrics]) -> None:
-        """`update` is what applies a gradient."""
-        self._update = update
+    def serve(self, update: Callable[..., Metrics], begin: Callable[[], Begun] | None = None) -> None:
+        """`update` is what applies a gradient, or counts one that was begun with `begin`."""
+        self._update, self._begin = update, begin
 
     def apply(self, gradients: Gradients) -> None:
         """Applies a gradient in the calling thread, beside others; waits only while `frozen`. Raises `Closed`."""
-        assert self._update is not None
+        self._enter()
+        self._leave(gradients)
+
+    def begin(self) -> Begun:
+        """Lets shards in processes of their own apply a gradient; waits and raises as `apply`.
+
+        `finish` must follow, or `abandon`: until then nothing can be saved.
+        """
+        self._enter()
+        assert self._begin is not None
+        return self._begin()
+
+    def finish(self, gradients: Gradients, begun: Begun) -> None:
+        """The shards have applied it; `gradients` need no tensors."""
+        self._leave(gradients, begun)
+
+    def abandon(self) -> None:
+        """Whoever had begun an update is gone; it is not counted, whichever shards have applied it."""
+        with self._changed:
+            self._applying -= 1
+            self._changed.notify_all()
+
+    def _enter(self) -> None:
         with self._changed:
             with self._insert_clock.running():
                 self._changed.wait_for(lambda: self._closed or not self._frozen)
             if self._closed:
                 raise Closed
             self._applying += 1
+
+    def _leave(self, *update: Any) -> None:
+        assert self._update is not None
         metrics: Metrics | None = None
         try:
-            metrics = self._update(gradients)
+            metrics = self._update(*update)
         finally:
             with self._changed:
                 self._applying -= 1

@@ -1,4 +1,7 @@
-"""What crosses the wire between actors and a learner, whichever of them has the network."""
+"""What crosses the wire between actors and a learner, whichever of them has the network.
+
+Shards of a parameter server in processes of their own count as the learner: gradients go there in its place.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import torch
 
-from ddrl.handles import Parameters, Queue, Reducer
+from ddrl.handles import Parameters, Queue, Reducer, Shards
 from ddrl.learners.data_parallel import PIECE_COLUMNS, AnyBatch
 from ddrl.learners.normalisation import Normalisation
 from ddrl.learners.optimizers import AdamConfig, RMSPropConfig
@@ -66,6 +66,7 @@ class Setting:
     reducer: Reducer
     num_trainers: int = 1  # that update one network beside each other
     parameter_shards: int | None = None  # that each apply one gradient at a time; None: all at once, without locks
+    shards: Shards | None = None  # these, where they are in processes of their own
 
 
 class LearnerCore(Generic[Network]):

@@ -16,7 +16,7 @@ from ddrl.handles import SharedParameters
 from ddrl.learners.core import Setting
 from ddrl.learners.gradients import check_finite, clip_global_norm
 from ddrl.learners.optimizers import RMSPropConfig, linear_decay, make_rmsprop
-from ddrl.types import Gradients, Metrics
+from ddrl.types import Begun, Gradients, Metrics
 
 Loss = Callable[[Any], tuple[Tensor, Metrics]]
 """network -> (loss, metrics)."""
@@ -70,7 +70,8 @@ class SharedUpdates:
     Without shards it has no lock (Mnih et al. 2016, section 4, "shared RMSProp"): parameters and mean squares are
     written to in place, and of two threads at once one may undo a part of what the other has done, as in Hogwild (Recht
     et al. 2011). Each shard of a parameter server (Nair et al. 2015) applies one gradient at a time, beside the others.
-    Only the counters are always exact.
+    Only the counters are always exact. Where the shards are in processes of their own they have applied what is brought
+    here, which is counted and keeps the learning rate's schedule.
     """
 
     def __init__(self, config: SharedConfig, network: nn.Module, params: SharedParameters, setting: Setting) -> None:
@@ -80,19 +81,27 @@ class SharedUpdates:
         self.updates = 0
         self.setting = setting
         self._config = config.optimizer
-        parts = shards(list(network.parameters()), setting.parameter_shards or 1)
+        self._elsewhere = setting.shards
+        parts = [] if self._elsewhere else shards(list(network.parameters()), setting.parameter_shards or 1)
         self._shards = [(part, make_rmsprop(parameters, config.optimizer)) for part, parameters in parts]
         self._locks: list[AbstractContextManager[Any]] = [
             threading.Lock() if setting.parameter_shards else nullcontext() for _ in self._shards
         ]
         self._params = params
         self._counting = threading.Lock()
-        params.serve(self.apply)
+        params.serve(self.apply, self.begin)
 
-    def apply(self, gradients: Gradients) -> Metrics:
-        """One update; returns the gradient's metrics per step, its lag in updates and the learning rate."""
+    def begin(self) -> Begun:
+        """An update, which the shards, wherever they are, apply with this learning rate."""
         learning_rate = linear_decay(self._config.learning_rate, self.env_frames, self._config.decay_frames)
-        version = self._params.version
+        return Begun(self._params.version, learning_rate)
+
+    def apply(self, gradients: Gradients, begun: Begun | None = None) -> Metrics:
+        """One update; returns the gradient's metrics per step, its lag in updates and the learning rate.
+
+        `begun`: the update that shards in processes of their own have applied by now.
+        """
+        version, learning_rate = begun or self.begin()
         for (part, optimizer), lock in zip(self._shards, self._locks, strict=True):
             with lock:
                 optimizer.apply(list(gradients.tensors[part]), learning_rate)
@@ -114,17 +123,22 @@ class SharedUpdates:
 
     def state_dict(self) -> dict[str, Any]:
         """Network, shared statistics, counters."""
+        own = [optimizer.state_dict() for _, optimizer in self._shards]
+        optimizers = self._elsewhere.collect(self.network) if self._elsewhere else own
         return {
             "network": self.network.state_dict(),
-            "optimizers": [optimizer.state_dict() for _, optimizer in self._shards],
+            "optimizers": optimizers,
             "counters": [self.env_frames, self.agent_steps, self.updates],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues where `state` was taken."""
         self.network.load_state_dict(state["network"])
-        for (_, optimizer), saved in zip(self._shards, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
+        if self._elsewhere:
+            self._elsewhere.restore(self.network, state["optimizers"])
+        else:
+            for (_, optimizer), saved in zip(self._shards, state["optimizers"], strict=True):
+                optimizer.load_state_dict(saved)
         self.env_frames, self.agent_steps, self.updates = state["counters"]
 
 
