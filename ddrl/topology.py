@@ -76,8 +76,8 @@ class Topology:
     num_trainers: PositiveInt = 1
     """Threads that each take batches and update one network beside each other, without locks (GA3C)."""
     parameter_shards: PositiveInt = 1
-    """Shards of a parameter server (GORILA): each holds a part of the parameters and applies one gradient at a time. With
-    runtime ray and several, each is a process of its own, on the CPU, to which actors send their part of a gradient."""
+    """Shards of a parameter server (GORILA): each holds a part of the parameters and applies one gradient at a time.
+    Runtime ray: several are processes of their own, on the CPU, and actors send each its part of a gradient."""
     adjustment: Adjustment | None = None
     """How many of the actors, inference threads and trainers work is found out while the run trains; the numbers above
     are the most that may. null: all of them work."""

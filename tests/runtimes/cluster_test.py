@@ -258,6 +258,13 @@ def test_a_replay_of_its_own_needs_room_where_the_learner_is(monkeypatch: pytest
         room.gpus_per_learner(4, 1, 1, "cpu", 1)
 
 
+def test_parameter_shards_need_room_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes(monkeypatch, {"CPU": 1.0}, {"CPU": 6.0})
+    assert room.gpus_per_learner(4, 1, 1, "cpu", 0, 2) == 0.0
+    with pytest.raises(UserError, match=r"7 CPUs; 5 actors .* and 2 parameter shards need 8 .*, parameter_shards\)"):
+        room.gpus_per_learner(5, 1, 1, "cpu", 0, 2)
+
+
 def test_learners_sum_over_the_interface_of_their_address_unless_the_environment_names_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
