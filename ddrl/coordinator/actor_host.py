@@ -43,6 +43,19 @@ class Beside(NamedTuple):
 NOTHING_BESIDE = Beside()
 
 
+class Elsewhere(NamedTuple):
+    """What an actor had of shards in other processes since its last message to the learner."""
+
+    sent: int = 0
+    """Bytes."""
+    received: int = 0
+    cpu_seconds: float = 0.0
+    """Of all shards, since their beginning."""
+
+
+NOTHING_ELSEWHERE = Elsewhere()
+
+
 class Acting(Protocol):
     """What one actor's process is made of."""
 
@@ -155,7 +168,7 @@ class LearnerLink:
     def _send(self, unroll_index: int | None) -> tuple[int, Any]:
         unroll, episodes = self._unroll, self._episodes
         self._unroll, self._episodes = None, []
-        elsewhere = self._shards.take_bytes() if self._shards else (0, 0)
+        elsewhere = self._shards.take_traffic() if self._shards else NOTHING_ELSEWHERE
         sent = self._host.exchange.remote(
             self._actor, self._restart, unroll, episodes, self.version, unroll_index, time.process_time(), elsewhere
         )

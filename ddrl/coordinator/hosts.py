@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import psutil
 import ray
 
-from ddrl.coordinator.actor_host import Beside, Episodes, Reply
+from ddrl.coordinator.actor_host import NOTHING_ELSEWHERE, Beside, Elsewhere, Episodes, Reply
 from ddrl.coordinator.arrays import from_arrays, prepare_process
 from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import Closed
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
 
     from ddrl.coordinator.parameters import ParameterServer
+
+
+SHARDS = -1
+"""The worker whose CPU seconds are theirs, beside the actors'."""
 
 
 class LearnerSide(Protocol):
@@ -217,12 +221,11 @@ class LearnerHost:
         known: int,
         unroll_index: int | None,
         cpu_seconds: float,
-        elsewhere: tuple[int, int] = (0, 0),
+        elsewhere: Elsewhere = NOTHING_ELSEWHERE,
     ) -> Reply:
         """Inserts an unroll (if any), then waits for the parameters that unroll `unroll_index` (if any) may begin with.
 
-        None: the run is over for this actor, or another process has taken its place. `elsewhere`: bytes that the actor
-        has sent to shards in other processes, and got from them, since its last message.
+        None: the run is over for this actor, or another process has taken its place.
         """
         if self._restarts[actor] != restart:
             return None
@@ -230,11 +233,13 @@ class LearnerHost:
             if episodes:
                 self._record(episodes)
             if unroll is not None:
-                self._take(actor, restart, from_arrays(unroll), cpu_seconds, elsewhere[0])
+                self._take(actor, restart, from_arrays(unroll), cpu_seconds, elsewhere.sent)
                 self._delivered[actor] += 1
             elif unroll_index is not None:  # those before it went to a replay elsewhere
                 self._delivered[actor] = unroll_index
-            self._built.traffic.sent(elsewhere[1])
+            if elsewhere.cpu_seconds:
+                self._built.traffic.sent(elsewhere.received)
+                self._built.traffic.received(SHARDS, 0, 0, elsewhere.cpu_seconds)
             if unroll_index is None:
                 return known, None
             version, tensors, _ = self._built.params.acquire(unroll_index)

@@ -10,6 +10,7 @@ gradient is in all its shards or in none.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
@@ -19,6 +20,7 @@ import torch
 from ray.exceptions import RayError, RayTaskError
 from torch import Tensor, nn
 
+from ddrl.coordinator.actor_host import Elsewhere
 from ddrl.coordinator.arrays import from_arrays, prepare_process, to_arrays
 from ddrl.coordinator.ray_errors import first_line
 
@@ -67,23 +69,26 @@ class ShardHost:
         self._side = self._make()
 
     def apply(self, gradients: Any, learning_rate: float) -> Any:
-        """One update from its part of a gradient; returns the parameters after it."""
+        """One update from its part of a gradient; returns as `parameters`, after it."""
         self._built.apply(from_arrays(gradients), learning_rate)
         return self.parameters()
 
     def parameters(self) -> Any:
-        """As they are; Ray copies them before the next call begins."""
-        return to_arrays([parameter.detach() for parameter in self._built.parameters])
+        """As they are, and CPU seconds since the beginning. Ray copies them before the next call begins."""
+        return self._arrays(), time.process_time()
 
     def state_dict(self) -> tuple[Any, Any]:
-        """Parameters, and the optimizer's state."""
-        return self.parameters(), to_arrays(self._built.state_dict())
+        """Parameters, and the state of the optimizer."""
+        return self._arrays(), to_arrays(self._built.state_dict())
 
     def load_state_dict(self, parameters: Any, optimizer: Any) -> None:
         """Continues with these."""
         with torch.no_grad():
             torch._foreach_copy_(self._built.parameters, from_arrays(parameters))
         self._built.load_state_dict(from_arrays(optimizer))
+
+    def _arrays(self) -> Any:
+        return to_arrays([parameter.detach() for parameter in self._built.parameters])
 
     @property
     def _built(self) -> ShardSide:
@@ -112,25 +117,28 @@ class ShardLinks:
 
     def __init__(self, places: Sequence[Place]) -> None:
         self._places = places
-        self._sent = self._received = 0
+        self._traffic = Elsewhere()
 
     def apply(self, gradients: Sequence[Tensor], learning_rate: float, network: nn.Module) -> None:
         """Sends each shard its part of a gradient; copies the parameters after these updates into `network`."""
         asked = [
             place.host.apply.remote(to_arrays(list(gradients[place.part])), learning_rate) for place in self._places
         ]
-        self._sent += sum(tensor.nbytes for tensor in gradients)
-        self._received += _load(network, self._places, ray.get(asked))
+        self._take(asked, network, sum(tensor.nbytes for tensor in gradients))
 
     def pull(self, network: nn.Module) -> None:
         """Copies the parameters as they are into `network`."""
-        asked = [place.host.parameters.remote() for place in self._places]
-        self._received += _load(network, self._places, ray.get(asked))
+        self._take([place.host.parameters.remote() for place in self._places], network, 0)
 
-    def take_bytes(self) -> tuple[int, int]:
-        """Sent and received since the last call."""
-        taken = self._sent, self._received
-        self._sent = self._received = 0
+    def _take(self, asked: list[Any], network: nn.Module, sent: int) -> None:
+        answers, before = ray.get(asked), self._traffic
+        received = _load(network, self._places, [arrays for arrays, _ in answers])
+        cpu_seconds = sum(seconds for _, seconds in answers)
+        self._traffic = Elsewhere(before.sent + sent, before.received + received, cpu_seconds)
+
+    def take_traffic(self) -> Elsewhere:
+        """Since the last call."""
+        taken, self._traffic = self._traffic, Elsewhere()
         return taken
 
 
@@ -143,7 +151,8 @@ class RemoteShards:
     def pull(self, network: nn.Module) -> None:
         """Copies the parameters as they are into `network`."""
         with _there():
-            _load(network, self._places, ray.get([place.host.parameters.remote() for place in self._places]))
+            answers = ray.get([place.host.parameters.remote() for place in self._places])
+        _load(network, self._places, [arrays for arrays, _ in answers])
 
     def collect(self, network: nn.Module) -> list[dict[str, Any]]:
         """Copies the parameters into `network`; returns the state of each shard's optimizer."""

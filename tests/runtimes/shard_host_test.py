@@ -200,6 +200,9 @@ def test_shards_in_processes_of_their_own_equal_those_of_the_learner_bit_for_bit
             assert_same(apart.learning.params.take(), here.learning.params.take())
 
     both(1, 2, 3)
+    size = 4 * sum(parameter.numel() for parameter in here.network.parameters())
+    sent, received, cpu_seconds = apart.links.take_traffic()
+    assert sent == received == 3 * size and cpu_seconds > 0 and apart.links.take_traffic() == (0, 0, 0.0)
     newest = apart.learning.builder.network()
     assert apart.learning.params.pull_newest(newest) == 3  # as an evaluation does
     assert_same(newest.state_dict(), here.network.state_dict())
