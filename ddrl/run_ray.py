@@ -36,6 +36,7 @@ from ddrl.worker import work_alone
 
 if TYPE_CHECKING:
     from ddrl.coordinator.actor_host import Beside, Episodes, MakeActor
+    from ddrl.coordinator.crew import Plan
     from ddrl.coordinator.hosts import LearnerSide
     from ddrl.coordinator.replay_host import RemoteReplay
 
@@ -79,23 +80,10 @@ def train_with_ray(
         num_cpus=_num_cpus(config) + len(shards),
         object_store_bytes=object_store_bytes(builder),
     ) as folder:
-        from ddrl.coordinator.crew import Plan  # imports Ray, which reads what `cluster` has set
-        from ddrl.coordinator.runtime_ray import RayRuntime
+        from ddrl.coordinator.runtime_ray import RayRuntime  # imports Ray, which reads what `cluster` has set
 
         runtime = RayRuntime(
-            Plan(
-                num_actors=topology.num_actors,
-                num_learners=topology.num_learners,
-                learner_threads=_learner_threads(config),
-                device=config.device,
-                make_learner=partial(make_learner, config, directory.resolve(), folder),
-                make_actor=_actor_maker(config),
-                describe_actor=lambda index, generation: builder.describe("actor", index, Generation(*generation)),
-                describe_checkpoint=partial(describe_checkpoint, directory, topology.num_learners),
-                own_cluster=folder is not None,
-                make_replay=partial(ReplaySide, config, directory.resolve()) if topology.replay == "own" else None,
-                make_shards=[(part, partial(ShardSide, config, part)) for part in shards],
-            ),
+            _plan(builder, directory, folder, shards),
             note=progress.note,
             complain=complain,
             show=show,
@@ -110,6 +98,26 @@ def train_with_ray(
     if reason == "budget_reached" and latest:
         progress.done(*latest[0])
     return reason
+
+
+def _plan(builder: Builder, directory: Path, folder: Path | None, shards: list[slice]) -> Plan:
+    """What to start; `folder` is that of an own cluster, `shards` those with processes of their own."""
+    from ddrl.coordinator.crew import Plan
+
+    config, topology = builder.config, builder.config.topology
+    return Plan(
+        num_actors=topology.num_actors,
+        num_learners=topology.num_learners,
+        learner_threads=_learner_threads(config),
+        device=config.device,
+        make_learner=partial(make_learner, config, directory.resolve(), folder),
+        make_actor=_actor_maker(config),
+        describe_actor=lambda index, generation: builder.describe("actor", index, Generation(*generation)),
+        describe_checkpoint=partial(describe_checkpoint, directory, topology.num_learners),
+        own_cluster=folder is not None,
+        make_replay=partial(ReplaySide, config, directory.resolve()) if topology.replay == "own" else None,
+        make_shards=[(part, partial(ShardSide, config, part)) for part in shards],
+    )
 
 
 def _actor_maker(config: RunConfig) -> MakeActor:
