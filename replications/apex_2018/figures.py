@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 
-from ddrl.analysis import plots
-from ddrl.analysis.plots import COLOURS, FAINT, GREY, NAMES, PUBLISHED, Style
+from ddrl.analysis import game_figures, plots
+from ddrl.analysis.game_figures import Mark, Panels, Rows, Variant
+from ddrl.analysis.plots import COLOURS, NAMES, Style
 
 ATARI, ACTORS, CAPACITY = "atari", "actors", "capacity"
 TIMES = ("times_1", "times_2", "times_4", "times_8")
@@ -19,139 +19,29 @@ STORED = "stored_8_times"
 PARTS = ("eighth", "quarter", "half", "whole")
 """Capacities, the smallest first."""
 PAPER_FRAMES = 22_800_000_000
-DENSE = 12
-"""More games than this are drawn small."""
+AGENTS = {"ape_x": Variant("Ape-X")}
+MARKS = {"ape_x": Mark("published", PAPER_FRAMES)}
+PANELS = Panels(end=2.5 * PAPER_FRAMES, height=1.9)
 FAR_APART = 5
 """From this ratio of budgets on, an axis of frames or times is logarithmic."""
-EVERY_PERCENT = (-100, -50, 0, 50, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
 
 
 def learning_curves(curves: pd.DataFrame, references: pd.DataFrame, published: pd.DataFrame) -> Figure:
     """One panel per game: training return against frames, published score at 22.8 billion, random and human."""
-    curves = curves[curves["experiment"] == ATARI]
-    games = sorted(set(curves["environment"]))
-    if not games:
-        return plots.blank(plots.new_figure("full", 1.0), "No Atari run has finished.")
-    dense = len(games) > DENSE
-    columns, height = (6, 0.84) if dense else (min(3, max(2, len(games))), 1.9)
-    canvas = plots.new_figure("full", 0.5 + height * -(-len(games) // columns))
-    for axes, game in zip(plots.panels(canvas, len(games), columns), games, strict=True):
-        own = curves[curves["environment"] == game]
-        axes.set_title(own["env_label"].iloc[0], fontsize=5.5 if dense else None, pad=2 if dense else None)
-        for origin, part in own.groupby("origin", sort=True):
-            plots.band(axes, part, "episode_return", colour=COLOURS[str(origin)])
-        scores = _scores_of(published)
-        score = scores["value"][scores["environment"] == game]
-        _game_axes(axes, own, references[references["environment"] == game], score, dense)
-    origins = [name for name in ("run", "reference") if name in set(curves["origin"])]
-    handles = [plots.handle(NAMES[name], COLOURS[name], dashes="-") for name in origins]
-    plots.legend_above(canvas, [*handles, plots.handle(NAMES["published"], PUBLISHED, marker="o")])
-    canvas.supxlabel("environment frames", fontsize=7.5)
-    canvas.supylabel("episode return", fontsize=7.5)
-    return canvas
+    own = curves[curves["experiment"] == ATARI]
+    return game_figures.learning_curves(own, references, _scores_of(published), AGENTS, MARKS, PANELS)
 
 
 def _scores_of(published: pd.DataFrame) -> pd.DataFrame:
     """The published scores of single games; points of other curves have budgets of their own."""
     own = published[(published["experiment"] == ATARI) & (published["environment"] != "")]
-    return own[own["budget_frames"] == PAPER_FRAMES]
-
-
-def _game_axes(axes: Axes, own: pd.DataFrame, reference: pd.DataFrame, score: pd.Series, dense: bool) -> None:
-    """Axes, lines at random and human play, and the published score."""
-    axes.set_xscale("log")
-    start = max(1_000.0, own["env_frames"].min() / 1.5)
-    axes.set_xlim(start, PAPER_FRAMES * 2.5)
-    axes.xaxis.set_major_locator(LogLocator(numticks=3 if dense else 5))
-    plots.frames_axis(axes)
-    levels = {name: float(reference[name].iloc[0]) for name in ("random", "human")} if len(reference) else {}
-    values = [*own["episode_return"].dropna(), *levels.values()]
-    low, high = min([*values, *score]), max(values)
-    # A score that would flatten the curve is an arrow with its number; small panels have no room for numbers.
-    within = dense or all(value <= low + 2.0 * (high - low) for value in score)
-    high = max([high, *score]) if within else high
-    room = high - low or 1.0
-    axes.set_ylim(low - 0.13 * room, high + (0.12 if within else 0.25) * room)
-    for name, level in levels.items():
-        axes.axhline(level, color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
-        if not dense:
-            side, place = ("bottom", 1.5) if name == "human" else ("top", -1.5)
-            style = {"fontsize": 6, "color": GREY, "va": side, "textcoords": "offset points"}
-            axes.annotate(name, (start, level), xytext=(2, place), **style)
-    if dense:
-        axes.tick_params(labelsize=4.5, length=1.5, pad=1)
-        axes.yaxis.set_major_locator(MaxNLocator(3))
-        axes.yaxis.set_major_formatter(lambda value, _: plots.frames_text(value) if value >= 10_000 else f"{value:g}")
-    if within:
-        axes.plot([PAPER_FRAMES] * len(score), score, "o", color=PUBLISHED, ms=4.5, clip_on=False, zorder=5)
-        return
-    text = f"{score.iloc[0]:,.0f} \N{UPWARDS ARROW}".replace(",", "\N{NO-BREAK SPACE}")
-    style = {"ha": "right", "va": "top", "fontsize": 6.5, "color": PUBLISHED}
-    axes.annotate(text, (1, 1), xycoords="axes fraction", xytext=(0, -1), textcoords="offset points", **style)
+    return own[own["budget_frames"] == PAPER_FRAMES].assign(mark="ape_x")
 
 
 def normalised_scores(scores: pd.DataFrame, published: pd.DataFrame, references: pd.DataFrame) -> Figure:
     """One row per game: our final human-normalised scores beside the published one."""
-    own = scores[(scores["experiment"] == ATARI) & scores["human_normalised_score"].notna()]
-    if own.empty:
-        return plots.blank(plots.new_figure("full", 1.0), "No Atari run has finished.")
-    games = sorted(set(own["environment"]), reverse=True)
-    labels = dict(zip(own["environment"], own["env_label"], strict=True))
-    dense = len(games) > DENSE
-    canvas = plots.new_figure("full", 0.8 + (0.12 if dense else 0.34) * len(games))
-    axes = canvas.subplots()
-    axes.set_xscale("symlog", linthresh=100, linscale=1.2)
-    targets = _percent(_scores_of(published), references)
-    reached = [0.0, 100.0]
-    for y, game in enumerate(games):
-        if y % 2 == 0:
-            axes.axhspan(y - 0.5, y + 0.5, color=FAINT, alpha=0.35, lw=0)
-        if game in targets:
-            axes.plot([targets[game]], [y], "o", color=PUBLISHED, ms=5, zorder=4)
-            reached.append(targets[game])
-        for origin, part in own[own["environment"] == game].groupby("origin", sort=True):
-            values = 100 * part["human_normalised_score"].to_numpy(dtype=np.float64)
-            plots.dot(axes, values, y, colour=COLOURS[str(origin)])
-            reached += values.tolist()
-            if not dense:
-                _budget(axes, float(values.mean()), y, float(part["env_frames"].min()), str(origin))
-    axes.set_yticks(range(len(games)), [labels[game] for game in games])
-    axes.tick_params(axis="y", length=0, labelsize=5.5 if dense else 7)
-    axes.set_ylim(-0.6, len(games) - 0.4)
-    axes.spines["left"].set_visible(False)
-    _percent_axis(axes, min(reached), max(reached))
-    origins = [name for name in ("run", "reference") if name in set(own["origin"])]
-    plots.legend_above(
-        canvas, [plots.handle(NAMES[name], COLOURS[name], marker="o") for name in (*origins, "published")]
-    )
-    return canvas
-
-
-def _percent(scores: pd.DataFrame, references: pd.DataFrame) -> dict[str, float]:
-    """Environment -> published score, human-normalised, in percent."""
-    joined = scores.merge(references[["environment", "random", "human"]], on="environment")
-    percent = 100 * (joined["value"] - joined["random"]) / (joined["human"] - joined["random"])
-    return dict(zip(joined["environment"], percent, strict=True))
-
-
-def _budget(axes: Axes, x: float, y: float, frames: float, origin: str) -> None:
-    """How many frames, above the dot of this run and below that of the reference runs."""
-    place = (4, 4 if origin == "run" else -4)
-    style = {"va": "center", "fontsize": 5.5, "color": COLOURS[origin], "textcoords": "offset points"}
-    axes.annotate(plots.frames_text(frames), (x, y), xytext=place, **style)
-
-
-def _percent_axis(axes: Axes, low: float, high: float) -> None:
-    """Ticks at round percentages within reach, lines at random play and at a human tester."""
-    low, high = 1.2 * low - 15, 1.7 * high
-    axes.set_xlim(low, high)
-    shown = [tick for tick in EVERY_PERCENT if low <= tick <= high]
-    texts = [f"{tick:,}".replace("-", "\N{MINUS SIGN}").replace(",", "\N{THIN SPACE}") for tick in shown]
-    axes.set_xticks(shown, texts)
-    axes.minorticks_off()
-    axes.set_xlabel("human-normalised score, % (linear up to 100, logarithmic beyond)")
-    for level in (0, 100):
-        axes.axvline(level, color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
+    own = scores[scores["experiment"] == ATARI]
+    return game_figures.normalised_scores(own, _scores_of(published), references, AGENTS, MARKS, Rows())
 
 
 def actors(curves: pd.DataFrame, wall_clock: pd.DataFrame, runs: pd.DataFrame) -> Figure:

@@ -6,13 +6,14 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
-from ddrl.analysis import plots
-from ddrl.analysis.plots import COLOURS, FAINT, GREY, INK, NAMES, PUBLISHED
+from ddrl.analysis import game_figures, plots
+from ddrl.analysis.game_figures import Mark, Panels, Rows, Variant
+from ddrl.analysis.plots import COLOURS, FAINT, INK, NAMES, PUBLISHED
 
 ATARI, CORRECTION = "atari", "off_policy_correction"
-NETWORKS = {"shallow": ("Shallow", "o", "-"), "deep": ("Deep", "D", (0, (3.5, 1.6)))}
+NETWORKS = {"shallow": Variant("Shallow", "o", "-"), "deep": Variant("Deep", "D", plots.DASHES[1])}
 CORRECTIONS = {
     "v_trace": "V-trace",
     "one_step_is": "1-step IS",
@@ -20,195 +21,30 @@ CORRECTIONS = {
     "no_correction": "No correction",
 }
 PAPER_FRAMES = 200_000_000
-DENSE = 12
-"""More games than this are drawn small."""
+MARKS = {
+    "shallow": Mark("published, shallow", PAPER_FRAMES, "o", filled=True, short="shallow"),
+    "deep": Mark("published, deep", PAPER_FRAMES, "D", filled=False, short="deep"),
+}
+PANELS = Panels(end=2.2 * PAPER_FRAMES, height=1.72, head=0.45, ticks=None)
+ROWS = Rows(height=0.21, dense=0.07, head=0.75, lift=3.5)
 
 
 def learning_curves(curves: pd.DataFrame, references: pd.DataFrame, published: pd.DataFrame) -> Figure:
     """One panel per game: training return against frames, published final scores at 200 million, random and human."""
-    curves = curves[curves["experiment"] == ATARI]
-    games = sorted(set(curves["environment"]))
-    if not games:
-        return plots.blank(plots.new_figure("full", 1.0), "No Atari run has finished.")
-    dense = len(games) > DENSE
-    columns, height = (6, 0.84) if dense else (3, 1.72)
-    canvas = plots.new_figure("full", 0.45 + height * -(-len(games) // columns))
-    for axes, game in zip(plots.panels(canvas, len(games), columns), games, strict=True):
-        own = curves[curves["environment"] == game]
-        axes.set_title(own["env_label"].iloc[0], fontsize=5.5 if dense else None, pad=2 if dense else None)
-        for (origin, variant), part in own.groupby(["origin", "variant"], sort=True):
-            plots.band(axes, part, "episode_return", colour=COLOURS[origin], dashes=NETWORKS[variant][2])
-        scores = published[(published["environment"] == game) & (published["experiment"] == ATARI)]
-        _game_axes(axes, own, references[references["environment"] == game], scores, dense)
-    origins = [name for name in ("run", "reference") if name in set(curves["origin"])]
-    there = set(zip(curves["origin"], curves["variant"], strict=True))
-    # A legend is filled column by column: an empty entry keeps one column per origin.
-    handles = [
-        plots.handle(f"{NAMES[origin]}, {NETWORKS[variant][0].lower()}", COLOURS[origin], dashes=NETWORKS[variant][2])
-        if (origin, variant) in there
-        else plots.handle("", "none")
-        for origin in origins
-        for variant in NETWORKS
-    ]
-    handles += [
-        plots.handle(f"published, {label.lower()}", PUBLISHED, marker=mark, filled=name == "shallow")
-        for name, (label, mark, _) in NETWORKS.items()
-    ]
-    plots.legend_above(canvas, handles, columns=len(handles) // 2)
-    canvas.supxlabel("environment frames", fontsize=7.5)
-    canvas.supylabel("episode return", fontsize=7.5)
-    return canvas
+    own = curves[curves["experiment"] == ATARI]
+    return game_figures.learning_curves(own, references, _scores_of(published), NETWORKS, MARKS, PANELS)
 
 
-def _game_axes(axes: Axes, own: pd.DataFrame, reference: pd.DataFrame, scores: pd.DataFrame, dense: bool) -> None:
-    """Axes, random and human lines, and the published scores: beyond the top edge where they are out of reach."""
-    axes.set_xscale("log")
-    plots.frames_axis(axes)
-    start = max(1_000.0, own["env_frames"].min() / 1.5)
-    axes.set_xlim(start, PAPER_FRAMES * 2.2)
-    levels = {name: float(reference[name].iloc[0]) for name in ("random", "human")} if len(reference) else {}
-    values = [*own["episode_return"].dropna(), *levels.values()]
-    low, high = min([*values, *scores["value"]]), max(values)
-    # With many small panels there is no room for numbers: every published score is within its panel.
-    reachable = [value for value in scores["value"] if dense or value <= low + 2.0 * (high - low)]
-    high = max([high, *reachable])
-    room = high - low or 1.0
-    axes.set_ylim(low - 0.13 * room, high + (0.12 if len(reachable) == len(scores) else 0.25) * room)
-    for name, level in levels.items():
-        axes.axhline(level, color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
-        if not dense:
-            side, place = ("bottom", 1.5) if name == "human" else ("top", -1.5)
-            style = {"fontsize": 6, "color": GREY, "va": side}
-            axes.annotate(name, (start, level), xytext=(2, place), textcoords="offset points", **style)
-    if dense:
-        axes.tick_params(labelsize=4.5, length=1.5, pad=1)
-        axes.yaxis.set_major_locator(MaxNLocator(3))
-        axes.xaxis.set_major_locator(LogLocator(numticks=3))
-        axes.yaxis.set_major_formatter(lambda value, _: plots.frames_text(value) if value >= 10_000 else f"{value:g}")
-    _published_marks(axes, scores)
-
-
-def _published_marks(axes: Axes, scores: pd.DataFrame) -> None:
-    """The published scores at the paper's budget; arrows with the number where they lie above the panel."""
-    top = axes.get_ylim()[1]
-    above = []
-    for row in scores.sort_values("compared_variant", ascending=False).to_dict("records"):
-        label, marker, _ = NETWORKS[row["compared_variant"]]
-        if row["value"] <= top:
-            face = PUBLISHED if row["compared_variant"] == "shallow" else "white"
-            axes.plot(
-                [PAPER_FRAMES], [row["value"]], marker, color=PUBLISHED, mfc=face, ms=4.5, clip_on=False, zorder=5
-            )
-        else:
-            above.append(f"{label.lower()} {_grouped(row['value'])}")
-    if above:
-        axes.annotate(
-            ", ".join(above) + " \N{UPWARDS ARROW}",
-            (1, 1),
-            xycoords="axes fraction",
-            xytext=(0, -1),
-            textcoords="offset points",
-            ha="right",
-            va="top",
-            fontsize=6.5,
-            color=PUBLISHED,
-        )
-
-
-def _grouped(value: float) -> str:
-    return f"{value:,.0f}".replace(",", "\N{NO-BREAK SPACE}").replace("-", "\N{MINUS SIGN}")
+def _scores_of(published: pd.DataFrame) -> pd.DataFrame:
+    """The published final scores of single games, each marked as its network."""
+    own = published[(published["experiment"] == ATARI) & (published["environment"] != "")]
+    return own.assign(mark=own["compared_variant"])
 
 
 def normalised_scores(scores: pd.DataFrame, published: pd.DataFrame, references: pd.DataFrame) -> Figure:
     """One row per game and network: our final human-normalised scores beside the published ones."""
-    own = scores[(scores["experiment"] == ATARI) & scores["human_normalised_score"].notna()]
-    if own.empty:
-        return plots.blank(plots.new_figure("full", 1.0), "No Atari run has finished.")
-    games = sorted(set(own["env_label"]), reverse=True)
-    rows = [(game, variant) for game in games for variant in reversed(NETWORKS)]
-    dense = len(games) > DENSE
-    canvas = plots.new_figure("full", 0.75 + (0.07 if dense else 0.21) * len(rows))
-    axes = canvas.subplots()
-    axes.set_xscale("symlog", linthresh=100, linscale=1.2)
-    targets = _published_percent(published, references)
-    for y, (game, variant) in enumerate(rows):
-        part = own[(own["env_label"] == game) & (own["variant"] == variant)]
-        if y % 4 < 2:
-            axes.axhspan(y - 0.5, y + 0.5, color=FAINT, alpha=0.35, lw=0)
-        environment = own[own["env_label"] == game]["environment"].iloc[0]
-        target = targets.get((environment, variant))
-        if target is not None:
-            axes.plot([target], [y], NETWORKS[variant][1], color=PUBLISHED, ms=5, zorder=4)
-        for origin, runs in part.groupby("origin", sort=True):
-            values = 100 * runs["human_normalised_score"].to_numpy(dtype=np.float64)
-            plots.dot(axes, values, y, colour=COLOURS[origin], marker=NETWORKS[variant][1])
-            if not dense:
-                _frames_label(axes, float(values.mean()), y, float(runs["env_frames"].min()), origin)
-        if dense:
-            continue
-        axes.annotate(
-            NETWORKS[variant][0].lower(),
-            (0, y),
-            xycoords=("axes fraction", "data"),
-            xytext=(-4, 0),
-            textcoords="offset points",
-            ha="right",
-            va="center",
-            fontsize=6.5,
-            color=GREY,
-        )
-    axes.set_yticks([index * 2 + 0.5 for index in range(len(games))], games)
-    axes.tick_params(axis="y", length=0, pad=4 if dense else 34, labelsize=5.5 if dense else 7)
-    axes.set_ylim(-0.6, len(rows) - 0.4)
-    axes.spines["left"].set_visible(False)
-    _percent_axis(
-        axes,
-        [
-            *(100 * own["human_normalised_score"]),
-            *(targets[key] for key in targets if key[0] in set(own["environment"])),
-        ],
-    )
-    origins = [name for name in ("run", "reference") if name in set(own["origin"])]
-    handles = [plots.handle(NAMES[name], COLOURS[name], marker="s") for name in (*origins, "published")]
-    handles += [plots.handle(label.lower(), INK, marker=mark) for label, mark, _ in NETWORKS.values()]
-    plots.legend_above(canvas, handles)
-    return canvas
-
-
-def _frames_label(axes: Axes, x: float, y: float, frames: float, origin: str) -> None:
-    """The budget, above the dots of this run and below those of a reference run."""
-    axes.annotate(
-        plots.frames_text(frames),
-        (x, y),
-        xytext=(4, 3.5 if origin == "run" else -3.5),
-        textcoords="offset points",
-        va="center",
-        fontsize=5.5,
-        color=COLOURS[origin],
-    )
-
-
-def _published_percent(published: pd.DataFrame, references: pd.DataFrame) -> dict[tuple[str, str], float]:
-    """(environment, variant) -> published final score, human-normalised, in percent."""
-    rows = published[(published["experiment"] == ATARI) & (published["environment"] != "")]
-    joined = rows.merge(references[["environment", "random", "human"]], on="environment")
-    percent = 100 * (joined["value"] - joined["random"]) / (joined["human"] - joined["random"])
-    return dict(zip(zip(joined["environment"], joined["compared_variant"], strict=True), percent, strict=True))
-
-
-def _percent_axis(axes: Axes, values: list[float]) -> None:
-    """Ticks at round percentages within reach, lines at random play and at a human tester."""
-    ticks = [-100, -50, 0, 50, 100, 300, 1000, 3000, 10_000, 30_000, 100_000]
-    low, high = min(0.0, *values), max(100.0, *values)
-    axes.set_xlim(1.2 * low - 15, 1.7 * high)
-    shown = [tick for tick in ticks if 1.2 * low - 15 <= tick <= 1.7 * high]
-    axes.set_xticks(
-        shown, [f"{tick:,}".replace("-", "\N{MINUS SIGN}").replace(",", "\N{THIN SPACE}") for tick in shown]
-    )
-    axes.minorticks_off()
-    axes.set_xlabel("human-normalised score, % (linear up to 100, logarithmic beyond)")
-    for level in (0, 100):
-        axes.axvline(level, color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
+    own = scores[scores["experiment"] == ATARI]
+    return game_figures.normalised_scores(own, _scores_of(published), references, NETWORKS, MARKS, ROWS)
 
 
 def correction_dot_plot(scores: pd.DataFrame, published: pd.DataFrame) -> Figure:
@@ -312,9 +148,8 @@ def policy_lag(policy_lag: pd.DataFrame) -> Figure:
 def _lag_line(experiment: str, which: str | bool) -> tuple[str, object]:
     """Label and dashes of a line."""
     if experiment == ATARI:
-        label, _, dashes = NETWORKS[str(which)]
-        return label.lower(), dashes
-    return ("with replay", NETWORKS["deep"][2]) if which else ("without replay", "-")
+        return NETWORKS[str(which)].label.lower(), NETWORKS[str(which)].dashes
+    return ("with replay", NETWORKS["deep"].dashes) if which else ("without replay", "-")
 
 
 def _lag_band(axes: Axes, runs: pd.DataFrame, colour: str, dashes: object) -> None:
