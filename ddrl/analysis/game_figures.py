@@ -34,6 +34,10 @@ class Variant:
     marker: str = "o"
     dashes: Any = "-"
 
+    def within_text(self) -> str:
+        """The label after other words: feed-forward, but LSTM."""
+        return self.label if self.label.isupper() else self.label.lower()
+
 
 @dataclass(frozen=True)
 class Mark:
@@ -50,9 +54,9 @@ class Mark:
 
 @dataclass(frozen=True)
 class Panels:
-    """Measures of the learning curves, in inches, and where the axis of frames ends."""
+    """Measures of the learning curves, in inches, and where the axis of frames ends: without `end`, behind ours."""
 
-    end: float
+    end: float | None = None
     height: float = 1.72
     head: float = 0.5
     ticks: int | None = 5
@@ -103,7 +107,7 @@ def _curve_handles(curves: pd.DataFrame, variants: Mapping[str, Variant]) -> lis
 
 
 def _of_variant(text: str, look: Variant, variants: Mapping[str, Variant]) -> str:
-    return f"{text}, {look.label.lower()}" if len(variants) > 1 else text
+    return f"{text}, {look.within_text()}" if len(variants) > 1 else text
 
 
 def _mark_handle(mark: Mark) -> Line2D:
@@ -122,7 +126,7 @@ def _game_axes(
     """Axes, and lines at random and human play."""
     axes.set_xscale("log")
     start = max(1_000.0, own["env_frames"].min() / 1.5)
-    axes.set_xlim(start, panels.end)
+    axes.set_xlim(start, panels.end or 1.5 * own["env_frames"].max())
     if dense or panels.ticks:
         axes.xaxis.set_major_locator(LogLocator(numticks=3 if dense else panels.ticks))
     plots.frames_axis(axes)
@@ -216,7 +220,7 @@ def normalised_scores(
             if not dense:
                 _budget(axes, float(values.mean()), y, float(runs["env_frames"].min()), str(origin), rows.lift)
         if several and not dense:
-            _row_label(axes, y, variants[variant].label.lower())
+            _row_label(axes, y, variants[variant].within_text())
     axes.set_yticks([(index + 0.5) * len(variants) - 0.5 for index in range(len(labels))], list(labels.values()))
     axes.tick_params(axis="y", length=0, labelsize=5.5 if dense else 7)
     if several:
@@ -237,7 +241,7 @@ def _score_handles(own: pd.DataFrame, variants: Mapping[str, Variant], marks: Ma
         handles += [plots.handle(m.label, PUBLISHED, marker=m.marker, filled=m.filled) for m in marks.values()]
     else:
         handles.append(plots.handle(NAMES["published"], PUBLISHED, marker=general))
-    return [*handles, *(plots.handle(v.label.lower(), INK, marker=v.marker) for v in variants.values() if several)]
+    return [*handles, *(plots.handle(v.within_text(), INK, marker=v.marker) for v in variants.values() if several)]
 
 
 def _of_their_own(marks: Mapping[str, Mark], variants: Mapping[str, Variant]) -> bool:

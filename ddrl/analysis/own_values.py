@@ -53,7 +53,7 @@ def own_values(
 
 
 def _against(rule: CellRule, runs: Sequence[RunData], prices: Prices | None) -> Sample:
-    """The ratio of `rule.variant` to `rule.than`, the geometric mean over tasks, of seeds that both have on every task.
+    """The ratio of `rule.variant` to `rule.than` (`paired_ratios`).
 
     As a reduction: the percentage by which it is less.
     """
@@ -62,16 +62,26 @@ def _against(rule: CellRule, runs: Sequence[RunData], prices: Prices | None) -> 
         for run in runs
         for value in [efficiency(run, prices)[str(rule.metric)]]
     ]
-    table = pd.DataFrame(rows).pivot(index="seed", columns=["environment", "variant"], values="value").dropna()
+    ratios = paired_ratios(pd.DataFrame(rows), str(rule.variant), str(rule.than))
+    return 100 * (1 - ratios) if rule.compared_as == "reduction" else ratios
+
+
+def paired_ratios(table: pd.DataFrame, variant: str, than: str) -> Sample:
+    """One ratio per seed [n] that both variants have on every task, the geometric mean over tasks.
+
+    Columns variant, environment, seed and value, of any variants. A task that only one of the two has is left out.
+    """
+    chosen = table[table["variant"].isin([variant, than])]
+    wide = chosen.pivot(index="seed", columns=["environment", "variant"], values="value").dropna()
     logarithms = [
-        np.log(table[task][rule.variant] / table[task][rule.than])
-        for task in dict.fromkeys(table.columns.get_level_values("environment"))
-        if {rule.variant, rule.than} <= set(table[task].columns)
+        np.log(wide[task][variant] / wide[task][than])
+        for task in dict.fromkeys(wide.columns.get_level_values("environment"))
+        if {variant, than} <= set(wide[task].columns)
     ]
     if not logarithms:
         return np.array([], dtype=np.float64)
     ratios: Sample = np.exp(np.mean(logarithms, axis=0))
-    return 100 * (1 - ratios) if rule.compared_as == "reduction" else ratios
+    return ratios
 
 
 def suite_values(scores: pd.DataFrame, metric: str) -> Sample:
