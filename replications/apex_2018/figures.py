@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
-from ddrl.analysis import game_figures, plots
+from ddrl.analysis import game_figures, panels, plots
 from ddrl.analysis.game_figures import Mark, Panels, Rows, Variant
 from ddrl.analysis.plots import COLOURS, NAMES, Style
 
@@ -22,8 +22,6 @@ PAPER_FRAMES = 22_800_000_000
 AGENTS = {"ape_x": Variant("Ape-X")}
 MARKS = {"ape_x": Mark("published", PAPER_FRAMES)}
 PANELS = Panels(end=2.5 * PAPER_FRAMES, height=1.9)
-FAR_APART = 5
-"""From this ratio of budgets on, an axis of frames or times is logarithmic."""
 
 
 def learning_curves(curves: pd.DataFrame, references: pd.DataFrame, published: pd.DataFrame) -> Figure:
@@ -53,7 +51,7 @@ def actors(curves: pd.DataFrame, wall_clock: pd.DataFrame, runs: pd.DataFrame) -
     tasks = sorted(set(chosen[0]["environment"]))
     canvas = plots.new_figure("full", 0.5 + 1.75 * (len(tasks) + 1))
     grid = canvas.add_gridspec(len(tasks) + 1, 2)
-    styles, thin = _in_order(TIMES), chosen[0]["origin"].nunique() > 1
+    styles, thin = panels.in_order(TIMES), chosen[0]["origin"].nunique() > 1
     for row, task in enumerate(tasks):
         left = canvas.add_subplot(grid[row, 0])
         right = canvas.add_subplot(grid[row, 1], sharey=left)
@@ -72,10 +70,10 @@ def actors(curves: pd.DataFrame, wall_clock: pd.DataFrame, runs: pd.DataFrame) -
 
 def replay(curves: pd.DataFrame, wall_clock: pd.DataFrame) -> Figure:
     """Left: return against frames by capacity. Right: against time, whether fresh experience makes up for actors."""
-    few = dict(zip((TIMES[0], STORED, TIMES[-1]), zip(plots.SERIES, plots.DASHES, strict=True), strict=False))
+    few = panels.unordered((TIMES[0], STORED, TIMES[-1]))
     left = curves[curves["experiment"] == CAPACITY]
     right = wall_clock[(wall_clock["experiment"] == ACTORS) & wall_clock["variant"].isin(list(few))]
-    sides = ((left, _in_order(PARTS), "Capacity"), (right, few, "Stored 8 times"))
+    sides = ((left, panels.in_order(PARTS), "Capacity"), (right, few, "Stored 8 times"))
     rows = max(table["environment"].nunique() for table, _, _ in sides)
     if not rows:
         return plots.blank(plots.new_figure("full", 1.0), "No run of these experiments has finished.")
@@ -101,25 +99,10 @@ def _key(axes: Axes, table: pd.DataFrame, styles: Mapping[str, Style]) -> None:
         axes.legend(handles=handles, ncols=-(-len(handles) // 2), fontsize=6.5, **place)
 
 
-def _in_order(variants: Sequence[str]) -> dict[str, Style]:
-    return {name: (colour, "-") for name, colour in zip(variants, plots.graded(len(variants)), strict=True)}
-
-
 def _lines(axes: Axes, table: pd.DataFrame, styles: Mapping[str, Style], x: str, thin: bool) -> None:
     """One line per variant and origin, reference runs `thin` where the figure has both; and the axis of `x`."""
-    for (origin, variant), part in table.groupby(["origin", "variant"], sort=True):
-        colour, dashes = styles[str(variant)]
-        width = 0.9 if thin and origin == "reference" else 1.4
-        plots.band(axes, part, "episode_return", colour=colour, dashes=dashes, x=x, width=width)
-    ends = table.groupby(["origin", "variant"])[x].max()
-    if len(ends) and ends.max() > FAR_APART * ends.min():
-        axes.set_xscale("log")
-        axes.set_xlim(left=max(1e-3, float(table[x].min())))
-    else:
-        axes.set_xlim(left=0)
-    (plots.frames_axis if x == "env_frames" else plots.time_axis)(axes)
-    axes.yaxis.set_major_locator(MaxNLocator(5))
-    axes.grid(axis="y")
+    panels.returns(axes, table, styles, x, thin=thin)
+    panels.extent(axes, table, x)
 
 
 def _speeds(axes: Axes, runs: pd.DataFrame) -> None:

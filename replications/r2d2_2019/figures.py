@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from ddrl.analysis import plots
-from ddrl.analysis.plots import COLOURS, GREY, NAMES, Style
+from ddrl.analysis import panels, plots
+from ddrl.analysis.plots import COLOURS, NAMES
 
 AGENTS = {"r2d2": "R2D2", "ape_x": "Ape-X"}
 MEMORY = {"r2d2": "R2D2", "feed_forward": "feed-forward"}
@@ -66,46 +63,7 @@ def _learning(curves: pd.DataFrame, references: pd.DataFrame, experiment: str, l
     if own.empty:
         return plots.blank(plots.new_figure("full", 1.0), NOTHING)
     tasks = sorted(set(own["environment"]), reverse=True)
-    canvas = plots.new_figure("full", 0.5 + 1.9 * -(-len(tasks) // 3))
-    known = references.set_index("environment")
-    for axes, task in zip(plots.panels(canvas, len(tasks), 3), tasks, strict=True):
-        part = own[own["environment"] == task]
-        _lines(axes, part, "episode_return", labels)
-        _levels(axes, part["episode_return"], known.loc[task] if task in known.index else None)
-        axes.set_title(part["env_label"].iloc[0])
-        plots.frames_axis(axes)
-        axes.set_xlim(left=0)
-        axes.yaxis.set_major_locator(MaxNLocator(5))
-        axes.grid(axis="y")
-        axes.set_xlabel("environment frames")
-    canvas.axes[0].set_ylabel("training return")
-    plots.legend_above(canvas, plots.variant_handles(own, _styles(labels), labels))
-    return canvas
-
-
-def _lines(axes: Axes, table: pd.DataFrame, column: str, labels: Mapping[str, str]) -> None:
-    """The mean of each variant; reference runs are thin."""
-    for (origin, variant), part in table.groupby(["origin", "variant"], sort=True):
-        colour, dashes = _styles(labels)[str(variant)]
-        width = 0.9 if origin == "reference" else 1.4
-        plots.band(axes, part, column, colour=colour, dashes=dashes, width=width)
-
-
-def _styles(labels: Mapping[str, str]) -> dict[str, Style]:
-    return dict(zip(labels, zip(plots.SERIES, plots.DASHES, strict=True), strict=False))
-
-
-def _levels(axes: Axes, returns: pd.Series, known: pd.Series | None) -> None:
-    """Random play and a human tester, where the axis would reach that far anyway."""
-    if known is None:
-        return
-    low, high = float(returns.min()), float(returns.max())
-    for name in ("random", "human"):
-        level = float(known[name])
-        if np.isfinite(level) and low - (high - low) <= level <= high + (high - low):
-            axes.axhline(level, color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
-            place = {"xytext": (-2, 1.5), "textcoords": "offset points", "ha": "right", "fontsize": 6, "color": GREY}
-            axes.annotate(name, (1, level), xycoords=("axes fraction", "data"), **place)
+    return panels.learning(own, references, panels.unordered(list(labels)), tasks, labels)
 
 
 def staleness(efficiency: pd.DataFrame) -> Figure:
@@ -117,18 +75,11 @@ def staleness(efficiency: pd.DataFrame) -> Figure:
     shown = [name for name in STRATEGIES if name in set(own["variant"])]
     canvas = plots.new_figure("full", 0.8 + len(tasks) * (0.35 + 0.2 * len(shown)))
     grid = canvas.subplots(len(tasks), 2, squeeze=False, sharex=True)
-    origins = [name for name in ("run", "reference") if name in set(own["origin"])]
+    origins, labels = panels.origins_of(own), {name: STRATEGIES[name] for name in shown}
     for (left, right), task in zip(grid, tasks, strict=True):
         part = own[own["environment"] == task]
         for axes, moment in ((left, "first"), (right, "last")):
-            for (origin, variant), runs in part.groupby(["origin", "variant"], sort=True):
-                shift = 0.24 * (origins.index(str(origin)) - (len(origins) - 1) / 2)
-                values = runs[f"q_discrepancy_{moment}"].to_numpy(dtype=np.float64)
-                plots.dot(axes, values, shift - shown.index(str(variant)), colour=COLOURS[str(origin)])
-            axes.set_yticks([-index for index in range(len(shown))], [STRATEGIES[name] for name in shown])
-            axes.tick_params(axis="y", length=0)
-            axes.set_ylim(0.6 - len(shown), 0.6)
-            axes.spines["left"].set_visible(False)
+            panels.rows(axes, panels.by_variant(part, f"q_discrepancy_{moment}"), labels, origins)
             axes.set_title(f"{part['env_label'].iloc[0]}, {moment} step")
             axes.grid(axis="x")
         right.tick_params(labelleft=False)
@@ -146,11 +97,11 @@ def parameter_lag(policy_lag: pd.DataFrame) -> Figure:
     own = policy_lag[policy_lag["experiment"] == "parameter_lag"]
     if own.empty:
         return plots.blank(plots.new_figure("column", 1.0), NOTHING)
-    tasks = sorted(set(own["environment"]))
+    tasks, styles = sorted(set(own["environment"])), panels.unordered(list(ACTORS))
     canvas = plots.new_figure("column", 0.5 + 1.9 * len(tasks))
     for axes, task in zip(canvas.subplots(len(tasks), 1, squeeze=False)[:, 0], tasks, strict=True):
         part = own[own["environment"] == task]
-        _lines(axes, part, "policy_lag_mean", ACTORS)
+        panels.returns(axes, part, styles, column="policy_lag_mean")
         axes.set_title(part["env_label"].iloc[0])
         plots.frames_axis(axes)
         axes.set_xlim(left=0)
@@ -158,5 +109,5 @@ def parameter_lag(policy_lag: pd.DataFrame) -> Figure:
         axes.grid(axis="y")
         axes.set_ylabel("lag in updates")
         axes.set_xlabel("environment frames")
-    plots.legend_above(canvas, plots.variant_handles(own, _styles(ACTORS), ACTORS))
+    plots.legend_above(canvas, plots.variant_handles(own, styles, ACTORS))
     return canvas

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 
-from ddrl.analysis import plots
+from ddrl.analysis import panels, plots
 from ddrl.analysis.plots import FAINT, GREY
 
 SYSTEMS = {"impala": "IMPALA", "seed": "SEED RL"}
@@ -37,7 +37,7 @@ def learning(curves: pd.DataFrame, wall_clock: pd.DataFrame, references: pd.Data
     random = references.set_index("environment")["random"]
     for (left, right), task in zip(grid, tasks, strict=True):
         for axes, table, x in ((left, own, "env_frames"), (right, timed, "seconds")):
-            _curves(axes, table[table["environment"] == task], x)
+            panels.returns(axes, table[table["environment"] == task], STYLES, x)
             if task in random:
                 axes.axhline(float(random[task]), color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
             axes.set_xlim(left=0)
@@ -52,14 +52,6 @@ def learning(curves: pd.DataFrame, wall_clock: pd.DataFrame, references: pd.Data
     grid[-1][1].set_xlabel("wall time of training")
     _legend(canvas, own)
     return canvas
-
-
-def _curves(axes: Axes, table: pd.DataFrame, x: str) -> None:
-    """The return of each system; reference runs are thin."""
-    for (origin, variant), part in table.groupby(["origin", "variant"], sort=True):
-        colour, dashes = STYLES[str(variant)]
-        width = 0.9 if origin == "reference" else 1.4
-        plots.band(axes, part, "episode_return", colour=colour, dashes=dashes, x=x, width=width)
 
 
 def _of(table: pd.DataFrame, experiment: str) -> pd.DataFrame:
@@ -83,14 +75,8 @@ def near_on_policy(scores: pd.DataFrame, efficiency: pd.DataFrame) -> Figure:
         return plots.blank(plots.new_figure("full", 1.0), NOTHING)
     canvas = plots.new_figure("full", 2.6)
     left, right = canvas.subplots(1, 2)
-    for (origin, system), part in sweep.groupby(["origin", sweep["variant"].map(_system)], sort=True):
-        returns = part.groupby("variant")["final_return"].mean().sort_values(ascending=False).to_numpy()
-        _points(left, np.arange(1, len(returns) + 1), returns, str(origin), str(system))
+    panels.sorted_settings(left, sweep, sweep["variant"].map(_system), STYLES)
     left.set_title("Stability")
-    left.set_xlabel("hyperparameter settings, best first")
-    left.set_ylabel("final return")
-    left.xaxis.set_major_locator(MaxNLocator(integer=True))
-    left.grid(axis="y")
     for (origin, system), part in lags.groupby(["origin", "variant"], sort=True):
         colour, dashes = STYLES[str(system)]
         width = 0.7 if origin == "reference" else 1.1
@@ -104,14 +90,6 @@ def near_on_policy(scores: pd.DataFrame, efficiency: pd.DataFrame) -> Figure:
     right.grid(axis="y")
     _legend(canvas, pd.concat([sweep, lags]), marker="o")
     return canvas
-
-
-def _points(axes: Axes, x: Any, y: Any, origin: str, system: str) -> None:
-    """A line through one mark for each value."""
-    colour, dashes = STYLES[system]
-    thin = origin == "reference"
-    face, width = ("white", 0.9) if thin else (colour, 1.4)
-    axes.plot(x, y, color=colour, ls=dashes, lw=width, marker="o", ms=3.5, mfc=face, mew=0.9, clip_on=False)
 
 
 def _system(variant: str) -> str:
@@ -165,7 +143,7 @@ def _by_workers(axes: Axes, runs: pd.DataFrame, name: str) -> None:
             ticks = group[name].to_numpy(dtype=np.float64)
             axes.plot([count] * len(ticks), ticks, "_", color=colour, ms=6, mew=0.9, alpha=0.7)
         means = known.groupby("num_actors")[name].mean()
-        _points(axes, means.index.to_numpy(), means.to_numpy(), str(origin), str(system))
+        panels.marks(axes, means.index.to_numpy(), means.to_numpy(), STYLES[str(system)], thin=origin == "reference")
     axes.grid(axis="y")
 
 
