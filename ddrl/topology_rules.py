@@ -52,8 +52,10 @@ def check_topology(config: Any, where: str) -> None:
             f"{where}: key 'topology.queue_capacity' must be at least {-(-fresh // topology.envs_per_actor)}, so that "
             f"unrolls of {topology.envs_per_actor} columns can feed a batch of {fresh} (got {topology.queue_capacity})"
         )
+    if topology.max_policy_lag is None:
+        return
     smallest = _smallest_lag(columns, fresh, config.hyperparameters.first_update)
-    if topology.max_policy_lag is not None and topology.max_policy_lag < smallest:
+    if topology.max_policy_lag < smallest:
         raise UserError(
             f"{where}: key 'topology.max_policy_lag' must be at least {smallest}, since one round of {columns} columns "
             f"must be under way before the batch of {fresh} that its last column belongs to is first learned from"
