@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -141,5 +142,15 @@ def load(network: nn.Module, tensors: list[torch.Tensor]) -> None:
 
 
 def tensors_of(network: nn.Module) -> list[torch.Tensor]:
-    """What a version consists of: parameters, and buffers such as the statistics of a normalisation."""
-    return [*network.parameters(), *network.buffers()]
+    """What a version consists of: parameters, and buffers such as the statistics of a normalisation.
+
+    A network's are written to and never replaced, once it is on its device.
+    """
+    tensors = _TENSORS.get(network)
+    if tensors is None:
+        tensors = _TENSORS[network] = [*network.parameters(), *network.buffers()]
+    return tensors
+
+
+_TENSORS: WeakKeyDictionary[nn.Module, list[torch.Tensor]] = WeakKeyDictionary()
+"""They are listed once a network: to walk the modules of a small one takes as long as to copy its tensors."""

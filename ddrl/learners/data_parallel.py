@@ -10,6 +10,7 @@ from typing import Protocol, Self, TypeVar
 
 import torch
 from torch import nn
+from torch.nn import Parameter
 
 from ddrl.types import Metrics
 
@@ -42,7 +43,8 @@ class ColumnParallel:
 
     def __init__(self, network: nn.Module, num_threads: int, piece_columns: int = PIECE_COLUMNS) -> None:
         self._piece_columns = piece_columns
-        self._replicas = [network, *(_replica(network) for _ in range(num_threads - 1))]
+        networks = [network, *(_replica(network) for _ in range(num_threads - 1))]
+        self._replicas = [(one, list(one.parameters())) for one in networks]  # once, as in `GradientStep`
         self._pool = ThreadPoolExecutor(num_threads, "learner", lambda: torch.set_num_threads(1))
 
     def backward(self, loss: Loss[AnyBatch], batch: AnyBatch) -> Metrics:
@@ -52,10 +54,12 @@ class ColumnParallel:
         """
         shares = split(batch, len(self._replicas))
         work = list(zip(self._replicas, shares, strict=False))
-        pieces = [(network, split(share, self._num_pieces(share))) for network, share in work]
-        jobs = [self._pool.submit(_backward, loss, network, share) for network, share in pieces[1:]]
+        pieces = [(*replica, split(share, self._num_pieces(share))) for replica, share in work]
+        jobs = [
+            self._pool.submit(_backward, loss, network, parameters, share) for network, parameters, share in pieces[1:]
+        ]
         parts = [_backward(loss, *pieces[0]), *(job.result() for job in jobs)]
-        gradients = [_gradients(network) for network, _ in work]
+        gradients = [_gradients(parameters) for _, parameters, _ in pieces]
         for others in gradients[1:]:
             torch._foreach_add_(gradients[0], others)
         return _sum(parts)
@@ -85,8 +89,11 @@ def _replica(network: nn.Module) -> nn.Module:
     return replica
 
 
-def _backward(loss: Loss[AnyBatch], network: nn.Module, pieces: Sequence[AnyBatch]) -> Metrics:
-    network.zero_grad(set_to_none=True)
+def _backward(
+    loss: Loss[AnyBatch], network: nn.Module, parameters: Sequence[Parameter], pieces: Sequence[AnyBatch]
+) -> Metrics:
+    for parameter in parameters:
+        parameter.grad = None
     metrics = []
     for piece in pieces:
         value, part = loss(network, piece)
@@ -95,8 +102,8 @@ def _backward(loss: Loss[AnyBatch], network: nn.Module, pieces: Sequence[AnyBatc
     return _sum(metrics)
 
 
-def _gradients(network: nn.Module) -> list[torch.Tensor]:
-    return [parameter.grad for parameter in network.parameters() if parameter.grad is not None]
+def _gradients(parameters: Sequence[Parameter]) -> list[torch.Tensor]:
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
 def _tensors(network: nn.Module) -> list[torch.Tensor]:

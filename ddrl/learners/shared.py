@@ -39,13 +39,15 @@ def gradient_of(
 
     `version`: of the network's parameters. Raises `NonFiniteError` when a metric or the gradient is NaN or infinite.
     """
-    network.zero_grad(set_to_none=True)
+    parameters = list(network.parameters())
+    for parameter in parameters:
+        parameter.grad = None
     with autocast:
         value, metrics = loss(network)
     value.backward()  # type: ignore[no-untyped-call]
-    norm = float(clip_global_norm(network.parameters(), max_grad_norm))
+    norm = float(clip_global_norm(parameters, max_grad_norm))
     check_finite(metrics | {"gradient_norm": norm}, where=f"update {version + 1} or after")
-    return Computed(tuple(parameter.grad for parameter in network.parameters()), norm, metrics)
+    return Computed(tuple(parameter.grad for parameter in parameters), norm, metrics)
 
 
 class SharedConfig(Protocol):

@@ -33,9 +33,9 @@ class GradientStep:
         reducer: Reducer,
         piece_columns: int = PIECE_COLUMNS,
     ) -> None:
-        self._network = network
+        self._parameters = list(network.parameters())  # once: each step would walk the modules anew
         self._config = optimizer
-        self._optimizer = make_optimizer(network.parameters(), optimizer)
+        self._optimizer = make_optimizer(self._parameters, optimizer)
         self._max_grad_norm = max_grad_norm
         self._device = device
         self._bfloat16 = precision == "bfloat16"
@@ -65,9 +65,9 @@ class GradientStep:
                 return loss(network, part, weight)
 
         metrics = self._gradients.backward(part_loss, batch)
-        self._reducer.sum_([p.grad for p in self._network.parameters() if p.grad is not None])
+        self._reducer.sum_([p.grad for p in self._parameters if p.grad is not None])
         metrics = {name: self.total(value) / all_steps for name, value in metrics.items()}
-        metrics["gradient_norm"] = float(clip_global_norm(self._network.parameters(), self._max_grad_norm))
+        metrics["gradient_norm"] = float(clip_global_norm(self._parameters, self._max_grad_norm))
         check_finite(metrics, where=where)
         metrics["learning_rate"] = linear_decay(self._config.learning_rate, env_frames, self._config.decay_frames)
         set_learning_rate(self._optimizer, metrics["learning_rate"])
