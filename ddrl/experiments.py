@@ -11,8 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterable, Sequence
-from functools import cache
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,19 +77,25 @@ def expand(
 def _validated(run: Run) -> Run:
     values = {name: getattr(run, name) for name in run.__dataclass_fields__}
     where = f"replications/{run.paper}/experiments.yaml: {run.scale}/{run.key}"
-    return Run(**values | {"config": _resolved(json.dumps(run.config), where)})
+    return Run(**values | {"config": _resolved(run.config, where)})
 
 
-@cache
-def _resolved(config: str, where: str) -> dict[str, Any]:
+def _resolved(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """With defaults; runs that differ in nothing but the seed have them in common."""
     from ddrl.config import parse_run_config, to_json  # imports torch
     from ddrl.environments.registry import resolve_options
 
-    mapping = json.loads(config)
-    resolved: dict[str, Any] = to_json(parse_run_config(mapping, where=where))
-    options = dict(resolved["environment"])
-    resolve_options(options.pop("name"), options, where=f"{where}: environment")
-    return resolved
+    key = json.dumps({**config, "seed": 0})
+    if key not in _RESOLVED:
+        resolved = to_json(parse_run_config(config, where=where))
+        options = dict(resolved["environment"])
+        resolve_options(options.pop("name"), options, where=f"{where}: environment")
+        _RESOLVED[key] = resolved
+    return _RESOLVED[key] | {"seed": config["seed"]}
+
+
+_RESOLVED: dict[str, dict[str, Any]] = {}
+"""A configuration as text, with seed 0 -> it with its defaults."""
 
 
 def paper_configs(paper: str, root: Path = ROOT) -> dict[tuple[str, str, str], dict[str, Any]]:
@@ -101,7 +106,7 @@ def paper_configs(paper: str, root: Path = ROOT) -> dict[tuple[str, str, str], d
             for environment in environments_of(entry):
                 config = entry.paper_setting(variant, environment) | {"seed": 0}
                 where = f"replications/{paper}/experiments.yaml: {name}/{variant}/{environment} as the paper states it"
-                found[name, variant, environment] = _resolved(json.dumps(config), where)
+                found[name, variant, environment] = _resolved(config, where)
     return found
 
 
