@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -32,6 +30,7 @@ from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
 from ddrl.run import train
 from ddrl.seeding import torch_generator
 from ddrl.types import Array, EnvStep, PolicyInput, VectorEnv
+from tests.processes import Ddrl
 from tests.runs import BASE, BATCHED, REPLAYING, config, curves, merged, small
 
 CENTRAL = {"inference": "central"}
@@ -235,13 +234,9 @@ def catch_inference() -> LocalInference:
 
 # Workers started by hand ----------------------------------------------------------------------------------------------
 
-DDRL = [sys.executable, "-m", "ddrl.cli"]
 
-
-def start(*arguments: object) -> subprocess.Popen[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    command = [*DDRL, *map(str, arguments)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start(*arguments: object) -> Ddrl:
+    return Ddrl(*arguments, variables={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"})
 
 
 @pytest.mark.slow
@@ -261,12 +256,12 @@ def test_workers_outlive_a_learner_that_is_killed(tmp_path: Path) -> None:
         while len(list((tmp_path / "run/checkpoints").glob("*.sha256"))) < 2 and time.monotonic() < end:
             time.sleep(0.02)
         killed.send_signal(signal.SIGKILL)
-        killed.wait()
-        assert all(worker.poll() is None for worker in workers)
+        killed.ended(30)
+        assert all(worker.returncode is None for worker in workers)
         again = start(*learner)
-        _, error = again.communicate(timeout=120)
+        error = again.ended(120)
         assert again.returncode == 0, error
-        said = [worker.communicate(timeout=30)[1] for worker in workers]
+        said = [worker.ended(30) for worker in workers]
     finally:
         for process in [killed, *workers]:
             process.kill()

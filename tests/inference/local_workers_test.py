@@ -92,7 +92,7 @@ def test_workers_end_with_their_learner_however_it_ends(tmp_path: Path, number: 
         process.send_signal(number)
     else:
         os.killpg(process.pid, number)  # as a terminal, or SLURM, does
-    _, error = process.communicate(timeout=60)
+    error = process.ended(60)
     assert psutil.wait_procs(workers, timeout=30)[1] == []
     if number == signal.SIGKILL:
         return

@@ -89,7 +89,7 @@ def test_an_own_cluster_is_interrupted_resumed_and_leaves_nothing(tmp_path: Path
     assert sockets  # one machine: no port is open
     assert (Path(sockets[0]).parent.stat().st_mode & 0o777) == 0o700
     process.send_signal(signal.SIGTERM)
-    _, error = process.communicate(timeout=60)
+    error = process.ended(60)
     assert process.returncode == INTERRUPTED, error
     assert "lost its learner" not in error
     assert psutil.wait_procs(family, timeout=30)[1] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ class OwnCluster:
     niceness: list[int]  # of the supervisor, then of each role
     family: list[psutil.Process]
     folders: set[Path]
-    interrupted: tuple[int, str]  # exit code, and what it wrote
+    interrupted: tuple[int | None, str]  # exit code, and what it wrote
     left: list[psutil.Process]  # of the family, five seconds later
     others: tuple[set[psutil.Process], set[psutil.Process]]  # of a cluster that stays, before and after
 
@@ -77,8 +78,8 @@ def own_cluster(tmp_path_factory: pytest.TempPathFactory, held: tuple[psutil.Pro
         roles = clusters.workers(parent, "ActorHost") + clusters.workers(parent, "LearnerHost")
         niceness = [one.nice() for one in (parent, *roles)]
     finally:
-        process.terminate()
-        _, error = process.communicate(timeout=120)
+        process.send_signal(signal.SIGTERM)
+        error = process.ended(120)
     left = psutil.wait_procs(family, timeout=5)[1]
     return OwnCluster(
         addresses=addresses,

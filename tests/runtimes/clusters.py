@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from ddrl.coordinator.cluster import ONE_MACHINE
+from tests.processes import Ddrl
 
 ROOT = Path(__file__).parents[2]
 _HOLD = """
@@ -87,16 +88,13 @@ def own_folders(family: list[psutil.Process]) -> set[Path]:
     return found
 
 
-def start(config: dict[str, Any], directory: Path, **variables: str) -> subprocess.Popen[str]:
+def start(config: dict[str, Any], directory: Path, **variables: str) -> Ddrl:
     """`ddrl train` of a configuration, in a process (and a process group) of its own."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "config.json"
     path.write_text(json.dumps(config))
-    command = [sys.executable, "-m", "ddrl.cli", "train", str(path), "--directory", str(directory)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | variables
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+    return Ddrl("train", path, "--directory", directory, variables=environment)
 
 
 def meanwhile(action: Callable[[], None]) -> threading.Thread:
@@ -106,10 +104,10 @@ def meanwhile(action: Callable[[], None]) -> threading.Thread:
     return thread
 
 
-def wait_for_lines(process: subprocess.Popen[str], directory: Path, number: int) -> None:
+def wait_for_lines(process: Ddrl, directory: Path, number: int) -> None:
     """Until a run that was started has written more than `number` records; fails with its words if it ends before."""
-    wait_until(lambda: lines(directory) > number or process.poll() is not None)
-    assert process.poll() is None, process.communicate()[1]
+    wait_until(lambda: lines(directory) > number or process.returncode is not None)
+    assert process.returncode is None, process.written()
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 150.0) -> None:

@@ -95,13 +95,13 @@ def test_a_run_whose_processes_all_get_sigterm_at_once_saves_a_checkpoint_and_is
     family = psutil.Process(process.pid).children(recursive=True)
     for one in [psutil.Process(process.pid), *family]:  # as SLURM does, of which the job's every process is one
         one.send_signal(signal.SIGTERM)
-    _, error = process.communicate(timeout=60)
+    error = process.ended(60)
     assert process.returncode == INTERRUPTED, error
     assert len(list((tmp_path / "checkpoints").glob("*.sha256"))) == 1
     assert psutil.wait_procs(family, timeout=30)[1] == []
     longer = values | {"env_frames": clusters.frames(tmp_path) + 500}
     again = clusters.start(longer, tmp_path, RAY_ADDRESS="")
-    _, error = again.communicate(timeout=120)
+    error = again.ended(120)
     assert again.returncode == 0, error
     assert "resumed at" in error
 
@@ -118,13 +118,13 @@ def test_a_run_whose_supervisor_is_killed_is_completed_by_the_same_command(
     family = [child for child in family if "Agent" not in child.cmdline()[0]]
     assert len(family) >= 5 and folders  # head, node, three roles
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.ended(60)
     assert process.returncode == -signal.SIGKILL
     process = clusters.start(values, tmp_path, RAY_ADDRESS="")
     clusters.wait_until(lambda: bool(clusters.workers(psutil.Process(process.pid), "LearnerHost")))
     second = psutil.Process(process.pid).children(recursive=True)
     folders |= clusters.own_folders(second)
-    _, error = process.communicate(timeout=150)
+    error = process.ended(150)
     assert process.returncode == 0, error
     assert "resumed at" in error
     assert [line for line in error.splitlines() if "Ray" in line or "ray" in line] == []

@@ -57,7 +57,7 @@ def test_memory_and_open_files_stay_as_they_are(tmp_path: Path, capsys: pytest.C
             time.sleep(SAMPLE_SECONDS)
             samples.append(measured(family))  # a process that is gone fails the test
         process.send_signal(signal.SIGTERM)
-        _, error = process.communicate(timeout=120)
+        error = process.ended(120)
     finally:
         process.kill()
     memory, store, files = (np.array(column)[len(samples) // 2 :] for column in zip(*samples, strict=True))
