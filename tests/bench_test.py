@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ddrl import algorithms, bench, cli
+from ddrl import algorithms, bench, cli, local_workers
 from ddrl.algorithms import impala
 from ddrl.analysis.suite_tables import _benchmarks
 from ddrl.bench.defaults import parse_settings
@@ -23,6 +23,7 @@ from ddrl.environments import registry
 from ddrl.errors import UserError
 from ddrl.learners.replay_learner import ReplayLearner
 from tests.runs import BATCHED, CONTINUOUS, GRADIENTS, REPLAYING, SHARED, merged
+from tests.runtimes import prefork
 
 ROOT = Path(__file__).parent.parent
 SMALL: dict[str, Any] = {
@@ -264,12 +265,15 @@ def test_the_committed_benchmarks_can_be_read() -> None:
 
 
 @pytest.mark.slow
-def test_ray_is_measured_beside_threads_over_all_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_is_measured_beside_threads_over_all_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert local_workers.COMMAND[0] == sys.executable  # imported before it is another
     chosen = {"runtimes": ["threads", "ray"], "inferences": ["local", "central", "workers"]}
     settings = merged(SMALL, {"topology": {"num_actors": 1}})
     configs = bench.grid("impala", "toy/catch", settings, **chosen, axes={}, note=note)
-    result = bench.bench(configs, seconds=1.0, repeats=1, note=note)
+    with prefork.interpreter(tmp_path) as python, monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", str(python))
+        result = bench.bench(configs, seconds=1.0, repeats=1, note=note)
     threads, _, workers, ray, ray_central = (one["repeats"][0] for one in result["measurements"])
     for remote in (workers, ray_central):
         assert remote["rollout"] > 0
