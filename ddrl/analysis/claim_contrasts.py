@@ -20,13 +20,13 @@ from ddrl.analysis.paper import Claim
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the runs say of two variants (of three, for kind diminishing; of one, for at_least)."""
+    """What the runs say of two variants (at_least: of one, diminishing: of three, interaction: also of four)."""
 
     label: str
     contrast: Contrast | None
     """None: no task says anything."""
     by_task: Mapping[str, Contrast]
-    """The same on each task that says something."""
+    """The same on each task that says something; of an interaction of tasks the ratio on each."""
     silent: tuple[str, ...]
     """Tasks on which no run reached the return that was asked for while all of them were watched."""
 
@@ -41,7 +41,8 @@ def compared(claim: Claim) -> list[tuple[str, ...]]:
         return list(zip(claim.variants, claim.variants[1:], claim.variants[2:], strict=False))
     if claim.kind == "at_least":
         return [(name,) for name in claim.variants]
-    return [(str(claim.better), worse) for worse in claim.worse]
+    others = (claim.over.better, claim.over.worse) if claim.over else ()
+    return [(str(claim.better), worse, *filter(None, others)) for worse in claim.worse]
 
 
 def compare(claim: Claim, experiment: Experiment, names: tuple[str, ...], observed: pd.DataFrame) -> Comparison:
@@ -52,17 +53,24 @@ def compare(claim: Claim, experiment: Experiment, names: tuple[str, ...], observ
         never = observed.groupby("environment")["censored"].all()
         silent = [name for name in tasks if never[name]]
     telling = [name for name in tasks if name not in silent]
-    label = _label(claim, experiment, names)
-    by_task = {name: _contrast(claim, label, names, observed[observed["environment"] == name]) for name in telling}
+    label = _label(claim, experiment, names, telling)
+    alone = replace(claim, kind="ratio", threshold=1.0) if claim.over and claim.over.environments else claim
+    by_task = {name: _contrast(alone, label, names, observed[observed["environment"] == name]) for name in telling}
     whole = _contrast(claim, label, names, observed[observed["environment"].isin(telling)]) if telling else None
     return Comparison(label, whole, by_task, tuple(silent))
 
 
-def _label(claim: Claim, experiment: Experiment, names: tuple[str, ...]) -> str:
+def _label(claim: Claim, experiment: Experiment, names: tuple[str, ...], tasks: Sequence[str]) -> str:
     labels = [_named(experiment, name) for name in names]
     if claim.kind == "diminishing":
         high, middle, low = labels
         return f"the step from {low} to {middle} over that from {middle} to {high}"
+    if claim.over and claim.over.environments:
+        sides = (claim.environments, claim.over.environments)
+        above, below = (words([short(task) for task in tasks if task in side]) for side in sides)
+        return f"{labels[0]} against {labels[1]} on {above}, over the same on {below}"
+    if claim.over:
+        return f"{labels[0]} against {labels[1]}, over {labels[2]} against {labels[3]}"
     return " against ".join(labels)
 
 
@@ -90,9 +98,14 @@ def _contrast(claim: Claim, label: str, names: tuple[str, ...], observed: pd.Dat
         return claim_tests.difference(label, [(own, None) for own in groups[0]], offset=threshold)
     if claim.kind == "diminishing":
         return claim_tests.shrinking(label, list(zip(*groups, strict=True)))
+    if claim.kind == "interaction" and claim.over:
+        return _interaction(claim, label, tasks, groups)
     pairs = list(zip(*groups, strict=True))
     if claim.kind == "time_to_reach":
-        return replace(claim_tests.ratio(label, [(b, a) for a, b in pairs], 1.0), form="saved")
+        times = claim_tests.ratio(label, [(b, a) for a, b in pairs], claim.factor)
+        return (
+            replace(times, form="saved") if claim.factor == 1 else replace(times, cut=bool(observed["censored"].any()))
+        )
     if claim.kind == "no_worse":
         return claim_tests.ratio(label, pairs, 1 - (claim.margin or 0.0))
     if claim.kind == "ratio" and claim.metric in RETURN_METRICS:
@@ -100,6 +113,16 @@ def _contrast(claim: Claim, label: str, names: tuple[str, ...], observed: pd.Dat
     if claim.kind == "ratio":
         return claim_tests.ratio(label, pairs, threshold)
     return claim_tests.difference(label, pairs)
+
+
+def _interaction(claim: Claim, label: str, tasks: Sequence[str], groups: Sequence[Sequence[Sample]]) -> Contrast:
+    """`groups`: of each variant its values on each of `tasks`."""
+    pairs, threshold = list(zip(groups[0], groups[1], strict=True)), claim.threshold or 1.0
+    if claim.over is None or not claim.over.environments:
+        return claim_tests.interaction(label, pairs, list(zip(*groups[2:], strict=True)), threshold)
+    above = [pair for task, pair in zip(tasks, pairs, strict=True) if task in claim.environments]
+    below = [pair for task, pair in zip(tasks, pairs, strict=True) if task in claim.over.environments]
+    return claim_tests.interaction(label, above, below, threshold)
 
 
 def spelled(item: Comparison) -> str:

@@ -43,7 +43,7 @@ EFFICIENCY_METRICS = (
 """These, and what any machine would measure alike."""
 TIMED_METRICS = ("frames_per_second", "seconds", EQUAL_TIME, *COST_METRICS)
 """What says something about two variants only where their runs had the same kind of machine."""
-RATIO_KINDS = ("ratio", "no_worse", "diminishing")
+RATIO_KINDS = ("ratio", "no_worse", "diminishing", "interaction")
 """Kinds of claims that divide means, which must be positive."""
 _SCORES = ("final_return", "mean_return", "human_normalised_score")
 KIND_METRICS: Mapping[str, tuple[str, ...]] = {
@@ -51,6 +51,7 @@ KIND_METRICS: Mapping[str, tuple[str, ...]] = {
         ("ordering", "ratio", "at_least", "monotone", "no_worse", "diminishing"),
         (*_SCORES, *SUITE_METRICS, "frames_per_second", EQUAL_TIME, *EFFICIENCY_METRICS),
     ),
+    "interaction": ("frames_per_second", *EFFICIENCY_METRICS),
     "stability": _SCORES,
     "time_to_reach": ("env_frames", "seconds"),
 }
@@ -62,8 +63,9 @@ _KIND_KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "monotone": (("variants",), ("smallest_effect",)),
     "no_worse": (("variants", "than", "margin"), ()),
     "diminishing": (("variants",), ()),
+    "interaction": (("better", "worse", "over"), ("threshold",)),
     "stability": (("better", "worse", "settings", "statistic"), ("within", "smallest_effect", "margin")),
-    "time_to_reach": (("better", "worse"), ("threshold",)),
+    "time_to_reach": (("better", "worse"), ("threshold", "factor")),
 }
 """Keys of a test by its kind: those it must have once it has a metric, and those it may have besides."""
 _COMMON_KEYS = ("kind", "experiment", "metric", "environments", "effect_unit")
@@ -94,7 +96,29 @@ def check_test(test: Mapping[str, Any], where: str) -> None:
     fewest, word = {"monotone": (2, "two"), "diminishing": (3, "three")}.get(kind, (0, ""))
     if len(test.get("variants", ())) < fewest:
         raise UserError(f"{where}: key 'variants' must name at least {word}, highest first")
-    if kind == "ratio" and test["threshold"] <= 0:
+    if kind in ("ratio", "interaction") and test.get("threshold", 1.0) <= 0:
         raise UserError(f"{where}: key 'threshold' must be above 0 (got {test['threshold']})")
     if kind == "no_worse" and test["margin"] >= 1:
         raise UserError(f"{where}: key 'margin' must be a part of what may be lost, below 1 (got {test['margin']})")
+    if kind == "interaction":
+        _check_over(test, where)
+
+
+def _check_over(test: Mapping[str, Any], where: str) -> None:
+    """An interaction is of two pairs of variants on the same tasks, or of one pair on two sets of tasks.
+
+    Raises: as `check_test`.
+    """
+    over, own = test["over"], test.get("environments", ())
+    if sorted(over) not in (["better", "worse"], ["environments"]):
+        raise UserError(
+            f"{where}: key 'over' has {', '.join(sorted(over))}; allowed: better and worse, or environments"
+        )
+    if "environments" not in over:
+        if len({test["better"], *test["worse"], over["better"], over["worse"]}) < 4 or len(test["worse"]) > 1:
+            raise UserError(f"{where}: keys 'better', 'worse' and 'over' must name four variants: two pairs")
+    elif not own:
+        raise UserError(f"{where}: key 'environments' is missing; 'over.environments' is held against it")
+    elif set(own) & set(over["environments"]):
+        shared = min(set(own) & set(over["environments"]))
+        raise UserError(f"{where}: key 'over.environments' names {shared}, which 'environments' names as well")

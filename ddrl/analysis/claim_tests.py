@@ -5,6 +5,8 @@ difference   mean(a) - mean(b), averaged over tasks, with Welch's interval (Satt
 ratio        mean(a) / mean(b), the geometric mean over tasks. The interval is Welch's for the difference of the
              logarithms of the means, whose variance is (s / mean)^2 / n (delta method), raised again to a ratio. All
              means must be positive.
+interaction  (mean(a) / mean(b)) / (mean(c) / mean(d)): a ratio over another, each the geometric mean over its tasks.
+             Tested on its logarithm, with the delta method as for a ratio.
 shrinking    mean(b)^2 / (mean(a) mean(c)) of three groups, high to low: what the factor from c to b is of that from b
              to a. Tested on its logarithm, with the delta method as for a ratio.
 paired       mean over hyperparameter settings that both have been run with, of a - b, with Student's interval. The
@@ -14,6 +16,10 @@ restricted   the time until a return is first reached, cut at a horizon that eve
              mean of such times (the restricted mean survival time) is then an ordinary mean, compared as a ratio and
              shown as the share saved, 1 - mean(a) / mean(b): without a horizon in common there would be no fair answer
              for runs that are censored at different times. Where every run is censored nothing is compared.
+             A claim about how many times as early one is (`factor`) needs longer times than that, since no ratio can
+             exceed the horizon over the earlier time: its horizon is the shortest of the runs that never get there, and
+             where all do there is none. It is shown as the ratio, mean(b) / mean(a). A run that is cut draws the ratio
+             towards 1, so it may show that the factor is surpassed, and never that it is missed.
 """
 
 from __future__ import annotations
@@ -50,6 +56,8 @@ class Contrast:
     form: Literal["difference", "ratio", "saved"] = "difference"
     """What a reader is shown: the effect itself, the ratio whose logarithm it is, or the percentage saved, 100 (1 -
     1 / ratio)."""
+    cut: bool = False
+    """Whether the true effect may lie further from 0, on the same side: some of the values were cut at a horizon."""
 
     def interval(self, alpha: float = ALPHA) -> tuple[float, float]:
         """Two-sided interval of level 1 - alpha, on the tested scale."""
@@ -73,14 +81,24 @@ class Contrast:
 
     def p(self) -> float:
         """Two-sided p of the null value; without any spread 1 or 0."""
-        distance = abs(self.effect - self.null)
+        distance = self.beyond()
         return 2 * float(t_tail(distance / self.error, self.freedom)) if self.error > 0 else float(distance == 0)
+
+    def open(self) -> tuple[float, float]:
+        """Between these an effect says nothing: the null value, and where it was `cut` everything from there to 0."""
+        return (min(self.null, 0.0), max(self.null, 0.0)) if self.cut else (self.null, self.null)
+
+    def beyond(self) -> float:
+        """How far the effect lies outside of `open`."""
+        low, high = self.open()
+        return max(self.effect - high, low - self.effect, 0.0)
 
     def verdict(self, smallest: float, comparisons: int) -> str:
         """supported, contradicted or inconclusive, as one of `comparisons`."""
-        if self.interval()[0] > self.null + smallest:
+        below, above = self.open()
+        if self.interval()[0] > above + smallest:
             return "supported"
-        return "contradicted" if self.interval(ALPHA / comparisons)[1] < self.null - smallest else "inconclusive"
+        return "contradicted" if self.interval(ALPHA / comparisons)[1] < below - smallest else "inconclusive"
 
     def is_nothing(self, smallest: float) -> bool:
         """Whether the interval holds only effects too small to count."""
@@ -92,7 +110,7 @@ class Contrast:
 
         None: more than 1000, or none at all since the observed effect is too small to count.
         """
-        excess = abs(self.effect - self.null) - smallest
+        excess = self.beyond() - smallest
         alpha = ALPHA if self.effect > self.null else ALPHA / comparisons
         return seeds_for_difference(*self.deviations, excess, power=POWER, alpha=alpha) if excess > 0 else None
 
@@ -116,6 +134,30 @@ def ratio(label: str, pairs: Sequence[tuple[Sample, Sample]], threshold: float) 
     spreads = [(_variance(a) / float(a.mean()) ** 2, _variance(b) / float(b.mean()) ** 2) for a, b in pairs]
     sizes = float(np.mean([hedges_g(a, b) for a, b in pairs]))
     return _averaged(label, effects, pairs, spreads, sizes, null=math.log(threshold), form="ratio")
+
+
+def interaction(
+    label: str, first: Sequence[tuple[Sample, Sample]], second: Sequence[tuple[Sample, Sample]], threshold: float
+) -> Contrast:
+    """log(mean(a) / mean(b)) over the tasks' (a [n_a], b [n_b]) of `first`, less the same of `second`, of other runs.
+
+    Its null value is log(threshold). Raises: ValueError unless every mean is positive.
+    """
+    over, under = ratio(label, first, 1.0), ratio(label, second, 1.0)
+    variance = over.error**2 + under.error**2
+    # Each ratio's own degrees of freedom hold the sum over its groups already.
+    parts = over.error**4 / over.freedom + under.error**4 / under.freedom
+    (a, b), (c, d) = over.deviations, under.deviations
+    return Contrast(
+        label,
+        over.effect - under.effect,
+        math.sqrt(variance),
+        variance**2 / parts if parts > 0 else math.inf,
+        math.nan,
+        (math.hypot(a, d), math.hypot(b, c)),
+        null=math.log(threshold),
+        form="ratio",
+    )
 
 
 def shrinking(label: str, groups: Sequence[tuple[Sample, Sample, Sample]]) -> Contrast:

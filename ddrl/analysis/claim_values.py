@@ -15,10 +15,10 @@ import pandas as pd
 
 from ddrl.analysis.claim_grounds import taken
 from ddrl.analysis.claim_kinds import EFFICIENCY_METRICS, EQUAL_TIME, RETURN_METRICS, SUITE_METRICS
-from ddrl.analysis.claim_tests import first_reached
 from ddrl.analysis.curves import RunData, training_returns, training_speed
 from ddrl.analysis.efficiency import efficiency
 from ddrl.analysis.flags import flatten
+from ddrl.analysis.milestones import reached, restricted
 from ddrl.analysis.own_values import suite_values
 from ddrl.analysis.paper import Claim, Prices
 
@@ -53,10 +53,8 @@ def observations(
         facts = [{"setting": setting_of(run.config, claim.settings)} for run in runs]
         return _joined(used, runs, facts).assign(value=lambda table: table[metric].astype("float64"))
     if claim.kind == "time_to_reach":
-        table = _joined(used, runs, [_reached(claim, run, milestones) for run in runs])
-        horizons = table.groupby("environment")["watched"].transform("min")
-        # A missing value stays missing.
-        return table.assign(value=np.minimum(table["value"], horizons), censored=table["value"] > horizons)
+        facts = [reached(run, _return_to_reach(claim, run, milestones), metric) for run in runs]
+        return restricted(_joined(used, runs, facts), "all" if claim.factor == 1 else "unreached")
     if metric == EQUAL_TIME:
         return _at_equal_time(used, taken(used, runs))
     if metric == "frames_per_second":
@@ -99,14 +97,9 @@ def _joined(used: pd.DataFrame, runs: Sequence[RunData], facts: Sequence[Mapping
     return used.merge(pd.DataFrame(rows, columns=[*keys, *facts[0]]), on=keys, how="left", validate="1:1")
 
 
-def _reached(claim: Claim, run: RunData, milestones: Mapping[str, float]) -> dict[str, float]:
-    """When a run first reaches the return (inf: never; missing: none is stated), and how long it was watched."""
-    threshold = milestones.get(run.environment, math.nan) if claim.threshold is None else claim.threshold
-    returns, clock = training_returns(run), str(claim.metric)
-    reached = first_reached(returns, threshold, clock)
-    # The manifest's seconds include the evaluation after the training.
-    watched = returns[clock].max() if clock == "seconds" and len(returns) else run.manifest[clock]
-    return {"value": reached if math.isfinite(threshold) else math.nan, "watched": float(watched)}
+def _return_to_reach(claim: Claim, run: RunData, milestones: Mapping[str, float]) -> float:
+    """The claim's own, else the milestone of the task; missing where neither is stated."""
+    return milestones.get(run.environment, math.nan) if claim.threshold is None else claim.threshold
 
 
 def setting_of(config: Mapping[str, Any], keys: Sequence[str]) -> str:

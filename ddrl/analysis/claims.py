@@ -16,13 +16,18 @@ divided by their number.
     no_worse       each of `variants` has at least the part 1 - `margin` of what `than` has; the effect is the ratio
     diminishing    the steps between `variants` (highest first), as factors, shrink; the effect is what each step's
                    factor is of that of the step above it, for each three in a row
+    interaction    `better` over `worse` is more than `threshold` times (default 1) the ratio named by `over`: that of
+                   two other variants on the same tasks, or of the same two on other tasks; the effect is the one over
+                   the other
     stability      `better` does better than each of `worse` (with `margin`: loses no more than that against them) over
                    the hyperparameter settings that both have been run with: area (under the curve of sorted scores,
                    which is the mean over settings) or near_best (the part of the settings within reach of the best
                    score seen on the task)
     time_to_reach  `better` reaches a training return earlier than each of `worse`; the effect is the share of the
                    other's time that it saves, in percent. A task says nothing of two variants where no run of either
-                   got there while all of them were watched
+                   got there while all of them were watched. With `factor`: more than so many times as early;
+                   the effect is then that ratio, and a run that never gets there may hide that the factor is
+                   surpassed, but not show that it is missed: such runs contradict only where `worse` is earlier
 
 The comparison that is shown is the one that decides: of those with the claim's verdict, the one whose effect is
 smallest over its standard error. Column `comparisons` has all of them, over all tasks and on each.
@@ -31,9 +36,9 @@ A setting is not named anywhere: it is the values that the keys `settings` of th
 The settings of one variant stand in experiments.yaml as variants named <variant>__<setting>.
 Column `flags` is env_version_gap where the runs' environments are of other versions than paper.yaml states.
 `p` is two-sided, of no effect at all (ordering, monotone, diminishing, stability, time_to_reach) or of the threshold
-itself (at_least, ratio, no_worse); an effect against the claim has it times the number of comparisons, as the verdict
-has. `p_holm` is that p after Holm's correction for all claims of the paper that were tested on the same origin.
-
+itself (at_least, ratio, no_worse, interaction, time_to_reach with a factor); an effect against the claim has it times
+the number of comparisons, as the verdict has. `p_holm` is that p after Holm's correction for all claims of the paper
+that were tested on the same origin.
 Returns have a unit of their task's own. Where a claim averages differences of them over several tasks, each task's are
 divided by its scale first: how far the best variant of the claim ends above random play (mean final return). The
 smallest effect that counts is then a part of that scale. Ratios and shares are averaged geometrically and need none.
@@ -134,9 +139,9 @@ def _head(claim: Claim) -> dict[str, Any]:
 
 def _version_flag(claim: Claim, runs: Sequence[RunData], paper: Paper) -> str:
     """Whether the environments of a claim's runs are of other versions than the paper states."""
-    variants = _variants(claim)
+    variants = claim.named_variants
     own = [run for run in runs if run.variant in variants or run.variant.partition("__")[0] in variants]
-    tasks = [run for run in own if not claim.environments or run.environment in claim.environments]
+    tasks = [run for run in own if not claim.named_environments or run.environment in claim.named_environments]
     return version_flag((str(run.manifest["protocol"]) for run in tasks), paper.protocols.values())
 
 
@@ -154,9 +159,9 @@ def evaluate(
     scores = scores.assign(run=scores["variant"])
     if claim.kind == "stability":
         scores["variant"] = [name.partition("__")[0] for name in scores["variant"]]
-    variants = _variants(claim)
+    variants = claim.named_variants
     environments = _environments(claim, variants, scores)
-    if not environments:
+    if not environments or not _both_sides(claim, environments):
         return {"verdict": "not_run", "detail": f"no environment has been run with {words(variants)}"}
     used = scores[scores["variant"].isin(variants) & scores["environment"].isin(environments)]
     groups, reach = compared(claim), scales(claim, used)
@@ -195,6 +200,8 @@ def _observed(
 
 def _unit(claim: Claim, scaled: bool) -> str:
     """What the effect is counted in: what the paper's file says, except where the test itself sets it."""
+    if claim.kind == "time_to_reach" and claim.factor != 1:
+        return f"times as {'few frames' if claim.metric == 'env_frames' else 'early'}"
     if claim.kind == "time_to_reach":
         return f"% of the other's {'frames' if claim.metric == 'env_frames' else 'time'} saved"
     unit = claim.effect_unit
@@ -260,15 +267,18 @@ def _needed(claim: Claim, undecided: Sequence[Contrast], number: int, *, complet
     return max(fewest, *known) if complete and len(known) == len(needs) else None
 
 
-def _variants(claim: Claim) -> list[str]:
-    return [*filter(None, (claim.better, claim.than)), *claim.worse, *claim.variants]
-
-
 def _environments(claim: Claim, variants: Sequence[str], scores: pd.DataFrame) -> list[str]:
     """Those named by the claim, or all, that every variant has been run on."""
     per_variant = [set(scores["environment"][scores["variant"] == variant]) for variant in variants]
     common = set.intersection(*per_variant) if per_variant else set()
-    return sorted(name for name in common if not claim.environments or name in claim.environments)
+    named = claim.named_environments
+    return sorted(name for name in common if not named or name in named)
+
+
+def _both_sides(claim: Claim, environments: Sequence[str]) -> bool:
+    """Whether tasks on either side of an interaction are among these."""
+    others = claim.over.environments if claim.over else ()
+    return not others or set(claim.environments) & set(environments) != set() != set(others) & set(environments)
 
 
 def _silence(item: Comparison) -> str:
@@ -290,14 +300,28 @@ def _would_decide(claim: Claim, needed: int | None) -> str:
 def _detail(claim: Claim, experiment: Experiment, chosen: Comparison, decisive: Contrast, verdict: str) -> str:
     """One sentence on what decided."""
     where = words([short(name) for name in chosen.by_task])
+    against = _multiple(claim)
     if verdict == "supported":
         kind = "no_worse" if claim.kind == "stability" and claim.margin else claim.kind
-        said = f"the interval lies above {_THRESHOLDS.get(kind, 'every effect too small to count')}"
+        said = f"the interval lies above {against or _THRESHOLDS.get(kind, 'every effect too small to count')}"
     elif verdict == "contradicted":
-        said = "the opposite holds"
+        said = f"the interval lies below {against}" if against else "the opposite holds"
+    elif against:
+        low, high = decisive.interval()
+        said = f"the interval holds {against}"
+        if high < decisive.null or low > decisive.null:
+            side = "below" if high < decisive.null else "above"
+            said = f"the interval lies {side} {against}, but runs that never got there count as if they had at the end"
     elif decisive.is_nothing(claim.smallest_effect):
         said = "there is no difference that counts"
     else:
         said = "the interval reaches from an effect that counts to none, or to the opposite"
     proxy = "; the tasks stand in for the paper's" if experiment.proxy else ""
     return f"{decisive.label}, on {where}: {said}{proxy}."
+
+
+def _multiple(claim: Claim) -> str:
+    """What the effect is held against, in words, where 1 is not what says nothing; else empty."""
+    if claim.kind == "interaction":
+        return "the other ratio" if claim.threshold in (None, 1) else f"{claim.threshold:g} times the other ratio"
+    return f"{claim.factor:g} times" if claim.factor != 1 else ""

@@ -85,6 +85,16 @@ class NotCompared:
 
 
 @dataclass(frozen=True)
+class Over:
+    """What stands below the line of an interaction: the ratio of two other variants, or the same on other tasks."""
+
+    better: str | None
+    worse: str | None
+    environments: tuple[str, ...]
+    """Empty: the same as above the line, with other variants."""
+
+
+@dataclass(frozen=True)
 class Claim:
     """What the paper says, in our words, and the test that decides it on our runs."""
 
@@ -119,6 +129,21 @@ class Claim:
     """How far below the best still counts as near it, in the metric's unit (near_best)."""
     smallest_effect: float
     effect_unit: str
+    factor: float = 1.0
+    """How many times as early `better` gets there (time_to_reach)."""
+    over: Over | None = None
+    """The other ratio (interaction)."""
+
+    @property
+    def named_variants(self) -> tuple[str, ...]:
+        """Every variant that the test names."""
+        others = (self.over.better, self.over.worse) if self.over else ()
+        return (*filter(None, (self.better, self.than)), *self.worse, *self.variants, *filter(None, others))
+
+    @property
+    def named_environments(self) -> tuple[str, ...]:
+        """Every environment that the test names; empty: all that its variants have been run on."""
+        return (*self.environments, *(self.over.environments if self.over else ()))
 
 
 @dataclass(frozen=True)
@@ -321,7 +346,13 @@ def _claim(item: Mapping[str, Any], path: Path) -> Claim:
         within=test.get("within"),
         smallest_effect=float(test.get("smallest_effect", 0.0)),
         effect_unit=test.get("effect_unit", ""),
+        factor=float(test.get("factor", 1.0)),
+        over=_over(test.get("over")),
     )
+
+
+def _over(item: Mapping[str, Any] | None) -> Over | None:
+    return None if item is None else Over(item.get("better"), item.get("worse"), tuple(item.get("environments", ())))
 
 
 def load_deviations(directory: Path) -> tuple[Deviation, ...]:

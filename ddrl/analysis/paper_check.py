@@ -46,10 +46,10 @@ def _check_claim(claim: Claim, experiments: Mapping[str, Experiment], published:
     for cell in claim.published:
         if cell not in known_cells:
             raise unknown_name("published cell", cell, known_cells, where=where)
-    if claim.kind in ("ratio", "at_least") and not claim.published:
-        raise UserError(
-            f"{where}: key 'published' is missing; kind '{claim.kind}' is about a printed number: cite its row"
-        )
+    number = "factor" if claim.factor != 1 else "threshold" if claim.kind == "interaction" and claim.threshold else ""
+    if (claim.kind in ("ratio", "at_least") or number) and not claim.published:
+        what = f"kind '{claim.kind}'" + (f" with a '{number}'" if number else "")
+        raise UserError(f"{where}: key 'published' is missing; {what} is about a printed number: cite its row")
     if claim.experiment not in experiments:
         return
     if claim.metric is None:
@@ -57,11 +57,11 @@ def _check_claim(claim: Claim, experiments: Mapping[str, Experiment], published:
     known = experiments[claim.experiment].variants
     # A sweep may spread the settings of one variant over several, named <variant>__<setting>.
     accepted = [*known, *(name.partition("__")[0] for name in known)] if claim.kind == "stability" else list(known)
-    for variant in (*filter(None, (claim.better, claim.than)), *claim.worse, *claim.variants):
+    for variant in claim.named_variants:
         if variant not in accepted:
             raise unknown_name("variant", variant, known, where=where)
     tasks = {name for scale in experiments[claim.experiment].scales.values() for name in scale.environments}
-    for environment in claim.environments:
+    for environment in claim.named_environments:
         if environment not in tasks:
             raise unknown_name("environment", environment, tasks, where=where)
 

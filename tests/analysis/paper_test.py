@@ -50,7 +50,7 @@ def test_only_what_is_no_result_of_the_paper_goes_without_a_comparison() -> None
 
 def test_the_claims_of_the_impala_paper_are_all_stated() -> None:
     assert len(CLAIMS) >= 30
-    assert {claim.kind for claim in CLAIMS.values()} == set(KIND_METRICS) - {"no_worse", "diminishing"}
+    assert {claim.kind for claim in CLAIMS.values()} == set(KIND_METRICS) - {"no_worse", "diminishing", "interaction"}
     wanted = {
         "throughput": "faster_than_a3c impala_fastest_on_one_machine dynamic_batching_helps_impala",
         "data_efficiency": "fewer_frames_than_a3c_and_a2c higher_than_a3c_and_a2c",
@@ -186,6 +186,15 @@ def test_a_curve_needs_the_frames_of_its_points(paper: Path) -> None:
     assert "of a curve has no budget_frames" in said
 
 
+TIMES = {"kind": "time_to_reach", "experiment": "x", "metric": "seconds", "better": "a", "worse": ["b"]}
+GAIN: dict[str, Any] = TIMES | {
+    "kind": "interaction",
+    "metric": "frames_per_second",
+    "over": {"better": "c", "worse": "d"},
+}
+ELSEWHERE = {"over": {"environments": ["toy/catch"]}}
+
+
 @pytest.mark.parametrize(
     ("claim", "change", "message"),
     [
@@ -196,6 +205,16 @@ def test_a_curve_needs_the_frames_of_its_points(paper: Path) -> None:
             "key 'published' is missing; kind 'at_least' is about a printed number",
         ),
         ("faster_than_a3c", {"published": None}, "key 'published' is missing; kind 'ratio' is about a printed number"),
+        (
+            "fewer_frames_than_a3c_and_a2c",
+            {"published": None, "test": TIMES | {"factor": 12.5}},
+            "key 'published' is missing; kind 'time_to_reach' with a 'factor' is about a printed number",
+        ),
+        (
+            "faster_than_a3c",
+            {"published": None, "test": GAIN | {"threshold": 1.5}},
+            "key 'published' is missing; kind 'interaction' with a 'threshold' is about a printed number",
+        ),
     ],
 )
 def test_a_claim_on_a_number_must_cite_a_row_that_exists(paper: Path, claim: str, change: Any, message: str) -> None:
@@ -241,6 +260,46 @@ def test_a_wrong_test_of_a_claim_is_refused_in_one_line(paper: Path, claim: str,
             del test[key]
 
     assert message in edited(paper, damage)
+
+
+@pytest.mark.parametrize(
+    ("test", "message"),
+    [
+        (TIMES | {"factor": 0}, "test.factor"),
+        (GAIN | {"factor": 2}, "key 'factor' is not read by kind 'interaction'"),
+        (GAIN | {"metric": "final_return"}, "unknown metric of kind 'interaction': 'final_return'"),
+        (GAIN | {"threshold": 0}, "key 'threshold' must be above 0 (got 0)"),
+        (GAIN | {"over": {"better": "c"}}, "key 'over' has better; allowed: better and worse, or environments"),
+        (GAIN | {"over": {"better": "a", "worse": "d"}}, "'better', 'worse' and 'over' must name four variants"),
+        (GAIN | {"worse": ["b", "e"]}, "'better', 'worse' and 'over' must name four variants"),
+        (GAIN | ELSEWHERE, "key 'environments' is missing; 'over.environments' is held against it"),
+        (
+            GAIN | ELSEWHERE | {"environments": ["toy/catch", "toy/delayed"]},
+            "key 'over.environments' names toy/catch, which 'environments' names as well",
+        ),
+        (GAIN | {"experiment": "atari", "better": "deep"}, "unknown variant 'b'"),
+        (GAIN | {"experiment": "atari", "better": "deep", "worse": ["shallow"]}, "unknown variant 'c'"),
+        (
+            GAIN
+            | {"experiment": "atari", "better": "deep", "worse": ["shallow"], "environments": ["atari/pong"]}
+            | {"over": {"environments": ["atari/pon"]}},
+            "unknown environment 'atari/pon'",
+        ),
+    ],
+)
+def test_a_wrong_claim_about_how_many_times_is_refused_in_one_line(
+    paper: Path, test: dict[str, Any], message: str
+) -> None:
+    assert message in edited(paper, lambda data: named(data, "faster_than_a3c").update(test=test))
+
+
+@pytest.mark.parametrize("test", [GAIN, GAIN | ELSEWHERE | {"environments": ["toy/delayed"]}, TIMES | {"factor": 12.5}])
+def test_a_claim_about_how_many_times_is_read(paper: Path, test: dict[str, Any]) -> None:
+    write(paper / "paper.yaml", lambda data: named(data, "faster_than_a3c").update(test=test))
+    check_paper(paper)
+    found = next(claim for claim in load_paper(paper).claims if claim.name == "faster_than_a3c")
+    assert set(found.named_variants) == ({"a", "b", "c", "d"} if "better" in test.get("over", {}) else {"a", "b"})
+    assert (found.factor, found.kind) == (test.get("factor", 1.0), test["kind"])
 
 
 def test_a_monotone_claim_needs_two_variants(paper: Path) -> None:
