@@ -40,8 +40,7 @@ def obstacle(
     return (
         _few_tasks(claim, tasks)
         or _uneven(claim, used)
-        or _other_machines(claim, taken(used, runs))
-        or _crowded(claim, taken(used, runs))
+        or unfair_times(str(claim.metric), taken(used, runs))
         or _few_seeds(claim, observed, seeds)
         or _unusable(claim, observed, reach)
     )
@@ -50,7 +49,8 @@ def obstacle(
 def notes(claim: Claim, used: pd.DataFrame, runs: Sequence[RunData]) -> str:
     """What a reader of the verdict must know of the runs behind it; empty where there is nothing."""
     own = taken(used, runs)
-    return _load(claim, own) + _afterthought(claim, own)
+    own_threshold = f" The threshold is ours: {claim.threshold_from.rstrip('.')}." if claim.threshold_from else ""
+    return own_threshold + _load(claim, own) + _afterthought(claim, own)
 
 
 def taken(used: pd.DataFrame, runs: Sequence[RunData]) -> list[RunData]:
@@ -66,10 +66,13 @@ def _afterthought(claim: Claim, runs: Sequence[RunData]) -> str:
     return " This test was written after the runs." if late else ""
 
 
-def _other_machines(claim: Claim, runs: Sequence[RunData]) -> str:
+def unfair_times(metric: str, runs: Sequence[RunData]) -> str:
+    """Why times or speeds of these runs say nothing of their variants; empty where they do, or `metric` is no time."""
+    return (_other_machines(runs) or _crowded(runs)) if metric in TIMED_METRICS else ""
+
+
+def _other_machines(runs: Sequence[RunData]) -> str:
     """Why times or speeds cannot be compared: they were measured on different hardware."""
-    if claim.metric not in TIMED_METRICS:
-        return ""
     if len({clock_of(run) for run in runs}) > 1:
         return "some runs were timed in CPU seconds of one core (runtime serial), others by the clock on the wall"
     found = sorted({machine(run.manifest["hardware"]) for run in runs})
@@ -78,9 +81,9 @@ def _other_machines(claim: Claim, runs: Sequence[RunData]) -> str:
     return f"times on different hardware say nothing about the variants: {'; '.join(found)}"
 
 
-def _crowded(claim: Claim, runs: Sequence[RunData]) -> str:
+def _crowded(runs: Sequence[RunData]) -> str:
     """Why a number of workers cannot show its speed: there were fewer cores than workers, by the clock on the wall."""
-    if claim.metric not in TIMED_METRICS or any(clock_of(run) == "cpu" for run in runs):
+    if any(clock_of(run) == "cpu" for run in runs):
         return ""
     counts = {int(run.config.get("topology", {}).get("num_actors", 1)) for run in runs}
     cores = min((int(run.manifest["hardware"]["cores"]) for run in runs), default=0)

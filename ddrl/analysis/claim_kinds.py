@@ -20,6 +20,7 @@ RETURN_METRICS = ("final_return", "mean_return", EQUAL_TIME)
 """In a unit of the task's own: returns of several tasks say nothing together until each is on a common scale."""
 COST_METRICS = (
     "steady_frames_per_second",
+    "updates_per_second",
     "cpu_seconds_per_million_frames",
     "dollars_per_billion_frames",
     "learner_utilisation",
@@ -41,7 +42,9 @@ EFFICIENCY_METRICS = (
     "q_discrepancy_last",
 )
 """These, and what any machine would measure alike."""
-TIMED_METRICS = ("frames_per_second", "seconds", EQUAL_TIME, *COST_METRICS)
+TO_MILESTONE = "seconds_to_milestone"
+"""Of cells: the time until the training return first reaches the milestone; its ratio is how many times as early."""
+TIMED_METRICS = ("frames_per_second", "seconds", EQUAL_TIME, TO_MILESTONE, *COST_METRICS)
 """What says something about two variants only where their runs had the same kind of machine."""
 RATIO_KINDS = ("ratio", "no_worse", "diminishing", "interaction")
 """Kinds of claims that divide means, which must be positive."""
@@ -59,7 +62,7 @@ KIND_METRICS: Mapping[str, tuple[str, ...]] = {
 _KIND_KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "ordering": (("better", "worse"), ("smallest_effect",)),
     "ratio": (("better", "worse", "threshold"), ()),
-    "at_least": (("variants", "threshold"), ("smallest_effect", "tasks")),
+    "at_least": (("variants", "threshold"), ("smallest_effect", "tasks", "threshold_from")),
     "monotone": (("variants",), ("smallest_effect",)),
     "no_worse": (("variants", "than", "margin"), ()),
     "diminishing": (("variants",), ()),

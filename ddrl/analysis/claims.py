@@ -11,7 +11,8 @@ divided by their number.
 
     ordering       `better` ends above each of `worse`
     monotone       each of `variants` ends above the next
-    at_least       each of `variants` ends above a threshold; the effect is the distance from it
+    at_least       each of `variants` ends above a threshold; the effect is the distance from it. What the paper says
+                   without a number has a threshold of ours, and `threshold_from` says where it is from
     ratio          `better` is more than `threshold` times each of `worse`; the effect is the ratio (see below)
     no_worse       each of `variants` has at least the part 1 - `margin` of what `than` has; the effect is the ratio
     diminishing    the steps between `variants` (highest first), as factors, shrink; the effect is what each step's
@@ -39,6 +40,7 @@ Column `flags` is env_version_gap where the runs' environments are of other vers
 itself (at_least, ratio, no_worse, interaction, time_to_reach with a factor); an effect against the claim has it times
 the number of comparisons, as the verdict has. `p_holm` is that p after Holm's correction for all claims of the paper
 that were tested on the same origin.
+
 Returns have a unit of their task's own. Where a claim averages differences of them over several tasks, each task's are
 divided by its scale first: how far the best variant of the claim ends above random play (mean final return). The
 smallest effect that counts is then a part of that scale. Ratios and shares are averaged geometrically and need none.

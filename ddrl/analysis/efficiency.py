@@ -50,13 +50,15 @@ COLUMNS = [
     *(f"{role}_thread_cpu_seconds_per_million_frames" for role in THREADS),
 ]
 """Of the table, besides what names a run. `learner_cpu_...` is of the learner's process alone, with what it infers."""
+BESIDE = ("updates_per_second",)
+"""For claims and cells alone: a column of the table would change what was accepted of every committed run."""
 
 
 def efficiency(run: RunData, prices: Prices | None) -> dict[str, float]:
-    """`COLUMNS` of a run; NaN where it says nothing of one. All metrics of `EFFICIENCY_METRICS` are among them."""
+    """`COLUMNS` of a run and `BESIDE`; NaN where it says nothing of one. All of `EFFICIENCY_METRICS` are among them."""
     wide = run.curves.pivot_table(index="env_frames", columns="metric", values="value", aggfunc="mean")
     records = run.curves[run.curves["metric"] == "episodes"].set_index("env_frames")
-    wide = wide.loc[wide.index.isin(records.index)].assign(seconds=records["seconds"])
+    wide = wide.loc[wide.index.isin(records.index)].assign(seconds=records["seconds"], updates=records["updates"])
     seconds, learner, workers = (_per_frame(wide, name) for name in ("seconds", "cpu_seconds", "worker_cpu_seconds"))
     cpu = learner + (workers if "worker_cpu_seconds" in wide else 0.0)
     found = {name: _gauge(wide, name) for name in GAUGES}
@@ -66,6 +68,7 @@ def efficiency(run: RunData, prices: Prices | None) -> dict[str, float]:
     to_learner, from_learner = (found[f"wire_bytes_per_frame_{way}_learner"] for way in ("to", "from"))
     return found | {
         "steady_frames_per_second": 1 / seconds if seconds > 0 else math.nan,
+        "updates_per_second": _per_frame(wide, "updates") / seconds if seconds > 0 else math.nan,
         "cpu_seconds_per_million_frames": 1e6 * cpu,
         "learner_cpu_seconds_per_million_frames": 1e6 * learner,
         "dollars_per_billion_frames": _dollars(run, prices, seconds, cpu),
@@ -110,10 +113,11 @@ def efficiency_table(
             "frames_per_step": round(run.manifest["env_frames"] / run.manifest["agent_steps"]),
             "queue_capacity": run.config["topology"].get("queue_capacity"),
         }
-        rows.append(run.keys() | facts | layout_of(run.config["topology"]) | efficiency(run, prices))
+        found = efficiency(run, prices)
+        rows.append(run.keys() | facts | layout_of(run.config["topology"]) | {name: found[name] for name in COLUMNS})
     counts = dict.fromkeys(("learner_threads", "parameter_delay", "queue_capacity"), "Int64")
     table = pd.DataFrame(rows).astype(counts | dict.fromkeys(COLUMNS, "float64"))
     return table.sort_values(KEYS, ascending=[False, *[True] * (len(KEYS) - 1)], ignore_index=True)
 
 
-assert set(EFFICIENCY_METRICS) <= set(COLUMNS)
+assert set(EFFICIENCY_METRICS) <= {*COLUMNS, *BESIDE}

@@ -9,12 +9,15 @@ import numpy as np
 import pandas as pd
 
 from ddrl.analysis import suite
-from ddrl.analysis.claim_kinds import SUITE_METRICS
+from ddrl.analysis.claim_grounds import unfair_times
+from ddrl.analysis.claim_kinds import SUITE_METRICS, TO_MILESTONE
 from ddrl.analysis.curves import RunData, training_returns
 from ddrl.analysis.efficiency import efficiency
 from ddrl.analysis.inference import Sample
+from ddrl.analysis.milestones import reached, restricted
 from ddrl.analysis.paper import CellRule, Prices
 
+_KEYS = ("variant", "environment", "seed")
 SCORE = "human_normalised_score"
 _AGGREGATES: Mapping[str, Callable[[pd.DataFrame, str], float]] = {
     "mean_human_normalised_score": suite.mean,
@@ -30,13 +33,14 @@ def own_values(
     runs: Sequence[RunData],
     scores: pd.DataFrame,
     prices: Prices | None = None,
+    milestones: Mapping[str, float] | None = None,
 ) -> Sample:
     """One value per seed [n]: a return, or (in percent) an aggregate over the tasks, of seeds that have every task.
 
     Where the rule holds one variant against another, what it takes compared with the other on the same tasks.
     """
     if rule.than:
-        return _against(rule, runs, prices)
+        return _against(rule, runs, prices, milestones or {})
     if rule.metric == "return_at_frames":
         points = [_return_at(run, int(row["budget_frames"])) for run in sorted(runs, key=lambda run: run.seed)]
         return np.array(points, dtype=np.float64)
@@ -52,18 +56,55 @@ def own_values(
     return suite_values(chosen, str(rule.metric))
 
 
-def _against(rule: CellRule, runs: Sequence[RunData], prices: Prices | None) -> Sample:
-    """The ratio of `rule.variant` to `rule.than` (`paired_ratios`).
+def obstacle(rule: CellRule, runs: Sequence[RunData], milestones: Mapping[str, float]) -> str:
+    """Why a comparison of two variants gets no verdict, though its numbers are shown; empty where it gets one.
 
-    As a reduction: the percentage by which it is less.
+    Beside what a claim on times is refused for: a time that was cut, since the paper's were not.
+    """
+    reason = unfair_times(str(rule.metric), runs) if rule.than else ""
+    if reason or rule.metric != TO_MILESTONE:
+        return reason
+    times = _times(runs, milestones)
+    cut = int(times["censored"].sum())
+    return f"{cut} of {len(times)} runs did not reach the milestone while it could be compared" if cut else ""
+
+
+def _times(runs: Sequence[RunData], milestones: Mapping[str, float]) -> pd.DataFrame:
+    """variant, environment, seed, value and censored: seconds until the milestone, of tasks that have one.
+
+    Cut as times of a claim with a factor are (`ddrl.analysis.milestones`).
     """
     rows = [
-        {"variant": run.variant, "environment": run.environment, "seed": run.seed, "value": value}
+        {"variant": run.variant, "environment": run.environment, "seed": run.seed}
+        | reached(run, milestones[run.environment], "seconds")
         for run in runs
-        for value in [efficiency(run, prices)[str(rule.metric)]]
+        if run.environment in milestones
     ]
-    ratios = paired_ratios(pd.DataFrame(rows), str(rule.variant), str(rule.than))
-    return 100 * (1 - ratios) if rule.compared_as == "reduction" else ratios
+    table = pd.DataFrame(rows, columns=[*_KEYS, "value", "watched"])
+    return restricted(table.astype({"value": "float64", "watched": "float64"}), "unreached")
+
+
+def _against(rule: CellRule, runs: Sequence[RunData], prices: Prices | None, milestones: Mapping[str, float]) -> Sample:
+    """The ratio of `rule.variant` to `rule.than` (`paired_ratios`).
+
+    As a reduction: the percentage by which it is less. Of times the ratio is the other way round: how many times as
+    early; tasks on which no run gets there say nothing.
+    """
+    if rule.metric == TO_MILESTONE:
+        times = _times(runs, milestones)
+        silent = times.groupby("environment")["censored"].transform("all").astype(bool)
+        found = times.assign(value=1 / times["value"])[~silent]
+    else:
+        rows = [
+            {"variant": run.variant, "environment": run.environment, "seed": run.seed, "value": value}
+            for run in runs
+            for value in [efficiency(run, prices)[str(rule.metric)]]
+        ]
+        found = pd.DataFrame(rows)
+    ratios = paired_ratios(found, str(rule.variant), str(rule.than))
+    if rule.compared_as != "reduction":
+        return ratios
+    return 100 * (1 - (1 / ratios if rule.metric == TO_MILESTONE else ratios))
 
 
 def paired_ratios(table: pd.DataFrame, variant: str, than: str) -> Sample:
@@ -72,6 +113,8 @@ def paired_ratios(table: pd.DataFrame, variant: str, than: str) -> Sample:
     Columns variant, environment, seed and value, of any variants. A task that only one of the two has is left out.
     """
     chosen = table[table["variant"].isin([variant, than])]
+    if chosen.empty:
+        return np.array([], dtype=np.float64)
     wide = chosen.pivot(index="seed", columns=["environment", "variant"], values="value").dropna()
     logarithms = [
         np.log(wide[task][variant] / wide[task][than])

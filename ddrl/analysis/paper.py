@@ -133,6 +133,8 @@ class Claim:
     """How many times as early `better` gets there (time_to_reach)."""
     over: Over | None = None
     """The other ratio (interaction)."""
+    threshold_from: str = ""
+    """Where a threshold is from that the paper does not print (at_least)."""
 
     @property
     def named_variants(self) -> tuple[str, ...]:
@@ -348,6 +350,7 @@ def _claim(item: Mapping[str, Any], path: Path) -> Claim:
         effect_unit=test.get("effect_unit", ""),
         factor=float(test.get("factor", 1.0)),
         over=_over(test.get("over")),
+        threshold_from=_line(test.get("threshold_from", "")),
     )
 
 

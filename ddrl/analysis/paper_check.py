@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ddrl.analysis.claim_kinds import EFFICIENCY_METRICS
+from ddrl.analysis.claim_kinds import EFFICIENCY_METRICS, TO_MILESTONE
 from ddrl.analysis.experiments import Experiment, load_experiments
 from ddrl.analysis.paper import Claim, Paper, load_deviations, load_paper
 from ddrl.analysis.published import load_published, load_references, matching
@@ -28,8 +28,12 @@ def check_paper(directory: Path) -> None:
             raise unknown_name("variant", rule.variant, experiments[rule.experiment].variants, where=where)
         if rule.than and rule.experiment in experiments and rule.than not in experiments[rule.experiment].variants:
             raise unknown_name("variant", rule.than, experiments[rule.experiment].variants, where=where)
-        if (rule.metric in EFFICIENCY_METRICS) != bool(rule.than) or bool(rule.than) != bool(rule.compared_as):
-            raise UserError(f"{where}: keys 'than' and 'compared_as' go with what frames take, and it with them")
+        of_two = rule.metric in EFFICIENCY_METRICS or rule.metric == TO_MILESTONE
+        if of_two != bool(rule.than) or bool(rule.than) != bool(rule.compared_as):
+            what = f"what frames take and {TO_MILESTONE}"
+            raise UserError(f"{where}: keys 'than' and 'compared_as' go with {what}, and these with them")
+        if rule.metric == TO_MILESTONE and not paper.milestones:
+            raise UserError(f"{where}: metric '{TO_MILESTONE}' needs the key 'milestones'")
         rows = matching(published, rule.published)
         for protocol in dict.fromkeys(rows["protocol"]):
             if protocol and protocol not in paper.protocols:
@@ -47,9 +51,10 @@ def _check_claim(claim: Claim, experiments: Mapping[str, Experiment], published:
         if cell not in known_cells:
             raise unknown_name("published cell", cell, known_cells, where=where)
     number = "factor" if claim.factor != 1 else "threshold" if claim.kind == "interaction" and claim.threshold else ""
-    if (claim.kind in ("ratio", "at_least") or number) and not claim.published:
+    if (claim.kind in ("ratio", "at_least") or number) and not claim.published and not claim.threshold_from:
+        own = ", or say in 'test.threshold_from' where the threshold is from" if claim.kind == "at_least" else ""
         what = f"kind '{claim.kind}'" + (f" with a '{number}'" if number else "")
-        raise UserError(f"{where}: key 'published' is missing; {what} is about a printed number: cite its row")
+        raise UserError(f"{where}: key 'published' is missing; {what} is about a printed number: cite its row{own}")
     if claim.experiment not in experiments:
         return
     if claim.metric is None:

@@ -4,6 +4,7 @@ equivalent      our 90 % interval lies within the margin around the published va
 below, above    our 90 % interval lies outside the margin
 inconclusive    fewer than 5 seeds, or the interval is wider than the margins, or it reaches over the margin's edge
                 and the published value is not inside our prediction interval: `seeds_needed` says how many would decide
+                (of two variants also: times measured on different machines, or on fewer cores than workers)
 consistent      the published value is inside our 95 % prediction interval: not evidence of equality
 not_comparable  a hard flag: the two numbers are not about the same thing
 not_run         there is no run of ours
@@ -46,7 +47,7 @@ from ddrl.analysis.inference import (
     t_interval,
 )
 from ddrl.analysis.normalise import human_normalised
-from ddrl.analysis.own_values import SCORE, own_values, suite_value
+from ddrl.analysis.own_values import SCORE, obstacle, own_values, suite_value
 from ddrl.analysis.paper import CellRule, Evidence, Paper
 from ddrl.analysis.protocols import Protocol, spelled, spelled_ours
 from ddrl.analysis.published import matching
@@ -323,13 +324,16 @@ def _compare(
     obstacles: list[str],
 ) -> dict[str, Any]:
     """ours, interval, seeds, env_frames, margin, difference, p values, verdict, seeds_needed, detail."""
-    ours, published = own_values(rule, row, runs, scores, paper.prices), float(row["value"])
+    ours, published = own_values(rule, row, runs, scores, paper.prices, paper.milestones), float(row["value"])
     margin = _margin(paper.evidence, rule, published, runs, references)
     if not len(ours):
         return {"verdict": "inconclusive", "detail": "no seed has a score on every task", "margin": margin}
     interval = t_interval(ours, LEVEL)
     seeds = None if pd.isna(row["seeds"]) else int(row["seeds"])
     found = decide(ours, published, margin, seeds, obstacles)
+    reason = "" if obstacles else obstacle(rule, runs, paper.milestones)
+    if reason:
+        found = Verdict("inconclusive", None, reason)
     detail = found.detail
     if any(flag.startswith("reduced_budget") for flag in obstacles):
         pair = (rule.experiment, rule.variant)

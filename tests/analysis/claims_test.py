@@ -167,6 +167,15 @@ def test_a_threshold_is_compared_with_a_one_sample_interval() -> None:
         assert evaluate(short, CORRECTION, scores({"v_trace": values}))["verdict"] == verdict
 
 
+def test_a_threshold_that_the_paper_does_not_print_is_said_to_be_ours() -> None:
+    reach = claim(kind="at_least", better=None, worse=(), variants=("v_trace",), threshold=0.9)
+    table = scores({"v_trace": sample(0.99, 0.01)})
+    assert "The threshold is ours" not in evaluate(reach, CORRECTION, table)["detail"]
+    found = evaluate(replace(reach, threshold_from="nine tenths of the best return."), CORRECTION, table)
+    assert found["verdict"] == "supported"
+    assert found["detail"].endswith(" The threshold is ours: nine tenths of the best return.")
+
+
 def test_a_number_over_all_tasks_is_not_decided_on_a_few_of_them() -> None:
     changes: dict[str, Any] = {"kind": "at_least", "better": None, "worse": (), "variants": ("v_trace",)}
     whole = claim(**changes, metric="median_human_normalised_score", threshold=10.0, tasks=2)

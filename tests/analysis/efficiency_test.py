@@ -14,7 +14,7 @@ import pytest
 
 from ddrl.analysis.claim_kinds import EFFICIENCY_METRICS
 from ddrl.analysis.curves import RunData, load_run
-from ddrl.analysis.efficiency import COLUMNS, efficiency, efficiency_table
+from ddrl.analysis.efficiency import BESIDE, COLUMNS, efficiency, efficiency_table
 from ddrl.analysis.experiments import load_experiments
 from ddrl.analysis.flags import flags
 from ddrl.analysis.own_values import own_values
@@ -67,6 +67,21 @@ def test_what_is_recorded_since_the_last_record_is_averaged_without_the_first(tm
     assert found["policy_lag_span"] == pytest.approx(1.5)
 
 
+def test_updates_are_counted_over_the_same_seconds_as_frames(tmp_path: Path) -> None:
+    run = planted(tmp_path)
+    records = run.curves[run.curves["metric"] == "episodes"]
+    first, last = records.iloc[0], records.iloc[-1]
+    expected = (last["updates"] - first["updates"]) / (last["seconds"] - first["seconds"])
+    found = efficiency(run, None)["updates_per_second"]
+    assert found == pytest.approx(expected)
+    assert found == pytest.approx(1000 / 2560, rel=0.03)  # an update takes 2,560 frames, and counts are whole
+    twice = replace(run, curves=run.curves.assign(updates=2 * run.curves["updates"]))
+    assert efficiency(twice, None)["updates_per_second"] == pytest.approx(2 * found)
+    assert math.isnan(
+        efficiency(replace(run, curves=run.curves[run.curves["env_frames"] == 1]), None)["updates_per_second"]
+    )
+
+
 def test_of_percentiles_the_median_over_records_counts(tmp_path: Path) -> None:
     run = planted(tmp_path)
     curves = run.curves.copy()
@@ -79,9 +94,9 @@ def test_a_run_says_nothing_of_what_it_did_not_record(tmp_path: Path) -> None:
     run = planted(tmp_path)
     old = replace(run, curves=run.curves[~run.curves["metric"].isin(list(MEASURED))])
     found = efficiency(old, PRICES)
-    assert set(found) == set(COLUMNS) >= set(EFFICIENCY_METRICS)
+    assert set(found) == {*COLUMNS, *BESIDE} >= set(EFFICIENCY_METRICS)
     known = {name for name, value in found.items() if not math.isnan(value)}
-    assert known == {"steady_frames_per_second", "policy_lag_mean"}
+    assert known == {"steady_frames_per_second", "updates_per_second", "policy_lag_mean"}
 
 
 def test_without_workers_the_learners_process_has_done_everything(tmp_path: Path) -> None:
@@ -113,6 +128,7 @@ def test_the_table_has_a_row_for_each_run_and_says_where_it_ran(tmp_path: Path) 
     runs = [planted(tmp_path, variant) for variant in ("impala_deep_2", "seed_deep_2")]
     table = efficiency_table(runs, EXPERIMENTS, PRICES)
     assert list(table["variant"]) == ["impala_deep_2", "seed_deep_2"]
+    assert set(COLUMNS) <= set(table.columns) and not set(BESIDE) & set(table.columns)
     assert list(table["inference"]) == ["local", "central"]
     assert list(table["variant_label"]) == ["IMPALA, deep, 2 workers", "SEED RL, deep, 2 workers"]
     assert set(table["cpu"]) == {"a processor"}

@@ -186,6 +186,38 @@ def test_a_curve_needs_the_frames_of_its_points(paper: Path) -> None:
     assert "of a curve has no budget_frames" in said
 
 
+def test_what_is_said_without_a_number_has_a_threshold_of_ours(paper: Path) -> None:
+    def unprinted(data: dict[str, Any]) -> None:
+        item = named(data, "multitask_atari")
+        del item["published"]
+        item["test"]["threshold_from"] = "a part of the best score"
+
+    write(paper / "paper.yaml", unprinted)
+    check_paper(paper)
+    said = edited(paper, lambda data: named(data, "faster_than_a3c")["test"].update(threshold_from="a guess"))
+    assert "key 'threshold_from' is not read by kind 'ratio'" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"metric": "seconds_to_milestone"}, "keys 'than' and 'compared_as' go with what frames take and seconds_to"),
+        ({"metric": "updates_per_second"}, "keys 'than' and 'compared_as' go with what frames take and seconds_to"),
+        ({"than": "deep", "compared_as": "ratio"}, "keys 'than' and 'compared_as' go with what frames take"),
+    ],
+)
+def test_a_cell_of_two_variants_names_both(paper: Path, change: dict[str, str], message: str) -> None:
+    assert message in edited(paper, lambda data: data["cells"][0].update(change))
+
+
+def test_a_speed_up_needs_milestones(paper: Path) -> None:
+    def without(data: dict[str, Any]) -> None:
+        data["cells"][0].update(metric="seconds_to_milestone", than="deep", compared_as="ratio")
+        data.pop("milestones")
+
+    assert "metric 'seconds_to_milestone' needs the key 'milestones'" in edited(paper, without)
+
+
 TIMES = {"kind": "time_to_reach", "experiment": "x", "metric": "seconds", "better": "a", "worse": ["b"]}
 GAIN: dict[str, Any] = TIMES | {
     "kind": "interaction",
@@ -205,6 +237,7 @@ ELSEWHERE = {"over": {"environments": ["toy/catch"]}}
             "key 'published' is missing; kind 'at_least' is about a printed number",
         ),
         ("faster_than_a3c", {"published": None}, "key 'published' is missing; kind 'ratio' is about a printed number"),
+        ("multitask_atari", {"published": None}, "or say in 'test.threshold_from' where the threshold is from"),
         (
             "fewer_frames_than_a3c_and_a2c",
             {"published": None, "test": TIMES | {"factor": 12.5}},
