@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ddrl.analysis import game_figures, plots
+from ddrl.analysis import game_figures, panels, plots
 from ddrl.analysis.game_figures import Mark, Panels, Rows, Variant
-from ddrl.analysis.plots import COLOURS, FAINT, INK, NAMES, PUBLISHED
+from ddrl.analysis.plots import COLOURS, FAINT, GREY, INK, NAMES, PUBLISHED
 
 ATARI, CORRECTION = "atari", "off_policy_correction"
+THROUGHPUT, SINGLE_TASK, SWEEP = "throughput", "data_efficiency", "hyperparameter_sweep"
 NETWORKS = {"shallow": Variant("Shallow", "o", "-"), "deep": Variant("Deep", "D", plots.DASHES[1])}
 CORRECTIONS = {
     "v_trace": "V-trace",
@@ -20,6 +23,25 @@ CORRECTIONS = {
     "epsilon_correction": "ε-correction",
     "no_correction": "No correction",
 }
+THROUGHPUTS = {
+    "a3c": "A3C",
+    "a2c_sync_step": "Batched A2C, sync step",
+    "a2c_sync_trajectory": "Batched A2C, sync trajectory",
+    "a2c_dynamic_batching": "Batched A2C, dynamic batching",
+    "impala": "IMPALA",
+    "impala_dynamic_batching": "IMPALA, dynamic batching",
+}
+SLOWEST = "a3c"
+"""What the others' speed is a ratio to."""
+PAPER_TASKS = {"atari/pong": "seekavoid_arena_01", "atari/breakout": "rooms_keys_doors_puzzle"}
+"""The task of Table 1 that is as ours: of even speed, or with episodes of many lengths and slow restarts."""
+SYSTEMS = {"impala": "IMPALA", "a3c": "A3C", "batched_a2c": "Batched A2C"}
+SPEED, LAG = "steady_frames_per_second", "policy_lag_mean"
+ALL_CPU, LEARNER_CPU = "cpu_seconds_per_million_frames", "learner_cpu_seconds_per_million_frames"
+BAR = 0.56
+"""Height of a bar, or of the bars of both origins together."""
+PALE = 0.4
+NOTHING = "No run of this experiment has finished."
 PAPER_FRAMES = 200_000_000
 MARKS = {
     "shallow": Mark("published, shallow", PAPER_FRAMES, "o", filled=True, short="shallow"),
@@ -163,3 +185,100 @@ def _lag_band(axes: Axes, runs: pd.DataFrame, colour: str, dashes: object) -> No
     mean = np.nanmean(means, axis=0)
     axes.fill_between(frames, mean, np.nanmax(largest, axis=0), color=colour, alpha=0.15, lw=0)
     axes.plot(frames, mean, color=colour, ls=dashes)
+
+
+def throughput(efficiency: pd.DataFrame, published: pd.DataFrame) -> Figure:
+    """One column per task: frames per second, their ratio to A3C's beside Table 1, CPU seconds by role, policy lag."""
+    own = efficiency[(efficiency["experiment"] == THROUGHPUT) & efficiency["variant"].isin(list(THROUGHPUTS))]
+    if own.empty:
+        return plots.blank(plots.new_figure("full", 1.0), NOTHING)
+    tasks, origins = sorted(set(own["environment"]), reverse=True), panels.origins_of(own)
+    labels = {name: text for name, text in THROUGHPUTS.items() if name in set(own["variant"])}
+    pairs = {name: SLOWEST for name in labels if name != SLOWEST}
+    canvas = plots.new_figure("full", 6.4)
+    for column, task in zip(canvas.subplots(4, len(tasks), squeeze=False, sharey="row").T, tasks, strict=True):
+        part = own[own["environment"] == task]
+        samples = [panels.by_variant(part, SPEED), panels.ratios(part, SPEED, pairs), {}, panels.by_variant(part, LAG)]
+        names = [labels, {name: labels[name] for name in pairs}, labels, labels]
+        for axes, values, shown in zip(column, samples, names, strict=True):
+            panels.rows(axes, values, shown, origins, 0.36)
+            axes.grid(axis="x")
+        _published_ratios(column[1], published, task, list(pairs))
+        _cpu_bars(column[2], part, list(labels), origins)
+        if not samples[3]:
+            column[3].text(0.5, 0.5, "not recorded", ha="center", color=GREY, transform=column[3].transAxes)
+        for axes in column:
+            axes.set_xlim(left=0)
+            axes.xaxis.set_major_locator(MaxNLocator(5))
+        column[0].set_title(part["env_label"].iloc[0])
+        column[0].set_xlabel("frames per second")
+        column[1].set_xlabel(
+            f"times the frames per second of A3C\n(published: {PAPER_TASKS.get(task, 'no such task')})"
+        )
+        column[2].set_xlabel("CPU seconds per million frames")
+        column[3].set_xlabel("mean policy lag, updates")
+    handles = [plots.handle(NAMES[name], COLOURS[name], marker="o") for name in origins]
+    if len(published):
+        handles.append(plots.handle("published, Table 1", PUBLISHED, marker="D", filled=False))
+    pale = plots.handle("other processes", GREY, marker="s")
+    pale.set_alpha(PALE)
+    plots.legend_above(canvas, [*handles, plots.handle("learner's process", GREY, marker="s"), pale])
+    return canvas
+
+
+def _published_ratios(axes: Axes, published: pd.DataFrame, task: str, variants: Sequence[str]) -> None:
+    """Speeds of Table 1 as ratios to A3C's on the same task, which is as ours."""
+    table = published[(published["experiment"] == THROUGHPUT) & (published["item"] == "Table 1")]
+    speeds = table[table["task"] == PAPER_TASKS.get(task)].set_index("compared_variant")["value"]
+    panels.one_line(axes)
+    for row, variant in enumerate(variants):
+        if {variant, SLOWEST} <= set(speeds.index):
+            panels.published_row(axes, [float(speeds[variant]) / float(speeds[SLOWEST])], row)
+
+
+def _published_task(task: str) -> str:
+    return f"\n(published: {PAPER_TASKS[task]})" if task in PAPER_TASKS else ""
+
+
+def _cpu_bars(axes: Axes, runs: pd.DataFrame, variants: Sequence[str], origins: Sequence[str]) -> None:
+    """Mean CPU seconds of the learner's process, behind them in a pale colour those of all others; one tick per run."""
+    height = BAR / len(origins)
+    known = runs.dropna(subset=[ALL_CPU])
+    for (origin, variant), part in known.groupby(["origin", "variant"], sort=True):
+        y = height * (origins.index(str(origin)) - (len(origins) - 1) / 2) - list(variants).index(str(variant))
+        total, learner = float(part[ALL_CPU].mean()), float(part[LEARNER_CPU].fillna(0.0).mean())
+        look = {"height": 0.9 * height, "color": COLOURS[str(origin)], "lw": 0}
+        axes.barh(y, learner, **look)
+        axes.barh(y, total - learner, left=learner, alpha=PALE, **look)
+        axes.plot(part[ALL_CPU], [y] * len(part), "|", color=INK, ms=4.5, mew=0.8)
+
+
+def single_task(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:
+    """One panel per task: training return of IMPALA, A3C and batched A2C against frames."""
+    own = curves[(curves["experiment"] == SINGLE_TASK) & curves["variant"].isin(list(SYSTEMS))]
+    if own.empty:
+        return plots.blank(plots.new_figure("full", 1.0), NOTHING)
+    styles, tasks = panels.unordered(list(SYSTEMS)), sorted(set(own["environment"]), reverse=True)
+    return panels.learning(own, references, styles, tasks, SYSTEMS)
+
+
+def hyperparameters(scores: pd.DataFrame) -> Figure:
+    """One panel per task: final returns of the settings of a sweep, from best to worst, a line per system."""
+    own = scores[scores["experiment"] == SWEEP]
+    own = own.assign(system=own["variant"].str.partition("__")[0] if len(own) else "")
+    own = own[own["system"].isin(list(SYSTEMS))]
+    if own.empty:
+        return plots.blank(plots.new_figure("full", 1.0), NOTHING)
+    styles, tasks = panels.unordered(list(SYSTEMS)), sorted(set(own["environment"]), reverse=True)
+    canvas = plots.new_figure("full", 0.5 + 2.0 * -(-len(tasks) // 3))
+    for axes, task in zip(plots.panels(canvas, len(tasks), 3), tasks, strict=True):
+        part = own[own["environment"] == task]
+        panels.sorted_settings(axes, part, part["system"], styles)
+        axes.set_title(part["env_label"].iloc[0])
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+    there = {name: SYSTEMS[name] for name in SYSTEMS if name in set(own["system"])}
+    handles = [plots.handle(text, styles[name][0], dashes=styles[name][1], marker="o") for name, text in there.items()]
+    if own["origin"].nunique() > 1:
+        handles.append(plots.thin_handle("reference runs (thin, open marks)", marker="o"))
+    plots.legend_above(canvas, handles)
+    return canvas

@@ -1,0 +1,189 @@
+"""Figures of A3C, GA3C and of IMPALA's comparisons of systems, from tables of invented runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from ddrl.analysis.own_values import paired_ratios
+from tests.analysis.drawn import (
+    Table,
+    assert_nothing_is_cut,
+    curves_of,
+    drawn,
+    measured,
+    published_of,
+    references_of,
+    runs_of,
+    says_nothing_has_finished,
+    scores_of,
+    texts_of,
+)
+
+GAMES = ("atari/breakout", "atari/pong")
+AGENTS = {"ff": "Feed-forward", "lstm": "LSTM"}
+SPEED = "steady_frames_per_second"
+
+
+def both(
+    make: Callable[[Table], Table], experiment: str, variants: Mapping[str, str] | list[str], *tasks: str
+) -> Table:
+    """What is made of three seeds of this run, and of one reference run of the first task."""
+    own = runs_of(experiment, variants, tasks)
+    return pd.concat([make(own), make(runs_of(experiment, variants, tasks[:1], (1,), "reference"))], ignore_index=True)
+
+
+def score(game: str, value: float, **more: object) -> dict[str, object]:
+    row = {"metric": "episode_return", "value": value, "environment": game, "experiment": "atari"}
+    return {"cell": f"{more.get('item')}.{game}", **row, **more}
+
+
+def a3c() -> dict[str, dict[str, Table]]:
+    sources = {"NoisyNet, Table 3": 50.0, "PFRL reproduction": 5000.0, "Figure 3": 20.0}
+    rows = [score(game, value, item=item, compared_variant="ff") for game in GAMES for item, value in sources.items()]
+    table_2 = [
+        {"experiment": "threads", "metric": "speed_up", "compared_variant": f"threads_{n}", "value": 0.9 * n}
+        for n in (2, 4, 8, 16)
+    ]
+    counts = [f"threads_{n}" for n in (16, 8, 4, 2, 1)]
+    published, references = published_of([*rows, *table_2]), references_of([*GAMES, "toy/catch"])
+    atari = both(lambda runs: curves_of(runs, 1e6, 30.0, 0.0), "atari", AGENTS, *GAMES)
+    scores = both(lambda runs: scores_of(runs, 1_000_000, 0.4), "atari", AGENTS, *GAMES)
+    catch = both(lambda runs: curves_of(runs, 6e4, 0.9, -0.6), "catch", AGENTS, "toy/catch")
+    clock = both(lambda runs: curves_of(runs, 1e5, 0.9, -0.6, 1000.0), "threads", counts, "toy/catch", "atari/pong")
+    times = {name: 100.0 / int(name.removeprefix("threads_")) for name in counts}
+    reached = both(lambda runs: measured(runs, "seconds", times), "threads", counts, "toy/catch", "atari/pong")
+    return {
+        "learning_curves": {"curves": atari, "references": references, "published": published},
+        "normalised_scores": {"scores": scores, "published": published, "references": references},
+        "catch": {"curves": catch, "references": references},
+        "threads": {"wall_clock": clock, "milestones": reached, "published": published},
+    }
+
+
+def ga3c() -> dict[str, dict[str, Table]]:
+    rows = [score(game, 20.0, item="Table 3", compared_variant="ga3c") for game in GAMES]
+    gains = [
+        {"experiment": "throughput", "metric": "speed_up", "compared_variant": f"ga3c_{size}", "value": value}
+        | {"cell": f"{size}.{system}", "hardware": f"System {system}: a machine"}
+        for size, values in (("small", (3, 6, 4)), ("large", (91, 28, 6)))
+        for system, value in zip(("I", "II", "III"), values, strict=True)
+    ]
+    published, references = published_of([*rows, *gains]), references_of(GAMES)
+    speeds = {"a3c_small": 1000.0, "ga3c_small": 3000.0, "a3c_large": 50.0, "ga3c_large": 600.0}
+    ways = {"dynamic": 900.0, "fixed": 1200.0}
+    atari = both(lambda runs: curves_of(runs, 1e6, 30.0, 0.0), "atari", ["ga3c"], *GAMES)
+    scores = both(lambda runs: scores_of(runs, 1_000_000, 0.4), "atari", ["ga3c"], *GAMES)
+    fast = both(lambda runs: measured(runs, SPEED, speeds), "throughput", list(speeds), "atari/pong")
+    clock = both(lambda runs: curves_of(runs, 1e6, 30.0, 0.0, 900.0), "adjustment", list(ways), "atari/pong")
+    adjusted = both(lambda runs: measured(runs, SPEED, ways), "adjustment", list(ways), "atari/pong")
+    return {
+        "learning_curves": {"curves": atari, "references": references, "published": published},
+        "normalised_scores": {"scores": scores, "published": published, "references": references},
+        "throughput": {"efficiency": fast, "published": published},
+        "adjustment": {"wall_clock": clock, "efficiency": adjusted},
+    }
+
+
+IMPALA_SPEEDS = {
+    "a3c": 900.0,
+    "a2c_sync_step": 1300.0,
+    "a2c_sync_trajectory": 2000.0,
+    "a2c_dynamic_batching": 2200.0,
+    "impala": 2600.0,
+    "impala_dynamic_batching": 3300.0,
+}
+IMPALA_SYSTEMS = ("impala", "a3c", "batched_a2c")
+
+
+def impala() -> dict[str, dict[str, Table]]:
+    tasks = {"seekavoid_arena_01": 10.0, "rooms_keys_doors_puzzle": 20.0}
+    rows = [
+        {"experiment": "throughput", "item": "Table 1", "compared_variant": name, "task": task, "value": factor * speed}
+        for name, speed in IMPALA_SPEEDS.items()
+        for task, factor in tasks.items()
+    ]
+
+    def taken(runs: Table) -> Table:
+        table = measured(runs, SPEED, IMPALA_SPEEDS)
+        cpu = 2e6 / table[SPEED]
+        shares = {"cpu_seconds_per_million_frames": cpu, "learner_cpu_seconds_per_million_frames": 0.4 * cpu}
+        return table.assign(**shares, policy_lag_mean=[float("nan") if n == "a3c" else 2.0 for n in table["variant"]])
+
+    settings = [f"{name}__s{index:02d}" for name in IMPALA_SYSTEMS for index in range(1, 5)]
+    means = {name: 1.0 / int(name[-2:]) for name in settings}
+    sweep = both(lambda runs: measured(runs, "final_return", means), "hyperparameter_sweep", settings, *GAMES)
+    single = both(lambda runs: curves_of(runs, 1e6, 30.0, 0.0), "data_efficiency", list(IMPALA_SYSTEMS), *GAMES)
+    speeds = both(taken, "throughput", list(IMPALA_SPEEDS), "atari/pong", "atari/breakout")
+    return {
+        "throughput": {"efficiency": speeds, "published": published_of(rows)},
+        "single_task": {"curves": single, "references": references_of(GAMES)},
+        "hyperparameters": {"scores": sweep},
+    }
+
+
+TABLES = {"a3c_2016": a3c(), "ga3c_2017": ga3c(), "impala_2018": impala()}
+NAMES = [(paper, name) for paper, figures in TABLES.items() for name in figures]
+FACTS = ("published", "references")
+"""Tables that there are without any run."""
+
+
+def of_runs(tables: Mapping[str, Table], keep: Callable[[Table], Table]) -> dict[str, Table]:
+    return {name: table if name in FACTS else keep(table) for name, table in tables.items()}
+
+
+@pytest.mark.parametrize(("paper", "name"), NAMES)
+def test_a_figure_of_both_origins_shows_them_and_nothing_of_it_is_cut(paper: str, name: str) -> None:
+    canvas = drawn(paper, name, **TABLES[paper][name])
+    assert_nothing_is_cut(canvas)
+    assert any("reference run" in text for legend in legends(canvas) for text in texts_of(legend))
+
+
+def legends(canvas: Figure) -> list[object]:
+    return [*canvas.legends, *(axes.get_legend() for axes in canvas.axes if axes.get_legend())]
+
+
+@pytest.mark.parametrize(("paper", "name"), NAMES)
+def test_a_figure_without_any_run_says_so(paper: str, name: str) -> None:
+    assert says_nothing_has_finished(drawn(paper, name, **of_runs(TABLES[paper][name], lambda table: table.iloc[:0])))
+
+
+@pytest.mark.parametrize(("paper", "name"), NAMES)
+@pytest.mark.parametrize("origin", ["run", "reference"])
+def test_a_figure_of_one_seed_is_drawn_without_published_values(paper: str, name: str, origin: str) -> None:
+    tables = of_runs(TABLES[paper][name], lambda table: table[(table["origin"] == origin) & (table["seed"] == 1)])
+    tables |= {name: tables[name].iloc[:0] for name in FACTS if name in tables}
+    assert_nothing_is_cut(drawn(paper, name, **tables))
+
+
+def test_a_published_score_without_frames_is_a_line_across_its_panel() -> None:
+    canvas = drawn("ga3c_2017", "learning_curves", **TABLES["ga3c_2017"]["learning_curves"])
+    for axes in canvas.axes:
+        assert [20.0, 20.0] in [list(line.get_ydata()) for line in axes.lines]
+
+
+def test_scores_beyond_a_panel_are_named_with_their_number_and_points_of_other_curves_are_not_drawn() -> None:
+    canvas = drawn("a3c_2016", "learning_curves", **TABLES["a3c_2016"]["learning_curves"])
+    for axes in canvas.axes:
+        assert any("PFRL 5\N{NO-BREAK SPACE}000" in text.get_text() for text in axes.texts)
+        points = {(line.get_xdata()[0], line.get_ydata()[0]) for line in axes.lines if len(line.get_xdata()) == 1}
+        assert points == {(320_000_000, 50.0)}
+
+
+def test_settings_are_sorted_from_best_to_worst() -> None:
+    canvas = drawn("impala_2018", "hyperparameters", **TABLES["impala_2018"]["hyperparameters"])
+    for axes in canvas.axes:
+        for line in axes.lines:
+            assert list(line.get_xdata()) == [1, 2, 3, 4]
+            assert np.all(np.diff(np.asarray(line.get_ydata(), dtype=np.float64)) <= 0)
+
+
+def test_a_ratio_is_of_seeds_that_both_have() -> None:
+    rows = [("a", "x", 1, 6.0), ("b", "x", 1, 2.0), ("a", "x", 2, 8.0), ("c", "x", 2, 1.0)]
+    table = pd.DataFrame(rows, columns=["variant", "environment", "seed", "value"])
+    assert paired_ratios(table, "a", "b").tolist() == [pytest.approx(3.0)]
+    assert paired_ratios(table, "b", "c").size == 0
