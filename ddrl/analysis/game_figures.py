@@ -200,7 +200,7 @@ def normalised_scores(
     if own.empty:
         return plots.blank(plots.new_figure("full", 1.0), NOTHING)
     labels = dict(sorted(zip(own["environment"], own["env_label"], strict=True), reverse=True))
-    places = [(game, variant) for game in labels for variant in reversed(variants)]
+    places = [(game, variant) for game in labels for variant in reversed(list(variants))]
     dense, several = len(labels) > DENSE, len(variants) > 1
     canvas = plots.new_figure("full", rows.head + (rows.dense if dense else rows.height) * len(places))
     axes = canvas.subplots()

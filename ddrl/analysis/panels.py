@@ -79,11 +79,11 @@ def learning(
     `labels`: of the variants, the table's own without.
     """
     canvas = plots.new_figure("full", 0.5 + 1.9 * -(-len(tasks) // 3))
-    known = references.set_index("environment")
+    known = {str(row["environment"]): row for _, row in references.iterrows()}
     for index, (axes, task) in enumerate(zip(plots.panels(canvas, len(tasks), 3), tasks, strict=True)):
         part = curves[curves["environment"] == task]
         returns(axes, part, styles)
-        levels(axes, part["episode_return"], known.loc[task] if task in known.index else None)
+        levels(axes, part["episode_return"], known.get(task))
         axes.set_title(part["env_label"].iloc[0])
         plots.frames_axis(axes)
         axes.set_xlim(left=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -13,9 +13,10 @@ from matplotlib.ticker import MaxNLocator
 from ddrl.analysis import game_figures, panels, plots
 from ddrl.analysis.game_figures import Mark, Panels, Rows, Variant
 from ddrl.analysis.plots import COLOURS, FAINT, GREY, INK, NAMES, PUBLISHED
+from replications.impala_2018.tables import BASE, ROLES, SPEED, STANDS_FOR, THROUGHPUT
 
 ATARI, CORRECTION = "atari", "off_policy_correction"
-THROUGHPUT, SINGLE_TASK, SWEEP = "throughput", "data_efficiency", "hyperparameter_sweep"
+SINGLE_TASK, SWEEP = "data_efficiency", "hyperparameter_sweep"
 NETWORKS = {"shallow": Variant("Shallow", "o", "-"), "deep": Variant("Deep", "D", plots.DASHES[1])}
 CORRECTIONS = {
     "v_trace": "V-trace",
@@ -25,22 +26,17 @@ CORRECTIONS = {
 }
 THROUGHPUTS = {
     "a3c": "A3C",
-    "a2c_sync_step": "Batched A2C, sync step",
-    "a2c_sync_trajectory": "Batched A2C, sync trajectory",
-    "a2c_dynamic_batching": "Batched A2C, dynamic batching",
+    "a2c_sync_step": "A2C, sync. steps",
+    "a2c_sync_step_gpu": "A2C, sync. steps, GPU",
+    "a2c_sync_trajectory": "A2C, sync. trajectories",
+    "a2c_dynamic_batching": "A2C, dynamic batching",
     "impala": "IMPALA",
     "impala_dynamic_batching": "IMPALA, dynamic batching",
 }
-SLOWEST = "a3c"
-"""What the others' speed is a ratio to."""
-PAPER_TASKS = {"atari/pong": "seekavoid_arena_01", "atari/breakout": "rooms_keys_doors_puzzle"}
-"""The task of Table 1 that is as ours: of even speed, or with episodes of many lengths and slow restarts."""
 SYSTEMS = {"impala": "IMPALA", "a3c": "A3C", "batched_a2c": "Batched A2C"}
-SPEED, LAG = "steady_frames_per_second", "policy_lag_mean"
-ALL_CPU, LEARNER_CPU = "cpu_seconds_per_million_frames", "learner_cpu_seconds_per_million_frames"
+LAG = "policy_lag_mean"
 BAR = 0.56
 """Height of a bar, or of the bars of both origins together."""
-PALE = 0.4
 NOTHING = "No run of this experiment has finished."
 PAPER_FRAMES = 200_000_000
 MARKS = {
@@ -194,63 +190,66 @@ def throughput(efficiency: pd.DataFrame, published: pd.DataFrame) -> Figure:
         return plots.blank(plots.new_figure("full", 1.0), NOTHING)
     tasks, origins = sorted(set(own["environment"]), reverse=True), panels.origins_of(own)
     labels = {name: text for name, text in THROUGHPUTS.items() if name in set(own["variant"])}
-    pairs = {name: SLOWEST for name in labels if name != SLOWEST}
     canvas = plots.new_figure("full", 6.4)
     for column, task in zip(canvas.subplots(4, len(tasks), squeeze=False, sharey="row").T, tasks, strict=True):
         part = own[own["environment"] == task]
-        samples = [panels.by_variant(part, SPEED), panels.ratios(part, SPEED, pairs), {}, panels.by_variant(part, LAG)]
-        names = [labels, {name: labels[name] for name in pairs}, labels, labels]
-        for axes, values, shown in zip(column, samples, names, strict=True):
-            panels.rows(axes, values, shown, origins, 0.36)
-            axes.grid(axis="x")
-        _published_ratios(column[1], published, task, list(pairs))
+        column[0].set_title(part["env_label"].iloc[0])
+        _speeds(column[0], column[1], part, published, labels, origins)
+        panels.rows(column[2], {}, labels, origins)
         _cpu_bars(column[2], part, list(labels), origins)
-        if not samples[3]:
-            column[3].text(0.5, 0.5, "not recorded", ha="center", color=GREY, transform=column[3].transAxes)
+        panels.rows(column[3], panels.by_variant(part, LAG), labels, origins, 0.36)
+        column[3].set_xlabel("mean policy lag, updates")
         for axes in column:
+            axes.grid(axis="x")
             axes.set_xlim(left=0)
             axes.xaxis.set_major_locator(MaxNLocator(5))
-        column[0].set_title(part["env_label"].iloc[0])
-        column[0].set_xlabel("frames per second")
-        column[1].set_xlabel(
-            f"times the frames per second of A3C\n(published: {PAPER_TASKS.get(task, 'no such task')})"
-        )
-        column[2].set_xlabel("CPU seconds per million frames")
-        column[3].set_xlabel("mean policy lag, updates")
     handles = [plots.handle(NAMES[name], COLOURS[name], marker="o") for name in origins]
     if len(published):
         handles.append(plots.handle("published, Table 1", PUBLISHED, marker="D", filled=False))
-    pale = plots.handle("other processes", GREY, marker="s")
-    pale.set_alpha(PALE)
-    plots.legend_above(canvas, [*handles, plots.handle("learner's process", GREY, marker="s"), pale])
+    shades = zip(ROLES, plots.graded(len(ROLES)), strict=True)
+    handles += [plots.handle(f"CPU: {role}", shade, marker="s") for role, shade in shades]
+    plots.legend_above(canvas, handles, columns=4)
     return canvas
 
 
-def _published_ratios(axes: Axes, published: pd.DataFrame, task: str, variants: Sequence[str]) -> None:
-    """Speeds of Table 1 as ratios to A3C's on the same task, which is as ours."""
+def _speeds(
+    speed: Axes,
+    ratio: Axes,
+    runs: pd.DataFrame,
+    published: pd.DataFrame,
+    labels: Mapping[str, str],
+    origins: Sequence[str],
+) -> None:
+    """Frames per second of one task, and below what they are to A3C's, beside Table 1."""
+    panels.rows(speed, panels.by_variant(runs, SPEED), labels, origins, 0.36)
+    speed.set_xlabel("frames per second")
+    pairs = {name: BASE for name in labels if name != BASE}
+    panels.rows(ratio, panels.ratios(runs, SPEED, pairs), {name: labels[name] for name in pairs}, origins, 0.36)
+    panels.one_line(ratio)
+    stands_for = STANDS_FOR.get(str(runs["environment"].iloc[0]))
+    ratio.set_xlabel("times as many as A3C" + (f"\n(published: {stands_for})" if stands_for else ""))
     table = published[(published["experiment"] == THROUGHPUT) & (published["item"] == "Table 1")]
-    speeds = table[table["task"] == PAPER_TASKS.get(task)].set_index("compared_variant")["value"]
-    panels.one_line(axes)
-    for row, variant in enumerate(variants):
-        if {variant, SLOWEST} <= set(speeds.index):
-            panels.published_row(axes, [float(speeds[variant]) / float(speeds[SLOWEST])], row)
-
-
-def _published_task(task: str) -> str:
-    return f"\n(published: {PAPER_TASKS[task]})" if task in PAPER_TASKS else ""
+    theirs = table[table["task"] == stands_for].set_index("compared_variant")["value"]
+    for row, variant in enumerate(pairs):
+        if {variant, BASE} <= set(theirs.index):
+            panels.published_row(ratio, [float(theirs[variant]) / float(theirs[BASE])], row)
 
 
 def _cpu_bars(axes: Axes, runs: pd.DataFrame, variants: Sequence[str], origins: Sequence[str]) -> None:
-    """Mean CPU seconds of the learner's process, behind them in a pale colour those of all others; one tick per run."""
-    height = BAR / len(origins)
-    known = runs.dropna(subset=[ALL_CPU])
+    """Mean CPU seconds of a million frames by what the threads do, from light to dark; framed by origin."""
+    columns = [f"{role}_thread_cpu_seconds_per_million_frames" for role in ROLES]
+    known, height = runs.dropna(subset=columns, how="all"), BAR / len(origins)
     for (origin, variant), part in known.groupby(["origin", "variant"], sort=True):
         y = height * (origins.index(str(origin)) - (len(origins) - 1) / 2) - list(variants).index(str(variant))
-        total, learner = float(part[ALL_CPU].mean()), float(part[LEARNER_CPU].fillna(0.0).mean())
-        look = {"height": 0.9 * height, "color": COLOURS[str(origin)], "lw": 0}
-        axes.barh(y, learner, **look)
-        axes.barh(y, total - learner, left=learner, alpha=PALE, **look)
-        axes.plot(part[ALL_CPU], [y] * len(part), "|", color=INK, ms=4.5, mew=0.8)
+        left = 0.0
+        for column, shade in zip(columns, plots.graded(len(columns)), strict=True):
+            width = float(part[column].fillna(0.0).mean())
+            axes.barh(y, width, 0.9 * height, left=left, color=shade, lw=0)
+            left += width
+        axes.barh(y, left, 0.9 * height, fill=False, edgecolor=COLOURS[str(origin)], lw=0.8)
+    if known.empty:
+        axes.text(0.5, 0.5, "not recorded", ha="center", color=GREY, transform=axes.transAxes)
+    axes.set_xlabel("CPU seconds per million frames")
 
 
 def single_task(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:

@@ -111,7 +111,8 @@ def impala() -> dict[str, dict[str, Table]]:
     def taken(runs: Table) -> Table:
         table = measured(runs, SPEED, IMPALA_SPEEDS)
         cpu = 2e6 / table[SPEED]
-        shares = {"cpu_seconds_per_million_frames": cpu, "learner_cpu_seconds_per_million_frames": 0.4 * cpu}
+        parts = {"actor": 0.1, "environment": 0.3, "inference": 0.2, "learner": 0.4}
+        shares = {f"{role}_thread_cpu_seconds_per_million_frames": part * cpu for role, part in parts.items()}
         return table.assign(**shares, policy_lag_mean=[float("nan") if n == "a3c" else 2.0 for n in table["variant"]])
 
     settings = [f"{name}__s{index:02d}" for name in IMPALA_SYSTEMS for index in range(1, 5)]
