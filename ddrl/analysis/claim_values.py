@@ -50,8 +50,8 @@ def observations(
         ]
         return pd.concat(parts, ignore_index=True)
     if claim.kind == "stability":
-        facts = [{"setting": setting_of(run.config, claim.settings)} for run in runs]
-        return _joined(used, runs, facts).assign(value=lambda table: table[metric].astype("float64"))
+        settings = [{"setting": setting_of(run.config, claim.settings)} for run in runs]
+        return _joined(used, runs, settings).assign(value=lambda table: table[metric].astype("float64"))
     if claim.kind == "time_to_reach":
         facts = [reached(run, _return_to_reach(claim, run, milestones), metric) for run in runs]
         return restricted(_joined(used, runs, facts), "all" if claim.factor == 1 else "unreached")

@@ -50,12 +50,10 @@ COLUMNS = [
     *(f"{role}_thread_cpu_seconds_per_million_frames" for role in THREADS),
 ]
 """Of the table, besides what names a run. `learner_cpu_...` is of the learner's process alone, with what it infers."""
-BESIDE = ("updates_per_second",)
-"""For claims and cells alone: a column of the table would change what was accepted of every committed run."""
 
 
 def efficiency(run: RunData, prices: Prices | None) -> dict[str, float]:
-    """`COLUMNS` of a run and `BESIDE`; NaN where it says nothing of one. All of `EFFICIENCY_METRICS` are among them."""
+    """`COLUMNS` of a run; NaN where it says nothing of one. All of `EFFICIENCY_METRICS` are among them."""
     wide = run.curves.pivot_table(index="env_frames", columns="metric", values="value", aggfunc="mean")
     records = run.curves[run.curves["metric"] == "episodes"].set_index("env_frames")
     wide = wide.loc[wide.index.isin(records.index)].assign(seconds=records["seconds"], updates=records["updates"])
@@ -113,11 +111,10 @@ def efficiency_table(
             "frames_per_step": round(run.manifest["env_frames"] / run.manifest["agent_steps"]),
             "queue_capacity": run.config["topology"].get("queue_capacity"),
         }
-        found = efficiency(run, prices)
-        rows.append(run.keys() | facts | layout_of(run.config["topology"]) | {name: found[name] for name in COLUMNS})
+        rows.append(run.keys() | facts | layout_of(run.config["topology"]) | efficiency(run, prices))
     counts = dict.fromkeys(("learner_threads", "parameter_delay", "queue_capacity"), "Int64")
     table = pd.DataFrame(rows).astype(counts | dict.fromkeys(COLUMNS, "float64"))
     return table.sort_values(KEYS, ascending=[False, *[True] * (len(KEYS) - 1)], ignore_index=True)
 
 
-assert set(EFFICIENCY_METRICS) <= {*COLUMNS, *BESIDE}
+assert set(EFFICIENCY_METRICS) <= set(COLUMNS)
