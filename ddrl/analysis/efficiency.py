@@ -41,6 +41,7 @@ GAUGES = (
 """Recorded metrics that are taken as they are."""
 COLUMNS = [
     "steady_frames_per_second",
+    "updates_per_second",
     "cpu_seconds_per_million_frames",
     "learner_cpu_seconds_per_million_frames",
     "dollars_per_billion_frames",

@@ -88,6 +88,15 @@ def t_interval(values: Sample, level: float) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
+def geometric_mean(ratios: Sample, level: float) -> Interval:
+    """Of independent positive ratios [n], with the interval of their logarithms: there is none below three."""
+    if not len(ratios):
+        return Interval(math.nan, math.nan, math.nan)
+    found = t_interval(np.log(ratios), level)
+    low, high = (found.low, found.high) if len(ratios) >= 3 else (math.nan, math.nan)
+    return Interval(math.exp(found.value), math.exp(low), math.exp(high))
+
+
 def prediction_interval(values: Sample, level: float, others: int) -> tuple[float, float]:
     """Where the mean of `others` further seeds would fall: mean +- t s sqrt(1/n + 1/m)."""
     _check_probability("level", level)

@@ -7,7 +7,8 @@ import re
 import numpy as np
 import pandas as pd
 
-from ddrl.analysis.inference import t_interval
+from ddrl.analysis.inference import geometric_mean
+from ddrl.analysis.own_values import paired_ratios
 
 THROUGHPUT = "throughput"
 BASE = "a3c"
@@ -31,13 +32,13 @@ def throughput_table(efficiency: pd.DataFrame, published: pd.DataFrame) -> pd.Da
     stated = published[(published["experiment"] == THROUGHPUT) & (published["item"] == "Table 1")]
     rows = []
     for (_, task), runs in own.groupby(["origin", "environment"], sort=False):
-        base = runs[runs["variant"] == BASE].set_index("seed")[SPEED]
         theirs = stated[stated["task"] == STANDS_FOR.get(str(task), "")].set_index("compared_variant")
         for system, part in runs.groupby("variant", sort=False):
             speed = float(part[SPEED].mean())
-            ratio, low, high = _ratio(part.set_index("seed")[SPEED], base)
+            ratio = geometric_mean(paired_ratios(runs.assign(value=runs[SPEED]), str(system), BASE), 0.95)
             per_core = speed / float(part["cores"].iloc[0])
-            measured = {"speed": speed, "per_core": per_core, "to_a3c": ratio, "low": low, "high": high}
+            measured = {"speed": speed, "per_core": per_core, "to_a3c": ratio.value}
+            measured |= {"low": ratio.low, "high": ratio.high}
             rows.append(_names(part) | measured | _published(theirs, str(system)))
     return pd.DataFrame(rows, columns=SPEEDS)
 
@@ -64,17 +65,6 @@ def _names(runs: pd.DataFrame) -> dict[str, object]:
     """What a row says of the runs behind it."""
     first = runs.iloc[0]
     return {"origin": first["origin"], "task": first["env_label"], "system": first["variant_label"], "runs": len(runs)}
-
-
-def _ratio(speeds: pd.Series, base: pd.Series) -> tuple[float, float, float]:
-    """Geometric mean over the repeats that both have, and its interval; missing where there are too few."""
-    both = speeds.index.intersection(base.index)
-    if both.empty:
-        return np.nan, np.nan, np.nan
-    logs = np.log(speeds[both].to_numpy(dtype=np.float64) / base[both].to_numpy(dtype=np.float64))
-    found = t_interval(logs, 0.95)
-    bounds = (found.low, found.high) if len(both) >= 3 else (np.nan, np.nan)
-    return float(np.exp(found.value)), *(float(np.exp(bound)) for bound in bounds)
 
 
 def _published(theirs: pd.DataFrame, system: str) -> dict[str, float]:
