@@ -22,6 +22,11 @@ FAR_APART = 5
 """From this ratio of budgets on, an axis of frames or times is logarithmic."""
 
 
+def nothing(width: str = "full") -> Canvas:
+    """In place of a figure whose experiment has no runs."""
+    return plots.blank(plots.new_figure(width, 1.0), "No run of this experiment has finished.")
+
+
 def unordered(variants: Sequence[str]) -> dict[str, Style]:
     """A colour and dashes for each of a few variants that have no order."""
     return dict(zip(variants, zip(plots.SERIES, plots.DASHES, strict=True), strict=False))
@@ -67,6 +72,12 @@ def extent(axes: Axes, table: pd.DataFrame, x: str) -> None:
     axes.grid(axis="y")
 
 
+def systems(curves: pd.DataFrame, references: pd.DataFrame, labels: Mapping[str, str]) -> Canvas:
+    """`learning` of the variants that have `labels`, which have no order, on every task that they have run on."""
+    own = curves[curves["variant"].isin(list(labels))]
+    return learning(own, references, unordered(list(labels)), sorted(set(own["environment"]), reverse=True), labels)
+
+
 def learning(
     curves: pd.DataFrame,
     references: pd.DataFrame,
@@ -78,6 +89,8 @@ def learning(
 
     `labels`: of the variants, the table's own without.
     """
+    if curves.empty:
+        return nothing()
     canvas = plots.new_figure("full", 0.5 + 1.9 * -(-len(tasks) // 3))
     known = {str(row["environment"]): row for _, row in references.iterrows()}
     for index, (axes, task) in enumerate(zip(plots.panels(canvas, len(tasks), 3), tasks, strict=True)):

@@ -14,7 +14,7 @@ from ddrl.analysis import game_figures, panels, plots
 from ddrl.analysis.game_figures import Mark, Panels, Rows, Variant
 from ddrl.analysis.plots import COLOURS, GREY, NAMES, PUBLISHED
 
-ATARI, CATCH, THREADS = "atari", "catch", "threads"
+ATARI, CATCH, SYSTEMS, THREADS = "atari", "catch", "systems", "threads"
 AGENTS = {"ff": Variant("Feed-forward", "o", "-"), "lstm": Variant("LSTM", "D", plots.DASHES[1])}
 MARKS = {
     "NoisyNet, Table 3": Mark("NoisyNet's A3C", 320_000_000, "^", short="NoisyNet"),
@@ -23,6 +23,8 @@ MARKS = {
 """Published scores with no-op starts, by the item that they stand in."""
 PANELS = Panels(end=2.5 * 320_000_000, height=1.9)
 ROWS = Rows(height=0.24, dense=0.08)
+RELATIVES = {"gorila": "Gorila", "a3c": "A3C", "a2c": "A2C, OpenAI's settings"}
+"""A3C between the systems before and after it."""
 BEST = {"toy/catch": 1.0}
 """The best possible returns (replications/references/toy.csv)."""
 COUNTS = {f"threads_{count}": count for count in (1, 2, 4, 8, 16)}
@@ -32,7 +34,6 @@ ASIDE = 1.09
 """Ratio of the places on the axis of threads at which neighbouring tasks stand."""
 MOST_ROWS = 3
 """The panel of speed-ups grows no higher than so many tasks."""
-NOTHING = "No run of this experiment has finished."
 
 
 def learning_curves(curves: pd.DataFrame, references: pd.DataFrame, published: pd.DataFrame) -> Figure:
@@ -57,7 +58,7 @@ def catch(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:
     """Training return on a toy task, between random play and the best possible return."""
     own = curves[curves["experiment"] == CATCH]
     if own.empty:
-        return plots.blank(plots.new_figure("column", 1.0), NOTHING)
+        return panels.nothing("column")
     tasks, styles = sorted(set(own["environment"])), panels.unordered(list(AGENTS))
     canvas = plots.new_figure("column", 0.5 + 2.0 * len(tasks))
     random = references.set_index("environment")["random"]
@@ -77,11 +78,16 @@ def catch(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:
     return canvas
 
 
+def systems(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:
+    """One panel per task: training return of Gorila, A3C and batched A2C against frames."""
+    return panels.systems(curves[curves["experiment"] == SYSTEMS], references, RELATIVES)
+
+
 def threads(wall_clock: pd.DataFrame, milestones: pd.DataFrame, published: pd.DataFrame) -> Figure:
     """By the number of threads: return against wall time, one row per task; how many times as early as with one."""
     own = wall_clock[(wall_clock["experiment"] == THREADS) & wall_clock["variant"].isin(list(COUNTS))]
     if own.empty:
-        return plots.blank(plots.new_figure("full", 1.0), NOTHING)
+        return panels.nothing()
     tasks, styles = sorted(set(own["environment"]), reverse=True), panels.in_order(list(COUNTS))
     canvas = plots.new_figure("full", 0.5 + max(2.4, 1.6 * len(tasks)))
     grid = canvas.add_gridspec(len(tasks), 2)

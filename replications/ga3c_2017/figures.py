@@ -24,7 +24,6 @@ GAINS = {"ga3c_small": "small network", "ga3c_large": "large network"}
 """What is held against A3C with the same network."""
 AGAINST = {"ga3c_small": "a3c_small", "ga3c_large": "a3c_large"}
 WAYS = {"dynamic": "found while training", "fixed": "set by hand"}
-NOTHING = "No run of this experiment has finished."
 
 
 def learning_curves(curves: pd.DataFrame, references: pd.DataFrame, published: pd.DataFrame) -> Figure:
@@ -50,7 +49,7 @@ def throughput(efficiency: pd.DataFrame, published: pd.DataFrame) -> Figure:
     own = efficiency[(efficiency["experiment"] == THROUGHPUT) & efficiency["variant"].isin(list(SYSTEMS))]
     own = own.dropna(subset=[SPEED])
     if own.empty:
-        return plots.blank(plots.new_figure("full", 1.0), NOTHING)
+        return panels.nothing()
     tasks, origins = sorted(set(own["environment"]), reverse=True), panels.origins_of(own)
     canvas = plots.new_figure("full", 0.7 + 1.6 * len(tasks))
     rows = published[(published["experiment"] == THROUGHPUT) & (published["metric"] == "speed_up")]
@@ -85,7 +84,7 @@ def adjustment(wall_clock: pd.DataFrame, efficiency: pd.DataFrame) -> Figure:
     own = wall_clock[(wall_clock["experiment"] == ADJUSTMENT) & wall_clock["variant"].isin(list(WAYS))]
     runs = efficiency[(efficiency["experiment"] == ADJUSTMENT) & efficiency["variant"].isin(list(WAYS))]
     if own.empty:
-        return plots.blank(plots.new_figure("full", 1.0), NOTHING)
+        return panels.nothing()
     tasks, styles = sorted(set(own["environment"]), reverse=True), panels.unordered(list(WAYS))
     origins = panels.origins_of(own, runs)
     canvas = plots.new_figure("full", 0.7 + 1.7 * len(tasks))

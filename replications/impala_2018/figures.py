@@ -37,7 +37,6 @@ SYSTEMS = {"impala": "IMPALA", "a3c": "A3C", "batched_a2c": "Batched A2C"}
 LAG = "policy_lag_mean"
 BAR = 0.56
 """Height of a bar, or of the bars of both origins together."""
-NOTHING = "No run of this experiment has finished."
 PAPER_FRAMES = 200_000_000
 MARKS = {
     "shallow": Mark("published, shallow", PAPER_FRAMES, "o", filled=True, short="shallow"),
@@ -187,7 +186,7 @@ def throughput(efficiency: pd.DataFrame, published: pd.DataFrame) -> Figure:
     """One column per task: frames per second, their ratio to A3C's beside Table 1, CPU seconds by role, policy lag."""
     own = efficiency[(efficiency["experiment"] == THROUGHPUT) & efficiency["variant"].isin(list(THROUGHPUTS))]
     if own.empty:
-        return plots.blank(plots.new_figure("full", 1.0), NOTHING)
+        return panels.nothing()
     tasks, origins = sorted(set(own["environment"]), reverse=True), panels.origins_of(own)
     labels = {name: text for name, text in THROUGHPUTS.items() if name in set(own["variant"])}
     canvas = plots.new_figure("full", 6.4)
@@ -254,11 +253,7 @@ def _cpu_bars(axes: Axes, runs: pd.DataFrame, variants: Sequence[str], origins: 
 
 def single_task(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:
     """One panel per task: training return of IMPALA, A3C and batched A2C against frames."""
-    own = curves[(curves["experiment"] == SINGLE_TASK) & curves["variant"].isin(list(SYSTEMS))]
-    if own.empty:
-        return plots.blank(plots.new_figure("full", 1.0), NOTHING)
-    styles, tasks = panels.unordered(list(SYSTEMS)), sorted(set(own["environment"]), reverse=True)
-    return panels.learning(own, references, styles, tasks, SYSTEMS)
+    return panels.systems(curves[curves["experiment"] == SINGLE_TASK], references, SYSTEMS)
 
 
 def hyperparameters(scores: pd.DataFrame) -> Figure:
@@ -267,7 +262,7 @@ def hyperparameters(scores: pd.DataFrame) -> Figure:
     own = own.assign(system=own["variant"].str.partition("__")[0] if len(own) else "")
     own = own[own["system"].isin(list(SYSTEMS))]
     if own.empty:
-        return plots.blank(plots.new_figure("full", 1.0), NOTHING)
+        return panels.nothing()
     styles, tasks = panels.unordered(list(SYSTEMS)), sorted(set(own["environment"]), reverse=True)
     canvas = plots.new_figure("full", 0.5 + 2.0 * -(-len(tasks) // 3))
     for axes, task in zip(plots.panels(canvas, len(tasks), 3), tasks, strict=True):

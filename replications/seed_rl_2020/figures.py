@@ -23,14 +23,13 @@ PAPER_SAVES = (0.4, 0.8)
 """Of IMPALA's cost (the paper's abstract)."""
 WITHIN = 0.15
 """Of what was measured, the simulation's predictions are meant to lie."""
-NOTHING = "No run of this experiment has finished."
 
 
 def learning(curves: pd.DataFrame, wall_clock: pd.DataFrame, references: pd.DataFrame) -> Figure:
     """One row per task: training return against frames and against wall time."""
     own, timed = (_of(table, "learning") for table in (curves, wall_clock))
     if own.empty:
-        return plots.blank(plots.new_figure("full", 1.0), NOTHING)
+        return panels.nothing()
     tasks = sorted(set(own["environment"]), reverse=True)
     canvas = plots.new_figure("full", 0.5 + 1.75 * len(tasks))
     grid = canvas.subplots(len(tasks), 2, squeeze=False, sharey="row")
@@ -72,7 +71,7 @@ def near_on_policy(scores: pd.DataFrame, efficiency: pd.DataFrame) -> Figure:
     """Sorted final returns over settings; policy lag at the first and the last step of unrolls."""
     sweep, lags = _of(scores, "near_on_policy"), _of(efficiency, "learning").dropna(subset=["policy_lag_first"])
     if sweep.empty and lags.empty:
-        return plots.blank(plots.new_figure("full", 1.0), NOTHING)
+        return panels.nothing()
     canvas = plots.new_figure("full", 2.6)
     left, right = canvas.subplots(1, 2)
     panels.sorted_settings(left, sweep, sweep["variant"].map(_system), STYLES)
@@ -100,7 +99,7 @@ def throughput(efficiency: pd.DataFrame) -> Figure:
     """By network and number of workers: frames per second, CPU seconds a frame, latency of an inference call."""
     own = _throughput_runs(efficiency)
     if own.empty:
-        return plots.blank(plots.new_figure("full", 1.0), NOTHING)
+        return panels.nothing()
     networks = [name for name in NETWORKS if name in set(own["network"])]
     canvas = plots.new_figure("full", 5.2)
     grid = canvas.subplots(3, len(networks), squeeze=False, sharex="col")
@@ -151,7 +150,7 @@ def bandwidth(efficiency: pd.DataFrame) -> Figure:
     """Bytes per frame to and from the learner, one bar each, on a logarithmic axis."""
     own = _of(efficiency, "bandwidth").dropna(subset=["wire_bytes_per_frame"])
     if own.empty:
-        return plots.blank(plots.new_figure("full", 1.0), NOTHING)
+        return panels.nothing()
     newest = own.groupby("variant")["origin"].transform("max")  # this run's, before the reference runs
     own = own[own["origin"] == newest].sort_values("variant")
     labels = dict(zip(own["variant"], own["variant_label"], strict=True))
@@ -181,7 +180,7 @@ def cost(efficiency: pd.DataFrame) -> Figure:
     """Dollars for a billion frames by system, network and workers, and the range that the paper states."""
     own = _of(efficiency, "throughput").dropna(subset=["dollars_per_billion_frames"])
     if own.empty:
-        return plots.blank(plots.new_figure("full", 1.0), NOTHING)
+        return panels.nothing()
     networks = [name for name in NETWORKS if name in set(own["network"])]
     canvas = plots.new_figure("full", 0.9 + 0.22 * own["variant"].nunique())
     sizes = [own["variant"][own["network"] == name].nunique() + 1 for name in networks]
@@ -220,7 +219,7 @@ def _paper_range(axes: Axes, runs: pd.DataFrame, variants: Sequence[str]) -> Non
 def simulation(validation: pd.DataFrame, extrapolation: pd.DataFrame) -> Figure:
     """Predicted against measured speeds; predictions for other layouts beside published rates."""
     if validation.empty:
-        return plots.blank(plots.new_figure("full", 1.0), NOTHING)
+        return panels.nothing()
     canvas = plots.new_figure("full", 3.1)
     left, right = canvas.subplots(1, 2, width_ratios=(1, 1.1))
     _validation(left, validation)

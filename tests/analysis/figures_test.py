@@ -55,12 +55,14 @@ def a3c() -> dict[str, dict[str, Table]]:
     scores = both(lambda runs: scores_of(runs, 1_000_000, 0.4), "atari", AGENTS, *GAMES)
     catch = both(lambda runs: curves_of(runs, 6e4, 0.9, -0.6), "catch", AGENTS, "toy/catch")
     clock = both(lambda runs: curves_of(runs, 1e5, 0.9, -0.6, 1000.0), "threads", counts, "toy/catch", "atari/pong")
+    relatives = both(lambda runs: curves_of(runs, 1e6, 30.0, 0.0), "systems", ["gorila", "a3c", "a2c"], *GAMES, "toy/catch")
     times = {name: 100.0 / int(name.removeprefix("threads_")) for name in counts}
     reached = both(lambda runs: measured(runs, "seconds", times), "threads", counts, "toy/catch", "atari/pong")
     return {
         "learning_curves": {"curves": atari, "references": references, "published": published},
         "normalised_scores": {"scores": scores, "published": published, "references": references},
         "catch": {"curves": catch, "references": references},
+        "systems": {"curves": relatives, "references": references},
         "threads": {"wall_clock": clock, "milestones": reached, "published": published},
     }
 
