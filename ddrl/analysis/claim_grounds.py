@@ -1,9 +1,9 @@
 """When a claim is decided at all: enough seeds, tasks and settings, equal budgets, one kind of machine.
 
 A time or a speed says something about two variants only where both ran on the same kind of machine, so a claim about
-times on different hardware is not decided, nor one about numbers of workers on a machine with fewer cores. How much
-else the machines did is not recorded; what is known of it, how many of the claim's own runs went side by side, stands
-beside the verdict.
+times on different hardware is not decided, nor one about numbers of workers on a machine with fewer cores, nor one
+about a GPU on a machine without. How much else the machines did is not recorded; what is known of it, how many of the
+claim's own runs went side by side, stands beside the verdict.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ def obstacle(
     tasks = used["environment"].nunique()
     return (
         _few_tasks(claim, tasks)
+        or _no_gpu(claim, taken(used, runs))
         or _uneven(claim, used)
         or unfair_times(str(claim.metric), taken(used, runs))
         or _few_seeds(claim, observed, seeds)
@@ -71,6 +72,13 @@ def unfair_times(metric: str, runs: Sequence[RunData]) -> str:
     return (_other_machines(runs) or _crowded(runs)) if metric in TIMED_METRICS else ""
 
 
+def _no_gpu(claim: Claim, runs: Sequence[RunData]) -> str:
+    """Why machines without a GPU decide nothing about a system that is said to be faster with one."""
+    if not claim.gpu or all(run.manifest["hardware"]["gpu"] for run in runs):
+        return ""
+    return "the paper says this of a GPU, which these runs had none of"
+
+
 def _other_machines(runs: Sequence[RunData]) -> str:
     """Why times or speeds cannot be compared: they were measured on different hardware."""
     if len({clock_of(run) for run in runs}) > 1:
@@ -82,10 +90,14 @@ def _other_machines(runs: Sequence[RunData]) -> str:
 
 
 def _crowded(runs: Sequence[RunData]) -> str:
-    """Why a number of workers cannot show its speed: there were fewer cores than workers, by the clock on the wall."""
+    """Why a number of workers cannot show its speed: there were fewer cores than workers, by the clock on the wall.
+
+    Actors that wait for a central inference are no such workers: there may be many for a core.
+    """
     if any(clock_of(run) == "cpu" for run in runs):
         return ""
-    counts = {int(run.config.get("topology", {}).get("num_actors", 1)) for run in runs}
+    topologies = [run.config.get("topology", {}) for run in runs]
+    counts = {int(one.get("num_actors", 1)) for one in topologies if one.get("inference", "local") == "local"}
     cores = min((int(run.manifest["hardware"]["cores"]) for run in runs), default=0)
     if len(counts) < 2 or max(counts) <= cores:
         return ""

@@ -71,7 +71,7 @@ _KIND_KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "time_to_reach": (("better", "worse"), ("threshold", "factor")),
 }
 """Keys of a test by its kind: those it must have once it has a metric, and those it may have besides."""
-_COMMON_KEYS = ("kind", "experiment", "metric", "environments", "effect_unit")
+_COMMON_KEYS = ("kind", "experiment", "metric", "environments", "effect_unit", "gpu")
 
 
 def check_test(test: Mapping[str, Any], where: str) -> None:

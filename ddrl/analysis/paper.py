@@ -133,6 +133,8 @@ class Claim:
     """How many times as early `better` gets there (time_to_reach)."""
     over: Over | None = None
     """The other ratio (interaction)."""
+    gpu: bool = False
+    """Whether it is about a GPU, so that machines without one decide nothing."""
     threshold_from: str = ""
     """Where a threshold is from that the paper does not print (at_least)."""
 
@@ -350,6 +352,7 @@ def _claim(item: Mapping[str, Any], path: Path) -> Claim:
         effect_unit=test.get("effect_unit", ""),
         factor=float(test.get("factor", 1.0)),
         over=_over(test.get("over")),
+        gpu=bool(test.get("gpu", False)),
         threshold_from=_line(test.get("threshold_from", "")),
     )
 

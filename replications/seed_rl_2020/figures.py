@@ -184,8 +184,8 @@ def cost(efficiency: pd.DataFrame) -> Figure:
     networks = [name for name in NETWORKS if name in set(own["network"])]
     canvas = plots.new_figure("full", 0.9 + 0.22 * own["variant"].nunique())
     sizes = [own["variant"][own["network"] == name].nunique() + 1 for name in networks]
-    panels = canvas.subplots(len(networks), 1, squeeze=False, height_ratios=sizes)[:, 0]
-    for axes, network in zip(panels, networks, strict=True):
+    column = canvas.subplots(len(networks), 1, squeeze=False, height_ratios=sizes)[:, 0]
+    for axes, network in zip(column, networks, strict=True):
         part = own[own["network"] == network]
         order = part.drop_duplicates("variant").sort_values(["num_actors", "variant"])
         labels = dict(zip(order["variant"], order["variant_label"], strict=True))
@@ -201,7 +201,7 @@ def cost(efficiency: pd.DataFrame) -> Figure:
         axes.tick_params(axis="y", length=0)
         axes.set_title(f"{network} network".capitalize())
         axes.grid(axis="x")
-    panels[-1].set_xlabel("dollars for a billion environment frames")
+    column[-1].set_xlabel("dollars for a billion environment frames")
     _legend(canvas, own, marker="o")
     return canvas
 

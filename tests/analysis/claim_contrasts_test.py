@@ -162,6 +162,26 @@ def test_more_workers_than_cores_decide_nothing_about_workers() -> None:
     assert evaluate(asked, CORRECTION, with_scores(alike), alike)["detail"].startswith("V-trace against")
 
 
+def test_agents_that_wait_for_a_central_inference_need_no_core_each() -> None:
+    asked = claim(kind="monotone", metric="frames_per_second", better=None, worse=(), variants=(A, B))
+    base = [run_of(A, seed, seconds=1.0 + seed / 10) for seed in SEEDS] + [run_of(B, seed) for seed in SEEDS]
+    runs = [with_workers(run, 32 if run.variant == A else 2) for run in base]
+    for run in runs[: len(SEEDS)]:
+        run.config["topology"]["inference"] = "central"
+    assert evaluate(replace(asked, smallest_effect=0.0), CORRECTION, with_scores(runs), runs)["verdict"] == "supported"
+
+
+def test_what_is_said_of_a_gpu_is_decided_on_machines_that_have_one() -> None:
+    asked = claim(metric="frames_per_second", smallest_effect=0.0, gpu=True)
+    runs = [run_of(A, seed, seconds=1.0 + seed / 10) for seed in SEEDS] + [run_of(B, seed) for seed in SEEDS]
+    found = evaluate(asked, CORRECTION, with_scores(runs), runs)
+    assert found["verdict"] == "inconclusive"
+    assert found["detail"] == "the paper says this of a GPU, which these runs had none of"
+    for run in runs:
+        run.manifest["hardware"]["gpu"] = "a GPU"
+    assert evaluate(asked, CORRECTION, with_scores(runs), runs)["verdict"] == "supported"
+
+
 def test_a_timed_claim_on_serial_runs_says_what_cannot_show() -> None:
     runs = []
     for name, at in ((A, 2), (B, 8)):

@@ -55,7 +55,9 @@ def a3c() -> dict[str, dict[str, Table]]:
     scores = both(lambda runs: scores_of(runs, 1_000_000, 0.4), "atari", AGENTS, *GAMES)
     catch = both(lambda runs: curves_of(runs, 6e4, 0.9, -0.6), "catch", AGENTS, "toy/catch")
     clock = both(lambda runs: curves_of(runs, 1e5, 0.9, -0.6, 1000.0), "threads", counts, "toy/catch", "atari/pong")
-    relatives = both(lambda runs: curves_of(runs, 1e6, 30.0, 0.0), "systems", ["gorila", "a3c", "a2c"], *GAMES, "toy/catch")
+    relatives = both(
+        lambda runs: curves_of(runs, 1e6, 30.0, 0.0), "systems", ["gorila", "a3c", "a2c"], *GAMES, "toy/catch"
+    )
     times = {name: 100.0 / int(name.removeprefix("threads_")) for name in counts}
     reached = both(lambda runs: measured(runs, "seconds", times), "threads", counts, "toy/catch", "atari/pong")
     return {
