@@ -207,12 +207,17 @@ CORRECTION = {"v_trace": 0.98, "one_step_is": 0.93, "epsilon_correction": 0.0, "
 
 
 def write_scale(runs: Sequence[Run], results: Path, *, progress: float = 0.1) -> None:
-    """Every run of a scale: Atari ends at `progress` of the way from random to human, Catch as `CORRECTION` says."""
+    """Every run of a scale: Atari ends at `progress` of the way from random to human, Catch as `CORRECTION` says.
+
+    Experiments on systems end as random play does on games, and at the best return on Catch.
+    """
     write_configs(runs, results)
     for run in runs:
         if run.experiment == "atari":
             random, human = ATARI.get(run.environment, (0.0, 100.0))
             factor = progress * (1.2 if run.variant == "deep" else 1.0)
             write_run(run, results, start=random, final=random + factor * (human - random))
+        elif run.environment in ATARI:
+            write_run(run, results, start=ATARI[run.environment][0], final=ATARI[run.environment][0])
         else:
-            write_run(run, results, start=-0.6, final=CORRECTION[run.variant.removesuffix("_replay")])
+            write_run(run, results, start=-0.6, final=CORRECTION.get(run.variant.removesuffix("_replay"), 1.0))

@@ -118,7 +118,7 @@ def test_claims_are_decided_on_three_seeds_and_others_name_the_experiment_they_w
     assert (decided["verdict"], decided["seeds"]) == ("supported", 3)
     assert decided["ci95_low"] > 1.0
     assert claims.loc[("deep_over_shallow", "run"), "verdict"] == "inconclusive"
-    assert claims.loc[("faster_than_a3c", "run"), "detail"] == "planned as experiment 'throughput'"
+    assert claims.loc[("faster_than_a3c", "run"), "detail"] == "planned as experiment 'throughput_distributed'"
 
 
 def test_published_rows_come_with_source_and_nothing_is_invented(results: Path) -> None:
