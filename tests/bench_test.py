@@ -185,7 +185,7 @@ def test_the_window_waits_for_a_learner_that_draws_slowly_from_its_replay(
 
     update = ReplayLearner.update
     monkeypatch.setattr(ReplayLearner, "update", slowly)
-    whole = measure_whole(small(algorithm), 0.1)
+    whole = measure_whole(small(algorithm), 0.3)  # two draws take longer
     assert 0 < whole.training < float("inf")
 
 

@@ -119,7 +119,7 @@ def test_results_flow_one_arrow_at_a_time(made):
 
 SOURCES = {  # a stage -> what it may read, as parts of a path
     "suite/tables/": ["/tables/", "replications/", "ddrl/algorithms/", "results/reference/bench/"],
-    "_table.": ["/tables/", "tables.py"],
+    "_table.": ["/tables/", "replications/"],
     "/tables/": ["curves.parquet", "run.json", "replications/"],
     "/figures/": ["/tables/", "figures.py"],
     "report": ["/tables/", "/figures/", "reports/"],
