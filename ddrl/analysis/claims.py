@@ -308,7 +308,7 @@ def _detail(claim: Claim, experiment: Experiment, chosen: Comparison, decisive: 
         said = f"the interval lies above {against or _THRESHOLDS.get(kind, 'every effect too small to count')}"
     elif verdict == "contradicted":
         said = f"the interval lies below {against}" if against else "the opposite holds"
-    elif against:
+    elif against and claim.kind != "ratio":
         low, high = decisive.interval()
         said = f"the interval holds {against}"
         if high < decisive.null or low > decisive.null:
@@ -326,4 +326,6 @@ def _multiple(claim: Claim) -> str:
     """What the effect is held against, in words, where 1 is not what says nothing; else empty."""
     if claim.kind == "interaction":
         return "the other ratio" if claim.threshold in (None, 1) else f"{claim.threshold:g} times the other ratio"
+    if claim.kind == "ratio" and claim.threshold != 1:
+        return f"{claim.threshold:g} times the other's"
     return f"{claim.factor:g} times" if claim.factor != 1 else ""

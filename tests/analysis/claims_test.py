@@ -207,6 +207,8 @@ def test_a_ratio_is_shown_as_a_ratio_with_its_interval_and_decided_against_its_t
         assert found["verdict"] == verdict
         assert found["effect"] == pytest.approx(2.25)
         assert found["ci95_low"] < 2.25 < found["ci95_high"]
+        side = {"supported": "above", "contradicted": "below"}.get(verdict)
+        assert side is None or f"the interval lies {side} {threshold:g} times the other's" in found["detail"]
 
 
 def test_the_interval_of_a_ratio_is_the_delta_methods_and_close_to_fiellers() -> None:
