@@ -39,6 +39,17 @@ def runs_of(
     return pd.DataFrame(rows, columns=RUN)
 
 
+def repeats_of(**speeds: Sequence[float]) -> Table:
+    """Runs on Pong by variant, a repeat for each of its frames per second."""
+    parts = [
+        runs_of("throughput", {variant: variant.upper()}, ["atari/pong"], range(1, len(values) + 1)).assign(
+            steady_frames_per_second=list(values)
+        )
+        for variant, values in speeds.items()
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
 def curves_of(runs: Table, frames: float, final: Mapping[str, float] | float, start: float, speed: float = 0) -> Table:
     """Returns that rise from `start` to `final` (of a variant), with noise; in seconds too with a `speed`."""
     grid = np.linspace(frames / 40, frames, 40)

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from ddrl.analysis.derived import own_function
+from tests.analysis.drawn import repeats_of
 
 PAPER = Path(__file__).resolve().parents[2] / "replications" / "ga3c_2017"
 throughput_table = own_function(PAPER, "tables.py", "throughput_table")
@@ -25,23 +26,8 @@ PUBLISHED = pd.DataFrame(
 
 def runs(**speeds: list[float]) -> pd.DataFrame:
     """Runs on Pong by variant, a repeat each: steps of four frames, and an update every fifth step."""
-    rows = [
-        {
-            "origin": "run",
-            "experiment": "throughput",
-            "environment": "atari/pong",
-            "env_label": "Pong",
-            "variant": variant,
-            "variant_label": variant.upper(),
-            "seed": seed,
-            "frames_per_step": 4,
-            "steady_frames_per_second": speed,
-            "updates_per_second": speed / 20,
-        }
-        for variant, values in speeds.items()
-        for seed, speed in enumerate(values, 1)
-    ]
-    return pd.DataFrame(rows)
+    table = repeats_of(**speeds)
+    return table.assign(frames_per_step=4, updates_per_second=table["steady_frames_per_second"] / 20)
 
 
 def test_a_prediction_is_a_step_and_a_gain_is_of_the_same_repeat_and_network() -> None:

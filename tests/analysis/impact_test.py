@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from ddrl.analysis.published import load_published
 from ddrl.analysis.tables import read
 from ddrl.errors import UserError
 from ddrl.experiments import SCALES, expand
+from tests.analysis.drawn import assert_nothing_is_cut
 from tests.analysis.fakes import write_timed
 
 ROOT = Path(__file__).parents[2] / "replications"
@@ -312,16 +312,7 @@ def test_learning_curves_stand_against_frames_and_beside_it_against_time(
 
 @pytest.mark.parametrize("name", [figure.name for figure in load_paper(ROOT / PAPER).figures])
 def test_nothing_of_a_figure_is_cut_and_no_panel_reaches_into_another(results: Path, name: str) -> None:
-    canvas = drawn(results, name)
-    renderer = canvas.canvas.get_renderer()
-    inside = canvas.bbox.padded(1)
-    boxes = [axes.get_tightbbox(renderer) for axes in canvas.get_axes()]
-    boxes += [legend.get_window_extent(renderer) for legend in canvas.legends]
-    for box in boxes:
-        assert inside.x0 <= box.x0 and box.x1 <= inside.x1
-        assert inside.y0 <= box.y0 and box.y1 <= inside.y1
-    for one, other in combinations([box.padded(-1) for box in boxes], 2):
-        assert not one.overlaps(other)
+    assert_nothing_is_cut(drawn(results, name))
 
 
 @pytest.mark.parametrize(

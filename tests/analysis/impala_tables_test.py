@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 
 from ddrl.analysis.derived import own_function
+from tests.analysis.drawn import repeats_of
 
 PAPER = Path(__file__).resolve().parents[2] / "replications" / "impala_2018"
 throughput_table = own_function(PAPER, "tables.py", "throughput_table")
@@ -30,27 +30,9 @@ PUBLISHED = pd.DataFrame(
 
 def runs(**speeds: list[float]) -> pd.DataFrame:
     """Runs on Pong by variant, a repeat each; a million frames take the learner 30 s of CPU and actors 50."""
-    rows: list[dict[str, Any]] = [
-        {
-            "origin": "run",
-            "experiment": "throughput",
-            "environment": "atari/pong",
-            "env_label": "Pong",
-            "variant": variant,
-            "variant_label": variant.upper(),
-            "seed": seed,
-            "cores": 2,
-            "steady_frames_per_second": speed,
-            "cpu_seconds_per_million_frames": 90.0,
-            "policy_lag_mean": 1.5,
-            **{f"{role}_thread_cpu_seconds_per_million_frames": 0.0 for role in ROLES},
-            "actor_thread_cpu_seconds_per_million_frames": 50.0,
-            "learner_thread_cpu_seconds_per_million_frames": 30.0,
-        }
-        for variant, values in speeds.items()
-        for seed, speed in enumerate(values, 1)
-    ]
-    return pd.DataFrame(rows)
+    seconds = dict.fromkeys(ROLES, 0.0) | {"actor": 50.0, "learner": 30.0}
+    columns = {f"{role}_thread_cpu_seconds_per_million_frames": value for role, value in seconds.items()}
+    return repeats_of(**speeds).assign(cores=2, policy_lag_mean=1.5, cpu_seconds_per_million_frames=90.0, **columns)
 
 
 def test_a_ratio_is_of_the_same_repeat() -> None:
