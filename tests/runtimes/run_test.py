@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import dataclass
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -84,23 +84,16 @@ def test_the_serial_interleaving_makes_lag_that_varies(tmp_path: Path) -> None:
     assert lag.nunique() > 3
 
 
-@dataclass(frozen=True)
-class Straight:
-    """A run that nothing stopped."""
-
-    config: RunConfig
-    curves: pd.DataFrame
-
-
 RECURRENT = {
     "hyperparameters": {"lstm_size": 8, "feed_last_action_and_reward": True},
     "environment": {"name": "toy/memory"},
 }
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "overrides",
+    [
         {},
         {"hyperparameters": {"replay_fraction": 0.5, "replay_capacity": 20}},
         RECURRENT,
@@ -115,34 +108,26 @@ RECURRENT = {
     ],
     ids=["plain", "replay", "lstm", "bounded lag", "central", "A3C", "GORILA", "GA3C", "Ape-X", "R2D2", "central R2D2"],
 )
-def straight(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Straight:
-    """One for all cuts."""
-    overrides, directory = request.param, tmp_path_factory.mktemp("straight")
-    chosen = small_config(**overrides) if "algorithm" in overrides else config(**overrides)
-    train(chosen, directory, quiet=True)
-    return Straight(chosen, curves(directory))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("updates", [1, 9, 33])
-def test_a_serial_run_cut_anywhere_resumes_to_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, straight: Straight, updates: int
+def test_a_serial_run_cut_again_and_again_resumes_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: dict[str, Any]
 ) -> None:
     class Cut(Exception):
         pass
 
-    def cut(self: Run) -> None:
+    def cut(self: Run, updates: int) -> None:
         if self.learner.core.updates >= updates:
             raise Cut  # nothing is saved: what was done since the last checkpoint is lost
         learn(self)
 
-    learn = Run._learn
-    monkeypatch.setattr(Run, "_learn", cut)
-    with pytest.raises(Cut):
-        train(straight.config, tmp_path, quiet=True)
+    chosen, learn = small_config(**overrides) if "algorithm" in overrides else config(**overrides), Run._learn
+    train(chosen, tmp_path / "straight", quiet=True)
+    for updates in (1, 9, 33):  # before the first checkpoint, and after some
+        monkeypatch.setattr(Run, "_learn", partialmethod(cut, updates))
+        with pytest.raises(Cut):
+            train(chosen, tmp_path / "cut", quiet=True)
     monkeypatch.setattr(Run, "_learn", learn)
-    train(straight.config, tmp_path, quiet=True)
-    pd.testing.assert_frame_equal(straight.curves, curves(tmp_path))
+    train(chosen, tmp_path / "cut", quiet=True)
+    pd.testing.assert_frame_equal(curves(tmp_path / "straight"), curves(tmp_path / "cut"))
 
 
 def small_config(**overrides: Any) -> RunConfig:
