@@ -86,16 +86,6 @@ def test_what_is_measured_of_inference_is_recorded(tmp_path: Path) -> None:
     assert (table["inference_call_ms_p50"].to_numpy() <= table["inference_call_ms_p99"].to_numpy()).all()
 
 
-@pytest.mark.slow
-def test_it_learns_catch_in_threads(tmp_path: Path) -> None:
-    chosen = {"recording": {"period_frames": 1000}, "evaluation": {"period_frames": None}}  # a record: 111 episodes
-    train(config(topology=CENTRAL | {"runtime": "threads"}, env_frames=40_000, **chosen), tmp_path, quiet=True)
-    table = curves(tmp_path)
-    returns = table[table.metric == "episode_return"].value
-    assert returns.iloc[:3].mean() < -0.4
-    assert returns.iloc[-3:].mean() > 0.8
-
-
 # The parameters' version --------------------------------------------------------------------------------------------
 
 

@@ -41,10 +41,10 @@ def final_return(directory: Path, **overrides: Any) -> float:
     return float(table[(table.metric == "evaluation_return") & (table.env_frames == frames)].value.mean())
 
 
-@pytest.mark.parametrize("runtime", ["serial", "threads"])
+@pytest.mark.parametrize(("runtime", "inference"), [("serial", "local"), ("threads", "local"), ("threads", "central")])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_it_learns_to_catch(tmp_path: Path, runtime: str, seed: int) -> None:
-    assert final_return(tmp_path, seed=seed, topology={"runtime": runtime}) > 0.9
+def test_it_learns_to_catch(tmp_path: Path, runtime: str, inference: str, seed: int) -> None:
+    assert final_return(tmp_path, seed=seed, topology={"runtime": runtime, "inference": inference}) > 0.9
 
 
 def test_its_lstm_remembers_what_a_feed_forward_agent_cannot(tmp_path: Path) -> None:

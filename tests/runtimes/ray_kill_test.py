@@ -65,8 +65,7 @@ def test_actors_that_are_killed_are_replaced(
     assert lag.max() == 0  # the schedule holds across the restart
 
 
-@pytest.mark.parametrize("learners", [1, 2])
-@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL], ids=["SIGSEGV", "SIGKILL"])
+@pytest.mark.parametrize(("learners", "number"), [(1, signal.SIGKILL), (2, signal.SIGSEGV)], ids=["one", "of two"])
 def test_a_learner_that_is_killed_goes_on_from_its_checkpoint(
     tmp_path: Path, holder: psutil.Process, capfd: pytest.CaptureFixture[str], learners: int, number: signal.Signals
 ) -> None:
