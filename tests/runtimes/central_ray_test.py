@@ -44,37 +44,31 @@ def test_the_synchronous_schedule_has_no_lag(tmp_path: Path, holder: psutil.Proc
     assert table[table.metric == "policy_lag_max"].value.max() == 0
 
 
-def test_workers_that_are_killed_are_replaced(
+def test_workers_that_are_killed_are_replaced_and_a_learner_that_is_killed_goes_on_from_its_checkpoint(
     tmp_path: Path, holder: psutil.Process, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def kill() -> None:
         clusters.wait_until(lambda: clusters.lines(tmp_path) > 3)
-        for worker in clusters.workers(holder, "ActorHost"):
+        first = set(clusters.workers(holder, "ActorHost"))
+        for worker in first:
             worker.send_signal(signal.SIGKILL)
-
-    killer = clusters.meanwhile(kill)
-    chosen = config(topology=CENTRAL | {"num_actors": 2, "envs_per_actor": 4}, **LONG)
-    assert train(chosen, tmp_path) == "budget_reached"
-    killer.join()
-    assert json.loads((tmp_path / "run.json").read_text())["actor_restarts"] == 2
-    assert_whole(tmp_path, chosen.env_frames)
-    assert "a new one takes its place" in capfd.readouterr().err
-    # Episodes that the killed workers had begun are no episodes: what ended has the length of a game of Catch.
-    table = curves(tmp_path)
-    assert (table[table.metric == "episode_length"].value == 9).all()
-
-
-def test_a_learner_that_is_killed_goes_on_from_its_checkpoint(tmp_path: Path, holder: psutil.Process) -> None:
-    def kill() -> None:
-        clusters.wait_until(lambda: len(list((tmp_path / "checkpoints").glob("**/*.sha256"))) >= 2)
+        clusters.wait_until(lambda: len(set(clusters.workers(holder, "ActorHost")) - first) == len(first))
+        before = clusters.lines(tmp_path)
+        clusters.wait_until(lambda: clusters.lines(tmp_path) > before + 3)
         clusters.workers(holder, "LearnerHost")[-1].send_signal(signal.SIGKILL)
 
     killer = clusters.meanwhile(kill)
-    chosen = config(topology=CENTRAL | {"queue_capacity": 2}, **LONG)
-    assert train(chosen, tmp_path, quiet=True) == "budget_reached"
+    chosen = config(topology=CENTRAL | {"num_actors": 2, "envs_per_actor": 4, "queue_capacity": 2}, **LONG)
+    assert train(chosen, tmp_path) == "budget_reached"
     killer.join()
-    assert json.loads((tmp_path / "run.json").read_text())["resumes"] == 1
+    run = json.loads((tmp_path / "run.json").read_text())
+    assert (run["actor_restarts"], run["resumes"]) == (2, 1)
     assert_whole(tmp_path, chosen.env_frames)
+    shown = capfd.readouterr().err
+    assert "a new one takes its place" in shown and "the learner died" in shown
+    # Episodes that the killed workers had begun are no episodes: what ended has the length of a game of Catch.
+    table = curves(tmp_path)
+    assert (table[table.metric == "episode_length"].value == 9).all()
 
 
 def test_an_own_cluster_is_interrupted_resumed_and_leaves_nothing(tmp_path: Path) -> None:

@@ -87,7 +87,9 @@ def test_a_learner_that_is_killed_goes_on_from_its_checkpoint(
         assert "Segmentation fault" in shown  # its own last words
 
 
-def test_a_run_whose_processes_all_get_sigterm_at_once_saves_a_checkpoint_and_is_resumed(tmp_path: Path) -> None:
+def test_a_run_whose_processes_all_get_sigterm_at_once_saves_a_checkpoint_and_is_resumed_on_another_cluster(
+    tmp_path: Path, holder: psutil.Process
+) -> None:
     values = merged(BASE, LONG | {"env_frames": 100_000, "checkpoint": {"period_frames": 10**8}, "topology": RAY})
     process = clusters.start(values, tmp_path, RAY_ADDRESS="")
     clusters.wait_for_lines(process, tmp_path, 3)
@@ -99,7 +101,7 @@ def test_a_run_whose_processes_all_get_sigterm_at_once_saves_a_checkpoint_and_is
     assert len(list((tmp_path / "checkpoints").glob("*.sha256"))) == 1
     assert psutil.wait_procs(family, timeout=30)[1] == []
     longer = values | {"env_frames": clusters.frames(tmp_path) + 500}
-    again = clusters.start(longer, tmp_path, RAY_ADDRESS="")
+    again = clusters.start(longer, tmp_path)  # joins the cluster of `holder`
     error = again.ended(120)
     assert again.returncode == 0, error
     assert "resumed at" in error
