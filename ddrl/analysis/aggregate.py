@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ddrl.analysis.curves import KEYS, RunData, final_episodes, training_returns
+from ddrl.analysis.experiments import system_of
 from ddrl.analysis.inference import EQUAL_BUDGET, Interval
 from ddrl.analysis.normalise import with_references
 from ddrl.analysis.suite import STATISTICS, bootstrap, performance_profile, probability_of_improvement
@@ -95,11 +96,13 @@ def improvement(table: pd.DataFrame, *, seed: int, resamples: int) -> pd.DataFra
     """Probability of improvement between each two variants of an experiment, by final return.
 
     Columns `IMPROVEMENT`. `better` is the variant that scores above the other more often than not (of two that are
-    level, the first by name). Only environments on which both have run, with the same number of frames.
+    level, the first by name). Only environments on which both have run, with the same number of frames. Settings of a
+    sweep are left to the claims about them: each two of them would be thousands of rows.
     """
     rows = []
     for names, part in table.groupby(GROUP[:-1], sort=True):
-        for first, second in combinations(sorted(set(part["variant"])), 2):
+        variants = sorted(name for name in set(part["variant"]) if system_of(name) == name)
+        for first, second in combinations(variants, 2):
             a, b = _on_common_ground(part[part["variant"] == first], part[part["variant"] == second])
             if a.empty:
                 continue

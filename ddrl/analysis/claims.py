@@ -65,7 +65,7 @@ from ddrl.analysis.claim_kinds import RETURN_METRICS
 from ddrl.analysis.claim_tests import MIN_SETTINGS, POWER, Contrast
 from ddrl.analysis.claim_values import observations, on_scale, scales
 from ddrl.analysis.curves import RunData
-from ddrl.analysis.experiments import Experiment
+from ddrl.analysis.experiments import Experiment, system_of
 from ddrl.analysis.flags import version_flag
 from ddrl.analysis.inference import holm
 from ddrl.analysis.paper import Claim, Paper, Prices
@@ -142,7 +142,7 @@ def _head(claim: Claim) -> dict[str, Any]:
 def _version_flag(claim: Claim, runs: Sequence[RunData], paper: Paper) -> str:
     """Whether the environments of a claim's runs are of other versions than the paper states."""
     variants = claim.named_variants
-    own = [run for run in runs if run.variant in variants or run.variant.partition("__")[0] in variants]
+    own = [run for run in runs if run.variant in variants or system_of(run.variant) in variants]
     tasks = [run for run in own if not claim.named_environments or run.environment in claim.named_environments]
     return version_flag((str(run.manifest["protocol"]) for run in tasks), paper.protocols.values())
 
@@ -160,7 +160,7 @@ def evaluate(
         return {"verdict": "not_run", "detail": f"planned as experiment '{claim.experiment}'"}
     scores = scores.assign(run=scores["variant"])
     if claim.kind == "stability":
-        scores["variant"] = [name.partition("__")[0] for name in scores["variant"]]
+        scores["variant"] = scores["variant"].map(system_of)
     variants = claim.named_variants
     environments = _environments(claim, variants, scores)
     if not environments or not _both_sides(claim, environments):

@@ -47,6 +47,11 @@ PAPER_SCALE_KEYS = (
 _RUN_KEYS = ("seed", "environment.name", "algorithm")
 
 
+def system_of(variant: str) -> str:
+    """The variant without its setting: a sweep may spread the settings of one over several, <variant>__<setting>."""
+    return variant.partition("__")[0]
+
+
 @dataclass(frozen=True)
 class Departure:
     """Settings that differ from the paper's, for the runs of `variants`, `environments` and `scales` (empty: all)."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from ddrl.analysis.claim_kinds import EFFICIENCY_METRICS, TO_MILESTONE
-from ddrl.analysis.experiments import Experiment, load_experiments
+from ddrl.analysis.experiments import Experiment, load_experiments, system_of
 from ddrl.analysis.paper import Claim, Paper, load_deviations, load_paper
 from ddrl.analysis.published import load_published, load_references, matching
 from ddrl.errors import UserError, unknown_name
@@ -60,8 +60,7 @@ def _check_claim(claim: Claim, experiments: Mapping[str, Experiment], published:
     if claim.metric is None:
         raise UserError(f"{where}.test: key 'metric' is missing, but there is an experiment '{claim.experiment}'")
     known = experiments[claim.experiment].variants
-    # A sweep may spread the settings of one variant over several, named <variant>__<setting>.
-    accepted = [*known, *(name.partition("__")[0] for name in known)] if claim.kind == "stability" else list(known)
+    accepted = [*known, *map(system_of, known)] if claim.kind == "stability" else list(known)
     for variant in claim.named_variants:
         if variant not in accepted:
             raise unknown_name("variant", variant, known, where=where)

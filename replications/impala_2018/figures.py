@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ddrl.analysis import game_figures, panels, plots
+from ddrl.analysis.experiments import system_of
 from ddrl.analysis.game_figures import Mark, Panels, Rows, Variant
 from ddrl.analysis.plots import COLOURS, FAINT, GREY, INK, NAMES, PUBLISHED
 from replications.impala_2018.tables import BASE, ROLES, SPEED, STANDS_FOR, THROUGHPUT
@@ -259,7 +260,7 @@ def single_task(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:
 def hyperparameters(scores: pd.DataFrame) -> Figure:
     """One panel per task: final returns of the settings of a sweep, from best to worst, a line per system."""
     own = scores[scores["experiment"] == SWEEP]
-    own = own.assign(system=own["variant"].str.partition("__")[0] if len(own) else "")
+    own = own.assign(system=own["variant"].map(system_of))
     own = own[own["system"].isin(list(SYSTEMS))]
     if own.empty:
         return panels.nothing()

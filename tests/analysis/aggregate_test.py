@@ -107,3 +107,10 @@ def test_improvement_keeps_origins_apart_and_takes_every_pair() -> None:
     assert found.groupby("origin").size().to_dict() == {"reference": 3, "run": 3}
     level = found[(found["better"] == "deep") & (found["worse"] == "third")]
     assert level["value"].tolist() == [0.5, 0.5]
+
+
+def test_improvement_leaves_the_settings_of_a_sweep_out() -> None:
+    both = pd.concat([DEEP, SHALLOW])
+    settings = pd.concat([DEEP.assign(variant=f"deep__s{number}") for number in range(3)])
+    alone = improvement(both, seed=1, resamples=20)
+    pd.testing.assert_frame_equal(improvement(pd.concat([both, settings]), seed=1, resamples=20), alone)
