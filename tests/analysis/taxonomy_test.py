@@ -234,7 +234,7 @@ def test_compute_throughput_and_lag_come_from_runs_and_benchmarks(results: Path)
 
 def test_problems_of_runs_and_of_benchmarks_are_listed_together(results: Path) -> None:
     problems = table(results, "problems")
-    assert list(problems["what"].value_counts().sort_index().items()) == [("damaged", 2), ("missing", 14)]
+    assert list(problems["what"].value_counts().sort_index().items()) == [("damaged", 2), ("missing", 17)]
     (bench,) = problems[problems["origin"] == "bench"].to_dict("records")
     assert bench["detail"] == "has no 'config'"
     summary = json.loads((results / "smoke" / "suite" / "tables" / "summary.json").read_text())
