@@ -45,9 +45,8 @@ def assert_whole(directory: Path, budget: int) -> None:
     assert frames.iloc[-1] >= budget
 
 
-@pytest.mark.parametrize("learners", [1, 2])
 def test_actors_that_are_killed_are_replaced(
-    tmp_path: Path, holder: psutil.Process, capfd: pytest.CaptureFixture[str], learners: int
+    tmp_path: Path, holder: psutil.Process, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def kill() -> None:
         clusters.wait_until(lambda: clusters.lines(tmp_path) > 3)
@@ -55,7 +54,7 @@ def test_actors_that_are_killed_are_replaced(
             actor.send_signal(signal.SIGKILL)
 
     killer = clusters.meanwhile(kill)
-    topology = RAY | {"schedule": "synchronous", "num_actors": 2, "envs_per_actor": 4, "num_learners": learners}
+    topology = RAY | {"schedule": "synchronous", "num_actors": 2, "envs_per_actor": 4, "num_learners": 2}
     assert train(config(topology=topology, **LONG), tmp_path) == "budget_reached"
     killer.join()
     assert json.loads((tmp_path / "run.json").read_text())["actor_restarts"] == 2
