@@ -42,7 +42,7 @@ def report_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict
             kind="paper",
             above="A replication of",
             title=paper["title"],
-            short_title=f"Replication of {paper['title'].split(':')[0]} ({paper.get('short', paper['year'])})",
+            short_title=f"{paper['title'].split(':')[0]} ({paper.get('short', paper['year'])})",
             byline=_byline(paper),
             summary=paper.get("summary", ""),
             scale=summary["scale"],
