@@ -137,6 +137,16 @@ def test_unequal_budgets_are_not_compared() -> None:
     assert evaluate(claim(), CORRECTION, nearly)["verdict"] == "supported"
 
 
+def test_variants_that_are_held_against_a_number_may_have_budgets_of_their_own() -> None:
+    variants = ("v_trace", "no_correction")
+    reach = claim(kind="at_least", better=None, worse=(), variants=variants, threshold=0.5)
+    ends = [scores({"v_trace": sample(1, 0.1)}), scores({"no_correction": sample(1, 0.1)}, frames=500)]
+    table = pd.concat(ends, ignore_index=True)
+    assert evaluate(reach, CORRECTION, table)["verdict"] == "supported"
+    table.loc[table.index[table["variant"] == "v_trace"][0], "env_frames"] = 700
+    assert "budgets differ on toy/catch: 700 against 1,000" in evaluate(reach, CORRECTION, table)["detail"]
+
+
 def test_an_experiment_that_does_not_exist_yet_is_not_run() -> None:
     found = evaluate(claim(experiment="throughput"), None, scores({"v_trace": sample(1, 0.1)}))
     assert found == {"verdict": "not_run", "detail": "planned as experiment 'throughput'"}
