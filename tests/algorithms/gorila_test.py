@@ -95,7 +95,7 @@ def test_the_loss_is_that_of_dqn(error_clipping: float | None) -> None:
     generator = torch.Generator().manual_seed(1)
     tables = [Table(torch.randn(5, 3, generator=generator).tolist()) for _ in range(2)]
     config, part = gorila.Config(error_clipping=error_clipping, discount=0.9), transitions(64)
-    loss, _ = gorila.dqn_loss(*tables, part, config, 1.0)
+    loss, _ = gorila.dqn_loss(*tables, part, config)
     assert loss.item() == pytest.approx(
         slow_loss(tables[0].rows.detach(), tables[1].rows.detach(), part, config), rel=1e-5
     )
