@@ -89,13 +89,27 @@ def parse_run_config(mapping: Mapping[str, Any], where: str = "configuration") -
     if not isinstance(environment, Mapping) or not isinstance(environment.get("name"), str):
         raise UserError(f"{where}: key 'environment.name' must be a text like atari/pong")
     module = algorithms.load(str(name))
-    hyperparameters = values.get("hyperparameters") or {}
+    hyperparameters = _beside_own_values(module.Config, values.get("hyperparameters") or {})
     values["hyperparameters"] = _validated(module.Config, hyperparameters, where, prefix="hyperparameters.")
     config = _validated(RunConfig, values, where)
     assert isinstance(config, RunConfig)
     check_lag(config, module.SCHEDULES, where)
     check_topology(config, where)
     return config
+
+
+def _beside_own_values(target: Any, values: Any) -> Any:
+    """An optimizer of which some keys are given keeps the algorithm's own values in the others, unless it is another."""
+    if not isinstance(values, Mapping):
+        return values
+    filled = dict(values)
+    for field in dataclasses.fields(target):
+        given = values.get(field.name)
+        if dataclasses.is_dataclass(field.default) and isinstance(given, Mapping):
+            own = dataclasses.asdict(field.default)  # type: ignore[arg-type]
+            if given.get("name", own["name"]) == own["name"]:
+                filled[field.name] = own | given
+    return filled
 
 
 def _validated(target: Any, values: Any, where: str, prefix: str = "") -> Any:

@@ -154,9 +154,9 @@ def make_sampler(config: Config, network: Any, envs: Sequence[int] | None, num_e
 def dqn_loss(network: Any, target_network: Any, part: Transitions, config: Config) -> tuple[Tensor, Metrics]:
     """(r + discount max_a' Q-(s', a') - Q(s, a))^2 / 2, beyond `error_clipping` with its slope there.
 
-    Mnih et al. 2015, eq. 2 and Methods (error clipping). Summed over items, as RMSProp's epsilon of 0.01 wants it: PFRL's
-    reproduction sums as well, and DQN Zoo takes the mean with an epsilon of 0.01 / 32**2, which makes the same steps.
-    With the mean and 0.01 they are up to 32 times smaller.
+    Mnih et al. 2015, eq. 2 and Methods (error clipping). Summed over items, as RMSProp's epsilon of 0.01 wants it. PFRL
+    sums as well; DQN Zoo takes the mean with an epsilon of 0.01 / 32**2, which makes the same steps. With the mean and
+    0.01 they are up to 32 times smaller.
     """
     blank = no_actions(part.batch_size, part.action.device)
     value = taken(network(part.observation[None], *blank, ()).distribution[0], part.action)
