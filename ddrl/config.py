@@ -108,7 +108,7 @@ def _beside_own_values(target: Any, values: Any) -> Any:
         if dataclasses.is_dataclass(field.default) and isinstance(given, Mapping):
             own = dataclasses.asdict(field.default)  # type: ignore[arg-type]
             if given.get("name", own["name"]) == own["name"]:
-                filled[field.name] = own | given
+                filled[field.name] = own | dict(given)
     return filled
 
 

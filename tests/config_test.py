@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from ddrl import algorithms
 from ddrl.config import fingerprint, load_run_config, parse_run_config, to_json
 from ddrl.errors import UserError
-from tests.runs import BASE, config, merged
+from ddrl.learners.optimizers import AdamConfig
+from tests.runs import BASE, config, merged, small
 
 IMPACT, PPO = {"algorithm": "impact"}, {"algorithm": "ppo"}
 APEX = {"algorithm": "apex_dqn", "hyperparameters": {"actor_update_period": 5, "optimizer": {"name": "adam"}}}
@@ -31,6 +33,28 @@ def test_the_defaults_are_the_papers_table_g1() -> None:
     assert (h.unroll_length, h.batch_size, h.discount, h.value_cost, h.entropy_cost) == (20, 32, 0.99, 0.5, 0.01)
     assert (h.optimizer.learning_rate, h.optimizer.epsilon, h.optimizer.momentum) == (6e-4, 0.01, 0.0)
     assert (h.max_grad_norm, h.reward_clipping, h.loss_reduction, h.lstm_size) == (40.0, "abs_one", "sum", 0)
+
+
+@pytest.mark.parametrize("algorithm", algorithms.NAMES)
+def test_an_optimizer_of_which_some_keys_are_given_keeps_the_algorithms_own_values_in_the_others(
+    algorithm: str,
+) -> None:
+    def optimizer(**given: Any) -> dict[str, Any]:
+        sizes = {name: value for name, value in small(algorithm).items() if name != "optimizer"}
+        hyperparameters = sizes | ({"optimizer": given} if given else {})
+        topology = {"schedule": algorithms.load(algorithm).SCHEDULES[0]}
+        values = merged(BASE, {"algorithm": algorithm, "topology": topology}) | {"hyperparameters": hyperparameters}
+        found: dict[str, Any] = to_json(parse_run_config(values))["hyperparameters"]["optimizer"]
+        return found
+
+    own = optimizer()
+    assert optimizer(learning_rate=0.125) == own | {"learning_rate": 0.125}
+    assert optimizer(learning_rate=0.125, name=own["name"]) == own | {"learning_rate": 0.125}
+
+
+def test_another_optimizer_takes_nothing_of_the_algorithms_own() -> None:
+    values = merged(BASE, {"algorithm": "apex_dqn"}) | {"hyperparameters": {"optimizer": {"name": "adam"}}}
+    assert parse_run_config(values).hyperparameters.optimizer == AdamConfig()
 
 
 @pytest.mark.parametrize(
