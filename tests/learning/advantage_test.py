@@ -32,7 +32,16 @@ A3C: dict[str, Any] = {
 A2C: dict[str, Any] = {
     "algorithm": "a2c",
     "env_frames": 100_000,
-    "hyperparameters": {"network": "mlp", "optimizer": {"learning_rate": 0.005, "decay_frames": None}},
+    "hyperparameters": {
+        "network": "mlp",
+        "optimizer": {
+            "learning_rate": 0.005,
+            "epsilon": 0.01,
+            "epsilon_inside_sqrt": False,
+            "initial_mean_square": 0.0,
+            "decay_frames": None,
+        },
+    },
     "topology": {"runtime": "threads", "schedule": "synchronous"},
 }
 GA3C: dict[str, Any] = {
