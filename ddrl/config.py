@@ -99,7 +99,7 @@ def parse_run_config(mapping: Mapping[str, Any], where: str = "configuration") -
 
 
 def _beside_own_values(target: Any, values: Any) -> Any:
-    """An optimizer of which some keys are given keeps the algorithm's own values in the others, unless it is another."""
+    """An optimizer given in part keeps the algorithm's own values in its other keys, unless another is named."""
     if not isinstance(values, Mapping):
         return values
     filled = dict(values)

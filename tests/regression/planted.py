@@ -183,6 +183,16 @@ def endless_episodes(right: Function) -> Function:
     )
 
 
+def mean_loss(right: Function) -> Function:
+    """The loss of a batch is averaged instead of summed, which RMSProp's epsilon is not made for."""
+
+    def wrong(network: Any, target_network: Any, part: Any, config: Any) -> Any:
+        loss, metrics = right(network, target_network, part, config)
+        return loss / part.batch_size, metrics
+
+    return wrong
+
+
 def present_returns(right: Function) -> Function:
     """The trainer computes the returns anew, as A3C's loss does, instead of taking those of the actor."""
 
@@ -255,6 +265,7 @@ OF_LEARNING: Mapping[str, Mapping[str, Fault]] = {
     },
     "gorila_catch": {
         "target never updated": Fault(gorila.Actor, "_refresh_target", frozen_target),
+        "mean of the losses": Fault(gorila, "dqn_loss", mean_loss),
         "never synchronised again": Fault(LiveParameters, "pull", never_again_synchronised),
     },
     "a2c_track": {
