@@ -59,6 +59,8 @@ class EnvSpec:
     """Dimensions of a continuous action in [-1, 1]; 0: discrete."""
     frame_stack: int = 1
     """How many past frames the first axis of an observation holds, the newest last; 1: it is no stack."""
+    image_shape: tuple[int, int, int] | None = None
+    """Of the image in an observation that also holds an instruction (`ddrl.instructions`); None: there is none."""
 
     @property
     def distribution_size(self) -> int:

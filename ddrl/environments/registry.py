@@ -41,16 +41,19 @@ _NOT_ADAPTERS = frozenset(
 
 @dataclass(frozen=True)
 class Option:
-    """An option's default, which also fixes its type, and its inclusive range (numbers only)."""
+    """An option's default, which also fixes its type, and its inclusive range (numbers), or its values (texts)."""
 
-    default: bool | int | float
+    default: bool | int | float | str
     low: float | None = None
     high: float | None = None
+    choices: tuple[str, ...] = ()
 
     def describe(self) -> str:
         """What is allowed, in words."""
         if isinstance(self.default, bool):
             return "true, false"
+        if isinstance(self.default, str):
+            return ", ".join(self.choices)
         kind = "integers" if isinstance(self.default, int) else "numbers"
         return f"{kind} from {self.low} to {self.high}"
 
@@ -58,6 +61,8 @@ class Option:
         """Whether `value` has the right type and lies in the range."""
         if isinstance(self.default, bool) or isinstance(value, bool):
             return isinstance(self.default, bool) and isinstance(value, bool)
+        if isinstance(self.default, str):
+            return value in self.choices
         if not isinstance(value, int | float) or (isinstance(self.default, int) and not isinstance(value, int)):
             return False
         return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
@@ -103,7 +108,7 @@ def examples() -> dict[str, dict[str, Any]]:
     return found
 
 
-def options_for(name: str, *, where: str = "environment.name") -> dict[str, bool | int | float]:
+def options_for(name: str, *, where: str = "environment.name") -> dict[str, bool | int | float | str]:
     """Option -> default of one environment.
 
     Raises: UserError for an unknown prefix or task.
