@@ -30,6 +30,7 @@ _NOT_ADAPTERS = frozenset(
         "check",
         "camera",
         "contract",
+        "level_cache",
         "physics",
         "random_play",
         "replayed",
