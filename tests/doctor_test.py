@@ -97,12 +97,15 @@ def test_a_missing_graphics_library_is_no_failure(monkeypatch: pytest.MonkeyPatc
     assert about("OSMesa, for videos of MuJoCo").fine
 
 
-def test_the_simulators_are_started() -> None:
+def test_the_simulators_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = registry.adapter("dmlab")
+    monkeypatch.setattr(lab, "EXAMPLES", {})
+    monkeypatch.setattr(lab, "missing", lambda: "environment 'dmlab' is not installed")
     checked = [finding.line.split(" ")[0] for finding in lines("environments")]
     assert checked == [
         "atari/breakout",
         "dm_control/cheetah-run",
-        "environment",  # dmlab's simulator is not installed
+        "environment",
         "minigrid/MemoryS7-v0",
         "mujoco/Hopper-v5",
         "toy/catch",
