@@ -16,7 +16,8 @@ nothing can be made. What is particular:
   without it too: who names one means it.
 - Seeds and states: see `replayed`. On one machine the simulator repeats an episode from its seed and actions
   (google-deepmind/lab, python/tests/determinism_test.py); the number of an episode, which no level of these reads, is
-  always the same. Another machine may draw other mazes (docs/users/issues.md): a state that is continued finds out.
+  always the same. That earlier episodes leave nothing behind is not tested there, and another machine may draw other
+  mazes (docs/users/issues.md): where that is so, continuing a state raises instead of playing on.
 - Processes. Every environment loads a copy of the engine of its own (public/dmlab_so_loader.cc), so a process may hold
   several; they are stepped one after the other, and only actors in processes of their own run side by side. Rendered in
   hardware, one may be called only by the thread that made it (docs/users/issues.md), which is checked.

@@ -8,7 +8,8 @@ An adapter module exports
     spec(task, **options) -> EnvSpec                                       cheap: builds no vector environment
     make(task, num_envs, seed, *, num_threads=1, **options) -> VectorEnv   with every option given
 
-and, if it can show more than what an agent sees, `camera(task, seed, **options) -> Camera` (see `camera`).
+and, if it can show more than what an agent sees, `camera(task, seed, **options) -> Camera` (see `camera`). One that can
+be imported without its simulator also has `missing() -> str`: why nothing can be made, and then no examples.
 """
 
 from __future__ import annotations

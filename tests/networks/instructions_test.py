@@ -201,6 +201,16 @@ def test_bfloat16_autocast_returns_float32_close_to_full_precision(make: object,
     assert model.instructions.embedding.grad.isfinite().all()
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("make", MAKERS)
+def test_the_gpu_agrees_with_the_cpu(make: object) -> None:
+    model, data = make(SMALL, "shallow", 8, True), inputs(("go left", ""), ("go left", "go right"))  # type: ignore[operator]
+    expected = outputs_of(model, data)
+    found = outputs_of(model.cuda(), {name: value.cuda() for name, value in data.items()})
+    torch.testing.assert_close(found.distribution.cpu(), expected.distribution, rtol=1e-2, atol=1e-2)
+
+
 @pytest.mark.parametrize(("network", "own", "published"), [("shallow", 1_230_426, 1.2e6), ("deep", 1_628_010, 1.6e6)])
 def test_dmlab_parameter_counts_are_those_of_figure_3(network: str, own: int, published: float) -> None:
     """On 72x96x3 with 9 actions, LSTM 256, last action and reward, instruction."""
