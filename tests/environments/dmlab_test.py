@@ -40,8 +40,11 @@ def simulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.delitem(sys.modules, "deepmind_lab", raising=False)
     monkeypatch.syspath_prepend(STANDIN)
     monkeypatch.setattr(dmlab, "EXAMPLES", dmlab.examples())
-    yield importlib.import_module("deepmind_lab")
-    sys.modules.pop("deepmind_lab", None)
+    made = importlib.import_module("deepmind_lab")
+    yield made
+    monkeypatch.undo()  # what a test has put in its place
+    if sys.modules.get("deepmind_lab") is made:
+        del sys.modules["deepmind_lab"]
 
 
 @pytest.fixture
@@ -362,6 +365,11 @@ def test_rendered_in_hardware_it_stays_with_its_thread(simulator: ModuleType) ->
     (error,) = in_another_thread(lambda: hardware.step(np.array([0])))
     assert "renderer: hardware is not allowed where another thread" in str(error)
     assert in_another_thread(lambda: software.step(np.array([0]))) == []
+
+
+def test_the_stand_in_is_gone_where_no_test_asks_for_it() -> None:
+    assert "standins" not in str(sys.modules.get("deepmind_lab"))
+    assert str(STANDIN) not in sys.path
 
 
 # The level cache.
