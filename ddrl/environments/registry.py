@@ -15,7 +15,8 @@ and, if it has suites of tasks that one agent can play (the same observations, a
 
     SUITES    name -> names of its tasks
 
-and, if it can show more than what an agent sees, `camera(task, seed, **options) -> Camera` (see `camera`).
+and, if it can show more than what an agent sees, `camera(task, seed, **options) -> Camera` (see `camera`). One that can
+be imported without its simulator also has `missing() -> str`: why nothing can be made, and then no examples.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ _NOT_ADAPTERS = frozenset(
         "check",
         "camera",
         "contract",
+        "level_cache",
         "physics",
         "random_play",
         "replayed",
