@@ -48,7 +48,6 @@ ATARI_57: tuple[str, ...] = tuple(_NAMES.split())
 
 _MULTI_PLAYER = frozenset({"combat", "joust", "maze_craze", "warlords"})  # ALE ends the process on loading one alone
 TASKS: tuple[str, ...] = tuple(sorted(set(get_all_rom_ids()) - _MULTI_PLAYER))
-SUITES = {"atari57": ATARI_57}
 EXAMPLES: dict[str, dict[str, Any]] = {"breakout": {}, "pong": {"max_frames": 500}}
 _OPTIONS = {
     "frame_skip": Option(4, 1, 60),
