@@ -87,7 +87,7 @@ class Builder:
             self.env_seed("actor", index, generation),
             num_threads=topology.env_threads,
             name=self.describe("actor", index, generation),
-            first=index * topology.envs_per_actor,
+            first_env=index * topology.envs_per_actor,
         )
 
     def evaluation_env(self, task: str, index: int, num_envs: int) -> NamedEnv:

@@ -14,8 +14,6 @@ import torch
 
 from ddrl import checkpoint, manifest, processor
 from ddrl.acting import Builder, Generation
-from ddrl.actors import evaluator
-from ddrl.actors.policy import LocalInference
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.config import RunConfig, fingerprint, load_run_config, to_json
 from ddrl.coordinator.roles import Named, Program, Steps
@@ -24,6 +22,7 @@ from ddrl.coordinator.runtime_threads import ThreadsRuntime
 from ddrl.coordinator.service import Door
 from ddrl.environments import registry
 from ddrl.errors import UserError
+from ddrl.evaluation import evaluate
 from ddrl.handles import Reducer, Shards
 from ddrl.learners.reduction import SingleLearner
 from ddrl.learning import Learning, StopFlag
@@ -225,34 +224,13 @@ class Run:
         return bool(self.learner.core.env_frames >= self.config.env_frames)
 
     def _evaluate(self, episodes: int, should_stop: Callable[[], bool]) -> None:
-        counts, index = self.counts, self._num_evaluations
-        self._num_evaluations += 1
-        inference = self.builder.inference()
+        counts, inference = self.counts, self.builder.inference()
         self.params.pull_newest(inference.network)
-        tasks = self.builder.evaluated_tasks
-        played: list[Episode] = []
-        expected = episodes * len(tasks)
-        for number, task in enumerate(tasks, index * len(tasks)):
-            try:
-                played += self._play(task, number, episodes, inference, should_stop)
-            except UserError as error:
-                if len(tasks) == 1:
-                    raise
-                expected -= episodes
-                self._progress.note(f"{error}; the other tasks are evaluated")
-        if len(played) == expected:
-            self.recorder.evaluation(counts, played, by_task=len(tasks) > 1)
-
-    def _play(
-        self, task: str, number: int, episodes: int, inference: LocalInference, should_stop: Callable[[], bool]
-    ) -> list[Episode]:
-        columns = evaluator.num_envs(episodes)
-        policy = self.builder.policy("evaluation", number, columns, inference)
-        env = self.builder.evaluation_env(task, number, columns)
-        try:
-            return evaluator.play(env, policy, episodes, should_stop=should_stop)
-        finally:
-            env.close()
+        self._num_evaluations += 1
+        number, note = self._num_evaluations - 1, self._progress.note
+        played = evaluate(self.builder, inference, number, episodes, should_stop=should_stop, note=note)
+        if played is not None:
+            self.recorder.evaluation(counts, played, by_task=len(self.builder.evaluated_tasks) > 1)
 
     # State ----------------------------------------------------------------------------------------------------------
 
