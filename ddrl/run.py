@@ -311,6 +311,7 @@ class Run:
                 "fingerprint": fingerprint(self.config),
                 "algorithm_version": self.builder.algorithm.VERSION,
                 "protocol": self.spec.protocol,
+                "evaluated_tasks": list(self.builder.evaluated_tasks) if len(self.builder.evaluated_tasks) > 1 else [],
                 **self._provenance,
                 "started": self._history[0]["started"],
                 "finished": _now(),
