@@ -30,11 +30,15 @@ _NOT_ADAPTERS = frozenset(
         "check",
         "camera",
         "contract",
+        "firstperson_tasks",
+        "miniworld_drawing",
+        "miniworld_world",
         "physics",
         "random_play",
         "replayed",
         "simulator_camera",
         "toy_games",
+        "vizdoom_world",
     }
 )
 
