@@ -40,13 +40,17 @@ _NOT_ADAPTERS = frozenset(
         "check",
         "camera",
         "contract",
+        "firstperson_tasks",
         "level_cache",
+        "miniworld_drawing",
+        "miniworld_world",
         "physics",
         "random_play",
         "replayed",
         "simulator_camera",
         "suites",
         "toy_games",
+        "vizdoom_world",
     }
 )
 
