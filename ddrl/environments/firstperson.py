@@ -84,8 +84,8 @@ def spec(task: str, max_frames: int) -> EnvSpec:
     channels, height, width = IMAGE_SHAPE
     extra = [f"{name}{value:+g}" for name, value in chosen.rewards.items()]
     parts = (
-        "+".join((*_versions(chosen), f"{chosen.source}")),
-        f"skip{FRAME_SKIP},rgb{height}x{width},{module.PICTURE_PROTOCOL}",
+        f"{'+'.join(_versions(chosen))}/{chosen.source}",
+        f"skip{FRAME_SKIP},rgb{width}x{height},{module.PICTURE_PROTOCOL}",
         f"instruction{packed_shape(IMAGE_SHAPE)[0] - channels * height * width}bytes",
         f"impala-nine-actions,{module.ACTION_PROTOCOL}",
         f"cap{limit}",
