@@ -125,6 +125,7 @@ class CellCamera:
 class ImageCamera:
     """The image of an observation that also holds an instruction: [3, height, width], in colour and enlarged."""
 
+    actions: Sequence[str]
     shows = "the image that the agent sees"
 
     def __init__(self, spec: EnvSpec, frames_per_second: float, actions: Sequence[str] = ()) -> None:

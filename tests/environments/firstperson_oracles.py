@@ -9,7 +9,7 @@ import argparse
 import heapq
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import closing
 from typing import Any
 
@@ -241,22 +241,21 @@ class Marksman:
         return STRAFE_LEFT if self.count // 20 % 2 else STRAFE_RIGHT
 
 
-def returns(name: str, episodes: int, seed: int = 0) -> list[float]:
-    """Raw returns of an oracle."""
+def returns(name: str, seed: int = 0) -> Generator[float, None, None]:
+    """Raw returns of an oracle's episodes, one after the other."""
     task = name.partition("/")[2]
-    found, total = [], 0.0
     with closing(registry.make(name, 1, seed)) as env:
         (world,) = env.simulations  # type: ignore[attr-defined]
         oracle: Oracle = Marksman(world, task) if isinstance(world, DoomWorld) else Walker(world)
         env.reset()
-        while len(found) < episodes:
+        total = 0.0
+        while True:
             step = env.step(np.array([oracle()]))
             total += float(step.reward[0])
             if step.ended[0]:
-                found.append(total)
+                yield total
                 total = 0.0
                 env.step(np.array([0]))
-    return found
 
 
 def main() -> None:
@@ -266,7 +265,8 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=20)
     given = parser.parse_args()
     for name in given.names:
-        found = returns(name, given.episodes)
+        with closing(returns(name)) as episodes:
+            found = list(itertools.islice(episodes, given.episodes))
         print(f"{name} {np.mean(found):.2f} ({min(found):.2f} to {max(found):.2f})", flush=True)
 
 
