@@ -22,6 +22,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from ddrl.environments import miniworld_world, vizdoom_world
+from ddrl.environments.camera import ImageCamera
 from ddrl.environments.firstperson_tasks import ALL, Family, Task
 from ddrl.environments.registry import Option
 from ddrl.environments.replayed import Replayable, ReplayedEnvs
@@ -31,6 +32,8 @@ from ddrl.types import EnvSpec
 
 IMAGE_SHAPE = (3, 72, 96)
 FRAME_SKIP = 4
+FRAMES_PER_SECOND = 35.0
+"""Doom's tics."""
 ACTIONS = (
     "forward",
     "backward",
@@ -45,7 +48,11 @@ ACTIONS = (
 PACKAGES: dict[Family, tuple[str, ...]] = {"vizdoom": ("vizdoom",), "miniworld": ("miniworld", "pyglet")}
 """What each family's tasks need."""
 _BY_NAME = {task.name: task for task in ALL}
-_SHORT = {"vizdoom_basic": {}, "vizdoom_predict_position": {"max_frames": 120}, "miniworld_sign": {"max_frames": 160}}
+_SHORT: dict[str, dict[str, Any]] = {
+    "vizdoom_basic": {},
+    "vizdoom_predict_position": {"max_frames": 120},
+    "miniworld_sign": {"max_frames": 160},
+}
 
 
 def missing_packages(family: Family) -> tuple[str, ...]:
@@ -112,6 +119,11 @@ def make(task: str, num_envs: int, seed: int, *, num_threads: int = 1, max_frame
     limit = _limit(chosen, max_frames)
     build = partial(_world, chosen, limit)
     return ReplayedEnvs(spec(task, max_frames), build, num_envs, seed, max_steps=limit // FRAME_SKIP)
+
+
+def camera(task: str, seed: int, **options: Any) -> ImageCamera:
+    """Shows what the agent sees."""
+    return ImageCamera(spec(task, **options), FRAMES_PER_SECOND / FRAME_SKIP, ACTIONS)
 
 
 def _world(task: Task, limit: int) -> Replayable:
