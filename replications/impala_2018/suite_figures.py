@@ -1,0 +1,117 @@
+"""Figures of one agent for many tasks: its mean capped score over frames and time, and what it does on each task."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ddrl.analysis import panels, plots
+from ddrl.analysis.normalise import capped, human_normalised
+from ddrl.analysis.plots import COLOURS, FAINT, NAMES
+
+SUITE = "dmlab30"
+AGENTS = {
+    "a3c_deep": "A3C, deep",
+    "shallow": "IMPALA, shallow",
+    "deep": "IMPALA, deep",
+    "deep_pbt": "IMPALA, deep, PBT",
+    "deep_pbt_8_learners": "IMPALA, deep, PBT, 8 learners",
+    "experts_shallow": "experts, shallow",
+    "experts_deep": "experts, deep",
+}
+MARKERS = dict(zip(AGENTS, "sodDP^v", strict=True))
+EXPERTS = ("experts_shallow", "experts_deep")
+"""One run for each task: they stand at the frames of all of them together."""
+POINTS = 100
+_LINE = ["origin", "variant", "seed"]
+
+
+def capped_scores(curves: pd.DataFrame, wall_clock: pd.DataFrame, references: pd.DataFrame) -> Figure:
+    """The mean over tasks of capped human-normalised training returns, against frames of all tasks, and against time.
+
+    Only of agents that have played every task that any has; experts, which train beside each other, have no time.
+    """
+    frames = _scores(curves, references, "env_frames")
+    if frames.empty:
+        return panels.nothing()
+    together = frames["variant"].isin(EXPERTS)
+    frames.loc[together, "env_frames"] *= frames["tasks"]
+    times = _scores(wall_clock[~wall_clock["variant"].isin(EXPERTS)], references, "seconds")
+    styles = panels.unordered([name for name in AGENTS if name in set(frames["variant"])])
+    canvas = plots.new_figure("full", 2.6)
+    left, right = plots.panels(canvas, 2, 2, sharey=True)
+    for axes, table, x in ((left, frames, "env_frames"), (right, times, "seconds")):
+        if len(table):
+            panels.returns(axes, table, styles, x, column="score")
+            panels.extent(axes, table, x)
+        axes.grid(axis="y")
+    left.set_xlabel("environment frames, all tasks together")
+    right.set_xlabel("wall time of training")
+    left.set_ylabel("mean capped score, %")
+    labelled = frames.assign(variant_label=frames["variant"].map(AGENTS))
+    plots.legend_above(canvas, plots.variant_handles(labelled, styles), columns=4)
+    return canvas
+
+
+def _scores(curves: pd.DataFrame, references: pd.DataFrame, x: str) -> pd.DataFrame:
+    """origin, variant, seed, `x`, score in percent, tasks: of each agent with every task, on a grid of its own."""
+    own = curves[(curves["experiment"] == SUITE) & curves["variant"].isin(list(AGENTS))]
+    own = own.merge(references[["environment", "random", "human"]], on="environment")
+    own = own.assign(score=100 * capped(human_normalised(own["episode_return"], own["random"], own["human"])))
+    own = own[own["score"].notna()]
+    tasks = own.groupby("origin")["environment"].nunique()
+    parts = [pd.DataFrame(columns=[*_LINE, x, "score", "tasks"])]
+    for key, run in own.groupby(_LINE, sort=True):
+        each = [part.sort_values(x) for _, part in run.groupby("environment")]
+        if len(each) == tasks[run["origin"].iloc[0]]:
+            parts.append(_mean_over_tasks(key, each, x))
+    return pd.concat(parts[1:] or parts, ignore_index=True)
+
+
+def _mean_over_tasks(key: tuple[Hashable, ...], each: list[pd.DataFrame], x: str) -> pd.DataFrame:
+    """From where every task has had an episode to where the first ends."""
+    first, last = max(part[x].min() for part in each), min(part[x].max() for part in each)
+    grid = np.linspace(first, max(first, last), POINTS)
+    rows = [np.interp(grid, part[x], part["score"]) for part in each]
+    head = dict(zip(_LINE, key, strict=True)) | {"tasks": len(each)}
+    return pd.DataFrame({x: grid, "score": np.mean(rows, axis=0)}).assign(**head)
+
+
+def task_scores(scores: pd.DataFrame) -> Figure:
+    """One row per task: final human-normalised score of each agent; lines at random play and at 100 %."""
+    own = scores[(scores["experiment"] == SUITE) & scores["human_normalised_score"].notna()]
+    if own.empty:
+        return panels.nothing()
+    tasks = own.groupby("environment")["human_normalised_score"].max().sort_values().index.tolist()
+    canvas = plots.new_figure("full", 0.8 + 0.17 * len(tasks))
+    (axes,) = plots.panels(canvas, 1, 1)
+    variants = [name for name in AGENTS if name in set(own["variant"])]
+    origins = panels.origins_of(own)
+    step = 0.44 / max(1, len(variants))
+    for (origin, variant, task), part in own.groupby(["origin", "variant", "environment"], sort=True):
+        values = 100 * part["human_normalised_score"].to_numpy(dtype=np.float64)
+        place = tasks.index(task) + step * (variants.index(variant) - (len(variants) - 1) / 2)
+        look = {"colour": COLOURS[str(origin)], "marker": MARKERS[str(variant)]}
+        plots.dot(axes, values, place, **look, filled=origin == "run")
+    _task_rows(axes, [own["env_label"][own["environment"] == task].iloc[0] for task in tasks])
+    handles = [plots.handle(NAMES[origin], COLOURS[origin], marker="s", filled=origin == "run") for origin in origins]
+    handles += [plots.handle(AGENTS[name], plots.INK, marker=MARKERS[name], filled=False) for name in variants]
+    plots.legend_above(canvas, handles, columns=4)
+    return canvas
+
+
+def _task_rows(axes: Axes, labels: list[str]) -> None:
+    axes.set_yticks(range(len(labels)), labels, fontsize=6.5)
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(-0.6, len(labels) - 0.4)
+    for place in range(len(labels) - 1):
+        axes.axhline(place + 0.5, color=FAINT, lw=0.5)
+    low, high = axes.get_xlim()
+    axes.set_xlim(max(low, -150.0), min(max(high, 110.0), 250.0))
+    for level in (0, 100):
+        axes.axvline(level, color=plots.GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
+    axes.set_xlabel("human-normalised score, % (0: random play; 100: the reference score)")
