@@ -19,10 +19,11 @@ ROOT = Path(__file__).resolve().parent.parent
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
-_BASE = {"errors", "keys", "seeding", "types", "distributions", "handles", "streams", "waiting"}
+_BASE = {"errors", "instructions", "keys", "seeding", "types", "distributions", "handles", "streams", "waiting"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "files": set(),
+    "instructions": {"types"},
     "keys": {"errors"},
     "seeding": set(),
     "types": set(),
