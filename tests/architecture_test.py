@@ -23,6 +23,7 @@ _BASE = {"errors", "keys", "seeding", "types", "distributions", "handles", "inst
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "files": set(),
+    "instructions": {"types"},
     "keys": {"errors"},
     "seeding": set(),
     "types": set(),

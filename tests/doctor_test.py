@@ -106,6 +106,7 @@ def test_the_simulators_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
         "atari/breakout",
         "dm_control/cheetah-run",
         "environment",
+        "firstperson/vizdoom_basic",
         "minigrid/MemoryS7-v0",
         "mujoco/Hopper-v5",
         "toy/catch",
@@ -131,6 +132,28 @@ def test_a_simulator_that_is_not_installed_is_no_failure(monkeypatch: pytest.Mon
     assert len(found) == len(registry.prefixes())
     assert not any(finding.fine or finding.required for finding in found)
     assert all(finding.remedy.endswith("simulator") for finding in found)
+
+
+def test_a_library_that_an_environment_needs_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacks(name: str, **options: object) -> None:
+        raise UserError("MiniWorld draws with OpenGL, but there is none")
+
+    monkeypatch.setattr(check, "check_environment", lacks)
+    finding = about("firstperson/")
+    assert (finding.fine, finding.required) == (False, False)
+    assert finding.line.endswith("but there is none")
+
+
+def test_what_the_first_person_tasks_need_is_named_for_each_family(
+    without: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without("vizdoom")
+    monkeypatch.setattr(doctor.ctypes.util, "find_library", lambda name: None if name == "GLU" else name)
+    package, library = about("vizdoom is"), about("GLU")
+    assert package.line == "vizdoom is not installed, for tasks firstperson/vizdoom_..."
+    assert library.line == "GLU not found, for tasks firstperson/miniworld_..."
+    assert library.remedy == "apt install libegl1 libgl1 libglu1-mesa libgl1-mesa-dri"
+    assert any(finding.fine and finding.line.startswith("miniworld 2") for finding in lines("optional"))
 
 
 def test_one_example_of_each_prefix_is_checked_unless_all_are_asked_for() -> None:

@@ -9,7 +9,8 @@ An agent step is four tics with the same buttons held down.
   a truncation. All else that ends one (death, an exit, the scenario's script) is a termination; what is seen last is
   then shown again, since a finished game has no picture.
 - Pictures: 160x120 as the engine draws, each pixel of the observation the mean of those below it. Whether health is
-  shown is the scenario's choice: only Freedoom's maps do.
+  shown is the scenario's choice: only Freedoom's maps do. View and weapon do not bob as the player walks: the engine
+  keeps how far across episodes, so pictures would depend on the episode before.
 - Every game is a process. Its files (settings, saved games) go to a temporary folder that `close` removes. It ends
   with this process, however that ends, where the program `setpriv` is there.
 """
@@ -28,7 +29,7 @@ from PIL import Image
 from ddrl import instructions
 from ddrl.types import Array
 
-PICTURE_PROTOCOL = "rgb160x120-box-mean"
+PICTURE_PROTOCOL = "rgb160x120-box-mean,no-bobbing"
 ACTION_PROTOCOL = "scenario-buttons"
 _BUTTONS = (
     ("MOVE_FORWARD",),
@@ -73,6 +74,7 @@ class DoomWorld:
         for switch in ("window_visible", "sound_enabled", "audio_buffer_enabled", "automap_buffer_enabled"):
             getattr(game, f"set_{switch}")(False)
         game.set_episode_timeout(0)
+        game.add_game_args("+movebob 0")
         game.set_doom_config_path(str(Path(self._folder.name) / "settings.ini"))
         game.set_vizdoom_path(str(_starter(Path(self._folder.name), Path(vizdoom.__file__).with_name("vizdoom"))))
         game.init()

@@ -199,6 +199,28 @@ def test_threads_may_step_what_the_main_thread_made(task: str) -> None:
     assert [together[1], together[2]] == alone
 
 
+@pytest.mark.parametrize("task", ["vizdoom_deadly_corridor", "vizdoom_freedoom2_map02", "miniworld_pickup_objects"])
+def test_an_episode_does_not_depend_on_those_before_it(task: str) -> None:
+    """ViZDoom's weapon would: the engine keeps how far it bobs."""
+    generator = np.random.default_rng(1)
+    with made(task) as fresh, made(task) as used:
+        for seed in range(12):
+            for _ in range(1 + seed % 3):
+                used.simulations[0].reset(seed + 50)
+                ended = False
+                for action in generator.integers(0, 9, 12):
+                    ended = ended or used.simulations[0].step(action)[2]
+            pairs = [(fresh.simulations[0].reset(seed), used.simulations[0].reset(seed))]
+            over = False
+            for action in generator.integers(0, 9, 20):
+                if not over:
+                    steps = [env.simulations[0].step(action) for env in (fresh, used)]
+                    assert steps[0][1:] == steps[1][1:]
+                    pairs.append((steps[0][0], steps[1][0]))
+                    over = steps[0][2]
+            assert all((first == second).all() for first, second in pairs)
+
+
 PLAY_ON = """
 import sys, torch, numpy as np
 from ddrl.environments import registry
