@@ -31,7 +31,6 @@ LAYERS: dict[str, set[str]] = {
     "streams": set(),
     "waiting": set(),
     "handles": {"types"},
-    "instructions": {"types"},
     "losses": {"errors"},
     "networks": _BASE,
     "learners": _BASE | {"networks"},
