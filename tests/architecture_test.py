@@ -42,7 +42,20 @@ LAYERS: dict[str, set[str]] = {
     "analysis": {"errors", "files"},
     "report": {"errors", "files", "analysis"},
     "replications": {"errors", "analysis"},
-    "bench": {"acting", "config", "environments", "errors", "manifest", "record", "replay", "run", "run_ray", "types"}
+    "bench": {
+        "acting",
+        "config",
+        "environments",
+        "errors",
+        "files",
+        "manifest",
+        "seeding",
+        "record",
+        "replay",
+        "run",
+        "run_ray",
+        "types",
+    }
     | {"topology", "traits"},
     "regression": {"errors", "analysis", "algorithms"}
     | {"bench", "config", "manifest", "memory", "processor", "record", "report", "run"},
