@@ -14,6 +14,7 @@ TABLES: tuple[str, ...] = (
     "claims",
     "hyperparameters",
     "milestones",
+    "lineage",
     "published",
     "references",
     "departures",

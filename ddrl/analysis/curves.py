@@ -45,6 +45,8 @@ class RunData:
     """curves.parquet: env_frames, agent_steps, updates, seconds, metric, value."""
     suite: str = ""
     """Of one task's part of a run on a suite: what was trained on (`ddrl.analysis.by_task`)."""
+    lineage: pd.DataFrame | None = None
+    """Of a population: what its members decided (`ddrl.analysis.lineage`)."""
 
     @property
     def config(self) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from ddrl.analysis.by_task import unevaluated
 from ddrl.analysis.curves import Fault, RunData, try_run
 from ddrl.analysis.experiments import Experiment, Run
 from ddrl.analysis.flags import flatten, same
+from ddrl.analysis.lineage import FILE, read_lineage
 from ddrl.errors import UserError
 
 KINDS = ("missing", "unreadable_manifest", "damaged", "not_finite", "different_config", "not_evaluated")
@@ -91,7 +92,7 @@ def planned_runs(planned: Sequence[Run], results: Path, *, allow_missing: bool) 
     runs, problems = [], []
     for run in planned:
         directory = run.directory(results)
-        found = try_run(directory, "run", run.paper, run.experiment, run.variant)
+        found = _with_lineage(directory, try_run(directory, "run", run.paper, run.experiment, run.variant))
         if isinstance(found, Fault) and found.what == "missing" and not allow_missing:
             raise UserError(f"{found.file}: {found.detail}")
         if isinstance(found, RunData):
@@ -112,7 +113,7 @@ def reference_runs(folder: Path, paper: str, experiments: Mapping[str, Experimen
         if not directory.is_dir() or not re.fullmatch(r"seed[0-9]+", directory.name):
             continue
         experiment, variant, environment = directory.parts[-4:-1]
-        found = try_run(directory, "reference", paper, experiment, variant)
+        found = _with_lineage(directory, try_run(directory, "reference", paper, experiment, variant))
         if experiment not in experiments or variant not in experiments[experiment].variants:
             detail = f"experiments.yaml has no {experiment}/{variant}"
             found = Fault("different_config", directory / "run.json", detail)
@@ -123,6 +124,17 @@ def reference_runs(folder: Path, paper: str, experiments: Mapping[str, Experimen
         else:
             runs.append((directory, found))
     return _without_odd_seeds(runs, problems)
+
+
+def _with_lineage(directory: Path, found: RunData | Fault) -> RunData | Fault:
+    """A run with its lineage, if it is a population's."""
+    if isinstance(found, Fault):
+        return found
+    try:
+        return replace(found, lineage=read_lineage(directory))
+    except UserError as error:
+        file = directory / FILE
+        return Fault("damaged", file, str(error).removeprefix(f"{file}: "))
 
 
 def _unevaluated(directory: Path, run: RunData) -> list[Problem]:

@@ -19,6 +19,7 @@ from ddrl.analysis.curves import KEYS, RunData, long_frame, on_common_clock, on_
 from ddrl.analysis.efficiency import efficiency_table
 from ddrl.analysis.experiments import Experiment, Run, load_experiments
 from ddrl.analysis.flags import version_flag
+from ddrl.analysis.lineage import lineage_table
 from ddrl.analysis.paper import Paper, load_paper
 from ddrl.analysis.problems import gather, problem_table
 from ddrl.analysis.published import load_published, load_references, matching
@@ -77,6 +78,7 @@ def build(
         "claims": claims(paper, experiments, table, parts),
         "hyperparameters": hyperparameter_table(paper, data, origin),
         "milestones": milestone_table(paper, parts),
+        "lineage": _labelled(lineage_table(data), experiments),
         "published": used_published(paper, published),
         "references": references,
         "problems": problem_table(found.problems, results),

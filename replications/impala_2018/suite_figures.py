@@ -115,3 +115,41 @@ def _task_rows(axes: Axes, labels: list[str]) -> None:
     for level in (0, 100):
         axes.axvline(level, color=plots.GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
     axes.set_xlabel("human-normalised score, % (0: random play; 100: the reference score)")
+
+
+POPULATION = "population_based_training"
+
+
+def schedules(lineage: pd.DataFrame) -> Figure:
+    """What population-based training made of each hyperparameter: every member over its frames, the best one dark."""
+    own = lineage[(lineage["experiment"].isin([SUITE, POPULATION])) & (lineage["variant"].isin(["pbt", "deep_pbt"]))]
+    if own.empty:
+        return panels.nothing()
+    shown = own[own["origin"] == panels.origins_of(own)[-1]]
+    seed = shown["seed"].min()
+    shown = shown[(shown["seed"] == seed) & (shown["experiment"] == shown["experiment"].iloc[0])]
+    names = sorted(set(shown["hyperparameter"]))
+    final = shown[shown["kind"] == "final"]
+    best = final.loc[final["fitness"].idxmax(), "member"] if final["fitness"].notna().any() else None
+    canvas = plots.new_figure("full", 2.3)
+    for axes, name in zip(plots.panels(canvas, len(names), 3), names, strict=True):
+        for member, part in shown[shown["hyperparameter"] == name].groupby("member"):
+            dark = member == best
+            colour = COLOURS[str(part["origin"].iloc[0])] if dark else plots.GREY
+            frames = [0, *part["env_frames"].tolist()]
+            values = [*part["before"].tolist(), part["before"].iloc[-1]]
+            axes.step(frames, values, where="post", color=colour, lw=1.4 if dark else 0.7, zorder=3 if dark else 2)
+            copied = part[part["copied"]]
+            axes.plot(copied["env_frames"], copied["after"], ".", color=colour, ms=4, mew=0, zorder=4)
+        axes.set_yscale("log")
+        axes.set_title(name.removeprefix("optimizer.").replace("_", " "))
+        axes.set_xlabel("environment frames of a member")
+        plots.frames_axis(axes)
+        axes.grid(axis="y")
+    handles = [
+        plots.handle("member with the best final fitness", plots.INK, dashes="-"),
+        plots.handle("others", plots.GREY, dashes="-"),
+    ]
+    handles.append(plots.handle("copied another member", plots.GREY, marker="."))
+    plots.legend_above(canvas, handles)
+    return canvas
