@@ -43,6 +43,8 @@ LAYERS: dict[str, set[str]] = {
     "replications": {"errors", "analysis"},
     "bench": {"acting", "config", "environments", "errors", "manifest", "record", "replay", "run", "run_ray", "types"}
     | {"topology", "traits"},
+    "population": {"acting", "checkpoint", "config", "coordinator", "errors", "files", "keys", "locks", "manifest"}
+    | {"memory", "progress", "record", "run", "seeding", "traits", "types"},
     "regression": {"errors", "analysis", "algorithms"}
     | {"bench", "config", "manifest", "memory", "processor", "record", "report", "run"},
 }
