@@ -64,14 +64,20 @@ class Run:
         door: Door | None = None,
         replay: RemoteReplay | None = None,
         shards: Shards | None = None,
+        identity: str | None = None,
     ) -> None:
-        """`replay`, `shards`: where they are in processes of their own."""
+        """`replay`, `shards`: where they are in processes of their own. `identity`: see `_identity`."""
         self.config = config
         self.directory = directory
         self.interrupted = False
         self.actor_restarts = 0
         self._reducer = reducer or SingleLearner()
         self._stop = StopFlag(self._reducer)
+        self._own_identity = identity
+        self.pause: Callable[[], bool] = lambda: False
+        """Whether a segment of the training is over before its budget."""
+        self.marks: dict[str, Any] = {}
+        """Kept in its checkpoints for whoever leads the run."""
         self.builder = Builder(config, resolve_device(config.device))
         self.spec = self.builder.spec
         self._provenance = manifest.provenance()  # now: the checkout may move on while the run goes on
@@ -149,6 +155,31 @@ class Run:
         self._progress.done(self.counts, self.recorder.latest)
         return "budget_reached"
 
+    def train_segment(self) -> str:
+        """Trains to the budget or until `pause`, with a record and a checkpoint at the end, and writes no results.
+
+        Returns the exit reason as `train` does; the run is of no further use.
+        """
+        with self._progress:
+            self.run_roles()
+            if not self.interrupted:
+                self.recorder.flush(self.counts)
+            self._save()
+        self._leave()
+        return "interrupted" if self.interrupted else "segment_over"
+
+    def evaluate_finally(self) -> None:
+        """The final evaluation of a run whose segments are over, into its curves; it is of no further use."""
+        self._evaluate(self.config.evaluation.final_episodes, lambda: self.interrupted)
+        self._leave()
+
+    def _leave(self) -> None:
+        self.learner.core.close()
+        self.recorder.close()
+        if not self.serving:
+            for collector in self.collectors:
+                collector.env.close()
+
     def interrupt(self) -> None:
         """Ends the training early, with a checkpoint."""
         self._stop.ask()
@@ -157,7 +188,12 @@ class Run:
 
     @property
     def _identity(self) -> str:
-        """What a checkpoint must agree with to be continued: all but the budget, and the algorithm's version."""
+        """What a checkpoint must agree with to be continued: all but the budget, and the algorithm's version.
+
+        A member of a population, whose hyperparameters change, is told what it must agree with.
+        """
+        if self._own_identity is not None:
+            return self._own_identity
         without_budget = dataclasses.replace(self.config, env_frames=1)
         return f"{fingerprint(without_budget)}-v{self.builder.algorithm.VERSION}"
 
@@ -217,7 +253,7 @@ class Run:
         return self.interrupted or self._is_finished()
 
     def _is_finished(self) -> bool:
-        return bool(self.learner.core.env_frames >= self.config.env_frames)
+        return bool(self.learner.core.env_frames >= self.config.env_frames) or self.pause()
 
     def _evaluate(self, episodes: int, should_stop: Callable[[], bool]) -> None:
         counts, index = self.counts, self._num_evaluations
@@ -248,6 +284,7 @@ class Run:
             "next": [self._next_checkpoint, self._next_evaluation, self._num_evaluations],
             "history": self._history,
             "actor_restarts": self.actor_restarts,
+            "marks": self.marks,
         }
         if isinstance(self.runtime, SerialRuntime):
             state["runtime"] = self.runtime.state_dict()
@@ -256,13 +293,18 @@ class Run:
             state["actors"] = [actor.state_dict() for actor in self.actors]
         return state
 
-    def resume(self) -> int | None:
-        """Continues from the newest valid checkpoint; returns its updates, or None where there is none."""
+    def resume(self, adopt: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> int | None:
+        """Continues from the newest valid checkpoint; returns its updates, or None where there is none.
+
+        `adopt` makes of its state the one to continue from.
+        """
         folder = self.directory / "checkpoints"
         state = self._state_to_continue(folder)
         if state is None:
             self.recorder.restart()
             return None
+        if adopt:
+            state = adopt(state)
         if refill := self.learning.load_state_dict(state):
             self._progress.note(refill)
         if lost := self.recorder.load_state_dict(state["recorder"]):
@@ -364,6 +406,10 @@ def train(
             if not is_stated:
                 write_json(path, to_json(config))
 
+        if config.population:
+            from ddrl.population.controller import train_population  # only where it is used
+
+            return train_population(config, directory, quiet=quiet, accepted=state)
         if config.topology.runtime == "ray":
             from ddrl.run_ray import train_with_ray  # Ray is slow to import, so only where it is used
 
@@ -378,6 +424,8 @@ def train(
 def check_door(config: RunConfig, door: Door) -> None:
     """Raises `UserError` where no worker could come through it."""
     topology = config.topology
+    if config.population:
+        raise UserError("--listen: the members of a population act by themselves (key 'population')")
     if topology.central.worker_processes:
         raise UserError("--listen: with topology.central.worker_processes the run starts its workers itself")
     if (topology.runtime, topology.inference) != ("threads", "central"):
