@@ -15,10 +15,12 @@ from ddrl.actors.policy import LocalInference, Policy
 from ddrl.actors.unroll import EpisodeSink, UnrollCollector
 from ddrl.config import RunConfig
 from ddrl.environments import registry
+from ddrl.environments.suites import common_spec
+from ddrl.errors import UserError
 from ddrl.handles import Inference, Parameters, Queue, Replay
 from ddrl.named_env import NamedEnv, make_env
 from ddrl.seeding import numpy_generator, seed_for, torch_generator
-from ddrl.types import VectorEnv
+from ddrl.types import Episode, VectorEnv
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,8 @@ class Generation:
 class Link(Parameters, Queue, Protocol):
     """A learner's parameters and queue, as an actor in another process sees them."""
 
-    def on_episode(self, episode_return: float, length: int) -> None:
-        """An episode ended."""
+    def on_episode(self, episode: Episode) -> None:
+        """An episode is over."""
 
     def address(self) -> tuple[str, str | None]:
         """Of its inference service, and the token that workers need."""
@@ -51,7 +53,24 @@ class Builder:
         self.device = device
         self.algorithm = algorithms.load(config.algorithm)
         self.spec = registry.spec_for(**config.environment)
+        self.tasks = registry.tasks_of(config.environment["name"])
+        self.evaluated_tasks = registry.tasks_of(evaluated_name(config), where="evaluation.environment")
+        self._check_tasks()
         self.algorithm.check(config.hyperparameters, self.spec, config.topology.num_learners)
+
+    def _check_tasks(self) -> None:
+        """Raises UserError where some tasks would get more environments than others, or evaluations differ in kind."""
+        topology, name = self.config.topology, self.config.environment["name"]
+        columns = topology.num_actors * topology.envs_per_actor
+        if columns % len(self.tasks):
+            raise UserError(
+                f"key 'topology.envs_per_actor': num_actors x envs_per_actor must be a multiple of the "
+                f"{len(self.tasks)} tasks of '{name}', so that each has as many environments as another (got "
+                f"{topology.num_actors} x {topology.envs_per_actor})"
+            )
+        if evaluated_name(self.config) != name:
+            evaluated = registry.spec_for(**self.config.environment | {"name": evaluated_name(self.config)})
+            common_spec("evaluation.environment", [self.spec, evaluated])
 
     def network(self) -> nn.Module:
         """The network with its initial parameters."""
@@ -59,12 +78,24 @@ class Builder:
         network: nn.Module = self.algorithm.make_network(self.spec, self.config.hyperparameters, generator)
         return network.to(self.device)
 
-    def env(
-        self, role: str, index: int, num_envs: int, *, num_threads: int = 1, generation: Generation = Generation()
-    ) -> NamedEnv:
-        """Environments stepped together, seeded by their role and index. Raises UserError where they cannot be made."""
-        name, seed = self.describe(role, index, generation), self.env_seed(role, index, generation)
-        return make_env(self.config.environment, num_envs, seed, num_threads=num_threads, name=name)
+    def actor_env(self, index: int, generation: Generation = Generation()) -> NamedEnv:
+        """The environments of an actor, seeded by its number. Raises UserError where they cannot be made."""
+        topology = self.config.topology
+        return make_env(
+            self.config.environment,
+            topology.envs_per_actor,
+            self.env_seed("actor", index, generation),
+            num_threads=topology.env_threads,
+            name=self.describe("actor", index, generation),
+            first=index * topology.envs_per_actor,
+        )
+
+    def evaluation_env(self, task: str, index: int, num_envs: int) -> NamedEnv:
+        """Environments of one task for evaluation `index`. Raises UserError where they cannot be made."""
+        environment = self.config.environment | {"name": task}
+        seed = self.env_seed("evaluation", index)
+        name = f"evaluation {index}, environment {task}, environment seed {seed}"
+        return make_env(environment, num_envs, seed, num_threads=1, name=name)
 
     def env_seed(self, role: str, index: int, generation: Generation = Generation()) -> int:
         """Of the environments of an actor, or of an evaluation."""
@@ -113,9 +144,7 @@ class Builder:
         `inference` and `env` None: of its own.
         """
         topology, role = self.config.topology, generation.stream("actor")
-        env = env or self.env(
-            "actor", index, topology.envs_per_actor, num_threads=topology.env_threads, generation=generation
-        )
+        env = env or self.actor_env(index, generation)
         first, columns = index * topology.envs_per_actor, topology.envs_per_actor
         policy = self.policy(role, index, columns, inference, range(first, first + columns))
         return UnrollCollector(
@@ -123,6 +152,7 @@ class Builder:
             policy,
             actor=index if slot is None else slot,
             on_episode=on_episode,
+            tasks=registry.column_tasks(self.config.environment["name"], first, columns),
             first_index=first_index,
             generator=numpy_generator(self.config.seed, f"{role}-replay", index),
         )
@@ -135,6 +165,11 @@ class Builder:
         """What is needed to play the episodes of an actor, or of an evaluation, again."""
         seed = self.env_seed(role, index, generation)
         return f"{role} {index}, environment {self.config.environment['name']}, environment seed {seed}"
+
+
+def evaluated_name(config: RunConfig) -> str:
+    """Of the task or suite that evaluations play."""
+    return str(config.evaluation.environment or config.environment["name"])
 
 
 class LoneActor:

@@ -120,6 +120,7 @@ def _add_runs(added: Any) -> None:
     evaluate.add_argument("directory", type=Path, help="run directory with a checkpoint")
     evaluate.add_argument("--episodes", type=_positive, default=10, help="how many (%(default)s)")
     evaluate.add_argument("--seed", type=int, default=0, help="of games and sampled actions (%(default)s)")
+    evaluate.add_argument("--task", help="of a suite's tasks this one alone")
 
     watch = _add(
         added,
@@ -132,6 +133,7 @@ def _add_runs(added: Any) -> None:
     watch.add_argument("--output", type=Path, default=Path("episode.mp4"), help="an .mp4 file (%(default)s)")
     watch.add_argument("--episodes", type=_positive, default=1, help="how many, one after the other (%(default)s)")
     watch.add_argument("--seed", type=int, default=0, help="of games and sampled actions (%(default)s)")
+    watch.add_argument("--task", help="of a suite's tasks this one alone (else one after the other)")
     watch.add_argument(
         "--max-steps", type=_positive, help="agent steps after which an episode is cut (never, if left out)"
     )

@@ -169,11 +169,13 @@ def evaluate(parsed: argparse.Namespace) -> int:
     """`ddrl evaluate RUN`."""
     from ddrl import inspection
 
-    result = inspection.evaluate(parsed.directory, episodes=parsed.episodes, seed=parsed.seed)
-    print(
-        f"{parsed.directory}: mean raw return {result['mean']:.2f}, standard deviation "
-        f"{result['standard_deviation']:.2f}, {result['episodes']} episodes, after {result['env_frames']:,} frames"
-    )
+    found = inspection.evaluate(parsed.directory, episodes=parsed.episodes, seed=parsed.seed, task=parsed.task)
+    for task, result in found.items():
+        print(
+            f"{parsed.directory}: {f'{task}: ' if len(found) > 1 else ''}mean raw return {result['mean']:.2f}, "
+            f"standard deviation {result['standard_deviation']:.2f}, {result['episodes']} episodes, after "
+            f"{result['env_frames']:,} frames"
+        )
     return 0
 
 
@@ -188,6 +190,7 @@ def watch(parsed: argparse.Namespace) -> int:
             parsed.output,
             episodes=parsed.episodes,
             seed=parsed.seed,
+            task=parsed.task,
             max_steps=parsed.max_steps,
             progress=show,
         )

@@ -38,7 +38,9 @@ class Evaluation:
     """Evaluate each time the learner has consumed this many more frames; null: only at the end."""
     episodes: PositiveInt = 10
     final_episodes: PositiveInt = 200
-    """Episodes behind the final score (IMPALA, section 5.3.2: 200)."""
+    """Episodes behind the final score (IMPALA, section 5.3.2: 200), of each task."""
+    environment: str | None = None
+    """The task or suite that is evaluated, with the same options; null: the one that is trained on."""
 
 
 @dataclass(frozen=True, config=STRICT)

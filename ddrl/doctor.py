@@ -138,6 +138,8 @@ def _environments(every_example: bool) -> Iterator[Finding]:
             package = getattr(error.__cause__, "name", None) or prefix
             yield Finding("environments", False, False, str(error), _pip(package))
             continue
+        if not examples:  # an adapter that is there without its simulator, which pip cannot install
+            yield Finding("environments", False, False, registry.adapter(prefix).missing())
         for task in list(examples)[: None if every_example else 1]:
             name = f"{prefix}/{task}"
             try:

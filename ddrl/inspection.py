@@ -14,15 +14,17 @@ import pandas as pd
 from torch import nn
 
 from ddrl import algorithms, checkpoint
+from ddrl.acting import evaluated_name
 from ddrl.actors import evaluator
 from ddrl.actors.policy import LocalInference, Policy
 from ddrl.config import RunConfig, fingerprint_of, load_run_config, parse_run_config
 from ddrl.environments import registry
-from ddrl.errors import UserError
+from ddrl.errors import UserError, unknown_name
 from ddrl.record import COLUMNS, COUNTS
 from ddrl.regression.checks import Check, Outcome, timed
 from ddrl.run import resolve_device
 from ddrl.seeding import seed_for, torch_generator
+from ddrl.task_scores import metric_of
 from ddrl.topology import Topology
 
 
@@ -57,20 +59,38 @@ def load_trained(run: Path) -> Trained:
     return Trained(config, network, state["learner"]["counters"][0])
 
 
-def evaluate(run: Path, *, episodes: int, seed: int) -> dict[str, Any]:
-    """Raw returns of `episodes` episodes with a run's newest parameters."""
+def evaluate(run: Path, *, episodes: int, seed: int, task: str | None = None) -> dict[str, dict[str, Any]]:
+    """Task -> raw returns of `episodes` episodes with a run's newest parameters.
+
+    Of a suite each task that its evaluations play, or `task` alone. Raises UserError for one that is not of it.
+    """
     trained, num_envs = load_trained(run), evaluator.num_envs(episodes)
-    environment_seed = seed_for(seed, "player-environment")
-    env = registry.make(**trained.config.environment, num_envs=num_envs, seed=environment_seed)
-    played = evaluator.play(env, trained.policy(num_envs, seed, "player-policy"), episodes)
-    returns = [episode.episode_return for episode in played]
-    return {
-        "env_frames": trained.env_frames,
-        "episodes": episodes,
-        "mean": float(np.mean(returns)),
-        "standard_deviation": float(np.std(returns, ddof=1)) if episodes > 1 else 0.0,
-        "returns": returns,
-    }
+    found = {}
+    for index, name in enumerate(chosen_tasks(evaluated_name(trained.config), task)):
+        environment = trained.config.environment | {"name": name}
+        env = registry.make(**environment, num_envs=num_envs, seed=seed_for(seed, "player-environment"))
+        try:
+            played = evaluator.play(env, trained.policy(num_envs, seed, "player-policy", index), episodes)
+        finally:
+            env.close()
+        returns = [episode.episode_return for episode in played]
+        found[name] = {
+            "env_frames": trained.env_frames,
+            "episodes": episodes,
+            "mean": float(np.mean(returns)),
+            "standard_deviation": float(np.std(returns, ddof=1)) if episodes > 1 else 0.0,
+            "returns": returns,
+        }
+    return found
+
+
+def chosen_tasks(name: str, task: str | None) -> tuple[str, ...]:
+    """Those of a suite, or `task` alone, with or without its prefix. Raises UserError where it is none of them."""
+    tasks = registry.tasks_of(name)
+    chosen = tuple(own for own in tasks if task is None or task in (own, own.partition("/")[2]))
+    if not chosen:
+        raise unknown_name("task", task, tasks, where="--task")
+    return chosen
 
 
 def verify(root: Path) -> Iterator[Check]:
@@ -120,10 +140,11 @@ def _curve_problems(table: pd.DataFrame, record: dict[str, Any], config: RunConf
         yield "curves.parquet: holds values that are not finite"
     if record["env_frames"] < config.env_frames:
         yield f"run.json: {record['env_frames']:,} frames, below the budget of {config.env_frames:,}"
-    final = table[(table.metric == "evaluation_return") & (table.env_frames == record["env_frames"])]
-    if len(final) != config.evaluation.final_episodes:
-        wanted = config.evaluation.final_episodes
-        yield f"curves.parquet: {len(final)} final episodes; the configuration asks for {wanted}"
+    tasks, wanted = registry.tasks_of(evaluated_name(config)), config.evaluation.final_episodes
+    for metric in [metric_of("evaluation_return", task) for task in tasks] if len(tasks) > 1 else ["evaluation_return"]:
+        final = table[(table.metric == metric) & (table.env_frames == record["env_frames"])]
+        if len(final) != wanted:
+            yield f"curves.parquet: {len(final)} final episodes ({metric}); the configuration asks for {wanted}"
 
 
 def parts() -> Iterator[str]:
@@ -132,7 +153,8 @@ def parts() -> Iterator[str]:
         module = algorithms.load(name)
         yield f"algorithm    {name:12} version {module.VERSION}: {(module.__doc__ or '').strip().splitlines()[0]}"
     for prefix in registry.prefixes():
-        yield f"environment  {prefix + '/':12} {len(registry.tasks(prefix))} tasks"
+        suites = ", ".join(registry.suites(prefix))
+        yield f"environment  {prefix + '/':12} {len(registry.tasks(prefix))} tasks" + (f"; {suites}" if suites else "")
     hints = get_type_hints(Topology)
     for name in ("runtime", "schedule"):
         yield f"topology     {name:12} {', '.join(get_args(hints[name]))}"

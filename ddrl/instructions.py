@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # who steps environments alone needs no torch
 WORDS = 16
 """Of an instruction, at most; longer ones are cut."""
 BUCKETS = 1000
-"""Words are numbers 1..BUCKETS, by a hash (Espeholt et al. 2018: google-deepmind/scalable_agent, experiment.py); 0: no word."""
+"""Words are numbers 1..BUCKETS, by a hash (of as many: google-deepmind/scalable_agent, experiment.py); 0: no word."""
 _WORD_BYTES = 2 * WORDS
 
 
@@ -47,7 +47,7 @@ def pack(image: Array, words: Array) -> Array:
 def unpack(observation: torch.Tensor, image_shape: tuple[int, int, int]) -> tuple[torch.Tensor, torch.Tensor]:
     """Observations [N, packed_shape] uint8 -> images [N, C, H, W] uint8 (a view) and words [N, WORDS] int64."""
     image, low_and_high = observation[:, :-_WORD_BYTES], observation[:, -_WORD_BYTES:].long()
-    return image.unflatten(1, image_shape), low_and_high[:, ::2] + 256 * low_and_high[:, 1::2]
+    return image.view(len(image), *image_shape), low_and_high[:, ::2] + 256 * low_and_high[:, 1::2]
 
 
 def image_of(observation: Array, spec: EnvSpec) -> Array:

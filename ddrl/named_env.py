@@ -37,10 +37,15 @@ class NamedEnv:
             raise crash(self._name, error) from error
 
 
-def make_env(environment: Mapping[str, Any], num_envs: int, seed: int, *, num_threads: int, name: str) -> NamedEnv:
-    """Environments that say who they are when they fail. Raises UserError where they cannot be made."""
+def make_env(
+    environment: Mapping[str, Any], num_envs: int, seed: int, *, num_threads: int, name: str, first: int = 0
+) -> NamedEnv:
+    """Environments that say who they are when they fail; `first` as in `registry.make`.
+
+    Raises UserError where they cannot be made.
+    """
     try:
-        env = registry.make(**environment, num_envs=num_envs, seed=seed, num_threads=num_threads)
+        env = registry.make(**environment, num_envs=num_envs, seed=seed, num_threads=num_threads, first=first)
     except UserError:
         raise
     except Exception as error:

@@ -11,7 +11,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ddrl.files import write_atomically
-from ddrl.types import Metrics
+from ddrl.task_scores import TaskScores, metric_of
+from ddrl.types import Episode, Metrics
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,14 +62,16 @@ class Counts:
 class Recorder:
     """Collects metrics from the roles and writes a record every `period_frames`."""
 
-    def __init__(self, directory: Path, *, period_frames: int, tensorboard: bool) -> None:
+    def __init__(self, directory: Path, *, period_frames: int, tensorboard: bool, tasks: Sequence[str] = ()) -> None:
+        """`tasks`: of the suite that is trained on, whose episodes are recorded one by one too."""
         directory.mkdir(parents=True, exist_ok=True)
         self._path = directory / "curves.jsonl"
         self._file = self._path.open("a", buffering=1)
         self._period = period_frames
         self._next = period_frames
         self._updates: list[Metrics] = []
-        self._episodes: list[tuple[float, int]] = []
+        self._episodes: list[Episode] = []
+        self._scores = TaskScores(tasks)
         self._lock = threading.Lock()
         self._seconds_before, self._cpu_seconds_before = 0.0, 0.0
         self._started, self._cpu_started = time.monotonic(), time.process_time()
@@ -90,11 +93,11 @@ class Recorder:
         """CPU time of this process, all threads, over all resumes: unlike wall-clock the same on a busy machine."""
         return self._cpu_seconds_before + time.process_time() - self._cpu_started
 
-    def episode(self, episode_return: float, length: int) -> None:
-        """A training episode ended: raw return, length in agent steps."""
+    def episode(self, episode: Episode) -> None:
+        """A training episode is over."""
         with self._lock:
-            self._episodes.append((episode_return, length))
-            self.episodes += 1
+            self._episodes.append(episode)
+            self.episodes += not episode.abandoned
 
     def update(self, counts: Counts, metrics: Metrics) -> None:
         """The learner made an update; writes a record when one is due."""
@@ -113,9 +116,10 @@ class Recorder:
         for name in self._updates[0]:
             values = [metrics[name] for metrics in self._updates]
             record[name] = max(values) if name.endswith("_max") else float(np.mean(values))
-        if episodes:
-            record["episode_return"] = float(np.mean([episode_return for episode_return, _ in episodes]))
-            record["episode_length"] = float(np.mean([length for _, length in episodes]))
+        if whole := [episode for episode in episodes if not episode.abandoned]:
+            record["episode_return"] = float(np.mean([episode.episode_return for episode in whole]))
+            record["episode_length"] = float(np.mean([episode.length for episode in whole]))
+        record |= self._scores.take(episodes)
         for gauge in self.gauges:
             record |= gauge()
         record["episodes"] = float(self.episodes)
@@ -127,10 +131,14 @@ class Recorder:
         self.latest |= record
         self._write(counts, {name: [value] for name, value in record.items()})
 
-    def evaluation(self, counts: Counts, returns: Iterable[float], lengths: Iterable[int]) -> None:
-        """The episodes of one evaluation, one row each."""
-        values = {"evaluation_return": list(returns), "evaluation_length": [float(length) for length in lengths]}
-        self.latest["evaluation_return"] = float(np.mean(values["evaluation_return"]))
+    def evaluation(self, counts: Counts, played: Iterable[Episode], *, by_task: bool = False) -> None:
+        """The episodes of one evaluation, one row each; `by_task`: as metrics of their own tasks."""
+        values: dict[str, list[float]] = {}
+        for episode in played:
+            for name, value in (("return", episode.episode_return), ("length", float(episode.length))):
+                metric = f"evaluation_{name}"
+                values.setdefault(metric_of(metric, episode.task) if by_task else metric, []).append(value)
+        self.latest |= {name: float(np.mean(several)) for name, several in values.items()}
         self._write(counts, values)
 
     def _write(self, counts: Counts, values: dict[str, list[float]]) -> None:
@@ -151,6 +159,7 @@ class Recorder:
                 "next": self._next,
                 "updates": list(self._updates),
                 "episodes": [list(episode) for episode in self._episodes],
+                "task_scores": self._scores.state_dict(),
                 "num_episodes": self.episodes,
                 "seconds": self.seconds,
                 "cpu_seconds": self.cpu_seconds,
@@ -168,7 +177,8 @@ class Recorder:
         self._file.truncate(kept)
         self._next = state["next"]
         self._updates = list(state["updates"])
-        self._episodes = [(episode_return, length) for episode_return, length in state["episodes"]]
+        self._episodes = [Episode(*episode) for episode in state["episodes"]]
+        self._scores.load_state_dict(state["task_scores"])
         self.episodes = state["num_episodes"]
         self._seconds_before, self._cpu_seconds_before = state["seconds"], state["cpu_seconds"]
         self._started, self._cpu_started = time.monotonic(), time.process_time()

@@ -15,12 +15,14 @@ import torch
 from ddrl import checkpoint, manifest, processor
 from ddrl.acting import Builder, Generation
 from ddrl.actors import evaluator
+from ddrl.actors.policy import LocalInference
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.config import RunConfig, fingerprint, load_run_config, to_json
 from ddrl.coordinator.roles import Named, Program, Steps
 from ddrl.coordinator.runtime_serial import SerialRuntime
 from ddrl.coordinator.runtime_threads import ThreadsRuntime
 from ddrl.coordinator.service import Door
+from ddrl.environments import registry
 from ddrl.errors import UserError
 from ddrl.handles import Reducer, Shards
 from ddrl.learners.reduction import SingleLearner
@@ -30,7 +32,7 @@ from ddrl.progress import Progress
 from ddrl.record import Counts, Recorder, write_curves, write_json
 from ddrl.seeding import numpy_generator
 from ddrl.serving import Serving
-from ddrl.types import Metrics
+from ddrl.types import Episode, Metrics
 
 if TYPE_CHECKING:
     from ddrl.coordinator.replay_host import RemoteReplay  # imports Ray
@@ -86,7 +88,10 @@ class Run:
         self.params, self.queue, self.learner = self.learning.params, self.learning.queue, self.learning.learner
         self.parameter_count = self.learning.parameter_count
         self.recorder = Recorder(
-            directory, period_frames=config.recording.period_frames, tensorboard=config.recording.tensorboard
+            directory,
+            period_frames=config.recording.period_frames,
+            tensorboard=config.recording.tensorboard,
+            tasks=registry.tasks_of(config.environment["name"]),
         )
         self._progress: Display = display or Progress(config.env_frames, quiet=quiet)
         self.collectors: list[UnrollCollector] = []
@@ -134,8 +139,8 @@ class Run:
             restarted=restarted,
         )
 
-    def _on_episode(self, episode_return: float, length: int) -> None:
-        self.recorder.episode(episode_return, length)
+    def _on_episode(self, episode: Episode) -> None:
+        self.recorder.episode(episode)
 
     # What the runtime runs ------------------------------------------------------------------------------------------
 
@@ -258,17 +263,32 @@ class Run:
     def _evaluate(self, episodes: int, should_stop: Callable[[], bool]) -> None:
         counts, index = self.counts, self._num_evaluations
         self._num_evaluations += 1
-        columns = evaluator.num_envs(episodes)
         inference = self.builder.inference()
-        policy = self.builder.policy("evaluation", index, columns, inference)
         self.params.pull_newest(inference.network)
-        env = self.builder.env("evaluation", index, columns)
+        tasks = self.builder.evaluated_tasks
+        played: list[Episode] = []
+        expected = episodes * len(tasks)
+        for number, task in enumerate(tasks, index * len(tasks)):
+            try:
+                played += self._play(task, number, episodes, inference, should_stop)
+            except UserError as error:
+                if len(tasks) == 1:
+                    raise
+                expected -= episodes
+                self._progress.note(f"{error}; the other tasks are evaluated")
+        if len(played) == expected:
+            self.recorder.evaluation(counts, played, by_task=len(tasks) > 1)
+
+    def _play(
+        self, task: str, number: int, episodes: int, inference: LocalInference, should_stop: Callable[[], bool]
+    ) -> list[Episode]:
+        columns = evaluator.num_envs(episodes)
+        policy = self.builder.policy("evaluation", number, columns, inference)
+        env = self.builder.evaluation_env(task, number, columns)
         try:
-            played = evaluator.play(env, policy, episodes, should_stop=should_stop)
+            return evaluator.play(env, policy, episodes, should_stop=should_stop)
         finally:
             env.close()
-        if len(played) == episodes:
-            self.recorder.evaluation(counts, [e.episode_return for e in played], [e.length for e in played])
 
     # State ----------------------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ from ddrl.run import Run, resolve_device, stopping
 from ddrl.serving import Serving
 from ddrl.shard_side import ShardSide, shard_parts
 from ddrl.shared_memory import object_store_bytes
-from ddrl.types import Metrics
+from ddrl.types import Episode, Metrics
 from ddrl.worker import work_alone
 
 if TYPE_CHECKING:
@@ -230,8 +230,8 @@ class Lead:
 
     def record_episodes(self, episodes: Episodes) -> None:
         """Of the actors of all ranks."""
-        for episode_return, length in episodes:
-            self._run.recorder.episode(episode_return, length)
+        for episode in episodes:
+            self._run.recorder.episode(episode)
 
     def status(self) -> dict[str, Any]:
         """Counts, the newest metrics, lines for the user, seconds that actors and learner waited for each other."""
@@ -259,8 +259,8 @@ class Follower:
         self.serving = self._serving(door, reducer.rank) if door else None
 
     def _serving(self, door: Door, rank: int) -> Serving:
-        def on_episode(episode_return: float, length: int) -> None:
-            self._tell([(episode_return, length)])
+        def on_episode(episode: Episode) -> None:
+            self._tell([episode])
 
         return Serving(
             self._learning,

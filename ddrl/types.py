@@ -23,6 +23,7 @@ and the episode go on. So an episode is over at t where transition t+1 is dead o
 Abandoned episodes. A remote environment that is lost after a_t was sent never answers; what takes its place begins an
 episode. Transition t is then dead and o_{t+1} the first observation of the new episode, as if the old one had been
 truncated at t-1: `truncated[t-1]` says so where t-1 is in the same unroll, and o_t stands for its final observation.
+A task of a suite that fails again and again is given up: all further transitions of its columns are dead.
 """
 
 from __future__ import annotations
@@ -106,6 +107,19 @@ class VectorEnv(Protocol):
 
     def close(self) -> None:
         """Frees native resources."""
+
+
+class Episode(NamedTuple):
+    """An episode that is over."""
+
+    task: str
+    """`prefix/task`: of a suite, the one that was played."""
+    episode_return: float
+    """Raw."""
+    length: int
+    """Agent steps."""
+    abandoned: bool = False
+    """Its environment was lost before it ended: what came until then is no return."""
 
 
 class NetworkOutput(NamedTuple):

@@ -19,7 +19,7 @@ from ddrl.environments import registry
 from ddrl.environments.camera import Camera, camera_for
 from ddrl.errors import UserError
 from ddrl.files import replacing
-from ddrl.inspection import Trained, load_trained
+from ddrl.inspection import Trained, chosen_tasks, load_trained
 from ddrl.seeding import seed_for
 from ddrl.types import Array
 
@@ -68,13 +68,15 @@ def watch(
     *,
     episodes: int = 1,
     seed: int = 0,
+    task: str | None = None,
     max_steps: int | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Film:
     """Plays `episodes` episodes with a run's newest parameters, each at most `max_steps` agent steps, into `output`.
 
-    Raises: UserError for a suffix other than .mp4, a folder that does not exist, a run without a valid checkpoint, or
-    where the encoder is not installed.
+    Of a suite each episode is of the next task, or all are of `task`.
+    Raises: UserError for a suffix other than .mp4, a folder that does not exist, a run without a valid checkpoint, an
+    unknown task, or where the encoder is not installed.
     """
     if output.suffix != SUFFIX:
         raise UserError(f"{output}: a video's name ends with {SUFFIX}")
@@ -83,7 +85,9 @@ def watch(
     _encoder()
     trained = load_trained(run)
     played: list[_Episode] = []
-    shots = _shots(trained, played, episodes, seed, max_steps, progress)
+    tasks = chosen_tasks(trained.config.environment["name"], task)
+    plan = [tasks[index % len(tasks)] for index in range(episodes)]
+    shots = _shots(trained, played, plan, seed, max_steps, progress)
     first = next(shots)
     rate = first.camera.frames_per_second
     size, frames = _encode(output, first, shots, rate)
@@ -118,15 +122,16 @@ class _Shot:
 def _shots(
     trained: Trained,
     played: list[_Episode],
-    episodes: int,
+    tasks: Sequence[str],
     seed: int,
     max_steps: int | None,
     progress: Callable[[str], None],
 ) -> Iterator[_Shot]:
-    """Plays; appends to `played` what each episode came to."""
-    for index in range(episodes):
-        settings = dict(trained.config.environment)
-        name, env_seed = settings.pop("name"), seed_for(seed, "watch-environment", index)
+    """Plays an episode of each task; appends to `played` what it came to."""
+    episodes = len(tasks)
+    for index, name in enumerate(tasks):
+        settings = {key: value for key, value in trained.config.environment.items() if key != "name"}
+        env_seed = seed_for(seed, "watch-environment", index)
         env, camera = registry.make(name, num_envs=1, seed=env_seed, **settings), camera_for(name, env_seed, settings)
         policy = trained.policy(1, seed, "watch-policy", index)
         step, total, length = env.reset(), 0.0, 0

@@ -33,7 +33,12 @@ class Worker:
         if environment not in ("", name):
             raise UserError(f"--environment {environment}: the learner trains on {name}")
         self._env = make_env(
-            offer.environment, offer.num_envs, offer.seed, num_threads=offer.env_threads, name=offer.name
+            offer.environment,
+            offer.num_envs,
+            offer.seed,
+            num_threads=offer.env_threads,
+            name=offer.name,
+            first=offer.first,
         )
         connection.begin(self._env.spec, offer.num_envs)
         self._step = self._env.reset()

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
-_BASE = {"errors", "keys", "seeding", "types", "distributions", "handles", "streams", "waiting"}
+_BASE = {"errors", "keys", "seeding", "types", "distributions", "handles", "instructions", "streams", "waiting"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "files": set(),
@@ -30,6 +30,7 @@ LAYERS: dict[str, set[str]] = {
     "streams": set(),
     "waiting": set(),
     "handles": {"types"},
+    "instructions": {"types"},
     "losses": {"errors"},
     "networks": _BASE,
     "learners": _BASE | {"networks"},

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from ddrl.actors.policy import Policy
-from ddrl.types import VectorEnv
+from ddrl.types import Episode, VectorEnv
 
 MAX_ENVS = 16
-
-
-@dataclass(frozen=True)
-class Episode:
-    """Raw return, and length in agent steps, of one evaluation episode."""
-
-    episode_return: float
-    length: int
 
 
 def num_envs(episodes: int) -> int:
@@ -44,7 +35,7 @@ def play(
         lengths += step.valid
         for column in np.flatnonzero(step.ended):
             if quota[column] > 0:
-                finished.append(Episode(float(returns[column]), int(lengths[column])))
+                finished.append(Episode(env.spec.name, float(returns[column]), int(lengths[column])))
                 quota[column] -= 1
             returns[column], lengths[column] = 0.0, 0
     return finished

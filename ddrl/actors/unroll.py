@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from ddrl.actors.policy import Policy, masked_action
-from ddrl.types import Array, EnvStep, PolicyStep, RecurrentState, Unroll, VectorEnv
+from ddrl.types import Array, EnvStep, Episode, PolicyStep, RecurrentState, Unroll, VectorEnv
 
-EpisodeSink = Callable[[float, int], None]
-"""Called with the raw return and the length (agent steps) of each episode that ends."""
+EpisodeSink = Callable[[Episode], None]
+"""Called with each episode that is over."""
 
 
 class UnrollCollector:
@@ -25,15 +25,17 @@ class UnrollCollector:
         *,
         actor: int,
         on_episode: EpisodeSink,
+        tasks: Sequence[str] | None = None,
         first_index: int = 0,
         generator: np.random.Generator | None = None,
     ) -> None:
-        """`generator`: for what an actor draws beside actions."""
+        """`tasks` [B]: of each environment (None: one for all). `generator`: for what an actor draws beside actions."""
         self.env = env
         self.generator = generator
         self._policy = policy
         self._actor = actor
         self._on_episode = on_episode
+        self._tasks = tasks or [env.spec.name] * env.num_envs
         self._last_step: EnvStep | None = None
         self._next_index = first_index
         self._acted: PolicyStep | None = None
@@ -113,17 +115,22 @@ class UnrollCollector:
             cut = buffers["valid"][t - 1] & ~buffers["terminated"][t - 1]
             buffers["truncated"][t - 1] |= torch.from_numpy(columns) & cut
         self.abandoned += int(columns.sum())
-        self._returns[columns] = 0.0
-        self._lengths[columns] = 0
+        for column in np.flatnonzero(columns):
+            self._end_episode(int(column), abandoned=True)
 
     def _count_episodes(self, step: EnvStep) -> None:
         self._returns += step.reward
         self._lengths += step.valid
         self.agent_steps += int(step.valid.sum())
         for column in np.flatnonzero(step.ended):
-            self._on_episode(float(self._returns[column]), int(self._lengths[column]))
-            self._returns[column] = 0.0
-            self._lengths[column] = 0
+            self._end_episode(int(column))
+
+    def _end_episode(self, column: int, *, abandoned: bool = False) -> None:
+        self._on_episode(
+            Episode(self._tasks[column], float(self._returns[column]), int(self._lengths[column]), abandoned)
+        )
+        self._returns[column] = 0.0
+        self._lengths[column] = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Environments, policy, the step they stand at, and the episodes under way."""

@@ -23,6 +23,7 @@ from ddrl.algorithms.a3c import advantage_loss
 from ddrl.handles import Parameters, Queue
 from ddrl.keys import STRICT, Probability, check_read
 from ddrl.learners.core import LearnerCore, Setting
+from ddrl.learners.normalisation import RewardClipping
 from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
 from ddrl.networks.actor_critic import ActorCritic, make_actor_critic, unread_keys
 from ddrl.networks.initialisation import Initialisation, Orthogonal
@@ -50,7 +51,7 @@ class Config:
     value_cost: float = 1.0  # of half the squared error; the authors' code has 0.5 of the whole
     entropy_cost: float = 0.01
     loss_reduction: Literal["sum", "mean"] = "mean"  # over T and B; Espeholt et al. 2018 sum
-    reward_clipping: Literal["abs_one", "none"] = "abs_one"
+    reward_clipping: RewardClipping = "abs_one"
     max_grad_norm: PositiveFloat | None = 0.5
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "nature"
     lstm_size: NonNegativeInt = 0

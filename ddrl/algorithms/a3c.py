@@ -16,7 +16,7 @@ from ddrl.actors.exploration import from_distribution
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.handles import SharedParameters
 from ddrl.keys import STRICT, Probability, check_read
-from ddrl.learners.normalisation import clipped_rewards
+from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropConfig
 from ddrl.learners.shared import GradientLearner, gradient_of
 from ddrl.losses.policy import policy_gradient_loss
@@ -47,7 +47,7 @@ class Config:
     discount: Probability = 0.99
     value_cost: float = 0.5  # of half the squared error, as PFRL; Algorithm S3 adds the whole one, which is 2.0 here
     entropy_cost: float = 0.01  # beta
-    reward_clipping: Literal["abs_one", "none"] = "abs_one"  # Mnih et al. 2015, whose wrappers the paper uses; PFRL
+    reward_clipping: RewardClipping = "abs_one"  # Mnih et al. 2015, whose wrappers the paper uses; PFRL
     max_grad_norm: PositiveFloat | None = 40.0  # searched for and not printed (section 5.1); PFRL
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "shallow"  # section 8
     lstm_size: NonNegativeInt = 0  # 256 in the recurrent agent (section 5.1)

@@ -23,7 +23,7 @@ from ddrl.actors.unroll import UnrollCollector
 from ddrl.handles import Parameters, Replay
 from ddrl.keys import STRICT, Probability, check_read
 from ddrl.learners.core import Setting
-from ddrl.learners.normalisation import clipped_rewards
+from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
 from ddrl.learners.replay_learner import ReplayLearner, no_actions
 from ddrl.losses.q_learning import double_q_values, n_step_targets, taken
@@ -63,7 +63,7 @@ class Config:
     samples_per_insert: PositiveFloat | None = None  # null: freely (section 3), at some 0.8 there
     error_buffer: PositiveFloat = 4096.0  # samples that either may be ahead; ours, as Reverb (Cassirer et al. 2021)
     target_update_period: PositiveInt = 2500  # updates
-    reward_clipping: Literal["abs_one", "none"] = "abs_one"  # Mnih et al. 2015, as Kapturowski et al. 2019 say
+    reward_clipping: RewardClipping = "abs_one"  # Mnih et al. 2015, as Kapturowski et al. 2019 say
     max_grad_norm: PositiveFloat | None = 40.0
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "nature"  # Mnih et al. 2015
     head_size: PositiveInt = 512  # hidden units of each stream (Wang et al. 2016)

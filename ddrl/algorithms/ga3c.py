@@ -22,7 +22,7 @@ from ddrl.errors import UserError
 from ddrl.handles import Queue, SharedParameters
 from ddrl.keys import STRICT, Probability
 from ddrl.learners.core import Setting
-from ddrl.learners.normalisation import clipped_rewards
+from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropConfig
 from ddrl.learners.shared import SharedUpdates
 from ddrl.learners.trainers import Trainer
@@ -53,7 +53,7 @@ class Config:
     value_cost: float = 1.0  # of half the squared error, as its code; 2.0 would be eq. 5, which has the whole
     entropy_cost: float = 0.01  # beta
     log_epsilon: NonNegativeFloat = 1e-6  # added in the logarithms of policy and entropy (section 5.3)
-    reward_clipping: Literal["abs_one", "none"] = "abs_one"
+    reward_clipping: RewardClipping = "abs_one"
     max_grad_norm: PositiveFloat | None = None  # USE_GRAD_CLIP False; 40 there otherwise
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "shallow"  # section 3.2
     initialisation: Initialisation | None = None  # null: truncated normal (Espeholt et al. 2018's code); uniform there

@@ -24,7 +24,7 @@ from ddrl.actors.unroll import UnrollCollector
 from ddrl.errors import UserError
 from ddrl.handles import SharedParameters
 from ddrl.keys import STRICT, Probability
-from ddrl.learners.normalisation import clipped_rewards
+from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropConfig
 from ddrl.learners.replay_learner import no_actions
 from ddrl.learners.shared import GradientLearner, gradient_of
@@ -61,7 +61,7 @@ class Config:
     replay_capacity: PositiveInt = 1_000_000  # steps of each actor
     min_replay_size: PositiveInt = 50_000  # transitions before an actor's first gradient
     error_clipping: PositiveFloat | None = 1.0  # Mnih et al. 2015, Methods: the error's gradient within [-1, 1]
-    reward_clipping: Literal["abs_one", "none"] = "abs_one"  # Mnih et al. 2015, Methods
+    reward_clipping: RewardClipping = "abs_one"  # Mnih et al. 2015, Methods
     max_grad_norm: PositiveFloat | None = None  # not in Mnih et al. 2015
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "nature"
     head_size: PositiveInt = 512  # hidden units behind the convolutions (Mnih et al. 2015, Methods)

@@ -26,7 +26,7 @@ from ddrl.handles import Parameters, Queue, Reducer
 from ddrl.keys import STRICT, Probability, check_penalty, check_read
 from ddrl.learners.core import LearnerCore, Setting
 from ddrl.learners.evaluation import evaluate, explained_variance, normalised
-from ddrl.learners.normalisation import clipped_rewards
+from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import AdamByDefault, AdamConfig
 from ddrl.losses.advantages import vtrace_gae
 from ddrl.losses.surrogate import adapted_kl_cost, clip_fraction, clipped_surrogate, importance_ratio
@@ -68,7 +68,7 @@ class Config:
     kl_target: PositiveFloat | None = 0.04  # adapts `kl_cost` at each target update, by the last lap's KL; null: fixed
     normalise_advantages: bool = False  # RLlib standardises them for PPO, not for IMPACT
     max_grad_norm: PositiveFloat | None = 0.5  # by norm; the paper does not say whether by norm or by value
-    reward_clipping: Literal["abs_one", "none"] = "none"  # RLlib's default (`clip_rewards: None`): on Atari alone
+    reward_clipping: RewardClipping = "none"  # RLlib's default (`clip_rewards: None`): on Atari alone
     optimizer: AdamByDefault = AdamConfig()  # its learning rate is quoted; epsilon: see there
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "tanh_mlp"  # RLlib's default: 256, 256
     lstm_size: NonNegativeInt = 0  # RLlib's default (`use_lstm: False`)

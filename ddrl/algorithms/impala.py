@@ -19,7 +19,7 @@ from ddrl.errors import UserError
 from ddrl.handles import Parameters, Queue
 from ddrl.keys import STRICT, Fraction, Probability, check_read
 from ddrl.learners.core import LearnerCore, Setting
-from ddrl.learners.normalisation import clipped_rewards
+from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
 from ddrl.losses.policy import policy_gradient_loss
 from ddrl.losses.value import masked_sum, value_loss
@@ -55,7 +55,7 @@ class Config:
     value_cost: float = 0.5
     entropy_cost: float = 0.01
     loss_reduction: Literal["sum", "mean"] = "sum"  # over T and B (caption of Table D.1): it scales the learning rate
-    reward_clipping: Literal["abs_one", "none"] = "abs_one"
+    reward_clipping: RewardClipping = "abs_one"
     max_grad_norm: PositiveFloat = 40.0
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "shallow"  # Mnih et al. 2016
     lstm_size: NonNegativeInt = 0  # 0: feed-forward, as the paper's Atari agents (section 5.3.2)

@@ -28,7 +28,7 @@ from ddrl.learners.core import LearnerCore, Setting
 from ddrl.learners.evaluation import evaluate, explained_variance, normalised
 from ddrl.learners.gradients import check_finite
 from ddrl.learners.minibatches import sample_numbers, shared_minibatches
-from ddrl.learners.normalisation import clipped_rewards
+from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import AdamByDefault, AdamConfig
 from ddrl.losses.advantages import vtrace_gae
 from ddrl.losses.surrogate import (
@@ -71,7 +71,7 @@ class Config:
     kl_target: PositiveFloat | None = None  # section 4: adapts `kl_cost` after each batch; null: fixed
     normalise_advantages: bool = True  # Huang, core detail 7: per minibatch
     max_grad_norm: PositiveFloat | None = 0.5  # Huang, core detail 11
-    reward_clipping: Literal["abs_one", "none"] = "none"  # abs_one on Atari (Huang, Atari detail 6)
+    reward_clipping: RewardClipping = "none"  # abs_one on Atari (Huang, Atari detail 6)
     optimizer: AdamByDefault = AdamConfig()  # Huang, core details 3 and 4: epsilon 1e-5, linear decay as a key
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "tanh_mlp"  # section 6.1: two of 64
     separate_value_network: bool = True  # section 6.1: "we don't share parameters"; Huang, core detail 13

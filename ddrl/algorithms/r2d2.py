@@ -24,7 +24,7 @@ from ddrl.errors import UserError
 from ddrl.handles import Parameters, Replay
 from ddrl.keys import STRICT, Probability, check_read
 from ddrl.learners.core import Setting
-from ddrl.learners.normalisation import clipped_rewards
+from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import AdamByDefault, AdamConfig
 from ddrl.learners.replay_learner import ReplayLearner
 from ddrl.losses.q_learning import double_q_values, mixed_priority, n_step_targets, rescale, taken, unrescale
@@ -76,7 +76,7 @@ class Config:
     samples_per_insert: PositiveFloat | None = None  # null: freely, as Ape-X (Horgan et al. 2018); appendix: about 0.4
     error_buffer: PositiveFloat = 512.0  # samples that either may be ahead; ours, as Reverb (Cassirer et al. 2021)
     target_update_period: PositiveInt = 2500  # updates
-    reward_clipping: Literal["abs_one", "none"] = "none"  # section 2.3
+    reward_clipping: RewardClipping = "none"  # section 2.3
     max_grad_norm: PositiveFloat | None = 40.0  # as Ape-X (Horgan et al. 2018)
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "nature"  # section 2.3
     lstm_size: NonNegativeInt = 512  # section 2.3; 0: feed-forward, as its ablation

@@ -19,7 +19,7 @@ from ray.exceptions import RayError, RayTaskError
 from ddrl.coordinator.arrays import from_arrays, prepare_process, to_arrays
 from ddrl.coordinator.connection import LearnerLost
 from ddrl.errors import Closed
-from ddrl.types import Begun, Experience, Gradients, Unroll
+from ddrl.types import Begun, Episode, Experience, Gradients, Unroll
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ddrl.coordinator.replay_host import ReplayLink
     from ddrl.coordinator.shard_host import Place, ShardLinks
 
-Episodes = list[tuple[float, int]]
+Episodes = list[Episode]
 Reply = tuple[int, Any] | None
 """Version, and a reference to its parameters (None: those the actor has); None alone: the run is over."""
 
@@ -106,9 +106,9 @@ class LearnerLink:
         address: tuple[str, str | None] = ray.get(self._host.address.remote())
         return address
 
-    def on_episode(self, episode_return: float, length: int) -> None:
+    def on_episode(self, episode: Episode) -> None:
         """Travels with the next unroll."""
-        self._episodes.append((episode_return, length))
+        self._episodes.append(episode)
 
     def can_insert(self) -> bool:
         """Nobody asks: an actor in a process of its own waits."""

@@ -21,7 +21,7 @@ import numpy as np
 
 from ddrl.types import Array, EnvSpec, EnvStep
 
-VERSION = 1
+VERSION = 2
 """Of the protocol; both sides must have the same."""
 MAX_HEADER = 16 * 1024
 DTYPES = ("bool", "uint8", "int64", "float32")

@@ -69,7 +69,7 @@ def _actions(spec: EnvSpec, generator: np.random.Generator) -> Array:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the rows; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m ddrl.environments.random_play", description=__doc__)
-    parser.add_argument("names", nargs="+", metavar="prefix/task")
+    parser.add_argument("names", nargs="+", metavar="prefix/task", help="or a suite: each of its tasks")
     parser.add_argument("--episodes", type=int, default=200, metavar="N", help="rounded up to a multiple of ten")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
@@ -79,8 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def command() -> None:
         writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        for name in given.names:
-            writer.writerow(row(name, given.episodes, given.seed))
+        for task in [task for name in given.names for task in registry.tasks_of(name)]:
+            writer.writerow(row(task, given.episodes, given.seed))
             sys.stdout.flush()
 
     return exit_code(command)

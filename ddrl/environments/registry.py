@@ -1,5 +1,8 @@
 """Environments by name: `prefix/task`, where `prefix` is a module of this package.
 
+A name may also be that of a suite, `prefix/suite`, or of several tasks, `prefix/task+task`: then each environment
+plays one of the tasks, in turn (`suites`). What is random there, and what a run records, goes by the task.
+
 An adapter module exports
 
     TASKS     names of all its tasks
@@ -8,20 +11,27 @@ An adapter module exports
     spec(task, **options) -> EnvSpec                                       cheap: builds no vector environment
     make(task, num_envs, seed, *, num_threads=1, **options) -> VectorEnv   with every option given
 
-and, if it can show more than what an agent sees, `camera(task, seed, **options) -> Camera` (see `camera`).
+and, if it has suites of tasks that one agent can play (the same observations, actions and frame skip),
+
+    SUITES    name -> names of its tasks
+
+and, if it can show more than what an agent sees, `camera(task, seed, **options) -> Camera` (see `camera`). One that can
+be imported without its simulator also has `missing() -> str`: why nothing can be made, and then no examples.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
 from typing import Any
 
+from ddrl.environments.suites import SuiteEnvs, common_spec
 from ddrl.errors import UserError, unknown_name
+from ddrl.seeding import seed_for
 from ddrl.types import EnvSpec, VectorEnv
 
 _NOT_ADAPTERS = frozenset(
@@ -30,10 +40,12 @@ _NOT_ADAPTERS = frozenset(
         "check",
         "camera",
         "contract",
+        "level_cache",
         "physics",
         "random_play",
         "replayed",
         "simulator_camera",
+        "suites",
         "toy_games",
     }
 )
@@ -108,13 +120,42 @@ def examples() -> dict[str, dict[str, Any]]:
     return found
 
 
+def suites(prefix: str) -> dict[str, tuple[str, ...]]:
+    """Name -> full names of the tasks of every suite of one adapter."""
+    found: Mapping[str, Sequence[str]] = getattr(adapter(prefix), "SUITES", {})
+    return {f"{prefix}/{suite}": tuple(f"{prefix}/{task}" for task in members) for suite, members in found.items()}
+
+
+def tasks_of(name: str, *, where: str = "environment.name") -> tuple[str, ...]:
+    """Full names of the tasks of a suite, in its order; of a task its own name alone.
+
+    Raises: UserError for an unknown prefix, task or suite, and for a task that is named twice.
+    """
+    prefix, slash, named = str(name).partition("/")
+    if not slash:
+        raise UserError(f"{where}: '{name}' is not of the form prefix/task; allowed prefixes: {', '.join(prefixes())}")
+    module = adapter(prefix, where=where)
+    chosen = tuple(getattr(module, "SUITES", {}).get(named, named.split("+")))
+    for task in chosen:
+        if task not in module.OPTIONS:
+            raise unknown_name(f"task of {prefix}", task, [*getattr(module, "SUITES", ()), *module.TASKS], where=where)
+    if len(set(chosen)) < len(chosen):
+        raise UserError(f"{where}: '{name}' names a task twice")
+    return tuple(f"{prefix}/{task}" for task in chosen)
+
+
+def column_tasks(name: str, first: int, num_envs: int) -> list[str]:
+    """The task of each of `num_envs` environments, of which the first has number `first` among all of a run's."""
+    tasks = tasks_of(name)
+    return [tasks[(first + column) % len(tasks)] for column in range(num_envs)]
+
+
 def options_for(name: str, *, where: str = "environment.name") -> dict[str, bool | int | float | str]:
-    """Option -> default of one environment.
+    """Option -> default of one environment, or of all those of a suite.
 
     Raises: UserError for an unknown prefix or task.
     """
-    module, task = _split(name, where)
-    return {key: option.default for key, option in module.OPTIONS[task].items()}
+    return {key: option.default for key, option in _options(name, where).items()}
 
 
 def resolve_options(name: str, options: Mapping[str, Any], *, where: str = "environment") -> dict[str, Any]:
@@ -122,8 +163,7 @@ def resolve_options(name: str, options: Mapping[str, Any], *, where: str = "envi
 
     Raises: UserError for an unknown environment or option, or a value that is not allowed.
     """
-    module, task = _split(name, f"{where}.name")
-    allowed: Mapping[str, Option] = module.OPTIONS[task]
+    allowed = _options(name, f"{where}.name")
     for key, value in options.items():
         if key not in allowed:
             raise unknown_name(f"option of {name}", key, allowed, where=where)
@@ -136,30 +176,41 @@ def resolve_options(name: str, options: Mapping[str, Any], *, where: str = "envi
 def spec_for(name: str, **options: Any) -> EnvSpec:
     """What `make` would build, without building it.
 
-    Raises: UserError as `resolve_options`.
+    Raises: UserError as `resolve_options`, and for tasks that no one agent can play.
     """
-    module, task = _split(name, "environment.name")
-    spec: EnvSpec = module.spec(task, **resolve_options(name, options))
-    return spec
+    given = resolve_options(name, options)
+    specs = [_module(task).spec(_bare(task), **given) for task in tasks_of(name)]
+    return specs[0] if len(specs) == 1 else common_spec(name, specs)
 
 
-def make(name: str, num_envs: int, seed: int, *, num_threads: int = 1, **options: Any) -> VectorEnv:
+def make(name: str, num_envs: int, seed: int, *, num_threads: int = 1, first: int = 0, **options: Any) -> VectorEnv:
     """`num_envs` environments `name`, whose episodes are fully determined by `seed` and the actions.
 
-    `num_threads` is how many native threads step them, where the adapter has any; it changes no result.
-    Raises: UserError as `resolve_options`.
+    `num_threads` is how many native threads step them, where the adapter has any; it changes no result. `first` is the
+    number of the first of them among all of a run's, which decides who plays which task of a suite.
+    Raises: UserError as `spec_for`.
     """
-    module, task = _split(name, "environment.name")
-    resolved = resolve_options(name, options)
-    env: VectorEnv = module.make(task, num_envs, seed, num_threads=num_threads, **resolved)
-    return env
+    given = resolve_options(name, options)
+
+    def part(task: str, count: int, failures: int = 0) -> VectorEnv:
+        own = seed_for(seed, f"{task}/failed", failures) if failures else seed  # no episode is played twice
+        env: VectorEnv = _module(task).make(_bare(task), count, own, num_threads=num_threads, **given)
+        return env
+
+    if len(tasks_of(name)) == 1:
+        return part(tasks_of(name)[0], num_envs)
+    return SuiteEnvs(spec_for(name, **options), part, column_tasks(name, first, num_envs))
 
 
-def _split(name: str, where: str) -> tuple[ModuleType, str]:
-    prefix, slash, task = str(name).partition("/")
-    if not slash:
-        raise UserError(f"{where}: '{name}' is not of the form prefix/task; allowed prefixes: {', '.join(prefixes())}")
-    module = adapter(prefix, where=where)
-    if task not in module.OPTIONS:
-        raise unknown_name(f"task of {prefix}", task, module.TASKS, where=where)
-    return module, task
+def _options(name: str, where: str) -> dict[str, Option]:
+    """Those that every task of `name` has."""
+    each: list[Mapping[str, Option]] = [_module(task).OPTIONS[_bare(task)] for task in tasks_of(name, where=where)]
+    return {key: option for key, option in each[0].items() if all(own.get(key) == option for own in each)}
+
+
+def _module(name: str) -> ModuleType:
+    return adapter(name.partition("/")[0])
+
+
+def _bare(name: str) -> str:
+    return name.partition("/")[2]

@@ -3,11 +3,13 @@
 - Seeds: every episode starts from a seed of its own, which depends on (seed, environment, episode) only. What follows
   is a function of that seed and the actions, so a checkpoint is the list of actions of the running episodes. It is
   right for every task, whatever a task keeps to itself.
-- Limits: an episode is truncated after `max_steps` steps, unless it terminates in the last of them.
+- Limits: an episode is truncated after `max_steps` steps, unless it terminates in the last of them; where `max_steps`
+  is None, never.
 """
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
@@ -50,7 +52,7 @@ class ReplayedEnvs(Generic[Simulated]):
         num_envs: int,
         seed: int,
         *,
-        max_steps: int,
+        max_steps: int | None,
         in_units: Callable[[Array], Array] = _as_they_are,
     ) -> None:
         """`make` builds one simulation, always the same; an episode is cut after `max_steps` steps.
@@ -62,7 +64,7 @@ class ReplayedEnvs(Generic[Simulated]):
         self.simulations = [make() for _ in range(num_envs)]
         self._in_units = in_units
         self._seed = seed
-        self._max_steps = max_steps
+        self._max_steps = math.inf if max_steps is None else max_steps
         self._episode = np.full(num_envs, -1, dtype=np.int64)
         self._ended = np.zeros(num_envs, dtype=np.bool_)
         self._last = self._empty()
@@ -70,7 +72,7 @@ class ReplayedEnvs(Generic[Simulated]):
         self._steps = np.zeros(num_envs, dtype=np.int64)
         """Of the running episodes."""
         kind: tuple[tuple[int, ...], type] = ((spec.action_size,), np.float32) if spec.action_size else ((), np.int64)
-        self._actions: Array = np.zeros((num_envs, min(max_steps, 1024), *kind[0]), dtype=kind[1])
+        self._actions: Array = np.zeros((num_envs, int(min(self._max_steps, 1024)), *kind[0]), dtype=kind[1])
         """Of the running episodes: row i holds `_steps[i]` of them."""
 
     def reset(self) -> EnvStep:

@@ -11,7 +11,7 @@ import torch
 
 from ddrl.handles import Parameters, Queue, Reducer, Shards
 from ddrl.learners.data_parallel import PIECE_COLUMNS, AnyBatch
-from ddrl.learners.normalisation import Normalisation
+from ddrl.learners.normalisation import Normalisation, RewardClipping
 from ddrl.learners.optimizers import AdamConfig, RMSPropConfig
 from ddrl.learners.step import GradientStep, PartLoss
 from ddrl.networks.actor_critic import ActorCritic
@@ -35,8 +35,8 @@ class LearnerConfig(Protocol):
         """Per agent step."""
 
     @property
-    def reward_clipping(self) -> str:
-        """`abs_one` or `none`."""
+    def reward_clipping(self) -> RewardClipping:
+        """See `clipped_rewards`."""
 
     @property
     def max_grad_norm(self) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,10 +13,28 @@ from ddrl.networks.actor_critic import ActorCritic
 from ddrl.networks.q_network import QNetwork
 from ddrl.types import Unroll
 
+RewardClipping: TypeAlias = Literal["abs_one", "none", "optimistic_asymmetric", "soft_asymmetric"]
+"""A configuration key: what `clipped_rewards` does."""
 
-def clipped_rewards(rewards: Tensor, reward_clipping: str) -> Tensor:
-    """Rewards as an algorithm learns from them: in [-1, 1] with `abs_one`, as they are with `none`."""
-    return rewards.clamp(-1, 1) if reward_clipping == "abs_one" else rewards
+
+def clipped_rewards(rewards: Tensor, reward_clipping: RewardClipping) -> Tensor:
+    """Rewards r [...] as an algorithm learns from them.
+
+    - `none`: r;
+    - `abs_one`: r clipped to [-1, 1];
+    - `optimistic_asymmetric`: 0.3 min(tanh r, 0) + 5 max(tanh r, 0) (Espeholt et al. 2018, Figure D.1, for DMLab-30);
+    - `soft_asymmetric`: 5 tanh(r / 5), and 0.3 of that where r < 0: what the authors' code does instead
+      (google-deepmind/scalable_agent, experiment.py).
+    """
+    if reward_clipping == "abs_one":
+        return rewards.clamp(-1, 1)
+    if reward_clipping == "optimistic_asymmetric":
+        squeezed = torch.tanh(rewards)
+        return 0.3 * squeezed.clamp(max=0) + 5.0 * squeezed.clamp(min=0)
+    if reward_clipping == "soft_asymmetric":
+        squeezed = torch.tanh(rewards / 5.0)
+        return torch.where(rewards < 0, 0.3 * squeezed, squeezed) * 5.0
+    return rewards
 
 
 class Normalisation:
@@ -28,7 +46,7 @@ class Normalisation:
     """
 
     def __init__(
-        self, network: ActorCritic | QNetwork, discount: float, reward_clipping: str, reducer: Reducer
+        self, network: ActorCritic | QNetwork, discount: float, reward_clipping: RewardClipping, reducer: Reducer
     ) -> None:
         self._network = network
         self._discount = discount

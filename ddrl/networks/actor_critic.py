@@ -1,4 +1,4 @@
-"""The actor-critic network: torso, optional last action and reward, optional LSTM, policy and value heads."""
+"""The actor-critic network: torso, optional last action, reward and instruction, optional LSTM, policy, value heads."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ddrl.distributions import CATEGORICAL, GAUSSIAN, Family
 from ddrl.errors import UserError
 from ddrl.handles import Reducer
 from ddrl.networks.initialisation import Orthogonal, TruncatedNormal, default_initialisation, linear
+from ddrl.networks.instructions import as_seen_by_torso, instruction_channel
 from ddrl.networks.normalisation import ObservationNormaliser, RewardNormaliser
 from ddrl.networks.recurrent import ResettingLSTM
 from ddrl.networks.torsos import Torso, make_torso
@@ -42,6 +43,8 @@ class ActorCritic(nn.Module):
         self.value_torso: Torso | None = None
         actions = spec.action_size or spec.num_actions
         size = torso.size + (actions + 1 if feed_last_action_and_reward else 0)
+        self.instructions = instruction_channel(spec, generator)
+        size += 0 if self.instructions is None else self.instructions.size
         self.core = ResettingLSTM(size, lstm_size, generator) if lstm_size else None
         size = lstm_size or size
         _, policy_gain, value_gain = initialisation.gains
@@ -55,7 +58,7 @@ class ActorCritic(nn.Module):
         """Distributions [T, B, P] and values [T, B] in float32, and the state after step T.
 
         Args:
-            observation: [T, B, ...] uint8 or float32.
+            observation: [T, B, ...] uint8 or float32; an instruction packed with the image is read beside it.
             last_action: [T, B] int64 or [T, B, A] float32; read only with `feed_last_action_and_reward`, one-hot where
                 discrete.
             last_reward: [T, B] float32, raw; likewise, clipped to [-1, 1] here.
@@ -65,13 +68,17 @@ class ActorCritic(nn.Module):
         time, batch = observation.shape[:2]
         if self.observation_normaliser is not None:
             observation = self.observation_normaliser(observation)
-        flat = observation.flatten(0, 1)
+        flat, instruction = observation.flatten(0, 1), None
+        if self.instructions is not None:
+            flat, instruction = self.instructions(flat)
         features = self.torso(flat)
         if self.feed_last_action_and_reward:
             action = last_action.flatten(0, 1)
             inputs = action if self.action_size else F.one_hot(action, self.num_actions)
             reward = last_reward.flatten().clamp(-1.0, 1.0).unsqueeze(-1)
             features = torch.cat([features, reward.to(features.dtype), inputs.to(features.dtype)], dim=-1)
+        if instruction is not None:
+            features = torch.cat([features, instruction.to(features.dtype)], dim=-1)
         if self.core is not None:
             outputs, state = self.core(features.unflatten(0, (time, batch)), start, state)
             features = outputs.flatten(0, 1)
@@ -129,12 +136,14 @@ def make_actor_critic(
         raise UserError(
             "separate_value_network: true goes with lstm_size: 0 and feed_last_action_and_reward: false only"
         )
+    if separate_value_network and spec.image_shape is not None:
+        raise UserError(f"separate_value_network: true would not see the instructions of '{spec.name}'; allowed: false")
     if observation_normalisation and spec.observation_dtype != "float32":
         raise UserError(f"observation_normalisation: true needs float32 observations, but '{spec.name}' has images")
 
     start = initialisation or default_initialisation(network)
     hidden_gain, _, value_gain = start.gains
-    torso = make_torso(spec, network, generator, hidden_gain)
+    torso = make_torso(as_seen_by_torso(spec), network, generator, hidden_gain)
     made = ActorCritic(spec, torso, lstm_size, feed_last_action_and_reward, start, generator)
     if separate_value_network:
         made.value_torso = make_torso(spec, network, generator, hidden_gain)

@@ -1,4 +1,4 @@
-"""The Q-network: torso, optional last action and reward, optional LSTM, one or two (dueling) heads."""
+"""The Q-network: torso, optional last action, reward and instruction, optional LSTM, one or two (dueling) heads."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ddrl.errors import UserError
 from ddrl.networks.actor_critic import PIECE_STEPS
 from ddrl.networks.initialisation import linear
+from ddrl.networks.instructions import as_seen_by_torso, instruction_channel
 from ddrl.networks.recurrent import ResettingLSTM
 from ddrl.networks.torsos import DeepTorso, Torso, make_torso
 from ddrl.types import EnvSpec, NetworkOutput, RecurrentState
@@ -51,6 +52,8 @@ class QNetwork(nn.Module):
         self.piece_steps = PIECE_STEPS["uint8" if isinstance(torso, DeepTorso) else "float32"]
         self.torso = torso
         size = torso.size + (spec.num_actions + 1 if feed_last_action_and_reward else 0)
+        self.instructions = instruction_channel(spec, generator)
+        size += 0 if self.instructions is None else self.instructions.size
         self.core = ResettingLSTM(size, lstm_size, generator) if lstm_size else None
         size = lstm_size or size
         self.advantage = Head(size, head_size, spec.num_actions, generator)
@@ -62,18 +65,23 @@ class QNetwork(nn.Module):
         """Values [T, B, A] of all actions and of the best one [T, B], in float32, and the state after step T.
 
         Args:
-            observation: [T, B, ...] uint8 or float32.
+            observation: [T, B, ...] uint8 or float32; an instruction packed with the image is read beside it.
             last_action: [T, B] int64; read only with `feed_last_action_and_reward`, one-hot.
             last_reward: [T, B] float32, raw; likewise, as it is or its tanh, by `reward_input`.
             start: [T, B] bool: the recurrent state is zeroed before these steps.
             state: before step 0, from `initial_state` or an earlier output.
         """
         time, batch = observation.shape[:2]
-        features = self.torso(observation.flatten(0, 1))
+        flat, instruction = observation.flatten(0, 1), None
+        if self.instructions is not None:
+            flat, instruction = self.instructions(flat)
+        features = self.torso(flat)
         if self.feed_last_action_and_reward:
             action = F.one_hot(last_action.flatten(), self.num_actions).to(features.dtype)
             reward = last_reward.tanh() if self.reward_input == "tanh" else last_reward
             features = torch.cat([features, reward.flatten().unsqueeze(-1).to(features.dtype), action], dim=-1)
+        if instruction is not None:
+            features = torch.cat([features, instruction.to(features.dtype)], dim=-1)
         if self.core is not None:
             outputs, state = self.core(features.unflatten(0, (time, batch)), start, state)
             features = outputs.flatten(0, 1)
@@ -110,5 +118,5 @@ def make_q_network(
     """
     if spec.action_size:
         raise UserError(f"'{spec.name}' has continuous actions; Q-learning needs discrete ones")
-    torso = make_torso(spec, network, generator, convolutions_only=not lstm_size)
+    torso = make_torso(as_seen_by_torso(spec), network, generator, convolutions_only=not lstm_size)
     return QNetwork(spec, torso, lstm_size, feed_last_action_and_reward, dueling, head_size, generator, reward_input)

@@ -20,7 +20,7 @@ from ddrl.learners.gradients import NonFiniteError
 from ddrl.learners.reduction import SingleLearner
 from ddrl.replay.queue import UnrollQueue
 from ddrl.seeding import numpy_generator, torch_generator
-from ddrl.types import NetworkOutput, Unroll
+from ddrl.types import Episode, NetworkOutput, Unroll
 from tests.algorithms.rigs import SPECS
 
 SPEC = registry.spec_for("toy/catch")
@@ -39,8 +39,8 @@ class Rig:
         inference = LocalInference(policy_network, device=device, precision="float32")
         policy = Policy(inference, columns, torch_generator(0, "policy"), inference.network.family.sample)
         env = registry.make("toy/catch", num_envs=columns, seed=0)
-        self.episodes: list[tuple[float, int]] = []
-        self.collector = UnrollCollector(env, policy, actor=0, on_episode=lambda *e: self.episodes.append(e))
+        self.episodes: list[Episode] = []
+        self.collector = UnrollCollector(env, policy, actor=0, on_episode=self.episodes.append)
         self.actor = impala.Actor(self.config, self.collector, self.params, self.queue)
         self.learner = impala.Learner(
             self.config,

@@ -29,7 +29,7 @@ from ddrl.errors import Closed, UserError
 from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
 from ddrl.run import train
 from ddrl.seeding import torch_generator
-from ddrl.types import Array, EnvStep, PolicyInput, VectorEnv
+from ddrl.types import Array, EnvStep, Episode, PolicyInput, VectorEnv
 from tests.processes import Ddrl
 from tests.runs import BASE, BATCHED, REPLAYING, config, curves, merged, small
 
@@ -199,10 +199,10 @@ class Losing:
 
 def test_an_abandoned_episode_is_cut_before_the_step_that_was_lost() -> None:
     env = registry.make("toy/catch", num_envs=2, seed=0)
-    episodes: list[tuple[float, int]] = []
+    episodes: list[Episode] = []
     policy = Policy(catch_inference(), 2, torch_generator(0, "policy"), CATEGORICAL.sample)
     losing: Any = Losing(env, {4, 9})
-    collector = UnrollCollector(losing, policy, actor=0, on_episode=lambda *e: episodes.append(e))
+    collector = UnrollCollector(losing, policy, actor=0, on_episode=episodes.append)
     first, second = collector.collect(8), collector.collect(12)
     # Step 4 (transition 3) is lost: transition 2 is truncated, 3 is dead, 4 begins an episode.
     assert first.truncated[:, 0].tolist() == [t == 2 for t in range(8)]
@@ -214,7 +214,8 @@ def test_an_abandoned_episode_is_cut_before_the_step_that_was_lost() -> None:
     assert second.start[1].all()
     assert second.last_reward[1].tolist() == [0.0, 0.0]
     assert collector.abandoned == 4
-    assert {length for _, length in episodes} == {9}  # whole games of Catch only
+    assert {episode.length for episode in episodes if not episode.abandoned} == {9}  # whole games of Catch only
+    assert [episode.length for episode in episodes if episode.abandoned] == [3, 3, 4, 4]
 
 
 def catch_inference() -> LocalInference:

@@ -72,7 +72,7 @@ class Rig:
 
 def offer(place: int, guests: int) -> dict[str, Any]:
     name = f"actor {place}, worker {guests}"
-    return {"environment": {"name": "toy/catch"}, "env_threads": 1, "seed": 7 + guests, "name": name}
+    return {"environment": {"name": "toy/catch"}, "env_threads": 1, "first": place, "seed": 7 + guests, "name": name}
 
 
 def until(condition: Callable[[], bool], seconds: float = 20) -> bool:

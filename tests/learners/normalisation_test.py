@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
+from pydantic import ValidationError
 
-from ddrl.learners.normalisation import Normalisation
+from ddrl import algorithms
+from ddrl.learners.normalisation import Normalisation, RewardClipping, clipped_rewards
 from ddrl.learners.reduction import SingleLearner
 from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
 from ddrl.types import EnvSpec, Unroll, concatenate
@@ -106,3 +110,50 @@ def test_running_returns_survive_a_checkpoint() -> None:
     for tracker in (first, second):
         tracker.before(rewarded([[5.0], [6.0]], index=1))
     assert all(torch.equal(a, b) for a, b in zip(made.buffers(), again.buffers(), strict=True))
+
+
+REWARDS = (-1000.0, -7.0, -1.0, -0.3, 0.0, 1e-3, 0.5, 1.0, 5.0, 10.0, 1000.0)
+
+
+def by_the_letter(reward: float, reward_clipping: str) -> float:
+    """Each formula a second time, one reward at a time."""
+    match reward_clipping:
+        case "abs_one":
+            return max(-1.0, min(1.0, reward))
+        case "optimistic_asymmetric":  # Espeholt et al. 2018, Figure D.1
+            return 0.3 * min(math.tanh(reward), 0.0) + 5.0 * max(math.tanh(reward), 0.0)
+        case "soft_asymmetric":  # google-deepmind/scalable_agent, experiment.py
+            squeezed = math.tanh(reward / 5.0)
+            return 5.0 * (0.3 * squeezed if reward < 0 else squeezed)
+    return reward
+
+
+@pytest.mark.parametrize("reward_clipping", get_args(RewardClipping))
+def test_rewards_are_clipped_as_each_formula_says(reward_clipping: RewardClipping) -> None:
+    found = clipped_rewards(torch.tensor(REWARDS, dtype=torch.float64).reshape(1, -1), reward_clipping)
+    expected = [by_the_letter(reward, reward_clipping) for reward in REWARDS]
+    torch.testing.assert_close(found, torch.tensor([expected], dtype=torch.float64))
+
+
+def test_the_papers_clipping_and_that_of_its_code_differ_in_slope_and_lower_bound() -> None:
+    small, large = torch.tensor([1e-4]), torch.tensor([-1e4, 1e4])
+    assert float(clipped_rewards(small, "optimistic_asymmetric") / small) == pytest.approx(5.0)
+    assert float(clipped_rewards(small, "soft_asymmetric") / small) == pytest.approx(1.0)
+    assert clipped_rewards(large, "optimistic_asymmetric").tolist() == pytest.approx([-0.3, 5.0])
+    assert clipped_rewards(large, "soft_asymmetric").tolist() == pytest.approx([-1.5, 5.0])
+
+
+@pytest.mark.parametrize("algorithm", algorithms.NAMES)
+def test_every_algorithm_takes_every_clipping_and_no_other(algorithm: str) -> None:
+    config = algorithms.load(algorithm).Config
+    for reward_clipping in get_args(RewardClipping):
+        assert config(reward_clipping=reward_clipping).reward_clipping == reward_clipping
+    with pytest.raises(ValidationError, match="'abs_one', 'none', 'optimistic_asymmetric' or 'soft_asymmetric'"):
+        config(reward_clipping="asymmetric")
+
+
+def test_statistics_of_returns_follow_the_asymmetric_clippings() -> None:
+    made = network(reward_normalisation=True)
+    normalisation(made, reward_clipping="optimistic_asymmetric").before(rewarded([[400.0, -400.0]]))
+    assert made.reward_normaliser is not None
+    assert float(made.reward_normaliser.moments.mean) == pytest.approx((5.0 + 0.9 * 5.0 - 0.3) / 2, rel=1e-6)

@@ -47,8 +47,8 @@ def outputs_of(network: ActorCritic, data: dict[str, torch.Tensor]) -> NetworkOu
     return output
 
 
-# The language channel of the authors' code, which we leave out: 1000 x 20 embeddings, an LSTM of 64 with one bias, and
-# 64 more inputs to the core LSTM's four gates of 256.
+# The language channel, which is not there without instructions: 1000 x 20 embeddings, an LSTM of 64 with one bias, and
+# 64 more inputs to the core LSTM's four gates of 256 (`instructions_test.py` counts it in the network).
 LANGUAGE = 1000 * 20 + 4 * 64 * (20 + 64 + 1) + 64 * 4 * 256
 
 

@@ -77,8 +77,8 @@ def test_an_environment_that_cannot_be_made_is_named_unless_a_line_says_why(monk
     fail(OSError("no screen"))
     words = r"^actor 3, environment toy/catch, environment seed \d+: OSError: no screen$"
     with pytest.raises(UserError, match=words) as caught:
-        builder.env("actor", 3, 1)
+        builder.actor_env(3)
     assert isinstance(caught.value.__cause__, OSError)
     fail(UserError("no such game"))
     with pytest.raises(UserError, match=r"^no such game$"):
-        builder.env("actor", 3, 1)
+        builder.actor_env(3)

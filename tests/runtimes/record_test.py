@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddrl.record import COLUMNS, TIMING_METRICS, Counts, Recorder, read_curves, write_curves
+from ddrl.types import Episode
 
 
 def counts(updates: int) -> Counts:
@@ -16,7 +17,7 @@ def counts(updates: int) -> Counts:
 def record(directory: Path, first: int, last: int, recorder: Recorder | None = None) -> Recorder:
     recorder = recorder or Recorder(directory, period_frames=100, tensorboard=False)
     for updates in range(first, last + 1):
-        recorder.episode(float(updates), 5)
+        recorder.episode(Episode("toy/catch", float(updates), 5))
         recorder.update(counts(updates), {"loss": float(updates), "policy_lag_max": float(updates % 3)})
     return recorder
 
@@ -81,7 +82,7 @@ def test_lines_that_a_crash_of_the_machine_took_are_missed_but_the_run_goes_on(t
 
 def test_each_evaluation_episode_is_a_row_of_its_own(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, period_frames=100, tensorboard=False)
-    recorder.evaluation(counts(7), [1.0, 2.0, 3.0], [10, 11, 12])
+    recorder.evaluation(counts(7), [Episode("toy/catch", value, 10) for value in (1.0, 2.0, 3.0)])
     write_curves(tmp_path)
     table = read_curves(tmp_path / "curves.jsonl")
     assert table[table.metric == "evaluation_return"].value.tolist() == [1.0, 2.0, 3.0]
@@ -105,5 +106,5 @@ def test_seconds_never_run_backwards_over_a_resume(tmp_path: Path, kind: str) ->
     if kind == "update":
         record(tmp_path, 1, 3, resumed)
     else:
-        resumed.evaluation(counts(3), [1.0], [1])
+        resumed.evaluation(counts(3), [Episode("toy/catch", 1.0, 1)])
     assert (read_curves(tmp_path / "curves.jsonl").seconds >= 50).all()

@@ -49,6 +49,31 @@ def test_both_recipes_take_the_same_steps_in_the_same_order():
     assert re.findall(r"^(\w+)\)$", (CONTAINERS / "install.sh").read_text(), re.MULTILINE) == steps
 
 
+@pytest.mark.parametrize("wheels", [[], ["a-1-py3-none-any.whl", "b-2-py3-none-any.whl"]])
+def test_wheels_that_lie_in_their_folder_are_installed_with_the_project(tmp_path: Path, wheels: list[str]) -> None:
+    folder = tmp_path / "workflows" / "containers"
+    (folder / "wheels").mkdir(parents=True)
+    (folder / "wheels" / "README.md").touch()
+    for name in wheels:
+        (folder / "wheels" / name).touch()
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n')
+    python.chmod(0o755)
+    script = (CONTAINERS / "install.sh").read_text().replace("/opt/venv", str(tmp_path / "venv"))
+    (folder / "install.sh").write_text(script)
+    subprocess.run(["bash", folder / "install.sh", "project"], check=True)
+    install, check = (tmp_path / "calls").read_text().splitlines()
+    assert install.split()[-1 - len(wheels) :] == [".", *[f"workflows/containers/wheels/{name}" for name in wheels]]
+    assert check == "-m pip check"
+
+
+def test_git_ignores_wheels_but_keeps_their_folder() -> None:
+    assert (CONTAINERS / "wheels" / "README.md").exists()
+    ignored = subprocess.run(["git", "check-ignore", "--quiet", CONTAINERS / "wheels" / "a.whl"], cwd=ROOT, check=False)
+    assert ignored.returncode == 0
+
+
 def test_the_oci_image_runs_as_another_user_than_root():
     assert re.findall(r"^USER (\d+)$", DOCKERFILE, re.MULTILINE)[-1] != "0"
 

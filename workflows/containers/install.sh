@@ -3,7 +3,7 @@
 #
 #   install.sh system    Debian's packages: Python, what environments draw with, what the workflow calls
 #   install.sh torch     /opt/venv with torch alone, the largest; TORCH_OPTIONS goes to pip, for a build other than its regular one
-#   install.sh project   the packages of constraints.txt, and ddrl as it stands in this checkout
+#   install.sh project   the packages of constraints.txt, ddrl as it stands in this checkout, and the wheels of wheels/
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -16,7 +16,7 @@ system)
     export DEBIAN_FRONTEND=noninteractive
     apt-get update
     apt-get install --yes --no-install-recommends \
-        ca-certificates git libegl1 libgl1 libosmesa6 procps python3 python3-venv
+        ca-certificates git libegl1 libgl1 libosmesa6 procps python3 python3-venv zip
     rm -rf /var/lib/apt/lists/*
     # A checkout there may be another user's; git says its commit, which runs note, only where that is allowed.
     git config --system --add safe.directory /work
@@ -27,7 +27,8 @@ torch)
     pip_install "$(grep -x 'torch==[0-9.]*' constraints.txt)" "${options[@]}"
     ;;
 project)
-    pip_install --editable .
+    shopt -s nullglob
+    pip_install --editable . workflows/containers/wheels/*.whl
     /opt/venv/bin/python -m pip check
     ;;
 *)
