@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ddrl import checkpoint, manifest, processor
 from ddrl.acting import Builder, Generation
-from ddrl.actors import evaluator
-from ddrl.actors.policy import LocalInference
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.config import RunConfig, fingerprint, load_run_config, to_json
 from ddrl.coordinator.roles import Named, Program, Steps
@@ -23,29 +18,20 @@ from ddrl.coordinator.runtime_serial import SerialRuntime
 from ddrl.coordinator.runtime_threads import ThreadsRuntime
 from ddrl.coordinator.service import Door
 from ddrl.environments import registry
-from ddrl.errors import UserError
+from ddrl.evaluating import play_tasks
 from ddrl.handles import Reducer, Shards
 from ddrl.learners.reduction import SingleLearner
 from ddrl.learning import Learning, StopFlag
 from ddrl.locks import locked
 from ddrl.progress import Progress
 from ddrl.record import Counts, Recorder, write_curves, write_json
+from ddrl.run_setting import Display, check_door, resolve_device, stopping
 from ddrl.seeding import numpy_generator
 from ddrl.serving import Serving
-from ddrl.types import Episode, Metrics
+from ddrl.types import Episode
 
 if TYPE_CHECKING:
     from ddrl.coordinator.replay_host import RemoteReplay  # imports Ray
-
-
-class Display(Protocol):
-    """Where a run shows how far it is: `ddrl.progress.Progress`, or what passes it on to another process."""
-
-    def __enter__(self) -> Any: ...
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None: ...
-    def show(self, counts: Counts, latest: Metrics) -> None: ...
-    def done(self, counts: Counts, latest: Metrics) -> None: ...
-    def note(self, line: str) -> None: ...
 
 
 class Run:
@@ -83,7 +69,7 @@ class Run:
         self.builder = Builder(config, resolve_device(config.device))
         self.spec = self.builder.spec
         self._provenance = manifest.provenance()  # now: the checkout may move on while the run goes on
-        self._history = [{"git_sha": self._provenance["git_sha"], "started": _now(), "env_frames": 0}]
+        self._history = [{"git_sha": self._provenance["git_sha"], "started": manifest.now(), "env_frames": 0}]
         self.learning = Learning(self.builder, self._reducer, lent_memory=remote_actors, remote=replay, shards=shards)
         self.params, self.queue, self.learner = self.learning.params, self.learning.queue, self.learning.learner
         self.parameter_count = self.learning.parameter_count
@@ -263,32 +249,9 @@ class Run:
     def _evaluate(self, episodes: int, should_stop: Callable[[], bool]) -> None:
         counts, index = self.counts, self._num_evaluations
         self._num_evaluations += 1
-        inference = self.builder.inference()
-        self.params.pull_newest(inference.network)
-        tasks = self.builder.evaluated_tasks
-        played: list[Episode] = []
-        expected = episodes * len(tasks)
-        for number, task in enumerate(tasks, index * len(tasks)):
-            try:
-                played += self._play(task, number, episodes, inference, should_stop)
-            except UserError as error:
-                if len(tasks) == 1:
-                    raise
-                expected -= episodes
-                self._progress.note(f"{error}; the other tasks are evaluated")
-        if len(played) == expected:
-            self.recorder.evaluation(counts, played, by_task=len(tasks) > 1)
-
-    def _play(
-        self, task: str, number: int, episodes: int, inference: LocalInference, should_stop: Callable[[], bool]
-    ) -> list[Episode]:
-        columns = evaluator.num_envs(episodes)
-        policy = self.builder.policy("evaluation", number, columns, inference)
-        env = self.builder.evaluation_env(task, number, columns)
-        try:
-            return evaluator.play(env, policy, episodes, should_stop=should_stop)
-        finally:
-            env.close()
+        played = play_tasks(self.builder, self.params, index, episodes, should_stop, note=self._progress.note)
+        if played is not None:
+            self.recorder.evaluation(counts, played, by_task=len(self.builder.evaluated_tasks) > 1)
 
     # State ----------------------------------------------------------------------------------------------------------
 
@@ -377,7 +340,7 @@ class Run:
                 "protocol": self.spec.protocol,
                 **self._provenance,
                 "started": self._history[0]["started"],
-                "finished": _now(),
+                "finished": manifest.now(),
                 "seconds": round(self.recorder.seconds, 1),
                 **self.counts.__dict__,
                 "episodes": self.recorder.episodes,
@@ -390,17 +353,6 @@ class Run:
             },
         )
         write_curves(self.directory)  # last: a run with this file is whole
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def resolve_device(name: str) -> torch.device:
-    """`auto`: the GPU where there is one. Raises `UserError` for cuda without a GPU."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("key 'device': cuda was asked for, but torch finds no GPU; allowed here: auto, cpu")
-    return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
 
 
 def train(
@@ -439,29 +391,3 @@ def train(
         with stopping(run.interrupt):
             run.resume()
             return run.train()
-
-
-def check_door(config: RunConfig, door: Door) -> None:
-    """Raises `UserError` where no worker could come through it."""
-    topology = config.topology
-    if config.population:
-        raise UserError("--listen: the members of a population act by themselves (key 'population')")
-    if topology.central.worker_processes:
-        raise UserError("--listen: with topology.central.worker_processes the run starts its workers itself")
-    if (topology.runtime, topology.inference) != ("threads", "central"):
-        raise UserError(
-            "--listen: workers come to a run with topology.runtime: threads and topology.inference: central "
-            f"(got {topology.runtime} and {topology.inference})"
-        )
-    door.check()
-
-
-@contextmanager
-def stopping(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and SIGINT call `stop` within the block."""
-    before = {number: signal.signal(number, lambda *_: stop()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

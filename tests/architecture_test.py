@@ -43,9 +43,9 @@ LAYERS: dict[str, set[str]] = {
     "report": {"errors", "files", "analysis"},
     "replications": {"errors", "analysis"},
     "bench": {"acting", "config", "environments", "errors", "manifest", "record", "replay", "run", "run_ray", "types"}
-    | {"topology", "traits"},
+    | {"run_setting", "topology", "traits"},
     "population": {"acting", "checkpoint", "config", "coordinator", "errors", "files", "keys", "locks", "manifest"}
-    | {"memory", "progress", "record", "run", "seeding", "traits", "types"},
+    | {"memory", "progress", "record", "run", "run_setting", "seeding", "traits", "types"},
     "regression": {"errors", "analysis", "algorithms"}
     | {"bench", "config", "manifest", "memory", "processor", "record", "report", "run"},
 }

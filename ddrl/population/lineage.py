@@ -1,4 +1,4 @@
-"""Every decision of a population: a line of `lineage.jsonl` before it is carried out, a row of `lineage.parquet` at the end.
+"""Every decision of a population: a line of `lineage.jsonl` before it is carried out; at the end `lineage.parquet`.
 
 The first line of the file names the population; each start adds one of its own. A line that a kill cut short was never
 carried out: it is cut off, and the decision is made again, from the same draws.
@@ -154,7 +154,9 @@ def as_table(decisions: Sequence[Decision]) -> pd.DataFrame:
         row = dataclasses.asdict(decision)
         before, after = row.pop("before"), row.pop("after")
         source = decision.compared_with if decision.copied else None
-        values = {f"{key}_{when}": by_key[key] for when, by_key in (("before", before), ("after", after)) for key in by_key}
+        values = {
+            f"{key}_{when}": by_key[key] for when, by_key in (("before", before), ("after", after)) for key in by_key
+        }
         rows.append(row | {"source_member": source} | dict(sorted(values.items())))
     table = pd.DataFrame(rows)
     numbers = ["compared_with", "source_member", "source_decision", "source_env_frames"]

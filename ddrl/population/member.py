@@ -1,10 +1,10 @@
 """One member: a run of its own, trained in segments. What it leaves is in files, so any process may train the next one.
 
-    checkpoints/   as of any run, but marked with the segment that they were made in
-    curves.jsonl   its own records, all its life
-    snapshots/     what another member would copy: made at the end of each segment
-    adopted/       what this one has copied, for the segment of that number
-    member.json    its configuration in its newest segment
+checkpoints/   as of any run, but marked with the segment that they were made in
+curves.jsonl   its own records, all its life
+snapshots/     what another member would copy: made at the end of each segment
+adopted/       what this one has copied, for the segment of that number
+member.json    its configuration in its newest segment
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from ddrl.files import replacing
 from ddrl.locks import locked
 from ddrl.population.settings import Population, Values, with_values
 from ddrl.record import write_json
-from ddrl.run import Display, Run
+from ddrl.run import Run
+from ddrl.run_setting import Display
 
 LOCK_SECONDS = 30.0
 """How long a member waits for its process of before, whose supervisor was killed, to be gone."""
@@ -102,7 +103,15 @@ class Segment:
         curves = job.directory / "curves.jsonl"
         counts = run.counts
         fitness = None if interrupted else fitness_of(curves, job.fitness, job.start_frames, counts.env_frames)
-        return Outcome(job.member, interrupted, *dataclasses.astuple(counts), run.recorder.episodes, fitness)
+        return Outcome(
+            job.member,
+            interrupted,
+            counts.env_frames,
+            counts.agent_steps,
+            counts.updates,
+            run.recorder.episodes,
+            fitness,
+        )
 
 
 def open_run(job: Job, display: Display) -> Run:
@@ -115,9 +124,8 @@ def open_run(job: Job, display: Display) -> Run:
     def adopt(state: dict[str, Any]) -> dict[str, Any]:
         if state["marks"][SEGMENT] >= job.segment:
             return state
-        learner = run.learner.core.env_frames  # before the state is loaded: 0
         reached = int(state["learner"]["counters"][0])
-        if learner == 0 and reached < job.start_frames:
+        if reached < job.start_frames:  # the newest checkpoint was damaged
             display.note(f"member {job.member}: begins {job.start_frames - reached:,} frames before its last decision")
         return begun(state, source, fresh, job.tuned)
 
@@ -145,6 +153,7 @@ def begun(
     result = dict(state) | {"learner": learner}
     if source is not None:
         learner |= source["learner"]
+        result["recorder"] = dict(state["recorder"]) | {"task_scores": {}}  # what other weights have scored
         history = [[number, source["tensors"]] for number, _ in state["params"]["history"]]
         result["params"] = dict(state["params"]) | {"history": history}
         if "collectors" in state:
