@@ -21,6 +21,7 @@ from pydantic.dataclasses import dataclass
 from ddrl import algorithms
 from ddrl.errors import UserError, unknown_name
 from ddrl.keys import STRICT
+from ddrl.population.settings import Population, check_population
 from ddrl.topology import Topology
 from ddrl.topology_rules import check_lag, check_topology
 
@@ -79,6 +80,8 @@ class RunConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16: autocast of the networks' matrix work; parameters, losses and the optimizer stay in float32."""
+    population: Population | None = None
+    """Several such runs that copy each other (`ddrl.population`); every count above is that of one of them."""
 
 
 def parse_run_config(mapping: Mapping[str, Any], where: str = "configuration") -> RunConfig:
@@ -97,6 +100,7 @@ def parse_run_config(mapping: Mapping[str, Any], where: str = "configuration") -
     assert isinstance(config, RunConfig)
     check_lag(config, module.SCHEDULES, where)
     check_topology(config, where)
+    check_population(config, where)
     return config
 
 
@@ -141,14 +145,15 @@ def _place(target: Any, location: list[str]) -> tuple[list[str], list[str], list
     """
     keys: list[str] = []
     kinds, allowed = [target], _field_names(target)
-    for part in location:
+    for place, part in enumerate(location, 1):
         chosen = [kind for kind in kinds if getattr(kind, "name", None) == part and part not in _field_names(kind)]
         if chosen:
             kinds, allowed = chosen, _field_names(chosen[0])
             continue
         owner = next((kind for kind in kinds if part in _field_names(kind)), None)
         allowed = _field_names(owner or kinds[0]) if kinds else []
-        kinds = _dataclasses_in(get_type_hints(owner, include_extras=True)[part]) if owner else []
+        within = kinds if place < len(location) else []  # of a mapping, whose own keys are free
+        kinds = _dataclasses_in(get_type_hints(owner, include_extras=True)[part]) if owner else within
         keys.append(part)
     return keys, allowed, kinds
 

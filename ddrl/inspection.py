@@ -20,9 +20,11 @@ from ddrl.actors.policy import LocalInference, Policy
 from ddrl.config import RunConfig, fingerprint_of, load_run_config, parse_run_config
 from ddrl.environments import registry
 from ddrl.errors import UserError, unknown_name
+from ddrl.population.results import newest_of_best
+from ddrl.population.results import problems as lineage_problems
 from ddrl.record import COLUMNS, COUNTS
 from ddrl.regression.checks import Check, Outcome, timed
-from ddrl.run import resolve_device
+from ddrl.run_setting import resolve_device
 from ddrl.seeding import seed_for, torch_generator
 from ddrl.task_scores import metric_of
 from ddrl.topology import Topology
@@ -47,8 +49,10 @@ class Trained:
 
 
 def load_trained(run: Path) -> Trained:
-    """Raises `UserError` where `run` has no configuration or no valid checkpoint."""
+    """Of a population, its best member's. Raises `UserError` where there is no configuration or valid checkpoint."""
     config = load_run_config(run / "config.json")
+    if config.population:
+        config, run = newest_of_best(run)
     state, damaged = checkpoint.load_newest(run / "checkpoints")
     if state is None:
         reasons = "; ".join(damaged) or "the folder checkpoints/ holds none"
@@ -128,6 +132,8 @@ def problems(run: Path) -> Iterator[str]:
     if load_run_config(run / "config.json") != config:
         yield "config.json differs from the configuration in run.json"
     yield from _curve_problems(table, record, config)
+    if config.population:
+        yield from lineage_problems(run, config.population.size)
 
 
 def _curve_problems(table: pd.DataFrame, record: dict[str, Any], config: RunConfig) -> Iterator[str]:

@@ -7,6 +7,7 @@ import os
 import platform
 import resource
 import subprocess
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,11 @@ def hardware() -> dict[str, Any]:
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
+
+
+def now() -> str:
+    """In UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def peak_memory_mib() -> float:

@@ -12,7 +12,7 @@ Hours follow from what was measured, own runs that are over, committed ones and 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -91,7 +91,7 @@ def _line(paper: str, experiment: str, runs: Sequence[Run], known: Sequence[Meas
         paper=paper,
         experiment=experiment,
         runs=len(runs),
-        frames=sum(run.config["env_frames"] for run in runs),
+        frames=sum(frames_of(run.config) for run in runs),
         hours=sum(hours),
         core_hours=sum(one * count for one, count in zip(hours, cores, strict=True)),
         gpu_hours=sum(one * count for one, count in zip(hours, gpus, strict=True)),
@@ -103,7 +103,7 @@ def _line(paper: str, experiment: str, runs: Sequence[Run], known: Sequence[Meas
 
 def seconds_of(run: Run, known: Sequence[Measured]) -> tuple[float, str]:
     """Seconds of training that a run is expected to take, and of which quality that is (`none`: 0 seconds)."""
-    frames = int(run.config["env_frames"])
+    frames = frames_of(run.config)
     same = [
         one
         for one in known
@@ -121,6 +121,12 @@ def seconds_of(run: Run, known: Sequence[Measured]) -> tuple[float, str]:
         return 0.0, "none"
     core_seconds = _mean(one.cores / one.frames_per_second for one in alike)
     return frames * core_seconds / (run.resources.threads * run.resources.nodes), "scaled"
+
+
+def frames_of(config: Mapping[str, Any]) -> int:
+    """Of a run; in a population, of all members."""
+    population = config.get("population")
+    return int(config["env_frames"]) * (int(population["size"]) if population else 1)
 
 
 def _kind(environment: str) -> str:
@@ -142,7 +148,8 @@ def measured(results: Path) -> list[Measured]:
         scale, _, experiment, variant, *_ = path.relative_to(results).parts
         with suppress(*UNREADABLE):
             manifest = json.loads(path.read_text())
-            speed = manifest["env_frames"] / manifest["seconds"]
+            frames = manifest.get("population", manifest)["env_frames"]  # of all members
+            speed = frames / manifest["seconds"]
             place = {"scale": scale, "experiment": experiment, "variant": variant}
             found.append(_measured(manifest["config"], manifest["hardware"], speed, **place))
     for path in sorted(results.glob("*/bench/**/*.json")):
@@ -156,12 +163,13 @@ def measured(results: Path) -> list[Measured]:
 
 def _measured(config: Any, hardware: Any, speed: float, **place: str) -> Measured:
     serial = config["topology"]["runtime"] == "serial"
+    parallel = (config.get("population") or {"parallel": 1})["parallel"]
     return Measured(
         algorithm=config["algorithm"],
         environment=config["environment"]["name"],
         network=config["hyperparameters"]["network"],
         frames_per_second=speed,
-        cores=1 if serial else hardware["cores"],
+        cores=min(parallel, hardware["cores"]) if serial else hardware["cores"],
         gpu=hardware["gpu"] is not None,
         **place,
     )
@@ -171,9 +179,10 @@ def storage_bytes(run: Run) -> int:
     """What a run keeps on disk: its newest checkpoints and its records."""
     from ddrl.checkpoint import KEPT  # imports torch
 
-    records = run.config["env_frames"] // run.config["recording"]["period_frames"]
-    key = json.dumps({**run.config, "seed": 0, "env_frames": 1}, sort_keys=True)
-    return KEPT * checkpoint_bytes(key) + int(records) * RECORD_BYTES
+    members = frames_of(run.config) // int(run.config["env_frames"])
+    records = frames_of(run.config) // run.config["recording"]["period_frames"]
+    key = json.dumps({**run.config, "seed": 0, "env_frames": 1, "population": None}, sort_keys=True)
+    return members * KEPT * checkpoint_bytes(key) + int(records) * RECORD_BYTES
 
 
 @cache

@@ -91,6 +91,10 @@ def _describe(latest: Metrics, speed: float) -> str:
     for name, label in (("episode_return", "return"), ("evaluation_return", "evaluation")):
         if name in latest:
             parts.append(f"{label} {latest[name]:.2f}")
+    if "best_fitness" in latest:
+        parts.append(f"best fitness {latest['best_fitness']:.3f}")
+    if "members_running" in latest:
+        parts.append(f"{latest['members_running']:.0f} members train")
     if "policy_lag_mean" in latest:
         parts.append(f"lag {latest['policy_lag_mean']:.1f}")
     return " | ".join(parts)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -29,22 +26,13 @@ from ddrl.learning import Learning, StopFlag
 from ddrl.locks import locked
 from ddrl.progress import Progress
 from ddrl.record import Counts, Recorder, write_curves, write_json
+from ddrl.run_setting import Display, check_door, resolve_device, stopping
 from ddrl.seeding import numpy_generator
 from ddrl.serving import Serving
-from ddrl.types import Episode, Metrics
+from ddrl.types import Episode
 
 if TYPE_CHECKING:
     from ddrl.coordinator.replay_host import RemoteReplay  # imports Ray
-
-
-class Display(Protocol):
-    """Where a run shows how far it is: `ddrl.progress.Progress`, or what passes it on to another process."""
-
-    def __enter__(self) -> Any: ...
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None: ...
-    def show(self, counts: Counts, latest: Metrics) -> None: ...
-    def done(self, counts: Counts, latest: Metrics) -> None: ...
-    def note(self, line: str) -> None: ...
 
 
 class Run:
@@ -65,18 +53,24 @@ class Run:
         door: Door | None = None,
         replay: RemoteReplay | None = None,
         shards: Shards | None = None,
+        identity: str | None = None,
     ) -> None:
-        """`replay`, `shards`: where they are in processes of their own."""
+        """`replay`, `shards`: where they are in processes of their own. `identity`: see `_identity`."""
         self.config = config
         self.directory = directory
         self.interrupted = False
         self.actor_restarts = 0
         self._reducer = reducer or SingleLearner()
         self._stop = StopFlag(self._reducer)
+        self._own_identity = identity
+        self.pause: Callable[[], bool] = lambda: False
+        """Whether a segment of the training is over before its budget."""
+        self.marks: dict[str, Any] = {}
+        """Kept in its checkpoints for whoever leads the run."""
         self.builder = Builder(config, resolve_device(config.device))
         self.spec = self.builder.spec
         self._provenance = manifest.provenance()  # now: the checkout may move on while the run goes on
-        self._history = [{"git_sha": self._provenance["git_sha"], "started": _now(), "env_frames": 0}]
+        self._history = [{"git_sha": self._provenance["git_sha"], "started": manifest.now(), "env_frames": 0}]
         self.learning = Learning(self.builder, self._reducer, lent_memory=remote_actors, remote=replay, shards=shards)
         self.params, self.queue, self.learner = self.learning.params, self.learning.queue, self.learning.learner
         self.parameter_count = self.learning.parameter_count
@@ -153,6 +147,31 @@ class Run:
         self._progress.done(self.counts, self.recorder.latest)
         return "budget_reached"
 
+    def train_segment(self) -> str:
+        """Trains to the budget or until `pause`, with a record and a checkpoint at the end, and writes no results.
+
+        Returns the exit reason as `train` does; the run is of no further use.
+        """
+        with self._progress:
+            self.run_roles()
+            if not self.interrupted:
+                self.recorder.flush(self.counts)
+            self._save()
+        self._leave()
+        return "interrupted" if self.interrupted else "segment_over"
+
+    def evaluate_finally(self) -> None:
+        """The final evaluation of a run whose segments are over, into its curves; it is of no further use."""
+        self._evaluate(self.config.evaluation.final_episodes, lambda: self.interrupted)
+        self._leave()
+
+    def _leave(self) -> None:
+        self.learner.core.close()
+        self.recorder.close()
+        if not self.serving:
+            for collector in self.collectors:
+                collector.env.close()
+
     def interrupt(self) -> None:
         """Ends the training early, with a checkpoint."""
         self._stop.ask()
@@ -161,7 +180,12 @@ class Run:
 
     @property
     def _identity(self) -> str:
-        """What a checkpoint must agree with to be continued: all but the budget, and the algorithm's version."""
+        """What a checkpoint must agree with to be continued: all but the budget, and the algorithm's version.
+
+        A member of a population, whose hyperparameters change, is told what it must agree with.
+        """
+        if self._own_identity is not None:
+            return self._own_identity
         without_budget = dataclasses.replace(self.config, env_frames=1)
         return f"{fingerprint(without_budget)}-v{self.builder.algorithm.VERSION}"
 
@@ -221,7 +245,7 @@ class Run:
         return self.interrupted or self._is_finished()
 
     def _is_finished(self) -> bool:
-        return bool(self.learner.core.env_frames >= self.config.env_frames)
+        return bool(self.learner.core.env_frames >= self.config.env_frames) or self.pause()
 
     def _evaluate(self, episodes: int, should_stop: Callable[[], bool]) -> None:
         counts, inference = self.counts, self.builder.inference()
@@ -246,6 +270,7 @@ class Run:
             "next": [self._next_checkpoint, self._next_evaluation, self._num_evaluations],
             "history": self._history,
             "actor_restarts": self.actor_restarts,
+            "marks": self.marks,
         }
         if isinstance(self.runtime, SerialRuntime):
             state["runtime"] = self.runtime.state_dict()
@@ -254,13 +279,18 @@ class Run:
             state["actors"] = [actor.state_dict() for actor in self.actors]
         return state
 
-    def resume(self) -> int | None:
-        """Continues from the newest valid checkpoint; returns its updates, or None where there is none."""
+    def resume(self, adopt: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> int | None:
+        """Continues from the newest valid checkpoint; returns its updates, or None where there is none.
+
+        `adopt` makes of its state the one to continue from.
+        """
         folder = self.directory / "checkpoints"
         state = self._state_to_continue(folder)
         if state is None:
             self.recorder.restart()
             return None
+        if adopt:
+            state = adopt(state)
         if refill := self.learning.load_state_dict(state):
             self._progress.note(refill)
         if lost := self.recorder.load_state_dict(state["recorder"]):
@@ -314,7 +344,7 @@ class Run:
                 "evaluated_tasks": list(self.builder.evaluated_tasks) if len(self.builder.evaluated_tasks) > 1 else [],
                 **self._provenance,
                 "started": self._history[0]["started"],
-                "finished": _now(),
+                "finished": manifest.now(),
                 "seconds": round(self.recorder.seconds, 1),
                 **self.counts.__dict__,
                 "episodes": self.recorder.episodes,
@@ -327,17 +357,6 @@ class Run:
             },
         )
         write_curves(self.directory)  # last: a run with this file is whole
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def resolve_device(name: str) -> torch.device:
-    """`auto`: the GPU where there is one. Raises `UserError` for cuda without a GPU."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("key 'device': cuda was asked for, but torch finds no GPU; allowed here: auto, cpu")
-    return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
 
 
 def train(
@@ -363,6 +382,10 @@ def train(
             if not is_stated:
                 write_json(path, to_json(config))
 
+        if config.population:
+            from ddrl.population.controller import train_population  # only where it is used
+
+            return train_population(config, directory, quiet=quiet, accepted=state)
         if config.topology.runtime == "ray":
             from ddrl.run_ray import train_with_ray  # Ray is slow to import, so only where it is used
 
@@ -372,27 +395,3 @@ def train(
         with stopping(run.interrupt):
             run.resume()
             return run.train()
-
-
-def check_door(config: RunConfig, door: Door) -> None:
-    """Raises `UserError` where no worker could come through it."""
-    topology = config.topology
-    if topology.central.worker_processes:
-        raise UserError("--listen: with topology.central.worker_processes the run starts its workers itself")
-    if (topology.runtime, topology.inference) != ("threads", "central"):
-        raise UserError(
-            "--listen: workers come to a run with topology.runtime: threads and topology.inference: central "
-            f"(got {topology.runtime} and {topology.inference})"
-        )
-    door.check()
-
-
-@contextmanager
-def stopping(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and SIGINT call `stop` within the block."""
-    before = {number: signal.signal(number, lambda *_: stop()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -27,7 +27,8 @@ from ddrl.memory import keep_freed_memory
 from ddrl.progress import Progress
 from ddrl.record import Counts
 from ddrl.replay_side import ReplaySide
-from ddrl.run import Run, resolve_device, stopping
+from ddrl.run import Run
+from ddrl.run_setting import resolve_device, stopping
 from ddrl.serving import Serving
 from ddrl.shard_side import ShardSide, shard_parts
 from ddrl.shared_memory import object_store_bytes

@@ -42,21 +42,10 @@ LAYERS: dict[str, set[str]] = {
     "analysis": {"errors", "files"},
     "report": {"errors", "files", "analysis"},
     "replications": {"errors", "analysis"},
-    "bench": {
-        "acting",
-        "config",
-        "environments",
-        "errors",
-        "files",
-        "manifest",
-        "seeding",
-        "record",
-        "replay",
-        "run",
-        "run_ray",
-        "types",
-    }
-    | {"topology", "traits"},
+    "bench": {"acting", "config", "environments", "errors", "files", "manifest", "record", "replay", "run", "run_ray"}
+    | {"run_setting", "seeding", "topology", "traits", "types"},
+    "population": {"acting", "checkpoint", "config", "coordinator", "errors", "files", "keys", "locks", "manifest"}
+    | {"memory", "progress", "record", "run", "run_setting", "seeding", "traits", "types"},
     "regression": {"errors", "analysis", "algorithms"}
     | {"bench", "config", "manifest", "memory", "processor", "record", "report", "run"},
 }

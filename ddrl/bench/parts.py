@@ -17,7 +17,8 @@ import torch
 from ddrl.acting import Builder
 from ddrl.config import RunConfig
 from ddrl.replay.queue import UnrollQueue
-from ddrl.run import Run, resolve_device
+from ddrl.run import Run
+from ddrl.run_setting import resolve_device
 from ddrl.topology import Topology
 from ddrl.traits import moves_gradients, replays
 from ddrl.types import Unroll

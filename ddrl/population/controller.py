@@ -1,0 +1,259 @@
+"""Trains a population: hands out segments, decides, carries out. Only this process decides, one decision at a time.
+
+A member's segment ends with a checkpoint and a snapshot; its decision is then on the disk before anything follows from
+it; what it copies is in its folder before its next segment begins. So a population that is killed at any moment goes
+on from its files: a segment that had ended ends again at once, a decision that is not written is made anew from the
+same draws, and one that is written is carried out, once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from ddrl import checkpoint, manifest
+from ddrl.acting import Builder
+from ddrl.config import RunConfig, fingerprint
+from ddrl.errors import UserError
+from ddrl.population import results, rule
+from ddrl.population.lineage import BURN_IN, EVOLVE, FILE, FINAL, Decision, Journal, Start
+from ddrl.population.member import Job, Outcome, carry_over, member_config, open_run, ready_at
+from ddrl.population.rule import Standing
+from ddrl.population.settings import Population, Values
+from ddrl.population.trainers import Inline, MemberDisplay, Trainers
+from ddrl.population.view import View
+from ddrl.run_setting import stopping
+
+MEMBERS = "members"
+
+
+def train_population(
+    config: RunConfig, directory: Path, *, quiet: bool = False, accepted: Callable[[], None] = lambda: None
+) -> str:
+    """Trains or resumes the population in `directory`; returns the exit reason, as `ddrl.run.train` does.
+
+    `accepted` is called when nothing refuses the configuration any more, before anything is written.
+    """
+    controller = Controller(config, directory, quiet=quiet)
+    accepted()
+    return controller.train()
+
+
+class Controller:
+    """One population in its directory."""
+
+    def __init__(self, config: RunConfig, directory: Path, *, quiet: bool = False) -> None:
+        assert config.population is not None
+        self.config = config
+        self.rule: Population = config.population
+        self.directory = directory
+        self._provenance = manifest.provenance()  # now: the checkout may move on while the population trains
+        self._builder = Builder(config, torch.device("cpu"))
+        self._builder.network()
+        self._view = View(self.rule.size, config.env_frames, quiet=quiet)
+        self._journal = Journal(directory)
+        self._running: set[int] = set()
+        self._interrupted = False
+        self._trainers: Trainers | None = None
+        self._began = time.monotonic()
+        self._seconds_before = 0.0
+
+    @property
+    def identity(self) -> str:
+        """What its checkpoints and its lineage must agree with: all but the budget, and how many train at once."""
+        one = dataclasses.replace(self.rule, parallel=1)
+        same = dataclasses.replace(self.config, env_frames=1, population=one)
+        return f"{fingerprint(same)}-v{self._builder.algorithm.VERSION}"
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock over all starts; what a kill undid does not count."""
+        return self._seconds_before + time.monotonic() - self._began
+
+    def interrupt(self) -> None:
+        """Ends the training early, with checkpoints of all members."""
+        self._interrupted = True
+        if self._trainers:
+            self._trainers.interrupt()
+
+    def train(self) -> str:
+        """To the budget of every member, and writes the results; returns the exit reason."""
+        self._go_on()
+        with stopping(self.interrupt), self._view.progress:
+            with self._crew() as trainers:
+                self._trainers = trainers
+                if self._interrupted:
+                    trainers.interrupt()
+                self._train(trainers)
+            self._trainers = None
+            if self._interrupted:
+                return "interrupted"
+            best = results.best_member(self._journal, self.rule.size)
+            if not self._evaluate(best):
+                return "interrupted"
+        results.write(self.config, self.directory, self._journal, self._provenance, self._builder, self.seconds)
+        self._view.done()
+        return "budget_reached"
+
+    def _go_on(self) -> None:
+        """From what the directory holds. What belongs to another configuration is set aside, and the user told."""
+        identity, members = self.identity, self.directory / MEMBERS
+        if self._journal.identity not in (None, identity):
+            members.mkdir(exist_ok=True)
+            aside = checkpoint.set_aside(members, str(self._journal.identity))
+            self._journal.path.rename(aside / FILE)
+            self._view.note(f"the configuration or the algorithm has changed: starting anew; old state in {aside}")
+            self._journal = Journal(self.directory)
+        elif self._journal.identity is None and members.exists():  # killed while they were set aside, or no lineage
+            aside = checkpoint.set_aside(members, "unusable")
+            self._view.note(f"members without {FILE} cannot be continued: starting anew; old files in {aside}")
+        if self._journal.decisions:
+            self._seconds_before = self._journal.decisions[-1].seconds
+        sha = self._provenance["git_sha"]
+        self._journal.begin(identity, Start(manifest.now(), sha))
+        for decision in self._journal.decisions:
+            self._view.decided(decision, tell=False)
+        for member in range(self.rule.size):
+            if newest := self._journal.newest(member):
+                self._carry_out(newest)
+        if self._journal.decisions:
+            self._view.note(f"resumed after {len(self._journal.decisions)} decisions from {self._journal.path}")
+
+    @contextmanager
+    def _crew(self) -> Iterator[Trainers]:
+        if self.rule.parallel == 1:
+            yield Inline(self._view)
+            return
+        from ddrl.population.hosts import hosts  # Ray is slow to import, so only where it is used
+
+        with hosts(self.config, self._view) as trainers:
+            yield trainers
+
+    def _train(self, trainers: Trainers) -> None:
+        """Whoever has decided least often is next: in turn, where one trains at a time."""
+        while True:
+            waiting = [member for member in self._unfinished() if member not in self._running]
+            for member in sorted(waiting, key=lambda one: (len(self._journal.of(one)), one)):
+                if self._interrupted or not trainers.has_room():
+                    break
+                self._running.add(member)
+                trainers.begin(self._job(member))
+            if not self._running:
+                return
+            if (outcome := trainers.next_ended()) is not None:
+                self._running.discard(outcome.member)
+                if not outcome.interrupted:
+                    self._decide(outcome)
+
+    def _unfinished(self) -> list[int]:
+        return [member for member in range(self.rule.size) if not self._is_finished(member)]
+
+    def _is_finished(self, member: int) -> bool:
+        newest = self._journal.newest(member)
+        return newest is not None and newest.env_frames >= self.config.env_frames
+
+    def _values(self, member: int) -> Values:
+        """Hyperparameters of the segment that is next or under way."""
+        newest = self._journal.newest(member)
+        return newest.after if newest else rule.initial_values(self.rule, self.config.seed, member)
+
+    def _folder(self, member: int) -> Path:
+        return self.directory / MEMBERS / str(member)
+
+    def _job(self, member: int) -> Job:
+        newest = self._journal.newest(member)
+        start, episodes = (newest.env_frames, newest.episodes) if newest else (0, 0)
+        seed = rule.member_seed(self.config.seed, member)
+        return Job(
+            config=member_config(self.config, seed, self._values(member)),
+            directory=self._folder(member).resolve(),
+            identity=f"{self.identity}-member{member}",
+            member=member,
+            segment=newest.decision + 1 if newest else 0,
+            start_frames=start,
+            end_frames=rule.segment_end(self.rule, start, self.config.env_frames),
+            ready_episodes=ready_at(self.rule, episodes),
+            adopts=newest is not None and newest.copied,
+            tuned=tuple(self.rule.tuned),
+            fitness=self.rule.fitness,
+        )
+
+    def _decide(self, outcome: Outcome) -> None:
+        """Decides, writes it down, carries it out."""
+        decision = self._decision(outcome)
+        self._journal.append(decision)
+        self._carry_out(decision)
+        self._view.decided(decision)
+
+    def _decision(self, outcome: Outcome) -> Decision:
+        member, before = outcome.member, self._values(outcome.member)
+        number = len(self._journal.of(member))
+        kind = FINAL if outcome.env_frames >= self.config.env_frames else EVOLVE
+        if kind == EVOLVE and outcome.env_frames < self.rule.burn_in_frames:
+            kind = BURN_IN
+        kept = Decision(
+            member=member,
+            decision=number,
+            kind=kind,
+            env_frames=outcome.env_frames,
+            agent_steps=outcome.agent_steps,
+            updates=outcome.updates,
+            episodes=outcome.episodes,
+            fitness=outcome.fitness,
+            compared_with=None,
+            compared_fitness=None,
+            copied=False,
+            source_decision=None,
+            source_env_frames=None,
+            before=before,
+            after=before,
+            seconds=round(self.seconds, 3),
+        )
+        if kind != EVOLVE:
+            return kept
+        newest = {one: found for one in range(self.rule.size) if (found := self._journal.newest(one)) and one != member}
+        others = {one: Standing(found.fitness, found.before) for one, found in newest.items()}
+        generator = rule.decision_generator(self.config.seed, member, number)
+        evolved = rule.evolve(self.rule, member, Standing(outcome.fitness, before), others, generator)
+        source = newest[evolved.compared_with] if evolved.copied else None
+        return dataclasses.replace(
+            kept,
+            compared_with=evolved.compared_with,
+            compared_fitness=evolved.compared_fitness,
+            copied=evolved.copied,
+            source_decision=source.decision if source else None,
+            source_env_frames=source.env_frames if source else None,
+            after=evolved.values,
+        )
+
+    def _carry_out(self, decision: Decision) -> None:
+        if not decision.copied:
+            return
+        assert decision.compared_with is not None and decision.source_decision is not None
+        source, target = self._folder(decision.compared_with), self._folder(decision.member)
+        try:
+            carry_over(source, decision.source_decision, target, decision.decision + 1)
+        except FileNotFoundError as error:
+            raise UserError(
+                f"{error.filename}: is missing, and member {decision.member} has decided to copy it; put it back, or "
+                "train in another directory"
+            ) from None
+
+    def _evaluate(self, best: int) -> bool:
+        """The final evaluation, of the best member only; False where it was interrupted."""
+        run = open_run(self._job(best), MemberDisplay(self._view, best))
+
+        def interrupt() -> None:
+            self._interrupted = True
+            run.interrupt()
+
+        with stopping(interrupt):
+            if self._interrupted:
+                return False
+            run.evaluate_finally()
+        return not self._interrupted

@@ -1,0 +1,171 @@
+"""Every decision of a population: a line of `lineage.jsonl` before it is carried out; at the end `lineage.parquet`.
+
+The first line of the file names the population; each start adds one of its own. A line that a kill cut short was never
+carried out: it is cut off, and the decision is made again, from the same draws.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ddrl.files import write_atomically
+from ddrl.population.settings import Values
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FILE = "lineage.jsonl"
+BURN_IN, EVOLVE, FINAL = "burn_in", "evolve", "final"
+"""Kinds of decisions: only `evolve` may copy or perturb; `final` says how a member ended."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What one member decided at the end of one segment, and where it stood."""
+
+    member: int
+    decision: int
+    """Its number among the member's own."""
+    kind: str
+    env_frames: int
+    agent_steps: int
+    updates: int
+    episodes: int
+    """Of the member, so far; as the counts above it keeps its own where it copies."""
+    fitness: float | None
+    compared_with: int | None
+    compared_fitness: float | None
+    copied: bool
+    source_decision: int | None
+    """The other member's, at which its weights were what is copied now: those that had the fitness."""
+    source_env_frames: int | None
+    before: Values
+    """Hyperparameters during the segment."""
+    after: Values
+    seconds: float
+    """Wall-clock of the population, over all starts."""
+
+
+class Start(NamedTuple):
+    """The population was started, or continued."""
+
+    started: str
+    git_sha: str | None
+
+
+class Journal:
+    """`lineage.jsonl`: appended line by line, each on the disk before `append` returns."""
+
+    def __init__(self, directory: Path) -> None:
+        """Reads what is there, and cuts off a last line that is not whole."""
+        self.path = directory / FILE
+        self.identity: str | None = None
+        """Of the population that the file is about; None: it is new."""
+        self.starts: list[Start] = []
+        self.decisions: list[Decision] = []
+        if self.path.exists():
+            self._read()
+
+    def _read(self) -> None:
+        content = self.path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        for line in content[:whole].decode().splitlines():
+            record = json.loads(line)
+            if "population" in record:
+                self.identity = record["population"]
+            elif "started" in record:
+                self.starts.append(Start(**record))
+            else:
+                self.decisions.append(Decision(**record))
+        if whole < len(content):
+            os.truncate(self.path, whole)
+
+    def begin(self, identity: str, start: Start) -> None:
+        """Says whose file it is, where it is new, and that the population was started."""
+        if self.identity is None:
+            self.identity = identity
+            self._write({"population": identity})
+        self.starts.append(start)
+        self._write(start._asdict())
+
+    def append(self, decision: Decision) -> None:
+        """Writes a decision; it is on the disk when this returns."""
+        self._write(dataclasses.asdict(decision))
+        self.decisions.append(decision)
+
+    def _write(self, record: dict[str, Any]) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def of(self, member: int) -> list[Decision]:
+        """A member's, in order."""
+        return [decision for decision in self.decisions if decision.member == member]
+
+    def newest(self, member: int) -> Decision | None:
+        """A member's last one."""
+        return next((decision for decision in reversed(self.decisions) if decision.member == member), None)
+
+
+class Piece(NamedTuple):
+    """Records of `member` with start < env_frames <= end."""
+
+    member: int
+    start: int
+    end: int
+
+
+def ancestry(decisions: Sequence[Decision], member: int) -> list[Piece]:
+    """How the weights that `member` ended with came about: from the first ancestor's beginning to its end.
+
+    A member that copies keeps its own count of frames, which need not be the source's: what the source did beyond it is
+    left out, so that frames only grow along the pieces (Espeholt et al. 2018, Appendix F: "backtracking").
+    """
+    by_place = {(one.member, one.decision): one for one in decisions}
+    place = max(one.decision for one in decisions if one.member == member)
+    end = by_place[member, place].env_frames
+    pieces: list[Piece] = []
+    while place > 0:
+        place -= 1
+        decision = by_place[member, place]
+        if not decision.copied:
+            continue
+        pieces.append(Piece(member, min(decision.env_frames, end), end))
+        assert decision.compared_with is not None and decision.source_decision is not None
+        end = min(end, decision.env_frames, decision.source_env_frames or 0)
+        member, place = decision.compared_with, decision.source_decision
+    pieces.append(Piece(member, -1, end))
+    return [piece for piece in reversed(pieces) if piece.start < piece.end]
+
+
+def as_table(decisions: Sequence[Decision]) -> pd.DataFrame:
+    """One row per decision; of each hyperparameter a column `<key>_before` and one `<key>_after`."""
+    import pandas as pd  # slow to import
+
+    rows = []
+    for decision in decisions:
+        row = dataclasses.asdict(decision)
+        before, after = row.pop("before"), row.pop("after")
+        source = decision.compared_with if decision.copied else None
+        values = {
+            f"{key}_{when}": by_key[key] for when, by_key in (("before", before), ("after", after)) for key in by_key
+        }
+        rows.append(row | {"source_member": source} | dict(sorted(values.items())))
+    table = pd.DataFrame(rows)
+    numbers = ["compared_with", "source_member", "source_decision", "source_env_frames"]
+    fractions = ["fitness", "compared_fitness"]
+    return table.astype(dict.fromkeys(numbers, "Int64") | dict.fromkeys(fractions, "float64"))
+
+
+def write_table(directory: Path, decisions: Sequence[Decision]) -> None:
+    """`lineage.parquet`, atomically."""
+    table = as_table(decisions)
+    path = directory / "lineage.parquet"
+    write_atomically(path, lambda file: table.to_parquet(file, index=False, write_page_checksum=True))

@@ -1,0 +1,239 @@
+"""One member: a run of its own, trained in segments. What it leaves is in files, so any process may train the next one.
+
+checkpoints/   as of any run, but marked with the segment that they were made in
+curves.jsonl   its own records, all its life
+snapshots/     what another member would copy: made at the end of each segment
+adopted/       what this one has copied, for the segment of that number
+member.json    its configuration in its newest segment
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ddrl import checkpoint
+from ddrl.config import RunConfig, to_json
+from ddrl.errors import UserError
+from ddrl.files import replacing
+from ddrl.locks import locked
+from ddrl.population.settings import Population, Values, with_values
+from ddrl.record import write_json
+from ddrl.run import Run
+from ddrl.run_setting import Display
+
+LOCK_SECONDS = 30.0
+"""How long a member waits for its process of before, whose supervisor was killed, to be gone."""
+SEGMENT = "segment"
+COPIED = ("network", "optimizer", "target_network", "kl_cost", "kls")
+"""Of a learner's state: what it has learned. Its counters, streams of random numbers and experience stay its own."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One segment of one member: all that its process needs to know."""
+
+    config: RunConfig
+    """Of the member: with its own seed and the hyperparameters of this segment, and no population."""
+    directory: Path
+    """The member's."""
+    identity: str
+    """What its checkpoints must agree with."""
+    member: int
+    segment: int
+    start_frames: int
+    """Where the segment begins: in the member's own counts."""
+    end_frames: int
+    ready_episodes: int | None
+    """Episodes, counted by the member, at which the segment ends; None: only frames count."""
+    adopts: bool
+    """Whether it begins with what was copied to `adopted/`."""
+    tuned: tuple[str, ...]
+    fitness: str
+
+
+class Outcome(NamedTuple):
+    """How a segment ended."""
+
+    member: int
+    interrupted: bool
+    env_frames: int
+    agent_steps: int
+    updates: int
+    episodes: int
+    fitness: float | None
+
+
+class Segment:
+    """A segment of a member, in this process."""
+
+    def __init__(self, job: Job, display: Display) -> None:
+        self._job = job
+        self._display = display
+        self._run: Run | None = None
+        self._interrupted = False
+
+    def interrupt(self) -> None:
+        """Ends the segment early, with a checkpoint; it goes on when it is begun again."""
+        self._interrupted = True
+        if self._run:
+            self._run.interrupt()
+
+    def train(self) -> Outcome:
+        """From the member's newest checkpoint to the end of the segment. Raises what a run raises."""
+        job = self._job
+        job.directory.mkdir(parents=True, exist_ok=True)
+        with locked(job.directory, LOCK_SECONDS):
+            write_json(job.directory / "member.json", to_json(job.config))
+            run = self._run = open_run(job, self._display)
+            if self._interrupted:
+                run.interrupt()
+            run.pause = lambda: (
+                run.learner.core.env_frames >= job.end_frames
+                or (job.ready_episodes is not None and run.recorder.episodes >= job.ready_episodes)
+            )
+            interrupted = run.train_segment() == "interrupted"
+            if not interrupted:
+                checkpoint.save(job.directory / "snapshots", job.segment, snapshot(run))
+        curves = job.directory / "curves.jsonl"
+        counts = run.counts
+        fitness = None if interrupted else fitness_of(curves, job.fitness, job.start_frames, counts.env_frames)
+        return Outcome(
+            job.member,
+            interrupted,
+            counts.env_frames,
+            counts.agent_steps,
+            counts.updates,
+            run.recorder.episodes,
+            fitness,
+        )
+
+
+def open_run(job: Job, display: Display) -> Run:
+    """The member's run, where its newest checkpoint left it; adopted, where the segment begins with that."""
+    run = Run(job.config, job.directory, display=display, identity=job.identity)
+    run.marks = {SEGMENT: job.segment}
+    fresh = run.learner.state_dict()
+    source = _load_adopted(job) if job.adopts else None
+
+    def adopt(state: dict[str, Any]) -> dict[str, Any]:
+        if state["marks"][SEGMENT] >= job.segment:
+            return state
+        reached = int(state["learner"]["counters"][0])
+        if reached < job.start_frames:  # the newest checkpoint was damaged
+            display.note(f"member {job.member}: begins {job.start_frames - reached:,} frames before its last decision")
+        return begun(state, source, fresh, job.tuned)
+
+    if run.resume(adopt) is None and job.segment:
+        raise UserError(
+            f"{job.directory}: no checkpoint can be continued, though lineage.jsonl has decisions of this member; "
+            "put the checkpoints back, or train in another directory"
+        )
+    return run
+
+
+def begun(
+    state: Mapping[str, Any], source: Mapping[str, Any] | None, fresh: Mapping[str, Any], tuned: tuple[str, ...]
+) -> dict[str, Any]:
+    """What a segment begins with: `state` of the end of the one before, with the hyperparameters of this one.
+
+    With a `source`, a snapshot of another member, its weights, target network, optimizer and adapted coefficients take
+    the place of the own ones, also those that actors act with. Nothing else changes: counters, environments, waiting
+    unrolls and replay are the member's own. Versions of the parameters keep their numbers.
+
+    Args:
+        fresh: the learner's state as its hyperparameters make it, whose optimizer groups hold them.
+    """
+    learner = dict(state["learner"])
+    result = dict(state) | {"learner": learner}
+    if source is not None:
+        learner |= source["learner"]
+        result["recorder"] = dict(state["recorder"]) | {"task_scores": {}}  # what other weights have scored
+        history = [[number, source["tensors"]] for number, _ in state["params"]["history"]]
+        result["params"] = dict(state["params"]) | {"history": history}
+        if "collectors" in state:
+            network = source["learner"]["network"]
+            result["collectors"] = [_acting_with(network, collector) for collector in state["collectors"]]
+    learner["optimizer"] = dict(learner["optimizer"]) | {"param_groups": fresh["optimizer"]["param_groups"]}
+    learner |= {key: fresh[key] for key in tuned if key in fresh}  # adapted ones, such as kl_cost
+    return result
+
+
+def _acting_with(network: Any, collector: Mapping[str, Any]) -> dict[str, Any]:
+    policy = dict(collector["policy"])
+    if "network" in policy:  # with central inference it has none of its own
+        policy["network"] = network
+    return dict(collector) | {"policy": policy}
+
+
+def snapshot(run: Run) -> dict[str, Any]:
+    """What another member may copy of a run: the learned parts of its learner, and the parameters it has published."""
+    learner = run.learner.state_dict()
+    return {
+        "learner": {key: learner[key] for key in COPIED if key in learner},
+        "tensors": run.params.state_dict()["history"][-1][1],
+    }
+
+
+def carry_over(source: Path, decision: int, target: Path, segment: int) -> None:
+    """Copies the snapshot of a member's decision to where another's segment finds it; once, however often called."""
+    folder = target / "adopted"
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [f"{segment:012d}{suffix}" for suffix in (".pt", ".sha256")]
+    for name, suffix in zip(names, (".pt", ".sha256"), strict=True):  # the checksum last
+        if not (folder / names[1]).exists():
+            with replacing(folder / name) as temporary:
+                shutil.copyfile(source / "snapshots" / f"{decision:012d}{suffix}", temporary)
+    for old in folder.glob("*.*"):
+        if old.name not in names:
+            old.unlink(missing_ok=True)
+
+
+def _load_adopted(job: Job) -> dict[str, Any]:
+    try:
+        return checkpoint.load(job.directory / "adopted", job.segment)
+    except ValueError as error:
+        raise UserError(f"{error}; member {job.member} cannot begin its segment {job.segment}") from None
+
+
+def fitness_of(curves: Path, metric: str, after: int, up_to: int) -> float | None:
+    """Mean of a metric over the episodes that ended in after < env_frames <= up_to; None where none has.
+
+    Each record counts with the episodes that it is of; an evaluation's lines, of which the curves have every episode,
+    with theirs. Raises `UserError` where there are records of episodes and none has such a metric.
+    """
+    total = weight = 0.0
+    before = 0.0
+    names: set[str] = set()
+    for line in curves.read_text().splitlines():
+        record = json.loads(line)
+        metrics: dict[str, list[float]] = record["metrics"]
+        episodes = metrics["episodes"][0] if "episodes" in metrics else None
+        if after < record["env_frames"] <= up_to:
+            names |= set(metrics)
+            values = metrics.get(metric, [])
+            each = (episodes - before) / len(values) if episodes is not None and values else 1.0
+            total += each * sum(values)
+            weight += each * len(values)
+        before = episodes if episodes is not None else before
+    if metric not in names and "episode_return" in names:
+        raise UserError(
+            f"key 'population.fitness': {curves} has no metric '{metric}'; it has: {', '.join(sorted(names))}"
+        )
+    return total / weight if weight else None
+
+
+def member_config(config: RunConfig, seed: int, values: Values) -> RunConfig:
+    """Of a member with these hyperparameters."""
+    hyperparameters = with_values(config.hyperparameters, values)
+    return dataclasses.replace(config, seed=seed, hyperparameters=hyperparameters, population=None)
+
+
+def ready_at(rule: Population, episodes: int) -> int | None:
+    """The number of episodes at which a member decides that had `episodes` when it last did; None: frames count."""
+    return None if rule.period_frames else episodes + rule.ready_episodes
