@@ -54,7 +54,8 @@ class Builder:
         self.algorithm = algorithms.load(config.algorithm)
         self.spec = registry.spec_for(**config.environment)
         self.tasks = registry.tasks_of(config.environment["name"])
-        self.evaluated_tasks = registry.tasks_of(evaluated_name(config), where="evaluation.environment")
+        self._evaluated = evaluated_environment(config)
+        self.evaluated_tasks = registry.tasks_of(self._evaluated["name"], where="evaluation.environment.name")
         self._check_tasks()
         self.algorithm.check(config.hyperparameters, self.spec, config.topology.num_learners)
 
@@ -68,9 +69,8 @@ class Builder:
                 f"{len(self.tasks)} tasks of '{name}', so that each has as many environments as another (got "
                 f"{topology.num_actors} x {topology.envs_per_actor})"
             )
-        if evaluated_name(self.config) != name:
-            evaluated = registry.spec_for(**self.config.environment | {"name": evaluated_name(self.config)})
-            common_spec("evaluation.environment", [self.spec, evaluated])
+        if self._evaluated != self.config.environment:
+            common_spec("evaluation.environment", [self.spec, registry.spec_for(**self._evaluated)])
 
     def network(self) -> nn.Module:
         """The network with its initial parameters."""
@@ -87,12 +87,12 @@ class Builder:
             self.env_seed("actor", index, generation),
             num_threads=topology.env_threads,
             name=self.describe("actor", index, generation),
-            first=index * topology.envs_per_actor,
+            first_env=index * topology.envs_per_actor,
         )
 
     def evaluation_env(self, task: str, index: int, num_envs: int) -> NamedEnv:
         """Environments of one task for evaluation `index`. Raises UserError where they cannot be made."""
-        environment = self.config.environment | {"name": task}
+        environment = self._evaluated | {"name": task}
         seed = self.env_seed("evaluation", index)
         name = f"evaluation {index}, environment {task}, environment seed {seed}"
         return make_env(environment, num_envs, seed, num_threads=1, name=name)
@@ -167,9 +167,9 @@ class Builder:
         return f"{role} {index}, environment {self.config.environment['name']}, environment seed {seed}"
 
 
-def evaluated_name(config: RunConfig) -> str:
-    """Of the task or suite that evaluations play."""
-    return str(config.evaluation.environment or config.environment["name"])
+def evaluated_environment(config: RunConfig) -> dict[str, Any]:
+    """Name and options of what evaluations play."""
+    return config.environment | (config.evaluation.environment or {})
 
 
 class LoneActor:

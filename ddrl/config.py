@@ -39,8 +39,8 @@ class Evaluation:
     episodes: PositiveInt = 10
     final_episodes: PositiveInt = 200
     """Episodes behind the final score (IMPALA, section 5.3.2: 200), of each task."""
-    environment: str | None = None
-    """The task or suite that is evaluated, with the same options; null: the one that is trained on."""
+    environment: dict[str, Any] | None = None
+    """What is evaluated where that is another one than is trained on: the keys of `environment` that differ."""
 
 
 @dataclass(frozen=True, config=STRICT)

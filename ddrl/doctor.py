@@ -144,6 +144,8 @@ def _environments(every_example: bool) -> Iterator[Finding]:
             name = f"{prefix}/{task}"
             try:
                 seen = check.check_environment(name, **examples[task])
+            except UserError as error:  # a library that only these tasks need
+                yield Finding("environments", False, False, f"{name}: {error}")
             except Exception as error:  # whatever a simulator raises, the other lines are still wanted
                 yield Finding("environments", False, True, f"{name}: {' '.join(str(error).split())}")
             else:
@@ -160,6 +162,7 @@ def _optional() -> Iterator[Finding]:
     site = "https://apptainer.org/docs/admin/latest/installation.html (Debian 12 has no package)"
     yield _program("optional", ("apptainer",), "jobs in a container", site)
     yield _graphics_library()
+    yield from _first_person()
 
 
 def _package(section: Section, name: str, purpose: str, *, extra: str = "") -> Finding:
@@ -174,6 +177,15 @@ def _graphics_library() -> Finding:
     found = [name for name in ("EGL", "OSMesa") if ctypes.util.find_library(name)]
     line = f"{' and '.join(found) or 'EGL or OSMesa not found'}, for videos of MuJoCo"
     return Finding("optional", bool(found), False, line, "apt install libegl1 libgl1-mesa-dri")
+
+
+def _first_person() -> Iterator[Finding]:
+    """What the two families of `firstperson` need: packages of their own, and MiniWorld three libraries."""
+    for family in ("vizdoom", "miniworld"):
+        yield _package("optional", family, f"tasks firstperson/{family}_...")
+    missing = [name for name in ("EGL", "GL", "GLU") if ctypes.util.find_library(name) is None]
+    line = f"{', '.join(missing) + ' not found' if missing else 'EGL, GL, GLU'}, for tasks firstperson/miniworld_..."
+    yield Finding("optional", not missing, False, line, "apt install libegl1 libgl1 libglu1-mesa libgl1-mesa-dri")
 
 
 def _program(section: Section, names: Sequence[str], purpose: str, remedy: str) -> Finding:

@@ -12,6 +12,7 @@ import argparse
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def paper_configs(paper: str, root: Path = ROOT) -> dict[tuple[str, str, str], d
     found = {}
     for name, entry in load_experiments(root / paper).items():
         for variant in entry.variants:
-            for environment in environments_of(entry):
+            for environment in filter(partial(entry.has, variant), environments_of(entry)):
                 config = entry.paper_setting(variant, environment) | {"seed": 0}
                 where = f"replications/{paper}/experiments.yaml: {name}/{variant}/{environment} as the paper states it"
                 found[name, variant, environment] = _resolved(config, where)

@@ -14,7 +14,7 @@ import pandas as pd
 from torch import nn
 
 from ddrl import algorithms, checkpoint
-from ddrl.acting import evaluated_name
+from ddrl.acting import evaluated_environment
 from ddrl.actors import evaluator
 from ddrl.actors.policy import LocalInference, Policy
 from ddrl.config import RunConfig, fingerprint_of, load_run_config, parse_run_config
@@ -70,8 +70,9 @@ def evaluate(run: Path, *, episodes: int, seed: int, task: str | None = None) ->
     """
     trained, num_envs = load_trained(run), evaluator.num_envs(episodes)
     found = {}
-    for index, name in enumerate(chosen_tasks(evaluated_name(trained.config), task)):
-        environment = trained.config.environment | {"name": name}
+    evaluated = evaluated_environment(trained.config)
+    for index, name in enumerate(chosen_tasks(evaluated["name"], task)):
+        environment = evaluated | {"name": name}
         env = registry.make(**environment, num_envs=num_envs, seed=seed_for(seed, "player-environment"))
         try:
             played = evaluator.play(env, trained.policy(num_envs, seed, "player-policy", index), episodes)
@@ -146,7 +147,7 @@ def _curve_problems(table: pd.DataFrame, record: dict[str, Any], config: RunConf
         yield "curves.parquet: holds values that are not finite"
     if record["env_frames"] < config.env_frames:
         yield f"run.json: {record['env_frames']:,} frames, below the budget of {config.env_frames:,}"
-    tasks, wanted = registry.tasks_of(evaluated_name(config)), config.evaluation.final_episodes
+    tasks, wanted = registry.tasks_of(evaluated_environment(config)["name"]), config.evaluation.final_episodes
     for metric in [metric_of("evaluation_return", task) for task in tasks] if len(tasks) > 1 else ["evaluation_return"]:
         final = table[(table.metric == metric) & (table.env_frames == record["env_frames"])]
         if len(final) != wanted:

@@ -38,14 +38,14 @@ class NamedEnv:
 
 
 def make_env(
-    environment: Mapping[str, Any], num_envs: int, seed: int, *, num_threads: int, name: str, first: int = 0
+    environment: Mapping[str, Any], num_envs: int, seed: int, *, num_threads: int, name: str, first_env: int = 0
 ) -> NamedEnv:
-    """Environments that say who they are when they fail; `first` as in `registry.make`.
+    """Environments that say who they are when they fail; `first_env` as in `registry.make`.
 
     Raises UserError where they cannot be made.
     """
     try:
-        env = registry.make(**environment, num_envs=num_envs, seed=seed, num_threads=num_threads, first=first)
+        env = registry.make(**environment, num_envs=num_envs, seed=seed, num_threads=num_threads, first_env=first_env)
     except UserError:
         raise
     except Exception as error:

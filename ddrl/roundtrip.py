@@ -89,7 +89,7 @@ def measure(workers: int, envs: int, transport: str, seconds: float) -> Exchange
     )
 
 
-_OFFER: dict[str, Any] = {"environment": {}, "env_threads": 1, "seed": 0, "name": "nothing"}
+_OFFER: dict[str, Any] = {"environment": {}, "first_env": 0, "env_threads": 1, "seed": 0, "name": "nothing"}
 
 
 def _await(ready: Callable[[], bool], processes: Sequence[subprocess.Popen[bytes]]) -> None:

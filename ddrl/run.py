@@ -18,7 +18,7 @@ from ddrl.coordinator.runtime_serial import SerialRuntime
 from ddrl.coordinator.runtime_threads import ThreadsRuntime
 from ddrl.coordinator.service import Door
 from ddrl.environments import registry
-from ddrl.evaluating import play_tasks
+from ddrl.evaluation import evaluate
 from ddrl.handles import Reducer, Shards
 from ddrl.learners.reduction import SingleLearner
 from ddrl.learning import Learning, StopFlag
@@ -247,9 +247,11 @@ class Run:
         return bool(self.learner.core.env_frames >= self.config.env_frames) or self.pause()
 
     def _evaluate(self, episodes: int, should_stop: Callable[[], bool]) -> None:
-        counts, index = self.counts, self._num_evaluations
+        counts, inference = self.counts, self.builder.inference()
+        self.params.pull_newest(inference.network)
         self._num_evaluations += 1
-        played = play_tasks(self.builder, self.params, index, episodes, should_stop, note=self._progress.note)
+        number, note = self._num_evaluations - 1, self._progress.note
+        played = evaluate(self.builder, inference, number, episodes, should_stop=should_stop, note=note)
         if played is not None:
             self.recorder.evaluation(counts, played, by_task=len(self.builder.evaluated_tasks) > 1)
 
@@ -338,6 +340,7 @@ class Run:
                 "fingerprint": fingerprint(self.config),
                 "algorithm_version": self.builder.algorithm.VERSION,
                 "protocol": self.spec.protocol,
+                "evaluated_tasks": list(self.builder.evaluated_tasks) if len(self.builder.evaluated_tasks) > 1 else [],
                 **self._provenance,
                 "started": self._history[0]["started"],
                 "finished": manifest.now(),

@@ -74,7 +74,7 @@ class Serving:
             return {
                 "environment": builder.config.environment,
                 "env_threads": topology.env_threads,
-                "first": index * topology.envs_per_actor,
+                "first_env": index * topology.envs_per_actor,
                 "seed": builder.env_seed("actor", index, generation),
                 "name": builder.describe("actor", index, generation),
             }

@@ -38,7 +38,7 @@ class Worker:
             offer.seed,
             num_threads=offer.env_threads,
             name=offer.name,
-            first=offer.first,
+            first_env=offer.first_env,
         )
         connection.begin(self._env.spec, offer.num_envs)
         self._step = self._env.reset()

@@ -37,7 +37,7 @@ LAYERS: dict[str, set[str]] = {
     "actors": _BASE,
     "coordinator": _BASE,
     "replay": _BASE,
-    "environments": _BASE,
+    "environments": _BASE | {"files"},
     "algorithms": _BASE | {"losses", "actors", "learners", "networks", "replay"},
     "analysis": {"errors", "files"},
     "report": {"errors", "files", "analysis"},

@@ -25,8 +25,8 @@ TAUS = tuple(step / 10 for step in range(81))
 
 
 def scores(runs: Iterable[RunData], references: pd.DataFrame) -> pd.DataFrame:
-    """One row per run: `KEYS`, env_frames, final_return, mean_return, episodes, statistic, random, human, and
-    human_normalised_score (of final_return).
+    """One row per run, or task of a run on a suite: `KEYS`, env_frames, final_return, mean_return, episodes, statistic,
+    random, human, and human_normalised_score (of final_return).
 
     final_return: mean of the evaluation episodes at the largest env_frames, never the best checkpoint. mean_return:
     training return averaged over env_frames (the area under the learning curve).
@@ -35,6 +35,8 @@ def scores(runs: Iterable[RunData], references: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for run in runs:
         final = final_episodes(run)
+        if final.empty:  # a task of a suite that is trained on and not evaluated, or that failed
+            continue
         last = int(run.curves["env_frames"][final.index[0]])
         rows.append(
             run.keys()

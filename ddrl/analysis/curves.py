@@ -43,6 +43,8 @@ class RunData:
     """run.json."""
     curves: pd.DataFrame
     """curves.parquet: env_frames, agent_steps, updates, seconds, metric, value."""
+    suite: str = ""
+    """Of one task's part of a run on a suite: what was trained on (`ddrl.analysis.by_task`)."""
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -186,7 +188,8 @@ def _read_curves(path: Path) -> pd.DataFrame:
     negative = [name for name, kind in columns.items() if kind == "int64" and (frame[name] < 0).any()]
     if negative:
         raise UserError(f"{path}: column '{negative[0]}' has values below 0")
-    missing = [name for name in schema("curves")["required_metrics"] if name not in set(frame["metric"])]
+    found_metrics = set(frame["metric"].str.partition("/")[0])  # of a suite each task has metrics of its own
+    missing = [name for name in schema("curves")["required_metrics"] if name not in found_metrics]
     if missing:
         raise UserError(f"{path}: has no metric '{missing[0]}'")
     return frame

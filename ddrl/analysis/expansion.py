@@ -47,6 +47,7 @@ def expand(
         for entry in chosen
         for variant in variants_of(entry, scale, variants)
         for environment in environments_of(entry, scale, environments)
+        if (entry if environments else entry.scales[scale]).has(variant, environment)
         for seed in (entry.scales[scale].seeds if seeds is None else seeds)
     ]
     if not runs:
@@ -103,8 +104,8 @@ def variants_of(entry: Experiment, scale: str, wanted: Sequence[str] | None = No
 def environments_of(entry: Experiment, scale: str | None = None, wanted: Sequence[str] | None = None) -> list[str]:
     """Those of a scale; with `wanted`, those of any scale that are wanted."""
     if scale is not None and not wanted:
-        return list(entry.scales[scale].environments)
-    every = dict.fromkeys(name for spec in entry.scales.values() for name in spec.environments)
+        return list(entry.scales[scale].every_environment)
+    every = dict.fromkeys(name for spec in entry.scales.values() for name in spec.every_environment)
     return [name for name in every if not wanted or name in wanted]
 
 

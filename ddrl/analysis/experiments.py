@@ -85,11 +85,24 @@ class Scale:
     variants: tuple[str, ...]
     """Those that a machine of this scale can run; empty: all."""
     environments: tuple[str, ...]
+    """Of every variant that has none of its own."""
+    environments_of: Mapping[str, tuple[str, ...]]
+    """Of single variants: experts, say, have a run for each task where one agent has one for all."""
     seeds: tuple[int, ...]
     reason: str
     departures: tuple[Departure, ...]
     resources: Mapping[str, Resources]
     """Of a run of each variant."""
+
+    @property
+    def every_environment(self) -> tuple[str, ...]:
+        """Of any variant."""
+        own = [name for names in self.environments_of.values() for name in names]
+        return tuple(dict.fromkeys([*self.environments, *own]))
+
+    def has(self, variant: str, environment: str) -> bool:
+        """Whether this variant is run on this environment."""
+        return environment in self.environments_of.get(variant, self.environments)
 
 
 @dataclass(frozen=True)
@@ -109,6 +122,10 @@ class Experiment:
     variants: Mapping[str, Mapping[str, Any]]
     departures: tuple[Departure, ...]
     scales: Mapping[str, Scale]
+
+    def has(self, variant: str, environment: str) -> bool:
+        """Whether this variant is run on this environment at any scale."""
+        return any(scale.has(variant, environment) for scale in self.scales.values())
 
     def paper_setting(self, variant: str, environment: str) -> dict[str, Any]:
         """The configuration the paper states, without seed."""
@@ -211,16 +228,19 @@ def _base(given: Any, named: Mapping[str, Mapping[str, Any]], where: str) -> Map
 
 
 def _scale(spec: Mapping[str, Any], scale: str, where: str, variants: Mapping[str, Any]) -> Scale:
-    departures = _departures(spec, where, variants, spec["environments"])
+    own = {variant: tuple(names) for variant, names in spec.get("environments_of", {}).items()}
+    every = [*spec["environments"], *(name for names in own.values() for name in names)]
+    departures = _departures(spec, where, variants, every)
     allowed = PAPER_SCALE_KEYS if scale == "paper" else SCALE_KEYS
     for departure in departures:
         _refuse(departure.settings, lambda key: _covered(key, allowed), where, "departures", ", ".join(allowed))
-    for variant in spec.get("variants", ()):
+    for variant in (*spec.get("variants", ()), *own):
         if variant not in variants:
             raise unknown_name("variant", variant, variants, where=where)
     return Scale(
         variants=tuple(spec.get("variants", ())),
         environments=tuple(spec["environments"]),
+        environments_of=own,
         seeds=tuple(spec["seeds"]),
         reason=spec.get("reason", ""),
         departures=departures,

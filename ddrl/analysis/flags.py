@@ -123,7 +123,7 @@ def _run_flags(
     settings: set[str] = set()
     parts: set[str] = set()
     for run in runs:
-        for key in changed_settings(run.config, experiment.paper_setting(run.variant, run.environment)):
+        for key in changed_settings(run.config, experiment.paper_setting(run.variant, run.suite or run.environment)):
             group, _, name = key.partition(".")
             (parts if group == "environment" else settings).add(name or group)
         ours = parse_protocol(str(run.manifest["protocol"]))

@@ -5,6 +5,7 @@ unreadable_manifest  run.json is not what a run writes
 damaged              curves.parquet cannot be read, or lacks what a run records
 not_finite           curves.parquet holds values that are not numbers
 different_config     the run was made with another configuration than its place among the runs says
+not_evaluated        a task of a suite has no final score, since its environments failed; the run's other tasks have
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from typing import Any
 
 import pandas as pd
 
+from ddrl.analysis.by_task import unevaluated
 from ddrl.analysis.curves import Fault, RunData, try_run
 from ddrl.analysis.experiments import Experiment, Run
 from ddrl.analysis.flags import flatten, same
 from ddrl.errors import UserError
 
-KINDS = ("missing", "unreadable_manifest", "damaged", "not_finite", "different_config")
+KINDS = ("missing", "unreadable_manifest", "damaged", "not_finite", "different_config", "not_evaluated")
 COLUMNS = ["origin", "paper", "experiment", "variant", "environment", "seed", "file", "what", "detail"]
 NOT_COMPARED = ("recording", "checkpoint", "device")
 """First parts of keys that say how often something is recorded, and no more."""
@@ -123,6 +125,13 @@ def reference_runs(folder: Path, paper: str, experiments: Mapping[str, Experimen
     return _without_odd_seeds(runs, problems)
 
 
+def _unevaluated(directory: Path, run: RunData) -> list[Problem]:
+    """The tasks of a run on a suite that have no final score."""
+    place, file = (run.origin, run.paper, run.experiment, run.variant), directory / "curves.parquet"
+    detail = "the task has no final score: its environments failed"
+    return [Problem(*place, task, run.seed, file, "not_evaluated", detail) for task in unevaluated(run)]
+
+
 def compared(key: str) -> bool:
     """Whether two runs that differ in this key are different runs."""
     return key.split(".")[0] not in NOT_COMPARED and key != "evaluation.period_frames"
@@ -145,7 +154,9 @@ def _without_odd_seeds(found: Sequence[tuple[Path, RunData]], problems: Sequence
         groups.setdefault((run.experiment, run.variant, run.environment), []).append((directory, run))
     odd = [problem for group in groups.values() for problem in _odd_seeds(group)]
     left_out = {problem.file.parent for problem in odd}
-    return Gathered(tuple(run for directory, run in found if directory not in left_out), (*problems, *odd))
+    kept = [(directory, run) for directory, run in found if directory not in left_out]
+    holes = [hole for directory, run in kept for hole in _unevaluated(directory, run)]
+    return Gathered(tuple(run for _, run in kept), (*problems, *odd, *holes))
 
 
 def _odd_seeds(group: Sequence[tuple[Path, RunData]]) -> list[Problem]:

@@ -85,6 +85,8 @@ def hyperparameter_table(paper: Paper, runs: Sequence[RunData], origin: str) -> 
     for stated in paper.hyperparameters:
         own = [run for run in runs if run.experiment == stated.experiment and run.origin == origin]
         configs = [flatten(run.config) for run in own if stated.variant in (None, run.variant)]
+        if stated.name.startswith("environment."):  # what a configuration leaves to its default the protocol id says
+            configs = [config for config in configs if stated.name in config]
         values = list(dict.fromkeys(_text(config.get(stated.name)) for config in configs))
         agree = all(same(config.get(stated.name), stated.paper) for config in configs)
         rows.append(

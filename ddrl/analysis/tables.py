@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from ddrl.analysis import REFERENCE, TABLES
 from ddrl.analysis.aggregate import aggregates, improvement, profiles, scores
+from ddrl.analysis.by_task import by_task
 from ddrl.analysis.claims import claims
 from ddrl.analysis.curves import KEYS, RunData, long_frame, on_common_clock, on_common_grid
 from ddrl.analysis.efficiency import efficiency_table
@@ -59,22 +60,23 @@ def build(
         raise UserError(f"{where}: no run of {paper.key} at scale {scale} has finished")
     published, references = load_published(paper_dir), load_references(paper)
     origin = "reference" if scale == REFERENCE else "run"
-    table = scores(data, references)
+    parts = by_task(data)
+    table = scores(parts, references)
     seed, resamples = paper.evidence.bootstrap_seed, paper.evidence.resamples
     tables = {
         "runs": run_table(data, experiments),
-        "curves": _on_grid(data, ["episode_return"], experiments),
-        "wall_clock": _labelled(on_common_clock(data), experiments),
+        "curves": _on_grid(parts, ["episode_return"], experiments),
+        "wall_clock": _labelled(on_common_clock(parts), experiments),
         "policy_lag": _on_grid(data, ["policy_lag_mean", "policy_lag_max"], experiments),
         "efficiency": efficiency_table(data, experiments, paper.prices),
-        "scores": _flagged(table, data, paper).assign(variant_label=_labels(table, experiments)),
+        "scores": _flagged(table, parts, paper).assign(variant_label=_labels(table, experiments)),
         "aggregates": aggregates(table, seed=seed, resamples=resamples),
         "profiles": profiles(table, seed=seed, resamples=resamples),
         "improvement": improvement(table, seed=seed, resamples=resamples),
-        "cells": cells(paper, experiments, published, references, table, data),
-        "claims": claims(paper, experiments, table, data),
+        "cells": cells(paper, experiments, published, references, table, parts),
+        "claims": claims(paper, experiments, table, parts),
         "hyperparameters": hyperparameter_table(paper, data, origin),
-        "milestones": milestone_table(paper, data),
+        "milestones": milestone_table(paper, parts),
         "published": used_published(paper, published),
         "references": references,
         "problems": problem_table(found.problems, results),

@@ -229,6 +229,7 @@ def _places(
         for name, entry in experiments.items()
         for variant in entry.variants
         for environment in environments_of(entry)
+        if entry.has(variant, environment)
     }
     others = sorted({place for count in counts for place in count} - set(found))
     return found | {place: (experiments[place[0]].labels[place[1]], env_label(place[2])) for place in others}

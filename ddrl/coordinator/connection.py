@@ -41,7 +41,7 @@ class Offer:
     place: int
     environment: dict[str, Any]
     num_envs: int
-    first: int
+    first_env: int
     """Number of its first environment among all of the run's."""
     env_threads: int
     seed: int
@@ -87,7 +87,7 @@ class Connection:
                 place=message.value("place", int),
                 environment=message.value("environment", dict),
                 num_envs=message.value("num_envs", int),
-                first=message.value("first", int),
+                first_env=message.value("first_env", int),
                 env_threads=message.value("env_threads", int),
                 seed=message.value("seed", int),
                 name=message.value("name", str),

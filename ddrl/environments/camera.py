@@ -12,12 +12,15 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from ddrl.environments import registry
+from ddrl.instructions import image_of
 from ddrl.types import Array, EnvSpec, EnvStep, VectorEnv
 
 CELLS_PER_SECOND = 5.0
 """Pictures per second where nothing moves between steps: slow enough to follow."""
 EMULATOR_HERTZ = 60.0
 CELL_PIXELS, LINE_GREY = 16, 64
+IMAGE_SCALE = 4
+"""Pixels each way for one of a packed image."""
 BOARD_PIXELS = 640
 """A board's longer side is at most this long, where that leaves a pixel for each cell."""
 
@@ -51,7 +54,10 @@ def camera_for(name: str, seed: int, options: Mapping[str, Any]) -> Camera:
     if hasattr(adapter, "camera"):
         camera: Camera = adapter.camera(task, seed, **registry.resolve_options(name, options))
         return camera
-    return ObservationCamera(registry.spec_for(name, **options))
+    spec = registry.spec_for(name, **options)
+    if spec.image_shape is not None and spec.image_shape[0] == 3:
+        return ImageCamera(spec, EMULATOR_HERTZ / spec.frame_skip)
+    return ObservationCamera(spec)
 
 
 class EmulatorCamera:
@@ -107,6 +113,30 @@ class CellCamera:
         if self._pixels > 2:
             board[:, :: self._pixels] = board[:, :, :: self._pixels] = LINE_GREY
         return _as_colour(board)
+
+    def step(self, action: Any, seen: EnvStep) -> Array:
+        """One picture."""
+        return self.reset(seen)
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+class ImageCamera:
+    """The image of an observation that also holds an instruction: [3, height, width], in colour and enlarged."""
+
+    actions: Sequence[str]
+    shows = "the image that the agent sees"
+
+    def __init__(self, spec: EnvSpec, frames_per_second: float, actions: Sequence[str] = ()) -> None:
+        """`spec` has an `image_shape` of three channels."""
+        self.frames_per_second, self.actions = frames_per_second, tuple(actions)
+        self._spec = spec
+
+    def reset(self, seen: EnvStep) -> Array:
+        """One picture."""
+        image = image_of(seen.observation[0], self._spec).transpose(1, 2, 0)
+        return image[None].repeat(IMAGE_SCALE, axis=1).repeat(IMAGE_SCALE, axis=2)
 
     def step(self, action: Any, seen: EnvStep) -> Array:
         """One picture."""

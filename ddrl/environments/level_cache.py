@@ -6,8 +6,9 @@ import hashlib
 import logging
 import os
 import shutil
-import tempfile
 from pathlib import Path
+
+from ddrl.files import replacing
 
 VARIABLE = "DDRL_DMLAB_CACHE"
 """Environment variable: the cache's folder. Else `ddrl/dmlab` in the user's folder of caches."""
@@ -45,9 +46,8 @@ class LevelCache:
         file = self._file(key)
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            # In a folder of its own first: a reader sees a whole file or none.
-            with tempfile.TemporaryDirectory(dir=file.parent) as folder:
-                os.replace(shutil.copyfile(pk3_path, Path(folder) / file.name), file)
+            with replacing(file) as temporary:
+                shutil.copyfile(pk3_path, temporary)
         except OSError as error:
             _LOGGER.warning("the level cache of DeepMind Lab could not keep a map: %s", error)
 

@@ -40,13 +40,17 @@ _NOT_ADAPTERS = frozenset(
         "check",
         "camera",
         "contract",
+        "firstperson_tasks",
         "level_cache",
+        "miniworld_drawing",
+        "miniworld_world",
         "physics",
         "random_play",
         "replayed",
         "simulator_camera",
         "suites",
         "toy_games",
+        "vizdoom_world",
     }
 )
 
@@ -183,11 +187,11 @@ def spec_for(name: str, **options: Any) -> EnvSpec:
     return specs[0] if len(specs) == 1 else common_spec(name, specs)
 
 
-def make(name: str, num_envs: int, seed: int, *, num_threads: int = 1, first: int = 0, **options: Any) -> VectorEnv:
+def make(name: str, num_envs: int, seed: int, *, num_threads: int = 1, first_env: int = 0, **options: Any) -> VectorEnv:
     """`num_envs` environments `name`, whose episodes are fully determined by `seed` and the actions.
 
-    `num_threads` is how many native threads step them, where the adapter has any; it changes no result. `first` is the
-    number of the first of them among all of a run's, which decides who plays which task of a suite.
+    `num_threads` is how many native threads step them, where the adapter has any; it changes no result. `first_env` is
+    the number of the first of them among all of a run's, which decides who plays which task of a suite.
     Raises: UserError as `spec_for`.
     """
     given = resolve_options(name, options)
@@ -199,7 +203,7 @@ def make(name: str, num_envs: int, seed: int, *, num_threads: int = 1, first: in
 
     if len(tasks_of(name)) == 1:
         return part(tasks_of(name)[0], num_envs)
-    return SuiteEnvs(spec_for(name, **options), part, column_tasks(name, first, num_envs))
+    return SuiteEnvs(spec_for(name, **options), part, column_tasks(name, first_env, num_envs))
 
 
 def _options(name: str, where: str) -> dict[str, Option]:

@@ -6,6 +6,7 @@ abandoned episodes), and after `MOST_FAILURES` failures they are given up.
 
 from __future__ import annotations
 
+import re
 import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -39,9 +40,10 @@ def common_spec(name: str, specs: Sequence[EnvSpec]) -> EnvSpec:
             if field not in ("name", "protocol") and getattr(own, field) != getattr(first, field):
                 found = f"{field} {getattr(first, field)} in {first.name} and {getattr(own, field)} in {own.name}"
                 raise UserError(f"environment '{name}': what one agent plays must be alike, but here is {found}")
-    heads, parts = zip(*((head, rest) for head, *rest in (own.protocol.split(";") for own in specs)), strict=True)
-    versions = "+".join(dict.fromkeys(head.partition("/")[0] for head in heads))
-    shared = [part for part in parts[0] if all(part in own for own in parts)]
+    versions = "+".join(dict.fromkeys(own.protocol.partition("/")[0] for own in specs))
+    tokens = set.intersection(*(set(re.split("[;,]", own.protocol)) for own in specs))
+    parts = [[token for token in part.split(",") if token in tokens] for part in first.protocol.split(";")[1:]]
+    shared = [",".join(part) for part in parts if part]
     checksum = zlib.crc32("\n".join(own.protocol for own in specs).encode())
     protocol = ";".join([f"{versions}/{name.partition('/')[2]}", *shared, f"{len(specs)}-tasks-{checksum:08x}"])
     return EnvSpec(**{**vars(first), "name": name, "protocol": protocol})

@@ -93,6 +93,7 @@ def write(
             "fingerprint": fingerprint(config),
             "algorithm_version": builder.algorithm.VERSION,
             "protocol": builder.spec.protocol,
+            "evaluated_tasks": list(builder.evaluated_tasks) if len(builder.evaluated_tasks) > 1 else [],
             **provenance,
             "started": starts[0]["started"],
             "finished": manifest.now(),

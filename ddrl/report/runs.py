@@ -284,7 +284,7 @@ def hyperparameters(rows: list[Row], experiments: dict[str, Any]) -> tuple[Block
             groups.setdefault(experiments[row["experiment"]]["title"], []).append(line)
     if not groups:
         return ()
-    stated = columns(("Key", "1.3fr"), ("Paper", "1.2fr"), ("Here", "1.2fr"), "Source")
+    stated = columns(("Key", "1.6fr"), ("Paper", "1fr"), ("Here", "1fr"), ("Source", "1.8fr"))
     table = Table(
         "Settings of the paper and of our runs",
         "tables/hyperparameters.csv",

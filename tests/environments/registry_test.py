@@ -8,7 +8,7 @@ from ddrl.errors import UserError
 
 
 def test_every_adapter_of_the_package_is_found():
-    assert registry.prefixes() == ("atari", "dm_control", "dmlab", "minigrid", "mujoco", "toy")
+    assert registry.prefixes() == ("atari", "dm_control", "dmlab", "firstperson", "minigrid", "mujoco", "toy")
 
 
 def test_every_adapter_has_examples_among_its_tasks():

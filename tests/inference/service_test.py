@@ -72,7 +72,13 @@ class Rig:
 
 def offer(place: int, guests: int) -> dict[str, Any]:
     name = f"actor {place}, worker {guests}"
-    return {"environment": {"name": "toy/catch"}, "env_threads": 1, "first": place, "seed": 7 + guests, "name": name}
+    return {
+        "environment": {"name": "toy/catch"},
+        "env_threads": 1,
+        "first_env": place,
+        "seed": 7 + guests,
+        "name": name,
+    }
 
 
 def until(condition: Callable[[], bool], seconds: float = 20) -> bool:
@@ -194,7 +200,7 @@ WRONG: dict[str, tuple[list[bytes], grpc.StatusCode, str]] = {
     ),
     "no message of ours": ([b"GET / HTTP/1.1"], grpc.StatusCode.INVALID_ARGUMENT, "header"),
     "no hello": ([step()], grpc.StatusCode.INVALID_ARGUMENT, "'step' came; expected: hello"),
-    "protocol": ([hello(protocol=99)], grpc.StatusCode.FAILED_PRECONDITION, "it speaks protocol 99, the learner 1"),
+    "protocol": ([hello(protocol=99)], grpc.StatusCode.FAILED_PRECONDITION, "it speaks protocol 99, the learner 2"),
     "place": ([hello(place=7)], grpc.StatusCode.FAILED_PRECONDITION, "place 7 is none of 2"),
     "place is no number": ([hello(place="0")], grpc.StatusCode.INVALID_ARGUMENT, "field 'place'"),
     "oversized": ([hello(), bytes(10**6)], grpc.StatusCode.RESOURCE_EXHAUSTED, "larger than max"),

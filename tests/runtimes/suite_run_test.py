@@ -79,7 +79,7 @@ def test_a_serial_run_on_a_suite_continues_bit_for_bit(
 
 def test_another_suite_may_be_evaluated_than_is_trained_on(tmp_path: Path) -> None:
     other = "minigrid/Empty-Random-6x6-v0"
-    train(suite(evaluation={"environment": other}), tmp_path, quiet=True)
+    train(suite(evaluation={"environment": {"name": other}}), tmp_path, quiet=True)
     assert len(metric(curves(tmp_path), "evaluation_return")) >= 5
     assert cli.main(["evaluate", str(tmp_path), "--episodes", "2"]) == 0
 
@@ -88,8 +88,12 @@ def test_another_suite_may_be_evaluated_than_is_trained_on(tmp_path: Path) -> No
     ("changes", "words"),
     [
         ({"topology": {"envs_per_actor": 3, "num_actors": 1}}, "must be a multiple of the 2 tasks of .* (got 1 x 3)"),
-        ({"evaluation": {"environment": "toy/catch"}}, "unknown option of toy/catch 'max_steps'"),
-        ({"evaluation": {"environment": "minigrid/Empty"}}, "evaluation.environment: unknown task of minigrid 'Empty'"),
+        ({"evaluation": {"environment": {"name": "toy/catch"}}}, "unknown option of toy/catch 'max_steps'"),
+        ({"evaluation": {"environment": {"view_size": 5}}}, "alike, but here is observation_shape .980,."),
+        (
+            {"evaluation": {"environment": {"name": "minigrid/Empty"}}},
+            "evaluation.environment.name: unknown task of minigrid 'Empty'",
+        ),
     ],
 )
 def test_a_suite_that_a_run_cannot_have_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:

@@ -16,7 +16,7 @@ system)
     export DEBIAN_FRONTEND=noninteractive
     apt-get update
     apt-get install --yes --no-install-recommends \
-        ca-certificates git libegl1 libgl1 libosmesa6 procps python3 python3-venv zip
+        ca-certificates git libegl1 libgl1 libgl1-mesa-dri libglu1-mesa libosmesa6 procps python3 python3-venv zip
     rm -rf /var/lib/apt/lists/*
     # A checkout there may be another user's; git says its commit, which runs note, only where that is allowed.
     git config --system --add safe.directory /work

@@ -1,9 +1,8 @@
-"""The episodes of an evaluation: of every task of a suite, with the newest parameters."""
+"""Separate episodes of a run with fixed parameters: of its task, or one after another of the tasks of a suite."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from ddrl.acting import Builder
 from ddrl.actors import evaluator
@@ -12,41 +11,40 @@ from ddrl.errors import UserError
 from ddrl.types import Episode
 
 
-def play_tasks(
+def evaluate(
     builder: Builder,
-    params: Any,
+    inference: LocalInference,
     index: int,
     episodes: int,
-    should_stop: Callable[[], bool],
     *,
+    should_stop: Callable[[], bool],
     note: Callable[[str], None],
 ) -> list[Episode] | None:
-    """`episodes` of each task in evaluation number `index`; None where `should_stop` ended them before.
+    """`episodes` episodes of each task, on the seeds of evaluation `index`; None where it was stopped.
 
-    A task of a suite that cannot be played is left out, and the user told. Raises `UserError` where it is the only one.
+    Of several tasks, one that fails is left out and `note` is told why. Raises UserError where the only one fails.
     """
-    inference = builder.inference()
-    params.pull_newest(inference.network)
-    tasks = builder.evaluated_tasks
-    played: list[Episode] = []
-    expected = episodes * len(tasks)
+    tasks, played = builder.evaluated_tasks, []
     for number, task in enumerate(tasks, index * len(tasks)):
         try:
-            played += _play(builder, task, number, episodes, inference, should_stop)
+            own = _play(builder, inference, task, number, episodes, should_stop)
         except UserError as error:
             if len(tasks) == 1:
                 raise
-            expected -= episodes
             note(f"{error}; the other tasks are evaluated")
-    return played if len(played) == expected else None
+            continue
+        if len(own) < episodes:
+            return None
+        played += own
+    return played
 
 
 def _play(
     builder: Builder,
+    inference: LocalInference,
     task: str,
     number: int,
     episodes: int,
-    inference: LocalInference,
     should_stop: Callable[[], bool],
 ) -> list[Episode]:
     columns = evaluator.num_envs(episodes)

@@ -1,0 +1,152 @@
+"""First-person tasks that run anywhere, a stand-in for DMLab-30: `firstperson/vizdoom_basic`, ... (30 of them).
+
+DMLab's levels need Quake's engine built from source. These 30 come from two packages of wheels: ViZDoom
+(`vizdoom_world`) and MiniWorld (`miniworld_world`); each says there how the actions map, and `firstperson_tasks` what
+is paid. They are other tasks than DMLab's, so scores on them are never compared with published ones of DMLab-30.
+
+As in DMLab-30, one agent can play all, and nothing tells it which one it plays:
+
+- Observations are an image of 72x96 in colour and an instruction (`ddrl.instructions`), which is empty in all tasks but
+  `miniworld_sign`.
+- The nine actions are those of IMPALA's Table D.2, in its order; a step repeats one for four frames.
+- An episode is truncated after the task's limit of frames, or after `max_frames` where that is not 0, and terminates
+  where the task ends it. MiniWorld's rewards depend on the limit. Seeds and states: see `replayed`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from ddrl.environments import miniworld_world, vizdoom_world
+from ddrl.environments.camera import ImageCamera
+from ddrl.environments.firstperson_tasks import ALL, Family, Task
+from ddrl.environments.registry import Option
+from ddrl.environments.replayed import Replayable, ReplayedEnvs
+from ddrl.errors import UserError
+from ddrl.instructions import packed_shape
+from ddrl.types import EnvSpec
+
+IMAGE_SHAPE = (3, 72, 96)
+FRAME_SKIP = 4
+FRAMES_PER_SECOND = 35.0
+"""Doom's tics."""
+ACTIONS = (
+    "forward",
+    "backward",
+    "strafe left",
+    "strafe right",
+    "look left",
+    "look right",
+    "forward + look left",
+    "forward + look right",
+    "fire",
+)
+PACKAGES: dict[Family, tuple[str, ...]] = {"vizdoom": ("vizdoom",), "miniworld": ("miniworld", "pyglet")}
+"""What each family's tasks need."""
+_BY_NAME = {task.name: task for task in ALL}
+_SHORT: dict[str, dict[str, Any]] = {
+    "vizdoom_basic": {},
+    "vizdoom_predict_position": {"max_frames": 120},
+    "miniworld_sign": {"max_frames": 160},
+}
+
+
+def missing_packages(family: Family) -> tuple[str, ...]:
+    """Those of a family's packages that are not installed."""
+    return tuple(package for package in PACKAGES[family] if importlib.util.find_spec(package) is None)
+
+
+def _suite(belongs: Callable[[Task], bool]) -> tuple[str, ...]:
+    return tuple(task.name for task in ALL if belongs(task))
+
+
+TASKS = tuple(_BY_NAME)
+SUITES: dict[str, tuple[str, ...]] = {
+    "all30": TASKS,
+    "navigation": _suite(lambda task: task.group == "navigation"),
+    "collection": _suite(lambda task: task.group == "collection"),
+    "memory": _suite(lambda task: task.group == "memory"),
+    "combat": _suite(lambda task: task.group == "combat"),
+    "language": _suite(lambda task: task.group == "language"),
+}
+"""Tasks that one agent may learn together, by name; every task is in `all30` and in one other."""
+EXAMPLES: dict[str, dict[str, Any]] = {
+    name: options for name, options in _SHORT.items() if not missing_packages(_BY_NAME[name].family)
+}
+OPTIONS = {task: {"max_frames": Option(0, 0, 1_000_000)} for task in TASKS}
+
+
+def spec(task: str, max_frames: int) -> EnvSpec:
+    """The spec of one task; all differ in name and protocol only.
+
+    Raises: UserError for a limit that is no multiple of the frame skip, or a package that is not installed.
+    """
+    chosen = _BY_NAME[task]
+    limit = _limit(chosen, max_frames)
+    module = vizdoom_world if chosen.family == "vizdoom" else miniworld_world
+    channels, height, width = IMAGE_SHAPE
+    extra = [f"{name}{value:+g}" for name, value in chosen.rewards.items()]
+    parts = (
+        f"{'+'.join(_versions(chosen))}/{chosen.source}",
+        f"skip{FRAME_SKIP},rgb{width}x{height},{module.PICTURE_PROTOCOL}",
+        f"instruction{packed_shape(IMAGE_SHAPE)[0] - channels * height * width}bytes",
+        f"impala-nine-actions,{module.ACTION_PROTOCOL}",
+        f"cap{limit}",
+        "autoreset-next-step",
+        ",".join(["raw-rewards", *extra]),
+    )
+    return EnvSpec(
+        name=f"firstperson/{task}",
+        observation_shape=packed_shape(IMAGE_SHAPE),
+        observation_dtype="uint8",
+        num_actions=len(ACTIONS),
+        frame_skip=FRAME_SKIP,
+        protocol=";".join(parts),
+        image_shape=IMAGE_SHAPE,
+    )
+
+
+def make(task: str, num_envs: int, seed: int, *, num_threads: int = 1, max_frames: int) -> ReplayedEnvs[Replayable]:
+    """`num_envs` environments, stepped one after the other; `num_threads` is ignored.
+
+    Raises: UserError as `spec`, or where a graphics library is missing.
+    """
+    chosen = _BY_NAME[task]
+    limit = _limit(chosen, max_frames)
+    build = partial(_world, chosen, limit)
+    return ReplayedEnvs(spec(task, max_frames), build, num_envs, seed, max_steps=limit // FRAME_SKIP)
+
+
+def camera(task: str, seed: int, **options: Any) -> ImageCamera:
+    """Shows what the agent sees."""
+    return ImageCamera(spec(task, **options), FRAMES_PER_SECOND / FRAME_SKIP, ACTIONS)
+
+
+def _world(task: Task, limit: int) -> Replayable:
+    _, height, width = IMAGE_SHAPE
+    name, doom_map = task.simulator
+    if task.family == "vizdoom":
+        return vizdoom_world.DoomWorld(name, doom_map, task.rewards, FRAME_SKIP, (height, width))
+    return miniworld_world.MiniWorld(name, limit, FRAME_SKIP, height, width)
+
+
+def _limit(task: Task, max_frames: int) -> int:
+    if max_frames % FRAME_SKIP:
+        raise UserError(
+            f"environment.max_frames: {max_frames} is not allowed for firstperson/{task.name}; "
+            f"allowed: multiples of {FRAME_SKIP}"
+        )
+    return max_frames or task.limit
+
+
+def _versions(task: Task) -> list[str]:
+    try:
+        return [f"{package}-{version(package)}" for package in PACKAGES[task.family]]
+    except PackageNotFoundError as error:
+        raise UserError(
+            f"environment 'firstperson/{task.name}': the package '{error.name}' is not installed"
+        ) from error
