@@ -18,9 +18,6 @@ from ddrl.coordinator.runtime_serial import SerialRuntime
 from ddrl.coordinator.runtime_threads import ThreadsRuntime
 from ddrl.coordinator.service import Door
 from ddrl.environments import registry
-<<<<<<< HEAD
-=======
->>>>>>> pbt
 from ddrl.evaluation import evaluate
 from ddrl.handles import Reducer, Shards
 from ddrl.learners.reduction import SingleLearner
