@@ -32,6 +32,9 @@ SCALE_KEYS = (
     "precision",
     "topology.env_threads",
     "topology.learner_threads",
+    "population.burn_in_frames",
+    "population.period_frames",
+    "population.parallel",
 )
 """What a scale may set: budget, bookkeeping, and how the machine computes it."""
 PAPER_SCALE_KEYS = (
