@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -12,6 +10,7 @@ from matplotlib.figure import Figure
 from ddrl.analysis import panels, plots
 from ddrl.analysis.normalise import capped, human_normalised
 from ddrl.analysis.plots import COLOURS, FAINT, NAMES
+from ddrl.analysis.suite import Floats
 
 SUITE = "dmlab30"
 AGENTS = {
@@ -65,20 +64,26 @@ def _scores(curves: pd.DataFrame, references: pd.DataFrame, x: str) -> pd.DataFr
     own = own[own["score"].notna()]
     tasks = own.groupby("origin")["environment"].nunique()
     parts = [pd.DataFrame(columns=[*_LINE, x, "score", "tasks"])]
-    for key, run in own.groupby(_LINE, sort=True):
-        each = [part.sort_values(x) for _, part in run.groupby("environment")]
-        if len(each) == tasks[run["origin"].iloc[0]]:
-            parts.append(_mean_over_tasks(key, each, x))
+    for (origin, variant), group in own.groupby(["origin", "variant"], sort=True):
+        runs = {seed: [part for _, part in run.groupby("environment")] for seed, run in group.groupby("seed")}
+        whole = {seed: each for seed, each in runs.items() if len(each) == tasks[origin]}
+        each = [part[x] for own_parts in whole.values() for part in own_parts]
+        # From where every task has had an episode to where the first record ends.
+        first, last = max((part.min() for part in each), default=0), min((part.max() for part in each), default=-1)
+        if last > first:
+            grid = np.linspace(first, last, POINTS)
+            head = {"origin": origin, "variant": variant, "tasks": tasks[origin]}
+            parts += [
+                _mean_over_tasks(own_parts, grid, x).assign(**head, seed=seed) for seed, own_parts in whole.items()
+            ]
     return pd.concat(parts[1:] or parts, ignore_index=True)
 
 
-def _mean_over_tasks(key: tuple[Hashable, ...], each: list[pd.DataFrame], x: str) -> pd.DataFrame:
-    """From where every task has had an episode to where the first ends."""
-    first, last = max(part[x].min() for part in each), min(part[x].max() for part in each)
-    grid = np.linspace(first, max(first, last), POINTS)
-    rows = [np.interp(grid, part[x], part["score"]) for part in each]
-    head = dict(zip(_LINE, key, strict=True)) | {"tasks": len(each)}
-    return pd.DataFrame({x: grid, "score": np.mean(rows, axis=0)}).assign(**head)
+def _mean_over_tasks(each: list[pd.DataFrame], grid: Floats, x: str) -> pd.DataFrame:
+    """The mean at each place of the grid, records joined by straight lines."""
+    ordered = [part.sort_values(x) for part in each]
+    rows = [np.interp(grid, part[x].to_numpy(np.float64), part["score"].to_numpy(np.float64)) for part in ordered]
+    return pd.DataFrame({x: grid, "score": np.mean(rows, axis=0)})
 
 
 def task_scores(scores: pd.DataFrame) -> Figure:
