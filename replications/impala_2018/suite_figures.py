@@ -148,7 +148,7 @@ def schedules(lineage: pd.DataFrame) -> Figure:
             axes.plot(copied["env_frames"], copied["after"], ".", color=colour, ms=4, mew=0, zorder=4)
         axes.set_yscale("log")
         axes.set_title(name.removeprefix("optimizer.").replace("_", " "))
-        axes.set_xlabel("environment frames of a member")
+        axes.set_xlabel("frames of a member")
         plots.frames_axis(axes)
         axes.grid(axis="y")
     handles = [
