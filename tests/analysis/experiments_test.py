@@ -84,12 +84,31 @@ def test_scales_share_what_no_departure_with_scales_names() -> None:
     assert all(len(found) == 1 for found in settings.values())
 
 
-def test_only_scale_paper_has_the_papers_shallow_network() -> None:
+def test_only_scale_paper_has_the_papers_shallow_network_on_atari() -> None:
+    chosen = {"experiments": ["atari"], "variants": ["shallow"]}
     networks = {
-        scale: {run.config["hyperparameters"]["network"] for run in runs_of(scale, variants=["shallow"])}
-        for scale in SCALES
+        scale: {run.config["hyperparameters"]["network"] for run in runs_of(scale, **chosen)} for scale in SCALES
     }
     assert networks == {"smoke": {"shallow"}, "workstation": {"shallow"}, "paper": {"nature"}}
+
+
+def test_a_variant_may_have_tasks_of_its_own() -> None:
+    runs = runs_of("workstation", experiments=["dmlab30"], seeds=[1])
+    tasks = {
+        variant: [run.environment for run in runs if run.variant == variant] for variant in ("deep", "experts_shallow")
+    }
+    assert tasks["deep"] == ["firstperson/all30"]
+    assert len(tasks["experts_shallow"]) == 30
+    assert "firstperson/all30" not in tasks["experts_shallow"]
+    filtered = runs_of("workstation", environments=["firstperson/miniworld_hallway"], seeds=[1])
+    assert [run.variant for run in filtered] == ["experts_shallow"]
+
+
+def test_tasks_of_an_unknown_variant_are_refused(edited: Edit) -> None:
+    def change(experiments: Any) -> None:
+        experiments["dmlab30"]["scales"]["smoke"]["environments_of"] = {"expert": ["toy/catch"]}
+
+    assert "unknown variant 'expert'" in refusal(edited(change))
 
 
 def test_expansion_is_deterministic_and_ordered() -> None:
