@@ -121,7 +121,9 @@ def test_a_plan_has_every_run_once_and_its_sums_are_those_of_its_lines() -> None
     lines = plan(papers, "smoke", results=ROOT / "results", root=ROOT / "replications")
     runs = [run for paper in papers for run in expand(paper, "smoke", root=ROOT / "replications")]
     assert sum(line.runs for line in lines) == len(runs)
-    assert sum(line.frames for line in lines) == sum(run.config["env_frames"] for run in runs)
+    members = [(run.config.get("population") or {"size": 1})["size"] for run in runs]
+    frames = [number * run.config["env_frames"] for number, run in zip(members, runs, strict=True)]
+    assert sum(line.frames for line in lines) == sum(frames)
     *_, whole = rows(lines)
     assert whole["runs"] == str(len(runs))
     assert [row["experiment"] for row in rows(lines)].count("all") == len(papers)
