@@ -282,7 +282,12 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_a_game_ends_with_a_process_that_is_killed(tmp_path: Path) -> None:
     with open(tmp_path / "pid", "wb") as file:  # a pipe would stay open as long as the game
-        subprocess.run([sys.executable, "-c", KILLED], stdout=file, timeout=60, env=os.environ | {"PYTHONPATH": "."})
+        subprocess.run(
+            [sys.executable, "-c", KILLED],
+            stdout=file,
+            timeout=60,
+            env=os.environ | {"PYTHONPATH": ".", "TMPDIR": str(tmp_path)},
+        )
     pid = int((tmp_path / "pid").read_text())
     with suppress(psutil.NoSuchProcess):
         psutil.wait_procs([psutil.Process(pid)], timeout=10)
