@@ -66,7 +66,7 @@ def test_every_task_is_in_all30_and_in_one_other_suite() -> None:
 
 def test_the_protocol_id_names_what_changes_scores() -> None:
     doom = registry.spec_for("firstperson/vizdoom_freedoom2_map01", max_frames=400).protocol
-    assert doom.startswith(f"vizdoom-{importlib.metadata.version('vizdoom')}+freedoom2:MAP01;skip4,rgb96x72,")
+    assert doom.startswith(f"vizdoom-{importlib.metadata.version('vizdoom')}/freedoom2:MAP01;skip4,rgb96x72,")
     assert doom.endswith("impala-nine-actions,scenario-buttons;cap400;autoreset-next-step;raw-rewards,kill+1")
     rooms = registry.spec_for("firstperson/miniworld_hallway").protocol
     assert rooms.startswith(f"miniworld-{importlib.metadata.version('miniworld')}+pyglet-")
