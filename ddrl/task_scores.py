@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ class TaskScores:
         self._references = references(self._tasks)
         self._newest: dict[str, float] = {}
 
-    def take(self, episodes: Iterable[Episode]) -> Metrics:
+    def take(self, episodes: Sequence[Episode]) -> Metrics:
         """Metrics of the episodes since the last call, by task; the score once each task has had an episode."""
         metrics: Metrics = {}
         for task in self._tasks:
