@@ -11,6 +11,8 @@ As in DMLab-30, one agent can play all, and nothing tells it which one it plays:
 - The nine actions are those of IMPALA's Table D.2, in its order; a step repeats one for four frames.
 - An episode is truncated after the task's limit of frames, or after `max_frames` where that is not 0, and terminates
   where the task ends it. MiniWorld's rewards depend on the limit. Seeds and states: see `replayed`.
+- Rewards are the simulators' own, times the task's `reward_scale`: six tasks pay for every frame or unit of distance,
+  up to 2,100 in an episode, where others pay 1. One agent's gradient would be theirs alone.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from ddrl.environments.registry import Option
 from ddrl.environments.replayed import Replayable, ReplayedEnvs
 from ddrl.errors import UserError
 from ddrl.instructions import packed_shape
-from ddrl.types import EnvSpec
+from ddrl.types import Array, EnvSpec
 
 IMAGE_SHAPE = (3, 72, 96)
 FRAME_SKIP = 4
@@ -97,7 +99,7 @@ def spec(task: str, max_frames: int) -> EnvSpec:
         f"impala-nine-actions,{module.ACTION_PROTOCOL}",
         f"cap{limit}",
         "autoreset-next-step",
-        ",".join(["raw-rewards", *extra]),
+        ",".join([_paid(chosen), *extra]),
     )
     return EnvSpec(
         name=f"firstperson/{task}",
@@ -129,9 +131,29 @@ def camera(task: str, seed: int, **options: Any) -> ImageCamera:
 def _world(task: Task, limit: int) -> Replayable:
     _, height, width = IMAGE_SHAPE
     name, doom_map = task.simulator
+    world: Replayable
     if task.family == "vizdoom":
-        return vizdoom_world.DoomWorld(name, doom_map, task.rewards, FRAME_SKIP, (height, width))
-    return miniworld_world.MiniWorld(name, limit, FRAME_SKIP, height, width)
+        world = vizdoom_world.DoomWorld(name, doom_map, task.rewards, FRAME_SKIP, (height, width))
+    else:
+        world = miniworld_world.MiniWorld(name, limit, FRAME_SKIP, height, width)
+    return world if task.reward_scale == 1.0 else _Scaled(world, task.reward_scale)
+
+
+class _Scaled:
+    """A world whose rewards are multiplied."""
+
+    def __init__(self, world: Replayable, scale: float) -> None:
+        self._world, self._scale = world, scale
+        self.reset, self.close = world.reset, world.close
+
+    def step(self, action: Any) -> tuple[Array, float, bool]:
+        """As the world's own."""
+        observation, reward, terminated = self._world.step(action)
+        return observation, self._scale * reward, terminated
+
+
+def _paid(task: Task) -> str:
+    return "raw-rewards" if task.reward_scale == 1.0 else f"rewards-times-{task.reward_scale:g}"
 
 
 def _limit(task: Task, max_frames: int) -> int:

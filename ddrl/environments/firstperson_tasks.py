@@ -21,9 +21,11 @@ class Task:
     limit: int
     """Frames, after which an episode is truncated."""
     pays: str
-    """The scale of rewards."""
+    """The scale of rewards, in what an agent gets and what scores count."""
     rewards: dict[str, float] = field(default_factory=dict)
     """ViZDoom's own rewards, beside what the scenario gives."""
+    reward_scale: float = 1.0
+    """What the simulator's rewards are multiplied by, so that an achievement pays about 1 in all tasks."""
 
     @property
     def simulator(self) -> tuple[str, str]:
@@ -37,7 +39,8 @@ _ITEMS = {"item": 1.0}
 _TO_THE_BOX = "1 - 0.2 frames / limit at the red box, which ends it"
 _FREEDOOM_KILLS = "+1 for each kill (this suite's), +1 for the map's exit (ViZDoom's)"
 _FREEDOOM_ITEMS = "+1 for each bonus item (this suite's), +1 for the map's exit (ViZDoom's)"
-_ALIVE = "+1 for each frame alive, -100 for dying"
+_ALIVE = "+0.01 for each frame alive, -1 for dying"
+_HUNDREDTH = 0.01
 
 # Limits of ViZDoom are the scenarios' own, but for those without one (2100) and for Freedoom's maps (126000 there).
 # Those of MiniWorld are twice its own: looks take three times as long. CollectHealth keeps its own, and Sign has 400,
@@ -49,7 +52,8 @@ ALL: tuple[Task, ...] = (
         "combat",
         "basic",
         300,
-        "+106 for the monster, which ends it, -5 for each shot, -1 for each frame",
+        "+1.06 for the monster, which ends it, -0.05 for each shot, -0.01 for each frame",
+        reward_scale=_HUNDREDTH,
     ),
     Task(
         "vizdoom_deadly_corridor",
@@ -57,13 +61,18 @@ ALL: tuple[Task, ...] = (
         "combat",
         "deadly_corridor",
         2100,
-        "the distance gained towards the vest (about 1300), +1000 for the vest, -100 for dying",
+        "the distance gained towards the vest (about 13), +10 for the vest, -1 for dying",
+        reward_scale=_HUNDREDTH,
     ),
     Task("vizdoom_deathmatch", "vizdoom", "combat", "deathmatch", 4200, "for each kill, more for stronger monsters"),
     Task("vizdoom_defend_the_center", "vizdoom", "combat", "defend_the_center", 2100, "+1 for each kill, -1 for dying"),
     Task("vizdoom_defend_the_line", "vizdoom", "combat", "defend_the_line", 2100, "+1 for each kill, -1 for dying"),
-    Task("vizdoom_health_gathering", "vizdoom", "collection", "health_gathering", 2100, _ALIVE),
-    Task("vizdoom_health_gathering_supreme", "vizdoom", "collection", "health_gathering_supreme", 2100, _ALIVE),
+    Task(
+        "vizdoom_health_gathering", "vizdoom", "collection", "health_gathering", 2100, _ALIVE, reward_scale=_HUNDREDTH
+    ),
+    Task(
+        "vizdoom_health_gathering_supreme", "vizdoom", "collection", "health_gathering_supreme", 2100, _ALIVE, reward_scale=_HUNDREDTH
+    ),
     Task(
         "vizdoom_my_way_home",
         "vizdoom",
@@ -80,7 +89,15 @@ ALL: tuple[Task, ...] = (
         300,
         "+1 for the monster, -0.001 for each frame; the only rocket ends it",
     ),
-    Task("vizdoom_take_cover", "vizdoom", "combat", "take_cover", 2100, "+1 for each frame alive"),
+    Task(
+        "vizdoom_take_cover",
+        "vizdoom",
+        "combat",
+        "take_cover",
+        2100,
+        "+0.01 for each frame alive",
+        reward_scale=_HUNDREDTH,
+    ),
     Task("vizdoom_freedoom2_map01", "vizdoom", "combat", "freedoom2:MAP01", 4200, _FREEDOOM_KILLS, _KILLS),
     Task("vizdoom_freedoom2_map02", "vizdoom", "combat", "freedoom2:MAP02", 4200, _FREEDOOM_KILLS, _KILLS),
     Task("vizdoom_freedoom2_map03", "vizdoom", "combat", "freedoom2:MAP03", 4200, _FREEDOOM_KILLS, _KILLS),
@@ -94,7 +111,8 @@ ALL: tuple[Task, ...] = (
         "collection",
         "CollectHealth",
         1000,
-        "+2 for each frame alive, -100 for dying; health lasts for 50 frames, and a medkit picked up restores it",
+        "+0.02 for each frame alive, -1 for dying; health lasts for 50 frames, and a medkit picked up restores it",
+        reward_scale=_HUNDREDTH,
     ),
     Task("miniworld_four_rooms", "miniworld", "navigation", "FourRooms", 500, _TO_THE_BOX),
     Task("miniworld_hallway", "miniworld", "navigation", "Hallway", 500, _TO_THE_BOX),

@@ -52,7 +52,7 @@ def row(name: str, episodes: int, seed: int) -> dict[str, str]:
     error = returns.std(ddof=1) / len(returns) ** 0.5
     return {
         "task": name.partition("/")[2],
-        "random": f"{returns.mean():.2f}",
+        "random": f"{returns.mean():.4g}",
         "human": "",
         "variant": VARIANT,
         "source": f"measured: python -m ddrl.environments.random_play {name} --episodes {len(returns)} --seed {seed}",
