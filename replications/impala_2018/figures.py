@@ -20,7 +20,7 @@ from replications.impala_2018.tables import BASE, ROLES, SPEED, STANDS_FOR, THRO
 __all__ = ["capped_scores", "schedules", "task_scores"]
 """Figures of this paper that stand in a file of their own."""
 ATARI, CORRECTION = "atari", "off_policy_correction"
-SINGLE_TASK, SWEEP = "data_efficiency", "hyperparameter_sweep"
+SINGLE_TASK, SWEEP = "single_task", "hyperparameter_sweep"
 NETWORKS = {"shallow": Variant("Shallow", "o", "-"), "deep": Variant("Deep", "D", plots.DASHES[1])}
 CORRECTIONS = {
     "v_trace": "V-trace",

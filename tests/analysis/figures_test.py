@@ -122,7 +122,7 @@ def impala() -> dict[str, dict[str, Table]]:
     settings = [f"{name}__s{index:02d}" for name in IMPALA_SYSTEMS for index in range(1, 5)]
     means = {name: 1.0 / int(name[-2:]) for name in settings}
     sweep = both(lambda runs: measured(runs, "final_return", means), "hyperparameter_sweep", settings, *GAMES)
-    single = both(lambda runs: curves_of(runs, 1e6, 30.0, 0.0), "data_efficiency", list(IMPALA_SYSTEMS), *GAMES)
+    single = both(lambda runs: curves_of(runs, 1e6, 30.0, 0.0), "single_task", list(IMPALA_SYSTEMS), *GAMES)
     speeds = both(taken, "throughput", list(IMPALA_SPEEDS), "atari/pong", "atari/breakout")
     return {
         "throughput": {"efficiency": speeds, "published": published_of(rows)},

@@ -54,7 +54,7 @@ def test_the_claims_of_the_impala_paper_are_all_stated() -> None:
     wanted = {
         "throughput": "impala_fastest_on_one_machine dynamic_batching_helps_impala advantage_grows_with_variation",
         "throughput_distributed": "faster_than_a3c",
-        "data_efficiency": "fewer_frames_than_a3c_and_a2c higher_than_a3c_and_a2c",
+        "single_task": "fewer_frames_than_a3c_and_a2c higher_than_a3c_and_a2c",
         "hyperparameter_sweep": "robust_over_hyperparameters",
         "off_policy_correction": "v_trace_over_no_correction v_trace_best_with_replay replay_helps_v_trace",
         "policy_lag_sweep": "lag_hurts_without_correction v_trace_best_under_lag",
