@@ -22,9 +22,9 @@ FAR_APART = 5
 """From this ratio of budgets on, an axis of frames or times is logarithmic."""
 
 
-def nothing(width: str = "full") -> Canvas:
-    """In place of a figure whose experiment has no runs."""
-    return plots.blank(plots.new_figure(width, 1.0), "No run of this experiment has finished.")
+def nothing(width: str = "full", why: str = "No run of this experiment has finished.") -> Canvas:
+    """In place of a figure whose experiment has no runs, or none that it can show."""
+    return plots.blank(plots.new_figure(width, 1.0), why)
 
 
 def unordered(variants: Sequence[str]) -> dict[str, Style]:

@@ -83,8 +83,15 @@ _SINGLE = ("seekavoid_arena_01",)
 SUITES: dict[str, tuple[str, ...]] = {
     "dmlab30_train": (*(train for train, _ in _PAIRS), *_SHARED),
     "dmlab30_test": (*(test for _, test in _PAIRS), *_SHARED),
+    "five_levels": (
+        "rooms_watermaze",
+        "rooms_keys_doors_puzzle",
+        "lasertag_three_opponents_small",
+        "explore_goal_locations_small",
+        *_SINGLE,
+    ),
 }
-"""In the order of Espeholt et al. 2018, Table B.1. The test levels go with `test_seeds: true`."""
+"""DMLab-30 in the order of Espeholt et al. 2018, Table B.1, its test levels for `test_seeds: true`; those of Figure 4."""
 
 _WALKING: dict[str, tuple[int, ...]] = {
     "forward": (0, 0, 0, 1, 0, 0, 0),

@@ -35,6 +35,8 @@ def capped_scores(curves: pd.DataFrame, wall_clock: pd.DataFrame, references: pd
     Only of agents that have played every task that any has; experts, which train beside each other, have no time.
     """
     frames = _scores(curves, references, "env_frames")
+    if frames.empty and (curves["experiment"] == SUITE).any():
+        return panels.nothing(why="No agent has had two episodes on every task yet.")
     if frames.empty:
         return panels.nothing()
     together = frames["variant"].isin(EXPERTS)
