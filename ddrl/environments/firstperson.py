@@ -30,7 +30,7 @@ from ddrl.environments.registry import Option
 from ddrl.environments.replayed import Replayable, ReplayedEnvs
 from ddrl.errors import UserError
 from ddrl.instructions import packed_shape
-from ddrl.types import Array, EnvSpec
+from ddrl.types import EnvSpec
 
 IMAGE_SHAPE = (3, 72, 96)
 FRAME_SKIP = 4
@@ -131,25 +131,9 @@ def camera(task: str, seed: int, **options: Any) -> ImageCamera:
 def _world(task: Task, limit: int) -> Replayable:
     _, height, width = IMAGE_SHAPE
     name, doom_map = task.simulator
-    world: Replayable
     if task.family == "vizdoom":
-        world = vizdoom_world.DoomWorld(name, doom_map, task.rewards, FRAME_SKIP, (height, width))
-    else:
-        world = miniworld_world.MiniWorld(name, limit, FRAME_SKIP, height, width)
-    return world if task.reward_scale == 1.0 else _Scaled(world, task.reward_scale)
-
-
-class _Scaled:
-    """A world whose rewards are multiplied."""
-
-    def __init__(self, world: Replayable, scale: float) -> None:
-        self._world, self._scale = world, scale
-        self.reset, self.close = world.reset, world.close
-
-    def step(self, action: Any) -> tuple[Array, float, bool]:
-        """As the world's own."""
-        observation, reward, terminated = self._world.step(action)
-        return observation, self._scale * reward, terminated
+        return vizdoom_world.DoomWorld(name, doom_map, task.rewards, task.reward_scale, FRAME_SKIP, (height, width))
+    return miniworld_world.MiniWorld(name, limit, task.reward_scale, FRAME_SKIP, height, width)
 
 
 def _paid(task: Task) -> str:

@@ -52,14 +52,14 @@ _PARTS = (
 class MiniWorld:
     """One of MiniWorld's environments, as a `replayed.Replayable`."""
 
-    def __init__(self, kind: str, limit: int, frame_skip: int, height: int, width: int) -> None:
-        """`kind`: the name of its class; `limit`: frames, which its rewards depend on.
+    def __init__(self, kind: str, limit: int, reward_scale: float, frame_skip: int, height: int, width: int) -> None:
+        """`kind`: the name of its class; `limit`: frames, which its rewards depend on; they are times `reward_scale`.
 
         Raises: UserError where a graphics library is missing; ModuleNotFoundError without the package.
         """
         self.env = _environment(kind)
         self.env.max_episode_steps = limit
-        self._frame_skip, self._size = frame_skip, (height, width)
+        self._frame_skip, self._scale, self._size = frame_skip, reward_scale, (height, width)
         self._list = 0
         self._words = instructions.hashed("")
 
@@ -82,7 +82,7 @@ class MiniWorld:
             total += float(reward)
             if terminated:
                 break
-        return self._observation(), total, bool(terminated)
+        return self._observation(), self._scale * total, bool(terminated)
 
     def close(self) -> None:
         """Frees what was recorded of the world."""

@@ -52,15 +52,23 @@ _NO_WORDS = instructions.hashed("")
 class DoomWorld:
     """One game, as a `replayed.Replayable`."""
 
-    def __init__(self, scenario: str, doom_map: str, rewards: dict[str, float], frame_skip: int, size: tuple[int, int]):
+    def __init__(
+        self,
+        scenario: str,
+        doom_map: str,
+        rewards: dict[str, float],
+        reward_scale: float,
+        frame_skip: int,
+        size: tuple[int, int],
+    ) -> None:
         """`scenario`: name of its settings; `doom_map`: '' for its own; `rewards`: ViZDoom's, beside the scenario's.
 
-        `size`: height and width of observations.
+        All rewards are multiplied by `reward_scale`. `size`: height and width of observations.
         Raises: ModuleNotFoundError without the package.
         """
         import vizdoom
 
-        self._skip, self._size = frame_skip, (size[1], size[0])
+        self._skip, self._scale, self._size = frame_skip, reward_scale, (size[1], size[0])
         self._folder = tempfile.TemporaryDirectory(prefix="ddrl-vizdoom-")
         self.game = game = vizdoom.DoomGame()
         game.load_config(str(Path(vizdoom.scenarios_path) / f"{scenario}.cfg"))
@@ -90,7 +98,7 @@ class DoomWorld:
 
     def step(self, action: Any) -> tuple[Array, float, bool]:
         """Observation, reward (the sum over the tics), terminated."""
-        reward = self.game.make_action(self._actions[int(action)], self._skip)
+        reward = self._scale * self.game.make_action(self._actions[int(action)], self._skip)
         if self.game.is_episode_finished():
             return self._seen.copy(), float(reward), True
         return self._observation(), float(reward), False
