@@ -44,7 +44,9 @@ EFFICIENCY_METRICS = (
 """These, and what any machine would measure alike."""
 TO_MILESTONE = "seconds_to_milestone"
 """Of cells: the time until the training return first reaches the milestone; its ratio is how many times as early."""
-TIMED_METRICS = ("frames_per_second", "seconds", EQUAL_TIME, TO_MILESTONE, *COST_METRICS)
+TO_SCORE = "seconds_to_final_score"
+"""The time until an agent for several tasks has the mean capped training score that the other one ends with."""
+TIMED_METRICS = ("frames_per_second", "seconds", EQUAL_TIME, TO_MILESTONE, TO_SCORE, *COST_METRICS)
 """What says something about two variants only where their runs had the same kind of machine."""
 RATIO_KINDS = ("ratio", "no_worse", "diminishing", "interaction")
 """Kinds of claims that divide means, which must be positive."""
@@ -56,7 +58,7 @@ KIND_METRICS: Mapping[str, tuple[str, ...]] = {
     ),
     "interaction": ("frames_per_second", *EFFICIENCY_METRICS),
     "stability": _SCORES,
-    "time_to_reach": ("env_frames", "seconds"),
+    "time_to_reach": ("env_frames", "seconds", TO_SCORE),
 }
 """Kinds of claims, and what each can be about."""
 _KIND_KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {

@@ -14,13 +14,14 @@ import numpy as np
 import pandas as pd
 
 from ddrl.analysis.claim_grounds import taken
-from ddrl.analysis.claim_kinds import EFFICIENCY_METRICS, EQUAL_TIME, RETURN_METRICS, SUITE_METRICS
+from ddrl.analysis.claim_kinds import EFFICIENCY_METRICS, EQUAL_TIME, RETURN_METRICS, SUITE_METRICS, TO_SCORE
 from ddrl.analysis.curves import RunData, training_returns, training_speed
 from ddrl.analysis.efficiency import efficiency
 from ddrl.analysis.flags import flatten
 from ddrl.analysis.milestones import reached, restricted
 from ddrl.analysis.own_values import suite_values
 from ddrl.analysis.paper import Claim, Prices
+from ddrl.analysis.suite_times import score_times
 
 SUITE = "suite"
 """Stands for the environment where one value is over all tasks."""
@@ -52,6 +53,8 @@ def observations(
     if claim.kind == "stability":
         settings = [{"setting": setting_of(run.config, claim.settings)} for run in runs]
         return _joined(used, runs, settings).assign(value=lambda table: table[metric].astype("float64"))
+    if metric == TO_SCORE:
+        return _suite_times(claim, used, taken(used, runs))
     if claim.kind == "time_to_reach":
         facts = [reached(run, _return_to_reach(claim, run, milestones), metric) for run in runs]
         return restricted(_joined(used, runs, facts), "all" if claim.factor == 1 else "unreached")
@@ -63,6 +66,14 @@ def observations(
         own = taken(used, runs)
         return _joined(used, own, [{"value": efficiency(run, prices)[metric]} for run in own])
     return used.assign(value=used[metric].astype("float64"))
+
+
+def _suite_times(claim: Claim, used: pd.DataFrame, runs: Sequence[RunData]) -> pd.DataFrame:
+    """One row per agent and seed, of all tasks together."""
+    bounds = used.drop_duplicates("environment").set_index("environment")[["random", "human"]]
+    (worse,) = set(used["variant"]) - {claim.better}
+    times = pd.DataFrame(score_times(runs, bounds, worse)).assign(environment=SUITE)
+    return restricted(times, "all" if claim.factor == 1 else "unreached")
 
 
 def scales(claim: Claim, used: pd.DataFrame) -> pd.Series | None:
