@@ -71,7 +71,13 @@ ALL: tuple[Task, ...] = (
         "vizdoom_health_gathering", "vizdoom", "collection", "health_gathering", 2100, _ALIVE, reward_scale=_HUNDREDTH
     ),
     Task(
-        "vizdoom_health_gathering_supreme", "vizdoom", "collection", "health_gathering_supreme", 2100, _ALIVE, reward_scale=_HUNDREDTH
+        "vizdoom_health_gathering_supreme",
+        "vizdoom",
+        "collection",
+        "health_gathering_supreme",
+        2100,
+        _ALIVE,
+        reward_scale=_HUNDREDTH,
     ),
     Task(
         "vizdoom_my_way_home",
