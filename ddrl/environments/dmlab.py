@@ -91,7 +91,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         *_SINGLE,
     ),
 }
-"""DMLab-30 in the order of Espeholt et al. 2018, Table B.1, its test levels with `test_seeds: true`; Figure 4's tasks."""
+"""DMLab-30 in the order of Espeholt et al. 2018, Table B.1, test levels with `test_seeds: true`; Figure 4's tasks."""
 
 _WALKING: dict[str, tuple[int, ...]] = {
     "forward": (0, 0, 0, 1, 0, 0, 0),
