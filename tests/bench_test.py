@@ -84,6 +84,11 @@ def test_topologies_with_the_same_parts_share_their_measurement() -> None:
     assert alone(others[1]) != alone(config)
 
 
+def test_an_image_with_an_instruction_has_the_network_of_images() -> None:
+    config = bench.default_config("impala", "firstperson/miniworld_sign", {})
+    assert config.hyperparameters.network == "shallow"
+
+
 @pytest.mark.parametrize("environment", ["atari/pong", "toy/catch"])
 @pytest.mark.parametrize("algorithm", REPLAYING)
 def test_the_defaults_of_algorithms_with_a_replay_fit_every_environment_that_they_learn(

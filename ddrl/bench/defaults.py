@@ -130,7 +130,7 @@ def default_config(algorithm: str, environment: str, overrides: Mapping[str, Any
 
 def _kind(environment: Mapping[str, Any]) -> str:
     spec = registry.spec_for(**environment)
-    if len(spec.observation_shape) == 3:
+    if len(spec.observation_shape) == 3 or spec.image_shape:  # an instruction may be packed with it
         return IMAGES
     return CONTINUOUS if spec.action_size else DISCRETE
 
