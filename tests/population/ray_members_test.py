@@ -1,0 +1,172 @@
+"""Members that are runs on Ray with two learners each: decisions, copies into both learners, resumes, refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from ddrl import checkpoint
+from ddrl.config import RunConfig, to_json
+from ddrl.errors import UserError
+from ddrl.population import controller, member
+from ddrl.population.lineage import Journal
+from ddrl.run import train
+from tests.population.population_test import lineage, small, summary
+from tests.runtimes.clusters import start, wait_until, workers
+from tests.runtimes.conftest import disconnected, held, holder
+
+__all__ = ["disconnected", "held", "holder"]
+
+TWO_LEARNERS = {"runtime": "ray", "num_learners": 2, "num_actors": 2, "envs_per_actor": 4}
+DECISIVE = {"size": 2, "burn_in_frames": 0, "period_frames": 600, "perturb_probability": 1.0}
+
+
+def members(changes: dict[str, Any] | None = None, **overrides: Any) -> RunConfig:
+    """Two members of two learners and two actors each, three decisions each."""
+    topology = TWO_LEARNERS | overrides.pop("topology", {})
+    return small(DECISIVE | (changes or {}), topology=topology, **{"env_frames": 1800} | overrides)
+
+
+def ranks_of(directory: Path, number: int) -> list[dict[str, Any]]:
+    """The newest checkpoint of each of a member's two learners."""
+    folder = directory / "members" / str(number) / "checkpoints"
+    (lead, _), (follower, _) = checkpoint.load_newest(folder), checkpoint.load_newest(folder / "rank1")
+    assert lead is not None and follower is not None
+    return [lead, follower]
+
+
+def assert_ranks_are_equal(directory: Path, number: int) -> None:
+    """Bit for bit: networks, what the optimizer has gathered and goes by, what actors act with, counters."""
+    lead, follower = ranks_of(directory, number)
+    for part in ("network", "optimizer", "counters"):
+        torch.testing.assert_close(lead["learner"][part], follower["learner"][part], rtol=0, atol=0)
+    torch.testing.assert_close(lead["params"]["history"], follower["params"]["history"], rtol=0, atol=0)
+    assert lead["marks"] == follower["marks"]
+
+
+def whole(directory: Path, size: int = 2) -> None:
+    """All members reached the budget, no decision is lost or made twice, and learners agree."""
+    table = lineage(directory)
+    assert list(table.groupby("member").kind.last()) == ["final"] * size
+    for number, own in table.groupby("member"):
+        assert list(own.decision) == list(range(len(own)))
+        assert own.env_frames.is_monotonic_increasing
+        assert_ranks_are_equal(directory, int(str(number)))
+
+
+@pytest.mark.usefixtures("holder")
+def test_members_with_two_learners_copy_and_perturb_in_both(tmp_path: Path) -> None:
+    assert train(members(), tmp_path, quiet=True) == "budget_reached"
+    whole(tmp_path)
+    table = lineage(tmp_path)
+    assert list(table.member) == [0, 1, 0, 1, 0, 1]
+    assert table.copied.any()
+    evolved = table[(table.kind == "evolve")]
+    assert (evolved["optimizer.learning_rate_before"] != evolved["optimizer.learning_rate_after"]).all()
+    assert summary(tmp_path)["copies"] == table.copied.sum()
+    for number in range(2):
+        final = table[table.member == number].iloc[-1]
+        for one in ranks_of(tmp_path, number):
+            (group,) = one["learner"]["optimizer"]["param_groups"]
+            assert group["lr"] == pytest.approx(final["optimizer.learning_rate_before"])
+    evaluations = [
+        line
+        for path in tmp_path.glob("members/*/curves.jsonl")
+        for line in map(json.loads, path.read_text().splitlines())
+        if "evaluation_return" in line["metrics"]
+    ]
+    assert [len(line["metrics"]["evaluation_return"]) for line in evaluations] == [5]
+
+
+@pytest.mark.usefixtures("holder")
+def test_an_interrupted_population_keeps_its_decisions_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    led = controller.Controller(members(), tmp_path, quiet=True)
+    decide = controller.Controller._decide
+
+    def interrupting(self: controller.Controller, outcome: member.Outcome) -> None:
+        decide(self, outcome)
+        if len(self._journal.decisions) == 3:
+            self.interrupt()
+
+    monkeypatch.setattr(controller.Controller, "_decide", interrupting)
+    assert led.train() == "interrupted"
+    assert not (tmp_path / "run.json").exists()
+    before = Journal(tmp_path).decisions
+    assert len(before) == 3
+    monkeypatch.setattr(controller.Controller, "_decide", decide)
+    assert train(members(), tmp_path, quiet=True) == "budget_reached"
+    assert Journal(tmp_path).decisions[:3] == before
+    whole(tmp_path)
+
+
+@pytest.mark.usefixtures("holder")
+def test_two_members_at_once_end_their_segments_after_so_many_episodes(tmp_path: Path) -> None:
+    changes = {"parallel": 2, "period_frames": None, "ready_episodes": 60}
+    assert train(members(changes, topology={"num_learners": 2}), tmp_path, quiet=True) == "budget_reached"
+    whole(tmp_path)
+    table = lineage(tmp_path)
+    for _, own in table.groupby("member"):
+        counted = own.episodes.diff().fillna(own.episodes.iloc[0])[own.kind != "final"]
+        assert len(counted) >= 1
+        assert (counted >= 60).all()
+
+
+@pytest.mark.slow
+def test_a_population_that_is_killed_within_a_turn_loses_no_decision(tmp_path: Path) -> None:
+    """kill -9, in a cluster of its own, which then is gone as well."""
+    config = to_json(members(env_frames=2400))
+    for decisions in (1, 3):
+        process = start(config, tmp_path)
+        wait_until(lambda least=decisions: made(tmp_path) >= least or process.returncode is not None)  # type: ignore[misc]
+        newest = set(tmp_path.glob("members/*/checkpoints/*.sha256"))
+        wait_until(lambda known=newest: bool(set(tmp_path.glob("members/*/checkpoints/*.sha256")) - known))  # type: ignore[misc]
+        assert process.returncode is None, process.written()
+        process.send_signal(9)
+        process.ended(60)
+    before = Journal(tmp_path).decisions
+    again = start(config, tmp_path)
+    said = again.ended(240)
+    assert again.returncode == 0, said
+    assert Journal(tmp_path).decisions[: len(before)] == before
+    whole(tmp_path)
+    assert json.loads((tmp_path / "run.json").read_text())["resumes"] == 2
+
+
+def made(directory: Path) -> int:
+    """Decisions so far."""
+    path = directory / "lineage.jsonl"
+    return path.read_text().count('"decision"') if path.exists() else 0
+
+
+def test_a_cluster_without_room_for_all_members_at_once_is_said_in_a_line(
+    tmp_path: Path, holder: psutil.Process
+) -> None:
+    words = (
+        r"^the Ray cluster has 8 CPUs; 3 members at once, each with 2 actors .* need 12 \(keys .*population.parallel\)"
+    )
+    with pytest.raises(UserError, match=words):
+        train(members({"size": 3, "parallel": 3}), tmp_path, quiet=True)
+    wait_until(lambda: not workers(holder, "LearnerHost"))
+
+
+def test_a_learner_that_follows_begins_a_segment_as_the_lead_does() -> None:
+    def learner(value: float, epsilon: float) -> dict[str, Any]:
+        optimizer = {"state": {0: value}, "param_groups": [{"epsilon": epsilon}]}
+        return {"network": value, "optimizer": optimizer, "counters": [int(value), 1, 2]}
+
+    own = {"learner": learner(1.0, 0.1), "params": {"history": [[7, [1.0]]]}, "next_checkpoint": 9, "marks": {}}
+    theirs = {"learner": {key: learner(9.0, 0.9)[key] for key in ("network", "optimizer")}, "tensors": ["theirs"]}
+    state = member.begun(own, theirs, learner(0.0, 0.5), ())
+    assert state == {
+        "learner": learner(9.0, 0.5) | {"counters": [1, 1, 2]},
+        "params": {"history": [[7, ["theirs"]]]},
+        "next_checkpoint": 9,
+        "marks": {},
+    }
