@@ -13,7 +13,7 @@ import torch
 from ddrl import checkpoint
 from ddrl.config import RunConfig, to_json
 from ddrl.errors import UserError
-from ddrl.population import controller, member
+from ddrl.population import controller, member, ray_members
 from ddrl.population.lineage import Journal
 from ddrl.run import train
 from tests.population.population_test import lineage, small, summary
@@ -84,25 +84,31 @@ def test_members_with_two_learners_copy_and_perturb_in_both(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("holder")
-def test_an_interrupted_population_keeps_its_decisions_and_goes_on(
+def test_a_population_interrupted_within_a_turn_goes_on_from_its_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    led = controller.Controller(members(), tmp_path, quiet=True)
-    decide = controller.Controller._decide
+    config = members({"period_frames": 8000}, env_frames=24_000)
+    led = controller.Controller(config, tmp_path, quiet=True)
+    show = ray_members.RayMembers._show
 
-    def interrupting(self: controller.Controller, outcome: member.Outcome) -> None:
-        decide(self, outcome)
-        if len(self._journal.decisions) == 3:
-            self.interrupt()
+    def interrupting(self: ray_members.RayMembers, number: int, status: dict[str, Any]) -> None:
+        show(self, number, status)
+        newest = led._journal.newest(number)
+        if newest is not None and newest.decision == 0 and status["counts"][0] > newest.env_frames:
+            led.interrupt()
 
-    monkeypatch.setattr(controller.Controller, "_decide", interrupting)
+    monkeypatch.setattr(ray_members.RayMembers, "_show", interrupting)
     assert led.train() == "interrupted"
+    monkeypatch.setattr(ray_members.RayMembers, "_show", show)
     assert not (tmp_path / "run.json").exists()
     before = Journal(tmp_path).decisions
-    assert len(before) == 3
-    monkeypatch.setattr(controller.Controller, "_decide", decide)
-    assert train(members(), tmp_path, quiet=True) == "budget_reached"
-    assert Journal(tmp_path).decisions[:3] == before
+    assert len(before) == 2
+    lead, follower = ranks_of(tmp_path, 0)
+    assert lead["marks"] == follower["marks"] == {"segment": 1}
+    assert lead["learner"]["counters"][0] > before[0].env_frames
+    assert_ranks_are_equal(tmp_path, 0)
+    assert train(config, tmp_path, quiet=True) == "budget_reached"
+    assert Journal(tmp_path).decisions[:2] == before
     whole(tmp_path)
 
 
