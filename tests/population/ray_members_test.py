@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,15 @@ import pytest
 import torch
 
 from ddrl import checkpoint
-from ddrl.config import RunConfig, to_json
+from ddrl.config import RunConfig, parse_run_config, to_json
 from ddrl.errors import UserError
 from ddrl.population import controller, member, ray_members
 from ddrl.population.lineage import Journal
 from ddrl.run import train
 from tests.population.population_test import lineage, small, summary
-from tests.runtimes.clusters import start, wait_until, workers
+from tests.runs import merged
+from tests.runs import small as tiny
+from tests.runtimes.clusters import meanwhile, start, wait_until, workers
 from tests.runtimes.conftest import disconnected, held, holder
 
 __all__ = ["disconnected", "held", "holder"]
@@ -134,7 +137,7 @@ def test_a_population_that_is_killed_within_a_turn_loses_no_decision(tmp_path: P
         newest = set(tmp_path.glob("members/*/checkpoints/*.sha256"))
         wait_until(lambda known=newest: bool(set(tmp_path.glob("members/*/checkpoints/*.sha256")) - known))  # type: ignore[misc]
         assert process.returncode is None, process.written()
-        process.send_signal(9)
+        process.send_signal(signal.SIGKILL)
         process.ended(60)
     before = Journal(tmp_path).decisions
     again = start(config, tmp_path)
@@ -143,6 +146,65 @@ def test_a_population_that_is_killed_within_a_turn_loses_no_decision(tmp_path: P
     assert Journal(tmp_path).decisions[: len(before)] == before
     whole(tmp_path)
     assert json.loads((tmp_path / "run.json").read_text())["resumes"] == 2
+
+
+@pytest.mark.slow
+def test_sigterm_stops_members_with_checkpoints(tmp_path: Path) -> None:
+    process = start(to_json(members({"period_frames": 40_000, "parallel": 2}, env_frames=80_000)), tmp_path)
+    wait_until(lambda: len(list(tmp_path.glob("members/*/checkpoints/rank1/*.sha256"))) >= 2)
+    process.send_signal(signal.SIGTERM)
+    said = process.ended(90)
+    assert process.returncode == 75, said
+    assert "Traceback" not in said
+    for number in range(2):
+        assert_ranks_are_equal(tmp_path, number)
+
+
+@pytest.mark.slow
+def test_inference_services_of_members_at_once_are_apart(tmp_path: Path) -> None:
+    """In a cluster of its own, where they are sockets in one folder."""
+    process = start(to_json(members({"parallel": 2}, topology={"inference": "central"})), tmp_path)
+    said = process.ended(150)
+    assert process.returncode == 0, said
+    whole(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_learner_that_dies_is_replaced_and_its_turn_goes_on(
+    tmp_path: Path, holder: psutil.Process, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def kill_one() -> None:
+        wait_until(lambda: any(tmp_path.glob("members/1/checkpoints/rank1/*.sha256")))
+        workers(holder, "LearnerHost")[0].kill()
+
+    killing = meanwhile(kill_one)
+    try:
+        assert train(members({"period_frames": 8000}, env_frames=16_000), tmp_path) == "budget_reached"
+    finally:
+        killing.join()
+    assert "member 1: the learner died" in capsys.readouterr().err
+    whole(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("holder")
+@pytest.mark.parametrize(
+    ("algorithm", "topology"),
+    [
+        ("apex_dqn", {"num_learners": 1, "replay": "own"}),
+        ("ppo", {"schedule": "synchronous"}),
+    ],
+)
+def test_members_on_ray_may_be_any_run_with_versions(tmp_path: Path, algorithm: str, topology: dict[str, Any]) -> None:
+    """Two at once where eight slots suffice."""
+    tuned = {"optimizer.learning_rate": {"low": 1e-4, "high": 1e-2}}
+    values = merged(to_json(members()), {"algorithm": algorithm, "topology": topology})
+    values["hyperparameters"] = tiny(algorithm)
+    values["population"] |= {"tuned": tuned, "parallel": 2}
+    assert train(parse_run_config(values), tmp_path, quiet=True) == "budget_reached"
+    assert list(lineage(tmp_path).groupby("member").kind.last()) == ["final"] * 2
+    if topology.get("num_learners") != 1:
+        whole(tmp_path)
 
 
 def made(directory: Path) -> int:
