@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -273,8 +273,17 @@ def _named_device(name: str) -> torch.device:
     return device
 
 
+class Verdict(NamedTuple):
+    """What all learners do before the same update, instead of it."""
+
+    interrupted: bool
+    """They stop early."""
+    segment_over: bool
+    """They end a segment of the training."""
+
+
 class StopFlag:
-    """Whether to stop early: asked of one learner, decided by all of them before the same update."""
+    """Whether to stop: asked of one learner, decided by all of them before the same update."""
 
     def __init__(self, reducer: Reducer) -> None:
         self._reducer = reducer
@@ -284,8 +293,9 @@ class StopFlag:
         """From any thread or signal handler."""
         self._asked = True
 
-    def decide(self) -> bool:
-        """Whether any learner was asked; every learner calls it before each update."""
-        asked = torch.tensor([float(self._asked)])
-        self._reducer.sum_([asked])
-        return bool(asked)
+    def decide(self, segment_over: bool = False) -> Verdict:
+        """What any learner was asked, or says of the segment; every learner calls it before each update."""
+        said = torch.tensor([float(self._asked), float(segment_over)])
+        self._reducer.sum_([said])
+        interrupted, over = said.tolist()
+        return Verdict(bool(interrupted), bool(over))

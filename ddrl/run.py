@@ -63,7 +63,8 @@ class Run:
         self._stop = StopFlag(self._reducer)
         self._own_identity = identity
         self.pause: Callable[[], bool] = lambda: False
-        """Whether a segment of the training is over before its budget."""
+        """Whether a segment of the training is over before its budget; of several learners, the lead's counts."""
+        self._segment_over = False
         self.marks: dict[str, Any] = {}
         """Kept in its checkpoints for whoever leads the run."""
         self.builder = Builder(config, resolve_device(config.device))
@@ -73,12 +74,7 @@ class Run:
         self.learning = Learning(self.builder, self._reducer, lent_memory=remote_actors, remote=replay, shards=shards)
         self.params, self.queue, self.learner = self.learning.params, self.learning.queue, self.learning.learner
         self.parameter_count = self.learning.parameter_count
-        self.recorder = Recorder(
-            directory,
-            period_frames=config.recording.period_frames,
-            tensorboard=config.recording.tensorboard,
-            tasks=registry.tasks_of(config.environment["name"]),
-        )
+        self.recorder = make_recorder(config, directory)
         self._progress: Display = display or Progress(config.env_frames, quiet=quiet)
         self.collectors: list[UnrollCollector] = []
         self.actors: list[Any] = []
@@ -156,20 +152,12 @@ class Run:
             if not self.interrupted:
                 self.recorder.flush(self.counts)
             self._save()
-        self._leave()
-        return "interrupted" if self.interrupted else "segment_over"
-
-    def evaluate_finally(self) -> None:
-        """The final evaluation of a run whose segments are over, into its curves; it is of no further use."""
-        self._evaluate(self.config.evaluation.final_episodes, lambda: self.interrupted)
-        self._leave()
-
-    def _leave(self) -> None:
         self.learner.core.close()
         self.recorder.close()
         if not self.serving:
             for collector in self.collectors:
                 collector.env.close()
+        return "interrupted" if self.interrupted else "segment_over"
 
     def interrupt(self) -> None:
         """Ends the training early, with a checkpoint."""
@@ -220,8 +208,10 @@ class Run:
         return self.learning.counts
 
     def _learn(self) -> None:
-        if self._stop.decide():
-            self.interrupted = True
+        verdict = self._stop.decide(self.pause())
+        self.interrupted |= verdict.interrupted
+        self._segment_over = verdict.segment_over
+        if any(verdict):
             return
         metrics = self.learner.step()
         self.recorder.update(self.counts, metrics)
@@ -244,7 +234,10 @@ class Run:
         return self.interrupted or self._is_finished()
 
     def _is_finished(self) -> bool:
-        return bool(self.learner.core.env_frames >= self.config.env_frames) or self.pause()
+        """Learners that share a batch end a segment where all have heard that it is over: before the next update."""
+        if self.learner.core.env_frames >= self.config.env_frames or self._segment_over:
+            return True
+        return self._reducer.size == 1 and self.pause()
 
     def _evaluate(self, episodes: int, should_stop: Callable[[], bool]) -> None:
         counts, inference = self.counts, self.builder.inference()
@@ -356,6 +349,16 @@ class Run:
             },
         )
         write_curves(self.directory)  # last: a run with this file is whole
+
+
+def make_recorder(config: RunConfig, directory: Path) -> Recorder:
+    """Of a run in its directory."""
+    return Recorder(
+        directory,
+        period_frames=config.recording.period_frames,
+        tensorboard=config.recording.tensorboard,
+        tasks=registry.tasks_of(config.environment["name"]),
+    )
 
 
 def train(

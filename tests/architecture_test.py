@@ -45,7 +45,8 @@ LAYERS: dict[str, set[str]] = {
     "bench": {"acting", "config", "environments", "errors", "files", "manifest", "record", "replay", "run", "run_ray"}
     | {"run_setting", "seeding", "topology", "traits", "types"},
     "population": {"acting", "checkpoint", "config", "coordinator", "errors", "files", "keys", "locks", "manifest"}
-    | {"memory", "progress", "record", "run", "run_setting", "seeding", "traits", "types"},
+    | {"evaluation", "memory", "progress", "record", "run", "run_ray", "run_setting", "seeding", "shared_memory"}
+    | {"traits", "types"},
     "regression": {"errors", "analysis", "algorithms"}
     | {"bench", "config", "manifest", "memory", "processor", "record", "report", "run"},
 }

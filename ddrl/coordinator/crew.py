@@ -51,6 +51,8 @@ class Plan:
     """Where the replay has a process of its own."""
     make_shards: Sequence[tuple[slice, shard_host.MakeShard]] = ()
     """Those of a parameter server that have processes of their own, and which of the parameters they hold."""
+    runs_at_once: int = 1
+    """For how many such runs the cluster must have room: members of a population."""
 
 
 _UNRECORDED: dict[str, Any] = {"enable_task_events": False}

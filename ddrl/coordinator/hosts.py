@@ -63,8 +63,8 @@ class LearnerSide(Protocol):
     def resumes(self) -> int:
         """How often the run was continued from a checkpoint."""
 
-    def train(self) -> str:
-        """Trains to the end and returns the exit reason."""
+    def train(self) -> Any:
+        """Trains to the end and returns the exit reason, or what else the supervisor is to know."""
 
     def interrupt(self) -> None:
         """Ends the training early, with a checkpoint."""
@@ -153,8 +153,8 @@ class LearnerHost:
         """Actors replaced so far; called on rank 0."""
         self._built.actor_restarts = number
 
-    def learn(self) -> str:
-        """Trains to the end; returns the exit reason."""
+    def learn(self) -> Any:
+        """Trains to the end; returns what `LearnerSide.train` does."""
         return self._built.train()
 
     def interrupt(self) -> None:

@@ -33,36 +33,44 @@ def gpus_per_learner(
     device: str,
     num_replays: int = 0,
     num_shards: int = 0,
+    num_runs: int = 1,
 ) -> float:
-    """GPUs of each learner: a fraction where they share one.
+    """GPUs of each learner: a fraction where they share one. All other numbers are those of one of `num_runs` runs.
 
     Raises: UserError where the cluster can never hold all roles, or this node not the learner that leads, and replays.
     """
     there, here = ray.cluster_resources(), _resources_here()  # type: ignore[no-untyped-call]
-    needed = num_actors + num_learners * learner_threads + num_replays + num_shards
+    needed = num_runs * (num_actors + num_learners * learner_threads + num_replays + num_shards)
+    all_learners, all_leads = num_runs * num_learners, num_runs * (learner_threads + num_replays)
+    at_once = f"{num_runs} members at once, each with " if num_runs > 1 else ""
     others = f"{'and a replay ' if num_replays else ''}{f'and {num_shards} parameter shards ' if num_shards else ''}"
     keys = f"{', replay' if num_replays else ''}{', parameter_shards' if num_shards else ''}"
+    keys += ", population.parallel" if num_runs > 1 else ""
     if there.get("CPU", 0) < needed:
         raise UserError(
-            f"the Ray cluster has {there.get('CPU', 0):.0f} CPUs; {num_actors} actors and "
+            f"the Ray cluster has {there.get('CPU', 0):.0f} CPUs; {at_once}{num_actors} actors and "
             f"{num_learners} x {learner_threads} learner threads {others}need {needed} "
             f"(keys topology.num_actors, num_learners, learner_threads{keys})"
         )
     gpus = int(there.get("GPU", 0))
-    if device == "cuda" and gpus < num_learners:
+    if device == "cuda" and gpus < all_learners:
         raise UserError(
-            f"key 'device': cuda needs a GPU for each of {num_learners} learners, and the Ray cluster has "
+            f"key 'device': cuda needs a GPU for each of {all_learners} learners, and the Ray cluster has "
             f"{gpus}; allowed here: {'auto, cpu' if gpus else 'cpu'}"
         )
     gpus = 0 if device == "cpu" else gpus
-    if here.get("CPU", 0) < learner_threads + num_replays or here.get("GPU", 0) < min(gpus, 1):
+    sharing = -(-all_learners // gpus) if gpus else 1
+    gpus_of_leads = -(-num_runs // sharing) if gpus else 0
+    if here.get("CPU", 0) < all_leads or here.get("GPU", 0) < gpus_of_leads:
+        several = (f"the learners that lead {num_runs} members run", "they need")
+        leads, need = several if num_runs > 1 else ("the learner that leads runs", "it needs")
         raise UserError(
-            f"the learner that leads runs where the run is started, and that node of the Ray cluster has "
-            f"{here.get('CPU', 0):.0f} CPUs and {here.get('GPU', 0):.0f} GPUs; it needs "
-            f"{learner_threads + num_replays} and {min(gpus, 1)}: start the run on another node"
+            f"{leads} where the run is started, and that node of the Ray cluster has "
+            f"{here.get('CPU', 0):.0f} CPUs and {here.get('GPU', 0):.0f} GPUs; {need} "
+            f"{all_leads} and {gpus_of_leads}: start the run on another node"
             f"{', or with device: cpu' if gpus else ''}"
         )
-    return 1.0 / -(-num_learners // gpus) if gpus else 0.0
+    return 1.0 / sharing if gpus else 0.0
 
 
 def _resources_here() -> dict[str, Any]:

@@ -60,8 +60,8 @@ class RayRuntime:
         """Asks the learners to save and stop."""
         self._interrupted = True
 
-    def run(self) -> str:
-        """Until the run is over; returns the exit reason.
+    def run(self) -> Any:
+        """Until the run is over; returns what the lead does, the exit reason, or "interrupted" where it cannot.
 
         Raises UserError where the cluster is too small, an actor raised or processes keep dying, and whatever a learner
         raised.
@@ -74,6 +74,7 @@ class RayRuntime:
             plan.device,
             int(plan.make_replay is not None),
             len(plan.make_shards),
+            plan.runs_at_once,
         )
         deaths, reached = 0, -1
         while True:
@@ -100,12 +101,12 @@ class RayRuntime:
             finally:
                 crew.kill()
 
-    def _supervise(self, crew: Crew) -> str:
+    def _supervise(self, crew: Crew) -> Any:
         try:
             crew.build()
             self._accepted()
             self._actor_restarts = crew.start(self._actor_restarts)
-            told, reasons = False, dict[int, str]()
+            told, reasons = False, dict[int, Any]()
             while len(reasons) < self._plan.num_learners:
                 ended = crew.next_ended(POLL_SECONDS)
                 if ended is not None:

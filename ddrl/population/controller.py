@@ -22,7 +22,7 @@ from ddrl.config import RunConfig, fingerprint
 from ddrl.errors import UserError
 from ddrl.population import results, rule
 from ddrl.population.lineage import BURN_IN, EVOLVE, FILE, FINAL, Decision, Journal, Start
-from ddrl.population.member import Job, Outcome, carry_over, member_config, open_run, ready_at
+from ddrl.population.member import Job, Outcome, carry_over, evaluate_finally, member_config, ready_at
 from ddrl.population.rule import Standing
 from ddrl.population.settings import Population, Values
 from ddrl.population.trainers import Inline, MemberDisplay, Trainers
@@ -126,13 +126,19 @@ class Controller:
 
     @contextmanager
     def _crew(self) -> Iterator[Trainers]:
-        if self.rule.parallel == 1:
-            yield Inline(self._view)
-            return
-        from ddrl.population.hosts import hosts  # Ray is slow to import, so only where it is used
+        """Ray is slow to import, so only where it is used."""
+        if self.config.topology.runtime == "ray":
+            from ddrl.population.ray_members import ray_members
 
-        with hosts(self.config, self._view) as trainers:
-            yield trainers
+            with ray_members(self.config, self._view) as members:
+                yield members
+        elif self.rule.parallel == 1:
+            yield Inline(self._view)
+        else:
+            from ddrl.population.hosts import hosts
+
+            with hosts(self.config, self._view) as trainers:
+                yield trainers
 
     def _train(self, trainers: Trainers) -> None:
         """Whoever has decided least often is next: in turn, where one trains at a time."""
@@ -246,14 +252,5 @@ class Controller:
 
     def _evaluate(self, best: int) -> bool:
         """The final evaluation, of the best member only; False where it was interrupted."""
-        run = open_run(self._job(best), MemberDisplay(self._view, best))
-
-        def interrupt() -> None:
-            self._interrupted = True
-            run.interrupt()
-
-        with stopping(interrupt):
-            if self._interrupted:
-                return False
-            run.evaluate_finally()
-        return not self._interrupted
+        display = MemberDisplay(self._view, best)
+        return evaluate_finally(self._job(best), display, lambda: self._interrupted)

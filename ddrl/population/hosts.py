@@ -1,4 +1,4 @@
-"""Members that train at once: processes of Ray on this machine, each with one segment at a time.
+"""Members that train at once, serial or in threads: processes of Ray on this machine, each with one segment at a time.
 
 They are bound to the node of the supervisor, since they write the run directory. Where there are GPUs they share them.
 A process that dies is replaced, and its segment goes on from the member's newest checkpoint.
@@ -18,7 +18,7 @@ from ddrl.coordinator.cluster import cluster, log_tail
 from ddrl.coordinator.ray_errors import first_line, plain, traceback_of
 from ddrl.coordinator.roles import MAX_DEATHS
 from ddrl.errors import UserError
-from ddrl.population.member import Job, Outcome, Segment
+from ddrl.population.member import Job, LocalSegment, Outcome, interrupted
 from ddrl.population.view import View
 from ddrl.record import Counts
 from ddrl.types import Metrics
@@ -37,7 +37,7 @@ class MemberHost:
 
         prepare_process()
         keep_freed_memory()
-        self._segment: Segment | None = None
+        self._segment: LocalSegment | None = None
         self._interrupted = False
         self._lock = threading.Lock()
         self._notes: list[str] = []
@@ -51,7 +51,7 @@ class MemberHost:
         """One segment."""
         with self._lock:
             self._counts = None  # not those of the member before
-            segment = self._segment = Segment(job, self)
+            segment = self._segment = LocalSegment(job, self)
             if self._interrupted:
                 segment.interrupt()
         return segment.train()
@@ -201,7 +201,7 @@ class Hosts:
         ray.kill(host, no_restart=True)
         if self._interrupt_asked:
             self._view.note(f"member {job.member}: its process died ({reason}) while the population was stopping")
-            return Outcome(job.member, True, job.start_frames, 0, 0, 0, None)
+            return interrupted(job)
         self._view.note(f"member {job.member}: its process died ({reason}); it goes on from its newest checkpoint")
         self._set_to_work(self._host.remote(), job)
         return None

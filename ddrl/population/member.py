@@ -12,20 +12,23 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ddrl import checkpoint
+from ddrl.acting import Builder
 from ddrl.config import RunConfig, to_json
+from ddrl.coordinator.parameters import load
 from ddrl.errors import UserError
+from ddrl.evaluation import evaluate
 from ddrl.files import replacing
 from ddrl.locks import locked
 from ddrl.population.settings import Population, Values, with_values
-from ddrl.record import write_json
-from ddrl.run import Run
-from ddrl.run_setting import Display
+from ddrl.record import Counts, write_json
+from ddrl.run import Run, make_recorder
+from ddrl.run_setting import Display, resolve_device
 
 LOCK_SECONDS = 30.0
 """How long a member waits for its process of before, whose supervisor was killed, to be gone."""
@@ -69,7 +72,77 @@ class Outcome(NamedTuple):
     fitness: float | None
 
 
+def interrupted(job: Job) -> Outcome:
+    """Of a segment that nobody can say more of; it is begun again, and goes on from the newest checkpoint."""
+    return Outcome(job.member, True, job.start_frames, 0, 0, 0, None)
+
+
 class Segment:
+    """What makes a segment of a member's run, wherever its learners are: how it begins, pauses and ends.
+
+    On Ray each learner is told of it, as a `ddrl.learner_side.Part`.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.name = str(job.member)
+        self.identity = job.identity
+        self.marks: dict[str, Any] = {SEGMENT: job.segment}
+
+    def prepare(self, run: Run) -> None:
+        """Says where the run pauses, and in `member.json` what it trains with."""
+        job = self._job
+        write_json(job.directory / "member.json", to_json(job.config))
+        run.marks = self.marks
+        run.pause = lambda: (
+            run.learner.core.env_frames >= job.end_frames
+            or (job.ready_episodes is not None and run.recorder.episodes >= job.ready_episodes)
+        )
+
+    def resume(self, run: Run, note: Callable[[str], None]) -> int | None:
+        """Continues where the member's newest checkpoint left it; adopted, where the segment begins with that."""
+        updates = run.resume(self.adoption(run.learner, note))
+        if updates is None and self._job.segment:
+            raise nothing_to_continue(self._job)
+        return updates
+
+    def adoption(self, learner: Any, note: Callable[[str], None]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        """What makes of a checkpoint what the segment begins with; one that was made in the segment stays as it is.
+
+        To be called before the learner is resumed, while its optimizer has the hyperparameters of the segment.
+        """
+        job, fresh = self._job, learner.state_dict()
+        source = _load_adopted(job) if job.adopts else None
+
+        def adopt(state: dict[str, Any]) -> dict[str, Any]:
+            if state["marks"][SEGMENT] >= job.segment:
+                return state
+            _tell_of_loss(job, state, note)
+            return begun(state, source, fresh, job.tuned)
+
+        return adopt
+
+    def train(self, run: Run) -> Outcome:
+        """To the end of the segment, with a snapshot, unless it is interrupted."""
+        job = self._job
+        interrupted = run.train_segment() == "interrupted"
+        if not interrupted:
+            checkpoint.save(job.directory / "snapshots", job.segment, snapshot(run))
+        curves = job.directory / "curves.jsonl"
+        counts = run.counts
+        fitness = None if interrupted else fitness_of(curves, job.fitness, job.start_frames, counts.env_frames)
+        return Outcome(
+            job.member,
+            interrupted,
+            counts.env_frames,
+            counts.agent_steps,
+            counts.updates,
+            run.recorder.episodes,
+            fitness,
+        )
+
+
+class LocalSegment:
     """A segment of a member, in this process."""
 
     def __init__(self, job: Job, display: Display) -> None:
@@ -89,52 +162,54 @@ class Segment:
         job = self._job
         job.directory.mkdir(parents=True, exist_ok=True)
         with locked(job.directory, LOCK_SECONDS):
-            write_json(job.directory / "member.json", to_json(job.config))
-            run = self._run = open_run(job, self._display)
+            segment = Segment(job)
+            run = self._run = Run(job.config, job.directory, display=self._display, identity=job.identity)
+            segment.prepare(run)
+            segment.resume(run, self._display.note)
             if self._interrupted:
                 run.interrupt()
-            run.pause = lambda: (
-                run.learner.core.env_frames >= job.end_frames
-                or (job.ready_episodes is not None and run.recorder.episodes >= job.ready_episodes)
-            )
-            interrupted = run.train_segment() == "interrupted"
-            if not interrupted:
-                checkpoint.save(job.directory / "snapshots", job.segment, snapshot(run))
-        curves = job.directory / "curves.jsonl"
-        counts = run.counts
-        fitness = None if interrupted else fitness_of(curves, job.fitness, job.start_frames, counts.env_frames)
-        return Outcome(
-            job.member,
-            interrupted,
-            counts.env_frames,
-            counts.agent_steps,
-            counts.updates,
-            run.recorder.episodes,
-            fitness,
-        )
+            return segment.train(run)
 
 
-def open_run(job: Job, display: Display) -> Run:
-    """The member's run, where its newest checkpoint left it; adopted, where the segment begins with that."""
-    run = Run(job.config, job.directory, display=display, identity=job.identity)
-    run.marks = {SEGMENT: job.segment}
-    fresh = run.learner.state_dict()
-    source = _load_adopted(job) if job.adopts else None
+def evaluate_finally(job: Job, display: Display, should_stop: Callable[[], bool]) -> bool:
+    """The final evaluation of a member whose segments are over, into its curves; returns whether it was not stopped.
 
-    def adopt(state: dict[str, Any]) -> dict[str, Any]:
-        if state["marks"][SEGMENT] >= job.segment:
-            return state
-        reached = int(state["learner"]["counters"][0])
-        if reached < job.start_frames:  # the newest checkpoint was damaged
-            display.note(f"member {job.member}: begins {job.start_frames - reached:,} frames before its last decision")
-        return begun(state, source, fresh, job.tuned)
+    From its newest checkpoint alone, which has the parameters: neither learners nor actors are needed.
+    """
+    config = job.config
+    builder = Builder(config, resolve_device(config.device))
+    state, damaged = checkpoint.load_newest(job.directory / "checkpoints", identity=job.identity)
+    for line in damaged:
+        display.note(line)
+    if state is None or state["identity"] != job.identity:
+        raise nothing_to_continue(job)
+    _tell_of_loss(job, state, display.note)
+    inference, (_, _, number) = builder.inference(), state["next"]
+    load(inference.network, state["params"]["history"][-1][1])
+    episodes = config.evaluation.final_episodes
+    played = evaluate(builder, inference, number, episodes, should_stop=should_stop, note=display.note)
+    if played is None or should_stop():
+        return False
+    recorder = make_recorder(config, job.directory)
+    recorder.load_state_dict(state["recorder"])
+    recorder.evaluation(Counts(*state["learner"]["counters"]), played, by_task=len(builder.evaluated_tasks) > 1)
+    recorder.close()
+    return True
 
-    if run.resume(adopt) is None and job.segment:
-        raise UserError(
-            f"{job.directory}: no checkpoint can be continued, though lineage.jsonl has decisions of this member; "
-            "put the checkpoints back, or train in another directory"
-        )
-    return run
+
+def _tell_of_loss(job: Job, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
+    """Where the newest checkpoint was damaged."""
+    reached = int(state["learner"]["counters"][0])
+    if reached < job.start_frames:
+        note(f"begins {job.start_frames - reached:,} frames before its last decision")
+
+
+def nothing_to_continue(job: Job) -> UserError:
+    """A member has no checkpoint."""
+    return UserError(
+        f"{job.directory}: no checkpoint can be continued, though lineage.jsonl has decisions of this member; "
+        "put the checkpoints back, or train in another directory"
+    )
 
 
 def begun(
@@ -147,13 +222,15 @@ def begun(
     unrolls and replay are the member's own. Versions of the parameters keep their numbers.
 
     Args:
+        state: of the learner that leads, or of one that follows, which has no record and no environments.
         fresh: the learner's state as its hyperparameters make it, whose optimizer groups hold them.
     """
     learner = dict(state["learner"])
     result = dict(state) | {"learner": learner}
     if source is not None:
         learner |= source["learner"]
-        result["recorder"] = dict(state["recorder"]) | {"task_scores": {}}  # what other weights have scored
+        if "recorder" in state:
+            result["recorder"] = dict(state["recorder"]) | {"task_scores": {}}  # what other weights have scored
         history = [[number, source["tensors"]] for number, _ in state["params"]["history"]]
         result["params"] = dict(state["params"]) | {"history": history}
         if "collectors" in state:

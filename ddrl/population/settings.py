@@ -66,7 +66,9 @@ class Population:
     fitness: str = "mean_capped_score"
     """A metric of the curves, averaged over the episodes since the last decision; of one task: episode_return."""
     parallel: PositiveInt = 1
-    """How many members train at once. 1: in turn, in this process; more: each in a process of its own, by Ray."""
+    """How many members train at once. 1: in turn, in this process; more: each in a process of its own, by Ray.
+
+    With topology.runtime ray, each has processes for its learners and actors, however many train at once."""
 
 
 def check_population(config: Any, where: str) -> None:
@@ -76,11 +78,6 @@ def check_population(config: Any, where: str) -> None:
         return
     for key, problem in _problems(rule, config):
         raise UserError(f"{where}: key 'population.{key}' {problem}")
-    if config.topology.runtime == "ray":
-        raise UserError(
-            f"{where}: key 'topology.runtime' must be serial or threads in a population, whose members are whole "
-            "runs each in one process; population.parallel is how many there are at once (got ray)"
-        )
     if shares_parameters(config):
         raise UserError(
             f"{where}: key 'algorithm': {config.algorithm} shares its parameters without versions, so that they cannot "

@@ -1,10 +1,14 @@
-"""Where segments are trained: in this process, one after the other. `ddrl.population.hosts` has processes for them."""
+"""Where segments are trained: in this process, one after the other.
+
+`ddrl.population.hosts` has a process for each that trains at once, `ddrl.population.ray_members` processes for the
+learners and actors of each.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
-from ddrl.population.member import Job, Outcome, Segment
+from ddrl.population.member import Job, LocalSegment, Outcome
 from ddrl.population.view import View
 from ddrl.record import Counts
 from ddrl.types import Metrics
@@ -32,7 +36,7 @@ class Inline:
     def __init__(self, view: View) -> None:
         self._view = view
         self._job: Job | None = None
-        self._segment: Segment | None = None
+        self._segment: LocalSegment | None = None
         self._interrupted = False
 
     def has_room(self) -> bool:
@@ -46,7 +50,7 @@ class Inline:
     def next_ended(self) -> Outcome | None:
         """Trains."""
         assert self._job is not None
-        self._segment = Segment(self._job, MemberDisplay(self._view, self._job.member))
+        self._segment = LocalSegment(self._job, MemberDisplay(self._view, self._job.member))
         if self._interrupted:
             self._segment.interrupt()
         outcome = self._segment.train()

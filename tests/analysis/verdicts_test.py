@@ -309,8 +309,8 @@ def test_every_cell_of_the_paper_without_a_run_says_why() -> None:
     found = cells(PAPER, EXPERIMENTS, PUBLISHED, REFERENCES, scores_of(suite_runs(["pong"])), [])
     assert found["ours"].isna().all()
     assert found["detail"].str.len().min() > 0
-    waiting = found[found["experiment"] == "dmlab30_learners"]
-    assert set(waiting["detail"]) == {"planned as experiment 'dmlab30_learners'"}
+    waiting = found[found["experiment"] == "atari_multitask"]
+    assert set(waiting["detail"]) == {"planned as experiment 'atari_multitask'"}
     assert set(found[found["item"] == "Table 2"]["verdict"]) == {"not_comparable"}
 
 

@@ -99,8 +99,8 @@ PHASES: dict[str, tuple[Any, str, bool]] = {
     "before a copy": (controller, "carry_over", False),
     "after a copy": (controller, "carry_over", True),
     "before the next segment": (controller.Controller, "_job", True),
-    "before the evaluation": (Run, "evaluate_finally", False),
-    "after the evaluation": (Run, "evaluate_finally", True),
+    "before the evaluation": (controller, "evaluate_finally", False),
+    "after the evaluation": (controller, "evaluate_finally", True),
 }
 
 

@@ -67,9 +67,14 @@ def test_what_cannot_be_is_one_line(changes: dict[str, Any], words: str) -> None
     assert "\n" not in str(caught.value)
 
 
-def test_members_are_single_processes_with_versions_of_their_parameters() -> None:
-    with pytest.raises(UserError, match=r"key 'topology.runtime' must be serial or threads in a population"):
-        population(topology={"runtime": "ray"})
+def test_members_may_have_several_learners_and_have_versions_of_their_parameters() -> None:
+    config = population({"parallel": 2}, topology={"runtime": "ray", "num_learners": 2})
+    assert (config.topology.num_learners, config.population and config.population.parallel) == (2, 2)
+    for runtime in ("serial", "threads"):
+        with pytest.raises(UserError, match=r"key 'topology.num_learners' may exceed 1 only with .*runtime: ray"):
+            population(topology={"runtime": runtime, "num_learners": 2})
+    with pytest.raises(UserError, match=r"key 'topology.num_learners' must divide topology.num_actors"):
+        population(topology={"runtime": "ray", "num_learners": 4})
     tuned = {"tuned": {"entropy_cost": {"values": [0.01]}}}
     with pytest.raises(UserError, match="a3c shares its parameters without versions"):
         parse_run_config(

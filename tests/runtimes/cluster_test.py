@@ -266,6 +266,18 @@ def test_parameter_shards_need_room_anywhere(monkeypatch: pytest.MonkeyPatch) ->
         room.gpus_per_learner(5, 1, 1, "cpu", 0, 2)
 
 
+def test_members_at_once_need_room_and_share_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes(monkeypatch, {"CPU": 12.0, "GPU": 2.0})
+    assert [room.gpus_per_learner(2, learners, 1, "auto", 0, 0, 2) for learners in (1, 2)] == [1.0, 0.5]
+    with pytest.raises(UserError, match=r"12 CPUs; 4 members at once, each with 2 actors .* need 16 .*parallel\)"):
+        room.gpus_per_learner(2, 2, 1, "auto", 0, 0, 4)
+    with pytest.raises(UserError, match="a GPU for each of 4 learners, and the Ray cluster has 2"):
+        room.gpus_per_learner(2, 2, 1, "cuda", 0, 0, 2)
+    nodes(monkeypatch, {"CPU": 1.0, "GPU": 1.0}, {"CPU": 16.0, "GPU": 7.0})
+    with pytest.raises(UserError, match=r"that lead 2 members run .* has 1 CPUs and 1 GPUs; they need 2 and 2: "):
+        room.gpus_per_learner(2, 4, 1, "auto", 0, 0, 2)
+
+
 def test_learners_sum_over_the_interface_of_their_address_unless_the_environment_names_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
