@@ -3,6 +3,9 @@
 Such a run records episodes by task, as metrics `episode_return/<task>`, `evaluation_return/<task>` and so on. So
 scores, curves, cells and claims about tasks read one agent for thirty tasks and thirty agents for one task each alike.
 What is of the run as a whole (its time, speed, lag, topology) stays with the whole, and with each part.
+
+A run on one task whose evaluations are on another (a level of DMLab-30 that has another one for tests) is two parts
+likewise: the training returns are of the one, the final score is of the other.
 """
 
 from __future__ import annotations
@@ -13,10 +16,12 @@ from dataclasses import replace
 from ddrl.analysis.curves import RunData
 
 OF_EPISODES = ("episode_return", "episode_length", "evaluation_return", "evaluation_length")
+KINDS = ("episode_", "evaluation_")
+"""What metrics of training episodes and of evaluations begin with."""
 
 
 def by_task(runs: Iterable[RunData]) -> list[RunData]:
-    """Each run on a single task as it is, and each run on a suite as one for every task that it has played."""
+    """Each run on a single task as it is, and each run on several as one for every task that it has played."""
     return [part for run in runs for part in _parts(run)]
 
 
@@ -24,7 +29,7 @@ def _parts(run: RunData) -> Sequence[RunData]:
     names = run.curves["metric"].str.partition("/")
     tasks = sorted(set(names[2][names[0].isin(OF_EPISODES) & (names[2] != "")]))
     if not tasks:
-        return [run]
+        return _trained_and_tested(run)
     shared = (names[2] == "") & ~names[0].isin(OF_EPISODES)
     parts = []
     for task in tasks:
@@ -32,6 +37,19 @@ def _parts(run: RunData) -> Sequence[RunData]:
         curves = own.assign(metric=own["metric"].str.removesuffix(f"/{task}"))
         parts.append(replace(run, environment=task, suite=run.environment, curves=curves))
     return parts
+
+
+def _trained_and_tested(run: RunData) -> Sequence[RunData]:
+    evaluation = run.config.get("evaluation", {}).get("environment") or {}
+    tested = str(evaluation.get("name", run.environment))
+    if tested == run.environment:
+        return [run]
+    metric = run.curves["metric"]
+    trained, evaluated = (metric.isin([name for name in OF_EPISODES if name.startswith(kind)]) for kind in KINDS)
+    return [
+        replace(run, curves=run.curves[~evaluated]),
+        replace(run, environment=tested, suite=run.environment, curves=run.curves[~trained]),
+    ]
 
 
 def unevaluated(run: RunData) -> list[str]:

@@ -52,7 +52,7 @@ def flags(
     protocol: Protocol | None,
 ) -> list[str]:
     """Everything that stands between a published row and `runs`; `protocol` is what the paper states for the row."""
-    found = _environment_flags(runs, experiment, protocol)
+    found = _environment_flags(rule, runs, experiment, protocol)
     if runs and experiment is not None:
         found += _run_flags(rule, row, runs, experiment, full_budget, protocol)
     if row["statistic"] in BEST_OF_K:
@@ -70,13 +70,17 @@ def hard(found: Iterable[str], protocol: Protocol | None) -> list[str]:
     return [flag for flag in found if flag.partition("(")[0] in names]
 
 
-def _environment_flags(runs: Sequence[RunData], experiment: Experiment | None, protocol: Protocol | None) -> list[str]:
+def _environment_flags(
+    rule: CellRule, runs: Sequence[RunData], experiment: Experiment | None, protocol: Protocol | None
+) -> list[str]:
     """proxy_env and env_version_gap: from the runs' protocol ids; without runs, from what is planned."""
     declared = experiment is not None and experiment.proxy is not None
     if protocol is None or not runs:
         return ["proxy_env"] if declared else []
     ids = [parse_protocol(str(run.manifest["protocol"])) for run in runs]
-    if declared or any(one.environment != protocol.environment for one in ids):
+    # A rule that names environments finds the published row's own task, whatever stands for it at other scales.
+    stands_in = declared and rule.environment is None
+    if stands_in or any(one.environment != protocol.environment for one in ids):
         return ["proxy_env"]
     gap = version_flag((str(run.manifest["protocol"]) for run in runs), [protocol])
     return [gap] if gap else []

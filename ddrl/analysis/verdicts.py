@@ -229,7 +229,7 @@ def _suite(
     same = {
         name: first[name] if part[name].nunique(dropna=False) == 1 else pd.NA for name in ("seeds", "budget_frames")
     }
-    whole = replace(rule, environment=None, metric=SUITE_METRIC, environments=int(known.sum()))
+    whole = replace(rule, metric=SUITE_METRIC, environments=int(known.sum()))
     rows = []
     for origin in _origins(runs):
         mine = [run for run in runs if run.origin == origin and run.environment in normalised.index]

@@ -35,6 +35,12 @@ BEGINNINGS = {
     "stored_0": "stored state",
     "stored_8": "stored state, burn-in 8",
 }
+EXPERTS = {
+    "r2d2": "R2D2",
+    "r2d2_plus": "R2D2+",
+    "impala_shallow": "IMPALA, shallow",
+    "impala_deep": "IMPALA, deep",
+}
 NOTHING = "No training episode of this experiment has ended."
 
 
@@ -51,6 +57,11 @@ def memory(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:
 def beyond_sequences(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:
     """Training return by how replayed sequences begin."""
     return _learning(curves, references, "beyond_sequences", BEGINNINGS)
+
+
+def dmlab30(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:
+    """One panel per first-person task: training return of R2D2 and IMPALA."""
+    return _learning(curves, references, "dmlab30", EXPERTS)
 
 
 def ablations(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:

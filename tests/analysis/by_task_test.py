@@ -53,6 +53,23 @@ def test_a_run_on_one_task_is_left_as_it_is() -> None:
     assert by_task([run]) == [run]
 
 
+def test_a_run_that_is_tested_on_another_task_is_scored_on_that_one() -> None:
+    run = run_of(
+        TASKS[0],
+        [row(200, "episode_return", 3.0), row(200, "evaluation_return", 0.5), row(200, "cpu_seconds", 4.0)],
+    )
+    config = {**run.config, "evaluation": {"environment": {"name": TASKS[1], "test_seeds": True}}}
+    run = replace(run, manifest={**run.manifest, "config": config})
+    trained, tested = by_task([run])
+    assert (trained.environment, tested.environment, tested.suite) == (TASKS[0], TASKS[1], TASKS[0])
+    assert set(trained.curves["metric"]) == {"episode_return", "cpu_seconds"}
+    assert set(tested.curves["metric"]) == {"evaluation_return", "cpu_seconds"}
+    assert scores([trained, tested], REFERENCES)["final_return"].tolist() == [0.5]
+    options_only = {**run.config, "evaluation": {"environment": {"test_seeds": True}}}
+    same = replace(run, manifest={**run.manifest, "config": options_only})
+    assert by_task([same]) == [same]
+
+
 def test_one_agent_and_experts_give_the_same_score_where_they_play_alike() -> None:
     experts = [
         run_of(TASKS[0], [row(200, "evaluation_return", 25.0)], "experts"),

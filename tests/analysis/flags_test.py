@@ -128,6 +128,16 @@ def test_another_environment_is_a_proxy_and_its_parts_are_not_compared() -> None
     assert flags(RULE, ROW, [], EXPERIMENTS["atari"], 0.99, PROTOCOLS["dmlab"]) == []
 
 
+def test_where_others_stand_for_a_task_runs_on_the_task_itself_are_none_of_them() -> None:
+    planned, rule = EXPERIMENTS["dmlab30"], replace(RULE, environment="dmlab/{task}")
+    own = atari_run(protocol="dmlab-1.0/rooms_watermaze;skip4,rgb96x72")
+    assert planned.proxy
+    assert "proxy_env" not in flags(rule, ROW, [own], planned, 0.99, PROTOCOLS["dmlab"])
+    assert "proxy_env" in flags(replace(RULE, environment=None), ROW, [own], planned, 0.99, PROTOCOLS["dmlab"])
+    stand_in = atari_run(protocol="vizdoom-1.3.2/basic;skip4,rgb96x72")
+    assert "proxy_env" in flags(rule, ROW, [stand_in], planned, 0.99, PROTOCOLS["dmlab"])
+
+
 def test_a_smaller_budget_is_flagged_with_its_part_and_a_hundredth_less_is_not() -> None:
     assert found([atari_run(frames=400_000)]) == ["reduced_budget(0.002)"]
     assert found([atari_run(frames=198_000_000)]) == []
