@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pandas as pd
 
 from ddrl.analysis.claim_tests import first_reached
 from ddrl.analysis.curves import KEYS, RunData, clock_of, env_label, training_returns, training_speed
-from ddrl.analysis.experiments import Departure, Experiment, Run
+from ddrl.analysis.experiments import Departure, Experiment, Run, system_of
 from ddrl.analysis.flags import BOOKKEEPING, flatten, same
 from ddrl.analysis.paper import Paper, load_deviations
 from ddrl.analysis.problems import compared
@@ -204,13 +204,23 @@ def _reason(experiment: Experiment, run: RunData, key: str, value: Any) -> str:
 def _for_whom(experiment: Experiment, concerned: Sequence[RunData], all_runs: Sequence[RunData]) -> str:
     """ " (shallow; Breakout)" where a departure is not of every variant or of every environment."""
     parts = []
-    labels = {run.variant: experiment.labels[run.variant].lower() for run in concerned}
-    if len(labels) < len({run.variant for run in all_runs}):
-        parts.append(", ".join(labels.values()))
+    variants = dict.fromkeys(run.variant for run in concerned)
+    if len(variants) < len({run.variant for run in all_runs}):
+        parts.append(_labels(experiment, variants))
     names = {run.environment: env_label(run.environment) for run in concerned}
     if len(names) < len({run.environment for run in all_runs}):
         parts.append(", ".join(names.values()))
     return f" ({'; '.join(parts)})" if parts else ""
+
+
+def _labels(experiment: Experiment, variants: Iterable[str]) -> str:
+    """What variants are called, in lower case; of a sweep how many settings each system has, and not their names."""
+    systems: dict[str, list[str]] = {}
+    for name in variants:
+        systems.setdefault(system_of(name), []).append(experiment.labels[name].lower())
+    return ", ".join(
+        own[0] if len(own) == 1 else f"{own[0].partition(',')[0]} with {len(own)} settings" for own in systems.values()
+    )
 
 
 def _departure(
@@ -219,9 +229,7 @@ def _departure(
     """One setting that differs from the paper's, with its reason."""
     concerned = [run for run in runs if departure in run.departures]
     stated = {_text(flatten(experiment.paper_setting(run.variant, run.environment)).get(key)) for run in concerned}
-    for_whom = (
-        f" ({', '.join(experiment.labels[name].lower() for name in departure.variants)})" if departure.variants else ""
-    )
+    for_whom = f" ({_labels(experiment, departure.variants)})" if departure.variants else ""
     return {
         "what": key.removeprefix("hyperparameters.") + for_whom,
         "paper": _stated(experiment, key, stated),

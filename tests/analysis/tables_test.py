@@ -139,6 +139,9 @@ def test_settings_that_differ_from_the_paper_are_marked_and_explained(results: P
     departures = table(results, "departures")
     assert departures["reason"].str.len().min() > 0
     assert departures["what"].str.startswith("env_frames (shallow)").any()
+    # Settings of a sweep are counted: their names, 24 for each system, would fill a page.
+    sweep = departures[departures["where"].str.startswith("hyperparameter_sweep")]
+    assert {"topology.num_actors (a3c with 24 settings)"} <= set(sweep["what"])
 
 
 @pytest.mark.parametrize("dirty", [[False, True], [None, True]])
