@@ -234,11 +234,11 @@ def test_compute_throughput_and_lag_come_from_runs_and_benchmarks(results: Path)
 
 def test_problems_of_runs_and_of_benchmarks_are_listed_together(results: Path) -> None:
     problems = table(results, "problems")
-    assert list(problems["what"].value_counts().sort_index().items()) == [("damaged", 2), ("missing", 23)]
+    assert list(problems["what"].value_counts().sort_index().items()) == [("damaged", 2), ("missing", 26)]
     (bench,) = problems[problems["origin"] == "bench"].to_dict("records")
     assert bench["detail"] == "has no 'config'"
     summary = json.loads((results / "smoke" / "suite" / "tables" / "summary.json").read_text())
-    assert summary["problems"] == 25
+    assert summary["problems"] == 28
     assert [paper["key"] for paper in summary["papers"]] == [PAPER]
     assert summary["runs"] == 19
     assert summary["reference"]["runs"] == 1
