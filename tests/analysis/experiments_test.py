@@ -100,7 +100,9 @@ def test_a_variant_may_have_tasks_of_its_own() -> None:
     assert tasks["deep"] == ["firstperson/all30"]
     assert len(tasks["experts_shallow"]) == 30
     assert "firstperson/all30" not in tasks["experts_shallow"]
-    filtered = runs_of("workstation", experiments=["dmlab30"], environments=["firstperson/miniworld_hallway"], seeds=[1])
+    filtered = runs_of(
+        "workstation", experiments=["dmlab30"], environments=["firstperson/miniworld_hallway"], seeds=[1]
+    )
     assert [run.variant for run in filtered] == ["experts_shallow"]
 
 
