@@ -45,13 +45,34 @@ PROBLEMS = {
 }
 
 
+def _swept(rows: Iterable[Row]) -> dict[tuple[str, str], set[str]]:
+    """(experiment, system) -> its settings, where a sweep spread several over variants named <system>__<setting>."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        system, setting = row["variant"].partition("__")[::2]
+        if setting:
+            found.setdefault((row["experiment"], system), set()).add(setting)
+    return {key: settings for key, settings in found.items() if len(settings) > 1}
+
+
+def _is_swept(row: Row, sweeps: dict[tuple[str, str], set[str]]) -> bool:
+    return (row["experiment"], row["variant"].partition("__")[0]) in sweeps
+
+
+def _left_out(rows: Iterable[Row], sweeps: dict[tuple[str, str], set[str]]) -> str:
+    """What a table says that does not list the runs of a sweep's settings one by one."""
+    number_of_runs = sum(_is_swept(row, sweeps) for row in rows)
+    return f" Not listed: {counted(number_of_runs, 'run')} of a sweep’s settings." if number_of_runs else ""
+
+
 def side_by_side(tables: Tables, experiments: dict[str, Any], subject: str) -> tuple[Block, ...]:
     """Final scores of this run's and the reference runs' seeds, one row per variant and environment."""
     groups: dict[str, dict[tuple[str, str], list[Row]]] = {}
+    sweeps = _swept(tables["scores"])
     for row in tables["scores"]:
         if row["final_return"]:
             lines = groups.setdefault(row["experiment"], {})
-            lines.setdefault((row["env_label"], row["variant_label"]), []).append(row)
+            lines.setdefault((row["env_label"], _called(row, sweeps)), []).append(row)
     if not groups:
         return ()
     origins = [name for name in ORIGINS if any(row["origin"] == name for row in tables["scores"])]
@@ -65,6 +86,8 @@ def side_by_side(tables: Tables, experiments: dict[str, Any], subject: str) -> t
         "Mean over seeds of the mean return of a run’s last evaluation, and in brackets the smallest and the largest "
         "seed."
     )
+    if sweeps:
+        note += " Of a sweep: over its settings."
     if human:
         stated.append(("Human", "auto", "right"))
         note += f" Human: mean human-normalised score of {WHOSE[subject]}; {HUMAN}"
@@ -84,6 +107,12 @@ def side_by_side(tables: Tables, experiments: dict[str, Any], subject: str) -> t
         size=8.2,
     )
     return (table,)
+
+
+def _called(row: Row, sweeps: dict[tuple[str, str], set[str]]) -> str:
+    """The label of a row's variant; of a setting of a sweep that of its system."""
+    settings = sweeps.get((row["experiment"], row["variant"].partition("__")[0]))
+    return f"{row['variant_label'].partition(',')[0]}, {len(settings)} settings" if settings else row["variant_label"]
 
 
 def _scores_row(key: tuple[str, str], rows: list[Row], origins: list[str], human: bool) -> tuple[Cell, ...]:
@@ -112,9 +141,11 @@ def learned(tables: Tables, origin: str) -> tuple[Block, ...]:
     scores = {_key(row): row for row in tables["scores"]}
     milestones = {_key(row): row for row in tables["milestones"]}
     human = any(scores.get(_key(run), {}).get("human_normalised_score") for run in runs)
+    sweeps = _swept(runs)
     lines = tuple(
         _learned_row(run, scores.get(_key(run), {}), milestones.get(_key(run), {}), human)
         for run in sorted(runs, key=_key)
+        if not _is_swept(run, sweeps)
     )
     table = Table(
         f"What each {'reference run' if origin == 'reference' else 'run'} learned",
@@ -133,7 +164,8 @@ def learned(tables: Tables, origin: str) -> tuple[Block, ...]:
         (Group(lines),),
         "Wall time: of the whole run, its last evaluation included. Final return: mean over that many separate "
         f"episodes with the last parameters. {f'Human: {HUMAN} ' if human else ''}Passes: where the training return "
-        "first reached the threshold; by the wall clock, or in CPU time (of CPU) where a run is one thread.",
+        "first reached the threshold; by the wall clock, or in CPU time (of CPU) where a run is one thread."
+        f"{_left_out(runs, sweeps)}",
         size=7.4,
     )
     text = (
@@ -313,7 +345,10 @@ def provenance(own: list[Row], facts: dict[str, Any], command: str, digest: str)
 def run_list(own: list[Row], experiments: dict[str, Any]) -> tuple[Block, ...]:
     """Every run, grouped by experiment."""
     groups: dict[str, list[tuple[Cell, ...]]] = {}
+    sweeps = _swept(own)
     for row in own:
+        if _is_swept(row, sweeps):
+            continue
         line = cells_of(
             row["variant_label"],
             row["env_label"],
@@ -343,6 +378,7 @@ def run_list(own: list[Row], experiments: dict[str, Any]) -> tuple[Block, ...]:
             "Fingerprint",
         ),
         tuple(Group(tuple(lines), title) for title, lines in groups.items()),
+        _left_out(own, sweeps).strip(),
         size=8.0,
     )
     return (table,)
