@@ -12,6 +12,7 @@ GAP = "env_version_gap(Hopper-v5 for v2)"
 CLAIM = dict.fromkeys(("effect", "effect_unit", "ci95_low", "env_frames"), "") | {"seeds": "3"}
 SCORE = {
     "experiment": "continuous",
+    "variant": "impact",
     "variant_label": "IMPACT",
     "env_label": "Hopper-v5",
     "origin": "run",

@@ -178,6 +178,23 @@ def test_tasks_without_a_human_score_have_no_column_for_it() -> None:
         assert "Human" in texts(part(tables("wall", human_normalised_score="0.4"), "run"))
 
 
+def test_settings_of_a_sweep_have_one_line_for_their_system() -> None:
+    found = tables("wall")
+    settings = [
+        {"variant": f"ppo__s{number}", "variant_label": f"PPO, 0.0{number}", "final_return": final}
+        for number, final in ((1, "100"), (2, "300"))
+    ]
+    for name in found:
+        found[name] += [row | setting for row in found[name] for setting in settings]
+    for name in found:
+        found[name] = [row for row in found[name] if row["variant"] != "ppo"]
+    said = texts(side_by_side(found, EXPERIMENTS, "run"))
+    assert said.count("PPO, 2 settings") == 1
+    assert "200 [100, 300]" in said
+    assert "Of a sweep: over its settings." in said
+    assert "Not listed: 2 runs of a sweep’s settings." in texts(learned(found, "run"))
+
+
 def test_published_cells_without_a_value_of_ours_name_their_frames() -> None:
     row = dict.fromkeys(("ours", "published_variant"), "") | {"origin": "run", "system": "PPO", "item": "Results"}
     row |= {"metric": "episode_return", "task": "beam_rider", "unit": "return"}
