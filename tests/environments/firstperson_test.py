@@ -360,6 +360,16 @@ def test_the_camera_shows_the_image_in_colour() -> None:
     np.testing.assert_array_equal(picture[0, ::scale, ::scale], image.transpose(1, 2, 0))
 
 
+def test_what_is_paid_for_every_frame_is_scaled_and_the_protocol_says_so() -> None:
+    scaled = {task.name for task in ALL if task.reward_scale != 1.0}
+    protocols = {name: registry.spec_for(f"firstperson/{name}").protocol for name in TASKS}
+    assert scaled == {name for name, protocol in protocols.items() if protocol.endswith("rewards-times-0.01")}
+    assert len(scaled) == 6
+    with made("vizdoom_take_cover", 1) as env:
+        env.reset()
+        assert env.step(np.array([1])).reward[0] == pytest.approx(0.04)  # +1 for each of four frames
+
+
 def test_every_task_has_a_reference_score_above_random_play() -> None:
     table = reference_scores(REFERENCES, ["measured"]).set_index("task")
     assert set(table.index) == set(TASKS)
