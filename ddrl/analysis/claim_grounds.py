@@ -14,7 +14,7 @@ from datetime import datetime
 import pandas as pd
 
 from ddrl.analysis import claim_tests
-from ddrl.analysis.claim_kinds import RATIO_KINDS, RETURN_METRICS, TIMED_METRICS
+from ddrl.analysis.claim_kinds import RATIO_KINDS, RETURN_METRICS, SUITE_METRICS, TIMED_METRICS
 from ddrl.analysis.claim_tests import MIN_SETTINGS
 from ddrl.analysis.curves import RunData, clock_of
 from ddrl.analysis.inference import EQUAL_BUDGET
@@ -40,7 +40,7 @@ def obstacle(
     return (
         _few_tasks(claim, tasks)
         or _no_gpu(claim, taken(used, runs))
-        or _uneven(claim, used)
+        or _uneven(claim, used, taken(used, runs))
         or unfair_times(str(claim.metric), taken(used, runs))
         or _few_seeds(claim, observed, seeds)
         or _unusable(claim, observed, reach)
@@ -142,19 +142,36 @@ def _few_tasks(claim: Claim, tasks: int) -> str:
     return f"{tasks} of the {claim.tasks} tasks; the number is an aggregate over all of them"
 
 
-def _uneven(claim: Claim, used: pd.DataFrame) -> str:
+def _uneven(claim: Claim, used: pd.DataFrame, runs: Sequence[RunData]) -> str:
     """Why budgets forbid a comparison; what is measured per second or in seconds needs no equal number of frames.
 
-    Nor do variants that are held against a number, each by itself, and not against each other.
+    Nor do variants that are held against a number, each by itself, and not against each other. What is over all tasks
+    has the frames of all of them: one agent for thirty tasks is held against thirty agents that share its budget.
     """
     if claim.metric in TIMED_METRICS:
         return ""
+    if claim.metric in SUITE_METRICS and claim.kind != "at_least":
+        return _difference("over all tasks", _frames_of_all_tasks(used, runs))
     together = ["environment", "variant"] if claim.kind == "at_least" else ["environment"]
-    for (environment, *_), group in used.groupby(together)["env_frames"]:
-        low, high = group.min(), group.max()
-        if high > (1 + EQUAL_BUDGET) * low:
-            return f"budgets differ on {environment}: {low:,.0f} against {high:,.0f} frames"
-    return ""
+    reasons = (_difference(f"on {place}", group) for (place, *_), group in used.groupby(together)["env_frames"])
+    return next(filter(None, reasons), "")
+
+
+def _difference(where: str, env_frames: pd.Series) -> str:
+    low, high = env_frames.min(), env_frames.max()
+    return f"budgets differ {where}: {low:,.0f} against {high:,.0f} frames" if high > (1 + EQUAL_BUDGET) * low else ""
+
+
+def _frames_of_all_tasks(used: pd.DataFrame, runs: Sequence[RunData]) -> pd.Series:
+    """Of each variant's seeds that have every task; an agent for several tasks counts once."""
+    tasks: dict[tuple[str, int], set[str]] = {}
+    budgets: dict[tuple[str, int], dict[str, int]] = {}
+    for run in runs:
+        agent = (run.variant, run.seed)
+        tasks.setdefault(agent, set()).add(run.environment)
+        budgets.setdefault(agent, {})[run.suite or run.environment] = int(run.manifest["env_frames"])
+    every = used["environment"].nunique()
+    return pd.Series([sum(own.values()) for agent, own in budgets.items() if len(tasks[agent]) == every], dtype="int64")
 
 
 def _few_seeds(claim: Claim, observed: pd.DataFrame, seeds: int) -> str:
