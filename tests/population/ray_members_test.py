@@ -132,7 +132,7 @@ def test_a_population_that_is_killed_within_a_turn_loses_no_decision(tmp_path: P
     """kill -9, in a cluster of its own, which then is gone as well."""
     config = to_json(members(env_frames=2400))
     for decisions in (1, 3):
-        process = start(config, tmp_path)
+        process = start(config, tmp_path, RAY_ADDRESS="")
         wait_until(lambda least=decisions: made(tmp_path) >= least or process.returncode is not None)  # type: ignore[misc]
         newest = set(tmp_path.glob("members/*/checkpoints/*.sha256"))
         wait_until(lambda known=newest: bool(set(tmp_path.glob("members/*/checkpoints/*.sha256")) - known))  # type: ignore[misc]
@@ -140,7 +140,7 @@ def test_a_population_that_is_killed_within_a_turn_loses_no_decision(tmp_path: P
         process.send_signal(signal.SIGKILL)
         process.ended(60)
     before = Journal(tmp_path).decisions
-    again = start(config, tmp_path)
+    again = start(config, tmp_path, RAY_ADDRESS="")
     said = again.ended(240)
     assert again.returncode == 0, said
     assert Journal(tmp_path).decisions[: len(before)] == before
@@ -150,7 +150,9 @@ def test_a_population_that_is_killed_within_a_turn_loses_no_decision(tmp_path: P
 
 @pytest.mark.slow
 def test_sigterm_stops_members_with_checkpoints(tmp_path: Path) -> None:
-    process = start(to_json(members({"period_frames": 40_000, "parallel": 2}, env_frames=80_000)), tmp_path)
+    process = start(
+        to_json(members({"period_frames": 40_000, "parallel": 2}, env_frames=80_000)), tmp_path, RAY_ADDRESS=""
+    )
     wait_until(lambda: len(list(tmp_path.glob("members/*/checkpoints/rank1/*.sha256"))) >= 2)
     process.send_signal(signal.SIGTERM)
     said = process.ended(90)
@@ -163,7 +165,7 @@ def test_sigterm_stops_members_with_checkpoints(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_inference_services_of_members_at_once_are_apart(tmp_path: Path) -> None:
     """In a cluster of its own, where they are sockets in one folder."""
-    process = start(to_json(members({"parallel": 2}, topology={"inference": "central"})), tmp_path)
+    process = start(to_json(members({"parallel": 2}, topology={"inference": "central"})), tmp_path, RAY_ADDRESS="")
     said = process.ended(150)
     assert process.returncode == 0, said
     whole(tmp_path)

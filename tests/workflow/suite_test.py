@@ -58,7 +58,7 @@ def test_what_has_not_been_run_is_shown_as_such(data):
     absent = [title for title, status in experiments.items() if status == "not run"]
     assert absent
     assert all(title.endswith("not written yet") for title in absent)
-    assert "dmlab30 learners not written yet" in absent
+    assert "atari multitask not written yet" in absent
     matrix = {text(row[0]): [text(cell) for cell in row[1:]] for row in rows(data, "coverage", 2)}
     assert matrix["Catch"][0] == "2/3"
 
