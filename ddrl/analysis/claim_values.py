@@ -15,20 +15,18 @@ import pandas as pd
 
 from ddrl.analysis.claim_grounds import taken
 from ddrl.analysis.claim_kinds import EFFICIENCY_METRICS, EQUAL_TIME, RETURN_METRICS, SUITE_METRICS, TO_SCORE
-from ddrl.analysis.curves import RunData, training_returns, training_speed
+from ddrl.analysis.curves import LAST_PART, RunData, training_returns, training_speed
 from ddrl.analysis.efficiency import efficiency
 from ddrl.analysis.flags import flatten
 from ddrl.analysis.milestones import reached, restricted
 from ddrl.analysis.own_values import suite_values
 from ddrl.analysis.paper import Claim, Prices
-from ddrl.analysis.suite_times import score_times
+from ddrl.analysis.suite_curves import score_times
 
 SUITE = "suite"
 """Stands for the environment where one value is over all tasks."""
 _ALIKE = ("no_worse", "diminishing", "at_least", "time_to_reach")
 """Kinds whose effects are the same on any scale of a task, or a distance from a printed number."""
-LAST_PART = 0.1
-"""The training return at a moment is its mean over this last part of the time until then: single records are noisy."""
 
 
 def observations(

@@ -30,7 +30,7 @@ divided by their number.
                    the effect is then that ratio, and a run that never gets there may hide that the factor is
                    surpassed, but not show that it is missed: such runs contradict only where `worse` is earlier.
                    Metric `seconds_to_final_score` is of agents for several tasks: the return to reach is the mean
-                   capped training score that `worse` ends with (`ddrl.analysis.suite_times`)
+                   capped training score that `worse` ends with (`ddrl.analysis.suite_curves`)
 
 The comparison that is shown is the one that decides: of those with the claim's verdict, the one whose effect is
 smallest over its standard error. Column `comparisons` has all of them, over all tasks and on each.

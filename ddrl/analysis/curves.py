@@ -25,6 +25,8 @@ _ARROW_TYPES: dict[str, tuple[Any, ...]] = {
     "float64": (pa.float64(),),
     "string": (pa.string(), pa.large_string()),
 }
+LAST_PART = 0.1
+"""What a run is at is its mean over this last part of its time or frames: single records are noisy."""
 GROUP = ["origin", "paper", "experiment", "variant", "environment", "env_label"]
 Clock = Literal["cpu", "wall"]
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from ddrl.analysis import panels, plots
 from ddrl.analysis.normalise import capped, human_normalised
 from ddrl.analysis.plots import COLOURS, FAINT, NAMES
-from ddrl.analysis.suite import Floats
+from ddrl.analysis.suite_curves import mean_over_tasks
 
 SUITE = "dmlab30"
 AGENTS = {
@@ -75,17 +75,10 @@ def _scores(curves: pd.DataFrame, references: pd.DataFrame, x: str) -> pd.DataFr
         if last > first:
             grid = np.linspace(first, last, POINTS)
             head = {"origin": origin, "variant": variant, "tasks": tasks[origin]}
-            parts += [
-                _mean_over_tasks(own_parts, grid, x).assign(**head, seed=seed) for seed, own_parts in whole.items()
-            ]
+            for seed, own_parts in whole.items():
+                score = mean_over_tasks(own_parts, grid, x, "score")
+                parts.append(pd.DataFrame({x: grid, "score": score}).assign(**head, seed=seed))
     return pd.concat(parts[1:] or parts, ignore_index=True)
-
-
-def _mean_over_tasks(each: list[pd.DataFrame], grid: Floats, x: str) -> pd.DataFrame:
-    """The mean at each place of the grid, records joined by straight lines."""
-    ordered = [part.sort_values(x) for part in each]
-    rows = [np.interp(grid, part[x].to_numpy(np.float64), part["score"].to_numpy(np.float64)) for part in ordered]
-    return pd.DataFrame({x: grid, "score": np.mean(rows, axis=0)})
 
 
 def task_scores(scores: pd.DataFrame) -> Figure:

@@ -1,18 +1,28 @@
-"""When one agent for several tasks reaches the score that another one ends with (Espeholt et al. 2018, Figure 6)."""
+"""The mean score over tasks while an agent trains, and when it reaches what another ends with (IMPALA, Figure 6)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from ddrl.analysis.claim_tests import first_reached
-from ddrl.analysis.curves import RunData, training_returns
+from ddrl.analysis.curves import LAST_PART, RunData, training_returns
 from ddrl.analysis.normalise import capped, human_normalised
+from ddrl.analysis.suite import Floats
 
-LAST_PART = 0.1
-"""The score that a run ends with is its mean over this last part of its frames: single records are noisy."""
+
+def mean_over_tasks(each: Sequence[pd.DataFrame], grid: Floats, x: str, y: str) -> Floats:
+    """The mean of `y` over the tables of `each`, one a task, at the places `grid` of `x`: [G].
+
+    Records are joined by straight lines; before the first and after the last one its value holds.
+    """
+    ordered = [part.sort_values(x) for part in each]
+    rows = [np.interp(grid, part[x].to_numpy(np.float64), part[y].to_numpy(np.float64)) for part in ordered]
+    mean: Floats = np.mean(rows, axis=0)
+    return mean
 
 
 def score_times(parts: Sequence[RunData], bounds: pd.DataFrame, worse: str) -> list[dict[str, Any]]:
@@ -39,15 +49,16 @@ def score_times(parts: Sequence[RunData], bounds: pd.DataFrame, worse: str) -> l
 
 
 def _scores(parts: Sequence[RunData], bounds: pd.DataFrame) -> pd.DataFrame:
-    """env_frames, seconds, value: the mean over tasks of an agent's newest scores, from where every task has one."""
-    columns = []
+    """env_frames, seconds, value: an agent's mean capped score at each record from where every task has one."""
+    each = []
     for part in parts:
         own = training_returns(part).assign(**bounds.loc[part.environment])
-        normalised = human_normalised(own["value"], own["random"], own["human"])
-        values = capped(normalised).to_numpy()
-        columns.append(pd.Series(values, index=own.set_index(["env_frames", "seconds"]).index, name=part.environment))
-    whole = pd.concat([column.groupby(level=[0, 1]).mean() for column in columns], axis=1).sort_index().ffill().dropna()
-    return whole.mean(axis=1).rename("value").reset_index()
+        each.append(own.assign(score=capped(human_normalised(own["value"], own["random"], own["human"]))))
+    moments = pd.concat(each)[["env_frames", "seconds"]].drop_duplicates("env_frames").sort_values("env_frames")
+    first = max((own["env_frames"].min() for own in each), default=0)
+    moments = moments[moments["env_frames"] >= first]
+    frames = moments["env_frames"].to_numpy(np.float64)
+    return moments.assign(value=mean_over_tasks(each, frames, "env_frames", "score"))
 
 
 def _end(curve: pd.DataFrame) -> float:

@@ -1,4 +1,4 @@
-"""Tests of `ddrl.analysis.suite_times` and the claims that are about it, on planted curves with known times."""
+"""Tests of `ddrl.analysis.suite_curves` and the claims that are about it, on planted curves with known times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddrl.analysis.claims import evaluate
 from ddrl.analysis.curves import RunData
 from ddrl.analysis.experiments import load_experiments
 from ddrl.analysis.paper import load_paper
-from ddrl.analysis.suite_times import score_times
+from ddrl.analysis.suite_curves import score_times
 
 TASKS = {"toy/near": (0.0, 10.0), "toy/far": (0.0, 100.0)}
 BOUNDS = pd.DataFrame.from_dict(TASKS, orient="index", columns=["random", "human"])
