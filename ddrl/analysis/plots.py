@@ -211,15 +211,21 @@ def variant_handles(
 
 
 def legend_above(canvas: Canvas, handles: Sequence[Line2D], columns: int | None = None) -> None:
-    """One legend for the whole figure, above its panels."""
-    canvas.legend(
-        handles=list(handles),
-        loc="outside upper left",
-        ncols=columns or len(handles),
-        borderaxespad=0.2,
-        columnspacing=1.6,
-        handletextpad=0.5,
-    )
+    """One legend for the whole figure, above its panels, in at most `columns`: as many as its width has room for."""
+    most = columns or len(handles)
+    for ncols in range(most, 0, -1):
+        legend = canvas.legend(
+            handles=list(handles),
+            loc="outside upper left",
+            ncols=ncols,
+            borderaxespad=0.2,
+            columnspacing=1.6,
+            handletextpad=0.5,
+        )
+        # Letters of the SVG, which is laid out at 72 dots per inch, are up to a tenth wider than these.
+        if ncols == 1 or legend.get_window_extent().width <= 0.9 * canvas.bbox.width:
+            return
+        legend.remove()
 
 
 def frames_text(frames: float) -> str:

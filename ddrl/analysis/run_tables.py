@@ -109,6 +109,9 @@ def _absent(source: str) -> str:
 
 
 def _text(value: Any) -> str:
+    """A setting as it stands in a table; of a whole mapping its keys with theirs."""
+    if isinstance(value, Mapping):
+        return ", ".join(_text(own) if key == "name" else f"{key} {_text(own)}" for key, own in value.items())
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -228,7 +231,7 @@ def _departure(
 ) -> dict[str, str]:
     """One setting that differs from the paper's, with its reason."""
     concerned = [run for run in runs if departure in run.departures]
-    stated = {_text(flatten(experiment.paper_setting(run.variant, run.environment)).get(key)) for run in concerned}
+    stated = {_text(_at(experiment.paper_setting(run.variant, run.environment), key)) for run in concerned}
     for_whom = f" ({_labels(experiment, departure.variants)})" if departure.variants else ""
     return {
         "what": key.removeprefix("hyperparameters.") + for_whom,
@@ -238,6 +241,13 @@ def _departure(
         "flag": _flag(experiment, key),
         "where": f"{experiment.name}, scale {scale}",
     }
+
+
+def _at(setting: Any, key: str) -> Any:
+    """What a setting has at a dotted key: a value, a mapping, or None."""
+    for name in key.split("."):
+        setting = setting.get(name) if isinstance(setting, Mapping) else None
+    return setting
 
 
 def _stated(experiment: Experiment, key: str, stated: set[str]) -> str:

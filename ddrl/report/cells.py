@@ -193,7 +193,7 @@ def flags_of(row: Row) -> list[str]:
     # How far the budget is reduced stands in the column of frames.
     said = row.get("flags", "").split(";")
     flags = [flag.partition("(")[0] if flag.startswith("reduced_budget") else flag for flag in said]
-    return [words(flag).replace("(", " (") for flag in flags if flag]
+    return [words(flag).replace("(", " (").replace(",", ", ") for flag in flags if flag]
 
 
 def _published_note(row: Row, points: bool) -> str:

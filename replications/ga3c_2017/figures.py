@@ -94,6 +94,8 @@ def adjustment(wall_clock: pd.DataFrame, efficiency: pd.DataFrame) -> Figure:
         panels.extent(left, part, "seconds")
         panels.rows(right, panels.by_variant(runs[runs["environment"] == task], SPEED), WAYS, origins)
         right.set_xlim(left=0)
+        # Of many ticks the last one's label would reach over the edge.
+        right.locator_params(axis="x", nbins=4)
         right.grid(axis="x")
         left.set_title(part["env_label"].iloc[0])
         right.set_title("Speed")

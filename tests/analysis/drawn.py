@@ -95,9 +95,10 @@ def published_of(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def drawn(paper: str, name: str, **tables: Table) -> Figure:
-    """A figure of a replication, laid out as it is saved."""
+    """A figure of a replication, laid out as it is saved for reports: as SVG, which has 72 dots per inch."""
     with plots.style():
         canvas: Figure = own_function(ROOT / paper, "figures.py", name)(**tables)
+        canvas.set_dpi(72)
         FigureCanvasAgg(canvas).draw()
     return canvas
 
@@ -116,7 +117,8 @@ def assert_nothing_is_cut(canvas: Figure) -> None:
 
 
 def says_nothing_has_finished(canvas: Figure) -> bool:
-    return not canvas.axes and any("has finished." in text.get_text() for text in canvas.texts)
+    said = [text.get_text() for text in canvas.texts]
+    return not canvas.axes and any(text.endswith(("has finished.", "has ended.")) for text in said)
 
 
 def texts_of(legend: Any) -> list[str]:

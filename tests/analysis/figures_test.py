@@ -1,4 +1,4 @@
-"""Figures of A3C, GA3C and of IMPALA's comparisons of systems, from tables of invented runs."""
+"""Figures of A3C, GA3C, R2D2 and of IMPALA's comparisons of systems, from tables of invented runs."""
 
 from __future__ import annotations
 
@@ -131,7 +131,20 @@ def impala() -> dict[str, dict[str, Table]]:
     }
 
 
-TABLES = {"a3c_2016": a3c(), "ga3c_2017": ga3c(), "impala_2018": impala()}
+def r2d2() -> dict[str, dict[str, Table]]:
+    def learned(experiment: str, variants: list[str], *tasks: str) -> dict[str, Table]:
+        curves = both(lambda runs: curves_of(runs, 1e6, 30.0, 0.0), experiment, variants, *tasks)
+        return {"curves": curves, "references": references_of(tasks)}
+
+    beginnings = ["zero_0", "zero_8", "stored_0", "stored_8"]
+    return {
+        "memory": learned("memory", ["r2d2", "feed_forward"], "toy/memory", "minigrid/MemoryS7-v0"),
+        "beyond_sequences": learned("beyond_sequences", beginnings, "toy/recall"),
+        "dmlab30": learned("dmlab30", ["r2d2", "r2d2_plus", "impala_shallow", "impala_deep"], *GAMES),
+    }
+
+
+TABLES = {"a3c_2016": a3c(), "ga3c_2017": ga3c(), "impala_2018": impala(), "r2d2_2019": r2d2()}
 NAMES = [(paper, name) for paper, figures in TABLES.items() for name in figures]
 FACTS = ("published", "references")
 """Tables that there are without any run."""
