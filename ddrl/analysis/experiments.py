@@ -55,6 +55,11 @@ def system_of(variant: str) -> str:
     return variant.partition("__")[0]
 
 
+def system_label(variant: str, label: str) -> str:
+    """The label of `system_of` a variant: "IMPALA, 0.001, 0.01" -> "IMPALA, all settings"; of no sweep, the label."""
+    return label if system_of(variant) == variant else f"{label.partition(',')[0]}, all settings"
+
+
 @dataclass(frozen=True)
 class Departure:
     """Settings that differ from the paper's, for the runs of `variants`, `environments` and `scales` (empty: all)."""

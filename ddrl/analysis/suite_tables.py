@@ -14,7 +14,7 @@ import pandas as pd
 
 from ddrl.analysis import REFERENCE, SUITE_TABLES
 from ddrl.analysis.declared import declared
-from ddrl.analysis.experiments import ROOT
+from ddrl.analysis.experiments import ROOT, system_label, system_of
 from ddrl.analysis.paper import Paper, load_paper
 from ddrl.analysis.problems import COLUMNS as PROBLEM_COLUMNS
 from ddrl.analysis.problems import portable
@@ -161,7 +161,7 @@ def _throughput(runs: pd.DataFrame, bench: Sequence[Mapping[str, Any]]) -> pd.Da
     """Frames per second of our runs (median, lowest and highest of a group) and of committed benchmarks."""
     rows = []
     kept = ["paper", "origin", "experiment", "variant", "environment", "network", "precision", *LAYOUT]
-    named = runs.assign(machine=[machine(row) for row in runs.to_dict("records")])
+    named = _by_system(runs).assign(machine=[machine(row) for row in runs.to_dict("records")])
     for _, part in named.groupby([*kept, "algorithm", "machine"], sort=True, dropna=False):
         first = part.iloc[0]
         rows.append(
@@ -173,6 +173,12 @@ def _throughput(runs: pd.DataFrame, bench: Sequence[Mapping[str, Any]]) -> pd.Da
     counts = ("num_actors", "envs_per_actor", "learner_threads", "parameter_delay", "runs")
     numbers = ("bound", "ratio", "policy_lag_mean")
     return table.astype(dict.fromkeys(counts, "Int64") | dict.fromkeys(numbers, "float64"))
+
+
+def _by_system(table: pd.DataFrame) -> pd.DataFrame:
+    """The settings of a sweep under the name of their system: their speed and lag are those of one layout."""
+    labels = [system_label(*pair) for pair in zip(table["variant"], table["variant_label"], strict=True)]
+    return table.assign(variant=table["variant"].map(system_of), variant_label=labels)
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:
@@ -227,20 +233,20 @@ def _benchmark(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lag(runs: pd.DataFrame, policy_lag: pd.DataFrame) -> pd.DataFrame:
-    """Policy lag in learner updates, per group of seeds: the group, its layout, runs, lag_mean, lag_max.
+    """Policy lag in learner updates, per group of seeds (and settings): group, layout, runs, lag_mean, lag_max.
 
-    lag_mean: over training, then over seeds. lag_max: the largest of any batch.
+    lag_mean: over training, then over runs. lag_max: the largest of any batch.
     """
-    layouts = {tuple(row[name] for name in _RUN_GROUP): row for row in runs.to_dict("records")}
+    layouts = {tuple(row[name] for name in _RUN_GROUP): row for row in _by_system(runs).to_dict("records")}
     rows = []
-    for names, part in policy_lag.groupby(_RUN_GROUP, sort=True):
+    for names, part in _by_system(policy_lag.assign(setting=policy_lag["variant"])).groupby(_RUN_GROUP, sort=True):
         group, layout = dict(zip(_RUN_GROUP, names, strict=True)), layouts[names]
         rows.append(
             group
             | {name: layout[name] for name in LAYOUT}
             | {
-                "runs": int(part["seed"].nunique()),
-                "lag_mean": float(part.groupby("seed")["policy_lag_mean"].mean().mean()),
+                "runs": len(part[["setting", "seed"]].drop_duplicates()),
+                "lag_mean": float(part.groupby(["setting", "seed"])["policy_lag_mean"].mean().mean()),
                 "lag_max": float(part["policy_lag_max"].max()),
             }
         )

@@ -18,7 +18,7 @@ from ddrl.analysis import REFERENCE, SUITE_NEEDS
 from ddrl.analysis.curves import env_label
 from ddrl.analysis.declared import declared, defaults
 from ddrl.analysis.expansion import environments_of, expand
-from ddrl.analysis.experiments import ROOT, Experiment, Run, load_experiments, papers
+from ddrl.analysis.experiments import ROOT, Experiment, Run, load_experiments, papers, system_label, system_of
 from ddrl.analysis.problems import portable
 from ddrl.analysis.published import load_published
 from ddrl.analysis.tables import read
@@ -191,6 +191,7 @@ def read_papers(root: Path, folder: Path, only: Sequence[str] | None = None) -> 
 def matrix(root: Path, scale: str, tables: Tables) -> pd.DataFrame:
     """Every paper x experiment x variant x environment: seeds planned at this scale, done, left out, and of reference.
 
+    The settings of a sweep count together, under the name of their system.
     status: done (every planned seed), partly, missing (none of them), reference (only committed runs), not_planned.
     """
     rows = []
@@ -209,13 +210,13 @@ def matrix(root: Path, scale: str, tables: Tables) -> pd.DataFrame:
 
 
 Place = tuple[str, str, str]
-"""Experiment, variant, environment."""
+"""Experiment, variant (or the system of a sweep's settings), environment."""
 
 
 def _counted(runs: Iterable[Any]) -> dict[Place, int]:
     counts: dict[Place, int] = {}
     for run in runs:
-        place = (run.experiment, run.variant, run.environment)
+        place = (run.experiment, system_of(run.variant), run.environment)
         counts[place] = counts.get(place, 0) + 1
     return counts
 
@@ -224,15 +225,16 @@ def _places(
     experiments: Mapping[str, Experiment], counts: Iterable[Mapping[Place, int]]
 ) -> dict[Place, tuple[str, str]]:
     """Every place of experiments.yaml at any scale, and others that have runs -> labels of variant and environment."""
-    found = {
-        (name, variant, environment): (entry.labels[variant], env_label(environment))
-        for name, entry in experiments.items()
-        for variant in entry.variants
-        for environment in environments_of(entry)
-        if entry.has(variant, environment)
-    }
+    found, labels = {}, {}
+    for name, entry in experiments.items():
+        for variant in entry.variants:
+            system = system_of(variant)
+            labels[name, system] = system_label(variant, entry.labels[variant])
+            for environment in environments_of(entry):
+                if entry.has(variant, environment):
+                    found[name, system, environment] = (labels[name, system], env_label(environment))
     others = sorted({place for count in counts for place in count} - set(found))
-    return found | {place: (experiments[place[0]].labels[place[1]], env_label(place[2])) for place in others}
+    return found | {place: (labels[place[:2]], env_label(place[2])) for place in others}
 
 
 def _status(planned: int, done: int, left_out: int, reference: int) -> str:

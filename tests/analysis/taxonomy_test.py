@@ -19,6 +19,7 @@ from ddrl.analysis import SUITE_TABLES
 from ddrl.analysis.__main__ import main
 from ddrl.analysis.declared import declared, defaults
 from ddrl.analysis.published import load_published
+from ddrl.analysis.suite_tables import _lag, _throughput
 from ddrl.analysis.taxonomy import CELL_VERDICTS, CLAIM_VERDICTS, algorithm_module, coverage, published_only, systems
 from ddrl.errors import UserError
 from ddrl.experiments import expand
@@ -185,6 +186,16 @@ def test_the_matrix_says_what_is_done_missing_and_not_planned(results: Path) -> 
     missing = {"planned": 1, "done": 0, "left_out": 1}
     assert place("atari", "shallow", "atari/pong") == missing | {"reference": 1, "status": "missing"}
     assert place("atari", "deep", "atari/alien") == nothing | {"status": "not_planned"}
+    # One of the 24 settings of a sweep is planned at scale smoke; all of them are one row.
+    assert place("hyperparameter_sweep", "impala", "toy/catch") == {
+        **nothing,
+        "planned": 1,
+        "left_out": 1,
+        "status": "missing",
+    }
+    sweep = matrix.loc["hyperparameter_sweep"]
+    assert set(sweep.index.get_level_values("variant")) == {"impala", "a3c", "batched_a2c"}
+    assert set(sweep["variant_label"]) == {"IMPALA, all settings", "A3C, all settings", "Batched A2C, all settings"}
 
 
 def test_the_coverage_counts_every_cell_and_claim_once_also_of_experiments_to_come(results: Path) -> None:
@@ -230,6 +241,18 @@ def test_compute_throughput_and_lag_come_from_runs_and_benchmarks(results: Path)
     assert one["runs"] == 3
     assert 20 < one["lag_mean"] < 21
     assert one["lag_max"] == 42
+
+
+def test_speed_and_lag_of_a_sweep_are_those_of_its_systems(results: Path) -> None:
+    runs = pd.read_parquet(results / "smoke" / PAPER / "tables" / "runs.parquet").head(2)
+    names = {"variant": ["impala__s01", "impala__s02"], "variant_label": ["IMPALA, 0.1", "IMPALA, 0.2"]}
+    alike = {name: runs[name].iloc[0] for name in runs.columns if name not in names}
+    runs = runs.assign(**{**alike, **names, "frames_per_second": [100.0, 300.0]})
+    (row,) = _throughput(runs, []).to_dict("records")
+    assert (row["variant"], row["runs"], row["frames_per_second"]) == ("impala", 2, 200)
+    lags = runs.assign(policy_lag_mean=[2.0, 4.0], policy_lag_max=[3, 9])
+    (row,) = _lag(runs, lags).to_dict("records")
+    assert (row["variant_label"], row["runs"], row["lag_mean"], row["lag_max"]) == ("IMPALA, all settings", 2, 3, 9)
 
 
 def test_problems_of_runs_and_of_benchmarks_are_listed_together(results: Path) -> None:
