@@ -49,16 +49,22 @@ def score_times(parts: Sequence[RunData], bounds: pd.DataFrame, worse: str) -> l
 
 
 def _scores(parts: Sequence[RunData], bounds: pd.DataFrame) -> pd.DataFrame:
-    """env_frames, seconds, value: an agent's mean capped score at each record from where every task has one."""
+    """env_frames, seconds, value: an agent's mean capped score at each record from where every task has one.
+
+    Empty where a task has none.
+    """
     each = []
     for part in parts:
         own = training_returns(part).assign(**bounds.loc[part.environment])
-        each.append(own.assign(score=capped(human_normalised(own["value"], own["random"], own["human"]))))
+        own = own.assign(score=capped(human_normalised(own["value"], own["random"], own["human"])))
+        each.append(own[own["score"].notna()])
+    if any(own.empty for own in each):
+        return pd.DataFrame(columns=["env_frames", "seconds", "value"], dtype=np.float64)
     moments = pd.concat(each)[["env_frames", "seconds"]].drop_duplicates("env_frames").sort_values("env_frames")
-    first = max((own["env_frames"].min() for own in each), default=0)
-    moments = moments[moments["env_frames"] >= first]
-    frames = moments["env_frames"].to_numpy(np.float64)
-    return moments.assign(value=mean_over_tasks(each, frames, "env_frames", "score"))
+    first = max(float(own["env_frames"].min()) for own in each)
+    curve: pd.DataFrame = moments[moments["env_frames"] >= first]
+    frames = curve["env_frames"].to_numpy(np.float64)
+    return curve.assign(value=mean_over_tasks(each, frames, "env_frames", "score"))
 
 
 def _end(curve: pd.DataFrame) -> float:

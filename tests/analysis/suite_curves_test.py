@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,16 @@ def test_who_never_gets_there_has_no_time() -> None:
     found = {row["variant"]: row for row in score_times(runs, BOUNDS, "a3c_deep")}
     assert math.isinf(found["deep"]["value"])
     assert found["deep"]["watched"] == pytest.approx(2.0)
+
+
+def test_an_agent_with_a_task_that_no_episode_of_has_ended_has_no_time() -> None:
+    whole = agent("a3c_deep", 1, per_second=0.1, end=0.8)
+    near, far = agent("deep", 1, per_second=0.1, end=0.9)
+    silent = dataclasses.replace(far, curves=far.curves[far.curves["metric"] != "episode_return"])
+    found = {row["variant"]: row for row in score_times([*whole, near, silent], BOUNDS, "a3c_deep")}
+    assert math.isinf(found["deep"]["value"])
+    assert found["deep"]["watched"] == 0
+    assert math.isnan(score_times([near, silent], BOUNDS, "deep")[0]["value"])
 
 
 @pytest.mark.parametrize(("speed", "verdict"), [(0.05, "supported"), (0.004, "contradicted")])
