@@ -213,7 +213,9 @@ def test_shards_in_processes_of_their_own_equal_those_of_the_learner_bit_for_bit
     apart.learning.load_state_dict(states[0])
     both(4, 5)
     assert_same(apart.learning.state_dict(), here.learning.state_dict())
-    ray.kill(apart.places[1].host)
+    killed = psutil.Process(ray.get(apart.places[1].host.pid.remote()))
+    killed.kill()
+    killed.wait(60)  # until then it may still answer
     with pytest.raises(ConnectionError, match=r"^a parameter shard is gone: "):
         apart.learning.state_dict()
     apart.end()
