@@ -14,10 +14,16 @@ from ddrl.analysis import game_figures, panels, plots
 from ddrl.analysis.experiments import system_of
 from ddrl.analysis.game_figures import Mark, Panels, Rows, Variant
 from ddrl.analysis.plots import COLOURS, FAINT, GREY, INK, NAMES, PUBLISHED
-from replications.impala_2018.suite_figures import capped_scores, schedules, task_scores
+from replications.impala_2018.suite_figures import (
+    capped_scores,
+    capped_scores_on_a_subset,
+    schedules,
+    task_scores,
+    task_scores_on_a_subset,
+)
 from replications.impala_2018.tables import BASE, ROLES, SPEED, STANDS_FOR, THROUGHPUT
 
-__all__ = ["capped_scores", "schedules", "task_scores"]
+__all__ = ["capped_scores", "capped_scores_on_a_subset", "schedules", "task_scores", "task_scores_on_a_subset"]
 """Figures of this paper that stand in a file of their own."""
 ATARI, CORRECTION = "atari", "off_policy_correction"
 SINGLE_TASK, SWEEP = "single_task", "hyperparameter_sweep"

@@ -12,7 +12,7 @@ from ddrl.analysis.normalise import capped, human_normalised
 from ddrl.analysis.plots import COLOURS, FAINT, NAMES
 from ddrl.analysis.suite_curves import mean_over_tasks
 
-SUITE = "dmlab30"
+SUITE, SUBSET = "dmlab30", "dmlab30_subset"
 AGENTS = {
     "a3c_deep": "A3C, deep",
     "shallow": "IMPALA, shallow",
@@ -34,8 +34,17 @@ def capped_scores(curves: pd.DataFrame, wall_clock: pd.DataFrame, references: pd
 
     Only of agents that have played every task that any has; experts, which train beside each other, have no time.
     """
+    return _capped_scores(*(table[table["experiment"] == SUITE] for table in (curves, wall_clock)), references)
+
+
+def capped_scores_on_a_subset(curves: pd.DataFrame, wall_clock: pd.DataFrame, references: pd.DataFrame) -> Figure:
+    """As `capped_scores`, of the agents for a subset of the tasks."""
+    return _capped_scores(*(table[table["experiment"] == SUBSET] for table in (curves, wall_clock)), references)
+
+
+def _capped_scores(curves: pd.DataFrame, wall_clock: pd.DataFrame, references: pd.DataFrame) -> Figure:
     frames = _scores(curves, references, "env_frames")
-    if frames.empty and (curves["experiment"] == SUITE).any():
+    if frames.empty and len(curves):
         return panels.nothing(why="No agent has had two episodes on every task yet.")
     if frames.empty:
         return panels.nothing()
@@ -60,7 +69,7 @@ def capped_scores(curves: pd.DataFrame, wall_clock: pd.DataFrame, references: pd
 
 def _scores(curves: pd.DataFrame, references: pd.DataFrame, x: str) -> pd.DataFrame:
     """origin, variant, seed, `x`, score in percent, tasks: of each agent with every task, on a grid of its own."""
-    own = curves[(curves["experiment"] == SUITE) & curves["variant"].isin(list(AGENTS))]
+    own = curves[curves["variant"].isin(list(AGENTS))]
     own = own.merge(references[["environment", "random", "human"]], on="environment")
     own = own.assign(score=100 * capped(human_normalised(own["episode_return"], own["random"], own["human"])))
     own = own[own["score"].notna()]
@@ -83,7 +92,16 @@ def _scores(curves: pd.DataFrame, references: pd.DataFrame, x: str) -> pd.DataFr
 
 def task_scores(scores: pd.DataFrame) -> Figure:
     """One row per task: final human-normalised score of each agent; lines at random play and at 100 %."""
-    own = scores[(scores["experiment"] == SUITE) & scores["human_normalised_score"].notna()]
+    return _task_scores(scores[scores["experiment"] == SUITE])
+
+
+def task_scores_on_a_subset(scores: pd.DataFrame) -> Figure:
+    """As `task_scores`, of the agents for a subset of the tasks."""
+    return _task_scores(scores[scores["experiment"] == SUBSET])
+
+
+def _task_scores(scores: pd.DataFrame) -> Figure:
+    own = scores[scores["human_normalised_score"].notna()]
     if own.empty:
         return panels.nothing()
     tasks = own.groupby("environment")["human_normalised_score"].max().sort_values().index.tolist()

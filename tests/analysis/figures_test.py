@@ -125,9 +125,22 @@ def impala() -> dict[str, dict[str, Table]]:
     single = both(lambda runs: curves_of(runs, 1e6, 30.0, 0.0), "single_task", list(IMPALA_SYSTEMS), *GAMES)
     speeds = both(taken, "throughput", list(IMPALA_SPEEDS), "atari/pong", "atari/breakout")
     return {
+        **suite("dmlab30", ""),
+        **suite("dmlab30_subset", "_on_a_subset"),
         "throughput": {"efficiency": speeds, "published": published_of(rows)},
         "single_task": {"curves": single, "references": references_of(GAMES)},
         "hyperparameters": {"scores": sweep},
+    }
+
+
+def suite(experiment: str, part: str) -> dict[str, dict[str, Table]]:
+    """Agents for two tasks: tables of the figures whose names end with `part`."""
+    agents, tasks = ["shallow", "deep", "experts_shallow"], ("firstperson/miniworld_maze", "firstperson/vizdoom_basic")
+    curves = both(lambda runs: curves_of(runs, 1e6, 70.0, 0.0, 500.0), experiment, agents, *tasks)
+    scores = both(lambda runs: scores_of(runs, 1_000_000, 0.6), experiment, agents, *tasks)
+    return {
+        f"capped_scores{part}": {"curves": curves, "wall_clock": curves, "references": references_of(tasks)},
+        f"task_scores{part}": {"scores": scores},
     }
 
 
