@@ -218,7 +218,8 @@ def _scale_note(reach: pd.Series | None) -> str:
     """What one part is on each task, where returns of several tasks are averaged."""
     if reach is None:
         return ""
-    named = words([f"{value:,.0f} on {short(str(task))}" for task, value in reach.items()])
+    sizes = {task: f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" for task, value in reach.items()}
+    named = words([f"{size} on {short(str(task))}" for task, size in sizes.items()])
     return f" A task's scale is how far its best variant ends above random play: {named}."
 
 

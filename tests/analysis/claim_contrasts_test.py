@@ -107,12 +107,12 @@ def test_one_comparison_that_leans_against_a_claim_would_decide_it() -> None:
 
 def test_returns_of_several_tasks_are_parts_of_the_tasks_scales() -> None:
     finals = {A: (sample(0.8, 0.1), sample(3000, 300)), B: (sample(0.2, 0.1), sample(4000, 300))}
-    found = evaluate(claim(smallest_effect=0.0), CORRECTION, two_tasks(finals, random=(-0.2, 0.0)))
-    assert found["effect"] == pytest.approx((0.6 / 1.0 - 1000 / 4000) / 2)
+    found = evaluate(claim(smallest_effect=0.0), CORRECTION, two_tasks(finals, random=(-0.45, 0.0)))
+    assert found["effect"] == pytest.approx((0.6 / 1.25 - 1000 / 4000) / 2)
     assert found["effect_unit"] == "return, in parts of each task's scale"
-    assert "(catch 0.6 [" in found["comparisons"]
+    assert "(catch 0.48 [" in found["comparisons"]
     assert "delayed -0.25 [" in found["comparisons"]
-    assert "ends above random play: 1 on catch and 4,000 on delayed." in found["detail"]
+    assert "ends above random play: 1.25 on catch and 4,000 on delayed." in found["detail"]
     one = evaluate(claim(), CORRECTION, scores({name: values[0] for name, values in finals.items()}))
     assert (one["effect"], one["effect_unit"]) == (pytest.approx(0.6), "return")
 
