@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import xml.etree.ElementTree as ET
 
@@ -143,6 +144,20 @@ def test_what_a_table_says_is_text_and_never_markup(made):
     assert sly in words_of(html)
     assert "<script" not in html
     assert pdf_bytes(data, made.root / "results/smoke" / PAPER, made.root).startswith(b"%PDF")
+
+
+@pytest.mark.slow
+def test_facts_that_need_several_pages_get_them(made):
+    data = data_of(made)
+
+    def pages():
+        pdf = pdf_bytes(data, made.root / "results/smoke" / PAPER, made.root)
+        return max(int(count) for count in re.findall(rb"/Count (\d+)", pdf))
+
+    before = pages()
+    (facts,) = (block for part in data["sections"] for block in part["blocks"] if block["type"] == "facts")
+    facts["rows"][-1]["value"] = "\n".join(f"line {number}" for number in range(400))
+    assert pages() >= before + 4  # none has room for 100 lines
 
 
 @pytest.mark.slow
