@@ -78,6 +78,16 @@ def systems(curves: pd.DataFrame, references: pd.DataFrame, labels: Mapping[str,
     return learning(own, references, unordered(list(labels)), sorted(set(own["environment"]), reverse=True), labels)
 
 
+def in_windows(curves: pd.DataFrame, count: int) -> pd.DataFrame:
+    """Each run's returns averaged over `count` windows of its frames, at their ends: for records of few episodes."""
+    runs = ["origin", "variant", "environment", "seed"]
+    width = curves.groupby(["origin", "variant", "environment"])["env_frames"].transform("max") / count
+    ends = width * np.ceil(curves["env_frames"] / width)
+    kept = dict.fromkeys(("env_label", "variant_label"), "first")
+    table = curves.assign(env_frames=ends).groupby([*runs, "env_frames"], as_index=False)
+    return table.agg({**kept, "episode_return": "mean"})
+
+
 def learning(
     curves: pd.DataFrame,
     references: pd.DataFrame,
@@ -110,14 +120,18 @@ def learning(
 
 
 def levels(axes: Axes, values: pd.Series, known: pd.Series | None) -> None:
-    """Random play and a human tester, where the axis would reach that far anyway."""
+    """Random play and a human tester, where the axis would reach that far anyway.
+
+    Where no human played, and the score was measured as random play was, the line says so.
+    """
     if known is None:
         return
     low, high = float(values.min()), float(values.max())
-    for name in ("random", "human"):
+    best = "reference" if str(known["source"]).startswith("measured") else "human"
+    for name, text in {"random": "random", "human": best}.items():
         level = float(known[name])
         if np.isfinite(level) and low - (high - low) <= level <= high + (high - low):
-            level_line(axes, level, name)
+            level_line(axes, level, text)
 
 
 def level_line(axes: Axes, level: float, text: str, dashes: Any = (0, (1, 2))) -> None:

@@ -47,6 +47,8 @@ SYSTEMS = {"impala": "IMPALA", "a3c": "A3C", "batched_a2c": "Batched A2C"}
 LAG = "policy_lag_mean"
 BAR = 0.56
 """Height of a bar, or of the bars of both origins together."""
+WINDOWS = 25
+"""Of a run's frames: a record of a first-person task is of one or two episodes."""
 PAPER_FRAMES = 200_000_000
 MARKS = {
     "shallow": Mark("published, shallow", PAPER_FRAMES, "o", filled=True, short="shallow"),
@@ -263,7 +265,8 @@ def _cpu_bars(axes: Axes, runs: pd.DataFrame, variants: Sequence[str], origins: 
 
 def single_task(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:
     """One panel per task: training return of IMPALA, A3C and batched A2C against frames."""
-    return panels.systems(curves[curves["experiment"] == SINGLE_TASK], references, SYSTEMS)
+    own = curves[curves["experiment"] == SINGLE_TASK]
+    return panels.systems(panels.in_windows(own, WINDOWS), references, SYSTEMS)
 
 
 def hyperparameters(scores: pd.DataFrame) -> Figure:

@@ -10,6 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from ddrl.analysis.own_values import paired_ratios
+from ddrl.analysis.panels import in_windows
 from tests.analysis.drawn import (
     Table,
     assert_nothing_is_cut,
@@ -203,6 +204,26 @@ def test_scores_beyond_a_panel_are_named_with_their_number_and_points_of_other_c
         assert any("PFRL 5\N{NO-BREAK SPACE}000" in text.get_text() for text in axes.texts)
         points = {(line.get_xdata()[0], line.get_ydata()[0]) for line in axes.lines if len(line.get_xdata()) == 1}
         assert points == {(320_000_000, 50.0)}
+
+
+def test_returns_of_a_window_are_averaged_run_by_run() -> None:
+    frames = pd.DataFrame({"env_frames": range(10, 110, 10), "episode_return": range(10)})
+    curves = runs_of("single_task", ["impala"], ["toy/catch"], (1, 2)).merge(frames, how="cross")
+    curves.loc[curves["seed"] == 2, "episode_return"] += 100
+    found = in_windows(curves[(curves["seed"] == 1) | (curves["env_frames"] > 20)], 2)
+    assert found["env_frames"].tolist() == [50, 100] * 2
+    assert found["episode_return"].tolist() == [2, 7, 103, 107]
+
+
+def test_a_score_that_no_human_played_is_called_a_reference() -> None:
+    tables = TABLES["impala_2018"]["single_task"]
+    for source, word in {"google-deepmind/dqn_zoo": "human", "measured: a command": "reference"}.items():
+        canvas = drawn(
+            "impala_2018",
+            "single_task",
+            **tables | {"references": tables["references"].assign(source=source, human=40.0)},
+        )
+        assert {text.get_text() for axes in canvas.axes for text in axes.texts} == {"random", word}
 
 
 def test_settings_are_sorted_from_best_to_worst() -> None:
