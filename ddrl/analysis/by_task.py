@@ -13,6 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
+import pandas as pd
+
 from ddrl.analysis.curves import RunData
 
 OF_EPISODES = ("episode_return", "episode_length", "evaluation_return", "evaluation_length")
@@ -33,10 +36,21 @@ def _parts(run: RunData) -> Sequence[RunData]:
     shared = (names[2] == "") & ~names[0].isin(OF_EPISODES)
     parts = []
     for task in tasks:
-        own = run.curves[shared | (names[2] == task)]
-        curves = own.assign(metric=own["metric"].str.removesuffix(f"/{task}"))
+        counted = run.curves["metric"] == f"episodes/{task}"
+        own = run.curves[(shared | (names[2] == task)) & ~counted]
+        curves = _counting(own.assign(metric=own["metric"].str.removesuffix(f"/{task}")), run.curves[counted])
         parts.append(replace(run, environment=task, suite=run.environment, curves=curves))
     return parts
+
+
+def _counting(curves: pd.DataFrame, counted: pd.DataFrame) -> pd.DataFrame:
+    """`curves` with the task's own number of episodes until each record in place of that of all tasks.
+
+    `counted`: those of the task that each record tells of; one in which none ended has no row.
+    """
+    until = counted.sort_values("env_frames").set_index("env_frames")["value"].cumsum()
+    own = until.reindex(curves["env_frames"], method="ffill").fillna(0.0)
+    return curves.assign(value=np.where(curves["metric"] == "episodes", own, curves["value"]))
 
 
 def _trained_and_tested(run: RunData) -> Sequence[RunData]:

@@ -30,7 +30,7 @@ def obstacle(
     observed: pd.DataFrame,
     seeds: int,
     runs: Sequence[RunData],
-    reach: pd.Series | None,
+    reach: pd.DataFrame | None,
 ) -> str:
     """Why no test is made; empty where one is.
 
@@ -185,10 +185,10 @@ def _few_seeds(claim: Claim, observed: pd.DataFrame, seeds: int) -> str:
     return ""
 
 
-def _unusable(claim: Claim, observed: pd.DataFrame, reach: pd.Series | None) -> str:
+def _unusable(claim: Claim, observed: pd.DataFrame, reach: pd.DataFrame | None) -> str:
     """Why the values are none that the test can take."""
-    if reach is not None and reach.isna().any():
-        where = reach.index[reach.isna()][0]
+    if reach is not None and (unknown := reach["size"].isna()).any():
+        where = reach.index[unknown][0]
         return f"{where} has no scale: random play is not known there, or no variant ends above it"
     if observed["value"].isna().any():
         if claim.kind == "time_to_reach":

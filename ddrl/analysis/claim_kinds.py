@@ -70,7 +70,7 @@ _KIND_KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "diminishing": (("variants",), ()),
     "interaction": (("better", "worse", "over"), ("threshold",)),
     "stability": (("better", "worse", "settings", "statistic"), ("within", "smallest_effect", "margin")),
-    "time_to_reach": (("better", "worse"), ("threshold", "factor")),
+    "time_to_reach": (("better", "worse"), ("threshold", "reference_part", "factor")),
 }
 """Keys of a test by its kind: those it must have once it has a metric, and those it may have besides."""
 _COMMON_KEYS = ("kind", "experiment", "metric", "environments", "effect_unit", "gpu")

@@ -54,7 +54,8 @@ def observations(
     if metric == TO_SCORE:
         return _suite_times(claim, used, taken(used, runs))
     if claim.kind == "time_to_reach":
-        facts = [reached(run, _return_to_reach(claim, run, milestones), metric) for run in runs]
+        wanted = returns_to_reach(claim, used, milestones)
+        facts = [reached(run, wanted.get(run.environment, math.nan), metric) for run in runs]
         return restricted(_joined(used, runs, facts), "all" if claim.factor == 1 else "unreached")
     if metric == EQUAL_TIME:
         return _at_equal_time(used, taken(used, runs))
@@ -74,8 +75,11 @@ def _suite_times(claim: Claim, used: pd.DataFrame, runs: Sequence[RunData]) -> p
     return restricted(times, "all" if claim.factor == 1 else "unreached")
 
 
-def scales(claim: Claim, used: pd.DataFrame) -> pd.Series | None:
-    """How far the best variant of a claim gets on each task: its mean final return less that of random play.
+def scales(claim: Claim, used: pd.DataFrame) -> pd.DataFrame | None:
+    """What returns of each task are divided by: `size` by environment, and whether it is `stated`.
+
+    Stated: from random play to the task's human or reference score, the 100 % of a human-normalised score. Where a
+    task has none, how far the best variant of the claim gets: its mean final return less that of random play.
 
     Of returns on several tasks; None where no scale is needed. Missing where random play is unknown or not surpassed.
     """
@@ -83,8 +87,10 @@ def scales(claim: Claim, used: pd.DataFrame) -> pd.Series | None:
     if claim.metric not in RETURN_METRICS or alike or used["environment"].nunique() < 2:
         return None
     best = used.groupby(["environment", "variant"])["final_return"].mean().groupby(level=0).max()
-    reach = best - used.groupby("environment")["random"].first()
-    return reach.where(reach > 0)
+    bounds = used.groupby("environment")[["random", "human"]].first().astype("float64")
+    span = bounds["human"] - bounds["random"]
+    size = span.fillna(best - bounds["random"])
+    return pd.DataFrame({"size": size.where(size > 0), "stated": span.notna()})
 
 
 def on_scale(claim: Claim, used: pd.DataFrame, observed: pd.DataFrame) -> pd.DataFrame:
@@ -93,7 +99,9 @@ def on_scale(claim: Claim, used: pd.DataFrame, observed: pd.DataFrame) -> pd.Dat
         random = used.groupby("environment")["random"].first()
         observed = observed.assign(value=observed["value"] - observed["environment"].map(random))
     parts = scales(claim, used)
-    return observed if parts is None else observed.assign(value=observed["value"] / observed["environment"].map(parts))
+    if parts is None:
+        return observed
+    return observed.assign(value=observed["value"] / observed["environment"].map(parts["size"]))
 
 
 def _joined(used: pd.DataFrame, runs: Sequence[RunData], facts: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -106,9 +114,14 @@ def _joined(used: pd.DataFrame, runs: Sequence[RunData], facts: Sequence[Mapping
     return used.merge(pd.DataFrame(rows, columns=[*keys, *facts[0]]), on=keys, how="left", validate="1:1")
 
 
-def _return_to_reach(claim: Claim, run: RunData, milestones: Mapping[str, float]) -> float:
-    """The claim's own, else the milestone of the task; missing where neither is stated."""
-    return milestones.get(run.environment, math.nan) if claim.threshold is None else claim.threshold
+def returns_to_reach(claim: Claim, used: pd.DataFrame, milestones: Mapping[str, float]) -> dict[str, float]:
+    """By task: the claim's own, else the task's milestone, else the claim's part of the way to the reference score."""
+    wanted = {}
+    for task, bounds in used.groupby("environment")[["random", "human"]].first().astype("float64").iterrows():
+        way = math.nan if claim.reference_part is None else claim.reference_part
+        between = float(bounds["random"] + way * (bounds["human"] - bounds["random"]))
+        wanted[str(task)] = milestones.get(str(task), between) if claim.threshold is None else claim.threshold
+    return wanted
 
 
 def setting_of(config: Mapping[str, Any], keys: Sequence[str]) -> str:

@@ -26,7 +26,9 @@ divided by their number.
                    score seen on the task)
     time_to_reach  `better` reaches a training return earlier than each of `worse`; the effect is the share of the
                    other's time that it saves, in percent. A task says nothing of two variants where no run of either
-                   got there while all of them were watched. With `factor`: more than so many times as early;
+                   got there while all of them were watched. The return is `threshold`, else the task's milestone in
+                   paper.yaml, else `reference_part` of the way from random play to the task's human or reference
+                   score. With `factor`: more than so many times as early;
                    the effect is then that ratio, and a run that never gets there may hide that the factor is
                    surpassed, but not show that it is missed: such runs contradict only where `worse` is earlier.
                    Metric `seconds_to_final_score` is of agents for several tasks: the return to reach is the mean
@@ -44,7 +46,9 @@ the number of comparisons, as the verdict has. `p_holm` is that p after Holm's c
 that were tested on the same origin.
 
 Returns have a unit of their task's own. Where a claim averages differences of them over several tasks, each task's are
-divided by its scale first: how far the best variant of the claim ends above random play (mean final return). The
+divided by its scale first: how far its human or stated reference score lies above random play, as in a human-normalised
+score, so that a task on which nobody learns counts as no difference and not as one of noise over noise. A task without
+such a score has how far the best variant of the claim ends above random play (mean final return). The
 smallest effect that counts is then a part of that scale. Ratios and shares are averaged geometrically and need none.
 A ratio of returns is one of what was learned above random play, which may be nothing: it is tested as the difference
 mean(a) - `threshold` mean(b) (the same question as Fieller's), and that difference is the effect.
@@ -65,11 +69,12 @@ from ddrl.analysis.claim_contrasts import Comparison, compare, compared, short, 
 from ddrl.analysis.claim_grounds import MIN_SEEDS, notes, obstacle
 from ddrl.analysis.claim_kinds import RETURN_METRICS
 from ddrl.analysis.claim_tests import MIN_SETTINGS, POWER, Contrast
-from ddrl.analysis.claim_values import observations, on_scale, scales
+from ddrl.analysis.claim_values import observations, on_scale, returns_to_reach, scales
 from ddrl.analysis.curves import RunData
 from ddrl.analysis.experiments import Experiment, system_of
 from ddrl.analysis.flags import version_flag
 from ddrl.analysis.inference import holm
+from ddrl.analysis.milestones import FEWEST_EPISODES
 from ddrl.analysis.paper import Claim, Paper, Prices
 
 _THRESHOLDS = {
@@ -186,7 +191,8 @@ def evaluate(
         few = claim.kind != "stability" and fewest < MIN_SEEDS
         return ground | {"verdict": "inconclusive", "detail": reason, "seeds_needed": MIN_SEEDS if few else None}
     found = _judged(claim, experiment, [compare(claim, experiment, *each) for each in zip(groups, parts, strict=True)])
-    return ground | found | {"detail": found["detail"] + _scale_note(reach) + notes(claim, used, runs)}
+    said = _scale_note(reach) + _reach_note(claim, used, milestones or {}) + notes(claim, used, runs)
+    return ground | found | {"detail": found["detail"] + said}
 
 
 def _observed(
@@ -214,13 +220,31 @@ def _unit(claim: Claim, scaled: bool) -> str:
     return f"{unit}, in parts of each task's scale" if scaled else unit
 
 
-def _scale_note(reach: pd.Series | None) -> str:
+def _scale_note(reach: pd.DataFrame | None) -> str:
     """What one part is on each task, where returns of several tasks are averaged."""
     if reach is None:
         return ""
-    sizes = {task: f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" for task, value in reach.items()}
-    named = words([f"{size} on {short(str(task))}" for task, size in sizes.items()])
-    return f" A task's scale is how far its best variant ends above random play: {named}."
+    said = ""
+    for stated, what in ((True, "its human or reference score lies"), (False, "its best variant ends")):
+        sizes = reach["size"][reach["stated"] == stated]
+        if len(sizes):
+            subject = "Else it" if said else "A task's scale"
+            said += f" {subject} is how far {what} above random play: {_on_tasks(dict(sizes))}."
+    return said
+
+
+def _reach_note(claim: Claim, used: pd.DataFrame, milestones: Mapping[str, float]) -> str:
+    """The returns to reach where they follow from a rule."""
+    if claim.reference_part is None or claim.threshold is not None:
+        return ""
+    wanted = returns_to_reach(claim, used, milestones)
+    return f" Returns to reach, as the mean of {FEWEST_EPISODES} episodes or more: {_on_tasks(wanted)}."
+
+
+def _on_tasks(values: Mapping[str, float]) -> str:
+    """`0.9 on catch and 1,234 on pong`."""
+    numbers = {task: f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" for task, value in values.items()}
+    return words([f"{number} on {short(task)}" for task, number in numbers.items()])
 
 
 def _judged(claim: Claim, experiment: Experiment, found: Sequence[Comparison]) -> dict[str, Any]:

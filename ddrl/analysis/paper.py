@@ -135,6 +135,9 @@ class Claim:
     """The other ratio (interaction)."""
     gpu: bool = False
     """Whether it is about a GPU, so that machines without one decide nothing."""
+    reference_part: float | None = None
+    """Where on the way from random play (0) to the reference score (1) the return to reach is, of a task that has no
+    milestone (time_to_reach)."""
     threshold_from: str = ""
     """Where a threshold is from that the paper does not print (at_least)."""
 
@@ -353,6 +356,7 @@ def _claim(item: Mapping[str, Any], path: Path) -> Claim:
         factor=float(test.get("factor", 1.0)),
         over=_over(test.get("over")),
         gpu=bool(test.get("gpu", False)),
+        reference_part=test.get("reference_part"),
         threshold_from=_line(test.get("threshold_from", "")),
     )
 

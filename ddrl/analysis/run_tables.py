@@ -10,9 +10,10 @@ from typing import Any
 import pandas as pd
 
 from ddrl.analysis.claim_tests import first_reached
-from ddrl.analysis.curves import KEYS, RunData, clock_of, env_label, training_returns, training_speed
+from ddrl.analysis.curves import KEYS, RunData, clock_of, env_label, training_speed
 from ddrl.analysis.experiments import Departure, Experiment, Run, system_of
 from ddrl.analysis.flags import BOOKKEEPING, flatten, same
+from ddrl.analysis.milestones import recent_returns
 from ddrl.analysis.paper import Paper, load_deviations
 from ddrl.analysis.problems import compared
 from ddrl.analysis.protocols import NOT_PRINTED
@@ -120,7 +121,7 @@ def _text(value: Any) -> str:
 
 
 def milestone_table(paper: Paper, runs: Sequence[RunData]) -> pd.DataFrame:
-    """Where the recorded training return first reaches a stated threshold.
+    """Where the training return first reaches a stated threshold (`recent_returns`).
 
     Columns `KEYS`, threshold, env_frames and seconds (missing where it never does), clock (what the seconds are of:
     `clock_of`), final_frames (how long was looked: the run's own env_frames).
@@ -130,7 +131,7 @@ def milestone_table(paper: Paper, runs: Sequence[RunData]) -> pd.DataFrame:
         threshold = paper.milestones.get(run.environment)
         if threshold is None:
             continue
-        first = {clock: first_reached(training_returns(run), threshold, clock) for clock in ("env_frames", "seconds")}
+        first = {clock: first_reached(recent_returns(run), threshold, clock) for clock in ("env_frames", "seconds")}
         known = {clock: value if math.isfinite(value) else None for clock, value in first.items()}
         looked = {"clock": clock_of(run), "final_frames": int(run.manifest["env_frames"])}
         rows.append(run.keys() | {"threshold": threshold, **known, **looked})

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 
 from ddrl.analysis.claim_tests import first_reached
-from ddrl.analysis.curves import RunData, final_episodes, load_run, training_returns
+from ddrl.analysis.curves import RunData, final_episodes, load_run
 from ddrl.analysis.experiments import ROOT
 from ddrl.analysis.flags import flatten, same
 from ddrl.analysis.inference import EQUAL_BUDGET, Sample, prediction_interval
+from ddrl.analysis.milestones import recent_returns
 from ddrl.analysis.paper import load_paper
 from ddrl.config import parse_run_config, to_json
 from ddrl.errors import UserError
@@ -176,8 +177,8 @@ def _complete(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def frames_to(run: RunData, threshold: float) -> float | None:
-    """env_frames of the first record whose mean training return reaches `threshold`; None where none does."""
-    reached = first_reached(training_returns(run), threshold, "env_frames")
+    """env_frames of the first record where `recent_returns` reach `threshold`; None where they never do."""
+    reached = first_reached(recent_returns(run), threshold, "env_frames")
     return reached if math.isfinite(reached) else None
 
 

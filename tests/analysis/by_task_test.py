@@ -33,6 +33,8 @@ def suite_run() -> RunData:
     rows += [row(frames, "episode_return", 99.0) for frames in (100, 200)]  # of all tasks together: no task's return
     rows += [row(100, f"episode_return/{TASKS[0]}", 3.0), row(200, f"episode_return/{TASKS[0]}", 5.0)]
     rows += [row(200, f"episode_return/{TASKS[1]}", 0.0)]
+    rows += [row(100, f"episodes/{TASKS[0]}", 4.0), row(200, f"episodes/{TASKS[0]}", 7.0)]
+    rows += [row(200, f"episodes/{TASKS[1]}", 2.0)]
     rows += [row(200, f"evaluation_return/{TASKS[0]}", value) for value in (20.0, 30.0)]
     rows += [row(200, f"evaluation_return/{TASKS[1]}", value) for value in (0.0, 1.0)]
     return run_of("firstperson/both", rows)
@@ -44,6 +46,8 @@ def test_each_task_has_its_own_returns_and_the_runs_own_clock() -> None:
     assert near.suite == "firstperson/both"
     assert training_returns(near)["value"].tolist() == [3.0, 5.0]
     assert training_returns(near)["seconds"].tolist() == [2.0, 4.0]  # CPU seconds, since it is serial
+    counts = [part.curves["value"][part.curves["metric"] == "episodes"].tolist() for part in (far, near)]
+    assert counts == [[0.0, 2.0], [4.0, 11.0]]  # at each record those until then, as of any run
     assert clock_of(far) == "cpu"
     assert training_speed(far) == training_speed(near) == training_speed(suite_run()) == 50.0
 

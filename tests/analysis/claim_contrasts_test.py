@@ -117,6 +117,19 @@ def test_returns_of_several_tasks_are_parts_of_the_tasks_scales() -> None:
     assert (one["effect"], one["effect_unit"]) == (pytest.approx(0.6), "return")
 
 
+def test_a_task_with_a_reference_score_has_the_scale_of_a_human_normalised_score() -> None:
+    """Where nobody learns, the best variant's distance from random play is noise, and so would be the scale."""
+    finals = {A: (sample(0.8, 0.1), sample(0.02, 0.03)), B: (sample(0.2, 0.1), sample(-0.01, 0.03))}
+    table = two_tasks(finals, random=(-0.45, 0.0))
+    known = table.assign(human=table["environment"].map({"toy/delayed": 1.5}))
+    found = evaluate(claim(smallest_effect=0.0), CORRECTION, known)
+    assert found["effect"] == pytest.approx((0.6 / 1.25 + 0.03 / 1.5) / 2)
+    assert "how far its human or reference score lies above random play: 1.5 on delayed. Else it is" in found["detail"]
+    assert "its best variant ends above random play: 1.25 on catch." in found["detail"]
+    noisy = evaluate(claim(smallest_effect=0.0), CORRECTION, table)
+    assert noisy["ci95_high"] - noisy["ci95_low"] > 5 * (found["ci95_high"] - found["ci95_low"])
+
+
 def test_no_task_swamps_another_whatever_the_unit_of_its_returns() -> None:
     finals = {A: (sample(0.8, 0.1), sample(30, 3)), B: (sample(0.2, 0.1), sample(40, 3))}
     larger = {name: (small, 1000 * large) for name, (small, large) in finals.items()}

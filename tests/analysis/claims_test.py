@@ -50,7 +50,7 @@ def scores(values: dict[str, Any], environment: str = "toy/catch", frames: int =
         for variant, column in values.items()
         for seed, value in enumerate(column)
     ]
-    return pd.DataFrame(rows).assign(**columns)
+    return pd.DataFrame(rows).assign(**{"random": math.nan, "human": math.nan} | columns)
 
 
 def claim(**changes: Any) -> Claim:
@@ -282,7 +282,7 @@ def with_scores(runs: list[RunData], finals: Any = 0.0) -> pd.DataFrame:
         }
         for run, value in zip(runs, values, strict=True)
     ]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows).assign(random=math.nan, human=math.nan)
 
 
 def test_frames_per_second_come_from_the_manifests_and_need_no_equal_budgets() -> None:
@@ -463,6 +463,24 @@ def test_without_a_threshold_the_milestone_of_the_task_is_the_return_to_reach() 
     table = with_scores(runs)
     assert evaluate(asked, CORRECTION, table, runs, {"toy/catch": 0.9})["effect"] == pytest.approx(0.0)
     assert evaluate(asked, CORRECTION, table, runs)["detail"] == "a task has no return to reach"
+
+
+def test_a_task_without_a_milestone_may_have_a_part_of_the_way_to_its_reference_score_as_return_to_reach() -> None:
+    runs = [reaching("v_trace", seed, 2) for seed in range(3)]
+    runs += [reaching("no_correction", seed, 8) for seed in range(3)]
+    table = with_scores(runs).assign(random=-0.5, human=2.0)  # the return is 0, then 1
+    found = {
+        part: evaluate(claim(**TIME | {"threshold": None}, reference_part=part), CORRECTION, table, runs)
+        for part in (0.1, 0.5, 0.7)
+    }
+    assert found[0.1]["effect"] == pytest.approx(0.0)  # -0.25 is there from the first record
+    assert found[0.5]["effect"] == pytest.approx(75.0)  # 0.75
+    assert "Returns to reach, as the mean of 20 episodes or more: 0.75 on catch." in found[0.5]["detail"]
+    assert "no run reached the return" in found[0.7]["detail"]  # 1.25
+    stated = evaluate(
+        claim(**TIME | {"threshold": None}, reference_part=0.7), CORRECTION, table, runs, {"toy/catch": 0.9}
+    )
+    assert stated["effect"] == pytest.approx(75.0)  # the milestone goes before
 
 
 def test_the_first_record_at_the_threshold_counts_also_where_the_return_falls_again() -> None:

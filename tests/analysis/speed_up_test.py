@@ -41,7 +41,8 @@ def runs_of(
         topology = {"num_actors": actors, "envs_per_actor": 1, "runtime": "threads"}
         manifest = {**run.manifest, "config": {**run.config, "topology": topology}}
         manifest["hardware"] = run.manifest["hardware"] | {"cores": cores}
-        curves = pd.concat([run.curves, run.curves.assign(metric="episodes")]).assign(updates=1)
+        episodes = run.curves.assign(metric="episodes", value=100.0 * run.curves["env_frames"])
+        curves = pd.concat([run.curves, episodes]).assign(updates=1)
         runs.append(replace(run, manifest=manifest, curves=curves))
     return runs
 
