@@ -131,6 +131,7 @@ class Run:
         with self._progress:
             self.run_roles()
             self._save()
+            self._close_environments()
             if not self.interrupted:
                 self.recorder.flush(self.counts)
                 self._evaluate(self.config.evaluation.final_episodes, lambda: self.interrupted)
@@ -154,10 +155,14 @@ class Run:
             self._save()
         self.learner.core.close()
         self.recorder.close()
+        self._close_environments()
+        return "interrupted" if self.interrupted else "segment_over"
+
+    def _close_environments(self) -> None:
+        """Those in this process: engines of their own would go on, and complain that their folders are gone."""
         if not self.serving:
             for collector in self.collectors:
                 collector.env.close()
-        return "interrupted" if self.interrupted else "segment_over"
 
     def interrupt(self) -> None:
         """Ends the training early, with a checkpoint."""

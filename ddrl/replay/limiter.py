@@ -15,8 +15,8 @@ class Limiter:
     def __init__(self, min_size: int, samples_per_insert: float | None, error_buffer: float, batch_size: int) -> None:
         """`samples_per_insert` None: no bound, as in the papers, whose learner and actors run freely.
 
-        `error_buffer`: by how many samples either side may be ahead. Raises `UserError` where both sides could wait
-        for each other for ever.
+        `error_buffer`: by how many samples either side may be ahead, the actors besides by what was under way when
+        they were stopped: an unroll of each. Raises `UserError` where both sides could wait for each other for ever.
         """
         if samples_per_insert is not None and 2 * error_buffer < batch_size:
             raise UserError(
