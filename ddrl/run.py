@@ -153,10 +153,14 @@ class Run:
             if not self.interrupted:
                 self.recorder.flush(self.counts)
             self._save()
+        self.close()
+        return "interrupted" if self.interrupted else "segment_over"
+
+    def close(self) -> None:
+        """Lets go of the files and the environments; the run is of no further use."""
         self.learner.core.close()
         self.recorder.close()
         self._close_environments()
-        return "interrupted" if self.interrupted else "segment_over"
 
     def _close_environments(self) -> None:
         """Those in this process: engines of their own would go on, and complain that their folders are gone."""

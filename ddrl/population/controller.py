@@ -21,7 +21,7 @@ from ddrl.acting import Builder
 from ddrl.config import RunConfig, fingerprint
 from ddrl.errors import UserError
 from ddrl.population import results, rule
-from ddrl.population.lineage import BURN_IN, EVOLVE, FILE, FINAL, Decision, Journal, Start
+from ddrl.population.lineage import BURN_IN, DIVERGED, EVOLVE, FILE, FINAL, Decision, Journal, Start
 from ddrl.population.member import Job, Outcome, carry_over, evaluate_finally, member_config, ready_at
 from ddrl.population.rule import Standing
 from ddrl.population.settings import Population, Values
@@ -30,6 +30,8 @@ from ddrl.population.view import View
 from ddrl.run_setting import stopping
 
 MEMBERS = "members"
+MAX_DIVERGED = 10
+"""How often in a row a member may diverge, though each time it goes on with what another one has."""
 
 
 def train_population(
@@ -58,6 +60,8 @@ class Controller:
         self._view = View(self.rule.size, config.env_frames, quiet=quiet)
         self._journal = Journal(directory)
         self._running: set[int] = set()
+        self._diverged: dict[int, Outcome] = {}
+        """Members that wait for another one to copy."""
         self._interrupted = False
         self._trainers: Trainers | None = None
         self._began = time.monotonic()
@@ -143,18 +147,39 @@ class Controller:
     def _train(self, trainers: Trainers) -> None:
         """Whoever has decided least often is next: in turn, where one trains at a time."""
         while True:
-            waiting = [member for member in self._unfinished() if member not in self._running]
+            waiting = [one for one in self._unfinished() if one not in self._running and one not in self._diverged]
             for member in sorted(waiting, key=lambda one: (len(self._journal.of(one)), one)):
                 if self._interrupted or not trainers.has_room():
                     break
                 self._running.add(member)
                 trainers.begin(self._job(member))
             if not self._running:
-                return
+                break
             if (outcome := trainers.next_ended()) is not None:
                 self._running.discard(outcome.member)
-                if not outcome.interrupted:
+                if outcome.diverged:
+                    self._view.note(f"member {outcome.member}: {outcome.diverged}")
+                    self._diverged[outcome.member] = outcome
+                elif not outcome.interrupted:
                     self._decide(outcome)
+                for member in sorted(self._diverged):
+                    self._replace(member)
+        if self._diverged and not self._interrupted:
+            raise self._hopeless(min(self._diverged), "and no other member has a fitness")
+
+    def _replace(self, member: int) -> None:
+        """Decides for a member that diverged, once another one has a fitness. Raises `UserError` the tenth time."""
+        others = (self._journal.newest(one) for one in range(self.rule.size) if one != member)
+        if all(found is None or found.fitness is None for found in others):
+            return
+        last = self._journal.of(member)[-MAX_DIVERGED + 1 :]
+        if len(last) == MAX_DIVERGED - 1 and all(decision.kind == DIVERGED for decision in last):
+            raise self._hopeless(member, f"for the {MAX_DIVERGED}th time in a row")
+        self._decide(self._diverged.pop(member))
+
+    def _hopeless(self, member: int, why: str) -> UserError:
+        tuned = ", ".join(f"population.tuned.{key}" for key in self.rule.tuned)
+        return UserError(f"member {member}: {self._diverged[member].diverged}, {why}; it has its values from {tuned}")
 
     def _unfinished(self) -> list[int]:
         return [member for member in range(self.rule.size) if not self._is_finished(member)]
@@ -199,7 +224,7 @@ class Controller:
     def _decision(self, outcome: Outcome) -> Decision:
         member, before = outcome.member, self._values(outcome.member)
         number = len(self._journal.of(member))
-        kind = FINAL if outcome.env_frames >= self.config.env_frames else EVOLVE
+        kind = DIVERGED if outcome.diverged else FINAL if outcome.env_frames >= self.config.env_frames else EVOLVE
         if kind == EVOLVE and outcome.env_frames < self.rule.burn_in_frames:
             kind = BURN_IN
         kept = Decision(
@@ -220,18 +245,22 @@ class Controller:
             after=before,
             seconds=round(self.seconds, 3),
         )
-        if kind != EVOLVE:
+        if kind not in (EVOLVE, DIVERGED):
             return kept
         newest = {one: found for one in range(self.rule.size) if (found := self._journal.newest(one)) and one != member}
         others = {one: Standing(found.fitness, found.before) for one, found in newest.items()}
         generator = rule.decision_generator(self.config.seed, member, number)
-        evolved = rule.evolve(self.rule, member, Standing(outcome.fitness, before), others, generator)
-        source = newest[evolved.compared_with] if evolved.copied else None
+        if kind == DIVERGED:
+            evolved = rule.replaced(self.rule, others, generator)
+        else:
+            evolved = rule.evolve(self.rule, member, Standing(outcome.fitness, before), others, generator)
+        copied = evolved.copied and outcome.env_frames > 0  # without a checkpoint there is nothing to put weights into
+        source = newest[evolved.compared_with] if copied else None
         return dataclasses.replace(
             kept,
             compared_with=evolved.compared_with,
             compared_fitness=evolved.compared_fitness,
-            copied=evolved.copied,
+            copied=copied,
             source_decision=source.decision if source else None,
             source_env_frames=source.env_frames if source else None,
             after=evolved.values,

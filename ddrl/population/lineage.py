@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FILE = "lineage.jsonl"
-BURN_IN, EVOLVE, FINAL = "burn_in", "evolve", "final"
-"""Kinds of decisions: only `evolve` may copy or perturb; `final` says how a member ended."""
+BURN_IN, EVOLVE, DIVERGED, FINAL = "burn_in", "evolve", "diverged", "final"
+"""Kinds of decisions: `evolve` may copy and perturb, `diverged` does; `final` says how a member ended."""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from ddrl.coordinator.parameters import load
 from ddrl.errors import UserError
 from ddrl.evaluation import evaluate
 from ddrl.files import replacing
+from ddrl.learners.gradients import NonFiniteError
 from ddrl.locks import locked
 from ddrl.population.settings import Population, Values, with_values
 from ddrl.record import Counts, write_json
@@ -70,6 +71,17 @@ class Outcome(NamedTuple):
     updates: int
     episodes: int
     fitness: float | None
+    diverged: str = ""
+    """Which number was not finite any more, and at what update; empty: it ended well, or was interrupted."""
+
+
+def diverged(job: Job, error: NonFiniteError) -> Outcome:
+    """Of a segment that ended so: the member stands at its newest checkpoint, or, without one, where it began."""
+    state, _ = checkpoint.load_newest(job.directory / "checkpoints", identity=job.identity)
+    if state is None or state["identity"] != job.identity:
+        return Outcome(job.member, False, 0, 0, 0, 0, None, str(error))
+    counts, episodes = Counts(*state["learner"]["counters"]), int(state["recorder"]["num_episodes"])
+    return Outcome(job.member, False, counts.env_frames, counts.agent_steps, counts.updates, episodes, None, str(error))
 
 
 def interrupted(job: Job) -> Outcome:
@@ -102,7 +114,7 @@ class Segment:
     def resume(self, run: Run, note: Callable[[str], None]) -> int | None:
         """Continues where the member's newest checkpoint left it; adopted, where the segment begins with that."""
         updates = run.resume(self.adoption(run.learner, note))
-        if updates is None and self._job.segment:
+        if updates is None and self._job.start_frames:
             raise nothing_to_continue(self._job)
         return updates
 
@@ -158,7 +170,10 @@ class LocalSegment:
             self._run.interrupt()
 
     def train(self) -> Outcome:
-        """From the member's newest checkpoint to the end of the segment. Raises what a run raises."""
+        """From the member's newest checkpoint to the end of the segment, or until its numbers are not finite.
+
+        Raises what a run raises besides.
+        """
         job = self._job
         job.directory.mkdir(parents=True, exist_ok=True)
         with locked(job.directory, LOCK_SECONDS):
@@ -168,7 +183,11 @@ class LocalSegment:
             segment.resume(run, self._display.note)
             if self._interrupted:
                 run.interrupt()
-            return segment.train(run)
+            try:
+                return segment.train(run)
+            except NonFiniteError as error:
+                run.close()
+                return diverged(job, error)
 
 
 def evaluate_finally(job: Job, display: Display, should_stop: Callable[[], bool]) -> bool:

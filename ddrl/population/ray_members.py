@@ -19,7 +19,8 @@ import torch
 from ddrl.acting import Builder
 from ddrl.config import RunConfig
 from ddrl.coordinator.cluster import cluster
-from ddrl.population.member import Job, Outcome, Segment, interrupted
+from ddrl.learners.gradients import NonFiniteError
+from ddrl.population.member import Job, Outcome, Segment, diverged, interrupted
 from ddrl.population.trainers import MemberDisplay
 from ddrl.population.view import View
 from ddrl.record import Counts
@@ -153,7 +154,9 @@ class Turn:
             self._thread.join()
 
     def result(self) -> Outcome:
-        """How the segment ended. Raises what ended it."""
+        """How the segment ended. Raises what ended it, unless its numbers were not finite any more."""
+        if isinstance(self._error, NonFiniteError):
+            return diverged(self._job, self._error)
         if self._error:
             raise self._error
         if isinstance(self._result, Outcome):

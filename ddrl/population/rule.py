@@ -55,6 +55,19 @@ def evolve(
     return Evolution(other, fitness, copied, perturbed(rule, values, generator))  # 3
 
 
+def replaced(rule: Population, others: Mapping[int, Standing], generator: np.random.Generator) -> Evolution:
+    """What becomes of a member whose training diverged: one of those that have a fitness, each as likely, perturbed.
+
+    Not in the paper. Such a member is worse than any other, whoever is selected.
+
+    Args:
+        others: as `evolve` has them; at least one has a fitness.
+    """
+    known = sorted(member for member, standing in others.items() if standing.fitness is not None)
+    other = known[int(generator.integers(len(known)))]
+    return Evolution(other, others[other].fitness, True, perturbed(rule, others[other].values, generator))
+
+
 def perturbed(rule: Population, values: Values, generator: np.random.Generator) -> Values:
     """Each value as it is, or with `rule.perturb_probability` times or over `rule.perturb_factor`."""
     result = {}

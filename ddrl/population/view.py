@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ddrl.population.lineage import EVOLVE, Decision
+from ddrl.population.lineage import DIVERGED, EVOLVE, Decision
 from ddrl.progress import Progress
 from ddrl.record import Counts
 from ddrl.types import Metrics
@@ -68,9 +68,12 @@ def _numbers(counts: Counts) -> tuple[int, int, int]:
 def describe(decision: Decision) -> str:
     """A decision in a line."""
     parts = [f"member {decision.member}: {decision.env_frames:,} frames", f"fitness {_number(decision.fitness)}"]
-    if decision.kind == EVOLVE:
+    if decision.kind in (EVOLVE, DIVERGED):
         against = f"member {decision.compared_with} ({_number(decision.compared_fitness)})"
-        parts.append(f"copies {against}" if decision.copied else f"keeps its own beside {against}")
+        keeps = (
+            f"keeps its own beside {against}" if decision.kind == EVOLVE else f"begins anew with values of {against}"
+        )
+        parts.append(f"copies {against}" if decision.copied else keeps)
         parts += [f"{key} {value:.3g}" for key, value in decision.after.items() if value != decision.before[key]]
     else:
         parts.append({"burn_in": "burn-in", "final": "its budget is reached"}[decision.kind])
