@@ -59,5 +59,9 @@ def exit_code(command: Callable[[], int | None]) -> int:
         return 2
 
 
+class NonFiniteError(ArithmeticError):
+    """A quantity of training became NaN or infinite; the message names it and its value."""
+
+
 class Closed(Exception):
     """The run is over: whoever waited on a store or on parameters should end."""

@@ -25,6 +25,8 @@ from ddrl.types import Episode, Metrics
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ddrl.config import RunConfig
+
 COUNTS = ("env_frames", "agent_steps", "updates")
 COLUMNS = [*COUNTS, "seconds", "metric", "value"]
 TIMING_METRICS = (
@@ -227,6 +229,12 @@ def write_curves(directory: Path) -> None:
 def write_json(path: Path, data: Any) -> None:
     """Pretty JSON, atomically."""
     write_atomically(path, lambda file: file.write((json.dumps(data, indent=1) + "\n").encode()))
+
+
+def make_recorder(config: RunConfig, directory: Path, tasks: Sequence[str]) -> Recorder:
+    """Of a run in its directory; `tasks`: what it trains on."""
+    recording = config.recording
+    return Recorder(directory, period_frames=recording.period_frames, tensorboard=recording.tensorboard, tasks=tasks)
 
 
 def _tensorboard_writer(directory: Path) -> Any:

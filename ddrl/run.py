@@ -17,14 +17,13 @@ from ddrl.coordinator.roles import Named, Program, Steps
 from ddrl.coordinator.runtime_serial import SerialRuntime
 from ddrl.coordinator.runtime_threads import ThreadsRuntime
 from ddrl.coordinator.service import Door
-from ddrl.environments import registry
 from ddrl.evaluation import evaluate
 from ddrl.handles import Reducer, Shards
 from ddrl.learners.reduction import SingleLearner
 from ddrl.learning import Learning, StopFlag
 from ddrl.locks import locked
 from ddrl.progress import Progress
-from ddrl.record import Counts, Recorder, write_curves, write_json
+from ddrl.record import Counts, make_recorder, write_curves, write_json
 from ddrl.run_setting import Display, check_door, resolve_device, stopping
 from ddrl.seeding import numpy_generator
 from ddrl.serving import Serving
@@ -74,7 +73,7 @@ class Run:
         self.learning = Learning(self.builder, self._reducer, lent_memory=remote_actors, remote=replay, shards=shards)
         self.params, self.queue, self.learner = self.learning.params, self.learning.queue, self.learning.learner
         self.parameter_count = self.learning.parameter_count
-        self.recorder = make_recorder(config, directory)
+        self.recorder = make_recorder(config, directory, self.builder.tasks)
         self._progress: Display = display or Progress(config.env_frames, quiet=quiet)
         self.collectors: list[UnrollCollector] = []
         self.actors: list[Any] = []
@@ -358,16 +357,6 @@ class Run:
             },
         )
         write_curves(self.directory)  # last: a run with this file is whole
-
-
-def make_recorder(config: RunConfig, directory: Path) -> Recorder:
-    """Of a run in its directory."""
-    return Recorder(
-        directory,
-        period_frames=config.recording.period_frames,
-        tensorboard=config.recording.tensorboard,
-        tasks=registry.tasks_of(config.environment["name"]),
-    )
 
 
 def train(

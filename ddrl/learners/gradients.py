@@ -8,9 +8,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-
-class NonFiniteError(ArithmeticError):
-    """A quantity of training became NaN or infinite; the message names it and its value."""
+from ddrl.errors import NonFiniteError
 
 
 @torch.no_grad()

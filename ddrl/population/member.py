@@ -21,14 +21,13 @@ from ddrl import checkpoint
 from ddrl.acting import Builder
 from ddrl.config import RunConfig, to_json
 from ddrl.coordinator.parameters import load
-from ddrl.errors import UserError
+from ddrl.errors import NonFiniteError, UserError
 from ddrl.evaluation import evaluate
 from ddrl.files import replacing
-from ddrl.learners.gradients import NonFiniteError
 from ddrl.locks import locked
 from ddrl.population.settings import Population, Values, with_values
-from ddrl.record import Counts, write_json
-from ddrl.run import Run, make_recorder
+from ddrl.record import Counts, make_recorder, write_json
+from ddrl.run import Run
 from ddrl.run_setting import Display, resolve_device
 
 LOCK_SECONDS = 30.0
@@ -209,7 +208,7 @@ def evaluate_finally(job: Job, display: Display, should_stop: Callable[[], bool]
     played = evaluate(builder, inference, number, episodes, should_stop=should_stop, note=display.note)
     if played is None or should_stop():
         return False
-    recorder = make_recorder(config, job.directory)
+    recorder = make_recorder(config, job.directory, builder.tasks)
     recorder.load_state_dict(state["recorder"])
     recorder.evaluation(Counts(*state["learner"]["counters"]), played, by_task=len(builder.evaluated_tasks) > 1)
     recorder.close()

@@ -19,7 +19,7 @@ import torch
 from ddrl.acting import Builder
 from ddrl.config import RunConfig
 from ddrl.coordinator.cluster import cluster
-from ddrl.learners.gradients import NonFiniteError
+from ddrl.errors import NonFiniteError
 from ddrl.population.member import Job, Outcome, Segment, diverged, interrupted
 from ddrl.population.trainers import MemberDisplay
 from ddrl.population.view import View

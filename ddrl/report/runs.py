@@ -165,7 +165,8 @@ def learned(tables: Tables, origin: str) -> tuple[Block, ...]:
         (Group(lines),),
         "Wall time: of the whole run, its last evaluation included. Final return: mean over that many separate "
         f"episodes with the last parameters. {f'Human: {HUMAN} ' if human else ''}Passes: where the training return, "
-        f"the mean of {FEWEST_EPISODES} episodes or more, first reached the threshold; by the wall clock, or in CPU time (of CPU) where a run is one thread."
+        f"the mean of {FEWEST_EPISODES} episodes or more, first reached the threshold; by the wall clock, or in CPU "
+        "time (of CPU) where a run is one thread."
         f"{_left_out(runs, sweeps)}",
         size=7.4,
     )

@@ -15,9 +15,8 @@ from ddrl.algorithms import a3c
 from ddrl.config import parse_run_config
 from ddrl.coordinator.shared_parameters import LiveParameters
 from ddrl.environments import registry
-from ddrl.errors import Closed, UserError
+from ddrl.errors import Closed, NonFiniteError, UserError
 from ddrl.learners.core import Setting
-from ddrl.learners.gradients import NonFiniteError
 from ddrl.learners.optimizers import RMSProp
 from ddrl.learners.reduction import SingleLearner
 from ddrl.seeding import numpy_generator, torch_generator

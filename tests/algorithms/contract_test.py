@@ -13,9 +13,8 @@ import torch
 from pydantic import ValidationError
 
 from ddrl import algorithms
-from ddrl.errors import UserError
+from ddrl.errors import NonFiniteError, UserError
 from ddrl.learners import optimizers
-from ddrl.learners.gradients import NonFiniteError
 from ddrl.learners.optimizers import AdamConfig, RMSPropConfig
 from tests.algorithms.rigs import SPECS, Rig
 from tests.algorithms.sources import GENERAL, SOURCE, said, unsourced

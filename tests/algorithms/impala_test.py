@@ -14,9 +14,8 @@ from ddrl.algorithms import impala
 from ddrl.coordinator.gate import Gate
 from ddrl.coordinator.parameters import ParameterServer
 from ddrl.environments import registry
-from ddrl.errors import UserError
+from ddrl.errors import NonFiniteError, UserError
 from ddrl.learners.core import Setting
-from ddrl.learners.gradients import NonFiniteError
 from ddrl.learners.reduction import SingleLearner
 from ddrl.replay.queue import UnrollQueue
 from ddrl.seeding import numpy_generator, torch_generator

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from ddrl.learners.gradients import NonFiniteError, check_finite, clip_global_norm
+from ddrl.errors import NonFiniteError
+from ddrl.learners.gradients import check_finite, clip_global_norm
 
 
 def parameters(*gradients: list[float] | None) -> list[nn.Parameter]:

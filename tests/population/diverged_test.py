@@ -11,8 +11,7 @@ import pandas as pd
 import pytest
 
 from ddrl.config import RunConfig
-from ddrl.errors import UserError
-from ddrl.learners.gradients import NonFiniteError
+from ddrl.errors import NonFiniteError, UserError
 from ddrl.population import controller
 from ddrl.population.lineage import Journal
 from ddrl.population.rule import Standing, initial_values, replaced
