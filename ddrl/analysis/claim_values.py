@@ -87,7 +87,7 @@ def scales(claim: Claim, used: pd.DataFrame) -> pd.DataFrame | None:
     if claim.metric not in RETURN_METRICS or alike or used["environment"].nunique() < 2:
         return None
     best = used.groupby(["environment", "variant"])["final_return"].mean().groupby(level=0).max()
-    bounds = used.groupby("environment")[["random", "human"]].first().astype("float64")
+    bounds = _bounds(used)
     span = bounds["human"] - bounds["random"]
     size = span.fillna(best - bounds["random"])
     return pd.DataFrame({"size": size.where(size > 0), "stated": span.notna()})
@@ -104,6 +104,11 @@ def on_scale(claim: Claim, used: pd.DataFrame, observed: pd.DataFrame) -> pd.Dat
     return observed.assign(value=observed["value"] / observed["environment"].map(parts["size"]))
 
 
+def _bounds(used: pd.DataFrame) -> pd.DataFrame:
+    """random and human by environment; missing where they are not known."""
+    return used.groupby("environment")[["random", "human"]].first().astype("float64")
+
+
 def _joined(used: pd.DataFrame, runs: Sequence[RunData], facts: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """`used` with the columns of `facts`, one per run."""
     keys = ["run", "environment", "seed"]
@@ -117,7 +122,7 @@ def _joined(used: pd.DataFrame, runs: Sequence[RunData], facts: Sequence[Mapping
 def returns_to_reach(claim: Claim, used: pd.DataFrame, milestones: Mapping[str, float]) -> dict[str, float]:
     """By task: the claim's own, else the task's milestone, else the claim's part of the way to the reference score."""
     wanted = {}
-    for task, bounds in used.groupby("environment")[["random", "human"]].first().astype("float64").iterrows():
+    for task, bounds in _bounds(used).iterrows():
         way = math.nan if claim.reference_part is None else claim.reference_part
         between = float(bounds["random"] + way * (bounds["human"] - bounds["random"]))
         wanted[str(task)] = milestones.get(str(task), between) if claim.threshold is None else claim.threshold
