@@ -12,10 +12,10 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import yaml
-from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
+from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from ddrl import algorithms
@@ -39,6 +39,10 @@ class Evaluation:
     episodes: PositiveInt = 10
     final_episodes: PositiveInt = 200
     """Episodes behind the final score (IMPALA, section 5.3.2: 200), of each task."""
+    final_versions: PositiveInt = 1
+    """How many versions of the parameters play them, as many each; 1: the last one alone, as papers score it."""
+    final_window_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 0.25
+    """The versions are taken at equal distances over this last part of the budget; the last version is one of them."""
     environment: dict[str, Any] | None = None
     """What is evaluated where that is another one than is trained on: the keys of `environment` that differ."""
 
@@ -101,7 +105,18 @@ def parse_run_config(mapping: Mapping[str, Any], where: str = "configuration") -
     check_lag(config, module.SCHEDULES, where)
     check_topology(config, where)
     check_population(config, where)
+    _check_evaluation(config.evaluation, where)
     return config
+
+
+def _check_evaluation(evaluation: Evaluation, where: str) -> None:
+    """Raise `UserError` where some version of the parameters would play no final episode."""
+    if evaluation.final_versions > evaluation.final_episodes:
+        raise UserError(
+            f"{where}: key 'evaluation.final_versions': each version plays at least one of the final episodes; "
+            f"allowed: 1 to {evaluation.final_episodes}, as evaluation.final_episodes says "
+            f"(got {evaluation.final_versions})"
+        )
 
 
 def _beside_own_values(target: Any, values: Any) -> Any:

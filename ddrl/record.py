@@ -11,7 +11,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,14 +133,22 @@ class Recorder:
         self.latest |= record
         self._write(counts, {name: [value] for name, value in record.items()})
 
-    def evaluation(self, counts: Counts, played: Iterable[Episode], *, by_task: bool = False) -> None:
-        """The episodes of one evaluation, one row each; `by_task`: as metrics of their own tasks."""
+    def evaluation(
+        self, counts: Counts, played: Sequence[Episode], updates: Sequence[int] = (), *, by_task: bool = False
+    ) -> None:
+        """Record the episodes of one evaluation, one row each.
+
+        `updates`: that the parameters of each episode had seen; recorded where they differ, as `evaluation_updates`.
+        `by_task`: as metrics of their own tasks.
+        """
         values: dict[str, list[float]] = {}
-        for episode in played:
-            for name, value in (("return", episode.episode_return), ("length", float(episode.length))):
+        several = len(set(updates)) > 1
+        for index, episode in enumerate(played):
+            row = {"return": episode.episode_return, "length": float(episode.length)}
+            for name, value in (row | ({"updates": float(updates[index])} if several else {})).items():
                 metric = f"evaluation_{name}"
                 values.setdefault(metric_of(metric, episode.task) if by_task else metric, []).append(value)
-        self.latest |= {name: float(np.mean(several)) for name, several in values.items()}
+        self.latest |= {name: float(np.mean(each)) for name, each in values.items()}
         self._write(counts, values)
 
     def _write(self, counts: Counts, values: dict[str, list[float]]) -> None:

@@ -17,7 +17,7 @@ from ddrl.coordinator.roles import Named, Program, Steps
 from ddrl.coordinator.runtime_serial import SerialRuntime
 from ddrl.coordinator.runtime_threads import ThreadsRuntime
 from ddrl.coordinator.service import Door
-from ddrl.evaluation import evaluate
+from ddrl.evaluation import Evaluations
 from ddrl.handles import Reducer, Shards
 from ddrl.learners.reduction import SingleLearner
 from ddrl.learning import Learning, StopFlag
@@ -86,8 +86,9 @@ class Run:
         self.runtime = SerialRuntime(numpy_generator(config.seed, "interleaving")) if serial else ThreadsRuntime()
         self.recorder.gauges += self.learning.gauges
         self._next_checkpoint = config.checkpoint.period_frames
-        self._next_evaluation = config.evaluation.period_frames
-        self._num_evaluations = 0
+        self.evaluations = Evaluations(
+            self.builder, self.params, self.recorder, lambda: self.counts, lambda line: self._progress.note(line)
+        )
 
     def _take_on_actors(self) -> None:
         """Those whose environments are in this process; again where a run that did not save them is continued."""
@@ -133,7 +134,7 @@ class Run:
             self._close_environments()
             if not self.interrupted:
                 self.recorder.flush(self.counts)
-                self._evaluate(self.config.evaluation.final_episodes, lambda: self.interrupted)
+                self.evaluations.finish(lambda: self.interrupted)
         self.learner.core.close()
         self.recorder.close()
         if self.interrupted:
@@ -196,7 +197,7 @@ class Run:
             Program(
                 actors=self.actors,
                 learner=Steps(self.learner.ready, self._learn),
-                evaluator=Steps(self._evaluation_is_due, self._evaluate_now),
+                evaluator=Steps(self.evaluations.is_due, lambda: self.evaluations.step(self._is_over)),
                 finished=self._is_finished,
                 interrupted=lambda: self.interrupted,
                 close=self._close,
@@ -224,19 +225,10 @@ class Run:
         metrics = self.learner.step()
         self.recorder.update(self.counts, metrics)
         self._progress.show(self.counts, self.recorder.latest)
+        self.evaluations.keep_version()
         if self.learner.core.env_frames >= self._next_checkpoint:
             self._next_checkpoint += self.config.checkpoint.period_frames
             self._save()
-
-    def _evaluation_is_due(self) -> bool:
-        return self._next_evaluation is not None and self.learner.core.env_frames >= self._next_evaluation
-
-    def _evaluate_now(self) -> None:
-        period = self.config.evaluation.period_frames
-        assert self._next_evaluation is not None and period is not None
-        self._next_evaluation += period
-        if not self._is_finished():  # the end has its own evaluation
-            self._evaluate(self.config.evaluation.episodes, self._is_over)
 
     def _is_over(self) -> bool:
         return self.interrupted or self._is_finished()
@@ -246,15 +238,6 @@ class Run:
         if self.learner.core.env_frames >= self.config.env_frames or self._segment_over:
             return True
         return self._reducer.size == 1 and self.pause()
-
-    def _evaluate(self, episodes: int, should_stop: Callable[[], bool]) -> None:
-        counts, inference = self.counts, self.builder.inference()
-        self.params.pull_newest(inference.network)
-        self._num_evaluations += 1
-        number, note = self._num_evaluations - 1, self._progress.note
-        played = evaluate(self.builder, inference, number, episodes, should_stop=should_stop, note=note)
-        if played is not None:
-            self.recorder.evaluation(counts, played, by_task=len(self.builder.evaluated_tasks) > 1)
 
     # State ----------------------------------------------------------------------------------------------------------
 
@@ -267,7 +250,8 @@ class Run:
         state: dict[str, Any] = self.learning.state_dict() | {
             "identity": self._identity,
             "recorder": self.recorder.state_dict(),
-            "next": [self._next_checkpoint, self._next_evaluation, self._num_evaluations],
+            "next": [self._next_checkpoint, *self.evaluations.state_dict()],
+            "final_versions": self.evaluations.versions.state_dict(),
             "history": self._history,
             "actor_restarts": self.actor_restarts,
             "marks": self.marks,
@@ -295,7 +279,8 @@ class Run:
             self._progress.note(refill)
         if lost := self.recorder.load_state_dict(state["recorder"]):
             self._progress.note(lost)
-        self._next_checkpoint, self._next_evaluation, self._num_evaluations = state["next"]
+        self._next_checkpoint, *evaluations = state["next"]
+        self.evaluations.load_state_dict(evaluations, state.get("final_versions", []))
         self._history = [*state["history"], self._history[0] | {"env_frames": self.learner.core.env_frames}]
         self.actor_restarts = state.get("actor_restarts", 0)
         if isinstance(self.runtime, SerialRuntime):

@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from ddrl.analysis.curves import KEYS, RunData, final_episodes, training_returns
+from ddrl.analysis.curves import KEYS, RunData, final_episodes, training_returns, version_spread
 from ddrl.analysis.experiments import system_of
 from ddrl.analysis.inference import EQUAL_BUDGET, Interval
 from ddrl.analysis.normalise import with_references
@@ -25,19 +25,23 @@ TAUS = tuple(step / 10 for step in range(81))
 
 
 def scores(runs: Iterable[RunData], references: pd.DataFrame) -> pd.DataFrame:
-    """One row per run, or task of a run on a suite: `KEYS`, env_frames, final_return, mean_return, episodes, statistic,
-    random, human, and human_normalised_score (of final_return).
+    """One row per run, or task of a run on a suite: `KEYS`, env_frames, final_return, mean_return, episodes, versions,
+    between_versions, statistic, random, human, and human_normalised_score (of final_return).
 
-    final_return: mean of the evaluation episodes at the largest env_frames, never the best checkpoint. mean_return:
-    training return averaged over env_frames (the area under the learning curve).
+    final_return: mean of the evaluation episodes at the largest env_frames, never the best checkpoint. versions,
+    between_versions: `ddrl.analysis.curves.Spread`. mean_return: training return averaged over env_frames (the area
+    under the learning curve).
     """
-    columns = [*KEYS, "env_frames", "final_return", "mean_return", "episodes", "statistic"]
+    columns = [*KEYS, "env_frames", "final_return", "mean_return", "episodes", "versions", "between_versions"]
+    columns.append("statistic")
     rows = []
     for run in runs:
         final = final_episodes(run)
         if final.empty:  # a task of a suite that is trained on and not evaluated, or that failed
             continue
         last = int(run.curves["env_frames"][final.index[0]])
+        spread = version_spread(run)
+        over = f" over {spread.versions} versions of the parameters" if spread.versions > 1 else ""
         rows.append(
             run.keys()
             | {
@@ -45,11 +49,14 @@ def scores(runs: Iterable[RunData], references: pd.DataFrame) -> pd.DataFrame:
                 "final_return": float(final.mean()),
                 "mean_return": _mean_over_frames(training_returns(run)),
                 "episodes": len(final),
-                "statistic": f"mean of {len(final)} final evaluation episodes",
+                "versions": spread.versions,
+                "between_versions": spread.deviation,
+                "statistic": f"mean of {len(final)} final evaluation episodes{over}",
             }
         )
     table = pd.DataFrame(rows, columns=columns)
-    return with_references(table.astype({"env_frames": "int64", "episodes": "int64"}), references, "final_return")
+    counts = dict.fromkeys(("env_frames", "episodes", "versions"), "int64")
+    return with_references(table.astype(counts), references, "final_return")
 
 
 def _mean_over_frames(records: pd.DataFrame) -> float:

@@ -18,7 +18,7 @@ import pandas as pd
 
 from ddrl.analysis.curves import RunData
 
-OF_EPISODES = ("episode_return", "episode_length", "evaluation_return", "evaluation_length")
+OF_EPISODES = ("episode_return", "episode_length", "evaluation_return", "evaluation_length", "evaluation_updates")
 KINDS = ("episode_", "evaluation_")
 """What metrics of training episodes and of evaluations begin with."""
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -94,6 +94,37 @@ def final_episodes(run: RunData) -> pd.Series:
     evaluation = run.curves[run.curves["metric"] == "evaluation_return"]
     last: pd.Series = evaluation["value"][evaluation["env_frames"] == evaluation["env_frames"].max()]
     return last
+
+
+class Spread(NamedTuple):
+    """How much a final score depends on which version of the parameters is scored."""
+
+    versions: int
+    """That shared the final episodes."""
+    deviation: float
+    """Standard deviation between the versions' expected returns; nan where there are not two, or have one episode."""
+
+
+def version_spread(run: RunData) -> Spread:
+    """Return how the final episodes spread over versions of the parameters.
+
+    The variance of the versions' mean returns is that of their expected returns and, on top, that of a mean over so few
+    episodes, which is estimated from the episodes of each version and taken off (one-way analysis of variance).
+    """
+    final = final_episodes(run)
+    updates = run.curves[run.curves["metric"] == "evaluation_updates"]
+    updates = updates[updates["env_frames"] == run.curves["env_frames"][final.index].max()]
+    if updates.empty:
+        return Spread(1, math.nan)
+    groups = [part.to_numpy() for _, part in pd.Series(final.to_numpy()).groupby(updates["value"].to_numpy())]
+    sizes = np.array([len(group) for group in groups])
+    if len(groups) < 2 or sizes.min() < 2:
+        return Spread(len(groups), math.nan)
+    within = sum(float(((group - group.mean()) ** 2).sum()) for group in groups) / (sizes.sum() - len(groups))
+    overall = float(np.concatenate(groups).mean())
+    between = float((sizes * (np.array([group.mean() for group in groups]) - overall) ** 2).sum()) / (len(groups) - 1)
+    size = (sizes.sum() - (sizes**2).sum() / sizes.sum()) / (len(groups) - 1)
+    return Spread(len(groups), math.sqrt(max(0.0, (between - within) / size)))
 
 
 def env_label(environment: str) -> str:

@@ -17,6 +17,13 @@ from ddrl.analysis.experiments import (
 )
 from ddrl.errors import UserError, unknown_name
 
+FINAL_VERSIONS = 10
+"""How many versions of the parameters share a run's final episodes below scale paper, in every experiment alike.
+
+One version is a lottery where the greedy policy changes from update to update (DECISIONS 50). At scale paper a run is
+scored as its paper says.
+"""
+
 
 def expand(
     paper: str,
@@ -128,12 +135,23 @@ def _check_seeds(seeds: Any) -> None:
         raise UserError(f"key 'seeds': must be a list of different integers from 0 to 2147483647 (got {seeds!r})")
 
 
+def _scored_over_versions(config: dict[str, Any]) -> dict[str, Any]:
+    """Spread the final episodes over `FINAL_VERSIONS`, unless the experiment says over how many, or plays but one."""
+    evaluation = config.get("evaluation", {})
+    versions = min(FINAL_VERSIONS, evaluation.get("final_episodes", FINAL_VERSIONS))
+    if versions == 1 or "final_versions" in evaluation:
+        return config
+    return with_settings(config, {"evaluation.final_versions": versions})
+
+
 def _run(paper: str, scale: str, entry: Experiment, variant: str, environment: str, seed: int) -> Run:
     spec = entry.scales[scale]
     departures = tuple(d for d in (*entry.departures, *spec.departures) if d.applies(variant, environment, scale))
     config = entry.paper_setting(variant, environment) | {"seed": seed}
     for departure in departures:
         config = with_settings(config, departure.settings)
+    if scale != "paper":
+        config = _scored_over_versions(config)
     resources = spec.resources[variant]
     if resources.nodes > 1 and config.get("topology", {}).get("runtime") != "ray":
         raise UserError(

@@ -20,9 +20,8 @@ from typing import Any, NamedTuple
 from ddrl import checkpoint
 from ddrl.acting import Builder
 from ddrl.config import RunConfig, to_json
-from ddrl.coordinator.parameters import load
 from ddrl.errors import NonFiniteError, UserError
-from ddrl.evaluation import evaluate
+from ddrl.evaluation import FinalVersions, Scored, evaluate
 from ddrl.files import replacing
 from ddrl.locks import locked
 from ddrl.population.settings import Population, Values, with_values
@@ -203,14 +202,16 @@ def evaluate_finally(job: Job, display: Display, should_stop: Callable[[], bool]
         raise nothing_to_continue(job)
     _tell_of_loss(job, state, display.note)
     inference, (_, _, number) = builder.inference(), state["next"]
-    load(inference.network, state["params"]["history"][-1][1])
+    counts, versions = Counts(*state["learner"]["counters"]), FinalVersions(config)
+    versions.load_state_dict(state.get("final_versions", []), counts.env_frames)
+    scored = versions.until(Scored(counts.updates, state["params"]["history"][-1][1]))
     episodes = config.evaluation.final_episodes
-    played = evaluate(builder, inference, number, episodes, should_stop=should_stop, note=display.note)
+    played = evaluate(builder, inference, number, episodes, scored, should_stop=should_stop, note=display.note)
     if played is None or should_stop():
         return False
     recorder = make_recorder(config, job.directory, builder.tasks)
     recorder.load_state_dict(state["recorder"])
-    recorder.evaluation(Counts(*state["learner"]["counters"]), played, by_task=len(builder.evaluated_tasks) > 1)
+    recorder.evaluation(counts, played.episodes, played.updates, by_task=len(builder.evaluated_tasks) > 1)
     recorder.close()
     return True
 
@@ -251,6 +252,7 @@ def begun(
             result["recorder"] = dict(state["recorder"]) | {"task_scores": {}}  # what other weights have scored
         history = [[number, source["tensors"]] for number, _ in state["params"]["history"]]
         result["params"] = dict(state["params"]) | {"history": history}
+        result["final_versions"] = source.get("final_versions", [])
         if "collectors" in state:
             network = source["learner"]["network"]
             result["collectors"] = [_acting_with(network, collector) for collector in state["collectors"]]
@@ -272,6 +274,7 @@ def snapshot(run: Run) -> dict[str, Any]:
     return {
         "learner": {key: learner[key] for key in COPIED if key in learner},
         "tensors": run.params.state_dict()["history"][-1][1],
+        "final_versions": run.evaluations.versions.state_dict(),
     }
 
 

@@ -164,7 +164,9 @@ def learned(tables: Tables, origin: str) -> tuple[Block, ...]:
         ),
         (Group(lines),),
         "Wall time: of the whole run, its last evaluation included. Final return: mean over that many separate "
-        f"episodes with the last parameters. {f'Human: {HUMAN} ' if human else ''}Passes: where the training return, "
+        "episodes, with the last parameters or with as many versions of the last quarter of the run as are named; then "
+        f"±: standard deviation between versions, without that of their few episodes. "
+        f"{f'Human: {HUMAN} ' if human else ''}Passes: where the training return, "
         f"the mean of {FEWEST_EPISODES} episodes or more, first reached the threshold; by the wall clock, or in CPU "
         "time (of CPU) where a run is one thread."
         f"{_left_out(runs, sweeps)}",
@@ -177,7 +179,7 @@ def learned(tables: Tables, origin: str) -> tuple[Block, ...]:
 
 
 def _learned_row(run: Row, score: Row, milestone: Row, human: bool) -> tuple[Cell, ...]:
-    episodes = f" ({number(score['episodes'])} ep.)" if score else ""
+    episodes = f" ({number(score['episodes'])} ep.{_spread(score)})" if score else ""
     return cells_of(
         f"{run['env_label']}, {run['variant_label']}",
         run["seed"],
@@ -189,6 +191,14 @@ def _learned_row(run: Row, score: Row, milestone: Row, human: bool) -> tuple[Cel
         *((percent(score.get("human_normalised_score", "")),) if human else ()),
         _milestone(milestone),
     )
+
+
+def _spread(score: Row) -> str:
+    """How many versions of the parameters were scored, and how far they are apart."""
+    if int(score["versions"]) < 2:
+        return ""
+    apart = f", ±{number(score['between_versions'])}" if score["between_versions"] else ""
+    return f", {score['versions']} versions{apart}"
 
 
 def _milestone(row: Row) -> str:

@@ -225,7 +225,7 @@ def test_an_interrupted_run_saves_and_goes_on(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("runtime", ["serial", "threads"])
-@pytest.mark.parametrize("role", ["_learn", "_on_episode", "_evaluate_now"])
+@pytest.mark.parametrize("role", ["_learn", "_on_episode", "_is_over"])
 def test_an_error_in_any_role_ends_the_run_and_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: str, role: str
 ) -> None:
