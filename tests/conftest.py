@@ -9,6 +9,14 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.time_limit import (  # noqa: F401  hooks of pytest
+    pytest_runtest_call,
+    pytest_runtest_protocol,
+    pytest_runtest_setup,
+    pytest_runtest_teardown,
+    pytest_unconfigure,
+)
+
 # Test modules import NumPy and torch only after this: many threads on a few busy cores are slower than one.
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")

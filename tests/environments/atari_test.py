@@ -225,3 +225,26 @@ def test_the_action_tape_forgets_only_what_nobody_needs():
     copy.fill(*tape.contents())
     for a, b in zip(copy.contents(), tape.contents(), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+class Dying:
+    """In place of ALE: a game whose lives are gone some steps before it is over, as some games count them."""
+
+    def __init__(self, lives, shape):
+        self._lives, self._shape = lives, shape
+
+    def step(self, actions):
+        lives, nothing = self._lives.pop(0), np.zeros(1, dtype=np.bool_)
+        over = np.array([not self._lives])
+        info = {"lives": np.array([lives], dtype=np.int32), "episode_frame_number": np.array([4])}
+        return np.zeros((1, *self._shape), dtype=np.uint8), np.zeros(1), over, nothing, info
+
+
+def test_the_last_life_is_lost_when_the_game_is_over_and_not_before(make, monkeypatch):
+    env = make("breakout", num_envs=1)
+    env.reset()
+    monkeypatch.setattr(env, "_native", Dying([5, 2, 1, 0, 0, 0], env.spec.observation_shape))
+    steps = [env.step(np.zeros(1, dtype=np.int64)) for _ in range(6)]
+    assert [bool(step.terminated[0]) for step in steps] == [False, True, True, False, False, True]
+    assert [bool(step.start[0]) for step in steps] == [False, True, True, False, False, False]
+    assert [bool(step.ended[0]) for step in steps] == [False] * 5 + [True]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -16,8 +18,9 @@ from ddrl.errors import Closed, UserError
 from ddrl.replay.prefetch import Prefetch
 from ddrl.replay.queue import UnrollQueue
 from ddrl.run import train
-from tests.runs import config, curves
+from tests.runs import REPLAYING, config, curves
 from tests.runtimes.clusters import wait_until
+from tests.streams_test import FakeGpu, FakeTensor
 from tests.unrolls import make_unroll
 
 CPU = torch.device("cpu")
@@ -123,6 +126,62 @@ def test_batches_that_are_learned_from_again_stay_in_main_memory(
     schedule = {"schedule": algorithms.load(algorithm).SCHEDULES[0]}
     chosen = config(algorithm=algorithm, hyperparameters=hyperparameters, topology=schedule)
     assert chosen.hyperparameters.keeps_batches == keeps
+
+
+class Batch:
+    """What a queue gives, on the stand-in of a GPU: it writes down in which stream it is copied."""
+
+    def __init__(self, gpu: FakeGpu, name: str = "a batch") -> None:
+        self.gpu, self.name = gpu, name
+        self.tensors = [FakeTensor(gpu, is_cuda="uploaded" in name)]
+
+    def pin_memory(self) -> Batch:
+        self.gpu.said.append(f"{self.name} is pinned")
+        return Batch(self.gpu, f"{self.name}, pinned")
+
+    def to(self, device: torch.device) -> Batch:
+        self.gpu.said.append(f"{self.name} is copied in {self.gpu.current_stream().name}")
+        return Batch(self.gpu, f"{self.name}, uploaded")
+
+
+@pytest.mark.parametrize("upload", [False, True])
+def test_a_batch_is_pinned_then_copied_beside_the_training_which_waits_for_the_copy(
+    monkeypatch: pytest.MonkeyPatch, upload: bool
+) -> None:
+    gpu = FakeGpu()
+    for name in ("Event", "Stream", "current_stream", "stream"):
+        monkeypatch.setattr(torch.cuda, name, getattr(gpu, name))
+    queue = SimpleNamespace(
+        sample=lambda columns: Batch(gpu), can_insert=lambda: True, insert=lambda batch: None, update=lambda *_: None
+    )
+    prefetch = Prefetch(queue, 2, torch.device("cuda"), upload=upload)
+    prefetch.step()
+    own = ["a batch is pinned"] + ["a batch, pinned is copied in side 1"] * upload
+    assert gpu.said == own, "the training is not waited for, and does not wait yet"
+    batch = prefetch.sample(2)
+    assert batch.name == ("a batch, pinned, uploaded" if upload else "a batch, pinned")
+    assert gpu.said[len(own) :] == ["default waits for side 1"] + ["a tensor is kept for default"] * upload
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algorithm", REPLAYING)
+def test_on_a_gpu_the_replay_has_the_priorities_of_what_was_learned_there(algorithm: str) -> None:
+    from tests.algorithms.rigs import Rig
+
+    rigs = [Rig(algorithm), Rig(algorithm)]
+    for rig, device in zip(rigs, ("cpu", "cuda"), strict=True):
+        rig.network.to(device)
+        rig.learner.target_network.to(device)
+        object.__setattr__(rig.learner.core.setting, "device", torch.device(device))
+    unrolls = [Rig(algorithm).unroll(seed) for seed in range(40)]
+    for rig in rigs:
+        turn = iter(unrolls)
+        while not rig.learner.ready():
+            rig.queue.insert(next(turn))
+        rig.learner.step()
+    (streams, steps, here), (other_streams, other_steps, there) = (rig.queue.replay.probabilities() for rig in rigs)
+    assert (streams == other_streams).all() and (steps == other_steps).all()
+    np.testing.assert_allclose(there, here, rtol=1e-3)
 
 
 @pytest.mark.gpu
