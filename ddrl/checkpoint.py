@@ -7,18 +7,21 @@ same number in folders of their own; where its `beside` names the hash of a part
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import itertools
+import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ddrl.errors import UserError
-from ddrl.files import remove_abandoned, write_atomically
+from ddrl.errors import UserError, file_error
+from ddrl.files import fill, remove_abandoned, replacing
 
 KEPT = 2
 
@@ -29,22 +32,29 @@ def save(directory: Path, updates: int, state: dict[str, Any]) -> Path:
     Before, it removes what a save that was killed has left: as large as a checkpoint, and one for each kill. Raises
     `UserError` where the disk does not take it; what was saved before stays.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    remove_abandoned(directory)
     path = _path(directory, updates)
     try:
-        write_atomically(path, lambda file: torch.save(state, file))
-        digest = _sha256(path)
-        write_atomically(path.with_suffix(".sha256"), lambda file: file.write(digest.encode()))
+        directory.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(directory)
+        with replacing(path.with_suffix(".sha256")) as checksums, replacing(path) as data:
+            fill(data, lambda file: torch.save(state, file))
+            checksums.write_text(_sha256(data), encoding="utf-8")  # before either takes its place: both fit, or none
     except OSError as error:
-        free = shutil.disk_usage(directory).free / 2**20
-        raise UserError(
-            f"{path}: cannot be saved: {error.strerror} ({free:,.0f} MiB are free); the checkpoint before it is whole"
-        ) from error
+        raise _cannot_be_saved(path, error) from error
     for _, old in list(_newest_first(directory))[KEPT:]:
         old.with_suffix(".sha256").unlink(missing_ok=True)
         old.unlink(missing_ok=True)
     return path
+
+
+def _cannot_be_saved(path: Path, error: OSError) -> UserError:
+    reason = str(file_error(error, error.filename or path))
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        with suppress(OSError):  # a folder that is gone is on no disk
+            free = shutil.disk_usage(path.parent).free / 2**20
+            reason = f"{os.strerror(error.errno)} ({free:,.0f} MiB are free)"
+    before = "the checkpoint before it is whole" if any(path.parent.glob("*.sha256")) else "there is none before it"
+    return UserError(f"{path}: cannot be saved: {reason}; {before}")
 
 
 def load_newest(
@@ -90,7 +100,7 @@ def set_aside(directory: Path, name: str) -> Path:
 
 def checksum(path: Path) -> str:
     """Of a whole checkpoint."""
-    return path.with_suffix(".sha256").read_text()
+    return path.with_suffix(".sha256").read_text(encoding="utf-8")
 
 
 def rank_folder(directory: Path, rank: int) -> Path:

@@ -7,6 +7,7 @@ Exit codes: 0 done; 1 a check failed (verify, doctor); 2 bad input or an environ
 from __future__ import annotations
 
 import argparse
+import codecs
 import contextlib
 import io
 import os
@@ -27,6 +28,7 @@ SCALE = "smoke, workstation, paper or reference"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parses and runs one command; returns the exit code."""
+    _print_in_utf8()
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -44,6 +46,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # training stops by itself, after a checkpoint
         print("ddrl: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
+
+
+def _print_in_utf8() -> None:
+    """Tables have names that a locale such as C has no letters for; as files, they are UTF-8 everywhere."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -57,7 +57,7 @@ def _token(path: Path | None) -> str | None:
     if path is None:
         return None
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         raise UserError(f"--token-file {path}: cannot be read") from None
     if not (lines and lines[0].strip().isascii() and len(lines[0].strip()) >= SHORTEST_TOKEN):

@@ -10,11 +10,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
-import yaml
 from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
@@ -22,6 +21,7 @@ from ddrl import algorithms
 from ddrl.errors import UserError, unknown_name
 from ddrl.keys import STRICT
 from ddrl.population.settings import Population, check_population
+from ddrl.reading import read_json, read_yaml
 from ddrl.topology import Topology
 from ddrl.topology_rules import check_lag, check_topology
 
@@ -135,10 +135,32 @@ def _beside_own_values(target: Any, values: Any) -> Any:
 
 def _validated(target: Any, values: Any, where: str, prefix: str = "") -> Any:
     try:
-        return TypeAdapter(target).validate_python(values)
+        validated = TypeAdapter(target).validate_python(values)
     except ValidationError as error:
         problems = [_explain(problem, target, prefix) for problem in error.errors()]
         raise UserError(f"{where}: " + "; ".join(problems)) from None
+    if converted := next(_converted(values, validated, prefix.removesuffix(".")), None):
+        raise UserError(f"{where}: {converted}")
+    return validated
+
+
+def _converted(given: Any, found: Any, key: str) -> Iterator[str]:
+    """What pydantic made another kind of value of: `true` is no 1, and '1' and 'on' are texts."""
+    if isinstance(given, Mapping):
+        for name, value in given.items():
+            below = found.get(name) if isinstance(found, Mapping) else getattr(found, str(name), None)
+            yield from _converted(value, below, f"{key}.{name}" if key else str(name))
+    elif isinstance(given, (list, tuple)) and isinstance(found, (list, tuple)):
+        for number, (value, below) in enumerate(zip(given, found, strict=True)):
+            yield from _converted(value, below, f"{key}.{number}")
+    elif _kind(given) != _kind(found) and None not in (given, found):
+        yield f"key '{key}' must be {_kind(found)} (got {given!r})"
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true or false"
+    return "a number" if isinstance(value, (int, float)) else "a text"
 
 
 def _explain(problem: Any, target: Any, prefix: str) -> str:
@@ -185,12 +207,7 @@ def _field_names(target: Any) -> list[str]:
 
 def load_run_config(path: Path) -> RunConfig:
     """Reads a YAML or JSON file. Raises `UserError` where it cannot be read or says something not allowed."""
-    try:
-        mapping = yaml.safe_load(path.read_text())
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: not valid YAML or JSON: {' '.join(str(error).split())}") from None
+    mapping = read_json(path) if path.suffix == ".json" else read_yaml(path)
     if not isinstance(mapping, Mapping):
         raise UserError(f"{path}: must hold a mapping of keys, such as 'algorithm: impala'")
     return parse_run_config(mapping, where=str(path))

@@ -83,7 +83,7 @@ def _packages() -> Iterator[Finding]:
 def required() -> list[Requirement]:
     """The direct dependencies: of the checkout's pyproject.toml, else of the installed package."""
     try:
-        texts = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["dependencies"]
+        texts = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
     except FileNotFoundError:
         texts = [text for text in importlib.metadata.requires("ddrl") or [] if "extra ==" not in text]
     return [Requirement(text) for text in texts]
@@ -118,7 +118,7 @@ def _nvidia_drivers() -> list[str]:
     """Version of the driver of each card, by nvidia-smi; empty without it."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        run = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        run = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
     return run.stdout.strip().splitlines()

@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import difflib
+import errno
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+OF_FILES = frozenset(
+    getattr(errno, name)
+    for name in (
+        *("ENOENT", "ENOTDIR", "EISDIR", "EEXIST", "ENOTEMPTY", "ENAMETOOLONG", "ELOOP", "EXDEV"),  # what stands there
+        *("EACCES", "EPERM", "EROFS", "ETXTBSY", "EBUSY"),  # what is allowed
+        *("ENOSPC", "EDQUOT", "EFBIG", "EMFILE", "ENFILE"),  # what there is room for
+        *("EIO", "ESTALE", "ENODEV", "ENXIO", "ETIMEDOUT", "ENOTCONN", "EREMOTEIO"),  # what the disk or network does
+    )
+)
+"""Errors of the operating system that speak of a file, a folder or the disk they are on."""
+_REASONS = {
+    errno.ENOENT: "no such file or folder",
+    errno.EEXIST: "exists, and is no folder",
+    errno.ENOTDIR: "a part of this path is a file, not a folder",
+    errno.EISDIR: "is a folder, not a file",
+}
 
 
 class UserError(Exception):
@@ -45,10 +64,38 @@ def unknown_name(kind: str, name: object, allowed: Iterable[str], *, where: str 
     return UserError(f"{place}unknown {kind} '{name}'{hint}; allowed: {shown}")
 
 
+def file_error(error: OSError, file: Path | str | None = None) -> UserError:
+    """What the operating system says of a file, as one line; `file`: where the error does not name it itself."""
+    named = file or error.filename2 or error.filename
+    reason = os.strerror(error.errno) if error.errno is not None else str(error)
+    return UserError(f"{named}: {_REASONS.get(error.errno or 0, reason[:1].lower() + reason[1:])}")
+
+
+@contextmanager
+def using(file: Path | str) -> Iterator[None]:
+    """Makes one line about `file` of what the operating system refuses in the block (see `is_of_a_file`)."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in OF_FILES:
+            raise
+        raise file_error(error, file) from error
+
+
+def is_of_a_file(error: BaseException) -> bool:
+    """Whether the operating system refused a file or folder, for a reason that lies outside of the program.
+
+    Any other error is one of the program, and keeps its traceback: of another type, without a file's name, or of a
+    kind that no disk, folder or permission explains.
+    """
+    return isinstance(error, OSError) and error.errno in OF_FILES and error.filename is not None
+
+
 def exit_code(command: Callable[[], int | None]) -> int:
     """What a command line returns: the command's own code (None: 0), or 2 after one line for a `UserError`.
 
-    Above the line of a crash stands the traceback of its cause; runtime ray has shown it by then and leaves none.
+    So also where a file or folder was refused, wherever that was (`is_of_a_file`). Above the line of a crash stands the
+    traceback of its cause; runtime ray has shown it by then and leaves none.
     """
     try:
         return command() or 0
@@ -56,6 +103,11 @@ def exit_code(command: Callable[[], int | None]) -> int:
         if error.is_crash and error.__cause__ is not None:
             traceback.print_exception(error.__cause__)
         print(f"ddrl: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if not is_of_a_file(error):
+            raise
+        print(f"ddrl: {file_error(error)}", file=sys.stderr)
         return 2
 
 

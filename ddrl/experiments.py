@@ -118,7 +118,7 @@ def write_configs(runs: Iterable[Run], results: str | Path = "results") -> list[
 
 def _write_config(run: Run, path: Path) -> Path:
     text = json.dumps(run.config, indent=1, sort_keys=True) + "\n"
-    if path.exists() and path.read_text() == text:
+    if path.exists() and path.read_bytes() == text.encode():
         return path
     write_whole(path, text.encode())
     return path

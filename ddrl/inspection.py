@@ -20,6 +20,7 @@ from ddrl.actors.policy import LocalInference, Policy
 from ddrl.config import RunConfig, fingerprint_of, load_run_config, parse_run_config
 from ddrl.environments import registry
 from ddrl.errors import UserError, unknown_name
+from ddrl.files import below
 from ddrl.population.results import newest_of_best
 from ddrl.population.results import problems as lineage_problems
 from ddrl.record import COLUMNS, COUNTS
@@ -99,15 +100,21 @@ def chosen_tasks(name: str, task: str | None) -> tuple[str, ...]:
 
 
 def verify(root: Path) -> Iterator[Check]:
-    """For each finished run below `root`, whether it is whole and agrees with its manifest.
+    """For each finished run below `root`, whether it is whole and agrees with its manifest; links are followed.
+
+    A folder that cannot be looked into is a failed check: nobody knows what is in there.
 
     Raises: UserError where there is no such folder, or no finished run in it.
     """
     if not root.is_dir():
         raise UserError(f"{root}: no such folder")
-    manifests = sorted(root.rglob("run.json"))
+    lost: list[tuple[Path, OSError]] = []
+    manifests = below(root, "run.json", lambda path, error: lost.append((path, error)))
     if not manifests:
-        raise UserError(f"{root}: holds no finished run (no run.json)")
+        unseen = "".join(f"; {path}: {error.strerror}" for path, error in lost)
+        raise UserError(f"{root}: holds no finished run (no run.json){unseen}")
+    for path, error in lost:
+        yield timed(str(path), partial(Outcome, False, f"not looked into: {error.strerror}"))
     for path in manifests:
         yield timed(str(path.parent), partial(_outcome, path.parent))
 
@@ -120,7 +127,7 @@ def _outcome(run: Path) -> Outcome:
 def problems(run: Path) -> Iterator[str]:
     """What is wrong with a finished run, a line each."""
     try:
-        record = json.loads((run / "run.json").read_text())
+        record = json.loads((run / "run.json").read_text(encoding="utf-8"))
         config = parse_run_config(record["config"], where=str(run / "run.json"))
         table = pd.read_parquet(run / "curves.parquet", page_checksum_verification=True)
     except (OSError, ValueError, KeyError, UserError) as error:
@@ -131,6 +138,8 @@ def problems(run: Path) -> Iterator[str]:
         yield f"run.json: fingerprint {record['fingerprint']} is not that of its configuration ({expected})"
     if load_run_config(run / "config.json") != config:
         yield "config.json differs from the configuration in run.json"
+    if lost := record.get("records_lost_bytes"):
+        yield f"run.json: {lost:,} bytes of records were lost while it trained; the curves have a gap"
     yield from _curve_problems(table, record, config)
     if config.population:
         yield from lineage_problems(run, config.population.size)
@@ -143,6 +152,10 @@ def _curve_problems(table: pd.DataFrame, record: dict[str, Any], config: RunConf
     for name in (*COUNTS, "seconds"):
         if not table[table.metric == "episodes"][name].is_monotonic_increasing:
             yield f"curves.parquet: {name} runs backwards"
+    single = table[~table.metric.str.startswith("evaluation_")]
+    if (twice := single[single.duplicated(["env_frames", "metric"])]).size:
+        first = twice.iloc[0]
+        yield f"curves.parquet: metric '{first.metric}' has two values at {first.env_frames} env_frames"
     if not np.isfinite(table.value).all():
         yield "curves.parquet: holds values that are not finite"
     if record["env_frames"] < config.env_frames:

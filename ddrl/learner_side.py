@@ -16,6 +16,7 @@ from ddrl.config import RunConfig
 from ddrl.coordinator.roles import Program, Steps
 from ddrl.coordinator.runtime_threads import ThreadsRuntime
 from ddrl.coordinator.service import Door
+from ddrl.errors import using
 from ddrl.handles import Shards
 from ddrl.learners.reduction import DistributedReducer
 from ddrl.learning import Learning, StopFlag
@@ -103,7 +104,8 @@ class Lead:
         shards: Shards | None = None,
         part: Part | None = None,
     ) -> None:
-        self._lock = (directory / "learner.lock").open("w")
+        with using(directory / "learner.lock"):
+            self._lock = (directory / "learner.lock").open("w", encoding="utf-8")
         take_lock(self._lock, directory, LOCK_SECONDS)
         self._relay = Relay()
         self._run = Run(

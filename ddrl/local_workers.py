@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from ddrl.coordinator.cluster import deaf_children
 from ddrl.coordinator.connection import Connection, LearnerLost
@@ -21,6 +22,7 @@ from ddrl.coordinator.roles import MAX_DEATHS
 from ddrl.coordinator.service import Door
 from ddrl.errors import Closed, UserError, exit_code
 from ddrl.memory import keep_freed_memory
+from ddrl.temporary import claim, remove_left
 from ddrl.worker import Worker
 
 COMMAND = (sys.executable, "-m", "ddrl.local_workers")
@@ -46,6 +48,8 @@ class LocalWorkers:
         `describe`: (place, restarts) -> what a message calls it. `delivered`: unrolls of each place so far.
         """
         self._folder = tempfile.TemporaryDirectory(prefix="ddrl-workers-")  # nobody else may look into it
+        remove_left(Path(self._folder.name).parent, "ddrl-workers-")
+        self._claim = claim(Path(self._folder.name))
         self.door = Door(f"unix:{self._folder.name}/socket")
         self._describe = describe
         self._delivered = delivered
@@ -109,6 +113,7 @@ class LocalWorkers:
                     process.wait(max(0.0, end - time.monotonic()))
                 process.kill()
                 process.wait()
+        self._claim.close()
         self._folder.cleanup()
 
 

@@ -9,19 +9,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from ddrl.errors import UserError
+from ddrl.errors import UserError, using
+from ddrl.files import remove_abandoned
 
 POLL_SECONDS = 0.1
 
 
 @contextmanager
 def locked(directory: Path, wait: float = 0.0) -> Iterator[None]:
-    """Keeps two processes out of one run directory; the system releases the lock of a dead holder.
+    """Keeps two processes out of one run directory; the system releases the lock of a dead holder, and what
+    that one was writing is removed.
 
     Waits for the lock up to `wait` seconds: where a cluster gives up a node, the job may run on there for a while.
     """
-    with (directory / "lock").open("w") as file:
+    with using(directory / "lock"):
+        file = (directory / "lock").open("w", encoding="utf-8")
+    with file:
         take_lock(file, directory, wait)
+        remove_abandoned(directory)
         yield
 
 

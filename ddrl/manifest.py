@@ -59,13 +59,23 @@ def _packages() -> dict[str, str | None]:
 
 
 def _git() -> tuple[str | None, bool | None]:
-    """Commit of the checkout, and whether this package's files differ from it; None without git or a checkout."""
-    here = Path(__file__).parent
+    """Commit of the checkout, and whether this package's files differ from it; None without git or a checkout.
+
+    A repository in which this package stands elsewhere than at the top, or that does not track it, is somebody else's,
+    in which it is installed. Variables such as GIT_DIR would name another one than that around the file.
+    """
+    here = Path(__file__)
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
 
     def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+        command = ["git", *arguments]
+        answer = subprocess.run(command, cwd=here.parent, env=variables, capture_output=True, check=True)
+        return answer.stdout.decode(errors="replace").strip()
 
     try:
+        if git("rev-parse", "--show-prefix") != f"{here.parent.name}/":
+            return None, None
+        git("ls-files", "--error-unmatch", "--", here.name)
         return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", "."))
     except (OSError, subprocess.CalledProcessError):
         return None, None

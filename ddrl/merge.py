@@ -94,7 +94,7 @@ def _finished(folder: Path, skipped: list[str]) -> list[Found]:
         reason = next(problems(path.parent), None)
         if reason is None:
             place = path.parent.relative_to(folder).parts
-            runs.append(Found(path.parent, place, json.loads(path.read_text())))
+            runs.append(Found(path.parent, place, json.loads(path.read_text(encoding="utf-8"))))
         else:
             skipped.append(f"{path.parent}: {reason}")
     return runs

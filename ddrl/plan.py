@@ -147,14 +147,14 @@ def measured(results: Path) -> list[Measured]:
     for path in sorted(results.glob(MANIFESTS)):
         scale, _, experiment, variant, *_ = path.relative_to(results).parts
         with suppress(*UNREADABLE):
-            manifest = json.loads(path.read_text())
+            manifest = json.loads(path.read_text(encoding="utf-8"))
             frames = manifest.get("population", manifest)["env_frames"]  # of all members
             speed = frames / manifest["seconds"]
             place = {"scale": scale, "experiment": experiment, "variant": variant}
             found.append(_measured(manifest["config"], manifest["hardware"], speed, **place))
     for path in sorted(results.glob("*/bench/**/*.json")):
         with suppress(*UNREADABLE):
-            bench = json.loads(path.read_text())
+            bench = json.loads(path.read_text(encoding="utf-8"))
             for one in bench.get("measurements", [bench]):
                 speed = one["median_training_frames_per_second"]
                 found.append(_measured(one["config"], bench["hardware"], speed))

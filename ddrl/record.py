@@ -13,12 +13,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ddrl.files import write_atomically
+from ddrl.errors import UserError, using
+from ddrl.files import append, write_atomically
+from ddrl.lines import aside_of, rewrite, split
 from ddrl.task_scores import TaskScores, metric_of
 from ddrl.types import Episode, Metrics
 
@@ -66,9 +69,10 @@ class Recorder:
 
     def __init__(self, directory: Path, *, period_frames: int, tensorboard: bool, tasks: Sequence[str] = ()) -> None:
         """`tasks`: of the suite that is trained on, whose episodes are recorded one by one too."""
-        directory.mkdir(parents=True, exist_ok=True)
         self._path = directory / "curves.jsonl"
-        self._file = self._path.open("a", buffering=1)
+        with using(self._path):
+            directory.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("ab", buffering=0)
         self._period = period_frames
         self._next = period_frames
         self._updates: list[Metrics] = []
@@ -79,6 +83,8 @@ class Recorder:
         self._started, self._cpu_started = time.monotonic(), time.process_time()
         self._last = (0, 0.0)
         self.episodes = 0
+        self.lost_bytes = 0
+        """Of records from before a checkpoint that were gone when the run was continued from it."""
         self.gauges: list[Callable[[], Metrics]] = []
         """Read when a record is written: each says what was measured since the last one."""
         self.latest: Metrics = {}
@@ -153,19 +159,19 @@ class Recorder:
 
     def _write(self, counts: Counts, values: dict[str, list[float]]) -> None:
         line = {**counts.__dict__, "seconds": round(self.seconds, 3), "metrics": values}
-        with self._lock:
-            self._file.write(json.dumps(line) + "\n")
+        with self._lock, using(self._path):
+            append(self._path, self._file, (json.dumps(line) + "\n").encode())
         if self._writer:
-            for name, several in values.items():
-                self._writer.add_scalar(name, float(np.mean(several)), counts.env_frames)
+            with using(self._writer.log_dir):
+                for name, several in values.items():
+                    self._writer.add_scalar(name, float(np.mean(several)), counts.env_frames)
 
     def state_dict(self) -> dict[str, Any]:
         """Offset in the file, which is on the disk up to there, and what was not written yet."""
         with self._lock:
-            self._file.flush()
-            os.fsync(self._file.fileno())
             return {
-                "offset": self._path.stat().st_size,
+                "offset": self._on_the_disk(),
+                "lost_bytes": self.lost_bytes,
                 "next": self._next,
                 "updates": list(self._updates),
                 "episodes": [list(episode) for episode in self._episodes],
@@ -176,15 +182,23 @@ class Recorder:
                 "last": list(self._last),
             }
 
+    def _on_the_disk(self) -> int:
+        """How long the file is, once all of it is on the disk."""
+        with using(self._path):
+            os.fsync(self._file.fileno())
+            if not os.path.samestat(self._path.stat(), os.fstat(self._file.fileno())):
+                raise UserError(f"{self._path}: was replaced while the run went on")
+            return self._path.stat().st_size
+
     def load_state_dict(self, state: dict[str, Any]) -> str:
         """Cuts the file back to where `state` was taken and continues from there.
 
-        Where the file does not reach that far, it keeps its whole lines; returns a line about the loss, else none ("").
+        Where what is before is not whole, its whole lines are kept, and those that are damaged set aside; returns a
+        line about that, else none ("").
         """
-        kept = offset = state["offset"]
-        if self._path.stat().st_size < offset:  # cut there, the file would grow by zeros, which are no line
-            kept = self._path.read_bytes().rfind(b"\n") + 1
-        self._file.truncate(kept)
+        with using(self._path):
+            told = self._cut_back(state)
+        self.lost_bytes += state.get("lost_bytes", 0)
         self._next = state["next"]
         self._updates = list(state["updates"])
         self._episodes = [Episode(*episode) for episode in state["episodes"]]
@@ -193,8 +207,30 @@ class Recorder:
         self._seconds_before, self._cpu_seconds_before = state["seconds"], state["cpu_seconds"]
         self._started, self._cpu_started = time.monotonic(), time.process_time()
         self._last = (state["last"][0], state["last"][1])
-        lost = f"{self._path}: {offset - kept:,} bytes from before the checkpoint are lost; the curves have a gap there"
-        return lost if kept < offset else ""
+        return told
+
+    def _cut_back(self, state: dict[str, Any]) -> str:
+        """To the lines from before a checkpoint: those up to its offset, which are those written before its time."""
+        content, offset = self._path.read_bytes(), state["offset"]
+        before = split(content[:offset], _is_record)
+        intact = before.content == content[:offset] and len(content) >= offset
+        if intact and all(_is_before(record, state) for _, record in before.kept):
+            self._file.truncate(offset)
+            return ""
+        found = split(content, _is_record)  # lines have come or gone, so that the offset is no place any more
+        kept = [line for line, record in found.kept if _is_before(record, state)]
+        self._file.close()
+        rewrite(self._path, kept, [line for _, line in found.damaged])
+        self._file = self._path.open("ab", buffering=0)
+        self.lost_bytes = max(0, offset - sum(map(len, kept)))
+        aside = f", now in {aside_of(self._path).name}" if found.damaged else ""
+        parts = [f"{found.describe()}{aside}"] if found.describe() else []
+        if self.lost_bytes:
+            parts.append(
+                f"{self.lost_bytes:,} bytes from before the checkpoint are lost; the curves have a gap there, and "
+                "run.json will say so"
+            )
+        return f"{self._path}: {'; '.join(parts)}" if parts else ""
 
     def restart(self) -> None:
         """Begins anew: lines of a run that was killed before its first checkpoint are dropped."""
@@ -204,21 +240,20 @@ class Recorder:
         """Flushes and closes the files."""
         self._file.close()
         if self._writer:
-            self._writer.close()
+            with using(self._writer.log_dir):
+                self._writer.close()
 
 
 def read_curves(path: Path) -> pd.DataFrame:
     """`curves.jsonl` as the long table, by env_frames; a last line that a kill cut short is left out.
 
     An evaluation beside the training is written when it ends, and belongs where its parameters were taken.
+    Raises: UserError naming lines that are damaged.
     """
     import pandas as pd  # slow to import, and no process of a run but the first needs it
 
     rows = []
-    for line in path.read_text().splitlines(keepends=True):
-        if not line.endswith("\n"):
-            break
-        record = json.loads(line)
+    for record in read_records(path):
         head = [record[name] for name in COUNTS] + [record["seconds"]]
         rows += [[*head, name, value] for name, values in record["metrics"].items() for value in values]
     table = pd.DataFrame(rows, columns=COLUMNS)
@@ -226,17 +261,45 @@ def read_curves(path: Path) -> pd.DataFrame:
     return table.sort_values("env_frames", kind="stable", ignore_index=True)
 
 
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """What the whole lines of `curves.jsonl` hold. Raises `UserError` naming those that are damaged."""
+    with using(path):
+        lines = split(path.read_bytes(), _is_record)
+    if lines.damaged:
+        raise UserError(f"{path}: {lines.describe()}; the same command again sets them aside")
+    return [record for _, record in lines.kept]
+
+
+def _is_record(record: dict[str, Any]) -> bool:
+    """Whether a line is one that a recorder writes."""
+    metrics = record.get("metrics")
+    return (
+        all(isinstance(record.get(name), int) for name in COUNTS)
+        and isinstance(record.get("seconds"), (int, float))
+        and isinstance(metrics, dict)
+        and all(isinstance(values, list) for values in metrics.values())
+        and all(isinstance(value, (int, float)) for values in metrics.values() for value in values)
+    )
+
+
+def _is_before(record: dict[str, Any], state: dict[str, Any]) -> bool:
+    """Whether a record was written before a recorder's state was taken."""
+    if record["seconds"] > round(state["seconds"], 3):
+        return False
+    return "episodes" not in record["metrics"] or bool(record["env_frames"] <= state["last"][0])
+
+
 def write_curves(directory: Path) -> None:
     """`curves.jsonl` -> `curves.parquet`, atomically."""
-    table = read_curves(directory / "curves.jsonl")
-    write_atomically(
-        directory / "curves.parquet", lambda file: table.to_parquet(file, index=False, write_page_checksum=True)
-    )
+    table, path = read_curves(directory / "curves.jsonl"), directory / "curves.parquet"
+    with using(path):
+        write_atomically(path, lambda file: table.to_parquet(file, index=False, write_page_checksum=True))
 
 
 def write_json(path: Path, data: Any) -> None:
     """Pretty JSON, atomically."""
-    write_atomically(path, lambda file: file.write((json.dumps(data, indent=1) + "\n").encode()))
+    with using(path):
+        write_atomically(path, lambda file: file.write((json.dumps(data, indent=1) + "\n").encode()))
 
 
 def make_recorder(config: RunConfig, directory: Path, tasks: Sequence[str]) -> Recorder:
@@ -248,4 +311,17 @@ def make_recorder(config: RunConfig, directory: Path, tasks: Sequence[str]) -> R
 def _tensorboard_writer(directory: Path) -> Any:
     from torch.utils.tensorboard import SummaryWriter  # slow to import, so only where it is wanted
 
-    return SummaryWriter(str(directory))
+    _let_the_caller_tell(threading.excepthook)
+    with using(directory):
+        return SummaryWriter(str(directory))
+
+
+@cache
+def _let_the_caller_tell(otherwise: Callable[[threading.ExceptHookArgs], object]) -> None:
+    """A full disk ends the thread that writes events with a traceback, and then the next call with the same error."""
+
+    def tell(error: threading.ExceptHookArgs) -> None:
+        if not (isinstance(error.exc_value, OSError) and type(error.thread).__module__.startswith("tensorboard.")):
+            otherwise(error)
+
+    threading.excepthook = tell

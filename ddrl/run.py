@@ -339,6 +339,7 @@ class Run:
                 "exit_reason": "budget_reached",
                 "peak_memory_mib": manifest.peak_memory_mib(),
                 "parameters": self.parameter_count,
+                **({"records_lost_bytes": lost} if (lost := self.recorder.lost_bytes) else {}),
             },
         )
         write_curves(self.directory)  # last: a run with this file is whole

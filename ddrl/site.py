@@ -153,7 +153,9 @@ def check_partitions(site: Site) -> None:
         return
     try:
         command = ["sinfo", "--noheader", "--format=%R"]
-        answer = subprocess.run(command, check=True, capture_output=True, text=True, timeout=ANSWER_SECONDS)
+        answer = subprocess.run(
+            command, check=True, capture_output=True, encoding="utf-8", errors="replace", timeout=ANSWER_SECONDS
+        )
     except FileNotFoundError:
         raise UserError("sinfo: no such command; the profile slurm is for a machine that can submit jobs") from None
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:

@@ -25,7 +25,10 @@ LAYERS: dict[str, set[str]] = {
     "files": set(),
     "instructions": {"types"},
     "keys": {"errors"},
+    "lines": {"errors", "files"},
+    "reading": {"errors"},
     "seeding": set(),
+    "temporary": set(),
     "types": set(),
     "distributions": set(),
     "streams": set(),
@@ -35,19 +38,19 @@ LAYERS: dict[str, set[str]] = {
     "networks": _BASE,
     "learners": _BASE | {"networks"},
     "actors": _BASE,
-    "coordinator": _BASE,
+    "coordinator": _BASE | {"temporary"},
     "replay": _BASE,
-    "environments": _BASE | {"files"},
+    "environments": _BASE | {"files", "temporary"},
     "algorithms": _BASE | {"losses", "actors", "learners", "networks", "replay"},
-    "analysis": {"errors", "files"},
+    "analysis": {"errors", "files", "reading"},
     "report": {"errors", "files", "analysis"},
     "replications": {"errors", "analysis"},
     "bench": {"acting", "config", "environments", "errors", "files", "manifest", "record", "replay", "run", "run_ray"}
-    | {"run_setting", "seeding", "topology", "traits", "types"},
+    | {"reading", "run_setting", "seeding", "topology", "traits", "types"},
     "population": {"acting", "checkpoint", "config", "coordinator", "errors", "files", "keys", "locks", "manifest"}
     | {"evaluation", "memory", "progress", "record", "run", "run_ray", "run_setting", "seeding", "shared_memory"}
-    | {"traits", "types"},
-    "regression": {"errors", "analysis", "algorithms"}
+    | {"lines", "reading", "traits", "types"},
+    "regression": {"errors", "files", "analysis", "algorithms"}
     | {"bench", "config", "manifest", "memory", "processor", "record", "report", "run"},
 }
 """What each part may import besides itself. Single files of `ddrl/` that are not listed (run, cli, ...) are on top."""

@@ -5,7 +5,6 @@ import sys
 from itertools import chain
 from pathlib import Path
 
-import yaml
 from snakemake.logging import logger
 
 sys.path.insert(0, workflow.basedir)
@@ -18,6 +17,7 @@ from ddrl.analysis.declared import declared
 from ddrl.analysis.paper import load_paper
 from ddrl.analysis.schema import check, schema
 from ddrl.errors import UserError, unknown_name
+from ddrl.reading import parse_yaml
 
 FILTERS = ("experiments", "variants", "environments", "seeds")
 
@@ -35,7 +35,7 @@ def list_of(value, rules):
     if rules.get("type") != "array":
         return value
     items = value if isinstance(value, list) else [value]
-    return [yaml.safe_load(item) if isinstance(item, str) else item for item in items]
+    return [parse_yaml(item) if isinstance(item, str) else item for item in items]
 
 
 def wanted_filters(settings):
@@ -90,7 +90,7 @@ def take_over():
     """
     state = Path(".snakemake")
     state.mkdir(exist_ok=True)
-    alive = open(state / "alive", "w")
+    alive = open(state / "alive", "w", encoding="utf-8")
     try:
         fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

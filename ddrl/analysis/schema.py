@@ -7,48 +7,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError, best_match
 
 from ddrl.errors import UserError, unknown_name
+from ddrl.reading import read_yaml
 
 SCHEMAS = Path(__file__).parents[2] / "workflows" / "schemas"
-
-
-MERGE = "tag:yaml.org,2002:merge"
-
-
-class _Loader(yaml.CSafeLoader):
-    """YAML that refuses a key given twice; libyaml reads ten times as fast as its twin in Python."""
-
-
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    given: set[Any] = set()
-    for key_node in (key for key, _ in node.value if key.tag != MERGE):
-        key = loader.construct_object(key_node, deep=True)
-        if key in given:
-            raise UserError(f"line {key_node.start_mark.line + 1}: key '{key}' is given twice")
-        given.add(key)
-    loader.flatten_mapping(node)  # puts what `<<` merges first, so that the mapping's own keys win
-    pairs = ((loader.construct_object(key, deep=True), value) for key, value in node.value)
-    return {key: loader.construct_object(value, deep=True) for key, value in pairs}
-
-
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
-
-
-def read_yaml(path: Path) -> Any:
-    """Plain data of a YAML file. Raises `UserError` where it cannot be read, or a key is given twice."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            return _Loader(file).get_single_data()
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
 
 
 @cache

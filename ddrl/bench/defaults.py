@@ -8,11 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ddrl.config import RunConfig, parse_run_config
 from ddrl.environments import registry
-from ddrl.errors import UserError
+from ddrl.errors import UserError, about
+from ddrl.reading import parse_yaml, read_yaml
 
 IMAGES, CONTINUOUS, DISCRETE = "images", "continuous actions", "discrete actions"
 
@@ -147,12 +146,7 @@ def merged(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, A
 
 def read_settings(path: Path) -> dict[str, Any]:
     """A YAML file of departures. Raises `UserError` where it cannot be read or holds no mapping."""
-    try:
-        settings = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise UserError(f"{path}: {(error.strerror or 'cannot be read').lower()}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    settings = read_yaml(path)
     if not isinstance(settings, Mapping):
         raise UserError(f"{path}: must hold a mapping of keys, such as 'precision: bfloat16'")
     return dict(settings)
@@ -165,10 +159,8 @@ def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
         key, equals, value = text.partition("=")
         if not (equals and all(key.split("."))):
             raise UserError(f"--set: '{text}' is not allowed; allowed: key=value, such as topology.num_actors=2")
-        try:
-            nested: Any = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise UserError(f"--set: the value of '{text}' is not valid YAML") from None
+        with about(f"--set {text}"):
+            nested: Any = parse_yaml(value)
         for name in reversed(key.split(".")):
             nested = {name: nested}
         result = merged(result, nested)

@@ -154,7 +154,7 @@ def join(path: Path) -> tuple[Meeting, socket.socket]:
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end:
         with suppress(OSError, ValueError, TypeError), ExitStack() as stack:
-            meeting = Meeting(**json.loads(path.read_text()))
+            meeting = Meeting(**json.loads(path.read_text(encoding="utf-8")))
             address = (meeting.address.rpartition(":")[0], meeting.door)
             door = stack.enter_context(socket.create_connection(address, ANSWER_SECONDS))
             door.sendall(meeting.token.encode())
@@ -175,7 +175,11 @@ def address_of(node: str) -> str:
     """A node's address as SLURM knows it, or as Ray does where SLURM has the loopback device or nothing."""
     try:
         shown = subprocess.run(
-            ["scontrol", "--oneliner", "show", "node", node], check=True, capture_output=True, text=True, timeout=60
+            ["scontrol", "--oneliner", "show", "node", node],
+            check=True,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=60,
         ).stdout
         named = dict(part.partition("=")[::2] for part in shown.split() if "=" in part).get("NodeAddr", node)
         address = socket.gethostbyname(named)
@@ -234,7 +238,7 @@ def ray_node(place: Place, host: str, ports: Sequence[int], more: Sequence[str])
 def announced(path: Path, meeting: Meeting) -> Iterator[None]:
     """`path` says where to meet, to this user alone, within the block."""
     partial = path.with_suffix(".partial")
-    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         json.dump(dataclasses.asdict(meeting), file)
     partial.rename(path)
     try:

@@ -7,7 +7,6 @@ cluster that was joined is only left.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import secrets
@@ -27,13 +26,13 @@ import psutil
 import ddrl
 from ddrl.coordinator.ray_errors import first_line
 from ddrl.errors import UserError
+from ddrl.temporary import claim, remove_left
 
 VARIABLE = "RAY_ADDRESS"
 ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """At 0, and on any system, nodes are at 127.0.0.1, and all of Ray's processes listen there and nowhere else. Otherwise
 they listen on all interfaces; `_node_ip_address="127.0.0.1"` does not help, Ray puts the machine's address for it."""
 CONNECT_SECONDS = 5.0
-LOCK = "lock"
 START_ATTEMPTS = 2
 LONGEST_PARENT = 16
 """Characters: the folder's own name has up to 26, Ray makes sockets some 62 deeper, and a socket's path ends at 107."""
@@ -139,7 +138,12 @@ def log_tail(pid: int, lines: int = 15) -> str:
 
     node = ray._private.worker.global_worker.node
     files = Path(node.get_logs_dir_path()).glob(f"worker-*-{pid}.err") if node is not None else ()
-    found = [line for file in files for line in file.read_text(errors="replace").splitlines() if line.strip()]
+    found = [
+        line
+        for file in files
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines()
+        if line.strip()
+    ]
     return "\n".join(line for line in found[-lines:] if not line.startswith(":"))  # Ray's own marks begin with a colon
 
 
@@ -235,28 +239,13 @@ def _set_environment(own: bool) -> None:
 
 @contextmanager
 def own_folder() -> Iterator[Path]:
-    """A new folder for the cluster's files, removed on leaving; removes those that killed processes have left.
-
-    A folder belongs to whoever holds the lock in it: process ids say nothing where containers share a /tmp.
-    """
+    """A new folder for the cluster's files, removed on leaving; removes those that killed processes have left."""
     parent = tempfile.gettempdir()
     parent = parent if len(parent) <= LONGEST_PARENT else "/tmp"
-    for old in Path(parent).glob("ddrl-ray-*"):
-        _remove_if_left(old)
+    remove_left(Path(parent), "ddrl-ray-")
     folder = Path(tempfile.mkdtemp(prefix=f"ddrl-ray-{os.getpid()}-", dir=parent))
     try:
-        with (folder / "new").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            (folder / "new").rename(folder / LOCK)  # at no time is there a lock that is free
+        with claim(folder):
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _remove_if_left(folder: Path) -> None:
-    try:
-        with (folder / LOCK).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-    except OSError:  # it is in use, is being made, or belongs to somebody else
-        return

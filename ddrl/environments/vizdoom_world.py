@@ -27,6 +27,7 @@ import numpy as np
 from PIL import Image
 
 from ddrl import instructions
+from ddrl.temporary import claim, remove_left
 from ddrl.types import Array
 
 PICTURE_PROTOCOL = "rgb160x120-box-mean,no-bobbing"
@@ -70,6 +71,8 @@ class DoomWorld:
 
         self._skip, self._scale, self._size = frame_skip, reward_scale, (size[1], size[0])
         self._folder = tempfile.TemporaryDirectory(prefix="ddrl-vizdoom-")
+        remove_left(Path(self._folder.name).parent, "ddrl-vizdoom-")
+        self._claim = claim(Path(self._folder.name))
         self.game = game = vizdoom.DoomGame()
         game.load_config(str(Path(vizdoom.scenarios_path) / f"{scenario}.cfg"))
         if doom_map:
@@ -106,6 +109,7 @@ class DoomWorld:
     def close(self) -> None:
         """Ends the game's process and removes its folder."""
         self.game.close()
+        self._claim.close()
         self._folder.cleanup()
 
     def _observation(self) -> Array:
@@ -119,6 +123,6 @@ def _starter(folder: Path, engine: Path) -> Path:
     """A program in `folder` that starts the engine there, and asks the kernel to end it with this process."""
     starter = folder / "start"
     setpriv = "setpriv --pdeathsig KILL -- " if shutil.which("setpriv") else ""
-    starter.write_text(f'{_START}exec {setpriv}{shlex.quote(str(engine))} "$@"\n')
+    starter.write_text(f'{_START}exec {setpriv}{shlex.quote(str(engine))} "$@"\n', encoding="utf-8")
     starter.chmod(0o700)
     return starter

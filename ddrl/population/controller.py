@@ -107,6 +107,8 @@ class Controller:
     def _go_on(self) -> None:
         """From what the directory holds. What belongs to another configuration is set aside, and the user told."""
         identity, members = self.identity, self.directory / MEMBERS
+        if self._journal.note:
+            self._view.note(self._journal.note)
         if self._journal.identity not in (None, identity):
             members.mkdir(exist_ok=True)
             aside = checkpoint.set_aside(members, str(self._journal.identity))

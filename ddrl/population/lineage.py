@@ -1,7 +1,8 @@
 """Every decision of a population: a line of `lineage.jsonl` before it is carried out; at the end `lineage.parquet`.
 
 The first line of the file names the population; each start adds one of its own. A line that a kill cut short was never
-carried out: it is cut off, and the decision is made again, from the same draws.
+carried out: it is cut off, and the decision is made again, from the same draws. Lines are numbered, so that one that
+is lost within the file is missed: later decisions follow from it.
 """
 
 from __future__ import annotations
@@ -10,17 +11,21 @@ import dataclasses
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ddrl.files import write_atomically
+from ddrl.errors import UserError, about, using
+from ddrl.files import append, write_atomically
+from ddrl.lines import Lines, aside_of, rewrite, split
 from ddrl.population.settings import Values
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FILE = "lineage.jsonl"
+LINE = "line"
+"""Key of a line's number, from 0; files of former versions have none."""
 BURN_IN, EVOLVE, DIVERGED, FINAL = "burn_in", "evolve", "diverged", "final"
 """Kinds of decisions: `evolve` may copy and perturb, `diverged` does; `final` says how a member ended."""
 
@@ -63,28 +68,59 @@ class Journal:
     """`lineage.jsonl`: appended line by line, each on the disk before `append` returns."""
 
     def __init__(self, directory: Path) -> None:
-        """Reads what is there, and cuts off a last line that is not whole."""
+        """Reads what is there, cuts off a last line that is not whole, and sets aside those that are damaged.
+
+        Raises: UserError where a line is lost that others follow from.
+        """
         self.path = directory / FILE
         self.identity: str | None = None
         """Of the population that the file is about; None: it is new."""
         self.starts: list[Start] = []
         self.decisions: list[Decision] = []
+        self.note = ""
+        """What was damaged, in a line; empty where nothing was."""
+        self._num_lines = 0
         if self.path.exists():
-            self._read()
+            with using(self.path), about(self.path):
+                self._read()
 
     def _read(self) -> None:
         content = self.path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        for line in content[:whole].decode().splitlines():
-            record = json.loads(line)
-            if "population" in record:
-                self.identity = record["population"]
-            elif "started" in record:
-                self.starts.append(Start(**record))
-            else:
-                self.decisions.append(Decision(**record))
-        if whole < len(content):
-            os.truncate(self.path, whole)
+        found = split(content, _is_record, may_repeat=True)  # two starts of files without numbers may look the same
+        kept: list[bytes] = []
+        repeated = 0
+        for line, record in found.kept:
+            number = record.pop(LINE, None)
+            if line in kept and (number is not None or "started" not in record):
+                repeated += 1
+                continue
+            if number not in (None, self._num_lines):
+                raise _lost(f"line {number} follows line {self._num_lines - 1}", found)
+            self._take(record, found)
+            self._num_lines += 1
+            kept.append(line)
+        if told := replace(found, repeated=repeated).describe():
+            aside = f", now in {aside_of(self.path).name}" if found.damaged else ""
+            self.note = f"{self.path}: {told}{aside}"
+        if b"".join(kept) != content:
+            rewrite(self.path, kept, [line for _, line in found.damaged])
+
+    def _take(self, record: dict[str, Any], found: Lines) -> None:
+        if "population" in record:
+            if self.identity is not None:
+                raise UserError(f"is of two populations, {self.identity} and {record['population']}")
+            self.identity = record["population"]
+            return
+        if self.identity is None:
+            raise _lost("the line that names the population is missing", found)
+        if "started" in record:
+            self.starts.append(Start(**record))
+            return
+        decision = Decision(**record)
+        if decision.decision != (expected := len(self.of(decision.member))):
+            wrong = f"decision {decision.decision} of member {decision.member} stands where {expected} belongs"
+            raise _lost(wrong, found)
+        self.decisions.append(decision)
 
     def begin(self, identity: str, start: Start) -> None:
         """Says whose file it is, where it is new, and that the population was started."""
@@ -100,10 +136,10 @@ class Journal:
         self.decisions.append(decision)
 
     def _write(self, record: dict[str, Any]) -> None:
-        with self.path.open("a") as file:
-            file.write(json.dumps(record) + "\n")
-            file.flush()
+        with using(self.path), self.path.open("ab", buffering=0) as file:
+            append(self.path, file, (json.dumps({LINE: self._num_lines, **record}) + "\n").encode())
             os.fsync(file.fileno())
+        self._num_lines += 1
 
     def of(self, member: int) -> list[Decision]:
         """A member's, in order."""
@@ -112,6 +148,24 @@ class Journal:
     def newest(self, member: int) -> Decision | None:
         """A member's last one."""
         return next((decision for decision in reversed(self.decisions) if decision.member == member), None)
+
+
+def _is_record(record: dict[str, Any]) -> bool:
+    """Whether a line is one that a journal writes."""
+    names = set(record) - {LINE}
+    if "population" in names:
+        return names == {"population"} and isinstance(record["population"], str)
+    if "started" in names:
+        return names == set(Start._fields)
+    whole = names == {field.name for field in dataclasses.fields(Decision)}
+    return whole and all(isinstance(record[name], int) for name in ("member", "decision", "env_frames"))
+
+
+def _lost(what: str, found: Lines) -> UserError:
+    told = f" ({found.describe()})" if found.describe() else ""
+    return UserError(
+        f"{what}{told}: a decision that others follow from is lost; put the line back, or train in another directory"
+    )
 
 
 class Piece(NamedTuple):
@@ -168,4 +222,5 @@ def write_table(directory: Path, decisions: Sequence[Decision]) -> None:
     """`lineage.parquet`, atomically."""
     table = as_table(decisions)
     path = directory / "lineage.parquet"
-    write_atomically(path, lambda file: table.to_parquet(file, index=False, write_page_checksum=True))
+    with using(path):
+        write_atomically(path, lambda file: table.to_parquet(file, index=False, write_page_checksum=True))

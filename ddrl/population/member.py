@@ -10,7 +10,6 @@ member.json    its configuration in its newest segment
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from ddrl.evaluation import FinalVersions, Scored, evaluate
 from ddrl.files import replacing
 from ddrl.locks import locked
 from ddrl.population.settings import Population, Values, with_values
-from ddrl.record import Counts, make_recorder, write_json
+from ddrl.record import Counts, make_recorder, read_records, write_json
 from ddrl.run import Run
 from ddrl.run_setting import Display, resolve_device
 
@@ -125,7 +124,13 @@ class Segment:
         source = _load_adopted(job) if job.adopts else None
 
         def adopt(state: dict[str, Any]) -> dict[str, Any]:
-            if state["marks"][SEGMENT] >= job.segment:
+            if state["marks"][SEGMENT] > job.segment:
+                raise UserError(
+                    f"{job.directory}: its checkpoint is of segment {state['marks'][SEGMENT]}, and lineage.jsonl does "
+                    f"not reach the end of segment {job.segment}: lines are lost; put them back, or train in another "
+                    "directory"
+                )
+            if state["marks"][SEGMENT] == job.segment:
                 return state
             _tell_of_loss(job, state, note)
             return begun(state, source, fresh, job.tuned)
@@ -308,8 +313,7 @@ def fitness_of(curves: Path, metric: str, after: int, up_to: int) -> float | Non
     total = weight = 0.0
     before = 0.0
     names: set[str] = set()
-    for line in curves.read_text().splitlines():
-        record = json.loads(line)
+    for record in read_records(curves):
         metrics: dict[str, list[float]] = record["metrics"]
         episodes = metrics["episodes"][0] if "episodes" in metrics else None
         if after < record["env_frames"] <= up_to:

@@ -6,17 +6,17 @@ member's budget; sums over all members stand in its block `population`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddrl import manifest
+from ddrl import checkpoint, manifest
 from ddrl.acting import Builder
 from ddrl.config import RunConfig, fingerprint, load_run_config, to_json
-from ddrl.errors import UserError
+from ddrl.errors import UserError, using
 from ddrl.files import write_atomically
 from ddrl.population.lineage import Journal, Piece, ancestry, write_table
+from ddrl.reading import read_json
 from ddrl.record import read_curves, write_json
 
 if TYPE_CHECKING:
@@ -108,11 +108,20 @@ def write(
             "peak_memory_mib": manifest.peak_memory_mib(),
             "parameters": sum(parameter.numel() for parameter in builder.network().parameters()),
             "population": _population(journal, size, best, pieces),
+            **({"records_lost_bytes": lost} if (lost := _lost_bytes(directory, pieces)) else {}),
         },
     )
-    write_atomically(
-        directory / "curves.parquet", lambda file: curves.to_parquet(file, index=False, write_page_checksum=True)
-    )
+    with using(directory / "curves.parquet"):
+        write_atomically(
+            directory / "curves.parquet", lambda file: curves.to_parquet(file, index=False, write_page_checksum=True)
+        )
+
+
+def _lost_bytes(directory: Path, pieces: Sequence[Piece]) -> int:
+    """Of the records of the members that the curves go along."""
+    members = {piece.member for piece in pieces}
+    newest = (checkpoint.load_newest(directory / "members" / str(member) / "checkpoints")[0] for member in members)
+    return sum(int(state["recorder"].get("lost_bytes", 0)) for state in newest if state is not None)
 
 
 def _population(journal: Journal, size: int, best: int, pieces: Sequence[Piece]) -> dict[str, Any]:
@@ -135,12 +144,12 @@ def _population(journal: Journal, size: int, best: int, pieces: Sequence[Piece])
 def newest_of_best(directory: Path) -> tuple[RunConfig, Path]:
     """Configuration and directory of the best member of a finished population. Raises `UserError` where it is not."""
     try:
-        best = json.loads((directory / "run.json").read_text())["population"]["best_member"]
-    except (OSError, ValueError, KeyError):
+        best = int(read_json(directory / "run.json")["population"]["best_member"])
+    except (UserError, ValueError, KeyError, TypeError):
         raise UserError(
             f"{directory}: a population that is not finished has no best member yet (no run.json)"
         ) from None
-    member = directory / "members" / str(int(best))
+    member = directory / "members" / str(best)
     return load_run_config(member / "member.json"), member
 
 

@@ -26,6 +26,7 @@ from ddrl.analysis.milestones import recent_returns
 from ddrl.analysis.paper import load_paper
 from ddrl.config import parse_run_config, to_json
 from ddrl.errors import UserError
+from ddrl.files import below
 from ddrl.regression.checks import Check
 
 LEVEL = 0.05
@@ -86,7 +87,7 @@ def _groups(runs: Path, reference: Path, replications: Path) -> tuple[list[_Grou
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder")
     inside = reference.resolve()
-    folders = sorted({path.parent.parent for path in runs.rglob("seed*/config.json")})
+    folders = sorted({path.parent.parent for path in below(runs, "config.json") if path.parent.name.startswith("seed")})
     folders = [folder for folder in folders if not folder.resolve().is_relative_to(inside)]
     if not folders:
         raise UserError(

@@ -38,7 +38,7 @@ def read_tables(folder: Path) -> tuple[Tables, dict[str, Any]]:
     Raises `UserError` where the summary is missing or damaged.
     """
     try:
-        summary = json.loads((folder / "summary.json").read_text("utf-8"))
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{folder}/summary.json: no such file; make the tables first") from None
     except json.JSONDecodeError as error:

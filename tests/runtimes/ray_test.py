@@ -17,7 +17,7 @@ import ray
 import torch
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OwnerDiedError, RayTaskError
 
-from ddrl import run_ray
+from ddrl import run_ray, temporary
 from ddrl.config import parse_run_config
 from ddrl.coordinator import actor_host, cluster, hosts, runtime_ray
 from ddrl.coordinator.crew import Crew, Plan, Who
@@ -371,7 +371,7 @@ def test_only_folders_whose_cluster_is_gone_are_removed(tmp_path: Path, monkeypa
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     gone, begun = tmp_path / "ddrl-ray-1-left", tmp_path / "ddrl-ray-999999999-begun"  # as seen from another container
     gone.mkdir()
-    (gone / cluster.LOCK).touch()
+    (gone / temporary.LOCK).touch()
     begun.mkdir()
     with cluster.own_folder() as one, cluster.own_folder() as other:
         assert {path.name for path in tmp_path.iterdir()} == {begun.name, Path(one).name, Path(other).name}
