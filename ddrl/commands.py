@@ -251,9 +251,12 @@ def merge(parsed: argparse.Namespace) -> int:
         print(path)
     for reason in done.skipped:
         print(f"left out: {reason}", file=sys.stderr)
+    for reason in done.failed:
+        print(f"ddrl: {reason}", file=sys.stderr)
     verb = "would be copied" if parsed.dry_run else "copied"
-    print(f"{len(done.copied)} runs {verb} into {parsed.into}, {done.present} were there, {len(done.skipped)} left out")
-    return 0
+    left_out = len(done.skipped) + len(done.failed)
+    print(f"{len(done.copied)} runs {verb} into {parsed.into}, {done.present} were there, {left_out} left out")
+    return 2 if done.failed else 0
 
 
 def report(parsed: argparse.Namespace) -> int:
