@@ -19,7 +19,7 @@ from ddrl.coordinator.service import Door
 from ddrl.handles import Shards
 from ddrl.learners.reduction import DistributedReducer
 from ddrl.learning import Learning, StopFlag
-from ddrl.locks import take_lock
+from ddrl.locks import open_lock, take_lock
 from ddrl.record import Counts
 from ddrl.run import Run
 from ddrl.run_setting import resolve_device
@@ -103,7 +103,7 @@ class Lead:
         shards: Shards | None = None,
         part: Part | None = None,
     ) -> None:
-        self._lock = (directory / "learner.lock").open("w")
+        self._lock = open_lock(directory / "learner.lock")
         take_lock(self._lock, directory, LOCK_SECONDS)
         self._relay = Relay()
         self._run = Run(
