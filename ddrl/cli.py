@@ -277,8 +277,9 @@ def _add_clusters(added: Any) -> None:
         added,
         commands.merge,
         "copy the finished runs of other folders of results, such as another cluster's, into this one",
-        "Refused, before anything is copied, where runs that belong together differ in protocol, version of the "
-        "algorithm or configuration, and where one run has different records in two places.",
+        "Damaged runs are named and left out. Refused, before anything is copied, where runs that belong together "
+        "differ in protocol, version of the algorithm or configuration, and where one run has different records in two "
+        "places. Exit code 2 also where a whole run could not be written.",
     )
     merge.add_argument("folders", type=Path, nargs="+", metavar="folder", help="such as other/results")
     merge.add_argument("--into", type=Path, default=Path("results"), help="folder of results (%(default)s)")

@@ -6,6 +6,9 @@ Imports stand inside the functions: a command that only reads tables starts with
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
+import stat
 import sys
 import time
 from collections.abc import Callable
@@ -49,6 +52,8 @@ def _door(parsed: argparse.Namespace) -> Door | None:
         if parsed.token_file or parsed.certificate or parsed.key:
             raise UserError("--token-file, --certificate and --key go with --listen")
         return None
+    if parsed.key and parsed.certificate:
+        _secret(parsed.key, "--key")
     return Door(parsed.listen, _token(parsed.token_file), parsed.certificate, parsed.key)
 
 
@@ -56,13 +61,29 @@ def _token(path: Path | None) -> str | None:
     """The first line of a file."""
     if path is None:
         return None
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        raise UserError(f"--token-file {path}: cannot be read") from None
+    lines = _secret(path, "--token-file").splitlines()
     if not (lines and lines[0].strip().isascii() and len(lines[0].strip()) >= SHORTEST_TOKEN):
         raise UserError(f"--token-file {path}: its first line must be a token of {SHORTEST_TOKEN} letters or more")
     return lines[0].strip()
+
+
+def _secret(path: Path, option: str) -> str:
+    """Return the content of a file that nobody but this user may read or write.
+
+    Raise `UserError` where it cannot be read, belongs to somebody else, or others have rights to it.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            status = os.fstat(file.fileno())
+            if status.st_uid not in (0, os.getuid()):
+                raise UserError(f"{option} {path}: belongs to another user, who could read and change it")
+            mode = stat.S_IMODE(status.st_mode)
+            if mode & 0o077:
+                typed = f"chmod 600 {shlex.quote(str(path))}"
+                raise UserError(f"{option} {path}: others may read or write it (mode {mode:03o}); type: {typed}")
+            return file.read()
+    except (OSError, UnicodeDecodeError):
+        raise UserError(f"{option} {path}: cannot be read") from None
 
 
 def worker(parsed: argparse.Namespace) -> int:
@@ -251,9 +272,12 @@ def merge(parsed: argparse.Namespace) -> int:
         print(path)
     for reason in done.skipped:
         print(f"left out: {reason}", file=sys.stderr)
+    for reason in done.failed:
+        print(f"ddrl: {reason}", file=sys.stderr)
     verb = "would be copied" if parsed.dry_run else "copied"
-    print(f"{len(done.copied)} runs {verb} into {parsed.into}, {done.present} were there, {len(done.skipped)} left out")
-    return 0
+    left_out = len(done.skipped) + len(done.failed)
+    print(f"{len(done.copied)} runs {verb} into {parsed.into}, {done.present} were there, {left_out} left out")
+    return 2 if done.failed else 0
 
 
 def report(parsed: argparse.Namespace) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +16,7 @@ from ddrl import algorithms, checkpoint
 from ddrl.acting import evaluated_environment
 from ddrl.actors import evaluator
 from ddrl.actors.policy import LocalInference, Policy
+from ddrl.analysis.curves import read_manifest
 from ddrl.config import RunConfig, fingerprint_of, load_run_config, parse_run_config
 from ddrl.environments import registry
 from ddrl.errors import UserError, unknown_name
@@ -127,16 +127,17 @@ def _outcome(run: Path) -> Outcome:
 def problems(run: Path) -> Iterator[str]:
     """What is wrong with a finished run, a line each."""
     try:
-        record = json.loads((run / "run.json").read_text(encoding="utf-8"))
+        record = read_manifest(run / "run.json")
         config = parse_run_config(record["config"], where=str(run / "run.json"))
         table = pd.read_parquet(run / "curves.parquet", page_checksum_verification=True)
-    except (OSError, ValueError, KeyError, UserError) as error:
+        stated = load_run_config(run / "config.json")
+    except (OSError, ValueError, UserError) as error:
         yield f"cannot be read: {' '.join(str(error).split())}"
         return
-    if record["fingerprint"] != fingerprint_of(record["config"]):
+    if record.get("fingerprint") != fingerprint_of(record["config"]):
         expected = fingerprint_of(record["config"])
-        yield f"run.json: fingerprint {record['fingerprint']} is not that of its configuration ({expected})"
-    if load_run_config(run / "config.json") != config:
+        yield f"run.json: fingerprint {record.get('fingerprint')} is not that of its configuration ({expected})"
+    if stated != config:
         yield "config.json differs from the configuration in run.json"
     if lost := record.get("records_lost_bytes"):
         yield f"run.json: {lost:,} bytes of records were lost while it trained; the curves have a gap"

@@ -16,11 +16,10 @@ from ddrl.config import RunConfig
 from ddrl.coordinator.roles import Program, Steps
 from ddrl.coordinator.runtime_threads import ThreadsRuntime
 from ddrl.coordinator.service import Door
-from ddrl.errors import using
 from ddrl.handles import Shards
 from ddrl.learners.reduction import DistributedReducer
 from ddrl.learning import Learning, StopFlag
-from ddrl.locks import take_lock
+from ddrl.locks import open_lock, take_lock
 from ddrl.record import Counts
 from ddrl.run import Run
 from ddrl.run_setting import resolve_device
@@ -104,8 +103,7 @@ class Lead:
         shards: Shards | None = None,
         part: Part | None = None,
     ) -> None:
-        with using(directory / "learner.lock"):
-            self._lock = (directory / "learner.lock").open("w", encoding="utf-8")
+        self._lock = open_lock(directory / "learner.lock")
         take_lock(self._lock, directory, LOCK_SECONDS)
         self._relay = Relay()
         self._run = Run(

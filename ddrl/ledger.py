@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ddrl.analysis import REFERENCE
 from ddrl.analysis.experiments import SCALES, papers
+from ddrl.csv_cells import table_as_csv
 from ddrl.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
@@ -279,4 +280,4 @@ def machine_readable(table: pd.DataFrame, form: Literal["json", "csv"]) -> str:
     """Every column and row: a JSON list of objects (missing: null), or CSV with a header (missing: empty)."""
     if form == "json":
         return json.dumps(records(table), indent=1, ensure_ascii=False)
-    return table.to_csv(index=False, lineterminator="\n").rstrip("\n")
+    return table_as_csv(table).rstrip("\n")

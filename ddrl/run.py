@@ -21,7 +21,7 @@ from ddrl.evaluation import Evaluations
 from ddrl.handles import Reducer, Shards
 from ddrl.learners.reduction import SingleLearner
 from ddrl.learning import Learning, StopFlag
-from ddrl.locks import locked
+from ddrl.locks import locked, say
 from ddrl.progress import Progress
 from ddrl.record import Counts, make_recorder, write_curves, write_json
 from ddrl.run_setting import Display, check_door, resolve_device, stopping
@@ -360,7 +360,7 @@ def train(
         check_door(config, door)
     directory.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    with locked(directory, wait):  # before anything is written
+    with locked(directory, wait, say):  # before anything is written
         path = directory / "config.json"
         is_stated = path.exists() and load_run_config(path) == config
 

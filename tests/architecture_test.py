@@ -21,6 +21,7 @@ MAX_FUNCTION_LINES = 60
 
 _BASE = {"errors", "keys", "seeding", "types", "distributions", "handles", "instructions", "streams", "waiting"}
 LAYERS: dict[str, set[str]] = {
+    "csv_cells": set(),
     "errors": set(),
     "files": set(),
     "instructions": {"types"},
@@ -40,10 +41,10 @@ LAYERS: dict[str, set[str]] = {
     "actors": _BASE,
     "coordinator": _BASE | {"temporary"},
     "replay": _BASE,
-    "environments": _BASE | {"files", "temporary"},
+    "environments": _BASE | {"csv_cells", "files", "temporary"},
     "algorithms": _BASE | {"losses", "actors", "learners", "networks", "replay"},
-    "analysis": {"errors", "files", "reading"},
-    "report": {"errors", "files", "analysis"},
+    "analysis": {"csv_cells", "errors", "files", "reading"},
+    "report": {"csv_cells", "errors", "files", "analysis"},
     "replications": {"errors", "analysis"},
     "bench": {"acting", "config", "environments", "errors", "files", "manifest", "record", "replay", "run", "run_ray"}
     | {"reading", "run_setting", "seeding", "topology", "traits", "types"},
@@ -51,7 +52,7 @@ LAYERS: dict[str, set[str]] = {
     | {"evaluation", "memory", "progress", "record", "run", "run_ray", "run_setting", "seeding", "shared_memory"}
     | {"lines", "reading", "traits", "types"},
     "regression": {"errors", "files", "analysis", "algorithms"}
-    | {"bench", "config", "manifest", "memory", "processor", "record", "report", "run"},
+    | {"csv_cells", "bench", "config", "manifest", "memory", "processor", "record", "report", "run"},
 }
 """What each part may import besides itself. Single files of `ddrl/` that are not listed (run, cli, ...) are on top."""
 

@@ -17,6 +17,7 @@ from ddrl.analysis.declared import declared
 from ddrl.analysis.paper import load_paper
 from ddrl.analysis.schema import check, schema
 from ddrl.errors import UserError, unknown_name
+from ddrl.locks import announce_workflow
 from ddrl.reading import parse_yaml
 
 FILTERS = ("experiments", "variants", "environments", "seeds")
@@ -142,3 +143,4 @@ wildcard_constraints:
 if workflow.is_main_process:
     experiments.write_configs(ALL_RUNS.values())
     ALIVE = take_over()
+    announce_workflow()

@@ -32,6 +32,7 @@ from ddrl.analysis.run_tables import (
 )
 from ddrl.analysis.summary import summary
 from ddrl.analysis.verdicts import cells
+from ddrl.csv_cells import table_as_csv
 from ddrl.errors import UserError
 from ddrl.files import replacing, write_whole
 
@@ -145,7 +146,10 @@ def used_published(paper: Paper, published: pd.DataFrame) -> pd.DataFrame:
 
 
 def write(tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any], output: Path) -> list[Path]:
-    """Writes `<name>.parquet`, `<name>.csv` and summary.json, each atomically; an empty CSV cell is a missing value."""
+    """Writes `<name>.parquet`, `<name>.csv` and summary.json, each atomically.
+
+    An empty CSV cell is a missing value; texts in CSV are marked as `ddrl.csv_cells` says.
+    """
     output.mkdir(parents=True, exist_ok=True)
     written = []
     for name, table in tables.items():
@@ -160,8 +164,7 @@ def write_table(table: pd.DataFrame, output: Path, name: str) -> list[Path]:
     parquet, comma = output / f"{name}.parquet", output / f"{name}.csv"
     with replacing(parquet) as temporary:
         table.to_parquet(temporary, index=False)
-    with replacing(comma) as temporary:
-        table.to_csv(temporary, index=False, lineterminator="\n")
+    write_whole(comma, table_as_csv(table).encode())
     return [parquet, comma]
 
 

@@ -7,13 +7,13 @@ Actions are uniform: over the action set, or over [-1, 1] in each dimension. One
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 from collections.abc import Sequence
 from contextlib import closing
 
 import numpy as np
 
+from ddrl.csv_cells import write_rows
 from ddrl.environments import registry
 from ddrl.errors import exit_code
 from ddrl.seeding import numpy_generator, seed_for
@@ -77,11 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--episodes must be at least 2")
 
     def command() -> None:
-        writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        for task in [task for name in given.names for task in registry.tasks_of(name)]:
-            writer.writerow(row(task, given.episodes, given.seed))
-            sys.stdout.flush()
+        tasks = [task for name in given.names for task in registry.tasks_of(name)]
+        write_rows(sys.stdout, COLUMNS, (row(task, given.episodes, given.seed) for task in tasks))
 
     return exit_code(command)
 

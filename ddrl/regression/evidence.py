@@ -8,7 +8,6 @@ needs a new such line; then `python -m ddrl.regression accept` takes it over.
 from __future__ import annotations
 
 import contextlib
-import csv
 import hashlib
 import importlib.metadata
 import json
@@ -22,6 +21,7 @@ from typing import Any
 
 from ddrl.analysis import REFERENCE
 from ddrl.analysis.experiments import papers
+from ddrl.csv_cells import read_rows, write_rows
 from ddrl.errors import UserError, unknown_name
 from ddrl.record import write_json
 from ddrl.regression.checks import Outcome
@@ -120,8 +120,7 @@ def read_made(output: Path) -> Evidence:
     tables: dict[str, Table] = {}
     digests: dict[str, str] = {}
     for path in sorted((output / "tables").glob("*.csv")):
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+        rows = read_rows(path)
         if path.stem in DIGESTED:
             digests |= {f"{path.stem} {name}".strip(): value for name, value in _row_digests(path.stem, rows)}
         else:
@@ -243,8 +242,7 @@ def accepted(paper: str, root: Path) -> tuple[Evidence, set[str]] | None:
 
 
 def _read_table(path: Path) -> dict[str, dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return {row.pop("row"): row for row in csv.DictReader(file)}
+    return {row.pop("row"): row for row in read_rows(path)}
 
 
 def check(paper: str, root: Path) -> Outcome:
@@ -299,9 +297,7 @@ def _write(evidence: Evidence, target: Path, changes: Sequence[str]) -> None:
     for name, table in evidence.tables.items():
         columns = ["row", *dict.fromkeys(column for row in table.values() for column in row)]
         with (partial / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, columns, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows({"row": row, **cells} for row, cells in table.items())
+            write_rows(file, columns, ({"row": row, **cells} for row, cells in table.items()))
     facts = {"tables": list(evidence.tables), "changes": list(changes), "packages": dict(evidence.packages)}
     write_json(partial / "evidence.json", {"command": COMMAND, **facts, "digests": dict(evidence.digests)})
     shutil.rmtree(target, ignore_errors=True)

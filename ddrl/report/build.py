@@ -7,7 +7,6 @@ clock, no system fonts, no path of this machine.
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import shutil
@@ -19,6 +18,7 @@ from typing import Any
 
 from ddrl.analysis import REFERENCE
 from ddrl.analysis.experiments import papers as all_papers
+from ddrl.csv_cells import read_rows
 from ddrl.errors import UserError, unknown_name
 from ddrl.files import write_whole
 from ddrl.report.document import Origin, Tables
@@ -47,8 +47,7 @@ def read_tables(folder: Path) -> tuple[Tables, dict[str, Any]]:
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.csv")):
         digest.update(path.name.encode() + path.read_bytes())
-        with path.open(newline="", encoding="utf-8") as file:
-            tables[path.stem] = list(csv.DictReader(file))
+        tables[path.stem] = read_rows(path)
     return tables, summary | {"digest": digest.hexdigest()[:16]}
 
 

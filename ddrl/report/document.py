@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 Row = dict[str, str]
-"""One line of a table of results, as `csv.DictReader` reads it."""
+"""One line of a table of results, as `ddrl.csv_cells.read_rows` reads it."""
 Tables = dict[str, list[Row]]
 """Tables of results by name."""
 

@@ -235,6 +235,7 @@ def test_workers_outlive_a_learner_that_is_killed(tmp_path: Path) -> None:
     """The learner is killed in mid-training and started again: the run goes on, with the same worker processes."""
     address, token = f"unix:{tmp_path}/s", tmp_path / "token"
     token.write_text("a-secret-of-this-test\n")
+    token.chmod(0o600)
     topology = CENTRAL | {"runtime": "threads", "schedule": "synchronous"}  # both workers are needed for every batch
     values = merged(BASE, {"env_frames": 8_000, "topology": topology, "evaluation": {"period_frames": None}})
     (tmp_path / "config.yaml").write_text(json.dumps(values))
@@ -291,6 +292,24 @@ def test_a_door_that_cannot_be_is_one_line(
     error = capfd.readouterr().err
     assert message in error.splitlines()[-1]
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o602, 0o660])
+@pytest.mark.parametrize("option", ["--token-file", "--key"])
+def test_a_secret_that_others_may_read_or_write_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], option: str, mode: int
+) -> None:
+    secret, config = tmp_path / "a secret", tmp_path / "config.yaml"
+    secret.write_text("a-secret-of-this-test\n")
+    secret.chmod(mode)
+    config.write_text(json.dumps(merged(BASE, {"topology": CENTRAL | {"runtime": "threads"}})))
+    commands = [["train", str(config), "--listen", "127.0.0.1:0", "--certificate", "/nowhere", option, str(secret)]]
+    if option == "--token-file":
+        commands.append(["worker", "--connect", "127.0.0.1:1", option, str(secret)])
+    for command in commands:
+        assert cli.main(command) == 2
+        (line,) = capfd.readouterr().err.splitlines()
+        assert f"{option} {secret}: others may read or write it (mode {mode:03o}); type: chmod 600 '{secret}'" in line
 
 
 # Keys -----------------------------------------------------------------------------------------------------------------
