@@ -17,6 +17,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -109,9 +110,12 @@ def run(command: Sequence[str], tree: Path, limit: float) -> tuple[int | None, s
     try:
         output, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
+        os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
         return None, output
+    except BaseException:  # this process is told to end
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
     return process.returncode, output
 
 
@@ -155,6 +159,7 @@ def main() -> int:
     if problems := list(mismatches(mutants)):
         parser.error("\n".join(problems))
     through = shlex.split(chosen.through)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     survived = 0
     with tempfile.TemporaryDirectory(prefix="ddrl-mutation-") as folder:
         tree = Path(folder)
