@@ -24,7 +24,7 @@ ifneq ($(shell test -x $(BIN)/python && cat $(READY) 2>/dev/null),$(CURDIR))
 .PHONY: $(READY)
 endif
 
-.PHONY: help report test slurm lint learn regression clean
+.PHONY: help report test slurm lint learn regression mutation clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -59,6 +59,9 @@ regression: $(READY) ## results, learning and speed against what was committed, 
 	$(BIN)/python -m ddrl.regression check || failed=1; \
 	$(BIN)/python -m pytest -v --no-header -rs -o faulthandler_timeout=7200 -m regression --junit-xml=results/regression/faults.xml || failed=1; \
 	exit $$failed
+
+mutation: $(READY) ## planted faults that the fast tests must find, one at a time in a copy (a quarter of an hour)
+	@$(BIN)/python -m tests.mutation --results tests/mutation/results.json
 
 clean: ## remove the environment, caches and smoke results; longer runs and reference results stay
 	@rm -rf $(VENV) results/smoke build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .snakemake/log

@@ -19,10 +19,10 @@ from types import FrameType
 
 import pytest
 
-SHARE = 0.8
-"""Of `faulthandler_timeout` that a test has, with its fixtures."""
-AGAIN_SHARE = 0.05
-"""Of it that each further phase has from then on."""
+MARGIN_S = 20.0
+"""Before `faulthandler_timeout`; at most a fifth of it."""
+AGAIN_S = 5.0
+"""Whoever hangs on gets another exception after so long; at most a twentieth of it."""
 LEFTOVER_S = 30.0
 """That the process has to end in after a test that took too long: its threads may never end."""
 
@@ -36,6 +36,8 @@ class Limit:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
+        self.allowed = seconds - min(MARGIN_S, seconds / 5)
+        self._again = min(AGAIN_S, seconds / 20)
         self._test: str | None = None
         self._within = False
         self.over = 0
@@ -49,7 +51,7 @@ class Limit:
     def of_test(self, name: str) -> Iterator[None]:
         """The time of a test runs within the block, of all its phases together."""
         before = signal.signal(signal.SIGALRM, self._raise)
-        signal.setitimer(signal.ITIMER_REAL, SHARE * self._seconds, AGAIN_SHARE * self._seconds)
+        signal.setitimer(signal.ITIMER_REAL, self.allowed, self._again)
         self._test = name
         try:
             yield
@@ -71,9 +73,10 @@ class Limit:
         if not self._within or self._test is None:
             return  # pytest's own code would be interrupted; the next signal comes soon
         self.over += 1
-        name, allowed = self._test, SHARE * self._seconds
         faulthandler.dump_traceback(file=sys.__stderr__)  # of all threads, as at the end of the whole process
-        raise TookTooLong(f"{name} took longer than {allowed:.0f} s (of faulthandler_timeout, {self._seconds:.0f} s)")
+        raise TookTooLong(
+            f"{self._test} took longer than {self.allowed:g} s (faulthandler_timeout: {self._seconds:g} s)"
+        )
 
 
 LIMIT = pytest.StashKey[Limit]()

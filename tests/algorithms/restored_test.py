@@ -17,10 +17,14 @@ import pytest
 import torch
 from torch import nn
 
+from ddrl.actors.policy import LocalInference, Policy
+from ddrl.actors.unroll import UnrollCollector
+from ddrl.seeding import numpy_generator, torch_generator
 from ddrl.waiting import WaitClock
 from tests.algorithms.contract_test import LEARNABLE
 from tests.algorithms.rigs import SPECS, Rig
 from tests.runs import GRADIENTS, REPLAYING
+from tests.scripted import Scripted
 
 PENALISED: dict[str, dict[str, Any]] = {
     "ppo": {"kl_cost": 0.2, "kl_target": 1e-9},
@@ -31,6 +35,8 @@ PENALISED: dict[str, dict[str, Any]] = {
 NO_STATE: tuple[type, ...] = (WaitClock,)
 NOT_SAVED = re.compile(
     r"\._queue\."  # what waits there is saved by the run itself
+    r"|^collector\.(agent_steps|abandoned)$"  # of this process
+    r"|\.sampler\."  # an epsilon that follows from the number of unrolls, before the next one
     r"|\._frames$"  # held by parts: what is free or given up holds anything (`tests/replay/history_test.py`)
 )
 Leaf = int | float | str | bool | bytes | None
@@ -48,9 +54,9 @@ def remembered(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any
         yield path, str(value.bit_generator.state)
     elif isinstance(value, torch.Generator):
         yield path, value.get_state()
-    elif id(value) in seen or isinstance(value, NO_STATE):
+    elif isinstance(value, NO_STATE):
         return
-    else:
+    elif isinstance(value, tuple) or id(value) not in seen:  # Python has one empty tuple for all
         seen.add(id(value))
         for name, part in below(value):
             yield from remembered(part, f"{path}.{name}", seen)
@@ -69,10 +75,10 @@ def below(value: Any) -> Iterator[tuple[str, Any]]:
         yield from vars(value).items()
 
 
-def all_of(*parts: Any) -> dict[str, Any]:
+def all_of(parts: Mapping[str, Any]) -> dict[str, Any]:
     """By where it stands."""
     seen: set[int] = set()
-    return {where: what for n, part in enumerate(parts) for where, what in remembered(part, str(n), seen)}
+    return {where: what for name, part in parts.items() for where, what in remembered(part, name, seen)}
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
@@ -107,22 +113,57 @@ def parts_of(rig: Rig) -> dict[str, Any]:
 @pytest.mark.parametrize(("name", "task"), [one for one in LEARNABLE if one[0] not in GRADIENTS])
 def test_everything_that_changes_as_a_learner_learns_is_restored(name: str, task: str, updates: int) -> None:
     rig, copy = (Rig(name, SPECS[task], seed=seed, **PENALISED.get(name, {})) for seed in (0, 1))
-    fresh = all_of(*parts_of(rig).values())
+    fresh = all_of(parts_of(rig))
     for update in range(updates):
         rig.step(seed=update, drift=0.3)
     for part, restored in zip(parts_of(rig).values(), parts_of(copy).values(), strict=True):
         restored.load_state_dict(through_a_file(part.state_dict()))
-    wanted, found = (all_of(*parts_of(one).values()) for one in (rig, copy))
+    wanted, found = (all_of(parts_of(one)) for one in (rig, copy))
     changed = differing(fresh, wanted)
     assert len(changed) > 5, "otherwise there was nothing to restore"
     forgotten = changed & differing(wanted, found)
     assert {where for where in forgotten if not NOT_SAVED.search(where)} == set()
 
 
-def test_the_walk_comes_to_what_two_algorithms_once_forgot() -> None:
-    for name, where in (("ppo", {"0._kl_cost", "0.core.setting.generator"}), ("impact", {"0._kl_cost", "0._kls.0"})):
-        rig = Rig(name, **PENALISED[name])
-        fresh = all_of(rig.learner)
-        for update in range(7):
-            rig.step(seed=update, drift=0.3)
-        assert where <= differing(fresh, all_of(rig.learner))
+def acting(name: str, seed: int) -> dict[str, Any]:
+    """An actor in scripted environments, and all that it changes as it acts, by what saves it."""
+    rig = Rig(name, seed=seed, **({"error_buffer": 1000.0} if name in REPLAYING else {}))
+    network = rig.module.make_network(rig.spec, rig.config, torch_generator(seed + 10, "network"))
+    env, inference = Scripted(rig.spec), LocalInference(network, device=torch.device("cpu"), precision="float32")
+    sample = rig.module.make_sampler(rig.config, network, range(env.num_envs), env.num_envs)
+    policy = Policy(inference, env.num_envs, torch_generator(seed, "policy"), sample)
+    collector = UnrollCollector(
+        env, policy, actor=0, on_episode=lambda episode: None, generator=numpy_generator(seed, "actor-replay")
+    )
+    replay = {"replay": rig.queue.replay} if name in REPLAYING else {}
+    actor = rig.module.Actor(rig.config, collector, rig.params, replay.get("replay", rig.queue))
+    core = {"learner": rig.learner.core if name in GRADIENTS else rig.learner, "params": rig.params}
+    return core | replay | {"collector": collector, "actor": actor}
+
+
+@pytest.mark.parametrize("steps", [1, 6, 13])
+@pytest.mark.parametrize("name", ["impala", *GRADIENTS, *REPLAYING])
+def test_everything_that_changes_as_an_actor_acts_is_restored(name: str, steps: int) -> None:
+    own, copy = acting(name, 0), acting(name, 1)
+    fresh = all_of(own)
+    for _ in range(steps):
+        own["actor"].step()
+    for part, restored in zip(own.values(), copy.values(), strict=True):
+        restored.load_state_dict(through_a_file(part.state_dict()))
+    wanted, found = all_of(own), all_of(copy)
+    changed = differing(fresh, wanted)
+    assert len(changed) > 5, "otherwise there was nothing to restore"
+    forgotten = changed & differing(wanted, found)
+    assert {where for where in forgotten if not NOT_SAVED.search(where)} == set()
+
+
+REMEMBERED = {"ppo": {"_kl_cost", "core.setting.generator"}, "impact": {"_kl_cost", "_kls.0"}}
+
+
+@pytest.mark.parametrize("name", sorted(REMEMBERED))
+def test_the_walk_comes_to_what_an_algorithm_could_forget(name: str) -> None:
+    rig = Rig(name, **PENALISED[name])
+    fresh = all_of(parts_of(rig))
+    for update in range(7):
+        rig.step(seed=update, drift=0.3)
+    assert {f"learner.{where}" for where in REMEMBERED[name]} <= differing(fresh, all_of(parts_of(rig)))

@@ -143,18 +143,25 @@ class Rig:
     """A learner of 4 columns of 6 steps, unless `hyperparameters` say otherwise."""
 
     def __init__(
-        self, algorithm: str, spec: EnvSpec = DISCRETE, *, seed: int = 0, num_threads: int = 1, **hyperparameters: Any
+        self,
+        algorithm: str,
+        spec: EnvSpec = DISCRETE,
+        *,
+        seed: int = 0,
+        num_threads: int = 1,
+        device: str = "cpu",
+        **hyperparameters: Any,
     ) -> None:
         self.module, self.spec = algorithms.load(algorithm), spec
         batch = {} if algorithm in GRADIENTS else {"batch_size": 4}
         small = {"network": "tanh_mlp", "unroll_length": 6, **batch, **SMALL.get(algorithm, {})}
         self.config = self.module.Config(**small | hyperparameters)
         self.module.check(self.config, spec, 1)
-        self.network: Any = self.module.make_network(spec, self.config, torch_generator(seed, "network"))
+        self.network: Any = self.module.make_network(spec, self.config, torch_generator(seed, "network")).to(device)
         columns = self.config.fresh_columns or 4
         setting = Setting(
             frame_skip=spec.frame_skip,
-            device=torch.device("cpu"),
+            device=torch.device(device),
             precision="float32",
             num_threads=num_threads,
             generator=numpy_generator(seed, "replay"),

@@ -17,6 +17,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -109,9 +110,12 @@ def run(command: Sequence[str], tree: Path, limit: float) -> tuple[int | None, s
     try:
         output, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
+        os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
         return None, output
+    except BaseException:  # this process is told to end
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
     return process.returncode, output
 
 
@@ -155,6 +159,7 @@ def main() -> int:
     if problems := list(mismatches(mutants)):
         parser.error("\n".join(problems))
     through = shlex.split(chosen.through)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     survived = 0
     with tempfile.TemporaryDirectory(prefix="ddrl-mutation-") as folder:
         tree = Path(folder)
@@ -180,15 +185,22 @@ def main() -> int:
 
 
 def add(path: Path, mutant: Mutant, found: Found) -> None:
-    """Writes down a verdict beside those that are there."""
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    row = {"breaks": mutant.breaks, "verdict": found.verdict, "by": found.by}
+    """Writes down a verdict, and of which commit it is, beside those that are there."""
+    rows = json.loads(path.read_text(encoding="utf-8"))["mutants"] if path.exists() else {}
+    rows[mutant.name] = {"breaks": mutant.breaks, "verdict": found.verdict, "by": found.by, "commit": commit()}
     if mutant.equivalent:
-        row["equivalent"] = mutant.equivalent
-    known[mutant.name] = row
-    order = [one.name for one in MUTANTS]
-    rows = {name: known[name] for name in sorted(known, key=lambda name: order.index(name) if name in order else -1)}
-    path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        rows[mutant.name]["equivalent"] = mutant.equivalent
+    content = {
+        "command": "python -m tests.mutation --results tests/mutation/results.json",
+        "mutants": {one.name: rows[one.name] for one in MUTANTS if one.name in rows},
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def commit() -> str:
+    """The checkout's, and whether it was changed since."""
+    described = ["git", "describe", "--always", "--dirty", "--exclude", "*", "--abbrev=12"]
+    return subprocess.run(described, cwd=ROOT, capture_output=True, check=True, text=True).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ AUDITED = (
         "ddrl/environments/atari.py",
         "(lives < self._lives) & (lives > 0) & ~ended",
         "(lives < self._lives) & ~ended",
-        "tests/environments/atari_test.py",
+        "tests/environments/atari_test.py::test_the_last_life_is_lost_when_the_game_is_over_and_not_before",
     ),
     mutant(
         "impala_truncation_terminates",

@@ -18,6 +18,7 @@ from ddrl.errors import Closed, UserError
 from ddrl.replay.prefetch import Prefetch
 from ddrl.replay.queue import UnrollQueue
 from ddrl.run import train
+from tests.algorithms.rigs import Rig
 from tests.runs import REPLAYING, config, curves
 from tests.runtimes.clusters import wait_until
 from tests.streams_test import FakeGpu, FakeTensor
@@ -166,13 +167,7 @@ def test_a_batch_is_pinned_then_copied_beside_the_training_which_waits_for_the_c
 @pytest.mark.gpu
 @pytest.mark.parametrize("algorithm", REPLAYING)
 def test_on_a_gpu_the_replay_has_the_priorities_of_what_was_learned_there(algorithm: str) -> None:
-    from tests.algorithms.rigs import Rig
-
-    rigs = [Rig(algorithm), Rig(algorithm)]
-    for rig, device in zip(rigs, ("cpu", "cuda"), strict=True):
-        rig.network.to(device)
-        rig.learner.target_network.to(device)
-        object.__setattr__(rig.learner.core.setting, "device", torch.device(device))
+    rigs = [Rig(algorithm, device=device) for device in ("cpu", "cuda")]
     unrolls = [Rig(algorithm).unroll(seed) for seed in range(40)]
     for rig in rigs:
         turn = iter(unrolls)
