@@ -17,7 +17,7 @@ from ddrl.errors import UserError, about
 
 if TYPE_CHECKING:
     from ddrl.config import RunConfig
-    from ddrl.coordinator.service import Door
+    from ddrl.coordinator.door import Door, Tls
 
 SHORTEST_TOKEN = 16
 INTERRUPTED = 75  # EX_TEMPFAIL: schedulers retry it
@@ -43,13 +43,19 @@ def train(parsed: argparse.Namespace) -> int:
 
 def _door(parsed: argparse.Namespace) -> Door | None:
     """Where environment workers that are started by hand come in."""
-    from ddrl.coordinator.service import Door
+    from ddrl.coordinator.door import Door
 
     if parsed.listen is None:
-        if parsed.token_file or parsed.certificate or parsed.key:
-            raise UserError("--token-file, --certificate and --key go with --listen")
+        if parsed.token_file or parsed.insecure or any(_tls(parsed)):
+            raise UserError("--token-file, --tls-cert, --tls-key, --tls-ca and --insecure go with --listen")
         return None
-    return Door(parsed.listen, _token(parsed.token_file), parsed.certificate, parsed.key)
+    return Door(parsed.listen, _token(parsed.token_file), _tls(parsed), parsed.insecure)
+
+
+def _tls(parsed: argparse.Namespace) -> Tls:
+    from ddrl.coordinator.door import Tls
+
+    return Tls(parsed.tls_cert, parsed.tls_key, parsed.tls_ca)
 
 
 def _token(path: Path | None) -> str | None:
@@ -72,7 +78,8 @@ def worker(parsed: argparse.Namespace) -> int:
     work(
         parsed.connect,
         token=_token(parsed.token_file),
-        certificate=parsed.certificate,
+        tls=_tls(parsed),
+        insecure=parsed.insecure,
         environment=parsed.environment,
         note=lambda line: print(line, file=sys.stderr, flush=True),
     )
