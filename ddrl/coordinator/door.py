@@ -6,6 +6,8 @@ import ipaddress
 import os
 import re
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -34,20 +36,18 @@ class Tls(NamedTuple):
         """Raise UserError where files are missing or hold something else. `option`: what they are given with."""
         if (self.certificate is None) != (self.key is None):
             raise UserError(f"{option}: --tls-cert and --tls-key go together")
-        context = ssl.create_default_context()
         for file, name in zip(self, ("--tls-cert", "--tls-key", "--tls-ca"), strict=True):
             if file is not None and not (file.is_file() and os.access(file, os.R_OK)):
                 raise UserError(f"{name} {file}: no such file, or it cannot be read")
-        try:
-            if self.certificate and self.key:
+        if not any(self):
+            return
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if self.certificate and self.key:
+            with _refusing(f"--tls-cert {self.certificate}, --tls-key {self.key}"):
                 context.load_cert_chain(self.certificate, self.key, password=_no_password)
-        except (OSError, ValueError) as error:  # ssl's own are OSErrors
-            raise UserError(f"--tls-cert {self.certificate}, --tls-key {self.key}: {_reason(error)}") from None
-        try:
-            if self.authority:
+        if self.authority:
+            with _refusing(f"--tls-ca {self.authority}"):
                 context.load_verify_locations(self.authority)
-        except (OSError, ValueError) as error:
-            raise UserError(f"--tls-ca {self.authority}: {_reason(error)}") from None
 
     def of_server(self) -> grpc.ServerCredentials:
         """Return them for who listens; with an authority, who comes must have a certificate too."""
@@ -63,12 +63,17 @@ class Tls(NamedTuple):
         return grpc.ssl_channel_credentials(self.authority.read_bytes(), *own)
 
 
+@contextmanager
+def _refusing(files: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ssl's own are OSErrors
+        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+        raise UserError(f"{files}: {' '.join(str(reason).split()).lower()}") from None
+
+
 def _no_password() -> str:
-    raise ValueError("the key is encrypted")
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(getattr(error, "reason", None) or getattr(error, "strerror", None) or error).split()).lower()
+    raise ValueError("the key is encrypted")  # left to itself ssl asks at the terminal
 
 
 PLAIN = Tls()
