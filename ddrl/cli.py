@@ -84,7 +84,16 @@ def _add(added: Any, run: Callable[[argparse.Namespace], int], text: str, more: 
 def _add_secrets(parser: Any) -> None:
     """What keeps others out of the stream between a learner and its workers."""
     parser.add_argument("--token-file", type=Path, help="a secret that both sides have, in the first line of a file")
-    parser.add_argument("--certificate", type=Path, help="of the learner, PEM: the stream is encrypted (TLS)")
+    parser.add_argument("--tls-cert", type=Path, help="a learner's certificate, PEM: the stream is encrypted (TLS)")
+    parser.add_argument("--tls-key", type=Path, help="of that certificate, PEM")
+    parser.add_argument(
+        "--tls-ca",
+        type=Path,
+        help="PEM: who must have signed the other side's certificate; of a worker, the learner's",
+    )
+    parser.add_argument(
+        "--insecure", action="store_true", help="other machines though nothing is encrypted: all on the way are trusted"
+    )
 
 
 def _add_runs(added: Any) -> None:
@@ -102,7 +111,6 @@ def _add_runs(added: Any) -> None:
         help="inference is central: wait for `ddrl worker` at HOST:PORT or unix:/PATH to step the environments",
     )
     _add_secrets(train)
-    train.add_argument("--key", type=Path, help="of the certificate, PEM")
     train.add_argument("--print-config", action="store_true", help="print the configuration with its defaults and stop")
 
     worker = _add(

@@ -20,7 +20,7 @@ from ddrl.errors import UserError, about
 
 if TYPE_CHECKING:
     from ddrl.config import RunConfig
-    from ddrl.coordinator.service import Door
+    from ddrl.coordinator.door import Door, Tls
 
 SHORTEST_TOKEN = 16
 INTERRUPTED = 75  # EX_TEMPFAIL: schedulers retry it
@@ -46,15 +46,21 @@ def train(parsed: argparse.Namespace) -> int:
 
 def _door(parsed: argparse.Namespace) -> Door | None:
     """Where environment workers that are started by hand come in."""
-    from ddrl.coordinator.service import Door
+    from ddrl.coordinator.door import Door
 
     if parsed.listen is None:
-        if parsed.token_file or parsed.certificate or parsed.key:
-            raise UserError("--token-file, --certificate and --key go with --listen")
+        if parsed.token_file or parsed.insecure or any(_tls(parsed)):
+            raise UserError("--token-file, --tls-cert, --tls-key, --tls-ca and --insecure go with --listen")
         return None
-    if parsed.key and parsed.certificate:
-        _secret(parsed.key, "--key")
-    return Door(parsed.listen, _token(parsed.token_file), parsed.certificate, parsed.key)
+    return Door(parsed.listen, _token(parsed.token_file), _tls(parsed), parsed.insecure)
+
+
+def _tls(parsed: argparse.Namespace) -> Tls:
+    from ddrl.coordinator.door import Tls
+
+    if parsed.tls_cert and parsed.tls_key:
+        _secret(parsed.tls_key, "--tls-key")
+    return Tls(parsed.tls_cert, parsed.tls_key, parsed.tls_ca)
 
 
 def _token(path: Path | None) -> str | None:
@@ -93,7 +99,8 @@ def worker(parsed: argparse.Namespace) -> int:
     work(
         parsed.connect,
         token=_token(parsed.token_file),
-        certificate=parsed.certificate,
+        tls=_tls(parsed),
+        insecure=parsed.insecure,
         environment=parsed.environment,
         note=lambda line: print(line, file=sys.stderr, flush=True),
     )

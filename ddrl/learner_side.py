@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ddrl import checkpoint
 from ddrl.acting import Builder
 from ddrl.config import RunConfig
+from ddrl.coordinator.door import Door
 from ddrl.coordinator.roles import Program, Steps
 from ddrl.coordinator.runtime_threads import ThreadsRuntime
-from ddrl.coordinator.service import Door
 from ddrl.handles import Shards
 from ddrl.learners.reduction import DistributedReducer
 from ddrl.learning import Learning, StopFlag

@@ -1,25 +1,27 @@
 """Environment workers that a run starts on its own machine: a process for each actor, replaced where it dies.
 
 Runtime threads has them with `topology.central.worker_processes`. Each is `python -m ddrl.local_workers ADDRESS PLACE
-GENERATION`, and ends with its learner, however that ends.
+GENERATION`, with the run's token in its standard input, where no other user sees it, and ends with its learner, however
+that ends.
 """
 
 from __future__ import annotations
 
+import secrets
+import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from ddrl.coordinator.cluster import deaf_children
 from ddrl.coordinator.connection import Connection, LearnerLost
+from ddrl.coordinator.door import Door
+from ddrl.coordinator.private import SOCKET, private_folder
 from ddrl.coordinator.roles import MAX_DEATHS
-from ddrl.coordinator.service import Door
 from ddrl.errors import Closed, UserError, exit_code
 from ddrl.memory import keep_freed_memory
 from ddrl.temporary import claim, remove_left
@@ -47,10 +49,10 @@ class LocalWorkers:
 
         `describe`: (place, restarts) -> what a message calls it. `delivered`: unrolls of each place so far.
         """
-        self._folder = tempfile.TemporaryDirectory(prefix="ddrl-workers-")  # nobody else may look into it
-        remove_left(Path(self._folder.name).parent, "ddrl-workers-")
-        self._claim = claim(Path(self._folder.name))
-        self.door = Door(f"unix:{self._folder.name}/socket")
+        self._folder = private_folder("ddrl-workers-")
+        remove_left(self._folder.parent, "ddrl-workers-")
+        self._claim = claim(self._folder)
+        self.door = Door(f"unix:{self._folder / SOCKET}", secrets.token_hex(32))
         self._describe = describe
         self._delivered = delivered
         self._note = note
@@ -69,7 +71,11 @@ class LocalWorkers:
     def _started(self, place: int) -> subprocess.Popen[bytes]:
         command = [*COMMAND, self.door.address, str(place), str(self._restarts[place])]
         with deaf_children(signal.SIGINT, signal.SIGTERM):
-            return subprocess.Popen(command, stdin=subprocess.DEVNULL)
+            process = subprocess.Popen(command, stdin=subprocess.PIPE)
+        assert process.stdin is not None and self.door.token is not None
+        with suppress(BrokenPipeError), process.stdin as pipe:  # of one that is dead already
+            pipe.write(self.door.token.encode())
+        return process
 
     def ready(self) -> bool:
         """Nobody asks: a thread of its own looks after them."""
@@ -114,12 +120,12 @@ class LocalWorkers:
                 process.kill()
                 process.wait()
         self._claim.close()
-        self._folder.cleanup()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _work(address: str, place: int, generation: int) -> int:
     """Until the learner says that the run is over, or is lost; returns the exit status."""
-    connection = Connection(address)
+    connection = Connection(address, token=sys.stdin.read())
     try:
         worker = Worker(connection, place=place, generation=generation)
         while True:

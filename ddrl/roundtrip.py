@@ -6,14 +6,14 @@ thread, and the way back. `python -m ddrl.roundtrip ADDRESS ENVS` is such a work
 
 from __future__ import annotations
 
+import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from itertools import cycle
 from typing import Any
@@ -22,8 +22,10 @@ import numpy as np
 
 from ddrl import manifest
 from ddrl.coordinator.connection import Connection, LearnerLost
+from ddrl.coordinator.door import Door
+from ddrl.coordinator.private import SOCKET, private_folder
 from ddrl.coordinator.remote import RemoteEnv
-from ddrl.coordinator.service import Door, InferenceService, Place
+from ddrl.coordinator.service import InferenceService, Place
 from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import Closed
 from ddrl.types import EnvSpec, EnvStep
@@ -58,8 +60,10 @@ def measure(workers: int, envs: int, transport: str, seconds: float) -> Exchange
     """One measurement."""
     traffic = Traffic(frame_skip=1)
     places = [Place(RemoteEnv(SPEC, envs, traffic), lambda guests: _OFFER) for _ in range(workers)]
-    with tempfile.TemporaryDirectory() as folder:
-        door = Door("127.0.0.1:0" if transport == "tcp" else f"unix:{folder}/socket")
+    with ExitStack() as stack:
+        folder = private_folder("ddrl-roundtrip-")
+        stack.callback(shutil.rmtree, folder)
+        door = Door("127.0.0.1:0" if transport == "tcp" else f"unix:{folder / SOCKET}")
         service = InferenceService(door, places, note=lambda line: print(line, file=sys.stderr))
         actors = [threading.Thread(target=_act, args=(place.env,), daemon=True) for place in places]
         for actor in actors:

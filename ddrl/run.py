@@ -13,10 +13,10 @@ from ddrl import checkpoint, manifest, processor
 from ddrl.acting import Builder, Generation
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.config import RunConfig, fingerprint, load_run_config, to_json
+from ddrl.coordinator.door import Door
 from ddrl.coordinator.roles import Named, Program, Steps
 from ddrl.coordinator.runtime_serial import SerialRuntime
 from ddrl.coordinator.runtime_threads import ThreadsRuntime
-from ddrl.coordinator.service import Door
 from ddrl.evaluation import Evaluations
 from ddrl.handles import Reducer, Shards
 from ddrl.learners.reduction import SingleLearner

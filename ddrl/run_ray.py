@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
 
 from ddrl import checkpoint
 from ddrl.acting import Builder, Generation, act_alone
 from ddrl.config import RunConfig
 from ddrl.coordinator.cluster import cluster
-from ddrl.coordinator.service import Door
+from ddrl.coordinator.door import Door
 from ddrl.learner_side import Follower, Lead, Part
 from ddrl.learners.reduction import DistributedReducer
 from ddrl.memory import keep_freed_memory
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from ddrl.coordinator.actor_host import Beside, MakeActor
     from ddrl.coordinator.crew import Plan
     from ddrl.coordinator.hosts import LearnerSide
+    from ddrl.coordinator.meeting import Met
 
 
 def train_with_ray(
@@ -117,7 +117,7 @@ def plan(
         make_actor=_actor_maker(config),
         describe_actor=lambda index, generation: builder.describe("actor", index, Generation(*generation)),
         describe_checkpoint=partial(describe_checkpoint, directory, topology.num_learners),
-        own_cluster=folder is not None,
+        folder=folder,
         make_replay=partial(ReplaySide, config, directory.resolve()) if topology.replay == "own" else None,
         make_shards=[(shard, partial(ShardSide, config, shard)) for shard in shards],
         runs_at_once=runs_at_once,
@@ -158,7 +158,7 @@ def make_learner(
     directory: Path,
     folder: Path | None,
     rank: int,
-    store: TCPStore | None,
+    met: Met | None,
     beside: Beside | None = None,
     part: Part | None = None,
 ) -> LearnerSide:
@@ -174,10 +174,10 @@ def make_learner(
         from ddrl.coordinator.shard_host import RemoteShards
 
         return Lead(config, directory, None, door, shards=RemoteShards(beside.shards))
-    if store is None:
+    if met is None:
         return Lead(config, directory, None, door, part=part)
     device = resolve_device(config.device) if _has_own_gpu() else torch.device("cpu")
-    reducer = DistributedReducer(store, rank, config.topology.num_learners, device)
+    reducer = DistributedReducer(met.store, rank, config.topology.num_learners, device, met.token)
     if rank:
         return Follower(config, directory, reducer, door, part)
     return Lead(config, directory, reducer, door, part=part)
@@ -186,16 +186,15 @@ def make_learner(
 def own_door(folder: Path | None, name: str) -> Door:
     """Where a learner's inference service listens: on a Unix socket in the folder of an own cluster, or at its node.
 
-    It wants a token that only the learner's own workers are told.
+    It wants a token that only the learner's own workers are told. A joined cluster encrypts this no more than the rest.
     """
-    token = secrets.token_hex(16)
+    token = secrets.token_hex(32)
     if folder is None:
         import ray
 
-        return Door(f"{ray.util.get_node_ip_address()}:0", token)  # type: ignore[no-untyped-call]
-    private = folder / "inference"  # Ray lets everybody into its own folder
-    private.mkdir(mode=0o700, exist_ok=True)
-    return Door(f"unix:{private / name}", token)
+        address = f"{ray.util.get_node_ip_address()}:0"  # type: ignore[no-untyped-call]
+        return Door(address, token, insecure=True)  # as all that roles of a cluster say to each other
+    return Door(f"unix:{folder / f'inference-{name}'}", token)
 
 
 def _has_own_gpu() -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from ddrl.config import RunConfig
-from ddrl.coordinator.service import Door
+from ddrl.coordinator.door import Door
 from ddrl.errors import UserError
 from ddrl.record import Counts
 from ddrl.types import Metrics

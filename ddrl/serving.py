@@ -8,9 +8,10 @@ from typing import Any
 
 from ddrl.acting import Generation
 from ddrl.actors.unroll import EpisodeSink, UnrollCollector
+from ddrl.coordinator.door import Door
 from ddrl.coordinator.remote import RemoteEnv
 from ddrl.coordinator.roles import Role
-from ddrl.coordinator.service import Door, InferenceService, Place
+from ddrl.coordinator.service import InferenceService, Place
 from ddrl.learning import Learning
 from ddrl.local_workers import LocalWorkers
 

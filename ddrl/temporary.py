@@ -6,6 +6,7 @@ A folder belongs to whoever holds the lock in it: process ids say nothing where 
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 from pathlib import Path
 from typing import IO
@@ -29,6 +30,8 @@ def remove_left(parent: Path, prefix: str) -> None:
 
 def _remove_if_left(folder: Path) -> None:
     try:
+        if folder.lstat().st_uid != os.geteuid():
+            return
         with (folder / LOCK).open(encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddrl.coordinator.connection import Connection, LearnerLost
+from ddrl.coordinator.door import Tls
 from ddrl.errors import Closed, UserError
 from ddrl.named_env import make_env
 
@@ -78,11 +78,12 @@ def work_alone(num_learners: int, index: int, generation: tuple[int, int], first
     """The environments of actor `index` of a run on Ray, (resumes, restarts) old; see `ddrl.acting.act_alone`."""
     address, token = link.address()
     place = index // num_learners
-    return RayWorker(Worker(Connection(address, token=token), place=place, generation=generation[1]))
+    connection = Connection(address, token=token, insecure=True)  # as all that the roles of a cluster say to each other
+    return RayWorker(Worker(connection, place=place, generation=generation[1]))
 
 
 def work(
-    address: str, *, token: str | None, certificate: Path | None, environment: str, note: Callable[[str], None]
+    address: str, *, token: str | None, tls: Tls, insecure: bool, environment: str, note: Callable[[str], None]
 ) -> None:
     """Works for the learner at `address` until its run is over; where it is lost, tries again and again.
 
@@ -90,7 +91,7 @@ def work(
     """
     pause, said = SHORTEST_PAUSE, ""
     while True:
-        connection = Connection(address, token=token, certificate=certificate)
+        connection = Connection(address, token=token, tls=tls, insecure=insecure)
         try:
             worker = Worker(connection, environment=environment)
             note(f"place {worker.offer.place} of the learner at {address}: {worker.offer.name}")

@@ -3,8 +3,9 @@
     srun --ntasks-per-node=1 python -m ddrl.coordinator.allocation --meet DIRECTORY -- COMMAND ...
 
 Every task starts Ray on its node. The first task's is the head; it writes into DIRECTORY, which all nodes see, where it
-can be reached and with which token, runs the command once all have come, and its exit code is the command's. The
-others stay for as long as their connection to the first one does, so they leave when it has ended in whatever way.
+can be reached and with which token, which the others prove to know and never send (`ddrl.coordinator.visitors`), runs
+the command once all have come, and its exit code is the command's. The others stay for as long as their connection to
+the first one does, so they leave when it has ended in whatever way.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from typing import Any
 
 import psutil
 
+from ddrl.coordinator import visitors
 from ddrl.coordinator.cluster import (
+    RAY,
     VARIABLE,
     check_reachable,
     cluster,
@@ -36,6 +39,7 @@ from ddrl.coordinator.cluster import (
     end_family,
     own_folder,
 )
+from ddrl.coordinator.private import check_private
 from ddrl.errors import UserError, exit_code
 from ddrl.temporary import LOCK
 
@@ -43,7 +47,6 @@ START_SECONDS = 300.0
 """For all nodes of a job to come: SLURM may start them one after the other."""
 ANSWER_SECONDS = 30.0
 """For the first task to see who calls."""
-WELCOME = b"+"
 FIRST_PORT, LAST_PORT, BLOCK = 20000, 31999, 8
 """Below the ports that Linux gives out by itself (32768 and above); each node of each job has a block of its own."""
 
@@ -75,6 +78,7 @@ class Meeting:
     """The port of the first task itself."""
     token: str
     folder: str
+    """The first task's own one, whose path Ray takes on every node."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -119,13 +123,14 @@ def lead(place: Place, directory: Path, command: Sequence[str]) -> int:
         stop = stack.enter_context(_forwarding())
         folder = str(stack.enter_context(own_folder()))
         door = stack.enter_context(socket.create_server((host, ports[-1])))
-        head = ["--head", f"--port={ports[0]}", f"--temp-dir={folder}", "--include-dashboard=false"]
+        head = ["--head", f"--port={ports[0]}", f"--temp-dir={folder}/{RAY}", "--include-dashboard=false"]
         ray = stack.enter_context(ray_node(place, host, ports, head))
         _wait(lambda: _answers(os.environ[VARIABLE]), "Ray's head", ray)
         meeting = Meeting(os.environ[VARIABLE], ports[-1], token, folder)
         stack.enter_context(announced(directory / place.meeting, meeting))
         for visitor in welcome(door, place.size - 1, token, ray):
             stack.enter_context(visitor)
+        door.close()
         with cluster(num_cpus=0, object_store_bytes=0):
             from ray import nodes
 
@@ -137,8 +142,9 @@ def follow(place: Place, directory: Path) -> int:
     """Another task: joins, and stays until the first one is gone."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # the first task's command ends in its own time, and needs this node
-    meeting, door = join(directory / place.meeting)
+    meeting, door = join(directory / place.meeting, place.rank)
     os.environ |= ray_variables(meeting.token)
+    _make_private(Path(meeting.folder))
     with door, ray_node(place, address_of(place.node), free_block(place), [f"--address={meeting.address}"]):
         door.recv(1)  # nothing is ever sent: returns when the other side has closed, or is gone
     if not (Path(meeting.folder) / LOCK).exists():  # on the head's machine it is the head's
@@ -146,22 +152,24 @@ def follow(place: Place, directory: Path) -> int:
     return 0
 
 
-def join(path: Path) -> tuple[Meeting, socket.socket]:
+def _make_private(folder: Path) -> None:
+    """Ray lets everybody into what it makes there. Raises UserError where somebody else has made the folder."""
+    with suppress(FileExistsError):  # by the first task, or another one on the same machine
+        folder.mkdir(mode=0o700)
+    check_private(folder)
+
+
+def join(path: Path, rank: int) -> tuple[Meeting, socket.socket]:
     """What the first task has written to `path`, and a connection to it that it has accepted.
 
     A job that SLURM has killed and queued anew may find its old file: that leads to nobody who knows the token.
     """
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end:
-        with suppress(OSError, ValueError, TypeError), ExitStack() as stack:
+        with suppress(OSError, ValueError, TypeError):
             meeting = Meeting(**json.loads(path.read_text(encoding="utf-8")))
             address = (meeting.address.rpartition(":")[0], meeting.door)
-            door = stack.enter_context(socket.create_connection(address, ANSWER_SECONDS))
-            door.sendall(meeting.token.encode())
-            if door.recv(1) == WELCOME:
-                door.settimeout(None)
-                stack.pop_all()
-                return meeting, door
+            return meeting, visitors.call(address, rank, meeting.token, ANSWER_SECONDS)
         time.sleep(0.2)
     raise UserError(f"{path}: the job's first task is not there")
 
@@ -248,25 +256,11 @@ def announced(path: Path, meeting: Meeting) -> Iterator[None]:
 
 
 def welcome(door: socket.socket, number: int, token: str, ray: subprocess.Popen[bytes]) -> list[socket.socket]:
-    """Connections of the other tasks; whoever does not know the token is sent away."""
-    visitors: list[socket.socket] = []
-    end = time.monotonic() + START_SECONDS
-    door.settimeout(1.0)
-    while len(visitors) < number:
-        try:
-            visitor, _ = door.accept()
-        except TimeoutError:
-            if time.monotonic() > end or ray.poll() is not None:
-                raise UserError(f"{number - len(visitors)} of the job's nodes did not come") from None
-            continue
-        visitor.settimeout(START_SECONDS)
-        said = visitor.recv(len(token), socket.MSG_WAITALL)
-        if secrets.compare_digest(said, token.encode()):
-            visitor.sendall(WELCOME)
-            visitors.append(visitor)
-        else:
-            visitor.close()
-    return visitors
+    """Connections of the other tasks. Raises UserError where they do not come, or Ray has ended here."""
+    try:
+        return visitors.welcome(door, number, token, START_SECONDS, lambda: ray.poll() is not None)
+    except visitors.Missing as missing:
+        raise UserError(f"{missing.number} of the job's nodes did not come within {START_SECONDS:.0f} s") from None
 
 
 def _answers(address: str) -> bool:

@@ -1,8 +1,8 @@
 """The Ray cluster of a run: one of its own on this machine, or the one that RAY_ADDRESS names.
 
 An own cluster has no dashboard, listens where only this machine can reach it, asks every connection for a token that
-only this process and its children know, keeps its files in a folder of its own, and is gone when the run is over. A
-cluster that was joined is only left.
+only this process and its children know, keeps its files in a folder that no other user can enter, and is gone when the
+run is over. A cluster that was joined is only left.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 import psutil
 
 import ddrl
+from ddrl.coordinator.private import parent_for
 from ddrl.coordinator.ray_errors import first_line
 from ddrl.errors import UserError
 from ddrl.temporary import claim, remove_left
@@ -34,8 +35,10 @@ ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 they listen on all interfaces; `_node_ip_address="127.0.0.1"` does not help, Ray puts the machine's address for it."""
 CONNECT_SECONDS = 5.0
 START_ATTEMPTS = 2
-LONGEST_PARENT = 16
-"""Characters: the folder's own name has up to 26, Ray makes sockets some 62 deeper, and a socket's path ends at 107."""
+RAY = "r"
+"""The folder within the own one that is Ray's, which lets everybody into it."""
+LONGEST_PARENT = 14
+"""Bytes: the own folder's name has up to 26, Ray's 1, Ray makes sockets some 62 deeper, and their paths end at 107."""
 
 _HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _SETTINGS_FRAME = 4
@@ -65,7 +68,7 @@ def cluster(*, num_cpus: int, object_store_bytes: int) -> Iterator[Path | None]:
     with own_folder() if own else nullcontext() as folder:
         try:
             if folder is not None:
-                _start_again_where_it_fails(str(folder), num_cpus, object_store_bytes, started)
+                _start_again_where_it_fails(str(folder / RAY), num_cpus, object_store_bytes, started)
             else:
                 _join(address)
             signal.signal(signal.SIGTERM, before)
@@ -240,9 +243,8 @@ def _set_environment(own: bool) -> None:
 @contextmanager
 def own_folder() -> Iterator[Path]:
     """A new folder for the cluster's files, removed on leaving; removes those that killed processes have left."""
-    parent = tempfile.gettempdir()
-    parent = parent if len(parent) <= LONGEST_PARENT else "/tmp"
-    remove_left(Path(parent), "ddrl-ray-")
+    parent = parent_for(LONGEST_PARENT)
+    remove_left(parent, "ddrl-ray-")
     folder = Path(tempfile.mkdtemp(prefix=f"ddrl-ray-{os.getpid()}-", dir=parent))
     try:
         with claim(folder):

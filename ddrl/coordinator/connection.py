@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
 
-from ddrl.coordinator import wire
+from ddrl.coordinator import proof, wire
+from ddrl.coordinator.door import PLAIN, Tls, check_way, target
 from ddrl.coordinator.service import METHOD, NAME, OPTIONS
 from ddrl.coordinator.wire import TensorSpec, WireError
 from ddrl.errors import Closed, UserError
@@ -52,19 +52,16 @@ class Offer:
 class Connection:
     """A stream to the learner at `address`; used by one thread."""
 
-    def __init__(self, address: str, *, token: str | None = None, certificate: Path | None = None) -> None:
-        """`certificate`: PEM of the authority that the learner's own was signed with, or of that itself (TLS)."""
+    def __init__(self, address: str, *, token: str | None = None, tls: Tls = PLAIN, insecure: bool = False) -> None:
+        """`insecure`: not encrypted, though others may be on the way. Raises UserError as `check_way`."""
+        check_way(address, tls, insecure)
         self._address = address
+        self._token = token or ""
         options = [*OPTIONS, ("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", 64 * 2**20)]
-        if certificate is None:
-            self._channel = grpc.insecure_channel(address, options=options)
+        if tls.authority:
+            self._channel = grpc.secure_channel(target(address), tls.of_channel(), options=options)
         else:
-            try:
-                credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
-            except OSError as error:
-                raise UserError(f"{certificate}: {(error.strerror or 'cannot be read').lower()}") from None
-            self._channel = grpc.secure_channel(address, credentials, options=options)
-        self._metadata = (("authorization", f"Bearer {token}"),) if token else None
+            self._channel = grpc.insecure_channel(target(address), options=options)
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._replies: Any = None
         self._specs: dict[str, TensorSpec] = {}
@@ -78,11 +75,18 @@ class Connection:
         """
         call: grpc.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(f"/{NAME}/{METHOD}")
         requests: Iterator[bytes] = iter(self._requests.get, None)
-        self._replies = call(requests, metadata=self._metadata)
-        self._requests.put(wire.encode("hello", {"protocol": wire.VERSION, "place": place, "generation": generation}))
+        self._replies = call(requests)
+        nonce = proof.nonce()
+        self._requests.put(wire.encode("hello", {"protocol": wire.VERSION, "nonce": nonce}))
+        with self._understood():
+            said = [wire.VERSION, nonce, self._receive().expect("challenge").value("nonce", str), place, generation]
+        own = proof.proof(self._token, proof.VISITOR, *said)
+        self._requests.put(wire.encode("claim", {"place": place, "generation": generation, "proof": own}))
         message = self._receive()
         with self._understood():
             message.expect("welcome")
+            if not proof.holds(message.value("proof", str), self._token, proof.HOST, *said):
+                raise UserError(f"what answers at {self._address} does not know this worker's token")
             return Offer(
                 place=message.value("place", int),
                 environment=message.value("environment", dict),

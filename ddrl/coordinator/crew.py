@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import ray
@@ -45,8 +46,8 @@ class Plan:
     """(actor, generation) -> what a message calls it."""
     describe_checkpoint: Callable[[], str]
     """Where the run goes on when it is started again."""
-    own_cluster: bool
-    """All processes are on this machine."""
+    folder: Path | None
+    """Of an own cluster: all processes are on this machine. None: a cluster was joined."""
     make_replay: replay_host.MakeReplay | None = None
     """Where the replay has a process of its own."""
     make_shards: Sequence[tuple[slice, shard_host.MakeShard]] = ()
@@ -101,7 +102,7 @@ class Crew:
             here = {"scheduling_strategy": on_this_node()}  # it writes there, too
             self._replays = [replay_host.hire(plan.make_replay, plan.num_actors, **here, **_UNRECORDED)]
             self._pids[Who("replay", 0)] = self._replays[0].pid.remote()
-        if plan.own_cluster:
+        if plan.folder:
             self._hire_others()
         self._resumes = 0
         self._restarts = [0] * plan.num_actors
@@ -130,7 +131,7 @@ class Crew:
             self._get(list(self._pids.values()))
             self._hire_others()
         several = len(self._learners) > 1
-        meeting = self._get([lead.open_meeting.remote(self._plan.own_cluster)])[0] if several else None
+        meeting = self._get([lead.open_meeting.remote(self._plan.folder)])[0] if several else None
         building = [learner.build.remote(meeting, lead, self._beside) for learner in self._learners]
         others = [*self._replays, *(place.host for place in self._shards)]
         self._get([*building, *(host.build.remote() for host in others)])

@@ -10,23 +10,24 @@ Ray imports this file in actors too, where a learner's handle arrives: it needs 
 from __future__ import annotations
 
 import os
-import socket
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import psutil
 import ray
 
+from ddrl.coordinator import meeting as meetings
 from ddrl.coordinator.actor_host import NOTHING_ELSEWHERE, Beside, Elsewhere, Episodes, Reply
 from ddrl.coordinator.arrays import from_arrays, prepare_process
+from ddrl.coordinator.meeting import Meeting, Met
 from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import Closed
 from ddrl.types import Begun, Experience, Gradients
 
 if TYPE_CHECKING:
     import torch
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
 
     from ddrl.coordinator.parameters import ParameterServer
 
@@ -94,8 +95,8 @@ class Serves(Protocol):
         """Where environment workers connect, and their token; waits until the service is open."""
 
 
-MakeLearner = Callable[[int, "TCPStore | None", Beside], LearnerSide]
-"""(rank, where ranks meet; None for a single one, hosts of what else has processes of its own) -> its side."""
+MakeLearner = Callable[[int, Met | None, Beside], LearnerSide]
+"""(rank, where ranks have met; None for a single one, hosts of what else has processes of its own) -> its side."""
 
 
 class LearnerHost:
@@ -105,7 +106,7 @@ class LearnerHost:
         prepare_process()
         self._rank = rank
         self._make = make
-        self._store: TCPStore | None = None
+        self._met: Met | None = None
         self._lead: Any = None
         self._side: LearnerSide | None = None
         self._ready = threading.Event()
@@ -119,22 +120,19 @@ class LearnerHost:
         """Of the process."""
         return os.getpid()
 
-    def open_meeting(self, own_cluster: bool) -> tuple[str, int]:
-        """Host and port where the ranks meet; called on rank 0, if there are several."""
-        if own_cluster:
-            self._store = local_store()
-        else:
-            host = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-            self._store = _store(host, 0, is_master=True, wait_for_workers=False)
-        return self._store.host, self._store.port
+    def open_meeting(self, folder: Path | None) -> Meeting:
+        """Where the ranks meet; called on rank 0, if there are several. `folder`: an own cluster's."""
+        if folder:
+            return meetings.open_in(folder)
+        meeting, self._met = meetings.open_at(_own_address())
+        return meeting
 
-    def build(self, meeting: tuple[str, int] | None, lead: Any, beside: Beside) -> None:
+    def build(self, meeting: Meeting | None, lead: Any, beside: Beside) -> None:
         """Builds this learner's side. `lead` is the host of rank 0, which records the episodes of all."""
         if meeting is not None:
-            own = meeting[0] if meeting[0].startswith("127.") else str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-            sum_over(own)
-            self._store = self._store or _store(*meeting, is_master=False)
-        self._side = self._make(self._rank, self._store, beside)
+            sum_over(_own_address() if meeting.host else "127.0.0.1")
+            self._met = self._met or meetings.join(meeting)
+        self._side = self._make(self._rank, self._met, beside)
         self._lead = lead if self._rank else None
         self._side.tell_of_episodes(self._record)
 
@@ -302,14 +300,5 @@ def sum_over(address: str) -> None:
             os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
 
 
-def local_store() -> TCPStore:
-    """A store that only this machine can reach: left to itself it listens on all interfaces, and asks for no token."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    host, port = listening.getsockname()
-    return _store(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())
-
-
-def _store(host: str, port: int, **options: Any) -> TCPStore:
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
-
-    return TCPStore(host, port, **options)
+def _own_address() -> str:
+    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]

@@ -39,7 +39,9 @@ class Session:
         self.number = next(_NUMBERS)
         """No other session of this process has it."""
         self.generation = 0
-        self.is_lost = False
+        self.began = clock()
+        self.lost_since: float | None = None
+        """When the worker was found to have left, or was sent away."""
         self.awaited_since: float | None = None
         """Since when the worker is expected to speak."""
         self.received = 0
@@ -48,15 +50,20 @@ class Session:
         self._requests = requests
         self._replies: queue.SimpleQueue[bytes | Exception | None] = queue.SimpleQueue()
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing more is to be had from the worker."""
+        return self.lost_since is not None
+
     def receive(self) -> bytes | None:
-        """The next message; None where the stream is over."""
+        """The next message; None where the worker will send none, and then nothing more is sent to it either."""
         self.awaited_since = self._clock()
         try:
             message = next(self._requests)
             self.received += 1
             return message
         except Exception:  # gRPC's own, of a stream that broke, or StopIteration
-            self.is_lost = True
+            self.end()
             return None
         finally:
             self.awaited_since = None
@@ -67,7 +74,8 @@ class Session:
 
     def end(self, error: Exception | None = None) -> None:
         """Ends the stream, after what is queued; with an error where the worker has done what is not allowed."""
-        self.is_lost = True
+        if self.lost_since is None:
+            self.lost_since = self._clock()
         self._replies.put(error)
 
     def replies(self) -> Iterator[bytes]:
@@ -152,9 +160,10 @@ class RemoteEnv:
                 raise Closed
             return None
         try:
-            decoded = wire.decode(message)
-            step = self._decoder.decode(decoded)
-            waited, cpu = decoded.value("waited", float), decoded.value("cpu_seconds", float)
+            with wire.refusing():
+                decoded = wire.decode(message)
+                step = self._decoder.decode(decoded)
+                waited, cpu = decoded.value("waited", float), decoded.value("cpu_seconds", float)
             if not (math.isfinite(waited) and math.isfinite(cpu)):
                 raise WireError("seconds must be finite")
         except WireError as error:

@@ -1,17 +1,19 @@
 """The inference service of a learner: environment workers connect by a gRPC stream each, and get an actor's place.
 
-    worker -> hello {protocol, place (-1: any), generation}    in metadata: the token, where the service wants one
-    worker <- welcome {place, num_envs, environment, seed}     what to build
+    worker -> hello {protocol, nonce}
+    worker <- challenge {nonce}
+    worker -> claim {place (-1: any), generation, proof}       that it knows the token (`ddrl.coordinator.proof`)
+    worker <- welcome {proof, place, num_envs, environment, seed}    the learner does too; what to build
     worker -> step                                             first observations, then one after each actions
     worker <- actions, or over {reason}                        and so on, until the stream ends
 
-Bounded: as many streams as there are places and a few more, messages no larger than a step, one message under way per
-worker. A worker that breaks the rules gets one line back and leaves one line in the log; others notice nothing.
+Bounded: as many streams as there are places and a few more, and connections likewise, messages no larger than a step,
+one message under way per worker. A connection without a stream, and a stream whose worker has nothing more to say, end
+within seconds. A worker that breaks the rules gets one line back and leaves one line in the log; others notice nothing.
 """
 
 from __future__ import annotations
 
-import hmac
 import math
 import socket
 import threading
@@ -20,12 +22,13 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
 
-from ddrl.coordinator import wire
+from ddrl.coordinator import proof, wire
+from ddrl.coordinator.descriptors import make_room
+from ddrl.coordinator.door import UNIX, Door, target
 from ddrl.coordinator.remote import RemoteEnv, Session
 from ddrl.coordinator.wire import WireError
 from ddrl.errors import Closed, UserError
@@ -33,8 +36,12 @@ from ddrl.errors import Closed, UserError
 NAME, METHOD = "ddrl.Inference", "Act"
 SPARE_STREAMS = 16
 """Besides one for each place: of workers that are being refused, or take another's place."""
+SPARE_CONNECTIONS = 64
+"""Likewise, of anybody who can reach the address."""
+HANDSHAKE_SECONDS = 5.0
+"""For a new connection to speak HTTP/2 (and TLS), and then to begin a stream."""
 HELLO_SECONDS = 10.0
-"""For a new connection to say hello."""
+"""For a new stream's worker to prove that it knows the token."""
 BUILD_SECONDS = 300.0
 """For a worker to build its environments and reset them."""
 STEP_SECONDS = 60.0
@@ -52,35 +59,8 @@ OPTIONS = (
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.so_reuseport", 0),
+    ("grpc.enable_http_proxy", 0),  # no web proxy leads to a learner
 )
-
-
-@dataclass(frozen=True)
-class Door:
-    """Where a service listens, and who may come in."""
-
-    address: str
-    """unix:/path/of/a/socket, or HOST:PORT (port 0: any free one)."""
-    token: str | None = None
-    certificate: Path | None = None
-    """With `key`, PEM: connections are encrypted (TLS)."""
-    key: Path | None = None
-
-    def check(self) -> None:
-        """Raises UserError where anybody could come in, or files are missing."""
-        if (self.certificate is None) != (self.key is None):
-            raise UserError("--certificate and --key go together")
-        if not (self.address.startswith("unix:") or is_loopback(self.address)) and not self.token:
-            raise UserError(
-                f"--listen {self.address}: other machines could send anything; give a token (--token-file) or listen "
-                "on 127.0.0.1:PORT or unix:/PATH"
-            )
-
-
-def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach HOST:PORT."""
-    host = address.rpartition(":")[0]
-    return host in ("127.0.0.1", "localhost", "[::1]")
 
 
 @dataclass(frozen=True)
@@ -115,10 +95,17 @@ class InferenceService:
         self._streams: dict[Session, grpc.ServicerContext] = {}
         self._over = threading.Event()
         limit = wire.MAX_HEADER + max(place.env.step_bytes for place in places)
-        streams = len(places) + SPARE_STREAMS
+        streams, connections = len(places) + SPARE_STREAMS, len(places) + SPARE_CONNECTIONS
+        make_room(connections)
         self._server = grpc.server(
             ThreadPoolExecutor(streams, thread_name_prefix="worker-stream"),
-            options=[*OPTIONS, ("grpc.max_receive_message_length", limit)],
+            options=[
+                *OPTIONS,
+                ("grpc.max_receive_message_length", limit),
+                ("grpc.max_allowed_incoming_connections", connections),
+                ("grpc.server_handshake_timeout_ms", int(1000 * HANDSHAKE_SECONDS)),
+                ("grpc.max_connection_idle_ms", int(1000 * HANDSHAKE_SECONDS)),
+            ],
             maximum_concurrent_rpcs=streams,
         )
         # No serialiser: messages are bytes.
@@ -129,18 +116,17 @@ class InferenceService:
         threading.Thread(target=self._watch, name="inference-service", daemon=True).start()
 
     def _listen(self) -> str:
-        door = self._door
+        address, tls = self._door.address, self._door.tls
         try:
-            if door.address.startswith("unix:") and _answers(door.address.removeprefix("unix:")):
-                raise UserError(f"--listen {door.address}: another process listens there")
-            if door.certificate and door.key:
-                pair = (door.key.read_bytes(), door.certificate.read_bytes())
-                port = self._server.add_secure_port(door.address, grpc.ssl_server_credentials([pair]))
+            if address.startswith(UNIX) and _answers(address.removeprefix(UNIX)):
+                raise UserError(f"--listen {address}: another process listens there")
+            if tls.certificate:
+                port = self._server.add_secure_port(target(address), tls.of_server())
             else:
-                port = self._server.add_insecure_port(door.address)
+                port = self._server.add_insecure_port(target(address))
         except (RuntimeError, OSError) as error:
-            raise UserError(f"--listen {door.address}: {' '.join(str(error).split())}") from None
-        return door.address if door.address.startswith("unix:") else f"{door.address.rpartition(':')[0]}:{port}"
+            raise UserError(f"--listen {address}: {' '.join(str(error).split())}") from None
+        return address if address.startswith(UNIX) else f"{address.rpartition(':')[0]}:{port}"
 
     def close(self, reason: str) -> None:
         """Ends all streams. `reason`: finished, or interrupted (workers started by hand then come back)."""
@@ -156,14 +142,16 @@ class InferenceService:
         session = Session(f"worker at {context.peer() or 'this machine'}", requests, time.monotonic)
         with self._lock:
             self._streams[session] = context
-        context.add_callback(session.end)
+        if not context.add_callback(lambda: self._gone(session)):
+            self._gone(session)
         what = "has left"  # also where the stream broke: gRPC then drops this generator
         try:
-            self._check_token(context)
-            yield self._welcome(session)
+            said: list[str | int] = [wire.VERSION, self._hello(session), proof.nonce()]
+            yield wire.encode("challenge", {"nonce": said[-1]})
+            yield self._welcome(session, said)
             yield from session.replies()
         except Closed:
-            what = "has left before it said hello"
+            what = "has left before it said who it is"
         except Refused as refused:
             what = f"was refused: {refused}"
             context.abort(refused.code, str(refused))
@@ -171,37 +159,38 @@ class InferenceService:
             what = f"was dropped: {error}"
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
-            with self._lock:
-                self._streams.pop(session, None)
             if not self._over.is_set():
                 self._log.write(session.name, what)
 
-    def _check_token(self, context: grpc.ServicerContext) -> None:
-        if self._door.token is None:
-            return
-        given = dict(context.invocation_metadata()).get("authorization", "")
-        if not hmac.compare_digest(str(given).encode(), f"Bearer {self._door.token}".encode()):
-            raise Refused(grpc.StatusCode.UNAUTHENTICATED, "its token is not the learner's")
+    def _gone(self, session: Session) -> None:
+        """The stream is over for gRPC too."""
+        session.end()
+        with self._lock:
+            self._streams.pop(session, None)
 
-    def _welcome(self, session: Session) -> bytes:
-        """Answers a hello with a place. Raises Refused, WireError, or Closed where nothing was said."""
-        message = session.receive()
-        if message is None:
-            raise Closed
-        hello = wire.decode(message).expect("hello")
-        hello.arrays({})
+    def _hello(self, session: Session) -> str:
+        """The worker's nonce. Raises Refused, WireError, or Closed where nothing was said."""
+        hello = _said(session, "hello")
         if (version := hello.value("protocol", int)) != wire.VERSION:
             raise Refused(
                 grpc.StatusCode.FAILED_PRECONDITION, f"it speaks protocol {version}, the learner {wire.VERSION}"
             )
-        session.generation = hello.value("generation", int)
-        index = self._seat(session, hello.value("place", int))
+        return str(hello.value("nonce", str))
+
+    def _welcome(self, session: Session, said: list[str | int]) -> bytes:
+        """Answers a claim with a place, once it is proven. `said`: the protocol and both nonces. Raises as `_hello`."""
+        claim, token = _said(session, "claim"), self._door.token or ""
+        place, session.generation = claim.value("place", int), claim.value("generation", int)
+        said = [*said, place, session.generation]
+        if not proof.holds(claim.value("proof", str), token, proof.VISITOR, *said):
+            raise Refused(grpc.StatusCode.UNAUTHENTICATED, "its token is not the learner's")
+        index = self._seat(session, place)
         session.name = f"{session.name}, in place {index}"
-        place = self._places[index]
         with self._lock:
             guests = self._guests[index]
             self._guests[index] += 1
-        return wire.encode("welcome", {"place": index, "num_envs": place.env.num_envs, **place.offer(guests)})
+        offer = {"place": index, "num_envs": self._places[index].env.num_envs, **self._places[index].offer(guests)}
+        return wire.encode("welcome", {"proof": proof.proof(token, proof.HOST, *said), **offer})
 
     def _seat(self, session: Session, wanted: int) -> int:
         """Attaches a session to the place that it wants, or (-1) to one that is free."""
@@ -214,21 +203,41 @@ class InferenceService:
         raise Refused(grpc.StatusCode.ALREADY_EXISTS, f"{what} taken by another worker")
 
     def _watch(self) -> None:
-        """Ends streams whose worker says nothing for too long."""
+        """Ends streams whose worker says nothing for too long, or that go on though all is said."""
         while not self._over.wait(WATCH_SECONDS):
             now = time.monotonic()
             with self._lock:
                 streams = list(self._streams.items())
             for session, context in streams:
-                since, limit = session.awaited_since, _patience(session)
-                if since is not None and now - since > limit:
+                since, limit = _patience(session)
+                if since is None or now - since <= limit:
+                    continue
+                if not session.is_lost:
                     self._log.write(session.name, f"was silent for {limit:.0f} s: its stream is ended")
-                    context.cancel()
+                context.cancel()
 
 
-def _patience(session: Session) -> float:
-    """Seconds that a worker has for what it is to say next: hello, its first observations, a step."""
-    return (HELLO_SECONDS, BUILD_SECONDS, STEP_SECONDS)[min(session.received, 2)]
+def _patience(session: Session) -> tuple[float | None, float]:
+    """Since when a worker is awaited (None: it is not), and for how many seconds it may be.
+
+    For who it is, its first observations, a step; or, where it is lost, the end of its stream.
+    """
+    if session.lost_since is not None:
+        return session.lost_since, ENDING_SECONDS
+    if session.received < 2:
+        return session.began, HELLO_SECONDS
+    return session.awaited_since, BUILD_SECONDS if session.received == 2 else STEP_SECONDS
+
+
+def _said(session: Session, kind: str) -> wire.Message:
+    """The next message, which must be of a kind without tensors. Raises WireError, or Closed where nothing was said."""
+    message = session.receive()
+    if message is None:
+        raise Closed
+    with wire.refusing():
+        said = wire.decode(message).expect(kind)
+        said.arrays({})
+        return said
 
 
 def _answers(path: str) -> bool:

@@ -5,7 +5,8 @@
     payload                  the tensors' bytes (little endian, row by row), one after the other, and nothing else
 
 A header says what follows; it is believed only where it is what the receiver expects (`Message.arrays`). Nothing in a
-message is ever run, and a message that is too long is not read (`MAX_HEADER`; the service bounds the whole).
+message is ever run, and a message that is too long is not read (`MAX_HEADER`; the service bounds the whole). Sizes are
+computed as Python's integers, which do not overflow, and compared with the message before an array is made of them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,9 +23,11 @@ import numpy as np
 
 from ddrl.types import Array, EnvSpec, EnvStep
 
-VERSION = 2
+VERSION = 3
 """Of the protocol; both sides must have the same."""
 MAX_HEADER = 16 * 1024
+MAX_TENSORS = 32
+MAX_DIMENSIONS = 8
 DTYPES = ("bool", "uint8", "int64", "float32")
 _LENGTH = struct.Struct("<I")
 
@@ -33,6 +37,17 @@ class WireError(Exception):
 
     def __init__(self, text: str) -> None:
         super().__init__(ascii(text)[1:-1])
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Raise WireError for whatever the bytes of a peer make go wrong within: they end its stream and nothing else."""
+    try:
+        yield
+    except WireError:
+        raise
+    except Exception as error:
+        raise WireError(f"a message cannot be read: {type(error).__name__}: {str(error)[:80]}") from None
 
 
 class TensorSpec(NamedTuple):
@@ -92,6 +107,11 @@ def encode(kind: str, fields: Mapping[str, Any] | None = None, tensors: Mapping[
 
 def decode(data: bytes) -> Message:
     """Reads a message. Raises WireError where its form is wrong; what it says is for `Message` to check."""
+    with refusing():
+        return _decoded(data)
+
+
+def _decoded(data: bytes) -> Message:
     if len(data) < _LENGTH.size:
         raise WireError(f"a message of {len(data)} bytes came; it is too short")
     (length,) = _LENGTH.unpack_from(data)
@@ -102,12 +122,14 @@ def decode(data: bytes) -> Message:
     tensors = {}
     for name, dtype, shape in _described(header.pop("tensors")):
         size = math.prod(shape)
+        if size == 0:  # no step has such a tensor; beside a 0 other dimensions could be of any size
+            raise WireError(f"tensor '{name[:40]}' has no elements")
         stop = start + size * np.dtype(dtype).itemsize
         if stop > len(data):
-            raise WireError(f"tensor '{name}' ends at byte {stop} of a message of {len(data)} bytes")
+            raise WireError(f"tensor '{name[:40]}' ends at byte {stop} of a message of {len(data)} bytes")
         array = np.frombuffer(data, dtype, size, start).reshape(shape)
         if dtype == "bool" and (array.view(np.uint8) > 1).any():
-            raise WireError(f"tensor '{name}' holds bytes that are neither true nor false")
+            raise WireError(f"tensor '{name[:40]}' holds bytes that are neither true nor false")
         tensors[name] = array
         start = stop
     if start != len(data):
@@ -128,6 +150,8 @@ def _header(text: bytes) -> dict[str, Any]:
 
 
 def _described(tensors: list[Any]) -> list[tuple[str, str, tuple[int, ...]]]:
+    if len(tensors) > MAX_TENSORS:
+        raise WireError(f"{len(tensors)} tensors are described; allowed: {MAX_TENSORS}")
     found: list[tuple[str, str, tuple[int, ...]]] = []
     for one in tensors:
         if not (isinstance(one, list) and len(one) == 3):
@@ -139,7 +163,7 @@ def _described(tensors: list[Any]) -> list[tuple[str, str, tuple[int, ...]]]:
             raise WireError(f"tensor '{name[:40]}' has dtype {str(dtype)[:40]!r}; allowed: {', '.join(DTYPES)}")
         if not (isinstance(shape, list) and all(type(size) is int and 0 <= size < 2**31 for size in shape)):
             raise WireError(f"tensor '{name[:40]}' has no valid shape")
-        if len(shape) > 8:
+        if len(shape) > MAX_DIMENSIONS:
             raise WireError(f"tensor '{name[:40]}' has {len(shape)} dimensions")
         found.append((name, dtype, tuple(shape)))
     return found

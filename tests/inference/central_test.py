@@ -279,7 +279,7 @@ def test_workers_outlive_a_learner_that_is_killed(tmp_path: Path) -> None:
         (["--token-file", "/nowhere"], "go with --listen"),
         (["--listen", "127.0.0.1:0", "--token-file", "/nowhere", "central"], "--token-file /nowhere: cannot be read"),
         (["--listen", "unix:/nowhere/s", "central"], "--listen unix:/nowhere/s"),
-        (["--listen", "127.0.0.1:0", "--key", "/nowhere", "central"], "--certificate and --key go together"),
+        (["--listen", "127.0.0.1:0", "--tls-key", "/nowhere", "central"], "--tls-cert and --tls-key go together"),
     ],
 )
 def test_a_door_that_cannot_be_is_one_line(

@@ -15,7 +15,7 @@ import pytest
 
 from ddrl import local_workers
 from ddrl.commands import INTERRUPTED
-from ddrl.coordinator.service import Door
+from ddrl.coordinator.door import Door
 from ddrl.errors import UserError
 from ddrl.run import check_door, train
 from tests.runs import BASE, config, curves, merged
@@ -116,6 +116,24 @@ def test_other_systems_refuse_the_key(topology: dict[str, Any], message: str) ->
     with pytest.raises(UserError) as raised:
         config(topology=WORKERS | topology)
     assert message in str(raised.value)
+
+
+def test_a_worker_is_told_the_token_where_no_other_user_can_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = f"import sys; open({str(tmp_path / 'told')!r}, 'w').write(sys.stdin.read())"
+    monkeypatch.setattr(local_workers, "COMMAND", (sys.executable, "-c", script))
+    workers = local_workers.LocalWorkers(lambda *_: "a worker", lambda: [0], print, lambda: None)
+    folder = Path(workers.door.address.removeprefix("unix:")).parent
+    assert folder.stat().st_mode & 0o777 == 0o700
+    workers.start(1)
+    process = workers._processes[0]
+    workers.close()
+    token = workers.door.token
+    assert token and len(token) == 64
+    assert (tmp_path / "told").read_text() == token
+    assert token not in " ".join(map(str, process.args)) + " ".join(os.environ.values())
+    assert not folder.exists()
 
 
 def test_workers_by_hand_and_own_ones_are_not_for_the_same_run() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import queue
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -18,12 +21,13 @@ import grpc
 import numpy as np
 import pytest
 
+from ddrl.coordinator import proof, wire
 from ddrl.coordinator import service as service_module
-from ddrl.coordinator import wire
 from ddrl.coordinator.connection import Connection, LearnerLost
+from ddrl.coordinator.door import Door
 from ddrl.coordinator.inference import Meter
-from ddrl.coordinator.remote import RemoteEnv
-from ddrl.coordinator.service import METHOD, NAME, Door, InferenceService, Place
+from ddrl.coordinator.remote import RemoteEnv, Session
+from ddrl.coordinator.service import METHOD, NAME, InferenceService, Place
 from ddrl.coordinator.traffic import KEPT, Traffic
 from ddrl.environments import registry
 from ddrl.errors import Closed, UserError
@@ -33,6 +37,7 @@ from ddrl.worker import Worker
 SPEC = registry.spec_for("toy/catch")
 ENVS = 3
 TOKEN = "a-token-of-this-test"
+NONCE = "0" * proof.LENGTH
 NEVER = threading.Event()
 
 
@@ -122,33 +127,49 @@ def working(rig: Rig, **options: Any) -> Iterator[Worker]:
 
 
 @contextmanager
-def stream(rig: Rig, *messages: bytes, token: str | None = TOKEN) -> Iterator[Any]:
-    """A bare stream that sends these messages and then stays open."""
-    channel = grpc.insecure_channel(rig.service.address, options=[("grpc.max_send_message_length", -1)])
-    over = threading.Event()
-
-    def requests() -> Iterator[bytes]:
-        yield from messages
-        over.wait(60)
-
-    metadata = [("authorization", f"Bearer {token}")] if token else None
-    call = channel.stream_stream(f"/{NAME}/{METHOD}")(requests(), metadata=metadata)
-    try:
+def stream(rig: Rig, *messages: bytes, claim: dict[str, Any] | None = None, token: str = TOKEN) -> Iterator[Any]:
+    """A bare stream that proves who it is (unless there is no `claim`), sends these messages and then stays open."""
+    with open_stream(rig, claim, token) as (call, requests):
+        for message in messages:
+            requests.put(message)
         yield call
+
+
+@contextmanager
+def open_stream(rig: Rig, claim: dict[str, Any] | None, token: str = TOKEN) -> Iterator[tuple[Any, Any]]:
+    """Such a stream, and the queue of what it sends, which None ends: then it is half closed."""
+    options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+    channel = grpc.insecure_channel(rig.service.address, options=options)
+    requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    call = channel.stream_stream(f"/{NAME}/{METHOD}")(iter(requests.get, None), timeout=60)
+    try:
+        if claim is not None:
+            requests.put(hello())
+            said = {"place": -1, "generation": 0} | claim
+            both = (wire.VERSION, NONCE, wire.decode(next(call)).value("nonce", str), said["place"], said["generation"])
+            requests.put(wire.encode("claim", {"proof": proof.proof(token, proof.VISITOR, *both)} | said))
+        yield call, requests
     finally:
-        over.set()
+        requests.put(None)
         call.cancel()
         channel.close()
 
 
 def hello(**changes: Any) -> bytes:
-    return wire.encode("hello", {"protocol": wire.VERSION, "place": -1, "generation": 0} | changes)
+    return wire.encode("hello", {"protocol": wire.VERSION, "nonce": NONCE} | changes)
 
 
 def step(**changes: Any) -> bytes:
     """What a worker sends first, but for these tensors."""
     first = registry.make("toy/catch", num_envs=ENVS, seed=0).reset()
     return wire.encode("step", {"waited": 0.0, "cpu_seconds": 0.0}, first._replace(**changes)._asdict())
+
+
+def described(*tensors: tuple[str, str, list[int]]) -> bytes:
+    """A step that says what its tensors are, and has none."""
+    header = {"kind": "step", "waited": 0.0, "cpu_seconds": 0.0, "tensors": tensors}
+    text = json.dumps(header).encode()
+    return struct.pack("<I", len(text)) + text
 
 
 def outcome(call: Any) -> tuple[grpc.StatusCode, str]:
@@ -177,43 +198,72 @@ def test_steps_arrive_as_the_environments_made_them(rig: Rig) -> None:
             np.testing.assert_array_equal(one, other)
 
 
-WRONG: dict[str, tuple[list[bytes], grpc.StatusCode, str]] = {
+HUGE = 2**31 - 1
+WRONG: dict[str, tuple[dict[str, Any] | None, list[bytes], grpc.StatusCode, str]] = {
     "shape": (
-        [hello(), step(observation=np.zeros((ENVS, 2), np.float32))],
+        {},
+        [step(observation=np.zeros((ENVS, 2), np.float32))],
         grpc.StatusCode.INVALID_ARGUMENT,
         "tensor 'observation' is float32 [3, 2]; expected",
     ),
+    "no elements beside huge dimensions": (
+        {},
+        [described(("observation", "uint8", [0, HUGE, HUGE, HUGE]))],
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "tensor 'observation' has no elements",
+    ),
+    "huge": (
+        {},
+        [described(("observation", "uint8", [HUGE] * 8))],
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "tensor 'observation' ends at byte",
+    ),
     "dtype": (
-        [hello(), step(reward=np.zeros(ENVS, np.int64))],
+        {},
+        [step(reward=np.zeros(ENVS, np.int64))],
         grpc.StatusCode.INVALID_ARGUMENT,
         "tensor 'reward' is int64",
     ),
     "no episode begins": (
-        [hello(), step(start=np.zeros(ENVS, bool))],
+        {},
+        [step(start=np.zeros(ENVS, bool))],
         grpc.StatusCode.INVALID_ARGUMENT,
         "the first step must begin episodes",
     ),
     "seconds": (
-        [hello(), wire.encode("step", {"waited": float("nan"), "cpu_seconds": 0.0}, {})],
+        {},
+        [wire.encode("step", {"waited": float("nan"), "cpu_seconds": 0.0}, {})],
         grpc.StatusCode.INVALID_ARGUMENT,
         "expected",
     ),
-    "no message of ours": ([b"GET / HTTP/1.1"], grpc.StatusCode.INVALID_ARGUMENT, "header"),
-    "no hello": ([step()], grpc.StatusCode.INVALID_ARGUMENT, "'step' came; expected: hello"),
-    "protocol": ([hello(protocol=99)], grpc.StatusCode.FAILED_PRECONDITION, "it speaks protocol 99, the learner 2"),
-    "place": ([hello(place=7)], grpc.StatusCode.FAILED_PRECONDITION, "place 7 is none of 2"),
-    "place is no number": ([hello(place="0")], grpc.StatusCode.INVALID_ARGUMENT, "field 'place'"),
-    "oversized": ([hello(), bytes(10**6)], grpc.StatusCode.RESOURCE_EXHAUSTED, "larger than max"),
-    "oversized hello": ([bytes(10**6)], grpc.StatusCode.RESOURCE_EXHAUSTED, "larger than max"),
+    "no message of ours": (None, [b"GET / HTTP/1.1"], grpc.StatusCode.INVALID_ARGUMENT, "header"),
+    "no hello": (None, [step()], grpc.StatusCode.INVALID_ARGUMENT, "'step' came; expected: hello"),
+    "no claim": (None, [hello(), step()], grpc.StatusCode.INVALID_ARGUMENT, "'step' came; expected: claim"),
+    "protocol": (
+        None,
+        [hello(protocol=99)],
+        grpc.StatusCode.FAILED_PRECONDITION,
+        f"it speaks protocol 99, the learner {wire.VERSION}",
+    ),
+    "protocol of before": (
+        None,
+        [wire.encode("hello", {"protocol": 2, "place": -1, "generation": 0})],
+        grpc.StatusCode.FAILED_PRECONDITION,
+        "it speaks protocol 2",
+    ),
+    "place": ({"place": 7}, [], grpc.StatusCode.FAILED_PRECONDITION, "place 7 is none of 2"),
+    "place is no number": ({"place": "0"}, [], grpc.StatusCode.INVALID_ARGUMENT, "field 'place'"),
+    "oversized": ({}, [bytes(10**6)], grpc.StatusCode.RESOURCE_EXHAUSTED, "larger than max"),
+    "oversized hello": (None, [bytes(10**6)], grpc.StatusCode.RESOURCE_EXHAUSTED, "larger than max"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_worker_that_sends_something_wrong_is_sent_away(rig: Rig, name: str) -> None:
-    messages, code, details = WRONG[name]
+    claim, messages, code, details = WRONG[name]
     with working(rig) as good:
         index = good.offer.place
-        with stream(rig, *messages) as call:
+        with stream(rig, *messages, claim=claim) as call:
             ended = outcome(call)
         assert ended[0] is code, ended
         assert details in ended[1]
@@ -224,16 +274,71 @@ def test_a_worker_that_sends_something_wrong_is_sent_away(rig: Rig, name: str) -
     assert all("\n" not in line for line in rig.log)
 
 
-@pytest.mark.parametrize("token", [None, "", "another", TOKEN + "x", "é" * 20])
-def test_a_worker_without_the_token_is_refused(rig: Rig, token: str | None) -> None:
-    metadata_token = token.encode("ascii", "replace").decode() if token else token
-    with stream(rig, hello(), token=metadata_token) as call:
+def test_an_error_that_nobody_thought_of_ends_the_stream_that_made_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unthought_of(*_: object) -> EnvStep:
+        raise MemoryError
+
+    with working(rig, place=0):
+        with monkeypatch.context() as patched:
+            patched.setattr(rig.envs[1]._decoder, "decode", unthought_of)
+            with stream(rig, step(), claim={"place": 1}) as call:
+                code, details = outcome(call)
+        assert (code, details) == (grpc.StatusCode.INVALID_ARGUMENT, "a message cannot be read: MemoryError: ")
+        with working(rig, place=1):
+            assert rig.progresses(0)
+            assert rig.progresses(1)
+
+
+# The token ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("token", ["", "another", TOKEN + "x", "é" * 20])
+def test_a_worker_without_the_token_is_refused(rig: Rig, token: str) -> None:
+    with stream(rig, claim={}, token=token) as call:
         code, details = outcome(call)
     assert code is grpc.StatusCode.UNAUTHENTICATED
     assert TOKEN not in details
     with pytest.raises(UserError, match="refuses this worker: its token"):
-        rig.connect(token="wrong").join()
+        rig.connect(token=token).join()
     assert all(TOKEN not in line for line in rig.log)
+
+
+def test_a_proof_of_another_conversation_or_of_the_learner_is_none(rig: Rig) -> None:
+    for proofs in (proof.proof(TOKEN, proof.VISITOR, wire.VERSION, NONCE, NONCE, -1, 0), "", "\ud800"):
+        with stream(rig, claim={"proof": proofs}) as call:
+            assert outcome(call)[0] is grpc.StatusCode.UNAUTHENTICATED
+    said = (wire.VERSION, NONCE, "1" * proof.LENGTH, -1, 0)
+    assert not proof.holds(proof.proof(TOKEN, proof.HOST, *said), TOKEN, proof.VISITOR, *said)
+    assert proof.holds(proof.proof(TOKEN, proof.VISITOR, *said), TOKEN, proof.VISITOR, *said)
+
+
+@pytest.mark.parametrize("knows", ["nothing", "the worker's own proof"])
+def test_a_worker_steps_nothing_for_a_learner_that_does_not_know_the_token(tmp_path: Path, knows: str) -> None:
+    """A server that somebody has put in the learner's place: it gets no token, and no environments are made for it."""
+    heard: list[bytes] = []
+
+    def serve(requests: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
+        heard.extend([next(requests)])
+        yield wire.encode("challenge", {"nonce": "1" * proof.LENGTH})
+        heard.extend([next(requests)])
+        own = wire.decode(heard[1]).value("proof", str)
+        shown = own if knows == "the worker's own proof" else proof.proof("", proof.HOST)
+        yield wire.encode("welcome", {"proof": shown, "place": 0, "num_envs": 10**9, **offer(0, 0)})
+
+    planted = grpc.server(ThreadPoolExecutor(1))
+    handler = grpc.stream_stream_rpc_method_handler(serve)
+    planted.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NAME, {METHOD: handler}),))
+    planted.add_insecure_port(f"unix:{tmp_path}/s")
+    planted.start()
+    try:
+        with pytest.raises(UserError, match="does not know this worker's token"):
+            Worker(Connection(f"unix:{tmp_path}/s", token=TOKEN))
+    finally:
+        planted.stop(None).wait()
+    assert len(heard) == 2
+    assert TOKEN.encode() not in b"".join(heard)
 
 
 def test_of_two_workers_with_one_id_the_second_is_refused(rig: Rig) -> None:
@@ -317,15 +422,55 @@ while True:
 def test_a_silent_connection_is_ended(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service_module, "HELLO_SECONDS", 0.3)
     monkeypatch.setattr(service_module, "WATCH_SECONDS", 0.1)
-    with working(rig) as good, stream(rig) as call:
-        assert outcome(call)[0] is grpc.StatusCode.CANCELLED
-        assert rig.progresses(good.offer.place)
+    for said in ([], [hello()]):
+        with working(rig) as good, stream(rig, *said) as call:
+            with pytest.raises(grpc.RpcError):
+                list(call)
+            assert call.code() is grpc.StatusCode.CANCELLED
+            assert rig.progresses(good.offer.place)
     assert sum("silent" in line for line in rig.log) == 1
+
+
+def test_half_closed_streams_end_and_their_places_are_free_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than there is room for: each says who it is, sends a first step, and then that it will say nothing more."""
+    with working(rig, place=0):
+        for _ in range(2 * service_module.SPARE_STREAMS):
+            with open_stream(rig, {"place": 1}) as (call, requests):
+                next(call)
+                requests.put(step())
+                requests.put(None)
+                assert [wire.decode(answer).kind for answer in call] == ["actions"]  # and the stream ends
+                assert call.code() is grpc.StatusCode.OK
+        with working(rig, place=1):
+            assert rig.progresses(1)
+        assert rig.progresses(0)
+
+
+def test_a_stream_that_its_worker_keeps_open_when_all_is_said_is_cancelled(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "ENDING_SECONDS", 0.2)
+    monkeypatch.setattr(service_module, "WATCH_SECONDS", 0.1)
+    over = threading.Event()
+    session, context = Session("a worker", iter(()), time.monotonic), Cancelled(over)
+    session.end()
+    with rig.service._lock:
+        rig.service._streams[session] = context  # type: ignore[assignment]
+    assert over.wait(10)
+    rig.service._gone(session)
+    assert session not in rig.service._streams
+
+
+class Cancelled:
+    """Of a stream only that it was cancelled."""
+
+    def __init__(self, over: threading.Event) -> None:
+        self.cancel = over.set
 
 
 def test_a_worker_that_says_nothing_loses_its_place(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service_module, "BUILD_SECONDS", 0.3)
-    with stream(rig, hello(place=0)) as call:
+    with stream(rig, claim={"place": 0}) as call:
         assert outcome(call)[0] is grpc.StatusCode.CANCELLED
     with working(rig, place=0):
         assert rig.progresses(0)
@@ -423,56 +568,3 @@ def test_a_learner_that_ends_while_nobody_is_there_ends_at_once(tmp_path: Path) 
     began = time.monotonic()
     rig.close()
     assert time.monotonic() - began < 5
-
-
-# The door ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:5000"])
-def test_other_machines_need_a_token(address: str) -> None:
-    with pytest.raises(UserError, match="--token-file"):
-        Door(address).check()
-    Door(address, token=TOKEN).check()
-
-
-def test_a_certificate_needs_its_key() -> None:
-    with pytest.raises(UserError, match="go together"):
-        Door("127.0.0.1:0", certificate=Path("c.pem")).check()
-
-
-def test_an_address_in_use_is_refused(rig: Rig, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="another process listens there"):
-        Rig(Door(rig.service.address), places=1, actors=0)
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match=r"--listen 127\.0\.0\.1"):
-        Rig(Door(f"127.0.0.1:{taken.getsockname()[1]}"), places=1, actors=0)
-
-
-def test_a_socket_that_a_dead_learner_has_left_is_replaced(tmp_path: Path) -> None:
-    left = socket.socket(socket.AF_UNIX)
-    left.bind(str(tmp_path / "s"))
-    left.close()
-    rig = Rig(Door(f"unix:{tmp_path}/s", TOKEN), places=1, actors=1)
-    try:
-        with working(rig):
-            assert rig.progresses(0)
-    finally:
-        rig.close()
-
-
-def test_the_stream_is_encrypted_with_a_certificate(tmp_path: Path) -> None:
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
-    files = ["-keyout", str(key), "-out", str(certificate)]
-    subprocess.run([*make.split(), *files], check=True, capture_output=True)
-    rig = Rig(Door("localhost:0", TOKEN, certificate, key), places=1, actors=1)
-    try:
-        worker = Worker(rig.connect(certificate=certificate))
-        for _ in range(3):
-            worker.step()
-        worker.close()
-        plain = rig.connect()
-        with pytest.raises(LearnerLost, match="unavailable"):
-            plain.join()
-        plain.close()
-    finally:
-        rig.close()

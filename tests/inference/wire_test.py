@@ -23,7 +23,7 @@ VECTORS = EnvSpec("vectors", (6,), "float32", num_actions=0, frame_skip=1, proto
 tensors = st.dictionaries(
     st.text(min_size=1, max_size=8),
     st.sampled_from(DTYPES).flatmap(
-        lambda dtype: arrays.arrays(dtype, arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4))
+        lambda dtype: arrays.arrays(dtype, arrays.array_shapes(min_dims=0, max_dims=4, min_side=1, max_side=3))
     ),
     max_size=4,
 )
@@ -86,6 +86,26 @@ def test_any_header_is_a_message_or_refused(header: Any, payload: bytes) -> None
         assert sum(array.nbytes for array in message.tensors.values()) == len(payload)
 
 
+SIDES = st.sampled_from([-1, 0, 1, 2, 3, 2**31 - 1, 2**31, 2**32, 2**63 - 1, 2**63, 2**64, 10**400, 1.0, True, None])
+DESCRIBED = st.tuples(
+    st.sampled_from([*EnvStep._fields, "", "another", 3, None]),
+    st.sampled_from([*DTYPES, "float64", "object", "V9", 3, ["uint8"]]),
+    st.lists(SIDES, max_size=9) | SIDES,
+)
+
+
+@given(tensors=st.lists(DESCRIBED, max_size=8), payload=st.sampled_from([0, 1, 2, 8, 24, 120, 4096]))
+@settings(max_examples=300, deadline=None)
+def test_no_sizes_of_tensors_raise_anything_else_than_a_refusal(tensors: list[Any], payload: int) -> None:
+    data = with_header({"kind": "step", "tensors": tensors}, bytes(payload))
+    with suppress(WireError):
+        message = wire.decode(data)
+        assert all(array.size > 0 for array in message.tensors.values())
+        assert sum(array.nbytes for array in message.tensors.values()) == payload
+        with suppress(WireError):
+            StepDecoder(IMAGES, 2).decode(message)
+
+
 @given(position=st.integers(0, 400), value=st.integers(0, 255), cut=st.integers(0, 400))
 @settings(max_examples=300, deadline=None)
 def test_a_damaged_step_is_a_valid_step_or_refused(position: int, value: int, cut: int) -> None:
@@ -118,6 +138,9 @@ def test_a_damaged_step_is_a_valid_step_or_refused(position: int, value: int, cu
         (with_header({"kind": "step", "tensors": [["a", "uint8", [1] * 9]]}), "9 dimensions"),
         (with_header({"kind": "step", "tensors": [["a", "uint8", [2**30, 2**30]]]}), "ends at byte"),
         (with_header({"kind": "step", "tensors": [["a", "uint8", [1]]] * 2}, b"ab"), "that of another"),
+        (with_header({"kind": "step", "tensors": [["a", "uint8", [0, *[2**31 - 1] * 3]]]}), "'a' has no elements"),
+        (with_header({"kind": "step", "tensors": [["a", "uint8", [2**31 - 1] * 8]]}), "ends at byte"),
+        (with_header({"kind": "step", "tensors": [["a", "uint8", [1]]] * 33}, bytes(33)), "33 tensors are described"),
         (with_header({"kind": "step", "tensors": []}, b"more"), "4 bytes follow"),
         (with_header({"kind": "step", "tensors": [["a", "bool", [1]]]}, b"\x02"), "neither true nor false"),
         (with_header({"kind": "step", "tensors": [["\ud800\n\x1b[2J", "uint8", ["x"]]]}), "no valid shape"),

@@ -76,7 +76,7 @@ def test_an_own_cluster_is_interrupted_resumed_and_leaves_nothing(tmp_path: Path
     (learner,) = [one for one in family if one.name().startswith("ray::LearnerHost")]
     workers = [one for one in family if one.name().startswith("ray::ActorHost")]
     assert [has_torch(one) for one in [learner, *workers]] == [True] + [False] * BASE["topology"]["num_actors"]
-    sockets = [one.laddr for one in learner.net_connections("unix") if str(one.laddr).endswith("/inference/0")]
+    sockets = [one.laddr for one in learner.net_connections("unix") if str(one.laddr).endswith("/inference-0")]
     assert sockets  # one machine: no port is open
     assert (Path(sockets[0]).parent.stat().st_mode & 0o777) == 0o700
     process.send_signal(signal.SIGTERM)

@@ -166,7 +166,7 @@ def test_sigterm_is_heard_within_a_cluster_and_after_it() -> None:
 # A cluster of several nodes, without Ray ------------------------------------------------------------------------------
 
 
-def crew_on(monkeypatch: pytest.MonkeyPatch, *, own_cluster: bool) -> tuple[Any, list[tuple[str, Any]]]:
+def crew_on(monkeypatch: pytest.MonkeyPatch, *, folder: Path | None) -> tuple[Any, list[tuple[str, Any]]]:
     """A crew of two learners and two actors; in order, each process that was asked for, with where it must be."""
     hired: list[tuple[str, Any]] = []
 
@@ -191,14 +191,14 @@ def crew_on(monkeypatch: pytest.MonkeyPatch, *, own_cluster: bool) -> tuple[Any,
     monkeypatch.setattr(crews, "ray", fake)
     monkeypatch.setattr(room.ray, "get_runtime_context", lambda: context)
     monkeypatch.setattr(room.ray, "nodes", lambda: [{"NodeID": digit * 56, "Alive": True} for digit in "10"])
-    plan = crews.Plan(2, 2, 1, "cpu", MagicMock(), MagicMock(), MagicMock(), MagicMock(), own_cluster)
+    plan = crews.Plan(2, 2, 1, "cpu", MagicMock(), MagicMock(), MagicMock(), MagicMock(), folder)
     return crews.Crew(plan, 0.0, MagicMock(), MagicMock(), lambda: False), hired
 
 
 def test_the_learner_that_writes_the_run_directory_is_bound_to_the_node_of_the_supervisor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    _, hired = crew_on(monkeypatch, own_cluster=True)
+    _, hired = crew_on(monkeypatch, folder=Path("/tmp/of-it"))
     assert [name for name, _ in hired] == ["LearnerHost", "LearnerHost", "ActorHost", "ActorHost"]
     (_, leading), (_, following), *actors = hired
     assert leading.node_id == "0" * 56 and leading.soft is False
@@ -209,7 +209,7 @@ def test_the_learner_that_writes_the_run_directory_is_bound_to_the_node_of_the_s
 def test_on_a_cluster_of_others_it_has_its_place_before_anyone_else_asks_for_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    crew, hired = crew_on(monkeypatch, own_cluster=False)
+    crew, hired = crew_on(monkeypatch, folder=None)
     crew.build()
     names = [name for name, _ in hired]
     assert names[:5] == ["LearnerHost", "waited", "LearnerHost", "ActorHost", "ActorHost"]

@@ -19,7 +19,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, OwnerDiedError
 
 from ddrl import run_ray, temporary
 from ddrl.config import parse_run_config
-from ddrl.coordinator import actor_host, cluster, hosts, runtime_ray
+from ddrl.coordinator import actor_host, cluster, runtime_ray
 from ddrl.coordinator.crew import Crew, Plan, Who
 from ddrl.errors import Closed, UserError
 from ddrl.run import train
@@ -236,7 +236,7 @@ def plan(**changes: Any) -> Plan:
         "make_actor": None,
         "describe_actor": lambda index, generation: f"actor {index}",
         "describe_checkpoint": lambda: "the next start begins anew",
-        "own_cluster": True,
+        "folder": Path("/tmp/of-an-own-cluster"),
     }
     return Plan(**values | changes)
 
@@ -358,12 +358,6 @@ def test_learners_that_share_a_gpu_add_up_on_the_cpu(
     monkeypatch.setattr(run_ray, "DistributedReducer", reducer)
     run_ray.make_learner(config(topology=RAY | {"num_learners": 2}), tmp_path, None, 1, MagicMock())
     assert reducer.call_args.args[3] == torch.device(device)
-
-
-def test_learners_of_one_machine_meet_where_no_other_can_reach_them() -> None:
-    store = hosts.local_store()
-    listening = [one.laddr for one in psutil.Process().net_connections() if one.status == psutil.CONN_LISTEN]
-    assert [address.ip for address in listening if address.port == store.port] == ["127.0.0.1"]
 
 
 def test_only_folders_whose_cluster_is_gone_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,192 @@
+"""How the tasks of a job find each other while strangers call, keep silent, lie or drip; no Ray, no SLURM."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddrl.coordinator import allocation, visitors
+from ddrl.coordinator.proof import LENGTH, VISITOR, proof
+from ddrl.coordinator.visitors import Missing, call, welcome
+from ddrl.errors import UserError
+
+TOKEN = "of-this-job-" + "0" * 40
+NEVER: Callable[[], bool] = lambda: False  # noqa: E731
+
+
+@pytest.fixture
+def door() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0), backlog=512) as made:
+        yield made
+
+
+def calls(door: socket.socket, rank: int, token: str = TOKEN) -> tuple[threading.Thread, list[Any]]:
+    """A task that calls, in a thread, and what comes of it."""
+    found: list[Any] = []
+
+    def work() -> None:
+        try:
+            found.append(call(door.getsockname(), rank, token, 10))
+        except OSError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread, found
+
+
+def test_tasks_that_know_the_token_meet(door: socket.socket) -> None:
+    tasks = [calls(door, rank) for rank in (1, 2, 3)]
+    hosts = welcome(door, 3, TOKEN, 20, NEVER)
+    for thread, found in tasks:
+        thread.join(10)
+        assert isinstance(found[0], socket.socket)
+    for one in hosts:
+        one.close()
+    for _, found in tasks:
+        assert found[0].recv(1) == b""  # the connection stays until the other side is gone
+        found[0].close()
+
+
+def strange(address: tuple[str, int]) -> list[socket.socket]:
+    """One of each kind: mute, gone, half of it, drips, another token, nonsense."""
+    made = [socket.create_connection(address) for _ in range(6)]
+    _, gone, half, drips, wrong, nonsense = made
+    gone.close()
+    half.sendall(b"00000001" + b"0" * 10)
+    nonsense.sendall(b"\xff" * 1000)
+    wrong.sendall(b"00000001" + b"0" * LENGTH + proof("another", VISITOR).encode())
+
+    def drip() -> None:
+        with suppress(OSError):
+            for _ in range(200):
+                drips.sendall(b"0")
+                time.sleep(0.05)
+
+    threading.Thread(target=drip, daemon=True).start()
+    return made
+
+
+def test_strangers_hold_up_nobody_and_are_sent_away(door: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(visitors, "VISIT_SECONDS", 0.5)
+    strangers = strange(door.getsockname())
+    began = time.monotonic()
+    late = threading.Timer(0.8, lambda: tasks.append(calls(door, 2)))
+    tasks = [calls(door, 1)]
+    late.start()
+    found = welcome(door, 2, TOKEN, 20, NEVER)
+    assert time.monotonic() - began < 6
+    late.join()
+    for thread, _ in tasks:
+        thread.join(10)
+    for one in strangers:
+        with suppress(OSError):  # reset, or closed
+            one.settimeout(5)
+            while one.recv(4096):
+                pass
+        one.close()
+    for one in [*found, *(made[0] for _, made in tasks)]:
+        one.close()
+
+
+def test_many_who_are_mute_do_not_keep_a_task_out(door: socket.socket) -> None:
+    mute = [socket.create_connection(door.getsockname()) for _ in range(3 * visitors.MOST_VISITORS)]
+    before = threading.active_count()
+    thread, made = calls(door, 1)
+    (found,) = welcome(door, 1, TOKEN, 20, NEVER)
+    thread.join(10)
+    assert threading.active_count() <= before + visitors.MOST_VISITORS + 1
+    for one in [*mute, found, made[0]]:
+        one.close()
+
+
+def test_a_task_that_calls_again_counts_once(door: socket.socket) -> None:
+    tasks = [calls(door, 1), calls(door, 1)]
+    with pytest.raises(Missing, match="1 did not come"):
+        welcome(door, 2, TOKEN, 1.5, NEVER)
+    for thread, made in tasks:
+        thread.join(10)
+        made[0].close()
+
+
+def test_a_task_meets_nobody_who_does_not_know_the_token(door: socket.socket) -> None:
+    """Somebody else at the port that an old file names: he hears no token."""
+    heard: list[bytes] = []
+
+    def listen() -> None:
+        with door.accept()[0] as caller:
+            heard.append(caller.recv(8 + LENGTH, socket.MSG_WAITALL))
+            caller.sendall(b"0" * LENGTH)
+            heard.append(caller.recv(LENGTH, socket.MSG_WAITALL))
+            caller.sendall(heard[-1])
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    with pytest.raises(ConnectionError, match="does not know the token"):
+        call(door.getsockname(), 1, TOKEN, 10)
+    thread.join(10)
+    assert TOKEN.encode() not in b"".join(heard)
+
+
+@pytest.fixture
+def ray() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "60"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_nodes_that_do_not_come_are_one_line_at_the_deadline(
+    door: socket.socket, ray: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allocation, "START_SECONDS", 1.0)
+    strangers = strange(door.getsockname())
+    began = time.monotonic()
+    with pytest.raises(UserError, match=r"^2 of the job's nodes did not come within 1 s$"):
+        allocation.welcome(door, 2, TOKEN, ray)
+    assert time.monotonic() - began < 3
+    for one in strangers:
+        one.close()
+
+
+def test_the_first_task_does_not_wait_where_its_ray_has_ended(door: socket.socket) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    with pytest.raises(UserError, match="did not come"):
+        allocation.welcome(door, 1, TOKEN, ended)
+
+
+def test_another_task_joins_by_the_file_and_makes_its_folder_private(
+    door: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, port = door.getsockname()
+    path, folder = tmp_path / "nodes-7.json", tmp_path / "ddrl-ray-1-x"
+    path.write_text(json.dumps({"address": f"{host}:1", "door": port, "token": TOKEN, "folder": str(folder)}))
+    made: list[Any] = []
+    thread = threading.Thread(target=lambda: made.append(allocation.join(path, 1)))
+    thread.start()
+    (found,) = welcome(door, 1, TOKEN, 20, NEVER)
+    thread.join(10)
+    meeting, joined = made[0]
+    assert (meeting.token, meeting.folder) == (TOKEN, str(folder))
+    for one in (found, joined):
+        one.close()
+    allocation._make_private(folder)
+    allocation._make_private(folder)  # as a second task on the same machine
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o777)
+    with pytest.raises(UserError, match="others may enter it"):
+        allocation._make_private(folder)
+    monkeypatch.setattr(allocation, "START_SECONDS", 0.5)
+    door.close()
+    with pytest.raises(UserError, match="the job's first task is not there"):
+        allocation.join(path, 1)
