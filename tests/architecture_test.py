@@ -43,7 +43,7 @@ LAYERS: dict[str, set[str]] = {
     "environments": _BASE | {"files", "temporary"},
     "algorithms": _BASE | {"losses", "actors", "learners", "networks", "replay"},
     "analysis": {"errors", "files", "reading"},
-    "report": {"errors", "files", "analysis"},
+    "report": {"errors", "files", "reading", "analysis"},
     "replications": {"errors", "analysis"},
     "bench": {"acting", "config", "environments", "errors", "files", "manifest", "record", "replay", "run", "run_ray"}
     | {"reading", "run_setting", "seeding", "topology", "traits", "types"},

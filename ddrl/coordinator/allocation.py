@@ -29,7 +29,6 @@ from typing import Any
 import psutil
 
 from ddrl.coordinator.cluster import (
-    LOCK,
     VARIABLE,
     check_reachable,
     cluster,
@@ -38,6 +37,7 @@ from ddrl.coordinator.cluster import (
     own_folder,
 )
 from ddrl.errors import UserError, exit_code
+from ddrl.temporary import LOCK
 
 START_SECONDS = 300.0
 """For all nodes of a job to come: SLURM may start them one after the other."""
