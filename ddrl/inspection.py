@@ -16,7 +16,7 @@ from ddrl import algorithms, checkpoint
 from ddrl.acting import evaluated_environment
 from ddrl.actors import evaluator
 from ddrl.actors.policy import LocalInference, Policy
-from ddrl.analysis.curves import read_manifest
+from ddrl.analysis.curves import LARGEST, read_manifest
 from ddrl.config import RunConfig, fingerprint_of, load_run_config, parse_run_config
 from ddrl.environments import registry
 from ddrl.errors import UserError, unknown_name
@@ -157,8 +157,8 @@ def _curve_problems(table: pd.DataFrame, record: dict[str, Any], config: RunConf
     if (twice := single[single.duplicated(["env_frames", "metric"])]).size:
         first = twice.iloc[0]
         yield f"curves.parquet: metric '{first.metric}' has two values at {first.env_frames} env_frames"
-    if not np.isfinite(table.value).all():
-        yield "curves.parquet: holds values that are not finite"
+    if not (table.value.abs() <= LARGEST).all():
+        yield f"curves.parquet: holds values that are not finite, or beyond {LARGEST:g}"
     if record["env_frames"] < config.env_frames:
         yield f"run.json: {record['env_frames']:,} frames, below the budget of {config.env_frames:,}"
     tasks, wanted = registry.tasks_of(evaluated_environment(config)["name"]), config.evaluation.final_episodes

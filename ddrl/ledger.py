@@ -234,8 +234,10 @@ def _text(value: Any) -> str:
 
 
 def _number(value: Any, digits: int = 4) -> str:
-    """The leading digits; all before the point."""
-    return "" if value is None else f"{value:.{digits}g}" if abs(value) < 10 ** (digits - 1) else f"{value:,.0f}"
+    """The leading digits; all before the point, up to 15."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if 10 ** (digits - 1) <= abs(value) < 1e15 else f"{value:.{digits}g}"
 
 
 def _interval(record: Mapping[str, Any], name: str) -> str:

@@ -119,7 +119,7 @@ class _Document:
     """Builds the values from libyaml's events: its parser does not recurse, and what is refused is never built."""
 
     def __init__(self, events: Iterator[Any]) -> None:
-        self._events = (event for event in events if isinstance(event, (NodeEvent, CollectionEndEvent)))
+        self._events: Iterator[Any] = (one for one in events if isinstance(one, (NodeEvent, CollectionEndEvent)))
         self._anchors: dict[str, _Node | None] = {}
         """None: it is not complete, so an alias would stand in itself."""
         self._repeated = 0

@@ -7,9 +7,12 @@ run takes the first row of a task that has both scores.
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from ddrl.reading import read_text
 
 FOLDER = Path(__file__).parents[1] / "replications" / "references"
 FILES = {
@@ -39,9 +42,8 @@ def references(tasks: Sequence[str], folder: Path = FOLDER) -> dict[str, Referen
         path = folder / FILES.get(prefix, "")
         if not path.is_file():
             continue
-        with path.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                name = f"{prefix}/{row['task']}"
-                if name in tasks and name not in found and row["random"] and row["human"]:
-                    found[name] = Reference(float(row["random"]), float(row["human"]))
+        for row in csv.DictReader(io.StringIO(read_text(path), newline="")):
+            name = f"{prefix}/{row['task']}"
+            if name in tasks and name not in found and row["random"] and row["human"]:
+                found[name] = Reference(float(row["random"]), float(row["human"]))
     return found

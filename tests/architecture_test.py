@@ -44,7 +44,7 @@ LAYERS: dict[str, set[str]] = {
     "environments": _BASE | {"csv_cells", "files", "temporary"},
     "algorithms": _BASE | {"losses", "actors", "learners", "networks", "replay"},
     "analysis": {"csv_cells", "errors", "files", "reading"},
-    "report": {"csv_cells", "errors", "files", "analysis"},
+    "report": {"csv_cells", "errors", "files", "reading", "analysis"},
     "replications": {"errors", "analysis"},
     "bench": {"acting", "config", "environments", "errors", "files", "manifest", "record", "replay", "run", "run_ray"}
     | {"reading", "run_setting", "seeding", "topology", "traits", "types"},

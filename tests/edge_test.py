@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -283,25 +284,37 @@ def test_a_checkpoint_is_not_lost_where_it_cannot_be_written_again(mount: Mount)
     assert checkpoint.load_newest(disk) == ({"updates": 1}, [])
 
 
-@pytest.mark.parametrize(
-    ("kib", "tensorboard"), [(8, False), (48, False), (80, True), (96, False), (112, True), (128, False)]
-)
-def test_a_run_on_a_full_disk_ends_with_one_line_and_goes_on_once_there_is_room(
-    kib: int,
-    tensorboard: bool,
-    mount: Mount,
-    whole: Path,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    stated = tmp_path / "config.yaml"
-    stated.write_text(json.dumps(merged(BASE, {"recording": {"tensorboard": tensorboard}})))
-    disk = mount(f"size={kib}k")
+def fill(disk: Path, mount: Mount, whole: Path, capfd: pytest.CaptureFixture[str], **recording: Any) -> str:
+    """Trains there, until it is full, and again, once there is room; returns the one line of the first time."""
+    stated = disk.parent / "config.yaml"
+    stated.write_text(json.dumps(merged(BASE, {"recording": recording, "checkpoint": {"period_frames": 100_000}})))
     code, lines = train(stated, disk / "run", capfd, "--quiet")
     assert code == 2 and len(lines) == 1 and "no space left on device" in lines[0].lower(), lines
     mount("size=8m", disk)
     assert train(stated, disk / "run", capfd, "--quiet") == (0, [])
     assert curves(disk / "run").equals(curves(whole))
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("kib", "tensorboard", "file"),
+    [(4, False, "config.json"), (12, True, "tensorboard"), (8, False, "curves.jsonl"), (160, False, ".pt")],
+)
+def test_a_run_on_a_full_disk_ends_with_one_line_and_begins_again_once_there_is_room(
+    kib: int, tensorboard: bool, file: str, mount: Mount, whole: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert f"{file}: " in fill(mount(f"size={kib}k"), mount, whole, capfd, tensorboard=tensorboard)
+
+
+@pytest.mark.parametrize("pages", [1, 3])
+def test_results_that_a_full_disk_does_not_take_are_written_once_there_is_room(
+    pages: int, mount: Mount, whole: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    files = [path for path in whole.iterdir() if path.is_file()]
+    files += sorted((whole / "checkpoints").iterdir())[-2:]
+    needed = sum(-(-path.stat().st_size // os.sysconf("SC_PAGE_SIZE")) for path in files)
+    told = fill(mount(f"size={(needed - pages) * os.sysconf('SC_PAGE_SIZE')}"), mount, whole, capfd)
+    assert "curves.parquet: " in told or "run.json: " in told
 
 
 # What a killed process leaves -----------------------------------------------------------------------------------------
@@ -319,6 +332,7 @@ def test_what_a_killed_run_was_writing_is_removed_at_the_next_start(tmp_path: Pa
 KILLED = """
 import os, signal, sys
 from pathlib import Path
+from typing import Any
 from ddrl.temporary import claim
 lock = claim(Path(sys.argv[1]))
 os.kill(os.getpid(), signal.SIGKILL)

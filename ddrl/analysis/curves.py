@@ -27,6 +27,10 @@ _ARROW_TYPES: dict[str, tuple[Any, ...]] = {
 }
 LAST_PART = 0.1
 """What a run is at is its mean over this last part of its time or frames: single records are noisy."""
+MOST = 10**15
+"""Of frames, steps and updates, as in the schema of run.json."""
+LARGEST = 1e100
+"""The square of a value must be finite too, and a sum of many squares: deviations are made of them."""
 GROUP = ["origin", "paper", "experiment", "variant", "environment", "env_label"]
 Clock = Literal["cpu", "wall"]
 
@@ -220,9 +224,10 @@ def _read_curves(path: Path) -> pd.DataFrame:
         if name != "value" and table[name].null_count:
             raise UserError(f"{path}: column '{name}' has empty cells")
     frame: pd.DataFrame = table.replace_schema_metadata(None).to_pandas()[list(columns)]
-    negative = [name for name, kind in columns.items() if kind == "int64" and (frame[name] < 0).any()]
-    if negative:
-        raise UserError(f"{path}: column '{negative[0]}' has values below 0")
+    for name in (name for name, kind in columns.items() if kind == "int64"):
+        for wrong, where in ((frame[name] < 0, "below 0"), (frame[name] > MOST, f"above {MOST:,}")):
+            if wrong.any():
+                raise UserError(f"{path}: column '{name}' has values {where}")
     found_metrics = set(frame["metric"].str.partition("/")[0])  # of a suite each task has metrics of its own
     missing = [name for name in schema("curves")["required_metrics"] if name not in found_metrics]
     if missing:
@@ -231,14 +236,16 @@ def _read_curves(path: Path) -> pd.DataFrame:
 
 
 def _check_finite(curves: pd.DataFrame, path: Path) -> None:
-    """Raises `UserError` naming the metric and the first env_frames where a value or a time is not a number."""
-    wrong = curves[~np.isfinite(curves["value"]) | ~np.isfinite(curves["seconds"])]
+    """Raises `UserError` naming the metric and the first env_frames where a value or a time is not a number, or so
+    large that no statistic of it is."""
+    usable = {name: curves[name].abs() <= LARGEST for name in ("value", "seconds")}
+    wrong = curves[~(usable["value"] & usable["seconds"])]
     if len(wrong):
         first = wrong.sort_values("env_frames", kind="stable").iloc[0]
-        name, value = ("value", first["value"]) if not np.isfinite(first["value"]) else ("seconds", first["seconds"])
+        name = "value" if not abs(first["value"]) <= LARGEST else "seconds"
         raise UserError(
-            f"{path}: metric '{first['metric']}' has {name} {value} at {first['env_frames']} env_frames; "
-            f"{len(wrong)} of {len(curves)} rows are not finite"
+            f"{path}: metric '{first['metric']}' has {name} {first[name]} at {first['env_frames']} env_frames; "
+            f"{len(wrong)} of {len(curves)} rows are not finite, or beyond {LARGEST:g}"
         )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 
-from ddrl.analysis.curves import KEYS, RunData
+from ddrl.analysis.curves import KEYS, LARGEST, RunData
 from ddrl.errors import UserError
 
 FILE = "lineage.parquet"
@@ -32,6 +32,9 @@ def read_lineage(directory: Path) -> pd.DataFrame | None:
     missing = [name for name in DECISION if name not in table]
     if missing:
         raise UserError(f"{path}: has no column '{missing[0]}'")
+    for name in table.select_dtypes("floating"):
+        if (table[name].abs() > LARGEST).any():
+            raise UserError(f"{path}: column '{name}' has values beyond {LARGEST:g}")
     return table
 
 

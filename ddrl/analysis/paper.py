@@ -13,6 +13,7 @@ from ddrl.analysis.claim_kinds import check_test
 from ddrl.analysis.protocols import NOT_PRINTED, Protocol
 from ddrl.analysis.schema import load_checked
 from ddrl.errors import UserError, unknown_name
+from ddrl.reading import read_text
 
 FLAGS: Mapping[str, str] = {
     "proxy_env": "another task stands for the paper's",
@@ -371,10 +372,7 @@ def load_deviations(directory: Path) -> tuple[Deviation, ...]:
     Raises: UserError naming the file and line for a row of another width or an unknown flag.
     """
     path = directory / "DEVIATIONS.md"
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
+    lines = read_text(path).splitlines()
     rows = [(number, line) for number, line in enumerate(lines, start=1) if line.startswith("|")]
     found = []
     for number, line in rows[2:]:

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from ddrl.analysis import REFERENCE, SUITE_TABLES
+from ddrl.analysis.curves import LARGEST
 from ddrl.analysis.declared import declared
 from ddrl.analysis.experiments import ROOT, system_label, system_of
 from ddrl.analysis.paper import Paper, load_paper
@@ -209,7 +210,8 @@ def _benchmark(found: Mapping[str, Any]) -> dict[str, Any]:
     config, topology = found["config"], found["config"]["topology"]
     repeats = [float(repeat["training"]) for repeat in found["repeats"]]
     lags = [float(repeat["policy_lag_mean"]) for repeat in found["repeats"]]
-    if not repeats or not all(map(math.isfinite, [*repeats, *lags])):
+    medians = [float(found["median_bound_frames_per_second"]), float(found["median_ratio"])]
+    if not repeats or not all(abs(value) <= LARGEST for value in (*repeats, *lags, *medians)):
         raise ValueError("repeats must be finite numbers, and at least one")
     return {
         "source": "bench",
@@ -225,8 +227,8 @@ def _benchmark(found: Mapping[str, Any]) -> dict[str, Any]:
         "machine": machine(found["hardware"]),
         "runs": len(repeats),
         **_spread(repeats),
-        "bound": float(found["median_bound_frames_per_second"]),
-        "ratio": float(found["median_ratio"]),
+        "bound": medians[0],
+        "ratio": medians[1],
         "policy_lag_mean": statistics.median(lags),
         "limiting_part": str(found["limiting_part"]),
     }

@@ -21,6 +21,7 @@ from ddrl.analysis.experiments import papers as all_papers
 from ddrl.csv_cells import read_rows
 from ddrl.errors import UserError, unknown_name
 from ddrl.files import write_whole
+from ddrl.reading import read_json
 from ddrl.report.document import Origin, Tables
 from ddrl.report.figures import draw_figures
 from ddrl.report.html import render
@@ -37,12 +38,10 @@ def read_tables(folder: Path) -> tuple[Tables, dict[str, Any]]:
 
     Raises `UserError` where the summary is missing or damaged.
     """
-    try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{folder}/summary.json: no such file; make the tables first") from None
-    except json.JSONDecodeError as error:
-        raise UserError(f"{folder}/summary.json: not valid JSON ({error})") from None
+    path = folder / "summary.json"
+    if not path.exists():
+        raise UserError(f"{path}: no such file; make the tables first")
+    summary = read_json(path)
     tables = {}
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.csv")):

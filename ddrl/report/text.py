@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 MINUS = "−"
+HUGE = 1e15
+"""From here on a number has an exponent: no column has room for all digits."""
 
 
 def number(value: str | float) -> str:
@@ -14,7 +16,9 @@ def number(value: str | float) -> str:
         return ""
     number = float(value)
     size = abs(number)
-    if size >= 1000:
+    if size >= HUGE:
+        text = f"{number:.3g}"
+    elif size >= 1000:
         text = f"{number:,.0f}".replace(",", "\u202f")
     elif number == int(number):
         text = f"{number:.0f}"

@@ -84,6 +84,22 @@ def infinite_time(run: Path) -> None:
     with_curves(run, lambda curves: curves.assign(seconds=np.inf))
 
 
+def huge_value(run: Path) -> None:
+    with_curves(run, lambda curves: curves.assign(value=curves["value"].where(curves.index != 5, 1e300)))
+
+
+def huge_time(run: Path) -> None:
+    with_curves(run, lambda curves: curves.assign(seconds=-1e300))
+
+
+def huge_count(run: Path) -> None:
+    with_curves(run, lambda curves: curves.assign(updates=2**62))
+
+
+def huge_seconds(run: Path) -> None:
+    with_manifest(run, lambda manifest: manifest.update(seconds=1e300))
+
+
 def wrong_columns(run: Path) -> None:
     with_curves(run, lambda curves: curves.rename(columns={"env_frames": "frames"}))
 
@@ -165,6 +181,10 @@ FAULTS = [
     Fault(without_evaluation, "damaged", "curves.parquet", "has no metric 'evaluation_return'"),
     Fault(nan_value, "not_finite", "curves.parquet", "has value nan at"),
     Fault(infinite_time, "not_finite", "curves.parquet", "has seconds inf at"),
+    Fault(huge_value, "not_finite", "curves.parquet", "has value 1e+300 at"),
+    Fault(huge_time, "not_finite", "curves.parquet", "has seconds -1e+300 at"),
+    Fault(huge_count, "damaged", "curves.parquet", "column 'updates' has values above 1,000,000,000,000,000"),
+    Fault(huge_seconds, "unreadable_manifest", "run.json", "key 'seconds': 1e+300 is greater than the maximum of"),
     Fault(not_json, "unreadable_manifest", "run.json", "not valid JSON: "),
     Fault(not_a_number, "unreadable_manifest", "run.json", "not valid JSON: NaN is not a number"),
     Fault(without_hardware, "unreadable_manifest", "run.json", "'hardware' is a required property"),

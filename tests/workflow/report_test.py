@@ -249,6 +249,7 @@ def test_a_report_on_no_run_is_refused():
         (0.00331, "0.0033"),
         (0.5, "0.50"),
         ("5.0", "5"),
+        (-1.5e30, "−1.5e+30"),
     ],
 )
 def test_numbers_carry_about_four_digits_and_a_real_minus(value, text):
