@@ -26,7 +26,7 @@ ifneq ($(shell test -x $(BIN)/python && cat $(READY) 2>/dev/null),$(CURDIR))
 .PHONY: $(READY)
 endif
 
-.PHONY: help report test slurm lint learn regression clean
+.PHONY: help report test slurm lint learn regression chaos clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -61,6 +61,11 @@ regression: $(READY) ## results, learning and speed against what was committed, 
 	$(BIN)/python -m ddrl.regression check || failed=1; \
 	$(BIN)/python -m pytest -v --no-header -rs -o faulthandler_timeout=7200 -m regression --junit-xml=results/regression/faults.xml || failed=1; \
 	exit $$failed
+
+# Of its own size with, for instance: make chaos CHAOS='--kills 100 --systems serial'
+CHAOS ?= --kills 1000 --faults 1000 --messages 1000000 --files 500 --soak 4
+chaos: $(READY) ## kills, faults, fuzzed messages, bad files and a soak: what real runs lose by them (hours)
+	@$(BIN)/python -m tests.chaos $(CHAOS) --json results/regression/chaos.json
 
 clean: ## remove the environment, caches and smoke results; longer runs and reference results stay
 	@rm -rf $(VENV) results/smoke build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .snakemake/log
