@@ -5,9 +5,11 @@
 #   make report PAPER=impala_2018   one replication
 #   make report CORES=4             fewer cores than the machine has
 #   make test PYTHON=python3.12     another interpreter for the set-up
+#   make test HASHED=1              a set-up that takes only files whose SHA-256 constraints-hashed.txt has (all but torch)
 
 PYTHON ?= python3
 CORES ?= all
+HASHED ?=
 SCALE ?=
 PAPER ?=
 
@@ -24,12 +26,12 @@ ifneq ($(shell test -x $(BIN)/python && cat $(READY) 2>/dev/null),$(CURDIR))
 .PHONY: $(READY)
 endif
 
-.PHONY: help report test slurm lint learn regression mutation clean
+.PHONY: help report test slurm lint learn regression mutation chaos clean
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
-	@echo "  Options: SCALE=smoke|workstation|paper  PAPER=<key>_<year>  CORES=<n>  PYTHON=<interpreter>"
+	@echo "  Options: SCALE=smoke|workstation|paper  PAPER=<key>_<year>  CORES=<n>  PYTHON=<interpreter>  HASHED=1"
 
 report: $(READY) ## run the replications and write reports/*.pdf
 	@$(BIN)/python -m snakemake --rerun-incomplete --rerun-triggers mtime params input --cores $(CORES) $(PAPER) $(if $(SCALE),--config scale=$(SCALE))
@@ -63,11 +65,16 @@ regression: $(READY) ## results, learning and speed against what was committed, 
 mutation: $(READY) ## planted faults that the fast tests must find, one at a time in a copy (a quarter of an hour)
 	@$(BIN)/python -m tests.mutation --results tests/mutation/results.json
 
+# Of its own size with, for instance: make chaos CHAOS='--kills 100 --systems serial'
+CHAOS ?= --kills 1000 --faults 1000 --messages 1000000 --files 500 --soak 4
+chaos: $(READY) ## kills, faults, fuzzed messages, bad files and a soak: what real runs lose by them (hours)
+	@$(BIN)/python -m tests.chaos $(CHAOS) --json results/regression/chaos.json
+
 clean: ## remove the environment, caches and smoke results; longer runs and reference results stay
 	@rm -rf $(VENV) results/smoke build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .snakemake/log
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt constraints-hashed.txt
 	@command -v $(PYTHON) >/dev/null || { echo "set-up: there is no '$(PYTHON)'; name an interpreter: make PYTHON=python3.11" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "set-up: ddrl needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) -V 2>&1); name another: make PYTHON=python3.11" >&2; exit 1; }
@@ -78,13 +85,33 @@ $(READY): pyproject.toml constraints.txt
 	@rm -f $(READY)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@: > $(LOG)
-	@echo "set-up 2/4: torch (the largest download)"
-	@$(call pip,"$$(grep -x 'torch==[0-9.]*' constraints.txt)")
-	@echo "set-up 3/4: the other packages"
-	@$(call pip,-e '.[$(EXTRAS)]')
+	@$(PACKAGES)
 	@echo "set-up 4/4: check"
 	@$(BIN)/python -m pip check >>$(LOG) 2>&1 || { tail -n 5 $(LOG); echo "set-up: packages do not fit together; see $(LOG)" >&2; exit 1; }
 	@echo '$(CURDIR)' > $(READY)
 
-pip = $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(1) >>$(LOG) 2>&1 \
+install = $(BIN)/python -m pip --disable-pip-version-check install --quiet $(1) >>$(LOG) 2>&1 \
 	|| { tail -n 15 $(LOG); echo "set-up: pip failed; see $(LOG), then run make again" >&2; exit 1; }
+pip = $(call install,-c constraints.txt $(1))
+hashed = $(call install,--no-deps --no-build-isolation --require-hashes -r $(1))
+
+# With hashes: setuptools first, which builds what is published as source alone; torch last, or pip would take what it needs
+# besides unchecked. torch itself, and what its build for CUDA brings, is checked by its version alone.
+ifeq ($(HASHED),)
+define PACKAGES
+echo "set-up 2/4: torch (the largest download)"; \
+$(call pip,"$$(grep -x 'torch==[0-9.]*' constraints.txt)"); \
+echo "set-up 3/4: the other packages"; \
+$(call pip,-e '.[$(EXTRAS)]')
+endef
+else
+define PACKAGES
+echo "set-up 2/4: packages, checked by hash"; \
+sed -n '/^setuptools==/,/[^\\]$$/p' constraints-hashed.txt >$(VENV)/setuptools.txt; \
+$(call hashed,$(VENV)/setuptools.txt); \
+$(call hashed,constraints-hashed.txt); \
+echo "set-up 3/4: torch (the largest download), and ddrl"; \
+$(call pip,"$$(grep -x 'torch==[0-9.]*' constraints.txt)"); \
+$(call install,--no-deps --no-build-isolation -e .)
+endef
+endif

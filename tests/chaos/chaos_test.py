@@ -1,0 +1,138 @@
+"""The short form of `make chaos`, in `make regression`; and that the harness sees what it looks for."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ddrl.files import write_whole
+from tests.chaos import bad_files, faults, messages
+from tests.chaos.child import Ended, run
+from tests.chaos.faults import Fault, disturb
+from tests.chaos.kills import uneven
+from tests.chaos.systems import all_systems, leftovers, unequal
+from tests.chaos.tally import Tally
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.regression
+def test_runs_that_are_disturbed_lose_nothing(tmp_path: Path) -> None:
+    sizes = ["--kills", "50", "--faults", "60", "--messages", "50000", "--files", "45", "--soak", "0.05"]
+    command = [sys.executable, "-m", "tests.chaos", *sizes, "--systems", "serial", "threads", "--folder", str(tmp_path)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_every_system_has_a_name_of_its_own_and_all_runtimes_are_there() -> None:
+    systems = all_systems()
+    assert len({system.name for system in systems}) == len(systems)
+    assert {system.runtime for system in systems} == {"serial", "threads", "ray"}
+    assert set(bad_files.SYSTEMS) <= {system.name for system in systems}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"a": [1, 2.0], "b": torch.ones(2)},
+        {"a": [1, 2], "b": torch.zeros(2)},
+        {"a": [1, 2.0], "b": torch.tensor([0.0, -0.0])},
+        {"a": [1, 2.0], "b": torch.zeros(2, dtype=torch.float64)},
+        {"a": [1, 2.0, 3], "b": torch.zeros(2)},
+        {"a": [1, 2.0]},
+        {"a": [1, 2.0], "b": torch.zeros(2), "c": 0},
+    ],
+)
+def test_states_that_differ_in_a_bit_are_told_apart(other: dict[str, Any]) -> None:
+    state = {"a": [1, 2.0], "b": torch.zeros(2)}
+    assert unequal(state, other)
+    assert not unequal(state, {"a": [1, 2.0], "b": torch.zeros(2)})
+    assert unequal(0.0, -0.0) and not unequal(float("nan"), float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("ended", "held"),
+    [
+        (Ended(0, "", 1.0), True),
+        (Ended(75, "", 1.0), True),
+        (Ended(2, "resumed\nddrl: a line\n", 1.0), True),
+        (Ended(2, "usage", 1.0), False),
+        (Ended(1, "", 1.0), False),
+        (Ended(0, "Traceback (most recent call last)\n", 1.0), False),
+        (Ended(None, "", 1.0), False),
+        (Ended(-9, "", 1.0), False),
+    ],
+)
+def test_how_a_command_ended_is_judged(ended: Ended, held: bool) -> None:
+    assert (ended.complaint == "") is held
+
+
+def test_a_fault_strikes_the_call_that_it_names(tmp_path: Path) -> None:
+    def work(fault: Fault) -> None:
+        disturb(tmp_path, fault, None)
+        for name in ("one", "two"):
+            write_whole(tmp_path / name, b"12345678")
+
+    ended = run(["--help"], tmp_path / "log", partial(work, Fault("replace", 2, "EIO")))
+    assert ended.code == 1 and "Input/output error" in ended.said
+    assert (tmp_path / "one").read_bytes() == b"12345678" and not (tmp_path / "two").exists()
+    ended = run(["--help"], tmp_path / "log", partial(work, Fault("write", 1, "half, then kill")))
+    assert ended.code == -signal.SIGKILL
+    assert [path.read_bytes() for path in tmp_path.glob("*.tmp")] == [b"1234"]
+
+
+def test_records_and_resumes_that_run_backwards_are_seen(tmp_path: Path) -> None:
+    def record(frames: int) -> str:
+        return json.dumps(
+            {"env_frames": frames, "agent_steps": frames, "updates": frames, "metrics": {"episodes": [1]}}
+        )
+
+    (tmp_path / "run.json").write_text(json.dumps({"history": [{"env_frames": 0}, {"env_frames": 100}]}))
+    (tmp_path / "curves.jsonl").write_text("\n".join(map(record, (100, 200, 300))))
+    assert uneven(tmp_path) == []
+    (tmp_path / "curves.jsonl").write_text("\n".join(map(record, (100, 300, 200))))
+    assert len(uneven(tmp_path)) == 1
+    (tmp_path / "run.json").write_text(json.dumps({"history": [{"env_frames": 100}, {"env_frames": 0}]}))
+    assert len(uneven(tmp_path)) == 2
+
+
+def test_what_is_left_behind_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints-unusable").mkdir()  # set aside: kept on purpose
+    assert leftovers(tmp_path) == []
+    (tmp_path / "checkpoints" / ".1.pt.9.tmp").touch()
+    (tmp_path / "core").touch()
+    assert len(leftovers(tmp_path)) == 2
+
+
+def test_fuzzed_messages_differ_and_only_refusals_count_as_held() -> None:
+    generator, good = np.random.default_rng(0), messages.seeds()
+    made = {messages.fuzzed(good, generator) for _ in range(500)}
+    assert len(made - set(good)) > 400
+    said: list[str] = []
+    tally = Tally(said.append)
+    with tally.row("messages", "decoder") as row:
+        messages.decoder(200, generator, row, tally)
+    assert len(row.done) == 200
+    assert said[0].startswith("messages decoder")
+
+
+def test_all_calls_are_planned_and_each_once() -> None:
+    planned = faults._planned({"fsync": 2, "write": 3}, 1000, np.random.default_rng(0))
+    assert len(planned) == len(set(planned)) == 2 * 4 + 3 * 6
+
+
+def test_an_exception_in_a_part_fails_its_row_alone() -> None:
+    tally = Tally(lambda line: None)
+    with tally.row("kills", "broken"):
+        raise ValueError("a mistake of the harness")
+    assert tally.failed == 1 and "a mistake of the harness" in tally.rows[0].failures[0]
