@@ -3,26 +3,26 @@
     python -m tests.mutation                    all, against the tests that each names
     python -m tests.mutation NAME ...           some of them
     python -m tests.mutation --golden           the golden curves that they name, too
-    python -m tests.mutation --through "nice"   each run of tests is started through this command
     python -m tests.mutation --results FILE     adds what was found to a JSON file, by name
 
-The checkout itself is never touched. The exit status is 1 where a mutant survives that is not said to be equivalent.
+The checkout itself is never touched. Each run of tests is a fork of this process, which has imported what is slow to
+import and nothing of the package. The exit status is 1 where a mutant survives that is not said to be equivalent.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -33,8 +33,8 @@ from tests.mutation.mutants import AUDITED, Mutant
 MUTANTS = AUDITED + OWN
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 300.0
-"""Of one run of tests, and of the wait for its start where it is started through a queue."""
+LIMIT_S = 170.0
+"""Of one run of tests: one that hangs with a mutant has found it."""
 LINKED = {"results", "reports", "docs"}
 """Folders that no mutant is in and that are large."""
 
@@ -94,29 +94,52 @@ def planted(mutant: Mutant, tree: Path) -> Iterator[None]:
             (tree / name).write_text(text, encoding="utf-8")
 
 
-def run(command: Sequence[str], tree: Path, limit: float) -> tuple[int | None, str]:
-    """Exit status (None: it ran out of time) and output of a command in the copy, which imports the copy alone."""
+def forked(work: Callable[[], int], tree: Path, limit: float) -> tuple[int | None, str]:
+    """Exit status (None: it ran out of time) and output of `work` in a fork that imports the copy alone."""
+    with tempfile.TemporaryFile("w+") as output:
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            for stream in (1, 2):
+                os.dup2(output.fileno(), stream)
+            status = 70
+            try:
+                _imports_from(tree)
+                status = int(work())
+            finally:
+                sys.stdout.flush()
+                os._exit(status)
+        deadline, ended = time.monotonic() + limit, 0
+        try:
+            while not ended and time.monotonic() < deadline:
+                ended, status = os.waitpid(child, os.WNOHANG)
+                time.sleep(0.0 if ended else 0.05)
+        finally:
+            if not ended:  # it takes too long, or this process is told to end
+                os.killpg(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+        output.seek(0)
+        return os.waitstatus_to_exitcode(status) if ended else None, output.read()
+
+
+def _imports_from(tree: Path) -> None:
+    """Forgets the checkout's own modules; the working directory is the copy."""
+    os.chdir(tree)
+    sys.path[:] = [str(tree), *(part for part in sys.path if part and Path(part).resolve() != ROOT)]
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("ddrl", "tests")]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+    os.environ["PYTHONPATH"] = str(tree)  # of processes that tests start
     # Without kept bytecode: a mutant as long as the text it replaces, within a second, would not be compiled anew.
-    environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-    process = subprocess.Popen(
-        command,
-        cwd=tree,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=limit)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        return None, output
-    except BaseException:  # this process is told to end
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
-    return process.returncode, output
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    sys.dont_write_bytecode = True
+
+
+def preload() -> None:
+    """What is slow to import and the same for all."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: see tests/conftest.py
+    for name in ("torch", "pandas", "scipy.stats", "scipy.integrate", "pydantic", "hypothesis", "pytest", "yaml"):
+        importlib.import_module(name)
 
 
 def verdict_of(status: int | None, output: str, seconds: float) -> Found:
@@ -126,19 +149,23 @@ def verdict_of(status: int | None, output: str, seconds: float) -> Found:
     return Found(verdict, failed[1] if failed else "", round(seconds, 1))
 
 
-def tested(mutant: Mutant, tree: Path, through: Sequence[str], limit: float, *, golden: bool) -> Found:
+def tested(mutant: Mutant, tree: Path, limit: float, *, golden: bool) -> Found:
     """Plants a mutant and runs its tests, then, where they pass and `golden` is set, its golden curves."""
-    pytest = [*through, sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header"]
+
+    def run_tests() -> int:
+        pytest = importlib.import_module("pytest")
+        options = ["-x", "-q", "-p", "no:cacheprovider", "--no-header", "--rootdir", str(tree)]
+        return int(pytest.main([*options, *mutant.tests]))
+
+    def run_golden() -> int:
+        curves = importlib.import_module("ddrl.regression.golden")
+        return int(not all(curves.check(curves.FOLDER / f"{name}.json").passed for name in mutant.golden))
+
     started = time.monotonic()
     with planted(mutant, tree):
-        found = verdict_of(*run([*pytest, *mutant.tests], tree, limit), time.monotonic() - started)
-        if found.verdict != "survived" or not golden or not mutant.golden:
-            return found
-        for name in mutant.golden:
-            code = f"from ddrl.regression import golden; print(golden.check(golden.FOLDER / '{name}.json').passed)"
-            status, output = run([*through, sys.executable, "-c", code], tree, limit)
-            if status != 0 or output.strip().splitlines()[-1] != "True":
-                return Found("killed", f"golden curve {name}", round(time.monotonic() - started, 1))
+        found = verdict_of(*forked(run_tests, tree, limit), time.monotonic() - started)
+        if found.verdict == "survived" and golden and mutant.golden and forked(run_golden, tree, limit)[0] != 0:
+            return Found("killed", f"golden curves {', '.join(mutant.golden)}", round(time.monotonic() - started, 1))
     return found
 
 
@@ -147,7 +174,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", help="of mutants; none: all")
     parser.add_argument("--golden", action="store_true", help="also run the golden curves that they name")
-    parser.add_argument("--through", default="", help="a command that each run of tests is started through")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds of one run of tests")
     parser.add_argument("--results", type=Path, help="JSON file that the verdicts are added to")
     parser.add_argument("--no-baseline", action="store_true", help="do not first run the tests without a mutant")
@@ -158,23 +184,22 @@ def main() -> int:
     mutants = [known[name] for name in chosen.names or known]
     if problems := list(mismatches(mutants)):
         parser.error("\n".join(problems))
-    through = shlex.split(chosen.through)
+    preload()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     survived = 0
     with tempfile.TemporaryDirectory(prefix="ddrl-mutation-") as folder:
         tree = Path(folder)
         copy_tree(tree)
-        code = "import ddrl; print(ddrl.__path__[0])"
-        imported = run([sys.executable, "-c", code], tree, chosen.limit)[1].strip()
-        if Path(imported).resolve() != (tree / "ddrl").resolve():
-            parser.error(f"the copy imports {imported}")
+        here = forked(lambda: print(importlib.import_module("ddrl").__path__[0]) or 0, tree, chosen.limit)[1].strip()
+        if Path(here).resolve() != (tree / "ddrl").resolve():
+            parser.error(f"the copy imports {here}")
         if not chosen.no_baseline:
             for tests in dict.fromkeys(mutant.tests for mutant in mutants):
                 nothing = Mutant("nothing", "nothing", (), tests)
-                if (found := tested(nothing, tree, through, chosen.limit, golden=False)).verdict != "survived":
+                if (found := tested(nothing, tree, chosen.limit, golden=False)).verdict != "survived":
                     parser.error(f"without any mutant: {found.verdict} by {found.by or tests}")
         for mutant in mutants:
-            found = tested(mutant, tree, through, chosen.limit, golden=chosen.golden)
+            found = tested(mutant, tree, chosen.limit, golden=chosen.golden)
             equivalent = f" (said to be equivalent: {mutant.equivalent})" if mutant.equivalent else ""
             print(f"{found.verdict:9} {mutant.name}: {found.by}{equivalent} [{found.seconds:.0f} s]", flush=True)
             survived += found.verdict in ("survived", "broken") and not mutant.equivalent

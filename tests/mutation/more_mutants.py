@@ -5,7 +5,7 @@ Each is a slip that somebody could make: a flag that is forgotten, an index by o
 
 from __future__ import annotations
 
-from tests.mutation.mutants import ENDS, EVALUATING, EVALUATOR, POLICY, PREFETCH, UNROLL, Mutant, mutant
+from tests.mutation.mutants import ENDS, EVALUATED, EVALUATING, EVALUATOR, POLICY, PREFETCH, UNROLL, Mutant, mutant
 
 LOSSES = (
     mutant(
@@ -220,7 +220,7 @@ ACTORS = (
         "ddrl/run.py",
         "self._num_evaluations += 1",
         "self._num_evaluations += 0",
-        *EVALUATING,
+        f"{EVALUATED}no_evaluation_plays_the_episodes_of_an_actor_or_of_another_evaluation",
     ),
 )
 
@@ -422,7 +422,7 @@ COORDINATOR = (
         "ddrl/seeding.py",
         'f"{run_seed}/{role}/{index}"',
         'f"{run_seed}/{role}"',
-        "tests/runtimes/evaluated_test.py",
+        f"{EVALUATED}no_evaluation_plays_the_episodes_of_an_actor_or_of_another_evaluation",
     ),
     mutant(
         "one_checkpoint_is_kept",

@@ -42,8 +42,9 @@ WRITTEN = "torch.from_numpy(self._step.reward).masked_fill(start, 0.0)"
 PLAYED = "step = env.step(policy.act(step).action.numpy())"
 POLICY, UNROLL, EVALUATOR = "ddrl/actors/policy.py", "ddrl/actors/unroll.py", "ddrl/actors/evaluator.py"
 ACTING = ("tests/actors/unroll_test.py", "tests/algorithms/acted_test.py")
-EVALUATING = ("tests/actors/evaluator_test.py", "tests/actors/unroll_test.py", "tests/runtimes/evaluated_test.py")
-RESTORED = "tests/algorithms/restored_test.py"
+EVALUATING = ("tests/actors/evaluator_test.py",)
+EVALUATED = "tests/runtimes/evaluated_test.py::test_"
+RESTORED = "tests/algorithms/restored_test.py::test_everything_that_changes_as_a_learner_learns_is_restored"
 ENDS = "tests/algorithms/rewards_and_ends_test.py"
 COPIED = "tests/learners/replay_learner_test.py"
 PREFETCH = "tests/replay/prefetch_test.py"
@@ -63,7 +64,7 @@ AUDITED = (
         "ddrl/algorithms/ppo.py",
         'self._kl_cost = state["kl_cost"]',
         '_ = state["kl_cost"]',
-        RESTORED,
+        f"{RESTORED}[ppo-discrete-3]",
     ),
     mutant(
         "impact_resume_forgets_kls",
@@ -71,7 +72,7 @@ AUDITED = (
         "ddrl/algorithms/impact.py",
         'self._kls = deque(state["kls"], maxlen=self.config.num_slots)',
         "self._kls = deque(maxlen=self.config.num_slots)",
-        RESTORED,
+        f"{RESTORED}[impact-discrete-3]",
     ),
     mutant(
         "atari_last_life_is_a_lost_one",
@@ -96,7 +97,7 @@ AUDITED = (
         "ddrl/actors/exploration.py",
         "sample: Sampler = network.family.sample",
         "sample: Sampler = network.family.sample if envs is not None else lambda pi, _: pi.argmax(dim=-1)",
-        *EVALUATING,
+        f"{EVALUATED}an_evaluation_acts_as_in_training_or_with_the_epsilon_that_the_key_says",
         golden=("v_trace",),
     ),
     mutant(
@@ -211,7 +212,7 @@ AUDITED = (
         "ddrl/run.py",
         "self.params.pull_newest(inference.network)",
         "self.params.version  # noqa: B018",
-        *EVALUATING,
+        f"{EVALUATED}every_evaluation_plays_parameters_that_were_learned_by_then",
         golden=("v_trace",),
     ),
     mutant(
@@ -220,7 +221,7 @@ AUDITED = (
         "ddrl/acting.py",
         'seed = self.env_seed("evaluation", index)',
         'seed = self.env_seed("actor", index)',
-        *EVALUATING,
+        f"{EVALUATED}no_evaluation_plays_the_episodes_of_an_actor_or_of_another_evaluation",
         golden=("v_trace",),
     ),
     mutant(
