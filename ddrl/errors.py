@@ -46,8 +46,9 @@ def unknown_name(kind: str, name: object, allowed: Iterable[str], *, where: str 
 
 
 def exit_code(command: Callable[[], int | None]) -> int:
-    """What a command line returns: the command's own code (None: 0), or 2 after one line for a `UserError`.
+    """What a command line returns: the command's own code (None: 0), or 2 after one line.
 
+    The line is that of a `UserError`, or of a `NonFiniteError`: settings with which training diverges are bad input.
     Above the line of a crash stands the traceback of its cause; runtime ray has shown it by then and leaves none.
     """
     try:
@@ -55,6 +56,9 @@ def exit_code(command: Callable[[], int | None]) -> int:
     except UserError as error:
         if error.is_crash and error.__cause__ is not None:
             traceback.print_exception(error.__cause__)
+        print(f"ddrl: {error}", file=sys.stderr)
+        return 2
+    except NonFiniteError as error:
         print(f"ddrl: {error}", file=sys.stderr)
         return 2
 

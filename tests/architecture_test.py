@@ -20,9 +20,11 @@ MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
 _BASE = {"errors", "keys", "seeding", "types", "distributions", "handles", "instructions", "streams", "waiting"}
+_BASE |= {"finite"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "files": set(),
+    "finite": {"types"},
     "instructions": {"types"},
     "keys": {"errors"},
     "seeding": set(),

@@ -101,7 +101,7 @@ class Journal:
 
     def _write(self, record: dict[str, Any]) -> None:
         with self.path.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(json.dumps(record, allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
