@@ -14,7 +14,7 @@ from ddrl import algorithms, checkpoint, cli
 from ddrl.environments.toy import ToyEnvs
 from ddrl.types import Array, EnvStep
 from tests.runs import BASE, GRADIENTS, merged, small
-from tests.runtimes.crash import environment_seed
+from tests.runtimes.crash import CRASHES, environment_seed
 
 AT = 80
 """The step that is poisoned: of an actor's, or of an evaluation's."""
@@ -81,3 +81,37 @@ def test_every_algorithm_ends_with_one_line_and_keeps_what_was_saved(
     assert state is not None
     assert damaged == []
     assert all(row["metrics"] for row in strict(tmp_path / "run" / "curves.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("runtime", "role"), [("threads", "actor"), ("serial", "evaluation"), ("threads", "evaluation")]
+)
+def test_every_role_of_every_runtime_in_one_process_ends_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], runtime: str, role: str
+) -> None:
+    path, _ = run_of(
+        tmp_path,
+        "impala",
+        topology={"runtime": runtime},
+        env_frames=2**40 if role == "actor" else 400,  # endless, or the other actor could reach it first
+        evaluation={"period_frames": 10**9},
+    )
+    monkeypatch.setattr(ToyEnvs, "step", poisoned(role, "observation", math.nan, at=3))
+    assert cli.main(["train", str(path), "--quiet", "--directory", str(tmp_path / "run")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"ddrl: {role} {CRASHES[role]}, environment toy/catch, environment seed ")
+    assert "step 3 of this process, column " in line
+    assert strict(tmp_path / "run" / "curves.jsonl") or role == "actor"
+
+
+def test_the_same_command_goes_on_from_the_checkpoint_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, _ = run_of(tmp_path, "impala", env_frames=1200)
+    command, whole = ["train", str(path), "--directory", str(tmp_path / "run")], ToyEnvs.step
+    monkeypatch.setattr(ToyEnvs, "step", poisoned("actor", "reward", math.inf))
+    assert cli.main(command) == 2
+    monkeypatch.setattr(ToyEnvs, "step", whole)
+    assert cli.main(command) == 0
+    assert "resumed at " in capsys.readouterr().err
+    assert strict(tmp_path / "run" / "curves.jsonl")[-1]["env_frames"] >= 1200
