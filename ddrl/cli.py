@@ -1,7 +1,7 @@
 """The command line. Results go to standard output, progress and complaints to standard error.
 
-Exit codes: 0 done; 1 a check failed (verify, doctor); 2 bad input or an environment that failed (one line says what);
-75 interrupted after a checkpoint (type the same command again).
+Exit codes: 0 done; 1 a check failed (verify, doctor); 2 bad input, an environment that failed or training that
+diverged (one line says what); 75 interrupted after a checkpoint (type the same command again).
 """
 
 from __future__ import annotations

@@ -92,10 +92,11 @@ def is_of_a_file(error: BaseException) -> bool:
 
 
 def exit_code(command: Callable[[], int | None]) -> int:
-    """What a command line returns: the command's own code (None: 0), or 2 after one line for a `UserError`.
+    """What a command line returns: the command's own code (None: 0), or 2 after one line.
 
-    So also where a file or folder was refused, wherever that was (`is_of_a_file`). Above the line of a crash stands the
-    traceback of its cause; runtime ray has shown it by then and leaves none.
+    The line is that of a `UserError`; of a `NonFiniteError`, since settings with which training diverges are bad input;
+    or of a file or folder that the system refused, wherever that was (`is_of_a_file`). Above the line of a crash stands
+    the traceback of its cause; runtime ray has shown it by then and leaves none.
     """
     try:
         return command() or 0
@@ -108,6 +109,9 @@ def exit_code(command: Callable[[], int | None]) -> int:
         if not is_of_a_file(error):
             raise
         print(f"ddrl: {file_error(error)}", file=sys.stderr)
+        return 2
+    except NonFiniteError as error:
+        print(f"ddrl: {error}", file=sys.stderr)
         return 2
 
 

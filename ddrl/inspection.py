@@ -21,6 +21,7 @@ from ddrl.config import RunConfig, fingerprint_of, load_run_config, parse_run_co
 from ddrl.environments import registry
 from ddrl.errors import UserError, unknown_name
 from ddrl.files import below
+from ddrl.named_env import make_env
 from ddrl.population.results import newest_of_best
 from ddrl.population.results import problems as lineage_problems
 from ddrl.record import COLUMNS, COUNTS
@@ -74,7 +75,9 @@ def evaluate(run: Path, *, episodes: int, seed: int, task: str | None = None) ->
     evaluated = evaluated_environment(trained.config)
     for index, name in enumerate(chosen_tasks(evaluated["name"], task)):
         environment = evaluated | {"name": name}
-        env = registry.make(**environment, num_envs=num_envs, seed=seed_for(seed, "player-environment"))
+        own = seed_for(seed, "player-environment")
+        described = f"evaluation of {run}, environment {name}, environment seed {own}"
+        env = make_env(environment, num_envs, own, num_threads=1, name=described)
         try:
             played = evaluator.play(env, trained.policy(num_envs, seed, "player-policy", index), episodes)
         finally:

@@ -8,10 +8,11 @@ its checkpoint's offset, so nothing is counted twice. The lines up to there are 
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ddrl.errors import UserError, using
+from ddrl.errors import NonFiniteError, UserError, using
 from ddrl.files import append, write_atomically
 from ddrl.lines import aside_of, rewrite, split
 from ddrl.task_scores import TaskScores, metric_of
@@ -108,7 +109,11 @@ class Recorder:
             self.episodes += not episode.abandoned
 
     def update(self, counts: Counts, metrics: Metrics) -> None:
-        """The learner made an update; writes a record when one is due."""
+        """The learner made an update; writes a record when one is due.
+
+        Raises NonFiniteError for a metric that is none: kept, it would be in the next checkpoint, and end every resume.
+        """
+        _check_finite(counts, {name: [value] for name, value in metrics.items()})
         self._updates.append(metrics)
         if counts.env_frames >= self._next:
             self.flush(counts)
@@ -158,9 +163,10 @@ class Recorder:
         self._write(counts, values)
 
     def _write(self, counts: Counts, values: dict[str, list[float]]) -> None:
+        _check_finite(counts, values)
         line = {**counts.__dict__, "seconds": round(self.seconds, 3), "metrics": values}
         with self._lock, using(self._path):
-            append(self._path, self._file, (json.dumps(line) + "\n").encode())
+            append(self._path, self._file, (json.dumps(line, allow_nan=False) + "\n").encode())
         if self._writer:
             with using(self._writer.log_dir):
                 for name, several in values.items():
@@ -242,6 +248,14 @@ class Recorder:
         if self._writer:
             with using(self._writer.log_dir):
                 self._writer.close()
+
+
+def _check_finite(counts: Counts, values: Mapping[str, Iterable[float]]) -> None:
+    """Raises NonFiniteError that names every metric with a NaN or infinity: no record holds one, nor does JSON."""
+    broken = {name: value for name, several in values.items() for value in several if not math.isfinite(value)}
+    if broken:
+        named = ", ".join(f"metric {name} is {value}" for name, value in broken.items())
+        raise NonFiniteError(f"update {counts.updates}: {named}")
 
 
 def read_curves(path: Path) -> pd.DataFrame:

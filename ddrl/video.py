@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from ddrl.environments import registry
 from ddrl.environments.camera import Camera, camera_for
 from ddrl.errors import UserError
 from ddrl.files import replacing
 from ddrl.inspection import Trained, chosen_tasks, load_trained
+from ddrl.named_env import make_env
 from ddrl.seeding import seed_for
 from ddrl.types import Array
 
@@ -132,7 +132,9 @@ def _shots(
     for index, name in enumerate(tasks):
         settings = {key: value for key, value in trained.config.environment.items() if key != "name"}
         env_seed = seed_for(seed, "watch-environment", index)
-        env, camera = registry.make(name, num_envs=1, seed=env_seed, **settings), camera_for(name, env_seed, settings)
+        described = f"film of episode {index + 1}, environment {name}, environment seed {env_seed}"
+        env = make_env({**settings, "name": name}, 1, env_seed, num_threads=1, name=described)
+        camera = camera_for(name, env_seed, settings)
         policy = trained.policy(1, seed, "watch-policy", index)
         step, total, length = env.reset(), 0.0, 0
         yield _Shot(camera.reset(step), _words(index, episodes, 0, "", 0.0), camera)

@@ -20,10 +20,12 @@ MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
 _BASE = {"errors", "keys", "seeding", "types", "distributions", "handles", "instructions", "streams", "waiting"}
+_BASE |= {"finite"}
 LAYERS: dict[str, set[str]] = {
     "csv_cells": set(),
     "errors": set(),
     "files": set(),
+    "finite": {"types"},
     "instructions": {"types"},
     "keys": {"errors"},
     "lines": {"errors", "files"},

@@ -7,7 +7,6 @@ lost the actor waits for another one, whose first observations begin new episode
 from __future__ import annotations
 
 import itertools
-import math
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -15,10 +14,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ddrl import finite
 from ddrl.coordinator import wire
 from ddrl.coordinator.traffic import Traffic
 from ddrl.coordinator.wire import WireError
-from ddrl.errors import Closed
+from ddrl.errors import Closed, NonFiniteError
 from ddrl.types import Array, EnvSpec, EnvStep
 
 _NUMBERS = itertools.count()
@@ -140,9 +140,14 @@ class RemoteEnv:
             session.end(WireError("the first step must begin episodes"))
 
     def step(self, actions: Array) -> EnvStep:
-        """The worker's answer; where it is lost, the beginning of another one's episodes. Raises `Closed`."""
+        """The worker's answer; where it is lost, the beginning of another one's episodes.
+
+        Raises `Closed`, and `NonFiniteError` for actions that would end one worker after another.
+        """
         session = self._session
         assert session is not None
+        if wrong := finite.diverged(actions):
+            raise NonFiniteError(f"training diverged: {wrong}")
         reply = wire.encode("actions", tensors={"action": actions})
         self._traffic.sent(len(reply))
         session.send(reply)
@@ -163,9 +168,9 @@ class RemoteEnv:
             with wire.refusing():
                 decoded = wire.decode(message)
                 step = self._decoder.decode(decoded)
-                waited, cpu = decoded.value("waited", float), decoded.value("cpu_seconds", float)
-            if not (math.isfinite(waited) and math.isfinite(cpu)):
-                raise WireError("seconds must be finite")
+                waited, cpu = decoded.seconds("waited"), decoded.seconds("cpu_seconds")
+            if found := finite.fault(step):
+                raise WireError(f"column {found.column}: the {found.what}")
         except WireError as error:
             session.end(error)
             return None

@@ -17,7 +17,7 @@ from ddrl.coordinator.crew import POLL_SECONDS, Crew, Interrupted, Plan, Who
 from ddrl.coordinator.ray_errors import first_line, plain, traceback_of
 from ddrl.coordinator.roles import MAX_DEATHS
 from ddrl.coordinator.room import gpus_per_learner
-from ddrl.errors import UserError, crash
+from ddrl.errors import NonFiniteError, UserError, crash
 
 
 class _Died(Exception):
@@ -137,7 +137,7 @@ class RayRuntime:
             result = ray.get(reference)
             lost, words = result if who.role == "actor" else None, ""
         except RayTaskError as error:
-            if who.role == "actor":
+            if who.role == "actor" and not isinstance(error.cause, NonFiniteError):
                 if not isinstance(error.cause, UserError) or error.cause.is_crash:
                     self._complain(traceback_of(error))
                 if isinstance(error.cause, UserError):  # also one that the store of experience raised

@@ -28,6 +28,8 @@ VERSION = 3
 MAX_HEADER = 16 * 1024
 MAX_TENSORS = 32
 MAX_DIMENSIONS = 8
+MOST_SECONDS = 1e9
+"""That a clock may show: thirty years. Sums and percentiles of such times stay finite."""
 DTYPES = ("bool", "uint8", "int64", "float32")
 _LENGTH = struct.Struct("<I")
 
@@ -94,6 +96,13 @@ class Message:
         value = self.fields.get(name)
         if type(value) is not kind:
             raise WireError(f"field '{name}' is {str(value)[:40]!r}; expected: {kind.__name__}")
+        return value
+
+    def seconds(self, name: str) -> float:
+        """A field that is a time. Raises WireError where it is missing, negative, no number or no time to be true."""
+        value: float = self.value(name, float)
+        if not 0 <= value <= MOST_SECONDS:
+            raise WireError(f"field '{name}' is {value}; expected: seconds from 0 to {MOST_SECONDS:g}")
         return value
 
 

@@ -13,9 +13,10 @@ from contextlib import closing
 
 import numpy as np
 
+from ddrl import finite
 from ddrl.csv_cells import write_rows
 from ddrl.environments import registry
-from ddrl.errors import exit_code
+from ddrl.errors import UserError, exit_code
 from ddrl.seeding import numpy_generator, seed_for
 from ddrl.types import Array, EnvSpec
 
@@ -28,7 +29,7 @@ def random_returns(name: str, episodes: int, seed: int) -> Array:
     """Raw returns [n] of at least `episodes` episodes, n a multiple of ten.
 
     Each of ten environments plays the same number of them: a first-come sample would favour short episodes.
-    Raises: UserError for an unknown name.
+    Raises: UserError for an unknown name, and for numbers that `ddrl.finite` does not let pass.
     """
     rounds = -(-episodes // _NUM_ENVS)
     generator = numpy_generator(seed, "random-play")
@@ -38,6 +39,8 @@ def random_returns(name: str, episodes: int, seed: int) -> Array:
         env.reset()
         while done.min() < rounds:
             step = env.step(_actions(env.spec, generator))
+            if found := finite.fault(step):
+                raise UserError(f"{name}: column {found.column} of {_NUM_ENVS}: the {found.what}")
             total += step.reward
             (over,) = np.nonzero(step.ended & (done < rounds))
             returns[done[over], over] = total[over]

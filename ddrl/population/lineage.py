@@ -137,7 +137,7 @@ class Journal:
 
     def _write(self, record: dict[str, Any]) -> None:
         with using(self.path), self.path.open("ab", buffering=0) as file:
-            append(self.path, file, (json.dumps({LINE: self._num_lines, **record}) + "\n").encode())
+            append(self.path, file, (json.dumps({LINE: self._num_lines, **record}, allow_nan=False) + "\n").encode())
             os.fsync(file.fileno())
         self._num_lines += 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import queue
 import signal
 import socket
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -30,7 +32,7 @@ from ddrl.coordinator.remote import RemoteEnv, Session
 from ddrl.coordinator.service import METHOD, NAME, InferenceService, Place
 from ddrl.coordinator.traffic import KEPT, Traffic
 from ddrl.environments import registry
-from ddrl.errors import Closed, UserError
+from ddrl.errors import Closed, NonFiniteError, UserError
 from ddrl.types import EnvStep
 from ddrl.worker import Worker
 
@@ -159,10 +161,11 @@ def hello(**changes: Any) -> bytes:
     return wire.encode("hello", {"protocol": wire.VERSION, "nonce": NONCE} | changes)
 
 
-def step(**changes: Any) -> bytes:
-    """What a worker sends first, but for these tensors."""
+def step(*, waited: float = 0.0, cpu_seconds: float = 0.0, **changes: Any) -> bytes:
+    """What a worker sends first, but for these clocks and tensors."""
     first = registry.make("toy/catch", num_envs=ENVS, seed=0).reset()
-    return wire.encode("step", {"waited": 0.0, "cpu_seconds": 0.0}, first._replace(**changes)._asdict())
+    clocks = {"waited": waited, "cpu_seconds": cpu_seconds}
+    return wire.encode("step", clocks, first._replace(**changes)._asdict())
 
 
 def described(*tensors: tuple[str, str, list[int]]) -> bytes:
@@ -188,6 +191,16 @@ def test_a_worker_gets_a_free_place_and_what_to_build(rig: Rig) -> None:
         assert rig.progresses(1)
 
 
+def test_actions_that_are_no_numbers_end_the_run_and_not_its_workers() -> None:
+    spec = registry.spec_for("toy/track")
+    remote, sent = RemoteEnv(spec, 2, Traffic(1)), list[bytes]()
+    session: Any = SimpleNamespace(send=sent.append, end=sent.append)
+    remote._session = session
+    with pytest.raises(NonFiniteError, match=r"^training diverged: the policy's action in column 1 is nan$"):
+        remote.step(np.array([[0.0], [math.nan]], np.float32))
+    assert sent == []
+
+
 def test_steps_arrive_as_the_environments_made_them(rig: Rig) -> None:
     with working(rig):
         assert until(lambda: len(rig.steps[0]) > 40)
@@ -198,6 +211,23 @@ def test_steps_arrive_as_the_environments_made_them(rig: Rig) -> None:
             np.testing.assert_array_equal(one, other)
 
 
+def holding(field: str, value: float) -> bytes:
+    """A first step whose last column has this value as its reward, or in its observation."""
+    array = getattr(registry.make("toy/catch", num_envs=ENVS, seed=0).reset(), field).copy()
+    array.reshape(ENVS, -1)[-1, 0] = value
+    return step(**{field: array})
+
+
+NOT_FINITE = {
+    f"{field} {value}": ({}, [holding(field, value)], grpc.StatusCode.INVALID_ARGUMENT, f"column 2: the {field}")
+    for field in ("reward", "observation")
+    for value in (math.nan, -math.inf, 3e38)
+}
+CLOCKS = {
+    f"{name} {value}": ({}, [step(**{name: value})], grpc.StatusCode.INVALID_ARGUMENT, f"field '{name}' is")
+    for name in ("waited", "cpu_seconds")
+    for value in (math.nan, math.inf, 1e308, -1.0)
+}
 HUGE = 2**31 - 1
 WRONG: dict[str, tuple[dict[str, Any] | None, list[bytes], grpc.StatusCode, str]] = {
     "shape": (
@@ -255,6 +285,8 @@ WRONG: dict[str, tuple[dict[str, Any] | None, list[bytes], grpc.StatusCode, str]
     "place is no number": ({"place": "0"}, [], grpc.StatusCode.INVALID_ARGUMENT, "field 'place'"),
     "oversized": ({}, [bytes(10**6)], grpc.StatusCode.RESOURCE_EXHAUSTED, "larger than max"),
     "oversized hello": (None, [bytes(10**6)], grpc.StatusCode.RESOURCE_EXHAUSTED, "larger than max"),
+    **NOT_FINITE,
+    **CLOCKS,
 }
 
 
@@ -271,6 +303,8 @@ def test_a_worker_that_sends_something_wrong_is_sent_away(rig: Rig, name: str) -
         assert until(lambda: len(rig.log) == 1)
         with working(rig, place=1 - index) as another:  # the place can be had again
             assert rig.progresses(another.offer.place)
+    metrics = [env._traffic.take() for env in rig.envs]
+    assert all(math.isfinite(value) for taken in metrics for value in taken.values())
     assert all("\n" not in line for line in rig.log)
 
 

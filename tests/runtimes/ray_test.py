@@ -21,7 +21,7 @@ from ddrl import run_ray, temporary
 from ddrl.config import parse_run_config
 from ddrl.coordinator import actor_host, cluster, runtime_ray
 from ddrl.coordinator.crew import Crew, Plan, Who
-from ddrl.errors import Closed, UserError
+from ddrl.errors import Closed, NonFiniteError, UserError
 from ddrl.run import train
 from tests.runs import BASE, GRADIENTS, VERSIONED, config, curves, merged, small
 from tests.runtimes import clusters, ranks
@@ -370,3 +370,21 @@ def test_only_folders_whose_cluster_is_gone_are_removed(tmp_path: Path, monkeypa
     with cluster.own_folder() as one, cluster.own_folder() as other:
         assert {path.name for path in tmp_path.iterdir()} == {begun.name, Path(one).name, Path(other).name}
     assert list(tmp_path.iterdir()) == [begun]
+
+
+def test_an_actor_of_ray_whose_numbers_are_not_finite_has_diverged_and_not_crashed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So that a population goes on without it; its gradient, or the actions of its policy."""
+    told: list[str] = []
+    plan = SimpleNamespace(describe_actor=lambda index, generation: f"actor {index}")
+    crew: Any = SimpleNamespace(generation=lambda index: (0, 0))
+    runtime: Any = SimpleNamespace(_complain=told.append, _plan=plan)
+    for cause, raised in ((NonFiniteError("loss is nan"), RayTaskError), (ArithmeticError("crash"), UserError)):
+        error = RayTaskError("act", "its traceback", cause)
+        monkeypatch.setattr(runtime_ray.ray, "get", lambda reference, error=error: (_ for _ in ()).throw(error))
+        with pytest.raises(raised) as caught:
+            runtime_ray.RayRuntime._result(runtime, crew, Who("actor", 1), None)
+        found = runtime_ray.RayRuntime._cause(runtime, caught.value) if raised is RayTaskError else caught.value
+        assert type(found) is (NonFiniteError if raised is RayTaskError else UserError)
+    assert all("its traceback" in text for text in told)

@@ -1,11 +1,13 @@
 """Curves survive a crash, and say what happened once."""
 
 import json
+import math
 import os
 from pathlib import Path
 
 import pytest
 
+from ddrl.errors import NonFiniteError
 from ddrl.record import COLUMNS, TIMING_METRICS, Counts, Recorder, read_curves, write_curves
 from ddrl.types import Episode
 
@@ -108,3 +110,21 @@ def test_seconds_never_run_backwards_over_a_resume(tmp_path: Path, kind: str) ->
     else:
         resumed.evaluation(counts(3), [Episode("toy/catch", 1.0, 1)])
     assert (read_curves(tmp_path / "curves.jsonl").seconds >= 50).all()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_metric_that_is_not_finite_is_named_and_neither_written_nor_kept(tmp_path: Path, value: float) -> None:
+    recorder = record(tmp_path, 1, 4)
+    with pytest.raises(NonFiniteError, match=rf"^update 5: metric explained_variance is {value}$"):
+        recorder.update(counts(5), {"loss": 5.0, "explained_variance": value})
+    recorder.update(counts(4), {"loss": 5.0, "policy_lag_max": 0.0})
+    recorder.gauges.append(lambda: {"round_trip_ms_p99": value})
+    with pytest.raises(NonFiniteError, match=rf"^update 6: metric round_trip_ms_p99 is {value}$"):
+        recorder.update(counts(6), {"loss": 6.0, "policy_lag_max": 0.0})
+    with pytest.raises(NonFiniteError, match=rf"^update 6: metric evaluation_return is {value}$"):
+        recorder.evaluation(counts(6), [Episode("toy/catch", 1.0, 5), Episode("toy/catch", value, 5)])
+    assert all(math.isfinite(number) for metrics in recorder.state_dict()["updates"] for number in metrics.values())
+    lines = (tmp_path / "curves.jsonl").read_text()
+    assert "NaN" not in lines
+    assert "Infinity" not in lines
+    assert read_curves(tmp_path / "curves.jsonl").env_frames.max() == counts(3).env_frames
