@@ -3,6 +3,7 @@
 While a run goes on, every record is one line of `curves.jsonl`, flushed at once: what was recorded before a kill is
 readable. At the end the lines become `curves.parquet` (long: one row per value). A resumed run cuts the lines back to
 its checkpoint's offset, so nothing is counted twice. The lines up to there are on the disk before the checkpoint is.
+TensorBoard is told to forget what was shown after that moment.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class Recorder:
 
     def __init__(self, directory: Path, *, period_frames: int, tensorboard: bool, tasks: Sequence[str] = ()) -> None:
         """`tasks`: of the suite that is trained on, whose episodes are recorded one by one too."""
+        self._directory = directory
         self._path = directory / "curves.jsonl"
         with using(self._path):
             directory.mkdir(parents=True, exist_ok=True)
@@ -90,7 +92,10 @@ class Recorder:
         """Read when a record is written: each says what was measured since the last one."""
         self.latest: Metrics = {}
         """The newest value of every metric, for the progress display."""
-        self._writer = _tensorboard_writer(directory / "tensorboard") if tensorboard else None
+        self._tensorboard = tensorboard
+        self._writer: Any = None
+        """Of TensorBoard's events; made with the first of them, when it is known where the run goes on."""
+        self._forget_from: int | None = None
 
     @property
     def seconds(self) -> float:
@@ -167,10 +172,16 @@ class Recorder:
         line = {**counts.__dict__, "seconds": round(self.seconds, 3), "metrics": values}
         with self._lock, using(self._path):
             append(self._path, self._file, (json.dumps(line, allow_nan=False) + "\n").encode())
-        if self._writer:
-            with using(self._writer.log_dir):
-                for name, several in values.items():
-                    self._writer.add_scalar(name, float(np.mean(several)), counts.env_frames)
+        self._show(counts.env_frames, values)
+
+    def _show(self, env_frames: int, values: dict[str, list[float]]) -> None:
+        if not self._tensorboard:
+            return
+        folder = self._directory / "tensorboard"
+        self._writer = self._writer or _tensorboard_writer(folder, self._forget_from)
+        with using(folder):
+            for name, several in values.items():
+                self._writer.add_scalar(name, float(np.mean(several)), env_frames)
 
     def state_dict(self) -> dict[str, Any]:
         """Offset in the file, which is on the disk up to there, and what was not written yet."""
@@ -179,6 +190,7 @@ class Recorder:
                 "offset": self._on_the_disk(),
                 "lost_bytes": self.lost_bytes,
                 "next": self._next,
+                "period": self._period,
                 "updates": list(self._updates),
                 "episodes": [list(episode) for episode in self._episodes],
                 "task_scores": self._scores.state_dict(),
@@ -196,16 +208,16 @@ class Recorder:
                 raise UserError(f"{self._path}: was replaced while the run went on")
             return self._path.stat().st_size
 
-    def load_state_dict(self, state: dict[str, Any]) -> str:
-        """Cuts the file back to where `state` was taken and continues from there.
+    def load_state_dict(self, state: dict[str, Any], reached: int | None = None) -> str:
+        """Cuts the file back to where `state` was taken, which is the last thing it does, and continues from there.
 
         Where what is before is not whole, its whole lines are kept, and those that are damaged set aside; returns a
-        line about that, else none ("").
+        line about that, else none (""). `reached`: env_frames at which `state` was taken.
         """
-        with using(self._path):
-            told = self._cut_back(state)
-        self.lost_bytes += state.get("lost_bytes", 0)
+        lost_bytes, offset = int(state.get("lost_bytes", 0)), int(state["offset"])
         self._next = state["next"]
+        if reached is not None and state.get("period", self._period) != self._period:
+            self._next = (reached // self._period + 1) * self._period
         self._updates = list(state["updates"])
         self._episodes = [Episode(*episode) for episode in state["episodes"]]
         self._scores.load_state_dict(state["task_scores"])
@@ -213,11 +225,16 @@ class Recorder:
         self._seconds_before, self._cpu_seconds_before = state["seconds"], state["cpu_seconds"]
         self._started, self._cpu_started = time.monotonic(), time.process_time()
         self._last = (state["last"][0], state["last"][1])
+        with using(self._path):
+            told = self._cut_back(state, offset)
+            if reached is not None and self._tensorboard:
+                self._show_again(reached)
+        self.lost_bytes += lost_bytes
         return told
 
-    def _cut_back(self, state: dict[str, Any]) -> str:
+    def _cut_back(self, state: dict[str, Any], offset: int) -> str:
         """To the lines from before a checkpoint: those up to its offset, which are those written before its time."""
-        content, offset = self._path.read_bytes(), state["offset"]
+        content = self._path.read_bytes()
         before = split(content[:offset], _is_record)
         intact = before.content == content[:offset] and len(content) >= offset
         if intact and all(_is_before(record, state) for _, record in before.kept):
@@ -238,9 +255,27 @@ class Recorder:
             )
         return f"{self._path}: {'; '.join(parts)}" if parts else ""
 
-    def restart(self) -> None:
-        """Begins anew: lines of a run that was killed before its first checkpoint are dropped."""
-        self._file.truncate(0)
+    def _show_again(self, reached: int) -> None:
+        """TensorBoard forgets whole steps: what was recorded at that of the checkpoint, before it, is shown anew."""
+        self._forget_from = reached
+        for record in read_records(self._path):
+            if record["env_frames"] >= reached:
+                self._show(record["env_frames"], record["metrics"])
+
+    def begin_anew(self, aside: Path) -> Path | None:
+        """Puts what was recorded before into a folder; returns where the curves went, None where there are none.
+
+        Nothing is dropped: lines of a run that was killed before its first checkpoint are kept there too.
+        """
+        if not self._path.stat().st_size:
+            return None
+        aside.mkdir(parents=True, exist_ok=True)
+        self.close()
+        moved = self._path.rename(aside / self._path.name)
+        if (self._directory / "tensorboard").exists():
+            (self._directory / "tensorboard").rename(aside / "tensorboard")
+        self._file, self._writer = self._path.open("ab", buffering=0), None
+        return moved
 
     def close(self) -> None:
         """Flushes and closes the files."""
@@ -322,12 +357,13 @@ def make_recorder(config: RunConfig, directory: Path, tasks: Sequence[str]) -> R
     return Recorder(directory, period_frames=recording.period_frames, tensorboard=recording.tensorboard, tasks=tasks)
 
 
-def _tensorboard_writer(directory: Path) -> Any:
+def _tensorboard_writer(directory: Path, forget_from: int | None) -> Any:
+    """Where it shows nothing of before at `forget_from` and later."""
     from torch.utils.tensorboard import SummaryWriter  # slow to import, so only where it is wanted
 
     _let_the_caller_tell(threading.excepthook)
     with using(directory):
-        return SummaryWriter(str(directory))
+        return SummaryWriter(str(directory), purge_step=forget_from)
 
 
 @cache

@@ -30,6 +30,7 @@ LAYERS: dict[str, set[str]] = {
     "keys": {"errors"},
     "lines": {"errors", "files"},
     "reading": {"errors"},
+    "sameness": set(),
     "seeding": set(),
     "temporary": set(),
     "types": set(),
@@ -45,14 +46,14 @@ LAYERS: dict[str, set[str]] = {
     "replay": _BASE,
     "environments": _BASE | {"csv_cells", "files", "temporary"},
     "algorithms": _BASE | {"losses", "actors", "learners", "networks", "replay"},
-    "analysis": {"csv_cells", "errors", "files", "reading"},
+    "analysis": {"csv_cells", "errors", "files", "reading", "sameness"},
     "report": {"csv_cells", "errors", "files", "reading", "analysis"},
     "replications": {"errors", "analysis"},
     "bench": {"acting", "config", "environments", "errors", "files", "manifest", "record", "replay", "run", "run_ray"}
     | {"reading", "run_setting", "seeding", "topology", "traits", "types"},
     "population": {"acting", "checkpoint", "config", "coordinator", "errors", "files", "keys", "locks", "manifest"}
     | {"evaluation", "memory", "progress", "record", "run", "run_ray", "run_setting", "seeding", "shared_memory"}
-    | {"lines", "reading", "traits", "types"},
+    | {"continuing", "identity", "lines", "reading", "traits", "types"},
     "regression": {"errors", "files", "analysis", "algorithms"}
     | {"csv_cells", "bench", "config", "manifest", "memory", "processor", "record", "report", "run"},
 }

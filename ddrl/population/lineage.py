@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -73,8 +73,8 @@ class Journal:
         Raises: UserError where a line is lost that others follow from.
         """
         self.path = directory / FILE
-        self.identity: str | None = None
-        """Of the population that the file is about; None: it is new."""
+        self.about: dict[str, Any] | None = None
+        """What `ddrl.identity` has recorded of the population that the file is about; None: it is new."""
         self.starts: list[Start] = []
         self.decisions: list[Decision] = []
         self.note = ""
@@ -107,11 +107,11 @@ class Journal:
 
     def _take(self, record: dict[str, Any], found: Lines) -> None:
         if "population" in record:
-            if self.identity is not None:
+            if self.about is not None:
                 raise UserError(f"is of two populations, {self.identity} and {record['population']}")
-            self.identity = record["population"]
+            self.about = {"identity": record.pop("population")} | record
             return
-        if self.identity is None:
+        if self.about is None:
             raise _lost("the line that names the population is missing", found)
         if "started" in record:
             self.starts.append(Start(**record))
@@ -122,11 +122,16 @@ class Journal:
             raise _lost(wrong, found)
         self.decisions.append(decision)
 
-    def begin(self, identity: str, start: Start) -> None:
+    @property
+    def identity(self) -> str | None:
+        """The name of the population."""
+        return self.about["identity"] if self.about else None
+
+    def begin(self, about: Mapping[str, Any], start: Start) -> None:
         """Says whose file it is, where it is new, and that the population was started."""
-        if self.identity is None:
-            self.identity = identity
-            self._write({"population": identity})
+        if self.about is None:
+            self.about = dict(about)
+            self._write({"population" if key == "identity" else key: value for key, value in about.items()})
         self.starts.append(start)
         self._write(start._asdict())
 
@@ -154,7 +159,7 @@ def _is_record(record: dict[str, Any]) -> bool:
     """Whether a line is one that a journal writes."""
     names = set(record) - {LINE}
     if "population" in names:
-        return names == {"population"} and isinstance(record["population"], str)
+        return names <= {"population", "config", "version"} and isinstance(record["population"], str)
     if "started" in names:
         return names == set(Start._fields)
     whole = names == {field.name for field in dataclasses.fields(Decision)}
