@@ -304,8 +304,10 @@ def test_another_configuration_starts_anew_and_deletes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(small({"size": 2}, env_frames=1200), tmp_path, quiet=True)
+    for name in ("run.json", "curves.parquet"):  # as the workflow does before it trains anew
+        (tmp_path / name).unlink()
     train(small({"size": 2, "margin": 0.5}, env_frames=1200), tmp_path)
-    assert "has changed: starting anew; old state in" in capsys.readouterr().err
+    assert "the configuration has changed (population.margin): starting anew; old state in" in capsys.readouterr().err
     (aside,) = tmp_path.glob("members-*")
     assert (aside / "0" / "curves.jsonl").exists()
     assert (aside / "lineage.jsonl").exists()

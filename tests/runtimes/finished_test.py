@@ -123,7 +123,7 @@ def test_it_may_become_longer(tmp_path: Path, finished: Path, kind: str) -> None
 
 
 def test_a_budget_below_what_is_trained_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with interrupted_after(60):
+    with interrupted_after(20):
         train(config(**SHORT), tmp_path / "run", quiet=True)
     assert "frames of the run there are trained, more than env_frames: 50" in refused(tmp_path, 50, capsys)
 
@@ -139,7 +139,7 @@ def refused(folder: Path, env_frames: int, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_what_only_records_does_not_begin_a_run_anew(tmp_path: Path) -> None:
-    with interrupted_after(40):
+    with interrupted_after(20):
         train(config(**SHORT), tmp_path, quiet=True)
     quiet = {"recording": {"period_frames": 7}, "checkpoint": {"period_frames": 1000}}
     run = Run(config(**SHORT | quiet), tmp_path, quiet=True)

@@ -119,6 +119,7 @@ def test_a_serial_run_cut_again_and_again_resumes_to_the_same_bits(
             raise Cut  # nothing is saved: what was done since the last checkpoint is lost
         learn(self)
 
+    overrides = {"checkpoint": {"period_frames": 100}} | overrides  # A3C makes an update every five frames
     chosen, learn = small_config(**overrides) if "algorithm" in overrides else config(**overrides), Run._learn
     train(chosen, tmp_path / "straight", quiet=True)
     for updates in (1, 9, 33):  # before the first checkpoint, and after some
