@@ -20,12 +20,16 @@ MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
 _BASE = {"errors", "keys", "seeding", "types", "distributions", "handles", "instructions", "streams", "waiting"}
+_BASE |= {"calls", "notes", "signals"}
 LAYERS: dict[str, set[str]] = {
-    "errors": set(),
+    "calls": {"notes"},
+    "errors": {"notes"},
     "files": set(),
     "instructions": {"types"},
     "keys": {"errors"},
+    "notes": set(),
     "seeding": set(),
+    "signals": {"calls", "errors", "notes"},
     "types": set(),
     "distributions": set(),
     "streams": set(),
@@ -39,16 +43,16 @@ LAYERS: dict[str, set[str]] = {
     "replay": _BASE,
     "environments": _BASE | {"files"},
     "algorithms": _BASE | {"losses", "actors", "learners", "networks", "replay"},
-    "analysis": {"errors", "files"},
+    "analysis": {"errors", "files", "notes"},
     "report": {"errors", "files", "analysis"},
     "replications": {"errors", "analysis"},
     "bench": {"acting", "config", "environments", "errors", "files", "manifest", "record", "replay", "run", "run_ray"}
     | {"run_setting", "seeding", "topology", "traits", "types"},
     "population": {"acting", "checkpoint", "config", "coordinator", "errors", "files", "keys", "locks", "manifest"}
     | {"evaluation", "memory", "progress", "record", "run", "run_ray", "run_setting", "seeding", "shared_memory"}
-    | {"traits", "types"},
+    | {"calls", "notes", "signals", "traits", "types"},
     "regression": {"errors", "analysis", "algorithms"}
-    | {"bench", "config", "manifest", "memory", "processor", "record", "report", "run"},
+    | {"bench", "config", "manifest", "memory", "notes", "processor", "record", "report", "run"},
 }
 """What each part may import besides itself. Single files of `ddrl/` that are not listed (run, cli, ...) are on top."""
 
