@@ -20,6 +20,7 @@ from ddrl.actors.policy import LocalInference, Policy
 from ddrl.config import RunConfig, fingerprint_of, load_run_config, parse_run_config
 from ddrl.environments import registry
 from ddrl.errors import UserError, unknown_name
+from ddrl.named_env import make_env
 from ddrl.population.results import newest_of_best
 from ddrl.population.results import problems as lineage_problems
 from ddrl.record import COLUMNS, COUNTS
@@ -73,7 +74,8 @@ def evaluate(run: Path, *, episodes: int, seed: int, task: str | None = None) ->
     evaluated = evaluated_environment(trained.config)
     for index, name in enumerate(chosen_tasks(evaluated["name"], task)):
         environment = evaluated | {"name": name}
-        env = registry.make(**environment, num_envs=num_envs, seed=seed_for(seed, "player-environment"))
+        own = seed_for(seed, "player-environment")
+        env = make_env(environment, num_envs, own, num_threads=1, name=f"evaluation of {run}, environment {name}")
         try:
             played = evaluator.play(env, trained.policy(num_envs, seed, "player-policy", index), episodes)
         finally:

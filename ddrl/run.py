@@ -12,6 +12,7 @@ import torch
 from ddrl import checkpoint, manifest, processor
 from ddrl.acting import Builder, Generation
 from ddrl.actors.unroll import UnrollCollector
+from ddrl.calls import watched
 from ddrl.config import RunConfig, fingerprint, load_run_config, to_json
 from ddrl.coordinator.roles import Named, Program, Steps
 from ddrl.coordinator.runtime_serial import SerialRuntime
@@ -24,9 +25,10 @@ from ddrl.learning import Learning, StopFlag
 from ddrl.locks import locked
 from ddrl.progress import Progress
 from ddrl.record import Counts, make_recorder, write_curves, write_json
-from ddrl.run_setting import Display, check_door, resolve_device, stopping
+from ddrl.run_setting import Display, check_door, resolve_device
 from ddrl.seeding import numpy_generator
 from ddrl.serving import Serving
+from ddrl.signals import stopping
 from ddrl.types import Episode
 
 if TYPE_CHECKING:
@@ -374,7 +376,7 @@ def train(
         check_door(config, door)
     directory.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    with locked(directory, wait):  # before anything is written
+    with locked(directory, wait), watched():  # before anything is written
         path = directory / "config.json"
         is_stated = path.exists() and load_run_config(path) == config
 
@@ -392,6 +394,6 @@ def train(
             return train_with_ray(config, directory, quiet=quiet, accepted=state)
         run = Run(config, directory, quiet=quiet, door=door)
         state()
-        with stopping(run.interrupt):
+        with stopping(run.interrupt, directory):
             run.resume()
             return run.train()

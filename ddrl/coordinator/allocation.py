@@ -38,6 +38,7 @@ from ddrl.coordinator.cluster import (
     own_folder,
 )
 from ddrl.errors import UserError, exit_code
+from ddrl.signals import STOP
 
 START_SECONDS = 300.0
 """For all nodes of a job to come: SLURM may start them one after the other."""
@@ -135,7 +136,7 @@ def lead(place: Place, directory: Path, command: Sequence[str]) -> int:
 
 def follow(place: Place, directory: Path) -> int:
     """Another task: joins, and stays until the first one is gone."""
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP:
         signal.signal(number, signal.SIG_IGN)  # the first task's command ends in its own time, and needs this node
     meeting, door = join(directory / place.meeting)
     os.environ |= ray_variables(meeting.token)
@@ -220,7 +221,7 @@ def ray_node(place: Place, host: str, ports: Sequence[int], more: Sequence[str])
         *(f"--metrics-export-port={ports[6]}", "--min-worker-port=0", "--max-worker-port=0"),
     ]
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    with deaf_children(signal.SIGTERM):
+    with deaf_children(*STOP):
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
     try:
         yield process
@@ -289,7 +290,7 @@ class _Forwarder:
         self._early: int | None = None
 
     def signalled(self, number: int, _: Any) -> None:
-        """SIGTERM or SIGINT; one that comes before the command is all that is needed to not start it."""
+        """One of those that stop a run; one that comes before the command is all that is needed to not start it."""
         if self._command is None:
             self._early = number
         else:
@@ -307,7 +308,7 @@ class _Forwarder:
 @contextmanager
 def _forwarding() -> Iterator[_Forwarder]:
     forwarder = _Forwarder()
-    before = {number: signal.signal(number, forwarder.signalled) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, forwarder.signalled) for number in STOP}
     try:
         yield forwarder
     finally:

@@ -64,6 +64,6 @@ class Named:
             self._step()
         except (Closed, UserError):
             raise
-        except Exception as error:
+        except BaseException as error:
             error.add_note(f"in {self._name}")
             raise
