@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ddrl.calls import watched
 from ddrl.config import RunConfig
-from ddrl.coordinator.cluster import cluster, log_tail
+from ddrl.coordinator.cluster import Pulse, cluster, gone_error, log_tail, what_is_gone
 from ddrl.coordinator.ray_errors import first_line, plain, traceback_of
 from ddrl.coordinator.roles import MAX_DEATHS
 from ddrl.errors import UserError
@@ -54,7 +55,8 @@ class MemberHost:
             segment = self._segment = LocalSegment(job, self)
             if self._interrupted:
                 segment.interrupt()
-        return segment.train()
+        with watched(self.note):
+            return segment.train()
 
     def interrupt(self) -> None:
         """Ends the segment early, with a checkpoint, also one that is yet to come."""
@@ -141,6 +143,7 @@ class Hosts:
         self._deaths: dict[tuple[int, int], int] = {}
         """(member, segment) -> how many processes died at it."""
         self._interrupt_asked = self._interrupt_told = False
+        self._pulse = Pulse()
 
     def has_room(self) -> bool:
         """Whether a process is free."""
@@ -168,6 +171,8 @@ class Hosts:
                 host.interrupt.remote()
         ended, _ = ray.wait(list(self._busy), num_returns=1, timeout=POLL_SECONDS)
         self._look()
+        if what := self._pulse.gone():
+            raise gone_error(what, "members go on from their newest checkpoints")
         if not ended:
             return None
         host, job, pid = self._busy.pop(ended[0])
@@ -188,6 +193,8 @@ class Hosts:
         import ray
         from ray.exceptions import RayError
 
+        if what := what_is_gone():
+            raise gone_error(what, "members go on from their newest checkpoints")
         place = (job.member, job.segment)
         self._deaths[place] = deaths = self._deaths.get(place, 0) + 1
         try:
