@@ -17,15 +17,12 @@ from ray.exceptions import RayError, RayTaskError
 from ddrl.coordinator.cluster import Pulse, gone_error, what_is_gone
 from ddrl.coordinator.crew import POLL_SECONDS, ClusterGone, Crew, Interrupted, Plan, Who
 from ddrl.coordinator.ray_errors import first_line, plain, traceback_of
-from ddrl.coordinator.roles import MAX_DEATHS
+from ddrl.coordinator.roles import MAX_DEATHS, STOPPING_SECONDS
 from ddrl.coordinator.room import gpus_per_learner
 from ddrl.errors import UserError, crash
 
 SAVING_SECONDS = 30.0
 """For learners to save and stop where the head of the cluster is gone: after a minute Ray ends them."""
-STOPPING_SECONDS = 180.0
-"""For learners to save and stop: several of them first finish the batch that they wait for, which never comes where an
-actor's environment hangs. Large enough for the largest checkpoints."""
 
 
 class _Died(Exception):
