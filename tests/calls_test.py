@@ -247,7 +247,12 @@ def test_the_doctor_goes_on_where_a_simulator_ends_the_program(monkeypatch: pyte
 
 def test_every_call_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    monkeypatch.setattr(named_env, "calling", lambda name: seen.append(name) or calling(name))
+
+    def noted(name: str) -> Any:
+        seen.append(name)
+        return calling(name)
+
+    monkeypatch.setattr(named_env, "calling", noted)
     env = make_env({"name": "toy/catch"}, 2, 5, num_threads=1, name="actor 0")
     env.reset()
     env.step(np.zeros(2, dtype=np.int64))
