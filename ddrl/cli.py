@@ -15,19 +15,23 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: one thread per role
 
 from ddrl import commands
+from ddrl.calls import under_way
 from ddrl.errors import exit_code
 from ddrl.memory import keep_freed_memory
+from ddrl.notes import has_reader, keep_numbers, say, settle
+from ddrl.signals import STOP
 
 SCALE = "smoke, workstation, paper or reference"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parses and runs one command; returns the exit code."""
+    keep_numbers()
     _print_in_utf8()
     said = io.StringIO()
     try:
@@ -35,17 +39,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parsed = _parser().parse_args(arguments)
     except SystemExit as end:
         if end.code:  # argparse prints its usage before the one line that matters
-            print(said.getvalue().strip().splitlines()[-1], file=sys.stderr)
+            say(said.getvalue().strip().splitlines()[-1])
         return int(end.code or 0)
     keep_freed_memory()
     try:
         return exit_code(lambda: parsed.run(parsed))
-    except BrokenPipeError:  # whoever read the output has seen enough, as `head` has
+    except BrokenPipeError:
+        if has_reader(sys.stdout):  # another pipe broke, not that of the results
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return 0  # whoever read the output has seen enough, as `head` has
     except KeyboardInterrupt:  # training stops by itself, after a checkpoint
-        print("ddrl: interrupted", file=sys.stderr)
+        say("ddrl: interrupted")
         return 128 + signal.SIGINT
+    finally:
+        settle()
+
+
+def command() -> NoReturn:
+    """`main` as the whole of a process.
+
+    A signal that comes when the command is over is too late to change its exit code. Where an environment has not come
+    back, its thread may be in native code: the interpreter's way out would take away what it works on.
+    """
+    code = main()
+    for number in STOP:
+        signal.signal(number, signal.SIG_IGN)
+    if under_way():
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _print_in_utf8() -> None:
@@ -338,4 +362,4 @@ def _seconds(text: str) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

@@ -9,21 +9,21 @@ import argparse
 import os
 import shlex
 import stat
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ddrl.errors import UserError, about
+from ddrl.errors import TRY_AGAIN, UserError, about
+from ddrl.notes import Lasting, say
 
 if TYPE_CHECKING:
     from ddrl.config import RunConfig
     from ddrl.coordinator.door import Door, Tls
 
 SHORTEST_TOKEN = 16
-INTERRUPTED = 75  # EX_TEMPFAIL: schedulers retry it
+INTERRUPTED = TRY_AGAIN
 LINE_SECONDS = 10.0
 OUTCOMES = {"passed": True, "failed": False, "skipped": None}
 
@@ -94,16 +94,18 @@ def _secret(path: Path, option: str) -> str:
 
 def worker(parsed: argparse.Namespace) -> int:
     """`ddrl worker --connect ADDRESS`."""
-    from ddrl.worker import work
+    from ddrl.calls import watched
+    from ddrl.worker import give_up, work
 
-    work(
-        parsed.connect,
-        token=_token(parsed.token_file),
-        tls=_tls(parsed),
-        insecure=parsed.insecure,
-        environment=parsed.environment,
-        note=lambda line: print(line, file=sys.stderr, flush=True),
-    )
+    with watched(give_up=give_up):
+        work(
+            parsed.connect,
+            token=_token(parsed.token_file),
+            tls=_tls(parsed),
+            insecure=parsed.insecure,
+            environment=parsed.environment,
+            note=say,
+        )
     return 0
 
 
@@ -139,9 +141,6 @@ def bench(parsed: argparse.Namespace) -> int:
     from ddrl.bench.sweep import parse_axes
     from ddrl.record import write_json
 
-    def note(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
     overrides = read_settings(parsed.config) if parsed.config else {}
     if parsed.network:
         overrides = merged(overrides, {"hyperparameters": {"network": parsed.network}})
@@ -151,7 +150,7 @@ def bench(parsed: argparse.Namespace) -> int:
     if parsed.json and not parsed.json.parent.is_dir():
         raise UserError(f"{parsed.json.parent}: no such folder")  # now, not when everything is measured
     keep = partial(write_json, parsed.json) if parsed.json else lambda result: None
-    measuring: dict[str, Any] = {"seconds": parsed.seconds, "repeats": parsed.repeats, "note": note, "keep": keep}
+    measuring: dict[str, Any] = {"seconds": parsed.seconds, "repeats": parsed.repeats, "note": say, "keep": keep}
     if parsed.all:
         if parsed.algorithm or parsed.runtime or parsed.inference or parsed.sweep is not None:
             raise UserError("bench --all: its systems have topologies of their own; allowed beside it: --config, --set")
@@ -167,7 +166,7 @@ def bench(parsed: argparse.Namespace) -> int:
         runtimes=list(dict.fromkeys(parsed.runtime or [])),
         inferences=list(dict.fromkeys(parsed.inference or [])),
         axes=parse_axes(parsed.sweep) if parsed.sweep is not None else {},
-        note=note,
+        note=say,
     )
     print(bench.describe(bench.bench(configs, **measuring)))
     return 0
@@ -185,7 +184,7 @@ def roundtrip(parsed: argparse.Namespace) -> int:
         layouts,
         seconds=parsed.seconds,
         repeats=parsed.repeats,
-        note=lambda line: print(line, file=sys.stderr, flush=True),
+        note=say,
     )
     print(roundtrip.describe(result))
     if parsed.json:
@@ -230,7 +229,7 @@ def watch(parsed: argparse.Namespace) -> int:
 
 def _progress_line() -> tuple[Callable[[str], None], Callable[[], None]]:
     """Shows the newest line on standard error (over itself in a terminal, now and then elsewhere); clears it."""
-    in_terminal = sys.stderr.isatty()
+    in_terminal = Lasting().isatty()
     shown = [time.monotonic()]
 
     def show(line: str) -> None:
@@ -238,11 +237,11 @@ def _progress_line() -> tuple[Callable[[str], None], Callable[[], None]]:
         if now - shown[0] >= (0.1 if in_terminal else LINE_SECONDS):
             shown[0] = now
             start, end = ("\r\033[K", "") if in_terminal else ("", "\n")
-            print(f"{start}{line}", end=end, file=sys.stderr, flush=True)
+            say(f"{start}{line}", end=end)
 
     def clear() -> None:
         if in_terminal:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+            say("\r\033[K", end="")
 
     return show, clear
 
@@ -278,9 +277,9 @@ def merge(parsed: argparse.Namespace) -> int:
     for path in done.copied:
         print(path)
     for reason in done.skipped:
-        print(f"left out: {reason}", file=sys.stderr)
+        say(f"left out: {reason}")
     for reason in done.failed:
-        print(f"ddrl: {reason}", file=sys.stderr)
+        say(f"ddrl: {reason}")
     verb = "would be copied" if parsed.dry_run else "copied"
     left_out = len(done.skipped) + len(done.failed)
     print(f"{len(done.copied)} runs {verb} into {parsed.into}, {done.present} were there, {left_out} left out")
@@ -324,7 +323,7 @@ def _ledger(kind: Literal["claims", "cells"], parsed: argparse.Namespace) -> int
     )
     if parsed.form == "text":
         for source in found.sources:
-            print(source, file=sys.stderr)
+            say(source)
         ledger.print_rows(ledger.rows(kind, found.table))
         print(ledger.tally(found.table))
     else:

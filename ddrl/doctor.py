@@ -23,7 +23,7 @@ from typing import Literal, get_args
 from packaging.requirements import Requirement
 
 from ddrl import processor
-from ddrl.errors import UserError
+from ddrl.errors import UserError, ends_the_program
 
 PROJECT = Path(__file__).parents[1]
 MINIMUM_PYTHON = (3, 11)
@@ -146,7 +146,9 @@ def _environments(every_example: bool) -> Iterator[Finding]:
                 seen = check.check_environment(name, **examples[task])
             except UserError as error:  # a library that only these tasks need
                 yield Finding("environments", False, False, f"{name}: {error}")
-            except Exception as error:  # whatever a simulator raises, the other lines are still wanted
+            except BaseException as error:  # whatever a simulator raises, the other lines are still wanted
+                if ends_the_program(error):
+                    raise
                 yield Finding("environments", False, True, f"{name}: {' '.join(str(error).split())}")
             else:
                 line = f"{name} conforms ({len(registry.tasks(prefix))} tasks): {seen.protocol}"

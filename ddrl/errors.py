@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import errno
 import os
-import sys
-import traceback
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from ddrl.notes import say, say_traceback
 
 OF_FILES = frozenset(
     getattr(errno, name)
@@ -28,12 +30,17 @@ _REASONS = {
     errno.EISDIR: "is a folder, not a file",
 }
 
+TRY_AGAIN = 75
+"""EX_TEMPFAIL: schedulers retry it."""
+
 
 class UserError(Exception):
     """Bad input: the command line prints the message as one line, without a traceback, and exits with 2."""
 
     is_crash = False
     """It speaks of an environment that raised: the command line prints the traceback of its cause above the line."""
+    status = 2
+    """The exit code; `TRY_AGAIN` where the input is fine, and the same command may go on another time."""
 
 
 def crash(name: str, error: BaseException | None) -> UserError:
@@ -43,6 +50,17 @@ def crash(name: str, error: BaseException | None) -> UserError:
     return user_error
 
 
+def ends_the_program(error: BaseException) -> bool:
+    """Return whether the user has asked for `error`: the KeyboardInterrupt of a Ctrl-C that nobody else handles.
+
+    Any other is a failure of what was called, also what is no `Exception`: an environment that calls `sys.exit` would
+    end a run with its own status and without results, and one that raises KeyboardInterrupt would look like the user.
+    """
+    handled_by_python = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    return isinstance(error, KeyboardInterrupt) and handled_by_python and in_main_thread
+
+
 @contextmanager
 def about(file: Path | str) -> Iterator[None]:
     """Puts a file's name, or a place in it, before what is wrong with its content."""
@@ -50,7 +68,7 @@ def about(file: Path | str) -> Iterator[None]:
         yield
     except UserError as error:
         named = UserError(f"{file}: {error}")
-        named.is_crash = error.is_crash
+        named.is_crash, named.status = error.is_crash, error.status
         raise named from error.__cause__
 
 
@@ -97,21 +115,26 @@ def exit_code(command: Callable[[], int | None]) -> int:
     The line is that of a `UserError`; of a `NonFiniteError`, since settings with which training diverges are bad input;
     or of a file or folder that the system refused, wherever that was (`is_of_a_file`). Above the line of a crash stands
     the traceback of its cause; runtime ray has shown it by then and leaves none.
+    Nothing else ends the command with a status of its own: a SystemExit is a failure as well.
     """
     try:
         return command() or 0
     except UserError as error:
         if error.is_crash and error.__cause__ is not None:
-            traceback.print_exception(error.__cause__)
-        print(f"ddrl: {error}", file=sys.stderr)
+            say_traceback(error.__cause__)
+        say(f"ddrl: {error}")
+        return error.status
+    except SystemExit as error:
+        say_traceback(error)
+        say(f"ddrl: SystemExit: {error.code}: what stands above has ended the command before it was done")
         return 2
     except OSError as error:
         if not is_of_a_file(error):
             raise
-        print(f"ddrl: {file_error(error)}", file=sys.stderr)
+        say(f"ddrl: {file_error(error)}")
         return 2
     except NonFiniteError as error:
-        print(f"ddrl: {error}", file=sys.stderr)
+        say(f"ddrl: {error}")
         return 2
 
 

@@ -6,7 +6,6 @@ What a call for its directory comes to is decided before anything is written the
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from ddrl import checkpoint, manifest
 from ddrl.config import RunConfig, fingerprint, to_json
 from ddrl.errors import UserError
 from ddrl.identity import as_now, identity_of, plain
+from ddrl.notes import say
 from ddrl.population.lineage import FILE
 from ddrl.record import write_curves, write_json
 from ddrl.sameness import differing, spelled
@@ -70,7 +70,7 @@ def told(config: RunConfig, directory: Path) -> bool:
     """Whether there is nothing to do, which the user is told. Raises what `nothing_to_do` does."""
     line = nothing_to_do(config, directory)
     if line:
-        print(line, file=sys.stderr, flush=True)
+        say(line)
     return line is not None
 
 

@@ -5,13 +5,13 @@ A segment of a population's member is made of the same, and told of it as a `Par
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ddrl import checkpoint
 from ddrl.acting import Builder
+from ddrl.calls import watched
 from ddrl.config import RunConfig
 from ddrl.coordinator.door import Door
 from ddrl.coordinator.roles import Program, Steps
@@ -22,6 +22,7 @@ from ddrl.handles import Shards
 from ddrl.learners.reduction import DistributedReducer
 from ddrl.learning import Learning, StopFlag
 from ddrl.locks import open_lock, take_lock
+from ddrl.notes import say
 from ddrl.record import Counts
 from ddrl.run import Run
 from ddrl.run_setting import resolve_device
@@ -164,10 +165,15 @@ class Lead:
 
     def train(self) -> Any:
         """To the end, of the run or of the part."""
-        return self._part.train(self._run) if self._part else self._run.train()
+        with watched(self.note):
+            return self._part.train(self._run) if self._part else self._run.train()
 
     def tell_of_episodes(self, tell: Callable[[Episodes], None]) -> None:
         """It records them itself."""
+
+    def note(self, line: str) -> None:
+        """A line for the user, from this process or from an actor's."""
+        self._relay.note(line)
 
     def record_episodes(self, episodes: Episodes) -> None:
         """Of the actors of all ranks."""
@@ -218,7 +224,7 @@ class Follower:
             on_episode,
             rank=rank,
             resumes=lambda: self.resumes,
-            note=lambda line: print(line, file=sys.stderr, flush=True),
+            note=say,
         )
 
     def tell_of_episodes(self, tell: Callable[[Episodes], None]) -> None:
@@ -283,6 +289,9 @@ class Follower:
     def interrupt(self) -> None:
         """Asks all to stop."""
         self._stop.ask()
+
+    def note(self, line: str) -> None:
+        """The lead is told of what the user should read."""
 
     def record_episodes(self, episodes: Episodes) -> None:
         """The lead records those of all ranks."""

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from ddrl.calls import watched
 from ddrl.coordinator.cluster import deaf_children
 from ddrl.coordinator.connection import Connection, LearnerLost
 from ddrl.coordinator.door import Door
@@ -24,15 +25,17 @@ from ddrl.coordinator.private import SOCKET, private_folder
 from ddrl.coordinator.roles import MAX_DEATHS
 from ddrl.errors import Closed, UserError, exit_code
 from ddrl.memory import keep_freed_memory
+from ddrl.signals import STOP
 from ddrl.temporary import claim, remove_left
-from ddrl.worker import Worker
+from ddrl.worker import HANGING, Worker, give_up
 
 COMMAND = (sys.executable, "-m", "ddrl.local_workers")
 POLL_SECONDS = 0.1
 ENDING_SECONDS = 10.0
 """For workers to close their environments when the run is over; then they are killed."""
-FAILED, LOST = 2, 3
-"""Exit statuses of a worker: its environments could not be made, or raised (`exit_code`); its learner is lost."""
+FAILED, LOST = 2, HANGING
+"""Exit statuses of a worker: its environments could not be made, or raised (`exit_code`); they hang, or the learner is
+lost."""
 
 
 class LocalWorkers:
@@ -70,7 +73,7 @@ class LocalWorkers:
 
     def _started(self, place: int) -> subprocess.Popen[bytes]:
         command = [*COMMAND, self.door.address, str(place), str(self._restarts[place])]
-        with deaf_children(signal.SIGINT, signal.SIGTERM):
+        with deaf_children(*STOP):
             process = subprocess.Popen(command, stdin=subprocess.PIPE)
         assert process.stdin is not None and self.door.token is not None
         with suppress(BrokenPipeError), process.stdin as pipe:  # of one that is dead already
@@ -142,7 +145,8 @@ def main(arguments: Sequence[str]) -> int:
     """One worker; returns its exit status."""
     address, place, generation = arguments
     keep_freed_memory()
-    return exit_code(lambda: _work(address, int(place), int(generation)))
+    with watched(give_up=give_up):
+        return exit_code(lambda: _work(address, int(place), int(generation)))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -118,12 +117,6 @@ def take_lock(file: IO[str], directory: Path, wait: float, note: Callable[[str],
                     note(f"{directory}: the workflow that started it is gone; it was asked to save and end (SIGTERM)")
         time.sleep(POLL_SECONDS)
     _write(file, json.dumps(asdict(_myself()), ensure_ascii=False) + "\n")
-
-
-def say(line: str) -> None:
-    """Print a line to standard error, if somebody still reads it."""
-    with suppress(OSError, ValueError):
-        print(f"ddrl: {line}", file=sys.stderr, flush=True)
 
 
 def announce_workflow() -> None:

@@ -1,13 +1,15 @@
-"""Environments that say which ones they are when they fail, or return numbers that no run can learn from."""
+"""Environments that say which ones they are when they fail, do not answer, or return numbers that are not finite."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ddrl import finite
+from ddrl.calls import calling
 from ddrl.environments import registry
-from ddrl.errors import NonFiniteError, UserError, crash
+from ddrl.errors import Closed, NonFiniteError, UserError, crash, ends_the_program
 from ddrl.types import Array, EnvStep, VectorEnv
 
 
@@ -15,7 +17,8 @@ class NamedEnv:
     """A `VectorEnv` whose errors are a `ddrl.errors.crash` of that name, with what was raised as its cause.
 
     Every environment of a run, an evaluation or a worker is one. So this is where numbers enter: before anything is
-    clipped, normalised, stored or sent, those that `ddrl.finite` does not let pass end the run.
+    clipped, normalised, stored or sent, those that `ddrl.finite` does not let pass end the run. Its calls are among
+    those that `ddrl.calls` watches. All methods raise UserError where the environment's own fails.
     """
 
     def __init__(self, env: VectorEnv, name: str, tasks: Sequence[str]) -> None:
@@ -24,34 +27,34 @@ class NamedEnv:
         self.num_envs = env.num_envs
         self.state_dict = env.state_dict
         self.load_state_dict = env.load_state_dict
-        self.close = env.close
         self._env = env
         self._name = name
         self._tasks = tasks
         self._steps = 0
+        self._busy = threading.Lock()
+        self._closed = False
 
     def reset(self) -> EnvStep:
-        """The environment's own. Raises UserError where it fails, or a number is not finite or huge."""
-        try:
-            step = self._env.reset()
-        except Exception as error:
-            raise crash(self._name, error) from error
+        """The environment's own. Raises UserError for a number that is not finite or huge, `Closed` after `close`."""
+        with self._busy:
+            step: EnvStep = _named(self._name, self._opened.reset)
         if found := finite.fault(step):
             raise self._refused(found, "no action came before")
         return step
 
     def step(self, actions: Array) -> EnvStep:
-        """The environment's own. Raises UserError as `reset`; NonFiniteError where it is actions that are not finite.
+        """The environment's own. Raises as `reset`; NonFiniteError where it is actions that are not finite.
 
         All that the policy saw was finite, so such actions are its own fault.
         """
         self._steps += 1
         try:
-            step = self._env.step(actions)
-        except Exception as error:
+            with self._busy:
+                step: EnvStep = _named(self._name, self._opened.step, actions)
+        except UserError as error:
             if wrong := finite.diverged(actions):
                 raise NonFiniteError(f"{self._name}: training diverged: {wrong}") from error
-            raise crash(self._name, error) from error
+            raise
         if found := finite.fault(step):
             if wrong := finite.diverged(actions):
                 raise NonFiniteError(f"{self._name}: training diverged: {wrong}, and then the {found.what}")
@@ -63,6 +66,21 @@ class NamedEnv:
         place = f"step {self._steps} of this process, column {found.column} of {self.num_envs}{task}"
         return UserError(f"{self._name}: {place}: the {found.what}; {before}")
 
+    @property
+    def _opened(self) -> VectorEnv:
+        if self._closed:
+            raise Closed
+        return self._env
+
+    def close(self) -> None:
+        """The environment's own; one that another thread still waits for stays as it is: nobody may free it there."""
+        self._closed = True
+        if self._busy.acquire(blocking=False):
+            try:
+                _named(self._name, self._env.close)
+            finally:
+                self._busy.release()
+
 
 def make_env(
     environment: Mapping[str, Any], num_envs: int, seed: int, *, num_threads: int, name: str, first_env: int = 0
@@ -71,10 +89,22 @@ def make_env(
 
     Raises UserError where they cannot be made.
     """
-    try:
-        env = registry.make(**environment, num_envs=num_envs, seed=seed, num_threads=num_threads, first_env=first_env)
-    except UserError:
-        raise
-    except Exception as error:
-        raise crash(name, error) from error
+
+    def make() -> VectorEnv:
+        return registry.make(**environment, num_envs=num_envs, seed=seed, num_threads=num_threads, first_env=first_env)
+
+    env = _named(name, make, keep=(UserError,))
     return NamedEnv(env, name, registry.column_tasks(environment["name"], first_env, num_envs))
+
+
+def _named(name: str, work: Callable[..., Any], *arguments: Any, keep: tuple[type[Exception], ...] = ()) -> Any:
+    """What `work` returns; what it raises, but for `keep`, as a crash of that name."""
+    with calling(name):
+        try:
+            return work(*arguments)
+        except keep:
+            raise
+        except BaseException as error:
+            if ends_the_program(error):
+                raise
+            raise crash(name, error) from error

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from types import TracebackType
+from typing import IO, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from ddrl.notes import Lasting, say
 from ddrl.record import Counts
 from ddrl.types import Metrics
 
@@ -23,7 +24,7 @@ class Progress:
     def __init__(self, budget_frames: int, *, quiet: bool = False) -> None:
         self._budget = budget_frames
         self._quiet = quiet
-        self._console = Console(stderr=True)
+        self._console = Console(file=cast(IO[str], Lasting()))
         self._in_terminal = self._console.is_terminal and not quiet
         self._bar = Bar(
             TextColumn("{task.completed:,.0f} / {task.total:,.0f} frames"),
@@ -83,7 +84,7 @@ class Progress:
         if self._in_terminal:
             self._console.print(line, markup=False, highlight=False)
         else:
-            print(line, file=sys.stderr, flush=True)
+            say(line)
 
 
 def _describe(latest: Metrics, speed: float) -> str:

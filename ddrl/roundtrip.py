@@ -28,6 +28,7 @@ from ddrl.coordinator.remote import RemoteEnv
 from ddrl.coordinator.service import InferenceService, Place
 from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import Closed
+from ddrl.notes import say
 from ddrl.types import EnvSpec, EnvStep
 
 SPEC = EnvSpec("nothing", (4, 84, 84), "uint8", num_actions=6, frame_skip=4, protocol="nothing")
@@ -64,7 +65,7 @@ def measure(workers: int, envs: int, transport: str, seconds: float) -> Exchange
         folder = private_folder("ddrl-roundtrip-")
         stack.callback(shutil.rmtree, folder)
         door = Door("127.0.0.1:0" if transport == "tcp" else f"unix:{folder / SOCKET}")
-        service = InferenceService(door, places, note=lambda line: print(line, file=sys.stderr))
+        service = InferenceService(door, places, note=say)
         actors = [threading.Thread(target=_act, args=(place.env,), daemon=True) for place in places]
         for actor in actors:
             actor.start()

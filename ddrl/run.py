@@ -12,6 +12,7 @@ import torch
 from ddrl import checkpoint, finished, manifest, processor
 from ddrl.acting import Builder, Generation
 from ddrl.actors.unroll import UnrollCollector
+from ddrl.calls import watched
 from ddrl.config import RunConfig, load_run_config, to_json
 from ddrl.continuing import Checkpoints, check_budget, next_due
 from ddrl.coordinator.door import Door
@@ -24,12 +25,14 @@ from ddrl.handles import Reducer, Shards
 from ddrl.identity import identity_of
 from ddrl.learners.reduction import SingleLearner
 from ddrl.learning import Learning, StopFlag
-from ddrl.locks import locked, say
+from ddrl.locks import locked
+from ddrl.notes import say
 from ddrl.progress import Progress
 from ddrl.record import Counts, Recorder, make_recorder, write_json
-from ddrl.run_setting import Display, check_door, resolve_device, stopping
+from ddrl.run_setting import Display, check_door, resolve_device
 from ddrl.seeding import numpy_generator
 from ddrl.serving import Serving
+from ddrl.signals import stopping
 from ddrl.state_schema import SCHEMA
 from ddrl.types import Episode
 
@@ -363,7 +366,7 @@ def train(
         return "budget_reached"
     directory.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    with locked(directory, wait, say):  # before anything is written
+    with locked(directory, wait, lambda line: say(f"ddrl: {line}")), watched():  # before anything is written
         if finished.told(config, directory):  # whoever had the lock has ended it
             return "budget_reached"
         path = directory / "config.json"
@@ -382,7 +385,7 @@ def train(
 
             return train_with_ray(config, directory, quiet=quiet, accepted=state)
         run = Run(config, directory, quiet=quiet, door=door)
-        with stopping(run.interrupt):
+        with stopping(run.interrupt, directory):
             run.resume()
             state()
             return run.train()

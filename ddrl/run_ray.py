@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,12 +18,14 @@ from ddrl.coordinator.door import Door
 from ddrl.learner_side import Follower, Lead, Part
 from ddrl.learners.reduction import DistributedReducer
 from ddrl.memory import keep_freed_memory
+from ddrl.notes import say
 from ddrl.progress import Progress
 from ddrl.record import Counts
 from ddrl.replay_side import ReplaySide
-from ddrl.run_setting import resolve_device, stopping
+from ddrl.run_setting import resolve_device
 from ddrl.shard_side import ShardSide, shard_parts
 from ddrl.shared_memory import object_store_bytes
+from ddrl.signals import Request, stopping
 from ddrl.types import Metrics
 from ddrl.worker import work_alone
 
@@ -55,7 +56,7 @@ def train_with_ray(
 
     def complain(text: str) -> None:
         if quiet:
-            print(text, file=sys.stderr, flush=True)
+            say(text)
         else:
             progress.note(text)
 
@@ -67,10 +68,8 @@ def train_with_ray(
         if watch(status):
             runtime.interrupt()
 
-    with cluster(
-        num_cpus=num_cpus(config) + len(shards),
-        object_store_bytes=object_store_bytes(builder),
-    ) as folder:
+    request, slots, memory = Request(), num_cpus(config) + len(shards), object_store_bytes(builder)
+    with stopping(request.ask, directory), cluster(num_cpus=slots, object_store_bytes=memory) as folder:
         from ddrl.coordinator.runtime_ray import RayRuntime  # imports Ray, which reads what `cluster` has set
 
         runtime = RayRuntime(
@@ -80,7 +79,8 @@ def train_with_ray(
             show=show,
             accepted=accepted,
         )
-        with stopping(runtime.interrupt), progress:
+        request.answer(runtime.interrupt)
+        with progress:
             if 0 < len(shards) < topology.parameter_shards:
                 progress.note(
                     f"parameter shards: {len(shards)}, not {topology.parameter_shards}; none divides a tensor"

@@ -1,10 +1,7 @@
-"""What surrounds a run: where it shows how far it is, its device, its door, the signals that stop it."""
+"""What surrounds a run: where it shows how far it is, its device, its door."""
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -46,14 +43,3 @@ def check_door(config: RunConfig, door: Door) -> None:
             f"(got {topology.runtime} and {topology.inference})"
         )
     door.check()
-
-
-@contextmanager
-def stopping(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and SIGINT call `stop` within the block."""
-    before = {number: signal.signal(number, lambda *_: stop()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -5,21 +5,27 @@ Runtime ray starts one for each actor of central inference; `ddrl worker` is one
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ddrl.calls import Call
 from ddrl.coordinator.connection import Connection, LearnerLost
 from ddrl.coordinator.door import Tls
+from ddrl.coordinator.service import BUILD_SECONDS
 from ddrl.errors import Closed, UserError
 from ddrl.named_env import make_env
+from ddrl.notes import say
 
 if TYPE_CHECKING:  # a worker needs no torch
     from ddrl.acting import Link
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 """Seconds between tries to reach a learner; doubled each time."""
+HANGING = 3
+"""Exit status of a worker whose environments do not answer."""
 
 
 class Worker:
@@ -72,6 +78,16 @@ class RayWorker:
             if lost.was_interrupted:
                 raise Closed from None
             raise
+
+
+def give_up(call: Call) -> None:
+    """Ends this process where its environments have not answered for longer than any learner waits for a worker.
+
+    The learner has ended the stream by then, and another worker has the place, or gets it.
+    """
+    if call.seconds >= BUILD_SECONDS:
+        say(f"ddrl: {call}: this worker ends")
+        os._exit(HANGING)
 
 
 def work_alone(num_learners: int, index: int, generation: tuple[int, int], first_index: int, link: Link) -> RayWorker:

@@ -20,18 +20,21 @@ MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
 _BASE = {"errors", "keys", "seeding", "types", "distributions", "handles", "instructions", "streams", "waiting"}
-_BASE |= {"finite"}
+_BASE |= {"calls", "finite", "notes", "signals"}
 LAYERS: dict[str, set[str]] = {
+    "calls": {"notes"},
     "csv_cells": set(),
-    "errors": set(),
+    "errors": {"notes"},
     "files": set(),
     "finite": {"types"},
     "instructions": {"types"},
     "keys": {"errors"},
     "lines": {"errors", "files"},
+    "notes": set(),
     "reading": {"errors"},
     "sameness": set(),
     "seeding": set(),
+    "signals": {"calls", "errors", "notes"},
     "temporary": set(),
     "types": set(),
     "distributions": set(),
@@ -46,16 +49,16 @@ LAYERS: dict[str, set[str]] = {
     "replay": _BASE,
     "environments": _BASE | {"csv_cells", "files", "temporary"},
     "algorithms": _BASE | {"losses", "actors", "learners", "networks", "replay"},
-    "analysis": {"csv_cells", "errors", "files", "reading", "sameness"},
+    "analysis": {"csv_cells", "errors", "files", "notes", "reading", "sameness"},
     "report": {"csv_cells", "errors", "files", "reading", "analysis"},
     "replications": {"errors", "analysis"},
     "bench": {"acting", "config", "environments", "errors", "files", "manifest", "record", "replay", "run", "run_ray"}
     | {"reading", "run_setting", "seeding", "topology", "traits", "types"},
     "population": {"acting", "checkpoint", "config", "coordinator", "errors", "files", "keys", "locks", "manifest"}
     | {"evaluation", "memory", "progress", "record", "run", "run_ray", "run_setting", "seeding", "shared_memory"}
-    | {"continuing", "identity", "lines", "reading", "traits", "types"},
+    | {"calls", "continuing", "identity", "lines", "notes", "reading", "signals", "traits", "types"},
     "regression": {"errors", "files", "analysis", "algorithms"}
-    | {"csv_cells", "bench", "config", "manifest", "memory", "processor", "record", "report", "run"},
+    | {"csv_cells", "bench", "config", "manifest", "memory", "notes", "processor", "record", "report", "run"},
 }
 """What each part may import besides itself. Single files of `ddrl/` that are not listed (run, cli, ...) are on top."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -13,6 +12,7 @@ from ddrl.analysis.expansion import expand
 from ddrl.analysis.experiments import ROOT, SCALES, Run, papers
 from ddrl.analysis.paper import DerivedTable, Figure, load_paper
 from ddrl.errors import UserError, exit_code, unknown_name
+from ddrl.notes import say
 
 AnyNamed = TypeVar("AnyNamed", DerivedTable, Figure)
 
@@ -68,7 +68,7 @@ def _aggregate(parsed: argparse.Namespace) -> None:
     planned = _planned(parsed)
     evidence = build(directory, parsed.scale, planned, parsed.results, allow_missing=parsed.allow_missing)
     for line in lines(evidence.tables["problems"]):
-        print(f"ddrl: {line}", file=sys.stderr)
+        say(f"ddrl: {line}")
     output = parsed.output or parsed.results / parsed.scale / parsed.paper / "tables"
     print(f"{len(write(evidence.tables, evidence.summary, output))} files in {output}")
 
@@ -87,7 +87,7 @@ def _suite(parsed: argparse.Namespace) -> None:
     found = build_suite(parsed.replications, parsed.results, parsed.scale, folder=folder, only=parsed.papers)
     problems = found.tables["problems"]
     for line in lines(problems[problems["origin"].isin(["tables", "bench"])]):
-        print(f"ddrl: {line}", file=sys.stderr)
+        say(f"ddrl: {line}")
     output = parsed.output or folder / "suite" / "tables"
     print(f"{len(write(found.tables, found.summary, output))} files in {output}")
 

@@ -32,6 +32,8 @@ LONGEST = 10
 """Times the seconds asked for that a window may last until enough batches were learned from."""
 START_SECONDS = 120.0
 """For processes to start and a first batch to be learned from, besides `LONGEST`."""
+ENDING_SECONDS = 60.0
+"""For roles to end what they are at."""
 ENDLESS_FRAMES = 2**60
 LAP_BATCHES = 1024
 """Longest pattern of fresh batches that is looked for."""
@@ -203,14 +205,16 @@ def _in_this_process(config: RunConfig, directory: Path, seconds: float, enough_
                 errors.append(error)
 
         window = Window(seconds, enough_steps * run.spec.frame_skip)
-        worker = threading.Thread(target=work, name="bench")
+        worker = threading.Thread(target=work, name="bench", daemon=True)
         worker.start()
         try:
             while worker.is_alive() and not window.is_over(run.learner.core.env_frames, lambda: _look(run, clock)):
                 worker.join(POLL_SECONDS)
         finally:
             run.interrupted = True
-            worker.join()
+            worker.join(ENDING_SECONDS)
+        if worker.is_alive():
+            raise UserError(f"the run has not ended within {ENDING_SECONDS:.0f} s: an environment hangs")
         if errors:
             raise errors[0]
         if moves_gradients(config) and run.learner.ready():  # what a learner among many actors did not come to record

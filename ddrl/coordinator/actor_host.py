@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from ddrl.calls import watched
 from ddrl.coordinator.arrays import from_arrays, prepare_process, to_arrays
 from ddrl.coordinator.connection import LearnerLost
 from ddrl.errors import Closed
@@ -207,12 +208,13 @@ class ActorHost:
         replay = _replay_link(beside.replay, slot, generation[1])
         link = LearnerLink(learner, slot, generation[1], replay, _shard_links(beside.shards))
         try:
-            side = self._make(index, generation, link.begin(), link)
-            try:
-                while True:
-                    side.step()
-            finally:
-                side.close()
+            with watched(lambda line: learner.tell.remote(line)):
+                side = self._make(index, generation, link.begin(), link)
+                try:
+                    while True:
+                        side.step()
+                finally:
+                    side.close()
         except Closed:
             return None
         except LearnerLost as lost:

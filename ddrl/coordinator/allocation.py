@@ -41,6 +41,7 @@ from ddrl.coordinator.cluster import (
 )
 from ddrl.coordinator.private import check_private
 from ddrl.errors import UserError, exit_code
+from ddrl.signals import STOP
 from ddrl.temporary import LOCK
 
 START_SECONDS = 300.0
@@ -140,7 +141,7 @@ def lead(place: Place, directory: Path, command: Sequence[str]) -> int:
 
 def follow(place: Place, directory: Path) -> int:
     """Another task: joins, and stays until the first one is gone."""
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP:
         signal.signal(number, signal.SIG_IGN)  # the first task's command ends in its own time, and needs this node
     meeting, door = join(directory / place.meeting, place.rank)
     os.environ |= ray_variables(meeting.token)
@@ -232,7 +233,7 @@ def ray_node(place: Place, host: str, ports: Sequence[int], more: Sequence[str])
         *(f"--metrics-export-port={ports[6]}", "--min-worker-port=0", "--max-worker-port=0"),
     ]
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    with deaf_children(signal.SIGTERM):
+    with deaf_children(*STOP):
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
     try:
         yield process
@@ -287,7 +288,7 @@ class _Forwarder:
         self._early: int | None = None
 
     def signalled(self, number: int, _: Any) -> None:
-        """SIGTERM or SIGINT; one that comes before the command is all that is needed to not start it."""
+        """One of those that stop a run; one that comes before the command is all that is needed to not start it."""
         if self._command is None:
             self._early = number
         else:
@@ -305,7 +306,7 @@ class _Forwarder:
 @contextmanager
 def _forwarding() -> Iterator[_Forwarder]:
     forwarder = _Forwarder()
-    before = {number: signal.signal(number, forwarder.signalled) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, forwarder.signalled) for number in STOP}
     try:
         yield forwarder
     finally:

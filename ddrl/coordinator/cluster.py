@@ -16,6 +16,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -26,7 +27,8 @@ import psutil
 import ddrl
 from ddrl.coordinator.private import parent_for
 from ddrl.coordinator.ray_errors import first_line
-from ddrl.errors import UserError
+from ddrl.errors import TRY_AGAIN, UserError
+from ddrl.signals import STOP
 from ddrl.temporary import claim, remove_left
 
 VARIABLE = "RAY_ADDRESS"
@@ -34,6 +36,8 @@ ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """At 0, and on any system, nodes are at 127.0.0.1, and all of Ray's processes listen there and nowhere else. Otherwise
 they listen on all interfaces; `_node_ip_address="127.0.0.1"` does not help, Ray puts the machine's address for it."""
 CONNECT_SECONDS = 5.0
+PULSE_SECONDS = 2.0
+"""Between two looks at the cluster."""
 START_ATTEMPTS = 2
 RAY = "r"
 """The folder within the own one that is Ray's, which lets everybody into it."""
@@ -67,11 +71,12 @@ def cluster(*, num_cpus: int, object_store_bytes: int) -> Iterator[Path | None]:
     started: list[psutil.Process] = []
     with own_folder() if own else nullcontext() as folder:
         try:
-            if folder is not None:
-                _start_again_where_it_fails(str(folder / RAY), num_cpus, object_store_bytes, started)
-            else:
-                _join(address)
-            signal.signal(signal.SIGTERM, before)
+            with deaf_children(*STOP):
+                if folder is not None:
+                    _start_again_where_it_fails(str(folder / RAY), num_cpus, object_store_bytes, started)
+                else:
+                    _join(address)
+                signal.signal(signal.SIGTERM, before)  # before one that came meanwhile is heard
             yield folder
         finally:
             with _killed_once_left(started):
@@ -135,6 +140,60 @@ def end_family(processes: Sequence[psutil.Process]) -> None:
             process.kill()
 
 
+def what_is_gone() -> str:
+    """Return which part of the cluster that this process is connected to does not answer any more; "" where all do.
+
+    Ray itself says nothing while it waits for processes that nobody starts, or ends this process after a minute.
+    """
+    import ray
+
+    node = ray._private.worker.global_worker.node
+    if node is None:
+        return ""
+    host, _, port = str(node.gcs_address).rpartition(":")
+    if not _answers(socket.AF_UNIX, node.raylet_socket_name):
+        return "its raylet on this node"
+    if not _answers(socket.AF_INET6 if ":" in host else socket.AF_INET, (host.strip("[]"), int(port))):
+        return f"its head (GCS) at {node.gcs_address}"
+    return ""
+
+
+def _answers(family: socket.AddressFamily, address: Any) -> bool:
+    try:
+        with socket.socket(family) as probe:
+            probe.settimeout(CONNECT_SECONDS)
+            probe.connect(address)
+    except OSError:
+        return False
+    return True
+
+
+class Pulse:
+    """Looks, now and then, whether the cluster is still there."""
+
+    def __init__(self) -> None:
+        self._looked = time.monotonic()
+        self._before = ""
+
+    def gone(self) -> str:
+        """Return what has not answered twice in a row, or ""."""
+        if time.monotonic() - self._looked < PULSE_SECONDS:
+            return ""
+        before, self._before = self._before, what_is_gone()
+        self._looked = time.monotonic()
+        return self._before if before == self._before else ""
+
+
+def gone_error(what: str, where: str) -> UserError:
+    """What ends a run whose cluster is gone: the input is fine, and another start has another cluster.
+
+    `what` does not answer; `where` says where the next start goes on.
+    """
+    error = UserError(f"the Ray cluster is gone: {what} does not answer; {where} (type the same command again)")
+    error.status = TRY_AGAIN
+    return error
+
+
 def log_tail(pid: int, lines: int = 15) -> str:
     """The last lines that a worker process of this machine wrote to stderr (such as a crash's stack), or nothing."""
     import ray
@@ -178,7 +237,7 @@ def _start_again_where_it_fails(
     """Once in many starts Ray's processes do not find each other."""
     for attempt in range(1, START_ATTEMPTS + 1):
         try:
-            with deaf_children(signal.SIGTERM), _noting_children(started):
+            with _noting_children(started):
                 _start(folder, num_cpus, object_store_bytes)
             return
         except UserError:

@@ -13,7 +13,7 @@ from ray.exceptions import GetTimeoutError, RayError
 
 from ddrl.coordinator import replay_host, shard_host
 from ddrl.coordinator.actor_host import ActorHost, Beside, MakeActor
-from ddrl.coordinator.cluster import log_tail
+from ddrl.coordinator.cluster import Pulse, log_tail
 from ddrl.coordinator.hosts import LearnerHost, MakeLearner
 from ddrl.coordinator.roles import MAX_DEATHS
 from ddrl.coordinator.room import on_its_node, on_this_node
@@ -69,6 +69,10 @@ class Who(NamedTuple):
 
 class Interrupted(Exception):
     """The run was interrupted before it began."""
+
+
+class ClusterGone(Exception):
+    """A part of the cluster does not answer any more; says which."""
 
 
 class Crew:
@@ -246,14 +250,17 @@ class Crew:
     def _get(self, references: list[Any]) -> list[Any]:
         """The results of what precedes the training; says so where a busy cluster has no room yet.
 
-        Raises `Interrupted`, and the first failure while others still wait: it may be what they wait for.
+        Raises `Interrupted`, `ClusterGone`, and the first failure while others wait: it may be what they wait for.
         """
+        pulse = Pulse()
         begun, said, waiting = time.monotonic(), False, references
         while waiting:
             ended, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=POLL_SECONDS)
             ray.get(ended)
             if waiting and self._interrupted():
                 raise Interrupted
+            if waiting and (gone := pulse.gone()):
+                raise ClusterGone(gone)
             if not said and time.monotonic() - begun > PATIENCE_SECONDS:
                 self._note("waiting for the Ray cluster to start processes")
                 said = True

@@ -80,6 +80,9 @@ class LearnerSide(Protocol):
     def record_episodes(self, episodes: Episodes) -> None:
         """Returns and lengths of training episodes that ended."""
 
+    def note(self, line: str) -> None:
+        """A line for the user; asked of rank 0."""
+
     def status(self) -> dict[str, Any]:
         """Plain numbers and texts for the supervisor; `updates` is one of them."""
 
@@ -253,6 +256,14 @@ class LearnerHost:
         """Episodes of the actors of another rank."""
         self._ready.wait()
         self._built.record_episodes(episodes)
+
+    @ray.method(concurrency_group="exchange")
+    def tell(self, line: str) -> None:
+        """A line for the user, from an actor."""
+        if self._lead is None:
+            self._built.note(line)
+        else:
+            self._lead.tell.remote(line)
 
     def _take(self, actor: int, restart: int, sent: Any, cpu_seconds: float, sent_elsewhere: int) -> None:
         """An unroll, what is for a replay, or a gradient, which shards elsewhere may have applied already."""

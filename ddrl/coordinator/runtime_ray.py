@@ -7,17 +7,22 @@ checkpoint where a learner, the replay or a shard died, and raises what a role r
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from ddrl.coordinator.crew import POLL_SECONDS, Crew, Interrupted, Plan, Who
+from ddrl.coordinator.cluster import Pulse, gone_error, what_is_gone
+from ddrl.coordinator.crew import POLL_SECONDS, ClusterGone, Crew, Interrupted, Plan, Who
 from ddrl.coordinator.ray_errors import first_line, plain, traceback_of
-from ddrl.coordinator.roles import MAX_DEATHS
+from ddrl.coordinator.roles import MAX_DEATHS, STOPPING_SECONDS
 from ddrl.coordinator.room import gpus_per_learner
 from ddrl.errors import NonFiniteError, UserError, crash
+
+SAVING_SECONDS = 30.0
+"""For learners to save and stop where the head of the cluster is gone: after a minute Ray ends them."""
 
 
 class _Died(Exception):
@@ -84,7 +89,11 @@ class RayRuntime:
             except Interrupted:
                 self._note(f"interrupted before the training began; {self._plan.describe_checkpoint()}")
                 return "interrupted"
+            except ClusterGone as gone:
+                raise gone_error(str(gone), self._plan.describe_checkpoint()) from None
             except _Died as died:
+                if what := what_is_gone():
+                    raise gone_error(what, self._plan.describe_checkpoint()) from None
                 deaths = 1 if self._updates > reached else deaths + 1
                 reached = max(reached, self._updates)
                 give_up = deaths >= MAX_DEATHS and not self._interrupted
@@ -99,14 +108,15 @@ class RayRuntime:
                     raise UserError(f"the {role} died {deaths} times in a row without an update: {died}") from None
                 self._note(f"the {died.role} died ({died}): continuing from the newest checkpoint")
             finally:
-                crew.kill()
+                if not what_is_gone():  # Ray would wait for it
+                    crew.kill()
 
     def _supervise(self, crew: Crew) -> Any:
         try:
             crew.build()
             self._accepted()
             self._actor_restarts = crew.start(self._actor_restarts)
-            told, reasons = False, dict[int, Any]()
+            pulse, lost, told, reasons = Pulse(), "", 0.0, dict[int, Any]()
             while len(reasons) < self._plan.num_learners:
                 ended = crew.next_ended(POLL_SECONDS)
                 if ended is not None:
@@ -115,9 +125,18 @@ class RayRuntime:
                     if who.role == "learner":
                         reasons[who.number] = result
                 self._look(crew)
-                if self._interrupted and not told:
+                lost = lost or pulse.gone()
+                if (self._interrupted or lost) and not told:
                     crew.interrupt()
-                    told = True
+                    told = time.monotonic()
+                if told and time.monotonic() - told > (SAVING_SECONDS if lost else STOPPING_SECONDS):
+                    if lost:
+                        break
+                    where = self._plan.describe_checkpoint()
+                    self._complain(f"the learners have not stopped within {STOPPING_SECONDS:.0f} s; {where}")
+                    return "interrupted"
+            if lost:
+                raise ClusterGone(lost)
             crew.wait_for_actors()
             return reasons[0]
         except RayTaskError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 import torch
@@ -11,6 +12,9 @@ from ddrl.coordinator.roles import Program, Role
 from ddrl.errors import Closed
 
 POLL_SECONDS = 0.05
+ENDING_SECONDS = 5.0
+"""For actors and the evaluator to end what they are at. Who hangs in an environment is left behind, and harms nobody:
+whatever it calls of the run raises `Closed`, and its thread is no reason for the process to go on."""
 
 
 class ThreadsRuntime:
@@ -48,16 +52,20 @@ class ThreadsRuntime:
 
             return threading.Thread(target=body, name=name, daemon=True)
 
-        threads = [thread(f"actor-{i}", lambda role=role: act(role)) for i, role in enumerate(program.actors)]  # type: ignore[misc]
-        threads += [thread(name, lambda role=role: act(role)) for name, role in program.services.items()]  # type: ignore[misc]
-        threads += [thread("learner", learn), thread("evaluator", evaluate)]
-        for worker in threads:
+        actors = [thread(f"actor-{i}", lambda role=role: act(role)) for i, role in enumerate(program.actors)]  # type: ignore[misc]
+        others = [thread(name, lambda role=role: act(role)) for name, role in program.services.items()]  # type: ignore[misc]
+        others += [thread("learner", learn)]
+        evaluator = thread("evaluator", evaluate)
+        for worker in [*actors, *others, evaluator]:
             worker.start()
         while not over.wait(POLL_SECONDS):  # the main thread stays free for signals
             if program.interrupted():
                 over.set()
         program.close()
-        for worker in threads:
+        for worker in others:  # the learner may be saving
             worker.join()
+        end = time.monotonic() + ENDING_SECONDS
+        for worker in [*actors, evaluator]:
+            worker.join(max(0.0, end - time.monotonic()))
         if errors:
             raise errors[0]

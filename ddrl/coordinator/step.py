@@ -16,12 +16,15 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from ddrl.notes import say
+from ddrl.signals import STOP
+
 NOT_FOUND = 127
 
 
 def main(command: Sequence[str]) -> int:
     """Runs the command to its end, whatever signals come; returns its exit code, 1 where that is lost."""
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP:
         signal.signal(number, signal.SIG_IGN)
     answer, tell = os.pipe()
     child = os.fork()
@@ -40,7 +43,7 @@ def _run(command: Sequence[str]) -> int:
     try:
         code = subprocess.call(command)
     except OSError as error:
-        print(f"ddrl: {command[0]}: {error.strerror}", file=sys.stderr, flush=True)
+        say(f"ddrl: {command[0]}: {error.strerror}")
         return NOT_FOUND
     return code if code >= 0 else 128 - code
 

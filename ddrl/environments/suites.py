@@ -7,7 +7,6 @@ abandoned episodes), and after `MOST_FAILURES` failures they are given up.
 from __future__ import annotations
 
 import re
-import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,18 +14,14 @@ from typing import Any
 import numpy as np
 
 from ddrl.environments.contract import accepted_actions
-from ddrl.errors import UserError, crash
+from ddrl.errors import UserError, crash, ends_the_program
+from ddrl.notes import say
 from ddrl.types import Array, EnvSpec, EnvStep, VectorEnv
 
 MOST_FAILURES = 3
 """Of one task's environments, in one process."""
 Note = Callable[[str], None]
 """Called with a line for the user."""
-
-
-def to_stderr(line: str) -> None:
-    """Says a line, from whichever process."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def common_spec(name: str, specs: Sequence[EnvSpec]) -> EnvSpec:
@@ -53,7 +48,7 @@ class SuiteEnvs:
     """Environments [B] of several tasks as one `VectorEnv`; tasks are stepped one after another."""
 
     def __init__(
-        self, spec: EnvSpec, make: Callable[[str, int, int], VectorEnv], tasks: Sequence[str], note: Note = to_stderr
+        self, spec: EnvSpec, make: Callable[[str, int, int], VectorEnv], tasks: Sequence[str], note: Note = say
     ) -> None:
         """`tasks` [B]: of each environment. `note` is told of failures.
 
@@ -89,12 +84,14 @@ class SuiteEnvs:
                 continue
             try:
                 _write(whole, columns, env.step(actions[columns]))
-            except Exception as error:
+            except BaseException as error:
+                if ends_the_program(error):
+                    raise
                 _write(whole, columns, self._again(name, error))
                 whole.start[columns], whole.valid[columns] = True, False
         return whole
 
-    def _again(self, name: str, error: Exception) -> EnvStep | None:
+    def _again(self, name: str, error: BaseException) -> EnvStep | None:
         """The first step of new episodes of a task that failed; None where it is given up."""
         while self._failures[name] < MOST_FAILURES:
             self._failures[name] += 1
@@ -103,7 +100,9 @@ class SuiteEnvs:
             self._end(name)
             try:
                 return self._begin(name).reset()
-            except Exception as another:
+            except BaseException as another:
+                if ends_the_program(another):
+                    raise
                 error = another
         self._note(f"{_described(name, error)}; given up, the other tasks go on")
         self._end(name)
@@ -119,7 +118,9 @@ class SuiteEnvs:
         try:
             if env is not None:
                 env.close()
-        except Exception as error:
+        except BaseException as error:
+            if ends_the_program(error):
+                raise
             self._note(_described(name, error))
 
     def state_dict(self) -> dict[str, Any]:
@@ -159,7 +160,7 @@ def _write(whole: EnvStep, columns: Array, part: EnvStep | None) -> None:
         field[columns] = own
 
 
-def _described(name: str, error: Exception) -> str:
+def _described(name: str, error: BaseException) -> str:
     """One line: what was raised, and what it says of the place."""
     notes = "; ".join(getattr(error, "__notes__", ()))
     return f"{crash(name, error)}" + (f" ({notes})" if notes else "")

@@ -29,7 +29,7 @@ from ddrl.population.rule import Standing
 from ddrl.population.settings import Population, Values
 from ddrl.population.trainers import Inline, MemberDisplay, Trainers
 from ddrl.population.view import View
-from ddrl.run_setting import stopping
+from ddrl.signals import stopping
 
 MEMBERS = "members"
 MAX_DIVERGED = 10
@@ -85,7 +85,7 @@ class Controller:
     def train(self) -> str:
         """To the budget of every member, and writes the results; returns the exit reason."""
         self._go_on()
-        with stopping(self.interrupt), self._view.progress:
+        with stopping(self.interrupt, self.directory), self._view.progress:
             with self._crew() as trainers:
                 self._trainers = trainers
                 if self._interrupted:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ddrl.calls import watched
 from ddrl.config import RunConfig
-from ddrl.coordinator.cluster import cluster, log_tail
+from ddrl.coordinator.cluster import Pulse, cluster, gone_error, log_tail, what_is_gone
 from ddrl.coordinator.ray_errors import first_line, plain, traceback_of
-from ddrl.coordinator.roles import MAX_DEATHS
+from ddrl.coordinator.roles import MAX_DEATHS, STOPPING_SECONDS
 from ddrl.errors import UserError
 from ddrl.population.member import Job, LocalSegment, Outcome, interrupted
 from ddrl.population.view import View
@@ -54,7 +56,8 @@ class MemberHost:
             segment = self._segment = LocalSegment(job, self)
             if self._interrupted:
                 segment.interrupt()
-        return segment.train()
+        with watched(self.note):
+            return segment.train()
 
     def interrupt(self) -> None:
         """Ends the segment early, with a checkpoint, also one that is yet to come."""
@@ -140,7 +143,9 @@ class Hosts:
         """Reference to an outcome -> host, job, process id."""
         self._deaths: dict[tuple[int, int], int] = {}
         """(member, segment) -> how many processes died at it."""
-        self._interrupt_asked = self._interrupt_told = False
+        self._interrupt_asked = False
+        self._interrupt_told: float | None = None
+        self._pulse = Pulse()
 
     def has_room(self) -> bool:
         """Whether a process is free."""
@@ -162,14 +167,16 @@ class Hosts:
         import ray
         from ray.exceptions import RayError, RayTaskError
 
-        if self._interrupt_asked and not self._interrupt_told:
-            self._interrupt_told = True
+        if self._interrupt_asked and self._interrupt_told is None:
+            self._interrupt_told = time.monotonic()
             for host, _, _ in self._busy.values():
                 host.interrupt.remote()
         ended, _ = ray.wait(list(self._busy), num_returns=1, timeout=POLL_SECONDS)
         self._look()
+        if what := self._pulse.gone():
+            raise gone_error(what, "members go on from their newest checkpoints")
         if not ended:
-            return None
+            return self._without_waiting()
         host, job, pid = self._busy.pop(ended[0])
         try:
             outcome: Outcome = ray.get(ended[0])
@@ -183,11 +190,24 @@ class Hosts:
         self._free.append(host)
         return outcome
 
+    def _without_waiting(self) -> Outcome | None:
+        """Gives up a member that does not stop; None while it may."""
+        import ray
+
+        if self._interrupt_told is None or time.monotonic() - self._interrupt_told < STOPPING_SECONDS:
+            return None
+        host, job, _ = self._busy.pop(next(iter(self._busy)))
+        ray.kill(host, no_restart=True)
+        self._view.complain(f"member {job.member}: has not stopped within {STOPPING_SECONDS:.0f} s, and is given up")
+        return interrupted(job)
+
     def _replace(self, host: Any, job: Job, pid: Any, error: Exception) -> Outcome | None:
         """Its segment goes on in a new process. Raises `UserError` where several died at it."""
         import ray
         from ray.exceptions import RayError
 
+        if what := what_is_gone():
+            raise gone_error(what, "members go on from their newest checkpoints")
         place = (job.member, job.segment)
         self._deaths[place] = deaths = self._deaths.get(place, 0) + 1
         try:

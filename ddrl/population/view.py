@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
+from ddrl.notes import say
 from ddrl.population.lineage import DIVERGED, EVOLVE, Decision
 from ddrl.progress import Progress
 from ddrl.record import Counts
@@ -56,7 +55,7 @@ class View:
     def complain(self, text: str) -> None:
         """As `note`, also where nothing else is to be seen."""
         if self._quiet:
-            print(text, file=sys.stderr, flush=True)
+            say(text)
         else:
             self.note(text)
 

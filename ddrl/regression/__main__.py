@@ -14,6 +14,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: one thread per role
 
 from ddrl.errors import exit_code, unknown_name
+from ddrl.notes import say
 from ddrl.regression import evidence, golden, suite, throughput
 from ddrl.regression.checks import describe, exit_status, write_junit
 
@@ -63,7 +64,7 @@ def _golden(parsed: argparse.Namespace) -> None:
 
 
 def _throughput(parsed: argparse.Namespace) -> None:
-    print(throughput.accept(parsed.root, lambda line: print(line, file=sys.stderr)))
+    print(throughput.accept(parsed.root, say))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, OwnerDiedError
 from ddrl import run_ray, temporary
 from ddrl.config import parse_run_config
 from ddrl.coordinator import actor_host, cluster, runtime_ray
-from ddrl.coordinator.crew import Crew, Plan, Who
+from ddrl.coordinator.crew import ClusterGone, Crew, Plan, Who
 from ddrl.errors import Closed, NonFiniteError, UserError
 from ddrl.run import train
 from tests.runs import BASE, GRADIENTS, VERSIONED, config, curves, merged, small
@@ -267,6 +267,77 @@ def test_what_a_learner_raised_while_it_was_made_is_shown_in_full_without_colour
     with pytest.raises(runtime_ray._Died) as caught:
         supervisor([])._supervise(crew)
     assert "no memory" in caught.value.words and "\x1b" not in caught.value.words + str(caught.value)
+
+
+@pytest.fixture
+def headless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster whose head does not answer any more."""
+    monkeypatch.setattr(cluster, "what_is_gone", lambda: "its head (GCS) at 127.0.0.1:1")
+    monkeypatch.setattr(runtime_ray, "what_is_gone", cluster.what_is_gone)
+    monkeypatch.setattr(cluster, "PULSE_SECONDS", 0.0)
+    monkeypatch.setattr(runtime_ray, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(ray, "get", lambda reference: reference)
+    monkeypatch.setattr(ray, "wait", lambda references, **_: ([], references))
+    monkeypatch.setattr(runtime_ray, "gpus_per_learner", lambda *_: 0.0)
+
+
+def assert_gone(error: UserError) -> None:
+    assert str(error) == (
+        "the Ray cluster is gone: its head (GCS) at 127.0.0.1:1 does not answer; the next start begins anew "
+        "(type the same command again)"
+    )
+    assert error.status == 75
+
+
+@pytest.mark.parametrize("saves", [True, False], ids=["learners save", "learners are gone, too"])
+def test_a_cluster_that_is_gone_ends_the_run_after_its_learners_have_saved(
+    monkeypatch: pytest.MonkeyPatch, headless: None, saves: bool
+) -> None:
+    crew = MagicMock()
+    crew.start.return_value = 0
+    crew.status.return_value = None
+    crew.next_ended.side_effect = lambda seconds: (
+        (Who("learner", 0), "interrupted") if saves and crew.interrupt.called else None
+    )
+    monkeypatch.setattr(runtime_ray, "SAVING_SECONDS", 0.1)
+    monkeypatch.setattr(runtime_ray, "Crew", lambda *_: crew)
+    with pytest.raises(UserError) as caught:
+        supervisor([]).run()
+    assert_gone(caught.value)
+    crew.interrupt.assert_called_once_with()
+    crew.kill.assert_not_called()  # Ray would wait for the head
+
+
+def test_a_run_whose_learner_dies_with_the_cluster_is_not_begun_again(
+    monkeypatch: pytest.MonkeyPatch, headless: None
+) -> None:
+    crew = MagicMock()
+    crew.build.side_effect = ActorDiedError()
+    monkeypatch.setattr(runtime_ray, "Crew", lambda *_: crew)
+    with pytest.raises(UserError) as caught:
+        supervisor([]).run()
+    assert_gone(caught.value)
+    crew.build.assert_called_once_with()
+
+
+def test_nobody_waits_for_processes_of_a_cluster_that_is_gone(headless: None) -> None:
+    waiting = Crew.__new__(Crew)
+    waiting._interrupted = lambda: False
+    with pytest.raises(ClusterGone, match="GCS"):
+        waiting._get(["a process that nobody starts"])
+
+
+def test_learners_that_do_not_stop_are_waited_for_no_longer_than_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime_ray, "STOPPING_SECONDS", 0.05)
+    crew = MagicMock()
+    crew.start.return_value = 0
+    crew.status.return_value = None
+    crew.next_ended.return_value = None
+    notes: list[str] = []
+    run = supervisor(notes)
+    run.interrupt()
+    assert run._supervise(crew) == "interrupted"
+    assert notes == ["the learners have not stopped within 0 s; the next start begins anew"]
 
 
 @pytest.mark.parametrize("error", [ActorDiedError(), ActorUnavailableError("network", None), LOST, Closed(), GONE])

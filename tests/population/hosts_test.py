@@ -1,0 +1,46 @@
+"""Members in processes of their own, without the processes: what their supervisor does when they do not stop."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+import ray
+
+from ddrl.coordinator import cluster
+from ddrl.errors import UserError
+from ddrl.population import hosts
+from ddrl.population.hosts import Hosts
+
+
+@pytest.fixture
+def busy(monkeypatch: pytest.MonkeyPatch) -> Hosts:
+    """The host of member 3, which says nothing any more."""
+    monkeypatch.setattr(ray, "wait", lambda references, **_: ([], references))
+    monkeypatch.setattr(ray, "kill", MagicMock())
+    made = Hosts.__new__(Hosts)
+    job: Any = SimpleNamespace(member=3, start_frames=1200, segment=2)
+    made._view, made._free, made._deaths = MagicMock(), [], {}
+    made._busy = {"outcome": (MagicMock(), job, 0)}
+    made._interrupt_asked, made._interrupt_told, made._pulse = False, None, cluster.Pulse()
+    return made
+
+
+def test_a_member_that_does_not_stop_is_given_up_after_a_bound(busy: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "STOPPING_SECONDS", 0.0)
+    assert busy.next_ended() is None, "nobody has asked it to stop"
+    busy.interrupt()
+    outcome = busy.next_ended()
+    assert outcome is not None and (outcome.member, outcome.interrupted) == (3, True)
+    assert not busy._busy
+
+
+def test_members_of_a_cluster_that_is_gone_are_not_waited_for(busy: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "PULSE_SECONDS", 0.0)
+    monkeypatch.setattr(cluster, "what_is_gone", lambda: "its raylet on this node")
+    assert busy.next_ended() is None, "once may be a moment's trouble"
+    with pytest.raises(UserError, match="the Ray cluster is gone: its raylet on this node") as caught:
+        busy.next_ended()
+    assert caught.value.status == 75
