@@ -28,7 +28,7 @@ MADE: dict[str, Callable[[], RunConfig]] = {
     "serial": lambda: config(**SHORT),
     "threads": lambda: config(**SHORT | THREADS),
     "population": lambda: population(
-        {"burn_in_frames": 100, "period_frames": 200}, env_frames=400, evaluation=SHORT["evaluation"]
+        {"size": 2, "burn_in_frames": 100, "period_frames": 200}, env_frames=400, evaluation=SHORT["evaluation"]
     ),
 }
 
