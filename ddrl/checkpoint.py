@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,16 +57,33 @@ def load_newest(
     one that its own `beside` (name of the directory -> checksum) speaks of.
     """
     damaged: list[str] = []
-    for updates, path in _newest_first(directory):
-        state, problem = _read(path)
-        if state is not None:
-            missing = next((other for other in beside if not _belongs(_path(other, updates), state)), None)
-            # Another configuration may have had no counterparts: that nothing is whole would be the wrong reason.
-            if missing is None or (identity is not None and state["identity"] != identity):
-                return state, damaged
-            problem = f"has no whole counterpart in {missing}"
-        damaged.append(f"{path}: {problem}; falling back to the checkpoint before it")
+    for path, state in whole(directory, damaged.append):
+        # Another configuration may have had no counterparts: that nothing is whole would be the wrong reason.
+        missing = without_counterpart(path, state, beside)
+        if missing is None or (identity is not None and state.get("identity") != identity):
+            return state, damaged
+        damaged.append(passed_over(path, f"has no whole counterpart in {missing}"))
     return None, damaged
+
+
+def whole(directory: Path, complain: Callable[[str], object]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Every checkpoint that can be read, newest first, and its state; of each other one `complain` is told a line."""
+    for _, path in _newest_first(directory):
+        state, problem = _read(path)
+        if state is None:
+            complain(passed_over(path, problem))
+        else:
+            yield path, state
+
+
+def without_counterpart(path: Path, state: dict[str, Any], beside: Sequence[Path]) -> Path | None:
+    """The first of the folders `beside` that lacks the part which belongs to a checkpoint; None: there is none."""
+    return next((other for other in beside if not _belongs(other / path.name, state)), None)
+
+
+def passed_over(path: Path, problem: str) -> str:
+    """One line for the user."""
+    return f"{path}: {problem}; falling back to the checkpoint before it"
 
 
 def load(directory: Path, updates: int) -> dict[str, Any]:
@@ -79,13 +96,20 @@ def load(directory: Path, updates: int) -> dict[str, Any]:
 
 def set_aside(directory: Path, name: str) -> Path:
     """Renames a folder of checkpoints that is not to be continued; returns where it went. Nothing is deleted."""
-    target = directory.with_name(f"{directory.name}-{name}")
-    for number in itertools.count(2):
-        if not target.exists():
-            break
-        target = directory.with_name(f"{directory.name}-{name}-{number}")
+    target = free_name(directory.with_name(f"{directory.name}-{name}"))
     directory.rename(target)
     return target
+
+
+def free_name(path: Path) -> Path:
+    """`path`, or where that exists the first of `path-2`, `path-3`, ... that does not."""
+    return next(one for one in _numbered(path) if not one.exists())
+
+
+def _numbered(path: Path) -> Iterator[Path]:
+    yield path
+    for number in itertools.count(2):
+        yield path.with_name(f"{path.name}-{number}")
 
 
 def checksum(path: Path) -> str:
@@ -117,10 +141,10 @@ def _read(path: Path) -> tuple[dict[str, Any] | None, str]:
     try:
         if not _is_whole(path):
             return None, "checksum does not match"
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for files that are cut, or hold more than plain data
         return None, f"cannot be read ({(str(error).splitlines() or [type(error).__name__])[0]})"
-    return state, ""
+    return (state, "") if isinstance(state, dict) else (None, "holds no state")
 
 
 def _is_whole(path: Path) -> bool:

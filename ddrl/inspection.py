@@ -26,6 +26,7 @@ from ddrl.record import COLUMNS, COUNTS
 from ddrl.regression.checks import Check, Outcome, timed
 from ddrl.run_setting import resolve_device
 from ddrl.seeding import seed_for, torch_generator
+from ddrl.state_schema import migrated
 from ddrl.task_scores import metric_of
 from ddrl.topology import Topology
 
@@ -53,14 +54,21 @@ def load_trained(run: Path) -> Trained:
     config = load_run_config(run / "config.json")
     if config.population:
         config, run = newest_of_best(run)
-    state, damaged = checkpoint.load_newest(run / "checkpoints")
-    if state is None:
-        reasons = "; ".join(damaged) or "the folder checkpoints/ holds none"
-        raise UserError(f"{run}: no valid checkpoint ({reasons})")
     spec = registry.spec_for(**config.environment)
     network = algorithms.load(config.algorithm).make_network(spec, config.hyperparameters, torch_generator(0, "unused"))
-    network.load_state_dict(state["learner"]["network"])
-    return Trained(config, network, state["learner"]["counters"][0])
+    damaged: list[str] = []
+    for path, found in checkpoint.whole(run / "checkpoints", damaged.append):
+        try:
+            learner = migrated(found)["learner"]
+            frames, _, _ = learner["counters"]
+            network.load_state_dict(learner["network"])
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            words = f"{type(error).__name__}: {error}".splitlines()[0]
+            damaged.append(checkpoint.passed_over(path, f"is of another layout ({words})"))
+            continue
+        return Trained(config, network, frames)
+    reasons = "; ".join(damaged) or "the folder checkpoints/ holds none"
+    raise UserError(f"{run}: no valid checkpoint ({reasons})")
 
 
 def evaluate(run: Path, *, episodes: int, seed: int, task: str | None = None) -> dict[str, dict[str, Any]]:

@@ -16,6 +16,8 @@ from ddrl.config import RunConfig
 from ddrl.coordinator.roles import Program, Steps
 from ddrl.coordinator.runtime_threads import ThreadsRuntime
 from ddrl.coordinator.service import Door
+from ddrl.coordinator.traffic import Traffic
+from ddrl.errors import UserError
 from ddrl.handles import Shards
 from ddrl.learners.reduction import DistributedReducer
 from ddrl.learning import Learning, StopFlag
@@ -120,9 +122,27 @@ class Lead:
         self._part = part
         if part:
             part.prepare(self._run)
-        self.params, self.queue, self.serving = self._run.params, self._run.queue, self._run.serving
-        self.traffic = self._run.learning.traffic
         self.interrupt = self._run.interrupt
+
+    @property
+    def params(self) -> Any:
+        """What actors pull; another one after a checkpoint that did not fit, as the next three."""
+        return self._run.params
+
+    @property
+    def queue(self) -> Any:
+        """What actors fill."""
+        return self._run.queue
+
+    @property
+    def serving(self) -> Serving | None:
+        """The actors, where inference is central."""
+        return self._run.serving
+
+    @property
+    def traffic(self) -> Traffic:
+        """Told of what actors send and get."""
+        return self._run.learning.traffic
 
     @property
     def actor_restarts(self) -> int:
@@ -208,8 +228,15 @@ class Follower:
     def resume(self, updates: int | None) -> int | None:
         """Continues from the checkpoint that the lead has chosen."""
         if updates is not None:
-            state = self._adopt(checkpoint.load(self._folder, updates))
-            self._learning.load_state_dict(state)
+            try:
+                state = self._adopt(checkpoint.load(self._folder, updates))
+                self._learning.load_state_dict(state)
+            except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
+                words = f"{type(error).__name__}: {error}".splitlines()[0]
+                raise UserError(
+                    f"{self._folder}: checkpoint {updates} is of another layout ({words}); without this folder the run "
+                    "begins anew, and keeps what is in the other one"
+                ) from None
             self._next_checkpoint = state["next_checkpoint"]
             self.params.restart_rounds()
         return updates

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ddrl import checkpoint
 from ddrl import topology as topologies
 from ddrl.acting import Builder
 from ddrl.config import RunConfig
@@ -190,11 +188,6 @@ class Learning:
         elif isinstance(self.replay, PrioritizedReplay):
             state["replay"] = self.replay.state_dict(contents=self._keeps_contents)
         return state
-
-    def parts(self, directory: Path) -> list[Path]:
-        """Folders of a run where other processes write parts of its checkpoints."""
-        folders = [checkpoint.rank_folder(directory, rank) for rank in range(1, self._reducer.size)]
-        return [*folders, *([checkpoint.replay_folder(directory)] if self._remote and self._keeps_contents else [])]
 
     def waiting(self) -> dict[str, Any]:
         """The unrolls that wait; none with a replay or shared parameters, which are saved by themselves."""

@@ -3,6 +3,7 @@
 While a run goes on, every record is one line of `curves.jsonl`, flushed at once: what was recorded before a kill is
 readable. At the end the lines become `curves.parquet` (long: one row per value). A resumed run cuts the lines back to
 its checkpoint's offset, so nothing is counted twice. The lines up to there are on the disk before the checkpoint is.
+TensorBoard is told to forget what was shown after that moment.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class Recorder:
     def __init__(self, directory: Path, *, period_frames: int, tensorboard: bool, tasks: Sequence[str] = ()) -> None:
         """`tasks`: of the suite that is trained on, whose episodes are recorded one by one too."""
         directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
         self._path = directory / "curves.jsonl"
         self._file = self._path.open("a", buffering=1)
         self._period = period_frames
@@ -83,7 +85,10 @@ class Recorder:
         """Read when a record is written: each says what was measured since the last one."""
         self.latest: Metrics = {}
         """The newest value of every metric, for the progress display."""
-        self._writer = _tensorboard_writer(directory / "tensorboard") if tensorboard else None
+        self._tensorboard = tensorboard
+        self._writer: Any = None
+        """Of TensorBoard's events; made with the first of them, when it is known where the run goes on."""
+        self._forget_from: int | None = None
 
     @property
     def seconds(self) -> float:
@@ -147,9 +152,14 @@ class Recorder:
         line = {**counts.__dict__, "seconds": round(self.seconds, 3), "metrics": values}
         with self._lock:
             self._file.write(json.dumps(line) + "\n")
-        if self._writer:
-            for name, several in values.items():
-                self._writer.add_scalar(name, float(np.mean(several)), counts.env_frames)
+        self._show(counts.env_frames, values)
+
+    def _show(self, env_frames: int, values: dict[str, list[float]]) -> None:
+        if not self._tensorboard:
+            return
+        self._writer = self._writer or _tensorboard_writer(self._directory / "tensorboard", self._forget_from)
+        for name, several in values.items():
+            self._writer.add_scalar(name, float(np.mean(several)), env_frames)
 
     def state_dict(self) -> dict[str, Any]:
         """Offset in the file, which is on the disk up to there, and what was not written yet."""
@@ -159,6 +169,7 @@ class Recorder:
             return {
                 "offset": self._path.stat().st_size,
                 "next": self._next,
+                "period": self._period,
                 "updates": list(self._updates),
                 "episodes": [list(episode) for episode in self._episodes],
                 "task_scores": self._scores.state_dict(),
@@ -168,16 +179,16 @@ class Recorder:
                 "last": list(self._last),
             }
 
-    def load_state_dict(self, state: dict[str, Any]) -> str:
-        """Cuts the file back to where `state` was taken and continues from there.
+    def load_state_dict(self, state: dict[str, Any], reached: int | None = None) -> str:
+        """Cuts the file back to where `state` was taken, which is the last thing it does, and continues from there.
 
         Where the file does not reach that far, it keeps its whole lines; returns a line about the loss, else none ("").
+        `reached`: env_frames at which `state` was taken.
         """
-        kept = offset = state["offset"]
-        if self._path.stat().st_size < offset:  # cut there, the file would grow by zeros, which are no line
-            kept = self._path.read_bytes().rfind(b"\n") + 1
-        self._file.truncate(kept)
+        offset = int(state["offset"])
         self._next = state["next"]
+        if reached is not None and state.get("period", self._period) != self._period:
+            self._next = (reached // self._period + 1) * self._period
         self._updates = list(state["updates"])
         self._episodes = [Episode(*episode) for episode in state["episodes"]]
         self._scores.load_state_dict(state["task_scores"])
@@ -185,12 +196,37 @@ class Recorder:
         self._seconds_before, self._cpu_seconds_before = state["seconds"], state["cpu_seconds"]
         self._started, self._cpu_started = time.monotonic(), time.process_time()
         self._last = (state["last"][0], state["last"][1])
+        kept = offset
+        if self._path.stat().st_size < offset:  # cut there, the file would grow by zeros, which are no line
+            kept = self._path.read_bytes().rfind(b"\n") + 1
+        self._file.truncate(kept)
+        if reached is not None and self._tensorboard:
+            self._show_again(reached)
         lost = f"{self._path}: {offset - kept:,} bytes from before the checkpoint are lost; the curves have a gap there"
         return lost if kept < offset else ""
 
-    def restart(self) -> None:
-        """Begins anew: lines of a run that was killed before its first checkpoint are dropped."""
-        self._file.truncate(0)
+    def _show_again(self, reached: int) -> None:
+        """TensorBoard forgets whole steps: what was recorded at that of the checkpoint, before it, is shown anew."""
+        self._forget_from = reached
+        for line in self._path.read_text().splitlines():
+            record = json.loads(line)
+            if record["env_frames"] >= reached:
+                self._show(record["env_frames"], record["metrics"])
+
+    def begin_anew(self, aside: Path) -> Path | None:
+        """Puts what was recorded before into a folder; returns where the curves went, None where there are none.
+
+        Nothing is dropped: lines of a run that was killed before its first checkpoint are kept there too.
+        """
+        if not self._path.stat().st_size:
+            return None
+        aside.mkdir(parents=True, exist_ok=True)
+        self.close()
+        moved = self._path.rename(aside / self._path.name)
+        if (self._directory / "tensorboard").exists():
+            (self._directory / "tensorboard").rename(aside / "tensorboard")
+        self._file, self._writer = self._path.open("a", buffering=1), None
+        return moved
 
     def close(self) -> None:
         """Flushes and closes the files."""
@@ -237,7 +273,8 @@ def make_recorder(config: RunConfig, directory: Path, tasks: Sequence[str]) -> R
     return Recorder(directory, period_frames=recording.period_frames, tensorboard=recording.tensorboard, tasks=tasks)
 
 
-def _tensorboard_writer(directory: Path) -> Any:
+def _tensorboard_writer(directory: Path, forget_from: int | None) -> Any:
+    """Where it shows nothing of before at `forget_from` and later."""
     from torch.utils.tensorboard import SummaryWriter  # slow to import, so only where it is wanted
 
-    return SummaryWriter(str(directory))
+    return SummaryWriter(str(directory), purge_step=forget_from)

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ddrl import checkpoint, manifest, processor
+from ddrl import checkpoint, finished, manifest, processor
 from ddrl.acting import Builder, Generation
 from ddrl.actors.unroll import UnrollCollector
-from ddrl.config import RunConfig, fingerprint, load_run_config, to_json
+from ddrl.config import RunConfig, load_run_config, to_json
+from ddrl.continuing import Checkpoints, check_budget, next_due
 from ddrl.coordinator.roles import Named, Program, Steps
 from ddrl.coordinator.runtime_serial import SerialRuntime
 from ddrl.coordinator.runtime_threads import ThreadsRuntime
 from ddrl.coordinator.service import Door
+from ddrl.errors import UserError
 from ddrl.evaluation import evaluate
 from ddrl.handles import Reducer, Shards
+from ddrl.identity import identity_of
 from ddrl.learners.reduction import SingleLearner
 from ddrl.learning import Learning, StopFlag
 from ddrl.locks import locked
 from ddrl.progress import Progress
-from ddrl.record import Counts, make_recorder, write_curves, write_json
+from ddrl.record import Counts, make_recorder, write_json
 from ddrl.run_setting import Display, check_door, resolve_device, stopping
 from ddrl.seeding import numpy_generator
 from ddrl.serving import Serving
+from ddrl.state_schema import SCHEMA
 from ddrl.types import Episode
 
 if TYPE_CHECKING:
@@ -53,14 +57,19 @@ class Run:
         shards: Shards | None = None,
         identity: str | None = None,
     ) -> None:
-        """`replay`, `shards`: where they are in processes of their own. `identity`: see `_identity`."""
+        """`replay`, `shards`: where they are in processes of their own.
+
+        `identity`: the name that its checkpoints go by, of a population's member, whose hyperparameters change.
+        """
         self.config = config
         self.directory = directory
         self.interrupted = False
         self.actor_restarts = 0
         self._reducer = reducer or SingleLearner()
         self._stop = StopFlag(self._reducer)
-        self._own_identity = identity
+        self._identity = identity_of(config, directory)
+        if identity is not None:
+            self._identity = replace(self._identity, name=identity, by_name=True)
         self.pause: Callable[[], bool] = lambda: False
         """Whether a segment of the training is over before its budget; of several learners, the lead's counts."""
         self._segment_over = False
@@ -70,24 +79,33 @@ class Run:
         self.spec = self.builder.spec
         self._provenance = manifest.provenance()  # now: the checkout may move on while the run goes on
         self._history = [{"git_sha": self._provenance["git_sha"], "started": manifest.now(), "env_frames": 0}]
-        self.learning = Learning(self.builder, self._reducer, lent_memory=remote_actors, remote=replay, shards=shards)
-        self.params, self.queue, self.learner = self.learning.params, self.learning.queue, self.learning.learner
-        self.parameter_count = self.learning.parameter_count
-        self.recorder = make_recorder(config, directory, self.builder.tasks)
         self._progress: Display = display or Progress(config.env_frames, quiet=quiet)
         self.collectors: list[UnrollCollector] = []
         self.actors: list[Any] = []
-        self.serving = self._serving(door) if door or config.topology.central.worker_processes else None
-        if self.serving:
-            self.collectors, self.actors = self.serving.collectors, self.serving.actors
-        elif not remote_actors:
-            self._take_on_actors()
-        serial = config.topology.runtime == "serial"
-        self.runtime = SerialRuntime(numpy_generator(config.seed, "interleaving")) if serial else ThreadsRuntime()
-        self.recorder.gauges += self.learning.gauges
+        self._remote_actors, self._door, self._remote_replay, self._shards = remote_actors, door, replay, shards
+        self._assemble()
+        self.recorder = make_recorder(config, directory, self.builder.tasks)
+        self.recorder.gauges = self.learning.gauges
         self._next_checkpoint = config.checkpoint.period_frames
         self._next_evaluation = config.evaluation.period_frames
         self._num_evaluations = 0
+
+    def _assemble(self) -> None:
+        """The learner's side, actors and runtime as they begin; again where a checkpoint was loaded only in part."""
+        config, lent = self.config, self._remote_actors
+        self.learning = Learning(
+            self.builder, self._reducer, lent_memory=lent, remote=self._remote_replay, shards=self._shards
+        )
+        self.params, self.queue, self.learner = self.learning.params, self.learning.queue, self.learning.learner
+        self.parameter_count = self.learning.parameter_count
+        served = self._door or config.topology.central.worker_processes
+        self.serving = self._serving(self._door) if served else None
+        if self.serving:
+            self.collectors, self.actors = self.serving.collectors, self.serving.actors
+        elif not self._remote_actors:
+            self._take_on_actors()
+        serial = config.topology.runtime == "serial"
+        self.runtime = SerialRuntime(numpy_generator(config.seed, "interleaving")) if serial else ThreadsRuntime()
 
     def _take_on_actors(self) -> None:
         """Those whose environments are in this process; again where a run that did not save them is continued."""
@@ -138,7 +156,7 @@ class Run:
         self.recorder.close()
         if self.interrupted:
             return "interrupted"
-        self._write_results()
+        finished.write(self, self._provenance, self._history)
         self._progress.done(self.counts, self.recorder.latest)
         return "budget_reached"
 
@@ -172,17 +190,6 @@ class Run:
         self._stop.ask()
         if self._reducer.size == 1 or self._is_finished():
             self.interrupted = True
-
-    @property
-    def _identity(self) -> str:
-        """What a checkpoint must agree with to be continued: all but the budget, and the algorithm's version.
-
-        A member of a population, whose hyperparameters change, is told what it must agree with.
-        """
-        if self._own_identity is not None:
-            return self._own_identity
-        without_budget = dataclasses.replace(self.config, env_frames=1)
-        return f"{fingerprint(without_budget)}-v{self.builder.algorithm.VERSION}"
 
     def run_roles(self) -> None:
         """Acts and learns until the budget is reached or `interrupted` is set."""
@@ -264,8 +271,9 @@ class Run:
             checkpoint.save(self.directory / "checkpoints", self.learner.core.updates, self._state())
 
     def _state(self) -> dict[str, Any]:
-        state: dict[str, Any] = self.learning.state_dict() | {
-            "identity": self._identity,
+        state: dict[str, Any] = self.learning.state_dict() | self._identity.recorded()
+        state |= {
+            "schema": SCHEMA,
             "recorder": self.recorder.state_dict(),
             "next": [self._next_checkpoint, self._next_evaluation, self._num_evaluations],
             "history": self._history,
@@ -279,25 +287,53 @@ class Run:
             state["actors"] = [actor.state_dict() for actor in self.actors]
         return state
 
-    def resume(self, adopt: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> int | None:
-        """Continues from the newest valid checkpoint; returns its updates, or None where there is none.
+    def resume(
+        self,
+        adopt: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        *,
+        or_else: Callable[[], UserError | None] = lambda: None,
+    ) -> int | None:
+        """Continues from the newest checkpoint that fits; returns its updates, or None where training begins anew.
 
-        `adopt` makes of its state the one to continue from.
+        `adopt` makes of its state the one to continue from. Nothing is left of one that loads only in part. Where none
+        fits, what is there is put aside; or, without a change to any file, what `or_else` returns is raised, as where
+        a run has finished.
         """
-        folder = self.directory / "checkpoints"
-        state = self._state_to_continue(folder)
-        if state is None:
-            self.recorder.restart()
-            return None
-        if adopt:
-            state = adopt(state)
-        if refill := self.learning.load_state_dict(state):
-            self._progress.note(refill)
-        if lost := self.recorder.load_state_dict(state["recorder"]):
-            self._progress.note(lost)
-        self._next_checkpoint, self._next_evaluation, self._num_evaluations = state["next"]
-        self._history = [*state["history"], self._history[0] | {"env_frames": self.learner.core.env_frames}]
-        self.actor_restarts = state.get("actor_restarts", 0)
+        found = Checkpoints(self.directory, self._identity, self._reducer.size, self._progress.note)
+        for state in found.newest_first():
+            check_budget(self.config, self.directory, found.reached, int(state["config"]["env_frames"]))
+            try:
+                self._load(adopt(state) if adopt else state)
+            except (OSError, MemoryError, torch.OutOfMemoryError):
+                raise  # of this machine, and at this time
+            except Exception as error:
+                found.unfit(error)
+                self._start_over()
+                continue
+            frames = self.learner.core.env_frames
+            self._progress.note(f"resumed at {frames:,} frames from {self.directory / 'checkpoints'}")
+            return int(self.learner.core.updates)
+        if refusal := found.refusal or or_else() or finished.kept(self.directory):
+            raise refusal
+        if curves := self.recorder.begin_anew(found.set_aside()):
+            self._progress.note(f"what was recorded before is in {curves}")
+        if found.loaded and (self._remote_replay or self._shards):
+            raise UserError(f"{self.directory}: no checkpoint could be loaded; start it again, from the beginning")
+        return None
+
+    def _start_over(self) -> None:
+        self.learner.core.close()
+        self._history = [self._history[-1] | {"env_frames": 0}]
+        self._assemble()
+        self.recorder.gauges = self.learning.gauges
+
+    def _load(self, state: dict[str, Any]) -> None:
+        """The records last, since that cuts a file."""
+        refill = self.learning.load_state_dict(state)
+        frames = self.learner.core.env_frames
+        self._next_checkpoint, self._next_evaluation, self._num_evaluations = next_due(self.config, state, frames)
+        self._history = [*state["history"], self._history[-1] | {"env_frames": frames}]
+        self.actor_restarts = state["actor_restarts"]
         if isinstance(self.runtime, SerialRuntime):
             self.runtime.load_state_dict(state["runtime"])
             if state["queue"]:
@@ -310,53 +346,14 @@ class Run:
             self.params.restart_rounds()
             if self.collectors and not self.serving:
                 self._take_on_actors()
-        self._progress.note(f"resumed at {self.learner.core.env_frames:,} frames from {folder}")
-        return int(self.learner.core.updates)
-
-    def _state_to_continue(self, folder: Path) -> dict[str, Any] | None:
-        """None where training starts anew; what the folder held until then is out of the way, and the user told why."""
-        beside = self.learning.parts(self.directory)
-        state, damaged = checkpoint.load_newest(folder, identity=self._identity, beside=beside)
-        for line in damaged:
+        lost = self.recorder.load_state_dict(state["recorder"], frames)
+        for line in filter(None, (refill, lost)):
             self._progress.note(line)
-        if state is not None and state["identity"] != self._identity:
-            aside = checkpoint.set_aside(folder, state["identity"])
-            self._progress.note(f"the configuration or the algorithm has changed: starting anew; old state in {aside}")
-            return None
-        if state is None and checkpoint.holds_any(folder):  # they would count as newer than the checkpoints to come
-            aside = checkpoint.set_aside(folder, "unusable")
-            self._progress.note(f"no checkpoint can be continued: starting anew; old files in {aside}")
-        return state
 
     @property
     def resumes(self) -> int:
         """How often the run was continued from a checkpoint."""
         return len(self._history) - 1
-
-    def _write_results(self) -> None:
-        write_json(
-            self.directory / "run.json",
-            {
-                "config": to_json(self.config),
-                "fingerprint": fingerprint(self.config),
-                "algorithm_version": self.builder.algorithm.VERSION,
-                "protocol": self.spec.protocol,
-                "evaluated_tasks": list(self.builder.evaluated_tasks) if len(self.builder.evaluated_tasks) > 1 else [],
-                **self._provenance,
-                "started": self._history[0]["started"],
-                "finished": manifest.now(),
-                "seconds": round(self.recorder.seconds, 1),
-                **self.counts.__dict__,
-                "episodes": self.recorder.episodes,
-                "resumes": self.resumes,
-                "actor_restarts": self.actor_restarts,
-                "history": self._history,
-                "exit_reason": "budget_reached",
-                "peak_memory_mib": manifest.peak_memory_mib(),
-                "parameters": self.parameter_count,
-            },
-        )
-        write_curves(self.directory)  # last: a run with this file is whole
 
 
 def train(
@@ -364,17 +361,22 @@ def train(
 ) -> str:
     """Trains or resumes in `directory`; returns the exit reason.
 
-    With a `door`, environments are stepped by workers that come through it. Raises `UserError` when another process is
-    at it, and still is after `wait` seconds.
+    A run that has finished is left as it is, which the user is told. With a `door`, environments are stepped by workers
+    that come through it. Raises `UserError` when another process is at it, and still is after `wait` seconds; and where
+    another run has finished there.
 
-    `config.json` in there says what is trained, once all that could refuse the configuration has been built; one that
-    says so already stays as it is.
+    `config.json` in there says what is trained, once nothing refuses the configuration any more; one that says so
+    already stays as it is.
     """
     if door:
         check_door(config, door)
+    if finished.told(config, directory):  # without a lock: its file would be a change
+        return "budget_reached"
     directory.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     with locked(directory, wait):  # before anything is written
+        if finished.told(config, directory):  # whoever had the lock has ended it
+            return "budget_reached"
         path = directory / "config.json"
         is_stated = path.exists() and load_run_config(path) == config
 
@@ -391,7 +393,7 @@ def train(
 
             return train_with_ray(config, directory, quiet=quiet, accepted=state)
         run = Run(config, directory, quiet=quiet, door=door)
-        state()
         with stopping(run.interrupt):
             run.resume()
+            state()
             return run.train()

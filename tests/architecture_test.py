@@ -25,6 +25,7 @@ LAYERS: dict[str, set[str]] = {
     "files": set(),
     "instructions": {"types"},
     "keys": {"errors"},
+    "sameness": set(),
     "seeding": set(),
     "types": set(),
     "distributions": set(),
@@ -39,13 +40,25 @@ LAYERS: dict[str, set[str]] = {
     "replay": _BASE,
     "environments": _BASE | {"files"},
     "algorithms": _BASE | {"losses", "actors", "learners", "networks", "replay"},
-    "analysis": {"errors", "files"},
+    "analysis": {"errors", "files", "sameness"},
     "report": {"errors", "files", "analysis"},
     "replications": {"errors", "analysis"},
     "bench": {"acting", "config", "environments", "errors", "files", "manifest", "record", "replay", "run", "run_ray"}
     | {"run_setting", "seeding", "topology", "traits", "types"},
     "population": {"acting", "checkpoint", "config", "coordinator", "errors", "files", "keys", "locks", "manifest"}
-    | {"evaluation", "memory", "progress", "record", "run", "run_ray", "run_setting", "seeding", "shared_memory"}
+    | {
+        "continuing",
+        "identity",
+        "evaluation",
+        "memory",
+        "progress",
+        "record",
+        "run",
+        "run_ray",
+        "run_setting",
+        "seeding",
+        "shared_memory",
+    }
     | {"traits", "types"},
     "regression": {"errors", "analysis", "algorithms"}
     | {"bench", "config", "manifest", "memory", "processor", "record", "report", "run"},

@@ -133,11 +133,15 @@ class UnrollCollector:
         self._lengths[column] = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Environments, policy, the step they stand at, and the episodes under way."""
+        """Environments, policy, the step they stand at, and the episodes under way; it changes none of them.
+
+        Where nothing was collected yet, `env` and `step` are None: whoever continues resets the environments as here.
+        """
+        step = self._last_step
         return {
-            "env": self.env.state_dict(),
+            "env": None if step is None else self.env.state_dict(),
             "policy": self._policy.state_dict(),
-            "step": [torch.from_numpy(np.array(part)) for part in self._step],
+            "step": None if step is None else [torch.from_numpy(np.array(part)) for part in step],
             "acted": [part.clone() for part in self._acted or ()],
             "next_index": self._next_index,
             "returns": torch.from_numpy(self._returns.copy()),
@@ -145,11 +149,12 @@ class UnrollCollector:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues where `state` was taken."""
-        self.env.load_state_dict(state["env"])
+        """Continues where `state` was taken; its environments must not have been reset."""
+        if state["step"] is not None:
+            self.env.load_state_dict(state["env"])
+            arrays: list[Array] = [part.numpy() for part in state["step"]]
+            self._last_step = EnvStep(*arrays)
         self._policy.load_state_dict(state["policy"])
-        arrays: list[Array] = [part.numpy() for part in state["step"]]
-        self._last_step = EnvStep(*arrays)
         self._acted = PolicyStep(*state["acted"]) if state["acted"] else None
         self._next_index = state["next_index"]
         self._returns = state["returns"].numpy().copy()

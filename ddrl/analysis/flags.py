@@ -17,6 +17,7 @@ from ddrl.analysis.curves import RunData
 from ddrl.analysis.experiments import Experiment
 from ddrl.analysis.paper import CellRule
 from ddrl.analysis.protocols import Protocol, changed_parts, parse_protocol, version_gap
+from ddrl.sameness import flatten as flatten
 
 HARD_FLAGS = (
     "proxy_env",
@@ -144,15 +145,6 @@ def _same_hardware(run: RunData, published: str) -> bool:
     """Whether a run's accelerator is the published one; what has none there, or here, is of another kind."""
     models = [word for word in str(run.manifest["hardware"].get("gpu") or "").split() if any(map(str.isdigit, word))]
     return any(model in published for model in models)
-
-
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mapping -> dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        name = f"{prefix}{key}"
-        flat |= flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
-    return flat
 
 
 def changed_settings(config: Mapping[str, Any], stated: Mapping[str, Any]) -> list[str]:

@@ -25,11 +25,10 @@ from ddrl.analysis.experiments import Experiment, Run
 from ddrl.analysis.flags import flatten, same
 from ddrl.analysis.lineage import FILE, read_lineage
 from ddrl.errors import UserError
+from ddrl.sameness import compared
 
 KINDS = ("missing", "unreadable_manifest", "damaged", "not_finite", "different_config", "not_evaluated")
 COLUMNS = ["origin", "paper", "experiment", "variant", "environment", "seed", "file", "what", "detail"]
-NOT_COMPARED = ("recording", "checkpoint", "device")
-"""First parts of keys that say how often something is recorded, and no more."""
 MAX_KEYS = 4
 """So many differing keys are spelled out in one line."""
 MAX_MISSING = 5
@@ -142,11 +141,6 @@ def _unevaluated(directory: Path, run: RunData) -> list[Problem]:
     place, file = (run.origin, run.paper, run.experiment, run.variant), directory / "curves.parquet"
     detail = "the task has no final score: its environments failed"
     return [Problem(*place, task, run.seed, file, "not_evaluated", detail) for task in unevaluated(run)]
-
-
-def compared(key: str) -> bool:
-    """Whether two runs that differ in this key are different runs."""
-    return key.split(".")[0] not in NOT_COMPARED and key != "evaluation.period_frames"
 
 
 def _off_plan(run: RunData, planned: Run) -> str:

@@ -15,8 +15,8 @@ from ddrl.analysis.experiments import Departure, Experiment, Run, system_of
 from ddrl.analysis.flags import BOOKKEEPING, flatten, same
 from ddrl.analysis.milestones import recent_returns
 from ddrl.analysis.paper import Paper, load_deviations
-from ddrl.analysis.problems import compared
 from ddrl.analysis.protocols import NOT_PRINTED
+from ddrl.sameness import compared
 
 DEPARTURE_COLUMNS = ["what", "paper", "ours", "reason", "flag", "where"]
 _RUN_FIELDS = (

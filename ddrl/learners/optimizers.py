@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal, TypeVar, cast, overload
 
@@ -109,6 +110,20 @@ class RMSProp(Optimizer):
                     self.state[parameter]["momentum"] = torch.zeros_like(parameter)
                 if group["centered"]:
                     self.state[parameter]["mean"] = torch.zeros_like(parameter)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """As torch loads a state: keys of a group that have come since it was saved are at their own values.
+
+        Raises ValueError where a parameter's part is missing or has another shape: the next update would fail.
+        """
+        super().__setstate__(state)
+        for group in self.param_groups:
+            for key, value in self.defaults.items():
+                group.setdefault(key, value)
+            wanted = ["mean_square", *["momentum"] * (group["momentum"] > 0), *["mean"] * bool(group["centered"])]
+            for parameter, name in itertools.product(group["params"], wanted):
+                if (saved := self.state[parameter].get(name)) is None or saved.shape != parameter.shape:
+                    raise ValueError(f"RMSProp's {name} is missing, or not of its parameter's shape")
 
     @overload
     def step(self, closure: None = None) -> None: ...

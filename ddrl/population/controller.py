@@ -18,8 +18,10 @@ import torch
 
 from ddrl import checkpoint, manifest
 from ddrl.acting import Builder
-from ddrl.config import RunConfig, fingerprint
+from ddrl.config import RunConfig, load_run_config
+from ddrl.continuing import check_budget
 from ddrl.errors import UserError
+from ddrl.identity import identity_of
 from ddrl.population import results, rule
 from ddrl.population.lineage import BURN_IN, DIVERGED, EVOLVE, FILE, FINAL, Decision, Journal, Start
 from ddrl.population.member import Job, Outcome, carry_over, evaluate_finally, member_config, ready_at
@@ -58,7 +60,9 @@ class Controller:
         self._builder = Builder(config, torch.device("cpu"))
         self._builder.network()
         self._view = View(self.rule.size, config.env_frames, quiet=quiet)
+        self._identity = identity_of(config, directory)
         self._journal = Journal(directory)
+        self._check_budget()
         self._running: set[int] = set()
         self._diverged: dict[int, Outcome] = {}
         """Members that wait for another one to copy."""
@@ -66,13 +70,6 @@ class Controller:
         self._trainers: Trainers | None = None
         self._began = time.monotonic()
         self._seconds_before = 0.0
-
-    @property
-    def identity(self) -> str:
-        """What its checkpoints and its lineage must agree with: all but the budget, and how many train at once."""
-        one = dataclasses.replace(self.rule, parallel=1)
-        same = dataclasses.replace(self.config, env_frames=1, population=one)
-        return f"{fingerprint(same)}-v{self._builder.algorithm.VERSION}"
 
     @property
     def seconds(self) -> float:
@@ -104,22 +101,32 @@ class Controller:
         self._view.done()
         return "budget_reached"
 
+    def _check_budget(self) -> None:
+        """Raises `UserError` where the budget has become shorter than what a member has decided after."""
+        about = self._journal.about
+        if about is None or not self._identity.agree(about):
+            return
+        for member in range(self.rule.size):
+            path, newest = self._folder(member) / "member.json", self._journal.newest(member)
+            if newest and path.exists() and self.config.env_frames < newest.env_frames:
+                check_budget(self.config, self.directory, newest.env_frames, load_run_config(path).env_frames)
+
     def _go_on(self) -> None:
         """From what the directory holds. What belongs to another configuration is set aside, and the user told."""
-        identity, members = self.identity, self.directory / MEMBERS
-        if self._journal.identity not in (None, identity):
+        about, members = self._journal.about, self.directory / MEMBERS
+        if about is not None and not self._identity.agree(about):
             members.mkdir(exist_ok=True)
-            aside = checkpoint.set_aside(members, str(self._journal.identity))
+            aside = checkpoint.set_aside(members, about["identity"])
             self._journal.path.rename(aside / FILE)
-            self._view.note(f"the configuration or the algorithm has changed: starting anew; old state in {aside}")
+            self._view.note(f"{self._identity.difference(about)}: starting anew; old state in {aside}")
             self._journal = Journal(self.directory)
-        elif self._journal.identity is None and members.exists():  # killed while they were set aside, or no lineage
+        elif about is None and members.exists():  # killed while they were set aside, or no lineage
             aside = checkpoint.set_aside(members, "unusable")
             self._view.note(f"members without {FILE} cannot be continued: starting anew; old files in {aside}")
         if self._journal.decisions:
             self._seconds_before = self._journal.decisions[-1].seconds
         sha = self._provenance["git_sha"]
-        self._journal.begin(identity, Start(manifest.now(), sha))
+        self._journal.begin(self._identity.recorded(), Start(manifest.now(), sha))
         for decision in self._journal.decisions:
             self._view.decided(decision, tell=False)
         for member in range(self.rule.size):
@@ -203,7 +210,7 @@ class Controller:
         return Job(
             config=member_config(self.config, seed, self._values(member)),
             directory=self._folder(member).resolve(),
-            identity=f"{self.identity}-member{member}",
+            identity=f"{self._journal.identity}-member{member}",
             member=member,
             segment=newest.decision + 1 if newest else 0,
             start_frames=start,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -65,8 +65,8 @@ class Journal:
     def __init__(self, directory: Path) -> None:
         """Reads what is there, and cuts off a last line that is not whole."""
         self.path = directory / FILE
-        self.identity: str | None = None
-        """Of the population that the file is about; None: it is new."""
+        self.about: dict[str, Any] | None = None
+        """What `ddrl.identity` has recorded of the population that the file is about; None: it is new."""
         self.starts: list[Start] = []
         self.decisions: list[Decision] = []
         if self.path.exists():
@@ -78,7 +78,7 @@ class Journal:
         for line in content[:whole].decode().splitlines():
             record = json.loads(line)
             if "population" in record:
-                self.identity = record["population"]
+                self.about = {"identity": record.pop("population")} | record
             elif "started" in record:
                 self.starts.append(Start(**record))
             else:
@@ -86,11 +86,16 @@ class Journal:
         if whole < len(content):
             os.truncate(self.path, whole)
 
-    def begin(self, identity: str, start: Start) -> None:
+    @property
+    def identity(self) -> str | None:
+        """The name of the population."""
+        return self.about["identity"] if self.about else None
+
+    def begin(self, about: Mapping[str, Any], start: Start) -> None:
         """Says whose file it is, where it is new, and that the population was started."""
-        if self.identity is None:
-            self.identity = identity
-            self._write({"population": identity})
+        if self.about is None:
+            self.about = dict(about)
+            self._write({"population" if key == "identity" else key: value for key, value in about.items()})
         self.starts.append(start)
         self._write(start._asdict())
 

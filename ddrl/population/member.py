@@ -13,17 +13,19 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ddrl import checkpoint
 from ddrl.acting import Builder
 from ddrl.config import RunConfig, to_json
+from ddrl.continuing import Checkpoints
 from ddrl.coordinator.parameters import load
 from ddrl.errors import NonFiniteError, UserError
 from ddrl.evaluation import evaluate
 from ddrl.files import replacing
+from ddrl.identity import identity_of
 from ddrl.locks import locked
 from ddrl.population.settings import Population, Values, with_values
 from ddrl.record import Counts, make_recorder, write_json
@@ -76,8 +78,8 @@ class Outcome(NamedTuple):
 
 def diverged(job: Job, error: NonFiniteError) -> Outcome:
     """Of a segment that ended so: the member stands at its newest checkpoint, or, without one, where it began."""
-    state, _ = checkpoint.load_newest(job.directory / "checkpoints", identity=job.identity)
-    if state is None or state["identity"] != job.identity:
+    state = _newest(job, lambda line: None)
+    if state is None:
         return Outcome(job.member, False, 0, 0, 0, 0, None, str(error))
     counts, episodes = Counts(*state["learner"]["counters"]), int(state["recorder"]["num_episodes"])
     return Outcome(job.member, False, counts.env_frames, counts.agent_steps, counts.updates, episodes, None, str(error))
@@ -112,10 +114,10 @@ class Segment:
 
     def resume(self, run: Run, note: Callable[[str], None]) -> int | None:
         """Continues where the member's newest checkpoint left it; adopted, where the segment begins with that."""
-        updates = run.resume(self.adoption(run.learner, note))
-        if updates is None and self._job.start_frames:
-            raise nothing_to_continue(self._job)
-        return updates
+        job = self._job
+        return run.resume(
+            self.adoption(run.learner, note), or_else=lambda: nothing_to_continue(job) if job.start_frames else None
+        )
 
     def adoption(self, learner: Any, note: Callable[[str], None]) -> Callable[[dict[str, Any]], dict[str, Any]]:
         """What makes of a checkpoint what the segment begins with; one that was made in the segment stays as it is.
@@ -196,10 +198,8 @@ def evaluate_finally(job: Job, display: Display, should_stop: Callable[[], bool]
     """
     config = job.config
     builder = Builder(config, resolve_device(config.device))
-    state, damaged = checkpoint.load_newest(job.directory / "checkpoints", identity=job.identity)
-    for line in damaged:
-        display.note(line)
-    if state is None or state["identity"] != job.identity:
+    state = _newest(job, display.note)
+    if state is None:
         raise nothing_to_continue(job)
     _tell_of_loss(job, state, display.note)
     inference, (_, _, number) = builder.inference(), state["next"]
@@ -209,10 +209,16 @@ def evaluate_finally(job: Job, display: Display, should_stop: Callable[[], bool]
     if played is None or should_stop():
         return False
     recorder = make_recorder(config, job.directory, builder.tasks)
-    recorder.load_state_dict(state["recorder"])
+    recorder.load_state_dict(state["recorder"], int(state["learner"]["counters"][0]))
     recorder.evaluation(Counts(*state["learner"]["counters"]), played, by_task=len(builder.evaluated_tasks) > 1)
     recorder.close()
     return True
+
+
+def _newest(job: Job, note: Callable[[str], None]) -> dict[str, Any] | None:
+    """The state of a member's newest checkpoint; None where it has none."""
+    identity = replace(identity_of(job.config, job.directory), name=job.identity, by_name=True)
+    return next(Checkpoints(job.directory, identity, 1, note).newest_first(), None)
 
 
 def _tell_of_loss(job: Job, state: Mapping[str, Any], note: Callable[[str], None]) -> None:

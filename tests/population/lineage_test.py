@@ -33,7 +33,7 @@ def copied(member: int, decision: int, env_frames: int, source: Decision) -> Dec
 
 def test_what_was_appended_is_read_back(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
-    journal.begin("abc", Start("2026-01-01T00:00:00+00:00", None))
+    journal.begin({"identity": "abc"}, Start("2026-01-01T00:00:00+00:00", None))
     journal.append(KEPT)
     journal.append(replace(KEPT, member=1, fitness=None))
     again = Journal(tmp_path)
@@ -45,7 +45,7 @@ def test_what_was_appended_is_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cut", [1, 5, 60])
 def test_a_line_that_a_kill_cut_short_is_cut_off(tmp_path: Path, cut: int) -> None:
     journal = Journal(tmp_path)
-    journal.begin("abc", Start("2026-01-01T00:00:00+00:00", None))
+    journal.begin({"identity": "abc"}, Start("2026-01-01T00:00:00+00:00", None))
     journal.append(KEPT)
     journal.append(replace(KEPT, decision=1))
     journal.path.write_bytes(journal.path.read_bytes()[:-cut])

@@ -21,6 +21,7 @@ from ddrl.run import Run, train
 from tests.population.settings_test import SMALL, population
 from tests.runs import BASE, curves, merged
 from tests.runs import small as tiny
+from tests.runtimes.turns import interrupted_after
 
 EVALUATION = {"period_frames": None, "final_episodes": 5}
 COPYING = {"margin": 0.0, "burn_in_frames": 400}
@@ -66,6 +67,15 @@ def test_a_serial_population_repeats_bit_for_bit(tmp_path: Path, straight: Path)
 def test_another_seed_decides_otherwise(tmp_path: Path, straight: Path) -> None:
     train(small(seed=4), tmp_path, quiet=True)
     assert not lineage(tmp_path).equals(lineage(straight))
+
+
+def test_it_may_be_interrupted_before_its_members_have_acted(tmp_path: Path, straight: Path) -> None:
+    """At turns that follow each other: nobody has acted, one actor has, ...; and after some segments."""
+    for turns in (0, 1, 1, 90):
+        with interrupted_after(turns):
+            assert train(small(), tmp_path, quiet=True) == "interrupted"
+    assert train(small(), tmp_path, quiet=True) == "budget_reached"
+    same(straight, tmp_path)
 
 
 class Cut(Exception):
@@ -294,8 +304,10 @@ def test_another_configuration_starts_anew_and_deletes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(small({"size": 2}, env_frames=1200), tmp_path, quiet=True)
+    for name in ("run.json", "curves.parquet"):  # as the workflow does before it trains anew
+        (tmp_path / name).unlink()
     train(small({"size": 2, "margin": 0.5}, env_frames=1200), tmp_path)
-    assert "has changed: starting anew; old state in" in capsys.readouterr().err
+    assert "the configuration has changed (population.margin): starting anew; old state in" in capsys.readouterr().err
     (aside,) = tmp_path.glob("members-*")
     assert (aside / "0" / "curves.jsonl").exists()
     assert (aside / "lineage.jsonl").exists()

@@ -136,6 +136,16 @@ def test_an_asynchronous_run_records_its_lag_reaches_its_budget_and_leaves_the_c
     assert holder.is_running()
 
 
+def test_a_run_interrupted_as_soon_as_its_learner_answers_goes_on(tmp_path: Path, holder: psutil.Process) -> None:
+    chosen = parse_run_config(merged(BASE, EVERY_UPDATE | {"topology": RAY}))
+    stopped = run_ray.train_with_ray(chosen, tmp_path, quiet=True, watch=lambda status: True)
+    assert stopped == "interrupted"
+    assert train(chosen, tmp_path, quiet=True) == "budget_reached"
+    assert json.loads((tmp_path / "run.json").read_text())["resumes"] == 1
+    curve = learned(tmp_path)
+    assert curve.env_frames.is_monotonic_increasing and not list(tmp_path.glob("checkpoints-*"))
+
+
 def test_two_learners_of_half_a_batch_equal_one_of_a_whole(tmp_path: Path, holder: psutil.Process) -> None:
     for learners in (1, 2):
         topology = SYNCHRONOUS | RAY | {"num_learners": learners}

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ddrl.record import COLUMNS, TIMING_METRICS, Counts, Recorder, read_curves, write_curves
 from ddrl.types import Episode
@@ -93,6 +94,39 @@ def test_tensorboard_files_stand_beside_the_curves(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, period_frames=100, tensorboard=True)
     record(tmp_path, 1, 6, recorder).close()
     assert list((tmp_path / "tensorboard").glob("events.*"))
+
+
+def test_tensorboard_shows_what_came_after_a_checkpoint_once(tmp_path: Path) -> None:
+    """As the curves do: of a run that was killed after its checkpoint, in the same step as a record, and resumed."""
+    recorder = Recorder(tmp_path, period_frames=100, tensorboard=True)
+    record(tmp_path, 1, 5, recorder)  # ends with a record at 200 frames
+    state = recorder.state_dict()
+    recorder.evaluation(counts(5), [Episode("toy/catch", 1.0, 5)])
+    record(tmp_path, 6, 11, recorder)  # and none of it was saved
+    recorder.close()
+    resumed = Recorder(tmp_path, period_frames=100, tensorboard=True)
+    resumed.load_state_dict(json.loads(json.dumps(state)), 200)
+    resumed.evaluation(counts(5), [Episode("toy/catch", 3.0, 5)])
+    record(tmp_path, 6, 14, resumed).close()
+    table = read_curves(tmp_path / "curves.jsonl")
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    for metric in ("loss", "evaluation_return", "episodes"):
+        shown = [(event.step, event.value) for event in events.Scalars(metric)]
+        curve = table[table.metric == metric]
+        assert shown == list(zip(curve.env_frames, curve.value, strict=True))
+
+
+def test_what_was_recorded_before_a_beginning_is_kept_beside(tmp_path: Path) -> None:
+    record(tmp_path, 1, 6)  # never closed, as after a kill
+    before = (tmp_path / "curves.jsonl").read_text()
+    recorder = Recorder(tmp_path, period_frames=100, tensorboard=False)
+    assert recorder.begin_anew(tmp_path / "aside") == tmp_path / "aside" / "curves.jsonl"
+    record(tmp_path, 1, 3, recorder).close()
+    assert (tmp_path / "aside" / "curves.jsonl").read_text() == before
+    assert read_curves(tmp_path / "curves.jsonl").env_frames.max() == 120
+    assert Recorder(tmp_path / "new", period_frames=100, tensorboard=False).begin_anew(tmp_path / "none") is None
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("kind", ["update", "evaluation"])

@@ -119,6 +119,7 @@ def test_a_serial_run_cut_again_and_again_resumes_to_the_same_bits(
             raise Cut  # nothing is saved: what was done since the last checkpoint is lost
         learn(self)
 
+    overrides = {"checkpoint": {"period_frames": 100}} | overrides  # A3C makes an update every five frames
     chosen, learn = small_config(**overrides) if "algorithm" in overrides else config(**overrides), Run._learn
     train(chosen, tmp_path / "straight", quiet=True)
     for updates in (1, 9, 33):  # before the first checkpoint, and after some
@@ -128,6 +129,7 @@ def test_a_serial_run_cut_again_and_again_resumes_to_the_same_bits(
     monkeypatch.setattr(Run, "_learn", learn)
     train(chosen, tmp_path / "cut", quiet=True)
     pd.testing.assert_frame_equal(curves(tmp_path / "straight"), curves(tmp_path / "cut"))
+    assert json.loads((tmp_path / "cut" / "run.json").read_text())["resumes"] >= 1, "else nothing was continued"
 
 
 def small_config(**overrides: Any) -> RunConfig:
@@ -255,11 +257,19 @@ def test_the_manifest_says_where_a_result_comes_from(tmp_path: Path) -> None:
     assert set(table[table.metric == "evaluation_return"].env_frames) != {manifest["env_frames"]}
 
 
+def unfinished(directory: Path) -> str:
+    """Takes a run's results away, as the workflow does before it trains anew; returns its records."""
+    for name in ("run.json", "curves.parquet"):
+        (directory / name).unlink()
+    return (directory / "curves.jsonl").read_text()
+
+
 @pytest.mark.parametrize("change", ["configuration", "version"])
 def test_checkpoints_of_another_configuration_or_version_are_set_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     train(config(), tmp_path / "old", quiet=True)
+    recorded = unfinished(tmp_path / "old")
     chosen = config(seed=9) if change == "configuration" else config()
     if change == "version":
         monkeypatch.setattr(impala, "VERSION", impala.VERSION + 1)
@@ -267,6 +277,7 @@ def test_checkpoints_of_another_configuration_or_version_are_set_aside(
     train(chosen, tmp_path / "old", quiet=True)
     pd.testing.assert_frame_equal(curves(tmp_path / "old"), curves(tmp_path / "new"))
     assert len(list((tmp_path / "old").glob("checkpoints-*/*.pt"))) == 2
+    assert [path.read_text() for path in (tmp_path / "old").glob("checkpoints-*/curves.jsonl")] == [recorded]
     assert json.loads((tmp_path / "old" / "run.json").read_text())["resumes"] == 0
 
 
@@ -274,6 +285,7 @@ def test_damaged_checkpoints_are_out_of_the_way_of_the_new_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(config(), tmp_path, quiet=True)
+    unfinished(tmp_path)
     damaged = sorted((tmp_path / "checkpoints").glob("*.pt"))
     for path in damaged:
         path.write_bytes(b"damaged")
@@ -294,13 +306,14 @@ def test_the_configuration_is_the_reason_where_its_checkpoints_have_no_counterpa
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(config(), tmp_path, quiet=True)
+    unfinished(tmp_path)
     lead = SingleLearner()
     lead.size = 2
     run = Run(config(seed=4), tmp_path)
     run._reducer = lead
     assert run.resume() is None
     shown = capsys.readouterr().err
-    assert "the configuration or the algorithm has changed" in shown
+    assert "the configuration has changed (seed): starting anew" in shown
     assert "counterpart" not in shown
     assert not (tmp_path / "checkpoints").exists()
 
@@ -355,6 +368,8 @@ def test_a_run_waits_for_who_is_at_its_directory(tmp_path: Path) -> None:
 def test_a_run_killed_before_its_first_checkpoint_starts_over(tmp_path: Path) -> None:
     train(config(), tmp_path / "straight", quiet=True)
     (tmp_path / "again").mkdir()
-    (tmp_path / "again" / "curves.jsonl").write_text((tmp_path / "straight" / "curves.jsonl").read_text()[:1000])
+    cut_short = (tmp_path / "straight" / "curves.jsonl").read_text()[:1000]
+    (tmp_path / "again" / "curves.jsonl").write_text(cut_short)
     train(config(), tmp_path / "again", quiet=True)
+    assert (tmp_path / "again" / "checkpoints-none" / "curves.jsonl").read_text() == cut_short
     assert len(read_curves(tmp_path / "again" / "curves.jsonl")) == len(read_curves(tmp_path / "straight/curves.jsonl"))

@@ -1,0 +1,131 @@
+"""What a finished run leaves, and that it is never trained over.
+
+What a call for its directory comes to is decided before anything is written there.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddrl import checkpoint, manifest
+from ddrl.config import RunConfig, fingerprint, to_json
+from ddrl.errors import UserError
+from ddrl.identity import as_now, identity_of, plain
+from ddrl.population.lineage import FILE
+from ddrl.record import write_curves, write_json
+from ddrl.sameness import differing, spelled
+from ddrl.state_schema import migrated
+
+if TYPE_CHECKING:
+    from ddrl.run import Run
+
+ELSEWHERE = "train in another directory"
+
+
+def write(run: Run, provenance: dict[str, Any], history: list[dict[str, Any]]) -> None:
+    """`run.json` and `curves.parquet` of a run that has reached its budget."""
+    tasks = list(run.builder.evaluated_tasks)
+    write_json(
+        run.directory / "run.json",
+        {
+            "config": to_json(run.config),
+            "fingerprint": fingerprint(run.config),
+            "algorithm_version": run.builder.algorithm.VERSION,
+            "protocol": run.spec.protocol,
+            "evaluated_tasks": tasks if len(tasks) > 1 else [],
+            **provenance,
+            "started": history[0]["started"],
+            "finished": manifest.now(),
+            "seconds": round(run.recorder.seconds, 1),
+            **run.counts.__dict__,
+            "episodes": run.recorder.episodes,
+            "resumes": run.resumes,
+            "actor_restarts": run.actor_restarts,
+            "history": history,
+            "exit_reason": "budget_reached",
+            "peak_memory_mib": manifest.peak_memory_mib(),
+            "parameters": run.parameter_count,
+        },
+    )
+    write_curves(run.directory)  # last: a run with this file is whole
+
+
+def record_of(directory: Path) -> dict[str, Any] | None:
+    """`run.json` of a run that has reached its budget; None where there is none, or `curves.parquet` is missing."""
+    try:
+        record = json.loads((directory / "run.json").read_text())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(record, dict) or record.get("exit_reason") != "budget_reached":
+        return None
+    whole = isinstance(record.get("config"), dict) and (directory / "curves.parquet").is_file()
+    return record if whole else None
+
+
+def told(config: RunConfig, directory: Path) -> bool:
+    """Whether there is nothing to do, which the user is told. Raises what `nothing_to_do` does."""
+    line = nothing_to_do(config, directory)
+    if line:
+        print(line, file=sys.stderr, flush=True)
+    return line is not None
+
+
+def nothing_to_do(config: RunConfig, directory: Path) -> str | None:
+    """One line for the user where the directory holds this run, finished; None where there is something to train.
+
+    Raises `UserError` where the run that has finished there is another one, longer, or cannot be made longer.
+    """
+    record = record_of(directory)
+    if record is None:
+        return None
+    identity, own, budget = identity_of(config, directory), plain(config), config.env_frames
+    trained = as_now(record["config"])
+    if keys := differing(own, trained):
+        raise UserError(
+            f"{directory}: a run of another configuration has finished there, which differs in {spelled(keys)}; "
+            f"{ELSEWHERE}"
+        )
+    if record.get("algorithm_version") != identity.version:
+        raise UserError(
+            f"{directory}: a run has finished there with version {record.get('algorithm_version')} of "
+            f"{config.algorithm}, which is {identity.version} now; {ELSEWHERE}"
+        )
+    reached = int(trained["env_frames"])
+    if budget == reached:
+        return f"{directory}: already finished, {record['env_frames']:,} frames; nothing to do"
+    if budget < reached:
+        raise UserError(
+            f"{directory}: a run has finished there after {reached:,} frames, more than env_frames: {budget:,}; "
+            f"{ELSEWHERE}"
+        )
+    if not _can_go_on(config, directory):
+        raise UserError(
+            f"{directory}: a run has finished there after {reached:,} frames, and without a checkpoint of it, it "
+            f"cannot go on to {budget:,}; put its checkpoints back, or {ELSEWHERE}"
+        )
+    return None
+
+
+def _can_go_on(config: RunConfig, directory: Path) -> bool:
+    """Whether there is something to make it longer from; a population has its decisions, and checkpoints of each."""
+    if config.population:
+        return (directory / FILE).is_file()
+    identity = identity_of(config, directory)
+    for _, state in checkpoint.whole(directory / "checkpoints", lambda line: None):
+        try:
+            return identity.agree(migrated(state))
+        except ValueError:
+            continue
+    return False
+
+
+def kept(directory: Path) -> UserError | None:
+    """What is said instead of training anew where a run has finished; None: none has."""
+    if record_of(directory) is None:
+        return None
+    return UserError(
+        f"{directory}: a run has finished there, and none of its checkpoints can be continued; {ELSEWHERE}"
+    )

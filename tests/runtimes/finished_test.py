@@ -1,0 +1,153 @@
+"""A run that has finished is never trained over, and a call that has nothing to do changes no file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddrl import cli
+from ddrl.algorithms import impala
+from ddrl.config import RunConfig, to_json
+from ddrl.run import Run, train
+from tests.population.population_test import small as population
+from tests.runs import config
+from tests.runtimes.turns import interrupted_after
+
+SHORT: dict[str, Any] = {
+    "env_frames": 400,
+    "evaluation": {"period_frames": None, "final_episodes": 2},
+    "checkpoint": {"period_frames": 100},
+}
+THREADS = {"topology": {"runtime": "threads"}}
+MADE: dict[str, Callable[[], RunConfig]] = {
+    "serial": lambda: config(**SHORT),
+    "threads": lambda: config(**SHORT | THREADS),
+    "population": lambda: population(
+        {"size": 2, "burn_in_frames": 100, "period_frames": 200}, env_frames=400, evaluation=SHORT["evaluation"]
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of each kind, in a folder of its name."""
+    folder = tmp_path_factory.mktemp("finished")
+    for name, made in MADE.items():
+        assert train(made(), folder / name, quiet=True) == "budget_reached"
+    return folder
+
+
+def files(directory: Path) -> dict[str, tuple[int, bytes]]:
+    """Path -> when it was written, and what."""
+    paths = [path for path in directory.rglob("*") if path.is_file()]
+    return {str(path.relative_to(directory)): (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
+
+
+def committed(directory: Path) -> None:
+    """Leaves of a run what is committed, copied or merged."""
+    for path in directory.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name not in ("config.json", "curves.parquet", "lineage.parquet", "run.json"):
+            path.unlink()
+
+
+def asked(directory: Path, values: dict[str, Any], capsys: pytest.CaptureFixture[str], code: int) -> str:
+    """What `ddrl train` says in one line, and with which exit code, where it changes no file."""
+    path = directory.parent / "asked.json"
+    path.write_text(json.dumps(values))
+    before = files(directory)
+    assert cli.main(["train", str(path), "--directory", str(directory)]) == code
+    told = capsys.readouterr().err.splitlines()
+    assert files(directory) == before
+    assert len(told) == 1
+    return told[0]
+
+
+@pytest.mark.parametrize("left", ["all", "results"])
+@pytest.mark.parametrize("kind", sorted(MADE))
+def test_a_finished_run_stays_as_it_is(
+    tmp_path: Path, finished: Path, capsys: pytest.CaptureFixture[str], kind: str, left: str
+) -> None:
+    directory = shutil.copytree(finished / kind, tmp_path / "run")
+    if left == "results":
+        committed(directory)
+    values = to_json(MADE[kind]())
+    before = files(directory)
+    assert "already finished" in asked(directory, values, capsys, 0)
+    assert cli.main(["resume", str(directory), "--quiet"]) == 0
+    assert "already finished" in capsys.readouterr().err
+    assert files(directory) == before
+    rarer = values | {"recording": {"period_frames": 17, "tensorboard": True}, "checkpoint": {"period_frames": 17}}
+    assert "already finished" in asked(directory, rarer, capsys, 0)
+
+
+@pytest.mark.parametrize("left", ["all", "results"])
+@pytest.mark.parametrize("kind", sorted(MADE))
+def test_nor_is_it_replaced_by_another_one(
+    tmp_path: Path, finished: Path, capsys: pytest.CaptureFixture[str], kind: str, left: str
+) -> None:
+    directory = shutil.copytree(finished / kind, tmp_path / "run")
+    if left == "results":
+        committed(directory)
+    values = to_json(MADE[kind]())
+    told = asked(directory, values | {"seed": 9, "precision": "bfloat16"}, capsys, 2)
+    assert str(directory) in told and "differs in precision, seed;" in told and "another directory" in told
+    assert "after 400 frames, more than env_frames: 300" in asked(directory, values | {"env_frames": 300}, capsys, 2)
+    if left == "results":
+        assert "cannot go on to 800" in asked(directory, values | {"env_frames": 800}, capsys, 2)
+
+
+def test_nor_by_one_of_a_later_version(
+    tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = shutil.copytree(finished / "serial", tmp_path / "run")
+    monkeypatch.setattr(impala, "VERSION", impala.VERSION + 1)
+    assert "finished there with version" in asked(directory, to_json(MADE["serial"]()), capsys, 2)
+
+
+@pytest.mark.parametrize("kind", ["serial", "population"])
+def test_it_may_become_longer(tmp_path: Path, finished: Path, kind: str) -> None:
+    directory = shutil.copytree(finished / kind, tmp_path / "run")
+    longer = to_json(MADE[kind]()) | {"env_frames": 800}
+    path = tmp_path / "longer.json"
+    path.write_text(json.dumps(longer))
+    assert cli.main(["train", str(path), "--directory", str(directory), "--quiet"]) == 0
+    record = json.loads((directory / "run.json").read_text())
+    assert (record["config"]["env_frames"], record["resumes"]) == (800, 1)
+
+
+def test_a_budget_below_what_is_trained_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with interrupted_after(20):
+        train(config(**SHORT), tmp_path / "run", quiet=True)
+    assert "frames of the run there are trained, more than env_frames: 50" in refused(tmp_path, 50, capsys)
+
+
+def refused(folder: Path, env_frames: int, capsys: pytest.CaptureFixture[str]) -> str:
+    """As `asked`, of a run that was interrupted, whose lock and open files are those of a start."""
+    path = folder / "asked.json"
+    path.write_text(json.dumps(to_json(config(**SHORT | {"env_frames": env_frames}))))
+    before = {name: content for name, (_, content) in files(folder / "run").items()}
+    assert cli.main(["train", str(path), "--directory", str(folder / "run")]) == 2
+    assert {name: content for name, (_, content) in files(folder / "run").items()} == before
+    return capsys.readouterr().err
+
+
+def test_what_only_records_does_not_begin_a_run_anew(tmp_path: Path) -> None:
+    with interrupted_after(20):
+        train(config(**SHORT), tmp_path, quiet=True)
+    quiet = {"recording": {"period_frames": 7}, "checkpoint": {"period_frames": 1000}}
+    run = Run(config(**SHORT | quiet), tmp_path, quiet=True)
+    recorded = (tmp_path / "curves.jsonl").read_text()
+    updates = run.resume()
+    assert updates and updates > 1
+    assert (tmp_path / "curves.jsonl").read_text() == recorded
+    frames = run.learner.core.env_frames
+    assert run.recorder._next == (frames // 7 + 1) * 7
+    assert run._next_checkpoint == 1000
+    run.close()
