@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from ddrl import algorithms
-from ddrl.config import fingerprint, load_run_config, parse_run_config, to_json
+from ddrl.config import fingerprint, fingerprint_of, load_run_config, parse_run_config, to_json
 from ddrl.errors import UserError
 from ddrl.learners.optimizers import AdamConfig
 from tests.runs import BASE, config, merged, small
@@ -25,6 +26,13 @@ def test_json_and_back_is_the_same_configuration(tmp_path: Path) -> None:
     path.write_text(json.dumps(to_json(chosen)))
     assert load_run_config(path) == chosen
     assert fingerprint(load_run_config(path)) == fingerprint(chosen)
+
+
+def test_a_fingerprint_is_of_what_is_said_and_not_of_the_order_in_which_it_is_said() -> None:
+    values, turned = {"b": 1, "a": {"d": 2.5, "c": None}}, {"a": {"c": None, "d": 2.5}, "b": 1}
+    plain = hashlib.sha256(b'{"a": {"c": null, "d": 2.5}, "b": 1}').hexdigest()[:16]
+    assert fingerprint_of(values) == fingerprint_of(turned) == plain
+    assert fingerprint_of(values | {"b": 2}) != plain
 
 
 def test_the_defaults_are_the_papers_table_g1() -> None:

@@ -41,6 +41,15 @@ def test_a_record_holds_means_since_the_last_and_the_maximum_of_maxima(tmp_path:
     assert table.episodes.tolist() == [3.0, 5.0]
 
 
+def test_an_episode_whose_environment_was_lost_on_the_way_is_no_score(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, period_frames=100, tensorboard=False)
+    for episode_return, abandoned in ((1.0, False), (50.0, True), (3.0, False)):
+        recorder.episode(Episode("toy/catch", episode_return, int(episode_return), abandoned))
+    recorder.update(counts(3), {"loss": 0.0})
+    values = read_curves(tmp_path / "curves.jsonl").set_index("metric").value
+    assert (values["episode_return"], values["episode_length"], values["episodes"]) == (2.0, 2.0, 2.0)
+
+
 def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:
     record(tmp_path, 1, 6).close()
     path = tmp_path / "curves.jsonl"
