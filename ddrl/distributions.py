@@ -37,30 +37,43 @@ class Family(Protocol):
 
 
 class Categorical:
-    """Actions [...] int64."""
+    """Actions [...] int64.
+
+    A logit of -inf makes an action impossible: an illegal one, or one that a saturated network rules out. It is the
+    distribution over the other actions then. The impossible one is never sampled, its log probability is -inf, it adds
+    exactly 0 to entropy and divergence, and no gradient reaches its logit through them or through the log probability
+    of another. At least one logit must be finite, else everything is NaN.
+    """
 
     def log_probability(self, parameters: Tensor, action: Tensor) -> Tensor:
         """log pi(a), [...], of logits [..., A] and action [...]."""
         return torch.log_softmax(parameters, dim=-1).gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
     def entropy(self, parameters: Tensor) -> Tensor:
-        """-sum_a pi(a) log pi(a)."""
+        """-sum_a pi(a) log pi(a); 0 log 0 is 0."""
         log_pi = torch.log_softmax(parameters, dim=-1)
-        return -(log_pi.exp() * log_pi).sum(dim=-1)
+        return -_mean_under(log_pi, log_pi)
 
     def kl(self, p: Tensor, q: Tensor) -> Tensor:
-        """sum_a p(a) (log p(a) - log q(a))."""
+        """sum_a p(a) (log p(a) - log q(a)); infinite where an action is possible under p alone."""
         log_p, log_q = torch.log_softmax(p, dim=-1), torch.log_softmax(q, dim=-1)
-        return (log_p.exp() * (log_p - log_q)).sum(dim=-1)
+        return _mean_under(log_p, log_p - log_q)
 
     def sample(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
         """Argmax of p / Exponential(1) noise."""
         noise = torch.empty_like(parameters).exponential_(generator=generator)
-        return (parameters.softmax(-1) / noise).argmax(-1)
+        pi = parameters.softmax(-1)
+        return (pi / noise).masked_fill(pi == 0, -1.0).argmax(-1)  # noise may be 0, and 0 / 0 would be the largest
 
     def mode(self, parameters: Tensor) -> Tensor:
         """Argmax of the logits."""
         return parameters.argmax(-1)
+
+
+def _mean_under(log_p: Tensor, values: Tensor) -> Tensor:
+    """sum_a p(a) values(a), [...]; an action that p rules out adds 0 and has no gradient, whatever its value."""
+    p = log_p.exp()
+    return (p * values.masked_fill(p == 0, 0.0)).sum(dim=-1)
 
 
 class Gaussian:

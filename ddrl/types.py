@@ -70,7 +70,7 @@ class EnvSpec:
 
 
 class EnvStep(NamedTuple):
-    """What a vector environment returns for its B environments; arrays [B, ...]."""
+    """What a vector environment returns for its B environments; arrays [B, ...], of numbers as `ddrl.finite` asks."""
 
     observation: Array
     reward: Array

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ddrl.distributions import CATEGORICAL, GAUSSIAN, Family
+from ddrl.losses.policy import entropy_with_epsilon
 
 FAMILIES = {"categorical": CATEGORICAL, "gaussian": GAUSSIAN}
 SHAPE = (4, 3)
@@ -109,3 +112,104 @@ def test_gradients_agree_with_finite_differences(name: str, what: str) -> None:
         "kl": lambda x: family.kl(parameters(3), x),
     }
     assert torch.autograd.gradcheck(functions[what], (parameters().requires_grad_(),))
+
+
+@st.composite
+def masked_logits(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+    """Two rows of logits of two to seven actions, float64 and without gradient, and which actions are possible."""
+    size = draw(st.integers(2, 7))
+    numbers = st.lists(st.floats(-30.0, 30.0), min_size=size, max_size=size)
+    possible = draw(st.sets(st.integers(0, size - 1), min_size=1))
+    rows = (torch.tensor(draw(numbers), dtype=torch.float64) for _ in range(2))
+    return (*rows, sorted(possible))  # type: ignore[return-value]
+
+
+def ruled_out(logits: torch.Tensor, possible: list[int]) -> torch.Tensor:
+    impossible = torch.ones(len(logits), dtype=torch.bool)
+    impossible[possible] = False
+    return logits.masked_fill(impossible, -math.inf)
+
+
+WITH_GRADIENT = {
+    "log_probability": lambda x, y, action: CATEGORICAL.log_probability(x, action),
+    "entropy": lambda x, y, action: CATEGORICAL.entropy(x),
+    "kl from it": lambda x, y, action: CATEGORICAL.kl(x, y),
+    "kl to it": lambda x, y, action: CATEGORICAL.kl(y, x),
+    "entropy of GA3C": lambda x, y, action: entropy_with_epsilon(x, 0.0),
+    "entropy of GA3C with epsilon": lambda x, y, action: entropy_with_epsilon(x, 1e-6),
+}
+
+
+@settings(max_examples=40, deadline=None)
+@given(masked_logits(), st.data())
+def test_impossible_actions_leave_the_distribution_over_the_others(
+    drawn: tuple[torch.Tensor, torch.Tensor, list[int]], data: st.DataObject
+) -> None:
+    """Values, and gradients with respect to logits before they are masked."""
+    *rows, possible = drawn
+    place = data.draw(st.integers(0, len(possible) - 1))
+    for name, function in WITH_GRADIENT.items():
+        whole, other = (row.clone().requires_grad_() for row in rows)
+        few, few_other = (row[possible].clone().requires_grad_() for row in rows)
+        found = function(ruled_out(whole, possible), ruled_out(other, possible), torch.tensor(possible[place]))
+        expected = function(few, few_other, torch.tensor(place))
+        torch.testing.assert_close(found, expected, msg=lambda text, name=name: f"{name}: {text}")
+        for here, there in ((whole, few), (other, few_other)):
+            (gradient,) = torch.autograd.grad(found, here, retain_graph=True, allow_unused=True)
+            (wanted,) = torch.autograd.grad(expected, there, retain_graph=True, allow_unused=True)
+            if wanted is not None:
+                scattered = torch.zeros_like(gradient).index_put((torch.tensor(possible),), wanted)
+                torch.testing.assert_close(gradient, scattered, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@settings(max_examples=40, deadline=None)
+@given(masked_logits(), st.integers(0, 1000))
+def test_impossible_actions_are_never_sampled_and_the_others_as_if_they_were_alone(
+    drawn: tuple[torch.Tensor, torch.Tensor, list[int]], seed: int
+) -> None:
+    logits, _, possible = drawn
+    many = ruled_out(logits, possible).expand(100, -1)
+    found = CATEGORICAL.sample(many, torch.Generator().manual_seed(seed))
+    noise = torch.empty_like(many).exponential_(generator=torch.Generator().manual_seed(seed))
+    alone = (logits[possible].softmax(-1) / noise[:, possible]).argmax(-1)
+    assert torch.equal(found, torch.tensor(possible)[alone])
+    assert int(CATEGORICAL.mode(ruled_out(logits, possible))) in possible
+
+
+def test_an_impossible_action_is_not_sampled_where_the_noise_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "exponential_", lambda self, generator: self.zero_())
+    assert CATEGORICAL.sample(torch.tensor([-math.inf, 0.0, -math.inf]), torch.Generator()).item() == 1
+
+
+def test_an_action_that_underflows_counts_as_impossible() -> None:
+    """Of a saturated network: exp(-200) is 0 in float32, and the other policy rules it out altogether."""
+    p = torch.tensor([0.0, -200.0], requires_grad=True)
+    q = torch.tensor([0.0, -math.inf], requires_grad=True)
+    value = CATEGORICAL.kl(p, q)
+    value.backward()
+    assert value.item() == 0.0
+    assert p.grad is not None
+    assert q.grad is not None
+    assert not p.grad.any()
+    assert not q.grad.any()
+    far = torch.tensor([3e38, -3e38])
+    assert CATEGORICAL.entropy(far).item() == CATEGORICAL.kl(far, far).item() == 0.0
+
+
+def test_an_action_that_is_possible_under_p_alone_is_infinitely_far() -> None:
+    assert CATEGORICAL.kl(torch.zeros(2), torch.tensor([0.0, -math.inf])).item() == math.inf
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0, 1000.0])
+def test_finite_logits_give_the_same_bits_as_the_equations_as_printed(scale: float) -> None:
+    p, q = ((scale * parameters(seed)).float().requires_grad_() for seed in (0, 1))
+    log_p, log_q = torch.log_softmax(p, -1), torch.log_softmax(q, -1)
+    printed = (-(log_p.exp() * log_p).sum(-1), (log_p.exp() * (log_p - log_q)).sum(-1))
+    for found, expected in zip((CATEGORICAL.entropy(p), CATEGORICAL.kl(p, q)), printed, strict=True):
+        assert torch.equal(found, expected)
+        for row in (p, q):
+            one, other = (
+                torch.autograd.grad(value.sum(), row, retain_graph=True, allow_unused=True)[0]
+                for value in (found, expected)
+            )
+            assert (one is None and other is None) or torch.equal(one, other)

@@ -37,11 +37,15 @@ def importance_ratio(kind: str, log_pi: Tensor, log_worker: Tensor, log_target: 
         log_target: the same of the target network, [...].
         rho: the bound of pi_worker / pi_target; 2.0 in the paper.
 
-    Raises `UserError` on an unknown kind. A ratio beyond the range of its type is infinite.
+    Raises `UserError` on an unknown kind. A ratio beyond the range of its type is infinite. Where pi rules the action
+    out (log pi is -inf) every ratio is 0, also where the target network does too, and without gradient.
     """
     if kind not in RATIOS:
         raise unknown_name("ratio", kind, RATIOS)
-    over_worker, over_target = log_pi - log_worker.detach(), log_pi - log_target.detach()
+    impossible = log_pi == -math.inf
+    over_worker, over_target = (
+        (log_pi - log.detach()).masked_fill(impossible, -math.inf) for log in (log_worker, log_target)
+    )
     if kind == "worker":
         return _exp(over_worker)
     if kind == "target":

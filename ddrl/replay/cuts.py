@@ -66,7 +66,8 @@ class Sequences:
     """B sequences of one episode each: `burn_in` steps before the m that are trained, as far as there are any.
 
     Where the episode began later the prefix is filled up with its first step, where it ended sooner the rest with its
-    last observation. `start` is True where recurrent state must be zeroed: also throughout such a prefix.
+    last observation. `start` is True where recurrent state must be zeroed: also throughout such a prefix. A prefix that
+    was lost is never filled up: its sequence is no item (`PrioritizedReplay`).
     """
 
     observation: Tensor  # [l + m + 1, B, ...]

@@ -179,7 +179,10 @@ class History:
         fields["truncated"][slots[cut]] = True
 
     def _episode_starts(self, unroll: Unroll, streams: Array, steps: Array) -> Array:
-        """For each step the one with which its episode (or life) began, [T, B]."""
+        """For each step the one with which its episode (or life) began, [T, B].
+
+        Step 0 where that was before a stream's first step: a refilled replay leaves out items that would need more.
+        """
         before = self.slots(streams, np.maximum(self.written[streams] - 1, 0))
         running = np.where(self.written[streams] > 0, self._first.numpy()[before], 0)
         began = np.where(unroll.start[:-1].numpy(), steps, -1)

@@ -117,6 +117,7 @@ class PrioritizedReplay:
             place = history.reserve(unroll)
             self._writers.add(writer)
             self._evict(place.streams)
+            self._leave_out(place.streams, ~unroll.start[0].numpy())
         history.write(place, experience)
         with self._changed:
             begun = history.written[place.streams]
@@ -142,9 +143,18 @@ class PrioritizedReplay:
             self._size -= int((self._tree[slots] > 0).sum())
             self._tree.set(slots, np.zeros(len(slots)))
 
+    def _leave_out(self, streams: Array, in_midst: Array) -> None:
+        """Items that would need steps from before a stream's first one, which lies in the midst of an episode.
+
+        So it is where an actor goes on and the replay is refilled. The first step there is would stand for what is
+        lost, as the first of an episode does, but recurrent state is not zero before it.
+        """
+        new = streams[in_midst & (self._history.written[streams] == 0)]
+        self._evicted[new] = self._rule.cut.before
+
     def _add(self, streams: Array, steps: Array, priorities: Array) -> int:
         """Returns how many items there was still room for."""
-        kept = steps >= self._evicted[streams]  # others were given up before they were whole
+        kept = steps >= self._evicted[streams]  # others were given up before they were whole, or left out
         slots, steps = self._history.slots(streams[kept], steps[kept]), steps[kept]
         self._item_step[slots] = steps
         self._size += int((self._tree[slots] == 0).sum())

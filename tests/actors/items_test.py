@@ -6,11 +6,13 @@ import io
 from collections import Counter
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -218,6 +220,39 @@ def test_sequences_cover_every_episode_and_none_lies_within_another(
             if stream.episode[first] == stream.episode[second]:
                 assert last - second + 1 == length - period
                 assert end > last
+
+
+@pytest.mark.parametrize(("steps", "times"), [(5, 4.0), (20, 4.0), (140, 7.4), (525, 7.9)])
+def test_how_often_a_step_is_replayed_hangs_on_its_episode_s_length_as_the_deviations_say(
+    steps: int, times: float
+) -> None:
+    """Of R2D2 below scale paper, whose sequences of 20 steps begin every 10 and are each drawn 4 times."""
+    folder = Path(__file__).parents[2] / "replications" / "r2d2_2019"
+    variants = yaml.safe_load((folder / "experiments.yaml").read_text())
+    keys = [f"hyperparameters.{key}" for key in ("sequence_length", "sequence_period", "samples_per_insert", "burn_in")]
+    assert {tuple(found[key] for key in keys) for found in _settings(variants) if set(keys) <= set(found)} == {
+        (20, 10, 4.0, 10)
+    }
+    streams = [
+        random_stream(seed, 3 * steps + 60, named(seed), longest=steps, shortest=steps, endings=("truncated",))
+        for seed in range(COLUMNS)
+    ]
+    made = make(sequence_items(1, 20, 10, 10), streams, 5)
+    begun = [(streams[column], first) for column, first in made.priorities]
+    trained = [min(20, steps - first) for stream, first in begun if stream.episode[first] == 0]
+    assert 4.0 * sum(trained) / (COLUMNS * steps) == pytest.approx(times, abs=0.05)
+    words = (folder / "DEVIATIONS.md").read_text()
+    assert (f"{times:.1f} times in an episode of up to 20 steps" if steps <= 20 else f"{times:.1f} at {steps}") in words
+
+
+def _settings(found: Any) -> list[dict[str, Any]]:
+    """Every mapping of hyperparameters by their full names, at any depth."""
+    if isinstance(found, list):
+        return [own for part in found for own in _settings(part)]
+    if not isinstance(found, dict):
+        return []
+    here = [found] if any(str(key).startswith("hyperparameters.") for key in found) else []
+    return here + [own for part in found.values() for own in _settings(part)]
 
 
 @settings(max_examples=15)

@@ -345,6 +345,25 @@ def test_a_restored_learner_with_its_replay_continues_bit_for_bit(name: str, sav
     assert_same(rig.learner.state_dict(), copy.learner.state_dict())
 
 
+@pytest.mark.parametrize("name", [name for name, task in ACTOR_CRITICS if task == "discrete"])
+def test_an_action_that_is_ruled_out_is_never_taken_and_training_goes_on(name: str) -> None:
+    """A logit of -inf, as of an illegal action: through every loss, and the gradients of all other parameters."""
+    rig = Rig(name)
+    with torch.no_grad():
+        for network in {rig.network, getattr(rig.learner, "target_network", rig.network)}:
+            network.policy.bias[0] = -math.inf
+    rig.params.publish(rig.network)
+    before = rig.weights()
+    for update in range(UPDATES):
+        metrics = rig.step(seed=update, drift=0.1)
+        assert all(math.isfinite(value) for value in metrics.values()), metrics
+        assert metrics["entropy"] <= math.log(rig.spec.num_actions - 1) + 1e-6
+    assert (rig.unroll(UPDATES).action > 0).all()
+    after = rig.weights()
+    assert int((~after.isfinite()).sum()) == 1
+    assert not torch.equal(before, after)
+
+
 @every_algorithm
 def test_what_a_default_is_can_be_read_and_compared(name: str) -> None:
     config = algorithms.load(name).Config()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -85,7 +86,7 @@ class Recorder:
 
 
 class Inbox:
-    """A replay that is given unrolls as a queue is: an actor's items are made of them."""
+    """A replay that is given unrolls as a queue is: an actor's items are made of them. Each begins an episode."""
 
     def __init__(self, module: Any, config: Any, replay: PrioritizedReplay, network: Any) -> None:
         actor = module.Actor(config, None, None, replay)
@@ -94,6 +95,9 @@ class Inbox:
 
     def insert(self, unroll: Unroll) -> None:
         states = [self._network.initial_state(unroll.batch_size)] * unroll.length
+        start = unroll.start.clone()
+        start[0] = True  # one does not go on where another has ended
+        unroll = replace(unroll, start=start)
         self.replay.insert(self.items.make(unroll, states))
 
 

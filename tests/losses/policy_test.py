@@ -80,3 +80,16 @@ def test_gradients_agree_with_finite_differences(
         "epsilon": lambda x: policy_gradient_loss(CATEGORICAL.log_probability(x, action), advantages, epsilon=1e-3),
     }
     assert torch.autograd.gradcheck(functions[loss], (logits,))
+
+
+def test_an_action_that_has_become_impossible_adds_nothing_where_it_has_no_weight() -> None:
+    """Off policy: the importance weight exp(log pi - log mu) is 0 then, and so is the advantage that it scales."""
+    logits = torch.tensor([[[0.0, 1.0, -float("inf")]] * 2], requires_grad=True)
+    log_pi = CATEGORICAL.log_probability(logits, torch.tensor([[2, 1]]))
+    loss = policy_gradient_loss(log_pi, torch.tensor([[0.0, 2.0]]))
+    assert loss[0, 0].item() == 0.0
+    assert loss[0, 1].item() == pytest.approx(-2.0 * log_pi[0, 1].item())
+    loss.sum().backward()
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all()
+    assert not logits.grad[0, 0].any()

@@ -239,3 +239,14 @@ def test_without_a_clip_the_value_loss_is_half_the_squared_error() -> None:
 def test_the_kl_cost_follows_the_divergence(kl: float, expected: float) -> None:
     assert adapted_kl_cost(1.0, kl, 0.01) == expected
     assert adapted_kl_cost(0.2, kl, 0.01) == pytest.approx(0.2 * expected)
+
+
+@pytest.mark.parametrize("kind", RATIOS)
+@pytest.mark.parametrize("target", [-1.0, -math.inf])
+def test_a_policy_that_rules_the_action_out_has_the_ratio_0(kind: str, target: float) -> None:
+    log_pi = double(-math.inf).requires_grad_()
+    ratio = importance_ratio(kind, log_pi, double(-0.5), double(target), 2.0)
+    assert ratio.item() == 0.0
+    clipped_surrogate(ratio, double(-1.0), EPSILON).sum().backward()
+    assert log_pi.grad is not None
+    assert log_pi.grad.item() == 0.0

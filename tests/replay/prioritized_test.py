@@ -765,3 +765,33 @@ def test_items_that_began_before_the_contents_were_lost_are_left_out() -> None:
     assert replay.size == int((experience.item_step >= 0).sum())
     found = replay.sample(100)
     assert (found.observation[:, 1] >= 15).all()
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["stored", "zeros"])
+@pytest.mark.parametrize("first", range(1, 9))
+def test_sequences_whose_burn_in_was_lost_are_left_out(first: int, stored: bool) -> None:
+    """An actor goes on in mid-episode: no step that the replay has not seen is made up from the first that it has."""
+    length, before, period = 6, 4, 3
+    streams = streams_of(2, 2, 400, longest=30, shortest=20, endings=("terminated", "truncated"))
+    items = sequence_items(2, length, period, before, keeps_states=stored)
+    source = list(experiences(items, streams, range(2), 5))
+    begin = 5 * first
+    replay = replay_of(SequenceCut(length, before), 60, 2, state_period=2 if stored else None)
+    made: dict[tuple[int, int], float] = {}
+    for index, experience in enumerate(source[first : first + 9]):
+        replay.insert(experience)
+        remember(made, experience, 5 * index, 0)
+    cut = [Stream(**{name: part[begin:] for name, part in vars(stream).items()}) for stream in streams]
+    found = replay.sample(200)
+    lost = [not stream.start[0] for stream in cut]
+    assert any(lost)
+    assert set(by_item(replay)) == {(s, step) for s, step in made if step >= (before if lost[s] else 0)}
+    for i, (number, step) in enumerate(items_of(replay, found.drawn)):
+        inside = [max(step - before + t, cut[number].first(step)) for t in range(before + 1)]
+        prefix = [begin + t for t in inside]
+        assert found.observation[: before + 1, i, 1].tolist() == prefix, "of this very step of the stream"
+        for t in range(before):
+            missing = prefix[t + 1] == prefix[t]
+            assert bool(found.start[t, i]) or not missing, "a prefix that is missing is where an episode began"
+        if stored and prefix[0] + 0.5 != found.state[1][i].item():
+            assert found.start[0, i], "a zero state is that of an episode's beginning"
