@@ -361,14 +361,16 @@ def _tensorboard_writer(directory: Path, forget_from: int | None) -> Any:
     """Where it shows nothing of before at `forget_from` and later."""
     from torch.utils.tensorboard import SummaryWriter  # slow to import, so only where it is wanted
 
-    _let_the_caller_tell(threading.excepthook)
+    _let_the_caller_tell()
     with using(directory):
         return SummaryWriter(str(directory), purge_step=forget_from)
 
 
 @cache
-def _let_the_caller_tell(otherwise: Callable[[threading.ExceptHookArgs], object]) -> None:
-    """A full disk ends the thread that writes events with a traceback, and then the next call with the same error."""
+def _let_the_caller_tell() -> None:
+    """Once a process: a full disk ends the thread that writes events with a traceback, and then the next call with the
+    same error, which is enough."""
+    otherwise = threading.excepthook
 
     def tell(error: threading.ExceptHookArgs) -> None:
         if not (isinstance(error.exc_value, OSError) and type(error.thread).__module__.startswith("tensorboard.")):

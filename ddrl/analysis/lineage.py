@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 
@@ -33,8 +32,8 @@ def read_lineage(directory: Path) -> pd.DataFrame | None:
     missing = [name for name in DECISION if name not in table]
     if missing:
         raise UserError(f"{path}: has no column '{missing[0]}'")
-    for name in table.select_dtypes(np.floating):
-        if (table[name].abs() > LARGEST).any():
+    for name, column in table.items():
+        if pd.api.types.is_float_dtype(column) and (column.abs() > LARGEST).any():
             raise UserError(f"{path}: column '{name}' has values beyond {LARGEST:g}")
     return table
 

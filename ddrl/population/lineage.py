@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,6 +81,8 @@ class Journal:
         self.note = ""
         """What was damaged, in a line; empty where nothing was."""
         self._num_lines = 0
+        self._decided: Counter[int] = Counter()
+        """Of the decisions that were read, by member."""
         if self.path.exists():
             with using(self.path), about(self.path):
                 self._read()
@@ -88,10 +91,11 @@ class Journal:
         content = self.path.read_bytes()
         found = split(content, _is_record, may_repeat=True)  # two starts of files without numbers may look the same
         kept: list[bytes] = []
+        seen: set[bytes] = set()
         repeated = 0
         for line, record in found.kept:
             number = record.pop(LINE, None)
-            if line in kept and (number is not None or "started" not in record):
+            if line in seen and (number is not None or "started" not in record):
                 repeated += 1
                 continue
             if number not in (None, self._num_lines):
@@ -99,6 +103,7 @@ class Journal:
             self._take(record, found)
             self._num_lines += 1
             kept.append(line)
+            seen.add(line)
         if told := replace(found, repeated=repeated).describe():
             aside = f", now in {aside_of(self.path).name}" if found.damaged else ""
             self.note = f"{self.path}: {told}{aside}"
@@ -117,9 +122,10 @@ class Journal:
             self.starts.append(Start(**record))
             return
         decision = Decision(**record)
-        if decision.decision != (expected := len(self.of(decision.member))):
+        if decision.decision != (expected := self._decided[decision.member]):
             wrong = f"decision {decision.decision} of member {decision.member} stands where {expected} belongs"
             raise _lost(wrong, found)
+        self._decided[decision.member] += 1
         self.decisions.append(decision)
 
     @property
