@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tests.chaos import bad_files, faults, messages
 from tests.chaos.child import Ended, run
 from tests.chaos.faults import Fault, disturb
 from tests.chaos.kills import uneven
+from tests.chaos.outside import watched
 from tests.chaos.systems import all_systems, leftovers, unequal
 from tests.chaos.tally import Tally
 
@@ -112,6 +114,14 @@ def test_what_is_left_behind_is_seen(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / ".1.pt.9.tmp").touch()
     (tmp_path / "core").touch()
     assert len(leftovers(tmp_path)) == 2
+
+
+def test_what_is_left_in_the_temporary_folder_is_seen_once(tmp_path: Path) -> None:
+    with watched(tmp_path / "t", own=True) as left:
+        assert tempfile.gettempdir() == str(tmp_path / "t")
+        Path(tempfile.mkdtemp(prefix="ddrl-")).joinpath("file").touch()
+        assert len(left()) == 1 and left() == []
+    assert tempfile.gettempdir() != str(tmp_path / "t")
 
 
 def test_fuzzed_messages_differ_and_only_refusals_count_as_held() -> None:

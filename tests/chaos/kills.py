@@ -16,6 +16,7 @@ import psutil
 from ddrl import checkpoint
 from ddrl.inspection import problems
 from tests.chaos.child import Child, run
+from tests.chaos.outside import watched
 from tests.chaos.systems import System, difference, leftovers
 from tests.chaos.tally import Row, Tally
 
@@ -32,8 +33,14 @@ def kill(systems: Sequence[System], kills: int, folder: Path, generator: np.rand
     for place, system in enumerate(systems):
         share = kills // len(systems) + (place < kills % len(systems))
         if share:
-            with tally.row("kills", system.name) as row:
-                kill_one(system, share, folder / re.sub(r"\W+", "_", system.name), generator, row, tally)
+            own = folder / re.sub(r"\W+", "_", system.name)
+            with (
+                tally.row("kills", system.name) as row,
+                watched(folder.parent / "t", own=system.runtime != "ray") as left,
+            ):
+                kill_one(system, share, own, generator, row, tally)
+                for path in left():
+                    row.fail(f"left behind: {path}")
 
 
 def kill_one(system: System, kills: int, folder: Path, generator: np.random.Generator, row: Row, tally: Tally) -> None:
