@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,10 @@ FATAL = (
     grpc.StatusCode.UNIMPLEMENTED,
 )
 """Answers that another try would get again."""
+
+
+BEAT_SECONDS = 15.0
+"""So often a worker whose environments take long says that it is there; the service's `STEP_SECONDS` are four of it."""
 
 
 class LearnerLost(Exception):
@@ -66,6 +71,9 @@ class Connection:
         self._replies: Any = None
         self._specs: dict[str, TensorSpec] = {}
         self._encoder = wire.StepEncoder()
+        self._owes = False
+        """Whether it is this side that is to say what is next."""
+        self._closed = threading.Event()
 
     def join(self, place: int = -1, generation: int = 0) -> Offer:
         """Asks for a place: `place`, or any that is free.
@@ -87,6 +95,8 @@ class Connection:
             message.expect("welcome")
             if not proof.holds(message.value("proof", str), self._token, proof.HOST, *said):
                 raise UserError(f"what answers at {self._address} does not know this worker's token")
+            self._owes = True
+            threading.Thread(target=self._beat, name="worker-alive", daemon=True).start()
             return Offer(
                 place=message.value("place", int),
                 environment=message.value("environment", dict),
@@ -106,10 +116,17 @@ class Connection:
 
         `waited`: seconds that the last exchange took.
         """
+        self._owes = False
         self._requests.put(self._encoder.encode(step, waited=waited, cpu_seconds=time.process_time()))
         message = self._receive()
+        self._owes = True
         with self._understood():
             return message.expect("actions").arrays(self._specs)["action"]
+
+    def _beat(self) -> None:
+        while not self._closed.wait(BEAT_SECONDS):
+            if self._owes:
+                self._requests.put(wire.ALIVE)
 
     @contextmanager
     def _understood(self) -> Iterator[None]:
@@ -142,6 +159,7 @@ class Connection:
 
     def close(self) -> None:
         """Ends the stream."""
+        self._closed.set()
         self._requests.put(None)
         if self._replies is not None:
             self._replies.cancel()

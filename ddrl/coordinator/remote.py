@@ -43,7 +43,9 @@ class Session:
         self.lost_since: float | None = None
         """When the worker was found to have left, or was sent away."""
         self.awaited_since: float | None = None
-        """Since when the worker is expected to speak."""
+        """Since when the worker is expected to say what is next."""
+        self.heard_at = self.began
+        """When it was last heard to be there, or asked."""
         self.received = 0
         """Messages so far."""
         self._clock = clock
@@ -57,9 +59,10 @@ class Session:
 
     def receive(self) -> bytes | None:
         """The next message; None where the worker will send none, and then nothing more is sent to it either."""
-        self.awaited_since = self._clock()
+        self.awaited_since = self.heard_at = self._clock()
         try:
-            message = next(self._requests)
+            while (message := next(self._requests)) == wire.ALIVE:
+                self.heard_at = self._clock()
             self.received += 1
             return message
         except Exception:  # gRPC's own, of a stream that broke, or StopIteration

@@ -7,6 +7,8 @@
     worker -> step                                             first observations, then one after each actions
     worker <- actions, or over {reason}                        and so on, until the stream ends
 
+A worker whose environments take long says `alive` meanwhile, as often as it likes.
+
 Bounded: as many streams as there are places and a few more, and connections likewise, messages no larger than a step,
 one message under way per worker. A connection without a stream, and a stream whose worker has nothing more to say, end
 within seconds. A worker that breaks the rules gets one line back and leaves one line in the log; others notice nothing.
@@ -43,9 +45,9 @@ HANDSHAKE_SECONDS = 5.0
 HELLO_SECONDS = 10.0
 """For a new stream's worker to prove that it knows the token."""
 BUILD_SECONDS = 300.0
-"""For a worker to build its environments and reset them."""
+"""For a worker to build its environments and reset them, and for a step of slow ones while it says that it is there."""
 STEP_SECONDS = 60.0
-"""For a step of them: a process that is stopped keeps its connection, which is all that gRPC looks at."""
+"""For a step, or a sign: a process that is stopped keeps its connection, which is all that gRPC looks at."""
 WATCH_SECONDS = 1.0
 ENDING_SECONDS = 2.0
 """For workers to hear that the run is over."""
@@ -209,15 +211,16 @@ class InferenceService:
             with self._lock:
                 streams = list(self._streams.items())
             for session, context in streams:
-                since, limit = _patience(session)
+                since, limit = _patience(session, now)
                 if since is None or now - since <= limit:
                     continue
                 if not session.is_lost:
-                    self._log.write(session.name, f"was silent for {limit:.0f} s: its stream is ended")
+                    what = "has not answered" if session.heard_at > (session.awaited_since or now) else "was silent"
+                    self._log.write(session.name, f"{what} for {limit:.0f} s: its stream is ended")
                 context.cancel()
 
 
-def _patience(session: Session) -> tuple[float | None, float]:
+def _patience(session: Session, now: float) -> tuple[float | None, float]:
     """Since when a worker is awaited (None: it is not), and for how many seconds it may be.
 
     For who it is, its first observations, a step; or, where it is lost, the end of its stream.
@@ -226,7 +229,10 @@ def _patience(session: Session) -> tuple[float | None, float]:
         return session.lost_since, ENDING_SECONDS
     if session.received < 2:
         return session.began, HELLO_SECONDS
-    return session.awaited_since, BUILD_SECONDS if session.received == 2 else STEP_SECONDS
+    since = session.awaited_since
+    if since is None or session.received == 2 or now - since > BUILD_SECONDS:
+        return since, BUILD_SECONDS
+    return session.heard_at, STEP_SECONDS
 
 
 def _said(session: Session, kind: str) -> wire.Message:

@@ -178,6 +178,10 @@ def _described(tensors: list[Any]) -> list[tuple[str, str, tuple[int, ...]]]:
     return found
 
 
+ALIVE = encode("alive")
+"""From a worker, at any time: its environments take long, and it is there."""
+
+
 # What is said about environments --------------------------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ import grpc
 import numpy as np
 import pytest
 
+from ddrl.coordinator import connection as connection_module
 from ddrl.coordinator import proof, wire
 from ddrl.coordinator import service as service_module
 from ddrl.coordinator.connection import Connection, LearnerLost
@@ -440,6 +441,32 @@ def test_a_worker_that_is_stopped_loses_its_place_and_comes_back_as_a_new_one(
     finally:
         process.kill()
         process.wait()
+        rig.close()
+
+
+@pytest.mark.parametrize(("longest", "goes_on"), [(300.0, True), (0.8, False)])
+def test_a_worker_whose_environments_take_long_says_so_and_keeps_its_place_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest: float, goes_on: bool
+) -> None:
+    monkeypatch.setattr(service_module, "STEP_SECONDS", 0.4)
+    monkeypatch.setattr(service_module, "BUILD_SECONDS", longest)
+    monkeypatch.setattr(service_module, "WATCH_SECONDS", 0.1)
+    monkeypatch.setattr(connection_module, "BEAT_SECONDS", 0.1)
+    rig = Rig(Door(f"unix:{tmp_path}/s", TOKEN), places=1, actors=1)
+    try:
+        worker = Worker(rig.connect())
+        worker.step()
+        time.sleep(1.2)  # as an environment that loads a level
+        if goes_on:
+            for _ in range(3):
+                worker.step()
+            assert rig.log == []
+        else:
+            with pytest.raises(LearnerLost):
+                worker.step()
+            assert sum("has not answered for 1 s" in line for line in rig.log) == 1
+        worker.close()
+    finally:
         rig.close()
 
 
