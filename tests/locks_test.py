@@ -190,7 +190,7 @@ def test_a_job_goes_on_where_the_orphan_of_a_killed_workflow_has_saved(
         time.sleep(0.02)
         assert orphan.is_alive()
     monkeypatch.setenv(WORKFLOW, variable(started(os.getppid())))
-    budget = 30_000
+    budget = 10_000
     threading.Timer(60, orphan.kill).start()
     assert train(dataclasses.replace(LONG, env_frames=budget), run, quiet=True, wait=60.0) == "budget_reached"
     assert finish(orphan, 10) == 75
