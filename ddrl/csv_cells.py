@@ -57,7 +57,7 @@ def table_as_csv(table: pd.DataFrame) -> str:
     for place, kind in enumerate(table.dtypes):
         if not _is_number(kind):
             texts += list(table.iloc[:, place])
-            safe.isetitem(place, table.iloc[:, place].map(cell, na_action="ignore").to_numpy())
+            safe.isetitem(place, table.iloc[:, place].map(cell, na_action="ignore").array)
     safe.columns = [cell(column) for column in table.columns]
     text: str = safe.to_csv(index=False, lineterminator="\n", quoting=_quoting(texts))
     return text

@@ -8,7 +8,6 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -190,10 +189,12 @@ def test_a_job_goes_on_where_the_orphan_of_a_killed_workflow_has_saved(
         time.sleep(0.02)
         assert orphan.is_alive()
     monkeypatch.setenv(WORKFLOW, variable(started(os.getppid())))
-    budget = 30_000
-    threading.Timer(60, orphan.kill).start()
-    assert train(dataclasses.replace(LONG, env_frames=budget), run, quiet=True, wait=60.0) == "budget_reached"
-    assert finish(orphan, 10) == 75
+    budget = 10_000
+    try:
+        assert train(dataclasses.replace(LONG, env_frames=budget), run, quiet=True, wait=100.0) == "budget_reached"
+        assert finish(orphan, 10) == 75
+    finally:
+        orphan.kill()
     said = capfd.readouterr().err
     assert "it was asked to save and end (SIGTERM)" in said and "Traceback" not in said
     assert json.loads((run / "run.json").read_text())["resumes"] == 1

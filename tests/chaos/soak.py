@@ -67,13 +67,14 @@ def _soak_one(system: System, seconds: float, folder: Path, row: Row, tally: Tal
 def measured(child: Child) -> tuple[float, ...]:
     """Return `MEASURED`, over the process and all that it has started."""
     rss = uss = descriptors = threads = number = 0.0
+    shared: dict[str, float] = {}
     for process in child.family():
         with suppress(psutil.Error):
             memory = process.memory_full_info()
             rss, uss = rss + memory.rss / 2**20, uss + memory.uss / 2**20
             descriptors, threads, number = descriptors + process.num_fds(), threads + process.num_threads(), number + 1
-    shared = sum(path.stat().st_size for path in Path("/dev/shm").rglob("*") if path.is_file()) / 2**20
-    return rss, uss, descriptors, threads, shared, number
+            shared |= {one.path: one.size / 2**20 for one in process.memory_maps() if one.path.startswith("/dev/shm/")}
+    return rss, uss, descriptors, threads, sum(shared.values()), number
 
 
 def _judge(samples: np.ndarray, seconds: float, row: Row) -> None:

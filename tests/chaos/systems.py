@@ -158,4 +158,4 @@ def leftovers(run: Path) -> list[str]:
     """Return what a finished run should not have left in its directory."""
     found = [path for path in run.rglob("*") if path.name.endswith(".tmp")]
     found += [path for path in run.iterdir() if path.name not in ALLOWED and not path.name.startswith(SET_ASIDE)]
-    return [str(path.relative_to(run)) for path in found]
+    return [str(path.relative_to(run)) for path in dict.fromkeys(found)]

@@ -209,9 +209,9 @@ AUDITED = (
     mutant(
         "initial_parameters_are_scored",
         "evaluations play with the parameters that a run began with",
-        "ddrl/run.py",
-        "self.params.pull_newest(inference.network)",
-        "self.params.version  # noqa: B018",
+        "ddrl/evaluation.py",
+        "self._params.pull_newest(inference.network)",
+        "self._params.version  # noqa: B018",
         f"{EVALUATED}every_evaluation_plays_parameters_that_were_learned_by_then",
         golden=("v_trace",),
     ),
