@@ -298,7 +298,7 @@ def fill(disk: Path, mount: Mount, whole: Path, capfd: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize(
     ("kib", "tensorboard", "file"),
-    [(4, False, "config.json"), (12, True, "tensorboard"), (8, False, "curves.jsonl"), (160, False, ".pt")],
+    [(4, True, "config.json"), (12, True, "tensorboard"), (8, False, "curves.jsonl"), (160, False, ".pt")],
 )
 def test_a_run_on_a_full_disk_ends_with_one_line_and_begins_again_once_there_is_room(
     kib: int, tensorboard: bool, file: str, mount: Mount, whole: Path, capfd: pytest.CaptureFixture[str]

@@ -251,7 +251,8 @@ def test_a_segment_begins_with_the_weights_of_the_source_and_its_own_counters() 
 
 def test_fitness_is_the_mean_over_episodes_of_a_window(tmp_path: Path) -> None:
     def line(frames: int, **metrics: float) -> str:
-        return json.dumps({"env_frames": frames, "metrics": {name: [value] for name, value in metrics.items()}}) + "\n"
+        head = {"env_frames": frames, "agent_steps": frames, "updates": 1, "seconds": 1.0}
+        return json.dumps(head | {"metrics": {name: [value] for name, value in metrics.items()}}) + "\n"
 
     path = tmp_path / "curves.jsonl"
     rows = [(100, 4.0, 10.0), (200, 5.0, 1.0), (300, 8.0, 2.0), (400, 9.0, 50.0)]
