@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from ddrl.config import parse_run_config
 from ddrl.files import write_whole
 from tests.chaos import bad_files, faults, messages
 from tests.chaos.child import Ended, run
@@ -35,10 +36,12 @@ def test_runs_that_are_disturbed_lose_nothing(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-def test_every_system_has_a_name_of_its_own_and_all_runtimes_are_there() -> None:
+def test_every_system_is_allowed_and_has_a_name_of_its_own_and_all_runtimes_are_there() -> None:
     systems = all_systems()
     assert len({system.name for system in systems}) == len(systems)
     assert {system.runtime for system in systems} == {"serial", "threads", "ray"}
+    for system in systems:
+        parse_run_config(system.config, system.name)
     assert set(bad_files.SYSTEMS) <= {system.name for system in systems}
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ddrl import checkpoint
+from ddrl import algorithms, checkpoint
 from ddrl.record import TIMING_METRICS
 from tests.runs import BASE, SMALL, merged, small
 
@@ -64,6 +64,8 @@ def _small(algorithm: str, **changes: Any) -> dict[str, Any]:
     base = {name: value for name, value in BASE.items() if name not in ("algorithm", "hyperparameters")}
     made = merged(base, {"algorithm": algorithm, "env_frames": FRAMES, "checkpoint": {"period_frames": 500}})
     made["hyperparameters"] = small(algorithm)
+    if "asynchronous" not in algorithms.load(algorithm).SCHEDULES:
+        made["topology"]["schedule"] = "synchronous"
     return merged(made, changes)
 
 
