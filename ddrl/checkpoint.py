@@ -24,6 +24,11 @@ from ddrl.errors import UserError, file_error
 from ddrl.files import fill, remove_abandoned, replacing
 
 KEPT = 2
+UNREADABLE = tuple(
+    getattr(errno, name)
+    for name in ("EACCES", "EPERM", "EIO", "ESTALE", "ETIMEDOUT", "ENOTCONN", "EREMOTEIO", "EMFILE", "ENFILE")
+)
+"""Errors of reading that say nothing of what the file holds."""
 
 
 def save(directory: Path, updates: int, state: dict[str, Any]) -> Path:
@@ -147,20 +152,34 @@ def _path(directory: Path, updates: int) -> Path:
 
 
 def _read(path: Path) -> tuple[dict[str, Any] | None, str]:
-    """A checkpoint's state, or None and what is wrong with it."""
+    """A checkpoint's state, or None and what is wrong with it.
+
+    Raises `UserError` where the system does not let it be read now: what a permission or a network's disk keeps back is
+    not damaged, and a run that went back behind it would lose what it has.
+    """
     try:
         if not _is_whole(path):
             return None, "checksum does not match"
         state = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        if error.errno in UNREADABLE:
+            reason = os.strerror(error.errno or 0).lower()
+            raise UserError(
+                f"{path}: {reason}; make it readable, or remove it to go on from the checkpoint before it"
+            ) from error
+        return None, f"cannot be read ({error.strerror})"
     except Exception as error:  # torch raises many kinds for files that are cut, or hold more than plain data
         return None, f"cannot be read ({(str(error).splitlines() or [type(error).__name__])[0]})"
     return (state, "") if isinstance(state, dict) else (None, "holds no state")
 
 
 def _is_whole(path: Path) -> bool:
+    """Raises OSError where it cannot be read now."""
     try:
         return _sha256(path) == checksum(path)
-    except OSError:
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in UNREADABLE:
+            raise
         return False
 
 

@@ -1,8 +1,10 @@
 """A checkpoint is whole or it is not believed."""
 
+import errno
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -95,3 +97,26 @@ def test_a_checkpoint_that_runs_code_when_loaded_is_refused(tmp_path: Path) -> N
     state, damaged = checkpoint.load_newest(tmp_path)
     assert state is None
     assert len(damaged) == 1
+
+
+@pytest.mark.parametrize("of", ["000000000002.pt", "000000000002.sha256"])
+def test_a_checkpoint_that_cannot_be_read_now_is_not_taken_for_a_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    """Going back behind it would lose what a network's disk keeps back for a moment."""
+    for updates in (1, 2):
+        checkpoint.save(tmp_path, updates, {"identity": "a", "updates": updates})
+    opened = Path.open
+
+    def open_(self: Path, *arguments: Any, **rest: Any) -> Any:
+        if self.name == of:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(self))
+        return opened(self, *arguments, **rest)
+
+    monkeypatch.setattr(Path, "open", open_)
+    with pytest.raises(UserError, match=r"000000000002\.pt: stale file handle; make it readable, or remove it"):
+        checkpoint.load_newest(tmp_path)
+    monkeypatch.undo()
+    state, damaged = checkpoint.load_newest(tmp_path)
+    assert (state or {})["updates"] == 2
+    assert not damaged
