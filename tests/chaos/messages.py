@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import queue
 import struct
 import tempfile
 import threading
@@ -22,9 +23,10 @@ LIVE_SHARE = 50
 """One message of so many goes to a live service; the others to the decoder alone."""
 CHUNK = 20_000
 STREAM_MESSAGES = 4
-"""Of one stream to the live service, after an honest hello or none."""
+"""Of one stream to the live service, after an honest beginning or none."""
 PROGRESS_SECONDS = 20.0
 ENVS = 3
+TOKEN = "a token of these tests"
 NUMBERS = (0, 1, -1, 2**31 - 1, 2**31, 2**53, 2**63, 10**30, -(2**63), 1.5, 1e308, math.inf, math.nan)
 VALUES = (*NUMBERS, True, None, "1", [], {})
 """What a value of a header is replaced with."""
@@ -47,7 +49,10 @@ def seeds() -> list[bytes]:
     from ddrl.coordinator import wire
     from ddrl.types import EnvSpec, EnvStep
 
-    made = [wire.encode("hello", {"protocol": wire.VERSION, "place": -1, "generation": 0})]
+    made = [
+        wire.encode("hello", {"protocol": wire.VERSION, "nonce": "0" * 64}),
+        wire.encode("claim", {"proof": "0" * 64, "place": -1, "generation": 0}),
+    ]
     for spec in _specs(EnvSpec):
         rng, encoder = np.random.default_rng(0), wire.StepEncoder()
         frames = rng.integers(0, 255, (ENVS, *spec.observation_shape)).astype(spec.observation_dtype)
@@ -201,8 +206,9 @@ def live(number: int, seed: int) -> dict[str, Any]:
     """Send messages in streams to a service of two places, while a worker that is right steps in one of them."""
     import grpc
 
+    from ddrl.coordinator.door import Door
     from ddrl.coordinator.remote import RemoteEnv
-    from ddrl.coordinator.service import METHOD, NAME, Door, InferenceService, Place
+    from ddrl.coordinator.service import METHOD, NAME, InferenceService, Place
     from ddrl.coordinator.traffic import Traffic
     from ddrl.environments import registry
     from ddrl.errors import Closed
@@ -226,7 +232,7 @@ def live(number: int, seed: int) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory(prefix="ddrl-chaos-") as folder:
         places = [Place(env, lambda guests, i=i: _offer(i, guests)) for i, env in enumerate(envs)]  # type: ignore[misc]
-        service = InferenceService(Door(f"unix:{folder}/s"), places, lambda line: None)
+        service = InferenceService(Door(f"unix:{folder}/s", TOKEN), places, lambda line: None)
         actors = [threading.Thread(target=act, args=(index,), daemon=True) for index in range(2)]
         for actor in actors:
             actor.start()
@@ -235,18 +241,35 @@ def live(number: int, seed: int) -> dict[str, Any]:
         sent = streams = 0
         while sent < number and not failures:
             batch = [fuzzed(good, generator) for _ in range(min(STREAM_MESSAGES, number - sent))]
-            hello = [good[0]] if generator.random() < 0.7 else []
-            with grpc.insecure_channel(service.address, options=[("grpc.max_send_message_length", -1)]) as channel:
-                call = channel.stream_stream(f"/{NAME}/{METHOD}")(iter([*hello, *batch]), timeout=5.0)
-                with suppress(grpc.RpcError):
+            options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+            with grpc.insecure_channel(service.address, options=options) as channel:
+                requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+                call = channel.stream_stream(f"/{NAME}/{METHOD}")(iter(requests.get, None), timeout=5.0)
+                with suppress(grpc.RpcError, StopIteration):
+                    if generator.random() < 0.7:
+                        _prove(call, requests)
+                    for message in [*batch, None]:
+                        requests.put(message)
                     for _ in call:
                         pass
+                requests.put(None)  # in any case: gRPC's thread waits for it
             sent, streams = sent + len(batch), streams + 1
             if streams % 25 == 0:
                 _check_progress(steps, failures, streams)
         _check_progress(steps, failures, streams)
         service.close("finished")
     return {"sent": sent, "streams": streams, "worker steps": max(steps), "failures": failures}
+
+
+def _prove(call: Any, requests: queue.SimpleQueue[bytes | None]) -> None:
+    """Get in as a worker does, with the token: what follows is read as a worker's."""
+    from ddrl.coordinator import proof, wire
+
+    nonce = proof.nonce()
+    requests.put(wire.encode("hello", {"protocol": wire.VERSION, "nonce": nonce}))
+    said = {"place": -1, "generation": 0}
+    both = (wire.VERSION, nonce, wire.decode(next(call)).value("nonce", str), *said.values())
+    requests.put(wire.encode("claim", {"proof": proof.proof(TOKEN, proof.VISITOR, *both)} | said))
 
 
 def _check_progress(steps: list[int], failures: list[str], streams: int) -> None:
@@ -266,7 +289,7 @@ def _honest(address: str, failures: list[str]) -> None:
 
     while not failures:
         try:
-            worker = Worker(Connection(address))
+            worker = Worker(Connection(address, token=TOKEN))
             while True:
                 worker.step()
         except (Closed, LearnerLost, UserError):
