@@ -295,7 +295,7 @@ def test_a_door_that_cannot_be_is_one_line(
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o602, 0o660])
-@pytest.mark.parametrize("option", ["--token-file", "--key"])
+@pytest.mark.parametrize("option", ["--token-file", "--tls-key"])
 def test_a_secret_that_others_may_read_or_write_is_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], option: str, mode: int
 ) -> None:
@@ -303,11 +303,8 @@ def test_a_secret_that_others_may_read_or_write_is_refused(
     secret.write_text("a-secret-of-this-test\n")
     secret.chmod(mode)
     config.write_text(json.dumps(merged(BASE, {"topology": CENTRAL | {"runtime": "threads"}})))
-    commands = [["train", str(config), "--listen", "127.0.0.1:0", "--certificate", "/nowhere", option, str(secret)]]
-    if option == "--token-file":
-        commands.append(["worker", "--connect", "127.0.0.1:1", option, str(secret)])
-    for command in commands:
-        assert cli.main(command) == 2
+    for command in (["train", str(config), "--listen", "127.0.0.1:0"], ["worker", "--connect", "127.0.0.1:1"]):
+        assert cli.main([*command, "--tls-cert", "/nowhere", option, str(secret)]) == 2
         (line,) = capfd.readouterr().err.splitlines()
         assert f"{option} {secret}: others may read or write it (mode {mode:03o}); type: chmod 600 '{secret}'" in line
 
