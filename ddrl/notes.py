@@ -77,7 +77,7 @@ def has_reader(stream: IO[Any]) -> bool:
 def _write_to_nobody() -> None:
     """Standard error of this process, and of those that it starts from now on, goes nowhere."""
     with suppress(OSError):  # without a file that is free, the next line fails, and is passed over, as this one
-        nowhere = open(os.devnull, "w")  # noqa: SIM115 (for as long as the process lives)
+        nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (for as long as the process lives)
         try:
             os.dup2(nowhere.fileno(), sys.stderr.fileno())
         except (OSError, ValueError):  # there is no file behind it, or it is closed

@@ -112,7 +112,7 @@ def decision(member: int, number: int) -> Decision:
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
     written = Journal(tmp_path)
-    written.begin("population-a", Start("now", None))
+    written.begin({"identity": "population-a"}, Start("now", None))
     for number in range(2):
         for member in range(2):
             written.append(decision(member, number))
@@ -176,7 +176,7 @@ def test_a_population_whose_lineage_has_lost_a_line_is_refused(
 def test_two_starts_of_a_former_version_may_look_the_same(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     for _ in range(2):
-        journal.begin("population-a", Start("now", None))
+        journal.begin({"identity": "population-a"}, Start("now", None))
     unnumbered(journal.path)
     assert len(Journal(tmp_path).starts) == 2
 

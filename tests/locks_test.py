@@ -162,7 +162,7 @@ def test_a_lock_speaks_of_its_holder_alone(tmp_path: Path) -> None:
 
 def test_a_lock_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "lock").mkdir()
-    with pytest.raises(UserError, match=r"lock: cannot be opened: Is a directory$"), locked(tmp_path):
+    with pytest.raises(UserError, match=r"lock: is a folder, not a file$"), locked(tmp_path):
         pass
 
 

@@ -46,6 +46,7 @@ def welcome(
     """
     came: queue.SimpleQueue[tuple[str, socket.socket]] = queue.SimpleQueue()
     talking: deque[socket.socket] = deque()
+    hearing: dict[socket.socket, threading.Thread] = {}
     found: dict[str, socket.socket] = {}
     end = time.monotonic() + seconds
     door.settimeout(LOOK_SECONDS)
@@ -56,13 +57,17 @@ def welcome(
                 raise Missing(number - len(found))
             with suppress(OSError):  # nobody for a moment, or who called is gone again
                 talking.append(door.accept()[0])
-                threading.Thread(target=_hear, args=(talking[-1], token, came), daemon=True).start()
+                hearing[talking[-1]] = threading.Thread(target=_hear, args=(talking[-1], token, came), daemon=True)
+                hearing[talking[-1]].start()
             while len(talking) > MOST_VISITORS:
-                _send_away(talking.popleft())
+                oldest = talking.popleft()
+                _send_away(oldest)
+                hearing.pop(oldest).join(LOOK_SECONDS)  # at once: else a busy machine has threads without bound
             while not came.empty():
                 rank, visitor = came.get()
                 if visitor in talking:
                     talking.remove(visitor)
+                    del hearing[visitor]
                 if rank and rank in found:  # it has tried again
                     _send_away(found[rank])
                 if rank:

@@ -116,9 +116,10 @@ class RMSProp(Optimizer):
 
         Raises ValueError where a parameter's part is missing or has another shape: the next update would fail.
         """
+        own = {key: value for key, value in self.defaults.items() if key in self.param_groups[0]}  # torch adds others
         super().__setstate__(state)
         for group in self.param_groups:
-            for key, value in self.defaults.items():
+            for key, value in own.items():
                 group.setdefault(key, value)
             wanted = ["mean_square", *["momentum"] * (group["momentum"] > 0), *["mean"] * bool(group["centered"])]
             for parameter, name in itertools.product(group["params"], wanted):

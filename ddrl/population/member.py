@@ -260,10 +260,10 @@ def begun(
     if source is not None:
         learner |= source["learner"]
         if "recorder" in state:
+            result["final_versions"] = source.get("final_versions", [])
             result["recorder"] = dict(state["recorder"]) | {"task_scores": {}}  # what other weights have scored
         history = [[number, source["tensors"]] for number, _ in state["params"]["history"]]
         result["params"] = dict(state["params"]) | {"history": history}
-        result["final_versions"] = source.get("final_versions", [])
         if "collectors" in state:
             network = source["learner"]["network"]
             result["collectors"] = [_acting_with(network, collector) for collector in state["collectors"]]

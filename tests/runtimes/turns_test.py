@@ -13,7 +13,8 @@ from ddrl import algorithms
 from ddrl.acting import Builder
 from ddrl.config import RunConfig, parse_run_config
 from ddrl.environments import registry
-from ddrl.run import Run, train
+from ddrl.evaluation import Evaluations
+from ddrl.run import train
 from tests.runs import BASE, GRADIENTS, curves, merged, small
 from tests.runtimes.turns import interrupted_after
 
@@ -43,7 +44,7 @@ def of(algorithm: str) -> RunConfig:
 @pytest.fixture(autouse=True)
 def unevaluated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole episodes would take most of the time."""
-    monkeypatch.setattr(Run, "_evaluate", lambda *_: None)
+    monkeypatch.setattr(Evaluations, "_play", lambda *_: True)
 
 
 def cut_and_whole(config: RunConfig, directory: Path, turns: tuple[int, ...]) -> None:

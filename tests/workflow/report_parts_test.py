@@ -157,7 +157,10 @@ RUN: dict[str, str] = {
     "seconds": "600",
     "frames_per_second": "1666",
 }
-SCORE = {"final_return": "2500", "random": "18", "human_normalised_score": "", "episodes": "50"}
+SCORE = {"final_return": "2500", "random": "18", "human_normalised_score": "", "episodes": "50"} | {
+    "versions": "1",
+    "between_versions": "",
+}
 
 
 def tables(clock: str, **score: str) -> dict[str, list[dict[str, str]]]:
@@ -170,6 +173,12 @@ def test_a_milestone_names_its_clock(clock: str, passed: str) -> None:
     said = texts(learned(tables(clock), "run")) + "\n"
     assert passed in said
     assert "Wall time" in said
+
+
+def test_how_far_versions_of_the_parameters_are_apart_stands_beside_their_mean() -> None:
+    said = texts(learned(tables("wall", versions="10", between_versions="12.5"), "run"))
+    assert "(50 ep., 10 versions, ±12.5)" in said
+    assert "versions, ±" not in texts(learned(tables("wall"), "run"))
 
 
 def test_tasks_without_a_human_score_have_no_column_for_it() -> None:
