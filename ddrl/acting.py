@@ -18,7 +18,7 @@ from ddrl.environments import registry
 from ddrl.environments.suites import common_spec
 from ddrl.errors import UserError
 from ddrl.handles import Inference, Parameters, Queue, Replay
-from ddrl.named_env import NamedEnv, make_env
+from ddrl.named_env import NamedEnv, make_env, spec_of
 from ddrl.seeding import numpy_generator, seed_for, torch_generator
 from ddrl.types import Episode, VectorEnv
 
@@ -52,7 +52,7 @@ class Builder:
         self.config = config
         self.device = device
         self.algorithm = algorithms.load(config.algorithm)
-        self.spec = registry.spec_for(**config.environment)
+        self.spec = spec_of(config.environment)
         self.tasks = registry.tasks_of(config.environment["name"])
         self._evaluated = evaluated_environment(config)
         self.evaluated_tasks = registry.tasks_of(self._evaluated["name"], where="evaluation.environment.name")
@@ -70,7 +70,7 @@ class Builder:
                 f"{topology.num_actors} x {topology.envs_per_actor})"
             )
         if self._evaluated != self.config.environment:
-            common_spec("evaluation.environment", [self.spec, registry.spec_for(**self._evaluated)])
+            common_spec("evaluation.environment", [self.spec, spec_of(self._evaluated)])
 
     def network(self) -> nn.Module:
         """The network with its initial parameters."""

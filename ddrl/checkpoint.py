@@ -158,6 +158,8 @@ def _read(path: Path) -> tuple[dict[str, Any] | None, str]:
     not damaged, and a run that went back behind it would lose what it has.
     """
     try:
+        if not path.is_file():
+            return None, "is no file"
         if not _is_whole(path):
             return None, "checksum does not match"
         state = torch.load(path, map_location="cpu", weights_only=True)
@@ -176,7 +178,7 @@ def _read(path: Path) -> tuple[dict[str, Any] | None, str]:
 def _is_whole(path: Path) -> bool:
     """Raises OSError where it cannot be read now."""
     try:
-        return _sha256(path) == checksum(path)
+        return path.is_file() and path.with_suffix(".sha256").is_file() and _sha256(path) == checksum(path)
     except (OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno in UNREADABLE:
             raise

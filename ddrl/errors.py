@@ -6,9 +6,10 @@ import difflib
 import errno
 import os
 import signal
+import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ddrl.notes import say, say_traceback
@@ -45,7 +46,12 @@ class UserError(Exception):
 
 def crash(name: str, error: BaseException | None) -> UserError:
     """With what every runtime ends where an environment raised `error`; `name` is what `Builder.describe` says."""
-    user_error = UserError(" ".join(f"{name}: {type(error).__name__}: {error}".split()))
+    try:
+        said = str(error)
+    except Exception as unsayable:
+        said = f"its text cannot be made ({type(unsayable).__name__})"
+    line = " ".join(f"{name}: {type(error).__name__}: {said}".split())
+    user_error = UserError("".join(letter if letter.isprintable() else "?" for letter in line))  # no escape codes
     user_error.is_crash = True
     return user_error
 
@@ -91,7 +97,14 @@ def file_error(error: OSError, file: Path | str | None = None) -> UserError:
 
 @contextmanager
 def using(file: Path | str) -> Iterator[None]:
-    """Makes one line about `file` of what the operating system refuses in the block (see `is_of_a_file`)."""
+    """Makes one line about `file` of what the operating system refuses in the block (see `is_of_a_file`).
+
+    Raises UserError, before the block, where a pipe or a device stands there: to open it may wait for ever.
+    """
+    with suppress(OSError):
+        mode = os.stat(file).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise UserError(f"{file}: is a pipe or a device, not a file")
     try:
         yield
     except OSError as error:

@@ -57,6 +57,8 @@ def write(run: Run, provenance: dict[str, Any], history: list[dict[str, Any]]) -
 def record_of(directory: Path) -> dict[str, Any] | None:
     """`run.json` of a run that has reached its budget; None where there is none, or `curves.parquet` is missing."""
     try:
+        if not (directory / "run.json").is_file():
+            return None
         record = json.loads((directory / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
@@ -126,7 +128,15 @@ def _can_go_on(config: RunConfig, directory: Path) -> bool:
 def kept(directory: Path) -> UserError | None:
     """What is said instead of training anew where a run has finished; None: none has."""
     if record_of(directory) is None:
-        return None
+        whole = not (directory / "run.json").exists() or not (directory / "curves.parquet").exists()
+        return (
+            None
+            if whole
+            else UserError(
+                f"{directory / 'run.json'}: is damaged, and no checkpoint of the run there can be continued; "
+                f"put it back, remove it to begin anew, or {ELSEWHERE}"
+            )
+        )
     return UserError(
         f"{directory}: a run has finished there, and none of its checkpoints can be continued; {ELSEWHERE}"
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ddrl.types import Array, EnvStep
+from ddrl.types import Array, EnvSpec, EnvStep
 
 LIMIT = 1e12
 """Largest size of a reward, or of a number of an observation.
@@ -15,6 +15,8 @@ float32 ends at 3.4e38. A value adds up some 1e4 rewards (a discount of 0.9999),
 a million of them: (1e4 x 1e12)^2 x 1e6 = 1e38. MuJoCo gives a simulation up at 1e10.
 """
 _SQUARE = LIMIT**2
+_NUMBERS = "fiu"
+"""NumPy's kinds of floats and integers."""
 
 
 class Fault(NamedTuple):
@@ -23,6 +25,24 @@ class Fault(NamedTuple):
     column: int
     what: str
     """Which number, what it is, and what is allowed."""
+
+
+def malformed(step: EnvStep, spec: EnvSpec, num_envs: int) -> str:
+    """Return what of a step is no array of the right shape and kind, "" where all of it is.
+
+    Else torch would say so later, far from the environment and in words of its own.
+    """
+    shapes = dict.fromkeys(EnvStep._fields, (num_envs,)) | {"observation": (num_envs, *spec.observation_shape)}
+    parts: tuple[Any, ...] = step  # whatever an adapter has put there
+    for name, values in zip(EnvStep._fields, parts, strict=True):
+        kinds = _NUMBERS if name in ("reward", "observation") else "b"
+        if not isinstance(values, np.ndarray):
+            return f"{name} is a {type(values).__name__}; allowed: a NumPy array"
+        if values.shape != shapes[name]:
+            return f"{name} has the shape {list(values.shape)}; allowed: {list(shapes[name])}"
+        if values.dtype.kind not in kinds:
+            return f"{name} is of dtype {values.dtype}; allowed: {'numbers' if kinds == _NUMBERS else 'bool'}"
+    return ""
 
 
 def fault(step: EnvStep) -> Fault | None:

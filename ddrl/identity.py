@@ -89,7 +89,7 @@ def _name(values: Mapping[str, Any], version: int) -> str:
 def _read(path: Path) -> dict[str, Any]:
     """Empty where there is no such file, or something else in it."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

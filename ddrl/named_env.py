@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ddrl import finite
 from ddrl.calls import calling
 from ddrl.environments import registry
 from ddrl.errors import Closed, NonFiniteError, UserError, crash, ends_the_program
-from ddrl.types import Array, EnvStep, VectorEnv
+from ddrl.notes import say
+from ddrl.types import Array, EnvSpec, EnvStep, VectorEnv
 
 
 class NamedEnv:
@@ -18,14 +20,13 @@ class NamedEnv:
 
     Every environment of a run, an evaluation or a worker is one. So this is where numbers enter: before anything is
     clipped, normalised, stored or sent, those that `ddrl.finite` does not let pass end the run. Its calls are among
-    those that `ddrl.calls` watches. All methods raise UserError where the environment's own fails.
+    those that `ddrl.calls` watches. All methods but `close` raise UserError where the environment's own fails.
     """
 
     def __init__(self, env: VectorEnv, name: str, tasks: Sequence[str]) -> None:
         """`tasks` [B]: of each environment."""
         self.spec = env.spec
         self.num_envs = env.num_envs
-        self.state_dict = env.state_dict
         self.load_state_dict = env.load_state_dict
         self._env = env
         self._name = name
@@ -38,6 +39,7 @@ class NamedEnv:
         """The environment's own. Raises UserError for a number that is not finite or huge, `Closed` after `close`."""
         with self._busy:
             step: EnvStep = _named(self._name, self._opened.reset)
+        self._check_form(step)
         if found := finite.fault(step):
             raise self._refused(found, "no action came before")
         return step
@@ -55,11 +57,21 @@ class NamedEnv:
             if wrong := finite.diverged(actions):
                 raise NonFiniteError(f"{self._name}: training diverged: {wrong}") from error
             raise
+        self._check_form(step)
         if found := finite.fault(step):
             if wrong := finite.diverged(actions):
                 raise NonFiniteError(f"{self._name}: training diverged: {wrong}, and then the {found.what}")
             raise self._refused(found, "the actions before it were finite")
         return step
+
+    def state_dict(self) -> dict[str, Any]:
+        """The environment's own."""
+        state: dict[str, Any] = _named(self._name, self._env.state_dict)
+        return state
+
+    def _check_form(self, step: EnvStep) -> None:
+        if wrong := finite.malformed(step, self.spec, self.num_envs):
+            raise UserError(f"{self._name}: step {self._steps} of this process: the {wrong}")
 
     def _refused(self, found: finite.Fault, before: str) -> UserError:
         task = f" ({self._tasks[found.column]})" if len(set(self._tasks)) > 1 else ""
@@ -73,11 +85,16 @@ class NamedEnv:
         return self._env
 
     def close(self) -> None:
-        """The environment's own; one that another thread still waits for stays as it is: nobody may free it there."""
+        """The environment's own; one that another thread still waits for stays as it is: nobody may free it there.
+
+        One that fails is told of and no more: what it was for has been done, and its results are not lost for it.
+        """
         self._closed = True
         if self._busy.acquire(blocking=False):
             try:
                 _named(self._name, self._env.close)
+            except UserError as error:
+                say(f"{error} (as it was closed)")
             finally:
                 self._busy.release()
 
@@ -95,6 +112,13 @@ def make_env(
 
     env = _named(name, make, keep=(UserError,))
     return NamedEnv(env, name, registry.column_tasks(environment["name"], first_env, num_envs))
+
+
+def spec_of(environment: Mapping[str, Any]) -> EnvSpec:
+    """What a network needs to know of an environment. Raises UserError where it cannot be said."""
+    keep = (UserError,)
+    spec: EnvSpec = _named(f"environment {environment['name']}", partial(registry.spec_for, **environment), keep=keep)
+    return spec
 
 
 def _named(name: str, work: Callable[..., Any], *arguments: Any, keep: tuple[type[Exception], ...] = ()) -> Any:

@@ -18,7 +18,7 @@ from ddrl.calls import calling, under_way, watched
 from ddrl.coordinator import runtime_threads
 from ddrl.environments import check, registry
 from ddrl.environments.toy import ToyEnvs
-from ddrl.errors import Closed, UserError
+from ddrl.errors import Closed, UserError, crash
 from ddrl.named_env import make_env
 from ddrl.run import Run, train
 from tests.runs import BASE, config, merged
@@ -179,12 +179,14 @@ def test_an_environment_that_ends_the_program_is_a_crash(
     assert "Traceback" in above[0]
 
 
-@pytest.mark.parametrize("place", ["make", "reset", "close", "final evaluation"])
+@pytest.mark.parametrize("place", ["make", "spec", "reset", "state_dict", "final evaluation"])
 def test_so_is_one_that_does_it_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str
 ) -> None:
     if place == "make":
         monkeypatch.setattr(registry, "make", raising(SystemExit(0)))
+    elif place == "spec":
+        monkeypatch.setattr(registry, "spec_for", raising(SystemExit(0)))
     elif place == "final evaluation":
         nowhere = np.full(1, -1)
         monkeypatch.setattr("ddrl.actors.evaluator.play", lambda env, *_, **__: env.step(nowhere))
@@ -200,6 +202,27 @@ def test_so_is_one_that_does_it_elsewhere(
     path.write_text(json.dumps(merged(BASE, {"env_frames": 100, "evaluation": {"period_frames": None}})))
     assert cli.main(["train", str(path), "--quiet"]) == 2
     assert capsys.readouterr().err.splitlines()[-1].endswith(": SystemExit: 0")
+
+
+def test_one_that_fails_as_it_is_closed_is_told_of_and_costs_no_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ToyEnvs, "close", raising(SystemExit(0)))
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(merged(BASE, {"env_frames": 100, "evaluation": {"period_frames": None}})))
+    assert cli.main(["train", str(path), "--quiet"]) == 0
+    assert (tmp_path / "run.json").exists()
+    said = capsys.readouterr().err.splitlines()
+    assert any("environment toy/catch, environment seed" in line and "(as it was closed)" in line for line in said)
+
+
+def test_the_text_of_an_error_harms_nobody() -> None:
+    class Unsayable(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    assert str(crash("env", Unsayable())) == "env: Unsayable: its text cannot be made (ValueError)"
+    assert str(crash("env", ValueError("a\x1b[31mred\nline"))) == "env: ValueError: a?[31mred line"
 
 
 def test_whoever_else_calls_sys_exit_ends_a_command_as_a_failure(

@@ -152,9 +152,19 @@ def file_at(name: str, content: bytes = b"") -> Callable[[Path], None]:
     return spoil
 
 
+def pipe_at(name: str) -> Callable[[Path], None]:
+    def spoil(directory: Path) -> None:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(directory / name)
+
+    return spoil
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
+        (pipe_at("lock"), "/lock: is a pipe or a device, not a file"),
+        (pipe_at("curves.jsonl"), "/curves.jsonl: is a pipe or a device, not a file"),
         (file_at(""), "exists, and is no folder"),
         (file_at("../file"), "/../file/run: a part of this path is a file, not a folder"),
         (folder_at("lock"), "/lock: is a folder, not a file"),
@@ -164,7 +174,18 @@ def file_at(name: str, content: bytes = b"") -> Callable[[Path], None]:
         (file_at("config.json", b"\x80\x03\x00"), "/config.json: is not text in UTF-8 (byte 0x80 in line 1)"),
         (file_at("config.json", b"{"), "/config.json: not valid JSON"),
     ],
-    ids=["directory", "parent", "lock", "config", "curves", "checkpoints", "binary config", "cut config"],
+    ids=[
+        "pipe as lock",
+        "pipe as curves",
+        "directory",
+        "parent",
+        "lock",
+        "config",
+        "curves",
+        "checkpoints",
+        "binary config",
+        "cut config",
+    ],
 )
 def test_what_stands_in_the_way_of_a_run_is_one_line(
     spoil: Callable[[Path], None], words: str, stated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -177,6 +198,16 @@ def test_what_stands_in_the_way_of_a_run_is_one_line(
         words = words.removeprefix("/../file/run")
     code, lines = train(stated, directory, capsys, "--quiet")
     assert code == 2 and len(lines) == 1 and lines[0].startswith("ddrl: ") and words in lines[0], lines
+
+
+@pytest.mark.parametrize("name", ["checkpoints/000000000099.pt", "run.json", "curves.parquet"])
+def test_nobody_waits_for_a_pipe_in_a_run_s_directory(
+    name: str, stated: Path, half: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To open one waits until somebody writes, in a call that no signal ends."""
+    os.mkfifo(half / name)
+    code, _ = train(stated, half, capsys, "--quiet")
+    assert code == (0 if name.startswith("checkpoints") else 2)
 
 
 def test_a_disk_that_is_read_only_is_one_line(

@@ -66,6 +66,25 @@ def test_a_number_that_is_not_finite_or_huge_is_named_with_its_step_and_column(f
         env.reset()
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("reward", [0.0] * 3, "reward is a list; allowed: a NumPy array"),
+        ("reward", np.zeros((3, 1), np.float32), "reward has the shape [3, 1]; allowed: [3]"),
+        ("reward", np.array([None] * 3), "reward is of dtype object; allowed: numbers"),
+        ("observation", np.zeros((3, 2), np.float32), "observation has the shape [3, 2]; allowed: [3, "),
+        ("terminated", np.zeros(3), "terminated is of dtype float64; allowed: bool"),
+        ("start", None, "start is a NoneType; allowed: a NumPy array"),
+    ],
+)
+def test_what_is_no_step_is_named_in_one_line(field: str, value: Any, words: str) -> None:
+    inner, env = scripted()
+    inner.next[field] = value
+    for call in (env.reset, lambda: env.step(np.zeros(3, np.int64))):
+        with pytest.raises(UserError, match=re.escape(f"of this process: the {words}")):
+            call()
+
+
 def test_float64_that_float32_cannot_hold_does_not_pass() -> None:
     inner, env = scripted()
     inner.next = {"reward": np.array([0.0, 1e300, 0.0])}
@@ -78,6 +97,7 @@ def test_every_number_up_to_the_limit_passes_and_pixels_are_not_looked_at() -> N
     limit, size = np.float32(finite.LIMIT), inner.spec.observation_shape
     inner.next = {"reward": np.array([limit, -limit, 0], np.float32), "observation": np.full((3, *size), limit)}
     assert env.reset().observation.max() == limit
+    inner, env = scripted("atari/pong")
     pixels = np.full((3, 4, 84, 84), 255, np.uint8)
     inner.next = {"observation": pixels}
     assert env.reset().observation is pixels

@@ -103,6 +103,19 @@ def test_nor_is_it_replaced_by_another_one(
         assert "cannot go on to 800" in asked(directory, values | {"env_frames": 800}, capsys, 2)
 
 
+def test_nor_where_its_manifest_is_damaged_and_its_checkpoints_are_gone(
+    tmp_path: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = shutil.copytree(finished / "threads", tmp_path / "run")
+    committed(directory)
+    (directory / "run.json").write_text("garbage")
+    before = (directory / "curves.parquet").read_bytes()
+    assert cli.main(["resume", str(directory), "--quiet"]) == 2
+    assert "run.json: is damaged, and no checkpoint of the run there can be continued" in capsys.readouterr().err
+    assert (directory / "curves.parquet").read_bytes() == before
+    assert (directory / "run.json").read_text() == "garbage"
+
+
 def test_nor_by_one_of_a_later_version(
     tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
