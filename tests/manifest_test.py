@@ -28,10 +28,11 @@ def repository(folder: Path, *, package: str, tracked: bool) -> Any:
     """Somebody's repository with this package in it; the package's module, as imported from there."""
     (folder / package).mkdir(parents=True)
     (folder / "README").touch()
+    (folder / ".gitignore").write_text("__pycache__/\n")  # as the project's own has it: loading the copy writes there
     copy = folder / package / "manifest.py"
     copy.write_bytes((ROOT / "ddrl" / "manifest.py").read_bytes())
     git(folder, "init", "--quiet")
-    git(folder, "add", "." if tracked else "README")
+    git(folder, "add", *(["."] if tracked else ["README", ".gitignore"]))
     git(folder, "commit", "--quiet", "--message", "theirs")
     spec = importlib.util.spec_from_file_location("copy_of_manifest", copy)
     assert spec is not None and spec.loader is not None
