@@ -26,7 +26,7 @@ NOTABLE_SECONDS = 1.0
 
 
 class Call:
-    """One call, for as long as it is under way."""
+    """One call, which is under way within its block. No generator makes it: every step of an environment is one."""
 
     __slots__ = ("began", "name", "thread")
 
@@ -35,6 +35,12 @@ class Call:
         """Of the environments, as messages call them."""
         self.thread = threading.get_ident()
         self.began = time.monotonic()
+
+    def __enter__(self) -> None:
+        _UNDER_WAY.add(self)
+
+    def __exit__(self, *error: object) -> None:
+        _UNDER_WAY.discard(self)
 
     @property
     def seconds(self) -> float:
@@ -49,17 +55,6 @@ class Call:
 
 _UNDER_WAY: set[Call] = set()
 """Adding, discarding and copying are single operations, which threads cannot come between."""
-
-
-@contextmanager
-def calling(name: str) -> Iterator[None]:
-    """The block is a call into the environments of that name."""
-    call = Call(name)
-    _UNDER_WAY.add(call)
-    try:
-        yield
-    finally:
-        _UNDER_WAY.discard(call)
 
 
 def under_way(seconds: float = 0.0) -> list[Call]:

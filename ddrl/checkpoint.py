@@ -62,23 +62,10 @@ def _cannot_be_saved(path: Path, error: OSError) -> UserError:
     return UserError(f"{path}: cannot be saved: {reason}; {before}")
 
 
-def load_newest(
-    directory: Path, *, identity: str | None = None, beside: Sequence[Path] = ()
-) -> tuple[dict[str, Any] | None, list[str]]:
-    """The newest valid state (None where there is none) and one line for each damaged checkpoint passed over.
-
-    With `identity`, one of another identity is returned as it is: it is for the caller to see, not to be continued.
-    With `beside`, only one whose counterpart of the same number in each of these directories is whole too, and is the
-    one that its own `beside` (name of the directory -> checksum) speaks of.
-    """
+def load_newest(directory: Path) -> tuple[dict[str, Any] | None, list[str]]:
+    """The newest valid state (None where there is none) and one line for each damaged checkpoint passed over."""
     damaged: list[str] = []
-    for path, state in whole(directory, damaged.append):
-        # Another configuration may have had no counterparts: that nothing is whole would be the wrong reason.
-        missing = without_counterpart(path, state, beside)
-        if missing is None or (identity is not None and state.get("identity") != identity):
-            return state, damaged
-        damaged.append(passed_over(path, f"has no whole counterpart in {missing}"))
-    return None, damaged
+    return next((state for _, state in whole(directory, damaged.append)), None), damaged
 
 
 def whole(directory: Path, complain: Callable[[str], object]) -> Iterator[tuple[Path, dict[str, Any]]]:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ddrl import finite
-from ddrl.calls import calling
+from ddrl.calls import Call
 from ddrl.environments import registry
 from ddrl.errors import Closed, NonFiniteError, UserError, crash, ends_the_program
 from ddrl.notes import say
@@ -32,6 +32,8 @@ class NamedEnv:
         self._name = name
         self._tasks = tasks
         self._steps = 0
+        self._form: list[Any] = []
+        """Shapes and dtypes of the newest step whose form was right: most steps are like the one before."""
         self._busy = threading.Lock()
         self._closed = False
 
@@ -70,8 +72,15 @@ class NamedEnv:
         return state
 
     def _check_form(self, step: EnvStep) -> None:
+        try:
+            form = [(part.shape, part.dtype) for part in step]
+        except AttributeError:
+            form = []
+        if form and form == self._form:
+            return
         if wrong := finite.malformed(step, self.spec, self.num_envs):
             raise UserError(f"{self._name}: step {self._steps} of this process: the {wrong}")
+        self._form = form
 
     def _refused(self, found: finite.Fault, before: str) -> UserError:
         task = f" ({self._tasks[found.column]})" if len(set(self._tasks)) > 1 else ""
@@ -123,7 +132,7 @@ def spec_of(environment: Mapping[str, Any]) -> EnvSpec:
 
 def _named(name: str, work: Callable[..., Any], *arguments: Any, keep: tuple[type[Exception], ...] = ()) -> Any:
     """What `work` returns; what it raises, but for `keep`, as a crash of that name."""
-    with calling(name):
+    with Call(name):
         try:
             return work(*arguments)
         except keep:

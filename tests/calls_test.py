@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ddrl import calls, cli, doctor, named_env
-from ddrl.calls import calling, under_way, watched
+from ddrl.calls import Call, under_way, watched
 from ddrl.coordinator import runtime_threads
 from ddrl.environments import check, registry
 from ddrl.environments.toy import ToyEnvs
@@ -109,7 +109,7 @@ def test_a_call_that_does_not_return_is_named_again_and_again_at_growing_distanc
     lines: list[str] = []
 
     def hang() -> None:
-        with calling("actor 7"):
+        with Call("actor 7"):
             release.wait()
 
     with watched(lines.append):
@@ -275,9 +275,9 @@ def test_every_call_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def noted(name: str) -> Any:
         seen.append(name)
-        return calling(name)
+        return Call(name)
 
-    monkeypatch.setattr(named_env, "calling", noted)
+    monkeypatch.setattr(named_env, "Call", noted)
     env = make_env({"name": "toy/catch"}, 2, 5, num_threads=1, name="actor 0")
     env.reset()
     env.step(np.zeros(2, dtype=np.int64))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ddrl import checkpoint, cli, signals
-from ddrl.calls import calling
+from ddrl.calls import Call
 from ddrl.environments.toy import ToyEnvs
 from ddrl.run import Run, train
 from ddrl.signals import STOP, Request, stopping
@@ -88,7 +88,7 @@ def test_signals_that_come_while_a_checkpoint_is_saved_do_not_end_the_save(
 
 
 def test_an_environment_that_hangs_in_the_main_thread_ends_the_process_after_a_signal(ended: Ended) -> None:
-    with stopping(lambda: None), calling("actor 3"):
+    with stopping(lambda: None), Call("actor 3"):
         time.sleep(0.5)
         assert ended == [], "without a signal nothing is ended"
         signal.raise_signal(signal.SIGUSR1)
@@ -101,7 +101,7 @@ def test_calls_that_return_one_after_another_are_no_hanging_environment(ended: E
     with stopping(lambda: None):
         signal.raise_signal(signal.SIGTERM)
         for _ in range(6):
-            with calling("actor 3"):
+            with Call("actor 3"):
                 time.sleep(0.1)
     assert ended == []
 

@@ -10,7 +10,10 @@ import pytest
 import torch
 
 from ddrl import checkpoint
+from ddrl.continuing import Checkpoints
 from ddrl.errors import UserError
+from ddrl.identity import Identity
+from ddrl.state_schema import SCHEMA
 
 
 def test_the_newest_is_loaded_and_two_are_kept(tmp_path: Path) -> None:
@@ -58,30 +61,37 @@ def test_a_full_disk_is_one_clear_line_and_the_checkpoint_before_stays(tmp_path:
     assert checkpoint.load_newest(tmp_path) == ({"updates": 1}, [])
 
 
-def test_another_identity_comes_before_missing_counterparts(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, 1, {"identity": "old"})
-    beside = [tmp_path / "rank1"]
-    assert checkpoint.load_newest(tmp_path, identity="new", beside=beside) == ({"identity": "old"}, [])
-    state, damaged = checkpoint.load_newest(tmp_path, identity="old", beside=beside)
-    assert state is None
-    assert "has no whole counterpart" in damaged[0]
+def test_the_configuration_is_the_reason_before_missing_counterparts(tmp_path: Path) -> None:
+    """Another one may have had no counterparts: that nothing is whole would be the wrong reason."""
+    folder, said = tmp_path / "checkpoints", list[str]()
+    for name, noted in (("new", 0), ("old", 1)):
+        checkpoint.save(folder, 1, {"identity": "old", "schema": SCHEMA, "learner": {"counters": [0, 0, 1]}})
+        found = Checkpoints(tmp_path, Identity(name, {}, 1, by_name=True), 2, said.append)
+        assert list(found.newest_first()) == []
+        assert len(said) == noted
+    assert "has no whole counterpart in" in said[0]
+    assert "rank1" in said[0]
 
 
 @pytest.mark.parametrize("later", [True, False], ids=["of another moment", "never written"])
 def test_a_part_that_does_not_belong_to_the_rest_is_passed_over(tmp_path: Path, later: bool) -> None:
-    folder = tmp_path / "replay"
+    folder, said = tmp_path / "checkpoints" / "replay", list[str]()
+
+    def newest() -> int:
+        found = Checkpoints(tmp_path, Identity("one", {}, 1, by_name=True), 1, said.append)
+        return next(int(state["updates"]) for state in found.newest_first())
+
     for updates in (1, 2):
         part = checkpoint.save(folder, updates, {"replay": updates})
-        checkpoint.save(tmp_path, updates, {"updates": updates, "beside": {"replay": checkpoint.checksum(part)}})
-    state, damaged = checkpoint.load_newest(tmp_path, beside=[folder])
-    assert state is not None and state["updates"] == 2 and not damaged
+        state = {"identity": "one", "schema": SCHEMA, "learner": {"counters": [0, 0, updates]}, "updates": updates}
+        checkpoint.save(folder.parent, updates, state | {"beside": {"replay": checkpoint.checksum(part)}})
+    assert newest() == 2 and not said
     if later:
         checkpoint.save(folder, 2, {"replay": "of a run that went on from 1 and was killed before it wrote the rest"})
     else:
         part.unlink()
-    state, damaged = checkpoint.load_newest(tmp_path, beside=[folder])
-    assert state is not None and state["updates"] == 1
-    assert len(damaged) == 1 and "000000000002.pt" in damaged[0] and "counterpart" in damaged[0]
+    assert newest() == 1
+    assert len(said) == 1 and "000000000002.pt" in said[0] and "counterpart" in said[0]
 
 
 def test_an_empty_directory_has_no_state(tmp_path: Path) -> None:
