@@ -26,6 +26,7 @@ _RUN_FIELDS = (
     "episodes",
     "seconds",
     "resumes",
+    "records_lost_bytes",
     "exit_reason",
     "peak_memory_mib",
     "parameters",
@@ -66,7 +67,7 @@ def run_table(runs: Sequence[RunData], experiments: Mapping[str, Experiment]) ->
         }
         rows.append(row)
     table = pd.DataFrame(rows)
-    counts = dict.fromkeys(("paper_frames", "learner_threads", "parameter_delay"), "Int64")
+    counts = dict.fromkeys(("paper_frames", "learner_threads", "parameter_delay", "records_lost_bytes"), "Int64")
     return table.astype(counts | {"budget_ratio": "float64"}).sort_values(
         ["origin", *KEYS[1:]], ascending=[False, *[True] * (len(KEYS) - 1)], ignore_index=True
     )

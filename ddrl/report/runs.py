@@ -37,6 +37,7 @@ WHOSE = {
     "reference": "the reference runs",
 }
 HUMAN = "0\u202f% is random play, 100\u202f% a human tester."
+GAP = "Gap: records were lost while the run trained (a damaged disk, a deleted file), and its curves lack them."
 PROBLEMS = {
     "missing": "there is no finished run",
     "damaged": "the file cannot be read",
@@ -369,7 +370,7 @@ def run_list(own: list[Row], experiments: dict[str, Any]) -> tuple[Block, ...]:
             duration(float(row["seconds"])),
             number(row["frames_per_second"]),
             number(row["peak_memory_mib"]),
-            number(row["resumes"]),
+            (*plain(number(row["resumes"])), *_gap(row)),
             code(row["fingerprint"]),
         )
         groups.setdefault(experiments[row["experiment"]]["title"], []).append(line)
@@ -390,7 +391,12 @@ def run_list(own: list[Row], experiments: dict[str, Any]) -> tuple[Block, ...]:
             "Fingerprint",
         ),
         tuple(Group(tuple(lines), title) for title, lines in groups.items()),
-        _left_out(own, sweeps).strip(),
+        " ".join(filter(None, (GAP if any(map(_gap, own)) else "", _left_out(own, sweeps).strip()))),
         size=8.0,
     )
     return (table,)
+
+
+def _gap(row: Row) -> Inline:
+    """Whether records of the run are lost."""
+    return small(" (gap)") if row["records_lost_bytes"] else ()

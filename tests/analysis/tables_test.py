@@ -19,10 +19,11 @@ from ddrl.analysis import TABLES
 from ddrl.analysis.__main__ import main
 from ddrl.analysis.curves import RunData, load_run, long_frame, on_common_grid
 from ddrl.analysis.paper import load_deviations, load_paper
+from ddrl.analysis.run_tables import run_table
 from ddrl.analysis.summary import source
 from ddrl.analysis.tables import build
 from ddrl.errors import UserError
-from ddrl.experiments import Run, expand, write_configs
+from ddrl.experiments import Run, expand, load_experiments, write_configs
 from tests.analysis.fakes import write_run, write_scale
 
 ROOT = Path(__file__).parents[2] / "replications"
@@ -296,6 +297,16 @@ def test_wrong_curves_are_refused_with_the_file_and_the_column(
     curves[column] = value
     curves.to_parquet(one_run / "curves.parquet", index=False)
     assert message in refused(one_run)
+
+
+@pytest.mark.parametrize(("key", "lost"), [({}, None), ({"records_lost_bytes": 311}, 311)])
+def test_the_table_of_runs_says_how_many_bytes_of_records_were_lost(
+    one_run: Path, key: dict[str, int], lost: int | None
+) -> None:
+    manifest = json.loads((one_run / "run.json").read_text())
+    (one_run / "run.json").write_text(json.dumps(manifest | key))
+    row = run_table([load_run(one_run, "run", PAPER, "atari", "shallow")], load_experiments(ROOT / PAPER)).iloc[0]
+    assert (None if pd.isna(row["records_lost_bytes"]) else row["records_lost_bytes"]) == lost
 
 
 @pytest.mark.parametrize("key", ["config", "env_frames", "seconds", "hardware"])

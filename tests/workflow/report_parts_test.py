@@ -18,7 +18,7 @@ from ddrl.report.coverage import _matrix
 from ddrl.report.document import Document, Group, Origin, Section, Table, Text, as_json, cells_of, columns, plain
 from ddrl.report.efficiency import efficiency
 from ddrl.report.paper import _budget
-from ddrl.report.runs import learned, side_by_side
+from ddrl.report.runs import learned, run_list, side_by_side
 from ddrl.report.speed import systems
 from ddrl.report.suite import _ledger
 
@@ -78,6 +78,15 @@ def test_a_cost_is_printed_with_its_prices_and_where_they_are_from() -> None:
     assert "at 0.04 for an hour that a core works and 2.00 for an hour that an accelerator is held (a list)" in said
     without = texts(efficiency([row | {"dollars_per_billion_frames": ""}], EXPERIMENTS, "run", None))
     assert "Cost" not in without
+
+
+def test_a_run_that_lost_records_is_marked_and_the_mark_is_explained() -> None:
+    names = ("variant", "variant_label", "env_label", "seed", "env_frames", "frames_per_second", "peak_memory_mib")
+    row = dict.fromkeys(names, "1") | {"experiment": "discrete", "seconds": "1", "resumes": "2", "fingerprint": "ab"}
+    whole = texts(run_list([row | {"records_lost_bytes": ""}], EXPERIMENTS))
+    assert "gap" not in whole.lower()
+    lost = texts(run_list([row | {"records_lost_bytes": "311"}, row | {"records_lost_bytes": ""}], EXPERIMENTS))
+    assert lost.count("2 (gap)") == 1 and "Gap: records were lost while the run trained" in lost
 
 
 @pytest.mark.parametrize(("variants", "first", "others"), [(8, "Task", 8), (9, "Variant", 1)])
