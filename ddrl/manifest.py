@@ -73,9 +73,10 @@ def _git() -> tuple[str | None, bool | None]:
         return answer.stdout.decode(errors="replace").strip()
 
     try:
-        if git("rev-parse", "--show-prefix") != f"{here.parent.name}/":
+        if git("ls-files", "--full-name", "--error-unmatch", "--", here.name) != f"{here.parent.name}/{here.name}":
             return None, None
-        git("ls-files", "--error-unmatch", "--", here.name)
-        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", "."))
+        status = git("status", "--porcelain=v2", "--branch", "--no-ahead-behind", "--", ".").splitlines()
+        commit = next(line.removeprefix("# branch.oid ") for line in status if line.startswith("# branch.oid "))
+        return (None, None) if commit == "(initial)" else (commit, not all(line.startswith("#") for line in status))
     except (OSError, subprocess.CalledProcessError):
         return None, None
