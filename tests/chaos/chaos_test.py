@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from functools import partial
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +128,26 @@ def test_what_is_left_in_the_temporary_folder_is_seen_once(tmp_path: Path) -> No
         Path(tempfile.mkdtemp(prefix="ddrl-")).joinpath("file").touch()
         assert len(left()) == 1 and left() == []
     assert tempfile.gettempdir() != str(tmp_path / "t")
+
+
+def test_shared_memory_that_nobody_maps_is_seen_and_that_of_another_program_is_not(tmp_path: Path) -> None:
+    with watched(tmp_path / "t", own=True) as left:
+        used = SharedMemory(create=True, size=64)  # mapped by this process
+        nobodys = Path("/dev/shm") / f"ddrl-test-{os.getpid()}"
+        nobodys.write_bytes(b"\0" * 64)
+        gone = Path("/dev/shm") / f"ddrl-test-gone-{os.getpid()}"
+        gone.touch()
+        timer = threading.Timer(0.5, gone.unlink)
+        timer.start()
+        try:
+            found = left()
+            assert str(nobodys) in found
+            assert not {str(gone), f"/dev/shm/{used.name.removeprefix('/')}"} & set(found)
+        finally:
+            timer.join()
+            nobodys.unlink()
+            used.close()
+            used.unlink()
 
 
 def test_fuzzed_messages_differ_and_only_refusals_count_as_held() -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 SHARED = Path("/dev/shm")
+MAPPED_SECONDS = 3.0
+"""Within which whoever has made a segment maps it: other programs of the machine make theirs meanwhile."""
 
 
 @contextmanager
@@ -30,8 +33,10 @@ def watched(folder: Path, *, own: bool) -> Iterator[Callable[[], list[str]]]:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         new = _shared() - known
         known.update(new)
-        mapped = _mapped() if new else ""
-        return found + [name for name in sorted(new) if name not in mapped]
+        end = time.monotonic() + MAPPED_SECONDS
+        while (nobodys := _unmapped(new)) and time.monotonic() < end:
+            time.sleep(0.1)
+        return found + sorted(nobodys)
 
     try:
         yield left
@@ -46,10 +51,12 @@ def _shared() -> set[str]:
     return {str(path) for path in SHARED.rglob("*") if path.is_file()}
 
 
-def _mapped() -> str:
-    """Everything that any process of this user maps."""
+def _unmapped(names: set[str]) -> set[str]:
+    """Which of these segments are still there and no process of this user maps."""
+    there = names & _shared()
     texts = []
-    for path in Path("/proc").glob("[0-9]*/maps"):
+    for path in Path("/proc").glob("[0-9]*/maps") if there else ():
         with suppress(OSError):
             texts.append(path.read_text())
-    return "".join(texts)
+    mapped = "".join(texts)
+    return {name for name in there if name not in mapped}
