@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 
 from tests.chaos.child import Child
+from tests.chaos.kills import saved_frames
 from tests.chaos.systems import System
 from tests.chaos.tally import Row, Tally
 from tests.runs import merged
@@ -61,6 +62,7 @@ def _soak_one(system: System, seconds: float, folder: Path, row: Row, tally: Tal
     if ended.code != 75:
         row.fail(f"exit {ended.code} after SIGTERM: {ended.said.strip()[-300:]}")
     row.count("samples", len(samples))
+    row.measured["frames"] = float(saved_frames(folder / "run"))
     _judge(np.array(samples[:-1]), seconds, row)
 
 
