@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from ddrl.errors import UserError, file_error
-from ddrl.files import fill, remove_abandoned, replacing
+from ddrl.files import fill, read_file, remove_abandoned, replacing
 
 KEPT = 2
 UNREADABLE = tuple(
@@ -85,7 +85,7 @@ def without_counterpart(path: Path, state: dict[str, Any], beside: Sequence[Path
 
 def passed_over(path: Path, problem: str) -> str:
     """One line for the user."""
-    return f"{path}: {problem}; falling back to the checkpoint before it"
+    return f"{path}: {problem}; passed over"
 
 
 def load(directory: Path, updates: int) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def _numbered(path: Path) -> Iterator[Path]:
 
 def checksum(path: Path) -> str:
     """Of a whole checkpoint."""
-    return path.with_suffix(".sha256").read_text(encoding="utf-8")
+    return read_file(path.with_suffix(".sha256")).decode()
 
 
 def rank_folder(directory: Path, rank: int) -> Path:

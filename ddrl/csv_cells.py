@@ -11,8 +11,11 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
+
+from ddrl.files import read_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,11 +39,10 @@ def plain(text: str) -> str:
 
 def read_rows(path: Path) -> list[dict[str, str]]:
     """Return the rows of a CSV file that this package has written, by column."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return [
-            {plain(column): plain(value) if isinstance(value, str) else value for column, value in row.items()}
-            for row in csv.DictReader(file)
-        ]
+    return [
+        {plain(column): plain(value) if isinstance(value, str) else value for column, value in row.items()}
+        for row in csv.DictReader(StringIO(read_file(path).decode(), newline=""))
+    ]
 
 
 def write_rows(file: IO[str], columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:

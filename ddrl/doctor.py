@@ -24,6 +24,7 @@ from packaging.requirements import Requirement
 
 from ddrl import processor
 from ddrl.errors import UserError, ends_the_program
+from ddrl.files import read_file
 
 PROJECT = Path(__file__).parents[1]
 MINIMUM_PYTHON = (3, 11)
@@ -83,7 +84,7 @@ def _packages() -> Iterator[Finding]:
 def required() -> list[Requirement]:
     """The direct dependencies: of the checkout's pyproject.toml, else of the installed package."""
     try:
-        texts = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+        texts = tomllib.loads(read_file(PROJECT / "pyproject.toml").decode())["project"]["dependencies"]
     except FileNotFoundError:
         texts = [text for text in importlib.metadata.requires("ddrl") or [] if "extra ==" not in text]
     return [Requirement(text) for text in texts]

@@ -17,18 +17,31 @@ from ddrl.notes import say, say_traceback
 OF_FILES = frozenset(
     getattr(errno, name)
     for name in (
-        *("ENOENT", "ENOTDIR", "EISDIR", "EEXIST", "ENOTEMPTY", "ENAMETOOLONG", "ELOOP", "EXDEV"),  # what stands there
+        *(
+            "ENOENT",
+            "ENOTDIR",
+            "EISDIR",
+            "EEXIST",
+            "ENOTEMPTY",
+            "ENAMETOOLONG",
+            "ELOOP",
+            "EXDEV",
+            "ESPIPE",
+        ),  # what stands there
+        "ESPIPE",  # of `NO_FILE`
         *("EACCES", "EPERM", "EROFS", "ETXTBSY", "EBUSY"),  # what is allowed
         *("ENOSPC", "EDQUOT", "EFBIG", "EMFILE", "ENFILE"),  # what there is room for
         *("EIO", "ESTALE", "ENODEV", "ENXIO", "ETIMEDOUT", "ENOTCONN", "EREMOTEIO"),  # what the disk or network does
     )
 )
 """Errors of the operating system that speak of a file, a folder or the disk they are on."""
+NO_FILE = "is a pipe or a device, not a file"
 _REASONS = {
     errno.ENOENT: "no such file or folder",
     errno.EEXIST: "exists, and is no folder",
     errno.ENOTDIR: "a part of this path is a file, not a folder",
     errno.EISDIR: "is a folder, not a file",
+    errno.ESPIPE: NO_FILE,
 }
 
 TRY_AGAIN = 75
@@ -104,7 +117,7 @@ def using(file: Path | str) -> Iterator[None]:
     with suppress(OSError):
         mode = os.stat(file).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-            raise UserError(f"{file}: is a pipe or a device, not a file")
+            raise UserError(f"{file}: {NO_FILE}")
     try:
         yield
     except OSError as error:

@@ -29,7 +29,7 @@ from ddrl.analysis.experiments import (
     papers,
 )
 from ddrl.errors import exit_code
-from ddrl.files import write_whole
+from ddrl.files import read_file, write_whole
 
 __all__ = [
     "ROOT",
@@ -118,7 +118,7 @@ def write_configs(runs: Iterable[Run], results: str | Path = "results") -> list[
 
 def _write_config(run: Run, path: Path) -> Path:
     text = json.dumps(run.config, indent=1, sort_keys=True) + "\n"
-    if path.exists() and path.read_bytes() == text.encode():
+    if path.exists() and read_file(path) == text.encode():
         return path
     write_whole(path, text.encode())
     return path

@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO, cast
+
+from ddrl.errors import NO_FILE
+
+
+def read_file(path: Path) -> bytes:
+    """All of a file. Raises OSError where it cannot be read, or a pipe or a device stands there (`NO_FILE`).
+
+    One that nobody writes to would be waited for, for ever. Those below /dev and /proc, which a shell makes of
+    `<(...)`, are read.
+    """
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) and path.parts[:2] not in (("/", "dev"), ("/", "proc")):
+        raise OSError(errno.ESPIPE, NO_FILE, str(path))
+    return path.read_bytes()
 
 
 @contextmanager

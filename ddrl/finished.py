@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ddrl import checkpoint, manifest
 from ddrl.config import RunConfig, fingerprint, to_json
 from ddrl.errors import UserError
+from ddrl.files import read_file
 from ddrl.identity import as_now, identity_of, plain
 from ddrl.notes import say
 from ddrl.population.lineage import FILE
@@ -59,7 +60,7 @@ def record_of(directory: Path) -> dict[str, Any] | None:
     try:
         if not (directory / "run.json").is_file():
             return None
-        record = json.loads((directory / "run.json").read_text(encoding="utf-8"))
+        record = json.loads(read_file(directory / "run.json").decode())
     except (OSError, ValueError):
         return None
     if not isinstance(record, dict) or record.get("exit_reason") != "budget_reached":

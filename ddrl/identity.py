@@ -12,6 +12,7 @@ from typing import Any
 from ddrl import algorithms
 from ddrl.config import RunConfig, fingerprint_of, parse_run_config, to_json
 from ddrl.errors import UserError
+from ddrl.files import read_file
 from ddrl.sameness import differing, spelled
 
 
@@ -89,7 +90,7 @@ def _name(values: Mapping[str, Any], version: int) -> str:
 def _read(path: Path) -> dict[str, Any]:
     """Empty where there is no such file, or something else in it."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        found = json.loads(read_file(path).decode()) if path.is_file() else {}
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

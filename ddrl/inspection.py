@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -20,8 +21,9 @@ from ddrl.analysis.curves import LARGEST, read_manifest
 from ddrl.config import RunConfig, fingerprint_of, load_run_config, parse_run_config
 from ddrl.environments import registry
 from ddrl.errors import UserError, unknown_name
-from ddrl.files import below
+from ddrl.files import below, read_file
 from ddrl.named_env import make_env
+from ddrl.notes import say
 from ddrl.population.results import newest_of_best
 from ddrl.population.results import problems as lineage_problems
 from ddrl.record import COLUMNS, COUNTS
@@ -52,7 +54,10 @@ class Trained:
 
 
 def load_trained(run: Path) -> Trained:
-    """Of a population, its best member's. Raises `UserError` where there is no configuration or valid checkpoint."""
+    """The newest valid checkpoint's, of a population that of its best member; those passed over are told in a line each.
+
+    Raises `UserError` where there is no configuration or valid checkpoint.
+    """
     config = load_run_config(run / "config.json")
     if config.population:
         config, run = newest_of_best(run)
@@ -68,6 +73,8 @@ def load_trained(run: Path) -> Trained:
             words = f"{type(error).__name__}: {error}".splitlines()[0]
             damaged.append(checkpoint.passed_over(path, f"is of another layout ({words})"))
             continue
+        for line in damaged:
+            say(line)
         return Trained(config, network, frames)
     reasons = "; ".join(damaged) or "the folder checkpoints/ holds none"
     raise UserError(f"{run}: no valid checkpoint ({reasons})")
@@ -140,7 +147,7 @@ def problems(run: Path) -> Iterator[str]:
     try:
         record = read_manifest(run / "run.json")
         config = parse_run_config(record["config"], where=str(run / "run.json"))
-        table = pd.read_parquet(run / "curves.parquet", page_checksum_verification=True)
+        table = pd.read_parquet(BytesIO(read_file(run / "curves.parquet")), page_checksum_verification=True)
         stated = load_run_config(run / "config.json")
     except (OSError, ValueError, UserError) as error:
         yield f"cannot be read: {' '.join(str(error).split())}"

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +15,7 @@ from ddrl.analysis import REFERENCE
 from ddrl.analysis.experiments import SCALES, papers
 from ddrl.csv_cells import table_as_csv
 from ddrl.errors import UserError, unknown_name
+from ddrl.files import read_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,7 +113,7 @@ def _read(kind: Kind, paper: str, root: Path, results: Path, scale: str | None) 
         path = results / name / paper / "tables" / f"{kind}.parquet"
         if name != REFERENCE and path.exists():
             try:
-                return pd.read_parquet(path), str(path)
+                return pd.read_parquet(BytesIO(read_file(path))), str(path)
             except (OSError, ValueError) as error:
                 reason = " ".join(str(error).split())
                 raise UserError(f"{path}: cannot be read ({reason}); make it anew: {_remedy(paper, name)}") from None

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from ddrl.analysis.curves import Fault, try_run
 from ddrl.analysis.flags import flatten
 from ddrl.config import parse_run_config, to_json
 from ddrl.errors import UserError
-from ddrl.files import replacing
+from ddrl.files import read_file, replacing
 from ddrl.inspection import problems
 from ddrl.locks import locked
 from ddrl.record import TIMING_METRICS
@@ -194,7 +195,7 @@ def _check_same(one: Found, other: Found) -> None:
 
 def _records(folder: Path) -> pd.DataFrame:
     """Without how long it took."""
-    table = pd.read_parquet(folder / "curves.parquet").drop(columns="seconds")
+    table = pd.read_parquet(BytesIO(read_file(folder / "curves.parquet"))).drop(columns="seconds")
     return table[~table["metric"].isin(TIMING_METRICS)].reset_index(drop=True)
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ddrl.analysis.experiments import MANIFESTS, Resources, Run
 from ddrl.experiments import expand
+from ddrl.files import read_file
 from ddrl.site import TRAIN, Job, Site
 
 if TYPE_CHECKING:
@@ -147,14 +148,14 @@ def measured(results: Path) -> list[Measured]:
     for path in sorted(results.glob(MANIFESTS)):
         scale, _, experiment, variant, *_ = path.relative_to(results).parts
         with suppress(*UNREADABLE):
-            manifest = json.loads(path.read_text(encoding="utf-8"))
+            manifest = json.loads(read_file(path).decode())
             frames = manifest.get("population", manifest)["env_frames"]  # of all members
             speed = frames / manifest["seconds"]
             place = {"scale": scale, "experiment": experiment, "variant": variant}
             found.append(_measured(manifest["config"], manifest["hardware"], speed, **place))
     for path in sorted(results.glob("*/bench/**/*.json")):
         with suppress(*UNREADABLE):
-            bench = json.loads(path.read_text(encoding="utf-8"))
+            bench = json.loads(read_file(path).decode())
             for one in bench.get("measurements", [bench]):
                 speed = one["median_training_frames_per_second"]
                 found.append(_measured(one["config"], bench["hardware"], speed))

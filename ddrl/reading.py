@@ -17,6 +17,7 @@ import yaml
 from yaml.events import AliasEvent, CollectionEndEvent, MappingStartEvent, NodeEvent, ScalarEvent, SequenceStartEvent
 
 from ddrl.errors import UserError, about, file_error
+from ddrl.files import read_file
 
 MAX_DEPTH = 64
 """Of values in values; no file of this project has ten."""
@@ -40,17 +41,17 @@ _TEXT = "tag:yaml.org,2002:str"
 def read_text(path: Path) -> str:
     """The text of a file in UTF-8. Raises `UserError` where it cannot be read, or is no such text."""
     try:
-        content = path.read_bytes()
+        found = read_file(path)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except OSError as error:
         raise file_error(error, path) from None
     try:
-        return content.decode("utf-8-sig")
+        return found.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
+        line = found.count(b"\n", 0, error.start) + 1
         raise UserError(
-            f"{path}: is not text in UTF-8 (byte 0x{content[error.start]:02x} in line {line}); allowed: UTF-8"
+            f"{path}: is not text in UTF-8 (byte 0x{found[error.start]:02x} in line {line}); allowed: UTF-8"
         ) from None
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ddrl.errors import NonFiniteError, UserError, using
-from ddrl.files import append, write_atomically
+from ddrl.files import append, read_file, write_atomically
 from ddrl.lines import aside_of, rewrite, split
 from ddrl.task_scores import TaskScores, metric_of
 from ddrl.types import Episode, Metrics
@@ -234,7 +234,7 @@ class Recorder:
 
     def _cut_back(self, state: dict[str, Any], offset: int) -> str:
         """To the lines from before a checkpoint: those up to its offset, which are those written before its time."""
-        content = self._path.read_bytes()
+        content = read_file(self._path)
         before = split(content[:offset], _is_record)
         intact = before.content == content[:offset] and len(content) >= offset
         if intact and all(_is_before(record, state) for _, record in before.kept):
@@ -313,7 +313,7 @@ def read_curves(path: Path) -> pd.DataFrame:
 def read_records(path: Path) -> list[dict[str, Any]]:
     """What the whole lines of `curves.jsonl` hold. Raises `UserError` naming those that are damaged."""
     with using(path):
-        lines = split(path.read_bytes(), _is_record)
+        lines = split(read_file(path), _is_record)
     if lines.damaged:
         raise UserError(f"{path}: {lines.describe()}; the same command again sets them aside")
     return [record for _, record in lines.kept]

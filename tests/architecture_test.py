@@ -23,15 +23,15 @@ _BASE = {"errors", "keys", "seeding", "types", "distributions", "handles", "inst
 _BASE |= {"calls", "finite", "notes", "signals"}
 LAYERS: dict[str, set[str]] = {
     "calls": {"notes"},
-    "csv_cells": set(),
+    "csv_cells": {"files"},
     "errors": {"notes"},
-    "files": set(),
+    "files": {"errors"},
     "finite": {"types"},
     "instructions": {"types"},
     "keys": {"errors"},
     "lines": {"errors", "files"},
     "notes": set(),
-    "reading": {"errors"},
+    "reading": {"errors", "files"},
     "sameness": set(),
     "seeding": set(),
     "signals": {"calls", "errors", "notes"},
@@ -45,7 +45,7 @@ LAYERS: dict[str, set[str]] = {
     "networks": _BASE,
     "learners": _BASE | {"networks"},
     "actors": _BASE,
-    "coordinator": _BASE | {"temporary"},
+    "coordinator": _BASE | {"files", "temporary"},
     "replay": _BASE,
     "environments": _BASE | {"csv_cells", "files", "temporary"},
     "algorithms": _BASE | {"losses", "actors", "learners", "networks", "replay"},
@@ -85,6 +85,9 @@ CALLS_REFUSED = re.compile(
     r"|numpy\.random\.(?!(Generator|PCG64|Philox|SeedSequence|BitGenerator)$).*)"
 )
 KEYWORDS_REFUSED = {("shell", True), ("weights_only", False), ("allow_pickle", True)}
+READS = re.compile(r"(pandas\.read_\w+|pyarrow\.parquet\.read_\w+|numpy\.(load|loadtxt|genfromtxt))")
+READ_BY_NAME = {"ddrl/files.py", "ddrl/processor.py"}
+"""The one function that reads a file, and what the kernel writes."""
 NEEDS_GENERATOR = re.compile(
     r"torch\.(rand|randn|randint|randperm|multinomial|bernoulli|normal)"
     r"|torch\.nn\.init\.(uniform_|normal_|trunc_normal_|orthogonal_|xavier_\w+|kaiming_\w+)"
@@ -175,6 +178,18 @@ def class_violations(tree: ast.AST) -> Iterator[str]:
                 yield f"line {node.lineno}: dataclass {node.name} is not frozen"
 
 
+def reading_violations(path: str, tree: ast.AST) -> Iterator[str]:
+    """Files that are opened by name to be read, where a pipe may stand that nobody writes to."""
+    names = imported_names(tree)
+    for node in ast.walk(tree) if path not in READ_BY_NAME else ():
+        if not isinstance(node, ast.Call):
+            continue
+        name, first = dotted(node.func, names), node.args[0] if node.args else None
+        in_memory = isinstance(first, ast.Call) and dotted(first.func, names) in ("io.BytesIO", "pyarrow.BufferReader")
+        if re.fullmatch(r"(?!ddrl\.).*\.(read_text|read_bytes)", name) or (READS.fullmatch(name) and not in_memory):
+            yield f"line {node.lineno}: {name}: read a file by ddrl.files.read_file"
+
+
 def call_violations(tree: ast.AST) -> Iterator[str]:
     """Calls that run text, open a shell, load code with data, or draw from a global random generator."""
     names = imported_names(tree)
@@ -216,7 +231,7 @@ def violations(path: str, source: str) -> list[str]:
     """Everything that is wrong with one file of `ddrl/` or `replications/`."""
     tree = ast.parse(source, path)
     found = [*import_violations(path, tree), *class_violations(tree), *call_violations(tree)]
-    return found + list(size_violations(source, tree))
+    return [*found, *reading_violations(path, tree), *size_violations(source, tree)]
 
 
 def source_files() -> list[str]:
@@ -291,6 +306,10 @@ BAD = {
         "from dataclasses import dataclass\n@dataclass\nclass A: pass": "dataclass A is not frozen",
         "import dataclasses as d\n@d.dataclass(slots=True)\nclass A: pass": "dataclass A is not frozen",
         "import pandas as pd\npd.read_pickle('f')": "read_pickle",
+        "import pandas as pd\npd.read_parquet(path)": "read a file by ddrl.files.read_file",
+        "import pyarrow.parquet as pq\npq.read_table(path)": "read a file by ddrl.files.read_file",
+        "path.read_text()": "read a file by ddrl.files.read_file",
+        "(run / 'run.json').read_bytes()": "read a file by ddrl.files.read_file",
         "pass\n" * (MAX_FILE_LINES + 1): "401 lines",
         "def f():\n" + "    pass\n" * MAX_FUNCTION_LINES: "f has 61 lines",
     },
@@ -319,6 +338,7 @@ def test_a_broken_rule_is_found(path: str, source: str, message: str) -> None:
         ("ddrl/x.py", "import yaml\nclass L(yaml.SafeLoader): pass\nyaml.load(f, Loader=L)"),
         ("ddrl/x.py", "from dataclasses import dataclass\n@dataclass(frozen=True, slots=True)\nclass A: pass"),
         ("ddrl/x.py", "import re\nre.compile('a')\nmodel.eval()"),
+        ("ddrl/x.py", "from io import BytesIO\nimport pandas as pd\npd.read_parquet(BytesIO(read_file(path)))"),
         ("ddrl/x.py", "def f():\n" + "    pass\n" * (MAX_FUNCTION_LINES - 1)),
     ],
 )

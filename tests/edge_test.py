@@ -210,6 +210,48 @@ def test_nobody_waits_for_a_pipe_in_a_run_s_directory(
     assert code == (0 if name.startswith("checkpoints") else 2)
 
 
+RESULTS = ("config.json", "run.json", "curves.parquet")
+TRAINED = ("config.json", "checkpoints")
+NEEDED = {"verify": RESULTS, "merge": RESULTS, "resume": RESULTS, "evaluate": TRAINED, "watch": TRAINED}
+"""What a command says that it cannot read, where something else stands there."""
+
+
+@pytest.mark.parametrize("command", NEEDED)
+@pytest.mark.parametrize("name", ["config.json", "run.json", "curves.parquet", "curves.jsonl", "checkpoints"])
+def test_no_command_waits_for_a_pipe_in_the_place_of_a_run_s_file(
+    command: str, name: str, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "results" / "smoke" / "a_paper_2018" / "study" / "one" / "toy-catch" / "seed3"
+    shutil.copytree(whole, run)
+    for path in run.glob("checkpoints/*") if name == "checkpoints" else [run / name]:
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+    options = {
+        "evaluate": ["--episodes", "1"],
+        "watch": ["--episodes", "1", "--output", str(tmp_path / "film.mp4")],
+        "merge": ["--into", str(tmp_path / "merged")],
+    }
+    place = tmp_path / "results" if command == "merge" else run
+    assert cli.main([command, str(place), *options.get(command, [])]) in (0, 1, 2)
+    said = capsys.readouterr()
+    assert "Traceback" not in said.err
+    if name in NEEDED[command]:
+        assert Path(name).stem in said.out + said.err
+
+
+@pytest.mark.parametrize("command", ["evaluate", "watch"])
+def test_a_checkpoint_that_is_passed_over_is_told_by_those_that_only_look(
+    command: str, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
+    oldest, newest = (sorted(run.glob("checkpoints/*.pt"))[place] for place in (0, -1))
+    assert oldest != newest
+    newest.write_bytes(newest.read_bytes()[:-1])
+    film = ["--output", str(tmp_path / "film.mp4")] if command == "watch" else []
+    assert cli.main([command, str(run), "--episodes", "1", *film]) == 0
+    assert f"{newest}: checksum does not match; passed over" in capsys.readouterr().err
+
+
 def test_a_disk_that_is_read_only_is_one_line(
     stated: Path, mount: Mount, whole: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

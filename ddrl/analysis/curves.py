@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from ddrl.analysis.schema import check, schema
 from ddrl.errors import UserError
+from ddrl.files import read_file
 
 KEYS = ["origin", "paper", "experiment", "variant", "environment", "env_label", "seed"]
 """Columns that name a run; `origin` is "run" (the reader's own) or "reference" (committed)."""
@@ -188,7 +189,7 @@ def try_run(directory: Path, origin: str, paper: str, experiment: str, variant: 
 def read_manifest(path: Path) -> dict[str, Any]:
     """run.json, checked against its schema. Raises `UserError` naming the file and the key."""
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        manifest = json.loads(read_file(path).decode(), parse_constant=_refuse_constant)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
@@ -209,7 +210,7 @@ def _read_curves(path: Path) -> pd.DataFrame:
     columns: dict[str, str] = schema("curves")["columns"]
     try:
         # From memory: an error then names no path, and the folders' names are not taken for columns.
-        table = pq.read_table(pa.BufferReader(path.read_bytes()), page_checksum_verification=True)
+        table = pq.read_table(pa.BufferReader(read_file(path)), page_checksum_verification=True)
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(f"{path}: not valid Parquet: {_one_line(error)}") from None

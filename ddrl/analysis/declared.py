@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ddrl.errors import UserError, unknown_name
+from ddrl.files import read_file
 
 
 def declared(path: Path, name: str) -> Any:
@@ -32,7 +33,7 @@ def defaults(path: Path, class_name: str) -> dict[str, Any]:
 
 def _tree(path: Path) -> ast.Module:
     try:
-        return _parsed(path.read_text(encoding="utf-8"))
+        return _parsed(read_file(path).decode())
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except (SyntaxError, ValueError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from io import BytesIO
 from pathlib import Path
 
 import pandas as pd
@@ -10,6 +11,7 @@ import pyarrow as pa
 
 from ddrl.analysis.curves import KEYS, LARGEST, RunData
 from ddrl.errors import UserError
+from ddrl.files import read_file
 
 FILE = "lineage.parquet"
 DECISION = ["member", "decision", "kind", "env_frames", "fitness", "compared_with", "copied"]
@@ -26,7 +28,7 @@ def read_lineage(directory: Path) -> pd.DataFrame | None:
     if not path.exists():
         return None
     try:
-        table = pd.read_parquet(path)
+        table = pd.read_parquet(BytesIO(read_file(path)))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(f"{path}: not valid Parquet: {' '.join(str(error).split())[:160]}") from None
     missing = [name for name in DECISION if name not in table]

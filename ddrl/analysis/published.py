@@ -10,6 +10,7 @@ import csv
 import math
 import re
 from collections.abc import Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pandas as pd
 from ddrl.analysis.paper import Paper
 from ddrl.analysis.schema import schema
 from ddrl.errors import UserError, unknown_name
+from ddrl.files import read_file
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.]*")
 _TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -100,8 +102,7 @@ def reference_scores(path: Path, variants: Sequence[str]) -> pd.DataFrame:
 def _load(path: Path, kind: str) -> pd.DataFrame:
     columns: dict[str, dict[str, Any]] = schema("published")[kind]
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.reader(file, strict=True))
+        rows = list(csv.reader(StringIO(read_file(path).decode(), newline=""), strict=True))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except (csv.Error, UnicodeDecodeError) as error:

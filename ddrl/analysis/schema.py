@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError, best_match
 
 from ddrl.errors import UserError, unknown_name
+from ddrl.files import read_file
 from ddrl.reading import read_yaml
 
 SCHEMAS = Path(__file__).parents[2] / "workflows" / "schemas"
@@ -25,7 +26,7 @@ def schema(name: str) -> dict[str, Any]:
 
 def load_checked(path: Path, name: str) -> dict[str, Any]:
     """Reads a YAML file and checks it against schema `name`. Raises `UserError` naming file, key, what is allowed."""
-    return copy.deepcopy(_checked(path, name, path.read_bytes() if path.exists() else b""))
+    return copy.deepcopy(_checked(path, name, read_file(path) if path.is_file() else b""))
 
 
 @cache

@@ -31,6 +31,7 @@ from ddrl.analysis.taxonomy import (
     systems,
 )
 from ddrl.errors import UserError
+from ddrl.files import read_file
 
 _RUN_GROUP = ["origin", "paper", "experiment", "variant", "variant_label", "environment", "env_label"]
 THROUGHPUT_COLUMNS = [
@@ -196,7 +197,7 @@ def _benchmarks(results: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any
     for path in sorted((results / "reference" / "bench").glob("*.json")):
         file = portable(path, results)
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(read_file(path).decode())
             several = dict(found).get("measurements", [{}])
             rows += [_benchmark(found | one) | {"file": file} for one in several]
         except (OSError, ValueError, RecursionError, KeyError, TypeError, UserError) as error:

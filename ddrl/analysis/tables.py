@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from ddrl.analysis.summary import summary
 from ddrl.analysis.verdicts import cells
 from ddrl.csv_cells import table_as_csv
 from ddrl.errors import UserError
-from ddrl.files import replacing, write_whole
+from ddrl.files import read_file, replacing, write_whole
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ def read(folder: Path, names: Sequence[str]) -> dict[str, pd.DataFrame]:
 
 def _read(path: Path) -> pd.DataFrame:
     try:
-        return pd.read_parquet(path)
+        return pd.read_parquet(BytesIO(read_file(path)))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; run 'python -m ddrl.analysis aggregate' first") from None
     except (pa.ArrowException, OSError, ValueError) as error:

@@ -41,6 +41,7 @@ from ddrl.coordinator.cluster import (
 )
 from ddrl.coordinator.private import check_private
 from ddrl.errors import UserError, exit_code
+from ddrl.files import read_file
 from ddrl.signals import STOP
 from ddrl.temporary import LOCK
 
@@ -168,7 +169,7 @@ def join(path: Path, rank: int) -> tuple[Meeting, socket.socket]:
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end:
         with suppress(OSError, ValueError, TypeError):
-            meeting = Meeting(**json.loads(path.read_text(encoding="utf-8")))
+            meeting = Meeting(**json.loads(read_file(path).decode()))
             address = (meeting.address.rpartition(":")[0], meeting.door)
             return meeting, visitors.call(address, rank, meeting.token, ANSWER_SECONDS)
         time.sleep(0.2)

@@ -28,6 +28,7 @@ import ddrl
 from ddrl.coordinator.private import parent_for
 from ddrl.coordinator.ray_errors import first_line
 from ddrl.errors import TRY_AGAIN, UserError
+from ddrl.files import read_file
 from ddrl.signals import STOP
 from ddrl.temporary import claim, remove_left
 
@@ -200,12 +201,7 @@ def log_tail(pid: int, lines: int = 15) -> str:
 
     node = ray._private.worker.global_worker.node
     files = Path(node.get_logs_dir_path()).glob(f"worker-*-{pid}.err") if node is not None else ()
-    found = [
-        line
-        for file in files
-        for line in file.read_text(encoding="utf-8", errors="replace").splitlines()
-        if line.strip()
-    ]
+    found = [line for file in files for line in read_file(file).decode(errors="replace").splitlines() if line.strip()]
     return "\n".join(line for line in found[-lines:] if not line.startswith(":"))  # Ray's own marks begin with a colon
 
 

@@ -17,6 +17,7 @@ import grpc
 
 from ddrl.coordinator.private import LONGEST_SOCKET, check_own_socket
 from ddrl.errors import UserError
+from ddrl.files import read_file
 
 UNIX = "unix:"
 _HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[\w.-]+):(\d{1,5})", re.ASCII)
@@ -52,15 +53,15 @@ class Tls(NamedTuple):
     def of_server(self) -> grpc.ServerCredentials:
         """Return them for who listens; with an authority, who comes must have a certificate too."""
         assert self.certificate and self.key
-        pair = (self.key.read_bytes(), self.certificate.read_bytes())
-        authority = self.authority.read_bytes() if self.authority else None
+        pair = (read_file(self.key), read_file(self.certificate))
+        authority = read_file(self.authority) if self.authority else None
         return grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
 
     def of_channel(self) -> grpc.ChannelCredentials:
         """Return them for who connects."""
         assert self.authority
-        own = (self.key.read_bytes(), self.certificate.read_bytes()) if self.key and self.certificate else (None, None)
-        return grpc.ssl_channel_credentials(self.authority.read_bytes(), *own)
+        own = (read_file(self.key), read_file(self.certificate)) if self.key and self.certificate else (None, None)
+        return grpc.ssl_channel_credentials(read_file(self.authority), *own)
 
 
 @contextmanager

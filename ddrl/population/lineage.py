@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ddrl.errors import UserError, about, using
-from ddrl.files import append, write_atomically
+from ddrl.files import append, read_file, write_atomically
 from ddrl.lines import Lines, aside_of, rewrite, split
 from ddrl.population.settings import Values
 
@@ -88,7 +88,7 @@ class Journal:
                 self._read()
 
     def _read(self) -> None:
-        content = self.path.read_bytes()
+        content = read_file(self.path)
         found = split(content, _is_record, may_repeat=True)  # two starts of files without numbers may look the same
         kept: list[bytes] = []
         seen: set[bytes] = set()

@@ -7,6 +7,7 @@ member's budget; sums over all members stand in its block `population`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from ddrl import checkpoint, manifest
 from ddrl.acting import Builder
 from ddrl.config import RunConfig, fingerprint, load_run_config, to_json
 from ddrl.errors import UserError, using
-from ddrl.files import write_atomically
+from ddrl.files import read_file, write_atomically
 from ddrl.population.lineage import Journal, Piece, ancestry, write_table
 from ddrl.reading import read_json
 from ddrl.record import read_curves, write_json
@@ -159,7 +160,7 @@ def problems(directory: Path, size: int) -> list[str]:
 
     path = directory / "lineage.parquet"
     try:
-        table = pd.read_parquet(path, page_checksum_verification=True)
+        table = pd.read_parquet(BytesIO(read_file(path)), page_checksum_verification=True)
         finals = set(table.sort_values("decision").groupby("member").tail(1).query("kind == 'final'").member)
     except (OSError, ValueError, KeyError, AttributeError) as error:
         return [f"lineage.parquet: cannot be read: {' '.join(str(error).split())}"]

@@ -23,6 +23,7 @@ from ddrl.analysis import REFERENCE
 from ddrl.analysis.experiments import papers
 from ddrl.csv_cells import read_rows, write_rows
 from ddrl.errors import UserError, unknown_name
+from ddrl.files import read_file
 from ddrl.record import write_json
 from ddrl.regression.checks import Outcome
 from ddrl.report import build as report
@@ -102,7 +103,7 @@ def rebuild(root: Path) -> Outcome:
         written = report.rebuild(with_reference(Path()), REFERENCE, results=Path("results"), output=OUTPUT, root=Path())
         documents = [path for path in written if path.suffix == ".pdf"]
         for path in documents:
-            if not path.read_bytes().startswith(b"%PDF"):
+            if not read_file(path).startswith(b"%PDF"):
                 raise UserError(f"{path}: is no PDF")
     return Outcome(True, ", ".join(str(path) for path in documents))
 
@@ -126,7 +127,7 @@ def read_made(output: Path) -> Evidence:
         else:
             tables[path.stem] = _named(path.stem, rows)
     for path in sorted((output / "figures").glob("*.svg")):
-        drawing = re.sub(r"<metadata>.*?</metadata>", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        drawing = re.sub(r"<metadata>.*?</metadata>", "", read_file(path).decode(), flags=re.DOTALL)
         digests[f"figure {path.stem}"] = _digest(drawing)
     return Evidence(tables, digests, {name: importlib.metadata.version(name) for name in DRAWN_WITH})
 
@@ -220,7 +221,7 @@ def _changed_digests(old: Evidence, new: Evidence) -> Iterator[str]:
 
 def results_changes(changelog: Path) -> dict[str, str]:
     """Digest -> text of every entry that is marked *changes results*."""
-    entries = (" ".join(match.group().split()) for match in _ENTRY.finditer(changelog.read_text(encoding="utf-8")))
+    entries = (" ".join(match.group().split()) for match in _ENTRY.finditer(read_file(changelog).decode()))
     return {_digest(entry): entry for entry in entries if entry.startswith("- *changes results*")}
 
 
@@ -233,7 +234,7 @@ def accepted(paper: str, root: Path) -> tuple[Evidence, set[str]] | None:
     if not path.exists():
         return None
     try:
-        facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        facts: dict[str, Any] = json.loads(read_file(path).decode())
         names, changes = list(facts["tables"]), set(facts["changes"])
         tables = {name: _read_table(folder(paper, root) / f"{name}.csv") for name in names}
         return Evidence(tables, dict(facts["digests"]), dict(facts["packages"])), changes

@@ -13,6 +13,7 @@ import math
 import platform
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import torch
 from ddrl import algorithms, manifest, processor
 from ddrl.config import parse_run_config
 from ddrl.errors import UserError
+from ddrl.files import read_file
 from ddrl.record import COUNTS, TIMING_METRICS, write_json
 from ddrl.regression.checks import Outcome
 from ddrl.run import train
@@ -54,7 +56,7 @@ def machine_kind() -> dict[str, str]:
 def read(path: Path) -> dict[str, Any]:
     """A golden file. Raises `UserError` where it is damaged or lacks a part."""
     try:
-        golden = json.loads(path.read_text(encoding="utf-8"))
+        golden = json.loads(read_file(path).decode())
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -68,7 +70,7 @@ def run(config: Mapping[str, Any], where: str) -> list[dict[str, float]]:
     """Trains `config` anew; one mapping a record: counts and metrics, the final score as `evaluation_return`."""
     with tempfile.TemporaryDirectory() as directory:
         train(parse_run_config(config, where=where), Path(directory), quiet=True)
-        table = pd.read_parquet(Path(directory) / "curves.parquet")
+        table = pd.read_parquet(BytesIO(read_file(Path(directory) / "curves.parquet")))
     table = table[~table["metric"].isin(TIMING_METRICS)]
     wide = table.pivot_table(index=list(COUNTS), columns="metric", values="value", aggfunc="mean", sort=False)
     rows = wide.sort_index().reset_index().to_dict("records")

@@ -19,6 +19,7 @@ from typing import Any
 from ddrl import bench, manifest
 from ddrl.config import RunConfig, parse_run_config, to_json
 from ddrl.errors import UserError
+from ddrl.files import read_file
 from ddrl.memory import keep_freed_memory
 from ddrl.record import write_json
 from ddrl.regression.checks import Outcome
@@ -110,7 +111,7 @@ def judge(measured: Measured, committed: float) -> Outcome:
 def _committed(path: Path) -> dict[str, Any]:
     """The committed file. Raises `UserError` where it is missing or damaged."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_file(path).decode())
         kept = {"ratio": float(content["ratio"]), "seconds": float(content["seconds"]), "cores": int(content["cores"])}
         return {**kept, "config": dict(content["config"])}
     except FileNotFoundError:

@@ -20,7 +20,7 @@ from ddrl.analysis import REFERENCE
 from ddrl.analysis.experiments import papers as all_papers
 from ddrl.csv_cells import read_rows
 from ddrl.errors import UserError, unknown_name
-from ddrl.files import write_whole
+from ddrl.files import read_file, write_whole
 from ddrl.reading import read_json
 from ddrl.report.document import Origin, Tables
 from ddrl.report.figures import draw_figures
@@ -45,7 +45,7 @@ def read_tables(folder: Path) -> tuple[Tables, dict[str, Any]]:
     tables = {}
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.csv")):
-        digest.update(path.name.encode() + path.read_bytes())
+        digest.update(path.name.encode() + read_file(path))
         tables[path.stem] = read_rows(path)
     return tables, summary | {"digest": digest.hexdigest()[:16]}
 

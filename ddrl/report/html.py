@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 
 from ddrl.errors import UserError
+from ddrl.files import read_file
 
 TEMPLATE = "report.html.j2"
 KINDS = {"paper": "Replication report", "suite": "Suite report"}
@@ -30,7 +31,7 @@ def render(data: dict[str, Any], results: Path, folder: Path) -> str:
 
     def inlined(path: str) -> str:
         try:
-            content = (results / path).read_bytes()
+            content = read_file(results / path)
         except FileNotFoundError:
             raise UserError(f"{results / path}: no such file; draw the figures first") from None
         return f"data:image/svg+xml;base64,{base64.b64encode(content).decode('ascii')}"

@@ -358,7 +358,7 @@ def provenance(own: list[Row], facts: dict[str, Any], command: str, digest: str)
 def run_list(own: list[Row], experiments: dict[str, Any]) -> tuple[Block, ...]:
     """Every run, grouped by experiment."""
     groups: dict[str, list[tuple[Cell, ...]]] = {}
-    sweeps = _swept(own)
+    sweeps, lossy = _swept(own), any(row["records_lost_bytes"] for row in own)
     for row in own:
         if _is_swept(row, sweeps):
             continue
@@ -370,7 +370,7 @@ def run_list(own: list[Row], experiments: dict[str, Any]) -> tuple[Block, ...]:
             duration(float(row["seconds"])),
             number(row["frames_per_second"]),
             number(row["peak_memory_mib"]),
-            (*plain(number(row["resumes"])), *_gap(row)),
+            (*plain(number(row["resumes"])), *small(" (gap)" if row["records_lost_bytes"] else "")),
             code(row["fingerprint"]),
         )
         groups.setdefault(experiments[row["experiment"]]["title"], []).append(line)
@@ -391,12 +391,7 @@ def run_list(own: list[Row], experiments: dict[str, Any]) -> tuple[Block, ...]:
             "Fingerprint",
         ),
         tuple(Group(tuple(lines), title) for title, lines in groups.items()),
-        " ".join(filter(None, (GAP if any(map(_gap, own)) else "", _left_out(own, sweeps).strip()))),
+        f"{GAP if lossy else ''}{_left_out(own, sweeps)}".strip(),
         size=8.0,
     )
     return (table,)
-
-
-def _gap(row: Row) -> Inline:
-    """Whether records of the run are lost."""
-    return small(" (gap)") if row["records_lost_bytes"] else ()
