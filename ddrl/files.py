@@ -108,7 +108,7 @@ def below(root: Path, name: str, lost: Callable[[Path, OSError], Any] = lambda p
     """Every file of that name in `root` and the folders below it, sorted; links to folders are followed.
 
     A folder that several links lead to is visited once, so that one which leads to a folder around it ends nothing.
-    `lost`: told of each folder that cannot be read, and of each link that leads nowhere.
+    `lost`: told of each folder that cannot be read, each link that leads nowhere, and each folder of that name.
     """
     found: list[Path] = []
     visited: set[tuple[int, int]] = set()
@@ -123,6 +123,10 @@ def below(root: Path, name: str, lost: Callable[[Path, OSError], Any] = lambda p
             continue
         visited.add((here.st_dev, here.st_ino))
         folders.sort()
+        if name in folders:
+            lost(
+                Path(folder, name), IsADirectoryError(errno.EISDIR, "is a folder, not a file", str(Path(folder, name)))
+            )
         for path in (Path(folder, file) for file in files):
             if path.is_symlink() and not path.exists():
                 lost(path, FileNotFoundError(errno.ENOENT, "leads nowhere", str(path)))

@@ -6,6 +6,7 @@ What a call for its directory comes to is decided before anything is written the
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +112,28 @@ def nothing_to_do(config: RunConfig, directory: Path) -> str | None:
             f"cannot go on to {budget:,}; put its checkpoints back, or {ELSEWHERE}"
         )
     return None
+
+
+def set_aside(config: RunConfig, directory: Path) -> None:
+    """Puts the results of a run that is to become as long as `config` says where they are a finished run of their own.
+
+    Beside `config.json` of the longer run they would be of another one until it ends. What was stopped on the way is
+    taken up again: `run.json`, which names the place, goes last.
+    """
+    try:
+        record = json.loads(read_file(directory / "run.json").decode())
+        budget = int(record["config"]["env_frames"])
+    except (OSError, ValueError, KeyError, TypeError):  # there is none, or none that is whole
+        return
+    if budget >= config.env_frames:
+        return
+    aside = directory / f"finished-{budget}"
+    aside.mkdir(exist_ok=True)
+    write_json(aside / "config.json", record["config"])
+    for name in ("curves.parquet", "lineage.parquet", "run.json"):
+        with suppress(FileNotFoundError):
+            (directory / name).rename(aside / name)
+    say(f"{directory}: the results after {record['env_frames']:,} frames are in {aside.name}/ now")
 
 
 def _can_go_on(config: RunConfig, directory: Path) -> bool:

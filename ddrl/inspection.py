@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -17,16 +16,16 @@ from ddrl import algorithms, checkpoint
 from ddrl.acting import evaluated_environment
 from ddrl.actors import evaluator
 from ddrl.actors.policy import LocalInference, Policy
-from ddrl.analysis.curves import LARGEST, read_manifest
+from ddrl.analysis.curves import LARGEST, read_curves, read_manifest
 from ddrl.config import RunConfig, fingerprint_of, load_run_config, parse_run_config
 from ddrl.environments import registry
 from ddrl.errors import UserError, unknown_name
-from ddrl.files import below, read_file
+from ddrl.files import below
 from ddrl.named_env import make_env
 from ddrl.notes import say
 from ddrl.population.results import newest_of_best
 from ddrl.population.results import problems as lineage_problems
-from ddrl.record import COLUMNS, COUNTS
+from ddrl.record import COUNTS
 from ddrl.regression.checks import Check, Outcome, timed
 from ddrl.run_setting import resolve_device
 from ddrl.seeding import seed_for, torch_generator
@@ -54,7 +53,7 @@ class Trained:
 
 
 def load_trained(run: Path) -> Trained:
-    """The newest valid checkpoint's, of a population that of its best member; those passed over are told in a line each.
+    """The newest valid checkpoint's; of a population, its best member's. Those passed over are told in a line each.
 
     Raises `UserError` where there is no configuration or valid checkpoint.
     """
@@ -147,7 +146,7 @@ def problems(run: Path) -> Iterator[str]:
     try:
         record = read_manifest(run / "run.json")
         config = parse_run_config(record["config"], where=str(run / "run.json"))
-        table = pd.read_parquet(BytesIO(read_file(run / "curves.parquet")), page_checksum_verification=True)
+        table = read_curves(run / "curves.parquet")
         stated = load_run_config(run / "config.json")
     except (OSError, ValueError, UserError) as error:
         yield f"cannot be read: {' '.join(str(error).split())}"
@@ -165,9 +164,6 @@ def problems(run: Path) -> Iterator[str]:
 
 
 def _curve_problems(table: pd.DataFrame, record: dict[str, Any], config: RunConfig) -> Iterator[str]:
-    if list(table.columns) != COLUMNS:
-        yield f"curves.parquet: columns are {list(table.columns)}; expected {COLUMNS}"
-        return
     for name in (*COUNTS, "seconds"):
         if not table[table.metric == "episodes"][name].is_monotonic_increasing:
             yield f"curves.parquet: {name} runs backwards"

@@ -373,6 +373,7 @@ def train(
         is_stated = path.exists() and load_run_config(path) == config
 
         def state() -> None:
+            finished.set_aside(config, directory)
             if not is_stated:
                 write_json(path, to_json(config))
 

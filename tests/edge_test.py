@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 
@@ -424,6 +425,36 @@ def test_the_folder_of_a_killed_process_is_removed_and_that_of_a_living_one_is_n
         assert sorted(tmp_path.iterdir()) == sorted([used, begun, other])
     remove_left(tmp_path, "own-")
     assert sorted(tmp_path.iterdir()) == sorted([begun, other])
+
+
+def test_verify_says_where_a_folder_stands_in_the_place_of_a_manifest(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one", "other"):
+        shutil.copytree(whole, tmp_path / name)
+    (tmp_path / "other" / "run.json").unlink()
+    (tmp_path / "other" / "run.json").mkdir()
+    assert cli.main(["verify", str(tmp_path)]) == 1
+    assert f"FAILED  {tmp_path / 'other' / 'run.json'}: not looked into: is a folder" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"),
+    [
+        ("seconds", [1.0], "column 'seconds' is list<element: double>; allowed: float64"),
+        ("metric", 1, "column 'metric' is int64; allowed: string"),
+        ("extra", 1, "columns are env_frames, agent_steps, updates, seconds, metric, value, extra; allowed: "),
+    ],
+)
+def test_verify_refuses_curves_that_reports_would_refuse(
+    column: str, value: Any, words: str, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
+    table = pd.read_parquet(run / "curves.parquet")
+    table[column] = [value] * len(table)
+    table.to_parquet(run / "curves.parquet", index=False, write_page_checksum=True)
+    assert cli.main(["verify", str(run)]) == 1
+    assert words in capsys.readouterr().out
 
 
 # Links ----------------------------------------------------------------------------------------------------------------

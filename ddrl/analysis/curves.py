@@ -176,7 +176,7 @@ def try_run(directory: Path, origin: str, paper: str, experiment: str, variant: 
         if expected != actual:
             raise UserError(f"{file}: is of {expected}, not of {actual}")
         what, file = "damaged", curves_path
-        curves = _read_curves(file)
+        curves = read_curves(file)
         if int(curves["env_frames"].max()) > manifest["env_frames"]:
             raise UserError(f"{file}: has more env_frames than run.json")
         what = "not_finite"
@@ -206,7 +206,8 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).replace("Could not open Parquet input source '<Buffer>': ", "").split())[:160]
 
 
-def _read_curves(path: Path) -> pd.DataFrame:
+def read_curves(path: Path) -> pd.DataFrame:
+    """curves.parquet, checked: its pages, columns, their types. Raises `UserError` naming the file and the column."""
     columns: dict[str, str] = schema("curves")["columns"]
     try:
         # From memory: an error then names no path, and the folders' names are not taken for columns.

@@ -133,6 +133,41 @@ def test_it_may_become_longer(tmp_path: Path, finished: Path, kind: str) -> None
     assert cli.main(["train", str(path), "--directory", str(directory), "--quiet"]) == 0
     record = json.loads((directory / "run.json").read_text())
     assert (record["config"]["env_frames"], record["resumes"]) == (800, 1)
+    aside = directory / "finished-400"
+    for name in ("run.json", "curves.parquet"):
+        assert (aside / name).read_bytes() == (finished / kind / name).read_bytes()
+    assert cli.main(["verify", str(directory)]) == 0
+
+
+def test_what_had_finished_is_whole_when_the_longer_run_is_interrupted(tmp_path: Path, finished: Path) -> None:
+    directory = shutil.copytree(finished / "serial", tmp_path / "run")
+    longer = config(**SHORT | {"env_frames": 800})
+    with interrupted_after(20):
+        assert train(longer, directory, quiet=True) == "interrupted"
+    assert not (directory / "run.json").exists() and not (directory / "curves.parquet").exists()
+    aside = directory / "finished-400"
+    assert cli.main(["verify", str(directory)]) == 0
+    assert (aside / "curves.parquet").read_bytes() == (finished / "serial" / "curves.parquet").read_bytes()
+    assert train(longer, directory, quiet=True) == "budget_reached"
+    assert json.loads((directory / "run.json").read_text())["resumes"] == 2
+    assert cli.main(["verify", str(directory)]) == 0
+
+
+@pytest.mark.parametrize("moved", [("curves.parquet",), ("curves.parquet", "lineage.parquet")])
+def test_results_that_were_put_aside_in_part_are_put_aside_in_whole(
+    tmp_path: Path, finished: Path, moved: tuple[str, ...]
+) -> None:
+    directory = shutil.copytree(finished / "population", tmp_path / "run")
+    (directory / "finished-400").mkdir()
+    for name in moved:
+        (directory / name).rename(directory / "finished-400" / name)
+    longer = population(
+        {"size": 2, "burn_in_frames": 100, "period_frames": 200}, env_frames=800, evaluation=SHORT["evaluation"]
+    )
+    assert train(longer, directory, quiet=True) == "budget_reached"
+    assert cli.main(["verify", str(directory)]) == 0
+    for name in ("run.json", "curves.parquet", "lineage.parquet"):
+        assert (directory / "finished-400" / name).read_bytes() == (finished / "population" / name).read_bytes()
 
 
 def test_a_budget_below_what_is_trained_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
