@@ -105,14 +105,21 @@ def _add(added: Any, run: Callable[[argparse.Namespace], int], text: str, more: 
     return parser
 
 
+def _path(text: str) -> Path:
+    """Of an argument. An empty one, such as an unset variable of a shell, would be the working directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty; allowed: a path")
+    return Path(text)
+
+
 def _add_secrets(parser: Any) -> None:
     """What keeps others out of the stream between a learner and its workers."""
-    parser.add_argument("--token-file", type=Path, help="a secret that both sides have, in the first line of a file")
-    parser.add_argument("--tls-cert", type=Path, help="a learner's certificate, PEM: the stream is encrypted (TLS)")
-    parser.add_argument("--tls-key", type=Path, help="of that certificate, PEM")
+    parser.add_argument("--token-file", type=_path, help="a secret that both sides have, in the first line of a file")
+    parser.add_argument("--tls-cert", type=_path, help="a learner's certificate, PEM: the stream is encrypted (TLS)")
+    parser.add_argument("--tls-key", type=_path, help="of that certificate, PEM")
     parser.add_argument(
         "--tls-ca",
-        type=Path,
+        type=_path,
         help="PEM: who must have signed the other side's certificate; of a worker, the learner's",
     )
     parser.add_argument(
@@ -123,8 +130,8 @@ def _add_secrets(parser: Any) -> None:
 def _add_runs(added: Any) -> None:
     """Commands about one run."""
     train = _add(added, commands.train, "train a configuration, or resume it, in a run directory")
-    train.add_argument("config", type=Path, help="configuration, YAML or JSON; keys left out take the paper's values")
-    train.add_argument("--directory", type=Path, help="run directory (that of the configuration, if left out)")
+    train.add_argument("config", type=_path, help="configuration, YAML or JSON; keys left out take the paper's values")
+    train.add_argument("--directory", type=_path, help="run directory (that of the configuration, if left out)")
     train.add_argument("--quiet", action="store_true", help="no progress")
     train.add_argument(
         "--wait", type=_seconds, default=0.0, help="seconds to wait for another process that trains in that directory"
@@ -149,7 +156,7 @@ def _add_runs(added: Any) -> None:
     _add_secrets(worker)
 
     resume = _add(added, commands.resume, "continue a run from its newest valid checkpoint")
-    resume.add_argument("directory", type=Path, help="run directory")
+    resume.add_argument("directory", type=_path, help="run directory")
     resume.add_argument("--quiet", action="store_true", help="no progress")
 
     evaluate = _add(
@@ -158,7 +165,7 @@ def _add_runs(added: Any) -> None:
         "play episodes with a run's newest parameters",
         "Actions are sampled, on seeds of their own; prints the raw return.",
     )
-    evaluate.add_argument("directory", type=Path, help="run directory with a checkpoint")
+    evaluate.add_argument("directory", type=_path, help="run directory with a checkpoint")
     evaluate.add_argument("--episodes", type=_positive, default=10, help="how many (%(default)s)")
     evaluate.add_argument("--seed", type=int, default=0, help="of games and sampled actions (%(default)s)")
     evaluate.add_argument("--task", help="of a suite's tasks this one alone")
@@ -170,8 +177,8 @@ def _add_runs(added: Any) -> None:
         "Atari games: every frame of the emulator, in colour, at 60 per second. Other environments: what the agent "
         "sees. Below it: step, score and action. The same run, seed and machine give the same file.",
     )
-    watch.add_argument("directory", type=Path, help="run directory with a checkpoint")
-    watch.add_argument("--output", type=Path, default=Path("episode.mp4"), help="an .mp4 file (%(default)s)")
+    watch.add_argument("directory", type=_path, help="run directory with a checkpoint")
+    watch.add_argument("--output", type=_path, default=Path("episode.mp4"), help="an .mp4 file (%(default)s)")
     watch.add_argument("--episodes", type=_positive, default=1, help="how many, one after the other (%(default)s)")
     watch.add_argument("--seed", type=int, default=0, help="of games and sampled actions (%(default)s)")
     watch.add_argument("--task", help="of a suite's tasks this one alone (else one after the other)")
@@ -214,7 +221,7 @@ def _add_bench(added: Any) -> None:
         help="compare topologies, such as: --sweep num_actors=1,2 envs_per_actor=8,16 learner_threads=1,2 "
         "(one to one more than there are cores x 4 to 32, if nothing follows)",
     )
-    bench.add_argument("--config", type=Path, help="YAML with departures: topology, hyperparameters, precision, ...")
+    bench.add_argument("--config", type=_path, help="YAML with departures: topology, hyperparameters, precision, ...")
     bench.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a departure, such as topology.num_actors=2"
     )
@@ -222,7 +229,7 @@ def _add_bench(added: Any) -> None:
     bench.add_argument("--network", help="such as shallow or deep")
     bench.add_argument("--seconds", type=_seconds, default=20.0, help="of each measurement (%(default)s)")
     bench.add_argument("--repeats", type=_positive, default=3, help="of each measurement; medians count (%(default)s)")
-    bench.add_argument("--json", type=Path, help="write everything measured to this file")
+    bench.add_argument("--json", type=_path, help="write everything measured to this file")
 
     roundtrip = _add(
         added,
@@ -235,7 +242,7 @@ def _add_bench(added: Any) -> None:
     roundtrip.add_argument("--transport", choices=("unix", "tcp"), nargs="+", default=["unix"], help="(unix)")
     roundtrip.add_argument("--seconds", type=_seconds, default=5.0, help="of each measurement (%(default)s)")
     roundtrip.add_argument("--repeats", type=_positive, default=3, help="medians count (%(default)s)")
-    roundtrip.add_argument("--json", type=Path, help="write everything measured to this file")
+    roundtrip.add_argument("--json", type=_path, help="write everything measured to this file")
 
 
 def _add_evidence(added: Any) -> None:
@@ -249,7 +256,7 @@ def _add_evidence(added: Any) -> None:
     )
     _add_paper(report)
     report.add_argument("--scale", default="smoke", help=f"{SCALE}: the committed runs (%(default)s)")
-    report.add_argument("--output", type=Path, help="folder for the reports (reports/ of the checkout, if left out)")
+    report.add_argument("--output", type=_path, help="folder for the reports (reports/ of the checkout, if left out)")
     _add_results(report)
 
     ledgers = {
@@ -276,9 +283,9 @@ def _add_evidence(added: Any) -> None:
         "check that finished runs are whole, and with --against that they learn as well as others did",
         "Whole: files can be read, agree with their manifest and reach the budget. Exit code 1 where a check fails.",
     )
-    verify.add_argument("directory", type=Path, nargs="?", default=Path("results"), help="of runs (%(default)s)")
-    verify.add_argument("--against", type=Path, metavar="DIR", help="runs to compare with; reference: the committed")
-    verify.add_argument("--junit", type=Path, metavar="FILE", help="write the checks as JUnit XML to this file")
+    verify.add_argument("directory", type=_path, nargs="?", default=Path("results"), help="of runs (%(default)s)")
+    verify.add_argument("--against", type=_path, metavar="DIR", help="runs to compare with; reference: the committed")
+    verify.add_argument("--junit", type=_path, metavar="FILE", help="write the checks as JUnit XML to this file")
 
     systems = _add(
         added,
@@ -302,7 +309,7 @@ def _add_clusters(added: Any) -> None:
     )
     _add_paper(plan)
     plan.add_argument("--scale", default="smoke", help="smoke, workstation or paper (%(default)s)")
-    plan.add_argument("--site", type=Path, help="a cluster's site file: names runs that would outlast its wall time")
+    plan.add_argument("--site", type=_path, help="a cluster's site file: names runs that would outlast its wall time")
     _add_results(plan)
 
     merge = _add(
@@ -313,8 +320,8 @@ def _add_clusters(added: Any) -> None:
         "differ in protocol, version of the algorithm or configuration, and where one run has different records in two "
         "places. Exit code 2 also where a whole run could not be written.",
     )
-    merge.add_argument("folders", type=Path, nargs="+", metavar="folder", help="such as other/results")
-    merge.add_argument("--into", type=Path, default=Path("results"), help="folder of results (%(default)s)")
+    merge.add_argument("folders", type=_path, nargs="+", metavar="folder", help="such as other/results")
+    merge.add_argument("--into", type=_path, default=Path("results"), help="folder of results (%(default)s)")
     merge.add_argument("--dry-run", action="store_true", help="only say what would be copied")
 
 
@@ -333,7 +340,7 @@ def _add_paper(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_results(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--results", type=Path, help="folder of results (results/ of the checkout, if left out)")
+    parser.add_argument("--results", type=_path, help="folder of results (results/ of the checkout, if left out)")
 
 
 def _add_form(parser: argparse.ArgumentParser) -> None:

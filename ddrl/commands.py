@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ddrl.errors import TRY_AGAIN, UserError, about
+from ddrl.files import refuse_pipe
 from ddrl.notes import Lasting, say
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def _secret(path: Path, option: str) -> str:
     Raise `UserError` where it cannot be read, belongs to somebody else, or others have rights to it.
     """
     try:
+        refuse_pipe(path)
         with path.open(encoding="utf-8") as file:
             status = os.fstat(file.fileno())
             if status.st_uid not in (0, os.getuid()):
@@ -147,8 +149,7 @@ def bench(parsed: argparse.Namespace) -> int:
     if parsed.precision:
         overrides = merged(overrides, {"precision": parsed.precision})
     overrides = merged(overrides, parse_settings(parsed.set))
-    if parsed.json and not parsed.json.parent.is_dir():
-        raise UserError(f"{parsed.json.parent}: no such folder")  # now, not when everything is measured
+    _check_folder(parsed.json)
     keep = partial(write_json, parsed.json) if parsed.json else lambda result: None
     measuring: dict[str, Any] = {"seconds": parsed.seconds, "repeats": parsed.repeats, "note": say, "keep": keep}
     if parsed.all:
@@ -172,13 +173,20 @@ def bench(parsed: argparse.Namespace) -> int:
     return 0
 
 
+def _check_folder(file: Path | None) -> None:
+    """Raises `UserError` where a file cannot be written: now, not when everything is measured."""
+    if file and not file.parent.is_dir():
+        raise UserError(f"{file.parent}: no such folder")
+    if file and file.exists() and not file.is_file():
+        raise UserError(f"{file}: is no file")
+
+
 def roundtrip(parsed: argparse.Namespace) -> int:
     """`ddrl roundtrip`."""
     from ddrl import roundtrip
     from ddrl.record import write_json
 
-    if parsed.json and not parsed.json.parent.is_dir():
-        raise UserError(f"{parsed.json.parent}: no such folder")
+    _check_folder(parsed.json)
     layouts = [(workers, envs, how) for how in parsed.transport for envs in parsed.envs for workers in parsed.workers]
     result = roundtrip.roundtrip(
         layouts,
@@ -251,6 +259,7 @@ def verify(parsed: argparse.Namespace) -> int:
     from ddrl.inspection import verify
     from ddrl.regression import describe, exit_status, verify_against, write_junit
 
+    _check_folder(parsed.junit)
     # First, since it refuses folders before it reads runs.
     compared = [] if parsed.against is None else [verify_against(parsed.directory, _reference(parsed.against))]
     groups = [list(verify(parsed.directory)), *compared]
@@ -340,10 +349,13 @@ def plan(parsed: argparse.Namespace) -> int:
     root = ledger.checkout()
     chosen = ledger.chosen_papers(root, parsed.paper)
     replications = root / "replications"
+    site = load_for(parsed.site, replications) if parsed.site else None
+    if parsed.results and not parsed.results.is_dir():
+        raise UserError(f"{parsed.results}: no such folder")
     lines = planning.plan(chosen, parsed.scale, results=parsed.results or root / "results", root=replications)
     ledger.print_rows(planning.rows(lines))
-    if parsed.site:
-        print("\n".join(planning.too_long(lines, load_for(parsed.site, replications), parsed.scale)))
+    if site:
+        print("\n".join(planning.too_long(lines, site, parsed.scale)))
     return 0
 
 

@@ -15,15 +15,19 @@ from ddrl.errors import NO_FILE
 
 
 def read_file(path: Path) -> bytes:
-    """All of a file. Raises OSError where it cannot be read, or a pipe or a device stands there (`NO_FILE`).
+    """All of a file. Raises OSError where it cannot be read, or as `refuse_pipe`."""
+    refuse_pipe(path)
+    return path.read_bytes()
 
-    One that nobody writes to would be waited for, for ever. Those below /dev and /proc, which a shell makes of
-    `<(...)`, are read.
+
+def refuse_pipe(path: Path) -> None:
+    """Raises OSError (`NO_FILE`) where a pipe or a device stands, since to open one may wait for ever.
+
+    Those below /dev and /proc, which a shell makes of `<(...)`, are allowed.
     """
     mode = os.stat(path).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) and path.parts[:2] not in (("/", "dev"), ("/", "proc")):
         raise OSError(errno.ESPIPE, NO_FILE, str(path))
-    return path.read_bytes()
 
 
 @contextmanager

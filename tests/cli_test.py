@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -275,6 +276,10 @@ def test_every_command_and_option_has_a_help_text(capsys: pytest.CaptureFixture[
         (["verify", "nowhere"], "nowhere: no such folder"),
         (["verify", "tests"], "tests: holds no finished run"),
         (["verify", "results/reference", "--against", "nowhere"], "nowhere: no such folder"),
+        (["verify", "results/reference", "--junit", "nowhere/checks.xml"], "nowhere: no such folder"),
+        (["roundtrip", "--json", "/dev/full"], "/dev/full: is no file"),
+        (["train", "none.yaml", "--directory", ""], "argument --directory: is empty; allowed: a path"),
+        (["plan", "--results", "nowhere"], "nowhere: no such folder"),
         (["bench", "impala", "atari/pongg"], "pongg"),
         (["bench", "impala", "atari/pong", "--repeats", "0"], "'0' is not allowed"),
         (["claims", "impala_2017"], "unknown paper 'impala_2017' (did you mean 'impala_2018'?)"),
@@ -297,6 +302,23 @@ def test_bad_input_is_one_line_and_exit_code_2(
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
+    assert len(error) < 2000
+
+
+def test_a_wrong_site_file_is_refused_before_anything_is_printed_and_not_repeated_at_length(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "site.yaml").write_text("somebody else's file " * 100)
+    assert cli.main(["plan", "impala_2018", "--site", str(tmp_path / "site.yaml")]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and "is not of type 'object'" in said.err
+    assert len(said.err) < 300 + len(str(tmp_path))
+
+
+def test_nobody_waits_for_a_pipe_in_the_place_of_a_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "token")
+    assert cli.main(["worker", "--connect", "127.0.0.1:1", "--token-file", str(tmp_path / "token")]) == 2
+    assert f"--token-file {tmp_path / 'token'}: cannot be read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

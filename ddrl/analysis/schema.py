@@ -14,6 +14,8 @@ from ddrl.errors import UserError, unknown_name
 from ddrl.files import read_file
 from ddrl.reading import read_yaml
 
+SHOWN = 60
+"""Characters of a wrong value that its error repeats."""
 SCHEMAS = Path(__file__).parents[2] / "workflows" / "schemas"
 
 
@@ -57,4 +59,6 @@ def _explained(error: ValidationError, where: str) -> UserError:
         return unknown_name("key", extra, allowed, where=f"{where}: {key}" if key else where)
     if error.validator == "enum" and isinstance(error.validator_value, list):
         return unknown_name(f"value of '{key}':", error.instance, map(str, error.validator_value), where=where)
-    return UserError(f"{where}: key '{key}': {error.message}" if key else f"{where}: {error.message}")
+    found = repr(error.instance)
+    said = error.message.replace(found, f"{found[:SHOWN]}...") if len(found) > SHOWN else error.message
+    return UserError(f"{where}: key '{key}': {said}" if key else f"{where}: {said}")
