@@ -18,10 +18,10 @@ from ddrl.analysis.experiments import (
 from ddrl.errors import UserError, unknown_name
 
 FINAL_VERSIONS = 10
-"""How many versions of the parameters share a run's final episodes below scale paper, in every experiment alike.
+"""How many versions of the parameters share a run's final episodes between scales smoke and paper, in every experiment.
 
 One version is a lottery where the greedy policy changes from update to update (DECISIONS 50). At scale paper a run is
-scored as its paper says.
+scored as its paper says; scale smoke, which decides nothing, has no time for versions that play one after another.
 """
 
 
@@ -150,7 +150,7 @@ def _run(paper: str, scale: str, entry: Experiment, variant: str, environment: s
     config = entry.paper_setting(variant, environment) | {"seed": seed}
     for departure in departures:
         config = with_settings(config, departure.settings)
-    if scale != "paper":
+    if scale not in ("smoke", "paper"):
         config = _scored_over_versions(config)
     resources = spec.resources[variant]
     if resources.nodes > 1 and config.get("topology", {}).get("runtime") != "ray":
