@@ -27,7 +27,7 @@ WARM_FRACTION = 0.3
 MIB_AN_HOUR = 16.0
 """Growth that memory may show by its fitted line; a soak of minutes is held to what would be noise in it."""
 NOISE_MIB = 4.0
-MEASURED = ("RSS MiB", "USS MiB", "descriptors", "threads", "shared MiB", "processes")
+MEASURED = ("RSS MiB", "anonymous MiB", "descriptors", "threads", "shared MiB", "processes")
 
 
 def soak(systems: Sequence[System], hours: float, folder: Path, tally: Tally) -> None:
@@ -67,16 +67,20 @@ def _soak_one(system: System, seconds: float, folder: Path, row: Row, tally: Tal
 
 
 def measured(child: Child) -> tuple[float, ...]:
-    """Return `MEASURED`, over the process and all that it has started."""
-    rss = uss = descriptors = threads = number = 0.0
+    """Return `MEASURED`, over the process and all that it has started.
+
+    Anonymous memory is counted whole: what a process has for itself alone grows when another one ends that shared it.
+    """
+    rss = anonymous = descriptors = threads = number = 0.0
     shared: dict[str, float] = {}
     for process in child.family():
         with suppress(psutil.Error):
-            memory = process.memory_full_info()
-            rss, uss = rss + memory.rss / 2**20, uss + memory.uss / 2**20
+            maps = process.memory_maps()
+            rss += process.memory_info().rss / 2**20
+            anonymous += sum(one.anonymous for one in maps) / 2**20
             descriptors, threads, number = descriptors + process.num_fds(), threads + process.num_threads(), number + 1
-            shared |= {one.path: one.size / 2**20 for one in process.memory_maps() if one.path.startswith("/dev/shm/")}
-    return rss, uss, descriptors, threads, sum(shared.values()), number
+            shared |= {one.path: one.size / 2**20 for one in maps if one.path.startswith("/dev/shm/")}
+    return rss, anonymous, descriptors, threads, sum(shared.values()), number
 
 
 def _judge(samples: np.ndarray, seconds: float, row: Row) -> None:
