@@ -52,3 +52,5 @@ def test_a_verdict_names_the_test_that_failed() -> None:
         "broken",
         "timeout",
     ]
+    assert verdict_of(0, "s\n1 skipped in 1.00s\n", 1.0).verdict == "skipped"
+    assert verdict_of(0, ".s\n1 passed, 1 skipped in 1.00s\n", 1.0).verdict == "survived"

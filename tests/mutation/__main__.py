@@ -43,7 +43,8 @@ class Found(NamedTuple):
     """What the tests made of one mutant."""
 
     verdict: str
-    """killed, survived, timeout (killed as well) or broken: its tests could not even be collected."""
+    """killed, survived, timeout (killed as well), skipped (its tests need what this machine lacks, such as a GPU), or
+    broken: they could not even be collected."""
     by: str
     """The first test that failed."""
     seconds: float
@@ -146,6 +147,8 @@ def verdict_of(status: int | None, output: str, seconds: float) -> Found:
     """What a run of pytest says of a mutant."""
     failed = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
     verdict = {0: "survived", 1: "killed", None: "timeout"}.get(status, "broken")
+    if verdict == "survived" and re.search(r"\d skipped", output) and not re.search(r"\d passed", output):
+        verdict = "skipped"
     return Found(verdict, failed[1] if failed else "", round(seconds, 1))
 
 
@@ -196,7 +199,7 @@ def main() -> int:
         if not chosen.no_baseline:
             for tests in dict.fromkeys(mutant.tests for mutant in mutants):
                 nothing = Mutant("nothing", "nothing", (), tests)
-                if (found := tested(nothing, tree, chosen.limit, golden=False)).verdict != "survived":
+                if (found := tested(nothing, tree, chosen.limit, golden=False)).verdict not in ("survived", "skipped"):
                     parser.error(f"without any mutant: {found.verdict} by {found.by or tests}")
         for mutant in mutants:
             found = tested(mutant, tree, chosen.limit, golden=chosen.golden)
