@@ -58,16 +58,31 @@ def write(run: Run, provenance: dict[str, Any], history: list[dict[str, Any]]) -
 
 def record_of(directory: Path) -> dict[str, Any] | None:
     """`run.json` of a run that has reached its budget; None where there is none, or `curves.parquet` is missing."""
+    record = _manifest(directory)
+    if record is None or record.get("exit_reason") != "budget_reached" or not isinstance(record.get("config"), dict):
+        return None
+    return record if (directory / "curves.parquet").exists() else None
+
+
+def _manifest(directory: Path) -> dict[str, Any] | None:
+    """What `run.json` holds; None where there is none, or something else in it."""
     try:
-        if not (directory / "run.json").is_file():
-            return None
         record = json.loads(read_file(directory / "run.json").decode())
     except (OSError, ValueError):
         return None
-    if not isinstance(record, dict) or record.get("exit_reason") != "budget_reached":
-        return None
-    whole = isinstance(record.get("config"), dict) and (directory / "curves.parquet").is_file()
-    return record if whole else None
+    return record if isinstance(record, dict) else None
+
+
+def _is_readable(path: Path) -> bool:
+    """Whether a Parquet file is whole."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        pq.read_table(pa.BufferReader(read_file(path)), page_checksum_verification=True)
+    except (OSError, ValueError, pa.ArrowException):
+        return False
+    return True
 
 
 def told(config: RunConfig, directory: Path) -> bool:
@@ -99,6 +114,10 @@ def nothing_to_do(config: RunConfig, directory: Path) -> str | None:
             f"{config.algorithm}, which is {identity.version} now; {ELSEWHERE}"
         )
     reached = int(trained["env_frames"])
+    if budget == reached and (damaged := _damaged_table(config, directory)):
+        if _can_go_on(config, directory):
+            return None
+        raise _lost(damaged)
     if budget == reached:
         return f"{directory}: already finished, {record['env_frames']:,} frames; nothing to do"
     if budget < reached:
@@ -118,14 +137,17 @@ def set_aside(config: RunConfig, directory: Path) -> None:
     """Puts the results of a run that is to become as long as `config` says where they are a finished run of their own.
 
     Beside `config.json` of the longer run they would be of another one until it ends. What was stopped on the way is
-    taken up again: `run.json`, which names the place, goes last.
+    taken up again: `run.json`, which names the place, goes last. Of a run that is as long already and goes on since a
+    table is damaged, the user is told so.
     """
+    if record_of(directory) and (damaged := _damaged_table(config, directory)):
+        say(f"{damaged}: is damaged; it is made anew, from the newest checkpoint")
+    record = _manifest(directory)
     try:
-        record = json.loads(read_file(directory / "run.json").decode())
-        budget = int(record["config"]["env_frames"])
-    except (OSError, ValueError, KeyError, TypeError):  # there is none, or none that is whole
+        budget = int(record["config"]["env_frames"]) if record else config.env_frames
+    except (ValueError, KeyError, TypeError):
         return
-    if budget >= config.env_frames:
+    if record is None or budget >= config.env_frames:
         return
     aside = directory / f"finished-{budget}"
     aside.mkdir(exist_ok=True)
@@ -134,6 +156,19 @@ def set_aside(config: RunConfig, directory: Path) -> None:
         with suppress(FileNotFoundError):
             (directory / name).rename(aside / name)
     say(f"{directory}: the results after {record['env_frames']:,} frames are in {aside.name}/ now")
+
+
+def _damaged_table(config: RunConfig, directory: Path) -> Path | None:
+    """The first table of a finished run that cannot be read; None: all can."""
+    tables = [directory / "curves.parquet", *([directory / "lineage.parquet"] if config.population else [])]
+    return next((path for path in tables if not _is_readable(path)), None)
+
+
+def _lost(path: Path) -> UserError:
+    return UserError(
+        f"{path}: is damaged, and no checkpoint of the run there can be continued; "
+        f"put it back, remove it to begin anew, or {ELSEWHERE}"
+    )
 
 
 def _can_go_on(config: RunConfig, directory: Path) -> bool:
@@ -152,15 +187,9 @@ def _can_go_on(config: RunConfig, directory: Path) -> bool:
 def kept(directory: Path) -> UserError | None:
     """What is said instead of training anew where a run has finished; None: none has."""
     if record_of(directory) is None:
-        whole = not (directory / "run.json").exists() or not (directory / "curves.parquet").exists()
-        return (
-            None
-            if whole
-            else UserError(
-                f"{directory / 'run.json'}: is damaged, and no checkpoint of the run there can be continued; "
-                f"put it back, remove it to begin anew, or {ELSEWHERE}"
-            )
-        )
+        if not (directory / "run.json").exists() or not (directory / "curves.parquet").exists():
+            return None
+        return _lost(directory / "run.json")
     return UserError(
         f"{directory}: a run has finished there, and none of its checkpoints can be continued; {ELSEWHERE}"
     )

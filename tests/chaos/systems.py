@@ -99,7 +99,10 @@ def _ray() -> Iterator[System]:
 
 def difference(straight: Path, disturbed: Path) -> str:
     """Return where two finished serial runs differ, in records or in any state; empty: nowhere."""
-    one, other = (_records(run) for run in (straight, disturbed))
+    try:
+        one, other = (_records(run) for run in (straight, disturbed))
+    except (OSError, ValueError) as error:
+        return f"curves cannot be read: {error}"
     if not one.equals(other):
         return f"curves differ: {len(one)} and {len(other)} rows"
     folders = [path.relative_to(straight) for path in sorted(straight.rglob("checkpoints"))]

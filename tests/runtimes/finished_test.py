@@ -8,11 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from ddrl import cli
 from ddrl.algorithms import impala
 from ddrl.config import RunConfig, to_json
+from ddrl.record import TIMING_METRICS
 from ddrl.run import Run, train
 from tests.population.population_test import small as population
 from tests.runs import config
@@ -114,6 +116,36 @@ def test_nor_where_its_manifest_is_damaged_and_its_checkpoints_are_gone(
     assert "run.json: is damaged, and no checkpoint of the run there can be continued" in capsys.readouterr().err
     assert (directory / "curves.parquet").read_bytes() == before
     assert (directory / "run.json").read_text() == "garbage"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("serial", "curves.parquet"), ("population", "curves.parquet"), ("population", "lineage.parquet")],
+)
+def test_a_damaged_table_of_a_finished_run_is_made_anew(
+    tmp_path: Path, finished: Path, kind: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = shutil.copytree(finished / kind, tmp_path / "run")
+    (directory / name).write_bytes(b"PAR1")
+    assert train(MADE[kind](), directory, quiet=True) == "budget_reached"
+    assert f"{directory / name}: is damaged; it is made anew, from the newest checkpoint" in capsys.readouterr().err
+    assert cli.main(["verify", str(directory)]) == 0
+    one, other = (pd.read_parquet(path / name) for path in (directory, finished / kind))
+    clocks = ["seconds"] if "seconds" in one else []
+    if "metric" in one:
+        one, other = (table[~table.metric.isin(TIMING_METRICS)].reset_index(drop=True) for table in (one, other))
+    pd.testing.assert_frame_equal(one.drop(columns=clocks), other.drop(columns=clocks))
+
+
+@pytest.mark.parametrize("name", ["curves.parquet", "lineage.parquet"])
+def test_a_damaged_table_that_cannot_be_made_anew_is_named(
+    tmp_path: Path, finished: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = shutil.copytree(finished / "population", tmp_path / "run")
+    committed(directory)
+    (directory / name).write_bytes(b"PAR1")
+    said = asked(directory, to_json(MADE["population"]()), capsys, 2)
+    assert f"{directory / name}: is damaged, and no checkpoint of the run there can be continued" in said
 
 
 def test_nor_by_one_of_a_later_version(
