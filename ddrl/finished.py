@@ -5,6 +5,7 @@ What a call for its directory comes to is decided before anything is written the
 
 from __future__ import annotations
 
+import errno
 import json
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddrl import checkpoint, manifest
 from ddrl.config import RunConfig, fingerprint, to_json
-from ddrl.errors import UserError
+from ddrl.errors import UserError, using
 from ddrl.files import read_file
 from ddrl.identity import as_now, identity_of, plain
 from ddrl.notes import say
@@ -68,7 +69,7 @@ def _manifest(directory: Path) -> dict[str, Any] | None:
     """What `run.json` holds; None where there is none, or something else in it."""
     try:
         record = json.loads(read_file(directory / "run.json").decode())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 
@@ -115,6 +116,9 @@ def nothing_to_do(config: RunConfig, directory: Path) -> str | None:
         )
     reached = int(trained["env_frames"])
     if budget == reached and (damaged := _damaged_table(config, directory)):
+        with using(damaged):
+            if damaged.is_dir():
+                raise IsADirectoryError(errno.EISDIR, "is a folder", str(damaged))
         if _can_go_on(config, directory):
             return None
         raise _lost(damaged)

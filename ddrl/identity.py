@@ -91,6 +91,6 @@ def _read(path: Path) -> dict[str, Any]:
     """Empty where there is no such file, or something else in it."""
     try:
         found = json.loads(read_file(path).decode()) if path.is_file() else {}
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -34,7 +34,7 @@ RECORD_BYTES = 1500
 """Of one record in curves.jsonl, curves.parquet and TensorBoard together (measured: 1,000 to 1,500)."""
 QUALITY = ("same", "scaled", "none")
 SHORT = "smoke"
-UNREADABLE = (OSError, ValueError, KeyError, TypeError, ZeroDivisionError)
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError, ZeroDivisionError)
 
 
 @dataclass(frozen=True)

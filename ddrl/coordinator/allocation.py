@@ -168,7 +168,7 @@ def join(path: Path, rank: int) -> tuple[Meeting, socket.socket]:
     """
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end:
-        with suppress(OSError, ValueError, TypeError):
+        with suppress(OSError, ValueError, TypeError, RecursionError):
             meeting = Meeting(**json.loads(read_file(path).decode()))
             address = (meeting.address.rpartition(":")[0], meeting.door)
             return meeting, visitors.call(address, rank, meeting.token, ANSWER_SECONDS)

@@ -238,7 +238,7 @@ def accepted(paper: str, root: Path) -> tuple[Evidence, set[str]] | None:
         names, changes = list(facts["tables"]), set(facts["changes"])
         tables = {name: _read_table(folder(paper, root) / f"{name}.csv") for name in names}
         return Evidence(tables, dict(facts["digests"]), dict(facts["packages"])), changes
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
         raise UserError(f"{path}: damaged ({type(error).__name__}: {error}); restore it from the repository") from None
 
 

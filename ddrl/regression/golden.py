@@ -59,7 +59,7 @@ def read(path: Path) -> dict[str, Any]:
         golden = json.loads(read_file(path).decode())
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not valid JSON: {error}") from None
     if not isinstance(golden, dict) or not isinstance(golden.get("config"), dict):
         raise UserError(f"{path}: key 'config' must be a mapping")

@@ -116,7 +116,7 @@ def _committed(path: Path) -> dict[str, Any]:
         return {**kept, "config": dict(content["config"])}
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; on an idle machine run '{COMMAND}'") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path}: damaged ({type(error).__name__}: {error}); restore it or run '{COMMAND}'") from None
 
 

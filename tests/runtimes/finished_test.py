@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -135,6 +136,33 @@ def test_a_damaged_table_of_a_finished_run_is_made_anew(
     if "metric" in one:
         one, other = (table[~table.metric.isin(TIMING_METRICS)].reset_index(drop=True) for table in (one, other))
     pd.testing.assert_frame_equal(one.drop(columns=clocks), other.drop(columns=clocks))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"), [(Path.mkdir, "is a folder, not a file"), (os.mkfifo, "is a pipe or a device, not a file")]
+)
+def test_what_is_no_file_in_the_place_of_a_table_is_named_before_anything_is_done(
+    tmp_path: Path,
+    finished: Path,
+    capsys: pytest.CaptureFixture[str],
+    spoil: Callable[[Path], None],
+    words: str,
+) -> None:
+    directory = shutil.copytree(finished / "serial", tmp_path / "run")
+    (directory / "curves.parquet").unlink()
+    spoil(directory / "curves.parquet")
+    (tmp_path / "asked.json").write_text(json.dumps(to_json(MADE["serial"]())))
+    before = (directory / "run.json").read_bytes()
+    assert cli.main(["train", str(tmp_path / "asked.json"), "--directory", str(directory)]) == 2
+    assert capsys.readouterr().err == f"ddrl: {directory / 'curves.parquet'}: {words}\n"
+    assert (directory / "run.json").read_bytes() == before
+
+
+def test_a_manifest_with_values_too_deep_in_each_other_is_damaged_as_any_other(tmp_path: Path, finished: Path) -> None:
+    directory = shutil.copytree(finished / "serial", tmp_path / "run")
+    (directory / "run.json").write_text("[" * 100_000)
+    assert train(MADE["serial"](), directory, quiet=True) == "budget_reached"
+    assert cli.main(["verify", str(directory)]) == 0
 
 
 @pytest.mark.parametrize("name", ["curves.parquet", "lineage.parquet"])
