@@ -47,8 +47,9 @@ def save(directory: Path, updates: int, state: dict[str, Any]) -> Path:
     except OSError as error:
         raise _cannot_be_saved(path, error) from error
     for _, old in list(_newest_first(directory))[KEPT:]:
-        old.with_suffix(".sha256").unlink(missing_ok=True)
-        old.unlink(missing_ok=True)
+        with suppress(IsADirectoryError):  # no work of this program; it stays
+            old.with_suffix(".sha256").unlink(missing_ok=True)
+            old.unlink(missing_ok=True)
     return path
 
 

@@ -130,3 +130,15 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_taken_for_a_damaged_one(
     state, damaged = checkpoint.load_newest(tmp_path)
     assert (state or {})["updates"] == 2
     assert not damaged
+
+
+@pytest.mark.parametrize(("name", "left"), [("000000000001.pt", [3, 4]), ("000000000001.sha256", [1, 3, 4])])
+def test_a_folder_among_old_checkpoints_stays_and_stops_no_save(tmp_path: Path, name: str, left: list[int]) -> None:
+    checkpoint.save(tmp_path, 1, {"number": 1})
+    (tmp_path / name).unlink()
+    (tmp_path / name).mkdir()
+    for number in (2, 3, 4):
+        checkpoint.save(tmp_path, number, {"number": number})
+    assert (tmp_path / name).is_dir()
+    assert sorted(int(path.stem) for path in tmp_path.glob("*.pt") if path.is_file()) == left
+    assert checkpoint.load_newest(tmp_path)[0] == {"number": 4}
