@@ -81,15 +81,21 @@ def _parser() -> argparse.ArgumentParser:
 def _result(seed: int, arguments: Sequence[str] | None, tally: Tally) -> dict[str, object]:
     from ddrl import manifest
 
-    given = sys.argv[1:] if arguments is None else arguments
     return {
-        "command": shlex.join(["python", "-m", "tests.chaos", *given]),
+        "command": shlex.join(["python", "-m", "tests.chaos", *_repeatable(arguments or sys.argv[1:])]),
         "seed": seed,
         "finished": manifest.now(),
         **manifest.provenance(),
         "failed": tally.failed,
         "rows": [row.as_json() for row in tally.rows],
     }
+
+
+def _repeatable(arguments: Sequence[str]) -> list[str]:
+    """Without the places on this machine."""
+    places = ("--json", "--folder")
+    before = ["", *arguments]
+    return [one for one, last in zip(arguments, before, strict=False) if one not in places and last not in places]
 
 
 if __name__ == "__main__":

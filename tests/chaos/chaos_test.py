@@ -21,6 +21,7 @@ import torch
 from ddrl.config import parse_run_config
 from ddrl.files import write_whole
 from tests.chaos import bad_files, faults, messages
+from tests.chaos.__main__ import _repeatable
 from tests.chaos.child import Ended, run
 from tests.chaos.faults import Fault, disturb
 from tests.chaos.kills import uneven
@@ -162,6 +163,11 @@ def test_fuzzed_messages_differ_and_only_refusals_count_as_held() -> None:
     assert said[0].startswith("messages decoder")
 
 
+def test_the_command_in_a_result_names_no_place_of_this_machine() -> None:
+    given = ["--json", "/some/where.json", "--kills", "3", "--folder", "/else/where", "--systems", "serial a2c"]
+    assert _repeatable(given) == ["--kills", "3", "--systems", "serial a2c"]
+
+
 def test_all_calls_are_planned_and_each_once() -> None:
     planned = faults._planned({"fsync": 2, "write": 3}, 1000, np.random.default_rng(0))
     assert len(planned) == len(set(planned)) == 2 * 4 + 3 * 6
@@ -172,3 +178,21 @@ def test_an_exception_in_a_part_fails_its_row_alone() -> None:
     with tally.row("kills", "broken"):
         raise ValueError("a mistake of the harness")
     assert tally.failed == 1 and "a mistake of the harness" in tally.rows[0].failures[0]
+
+
+def test_the_readme_prints_the_figures_of_the_committed_runs() -> None:
+    found = [json.loads(path.read_text()) for path in sorted((ROOT / "tests" / "chaos" / "results").glob("*.json"))]
+    rows = [row for one in found for row in one["rows"]]
+    assert not any(one["git_dirty"] for one in found)
+    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("What `make chaos` did")[2].split("\n\n")[1]
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.split("\n")]
+    for part, words in (("kills", "SIGKILL"), ("messages", "fuzzed"), ("files", "damaged"), ("soak", "hours")):
+        own = [row for row in rows if row["part"] == part]
+        done = f"{sum(row['seconds'] for row in own) / 3600:.1f}" if part == "soak" else f"{total(own):,}"
+        failed = sum(len(row["failures"]) for row in own)
+        assert [line[1:] for line in lines if line[0].startswith(words)] == [[done, str(failed)]]
+
+
+def total(rows: list[dict[str, Any]]) -> int:
+    """Disturbances of some rows."""
+    return sum(row["disturbances"] for row in rows)
