@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import errno
 import json
 import os
 import secrets
@@ -115,7 +116,10 @@ def place_of(variables: Any) -> Place:
 def lead(place: Place, directory: Path, command: Sequence[str]) -> int:
     """The first task: head, meeting, command; returns the command's exit code."""
     directory.mkdir(parents=True, exist_ok=True)
-    for old in directory.glob("nodes-*.json"):  # of jobs that were killed: whoever is here has the run to itself
+    for old in [
+        *directory.glob("nodes-*.json"),
+        *directory.glob("nodes-*.partial"),
+    ]:  # of jobs that were killed: whoever is here has the run to itself
         old.unlink(missing_ok=True)
     token = secrets.token_hex(32)
     os.environ |= ray_variables(token)
@@ -168,7 +172,9 @@ def join(path: Path, rank: int) -> tuple[Meeting, socket.socket]:
     """
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end:
-        with suppress(OSError, ValueError, TypeError, RecursionError):
+        with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
+            if path.lstat().st_uid != os.geteuid():  # of somebody who wants this node
+                raise OSError(errno.EPERM, "belongs to another user", str(path))
             meeting = Meeting(**json.loads(read_file(path).decode()))
             address = (meeting.address.rpartition(":")[0], meeting.door)
             return meeting, visitors.call(address, rank, meeting.token, ANSWER_SECONDS)
@@ -247,8 +253,9 @@ def ray_node(place: Place, host: str, ports: Sequence[int], more: Sequence[str])
 @contextmanager
 def announced(path: Path, meeting: Meeting) -> Iterator[None]:
     """`path` says where to meet, to this user alone, within the block."""
-    partial = path.with_suffix(".partial")
-    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+    partial = path.with_suffix(f".{secrets.token_hex(8)}.partial")  # a name that nobody could know has no link or file
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with open(os.open(partial, flags, 0o600), "w", encoding="utf-8") as file:
         json.dump(dataclasses.asdict(meeting), file)
     partial.rename(path)
     try:

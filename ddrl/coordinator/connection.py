@@ -32,6 +32,16 @@ BEAT_SECONDS = 15.0
 """So often a worker whose environments take long says that it is there; the service's `STEP_SECONDS` are four of it."""
 
 
+LONGEST_DETAILS = 300
+"""Characters of what the other side says that are shown."""
+
+
+def printable(text: str) -> str:
+    """One line of a text that nobody has vouched for, without what a terminal would obey."""
+    plain = "".join(one if one.isprintable() else " " for one in text)
+    return " ".join(plain.split())[:LONGEST_DETAILS]
+
+
 class LearnerLost(Exception):
     """The stream broke, or there is no place now: it is worth another try."""
 
@@ -74,6 +84,8 @@ class Connection:
         self._owes = False
         """Whether it is this side that is to say what is next."""
         self._closed = threading.Event()
+        self._is_learner = False
+        """Whether the other side has proven that it knows the token."""
 
     def join(self, place: int = -1, generation: int = 0) -> Offer:
         """Asks for a place: `place`, or any that is free.
@@ -95,7 +107,7 @@ class Connection:
             message.expect("welcome")
             if not proof.holds(message.value("proof", str), self._token, proof.HOST, *said):
                 raise UserError(f"what answers at {self._address} does not know this worker's token")
-            self._owes = True
+            self._owes = self._is_learner = True
             threading.Thread(target=self._beat, name="worker-alive", daemon=True).start()
             return Offer(
                 place=message.value("place", int),
@@ -142,14 +154,14 @@ class Connection:
         except StopIteration:
             raise LearnerLost("the learner ended the stream") from None
         except grpc.RpcError as error:
-            code, details = error.code(), " ".join(str(error.details()).split())
+            code, details = error.code(), printable(str(error.details()))
             too_large = code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details
             if code in FATAL or too_large:
                 raise UserError(f"the learner at {self._address} refuses this worker: {details}") from None
             raise LearnerLost(f"{code.name.lower()}: {details}") from None
         with self._understood():
             message = wire.decode(received)
-        if message.kind == "over":
+        if message.kind == "over" and self._is_learner:  # before, anybody could send a worker away
             if message.fields.get("reason") == "finished":
                 raise Closed
             lost = LearnerLost("the learner was interrupted")

@@ -158,4 +158,4 @@ def is_local(address: str) -> bool:
 
 def target(address: str) -> str:
     """Return the address as gRPC reads it: as a URI, in which a path's `#`, `%` and `?` mean something else."""
-    return UNIX + quote(address.removeprefix(UNIX)) if address.startswith(UNIX) else address
+    return UNIX + quote(os.fsencode(address.removeprefix(UNIX))) if address.startswith(UNIX) else address

@@ -5,7 +5,9 @@ Who finds a socket in such a folder knows that a process of the same user has pu
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import re
 import stat
 import tempfile
@@ -52,8 +54,10 @@ def check_private(folder: Path) -> None:
             f"{folder}: others may enter it (mode {stat.S_IMODE(found.st_mode):o}); a socket must be in a folder "
             "that only you can enter: mkdir -m 700"
         )
-    if open_to_all := _replaceable(folder.parent):
-        raise UserError(f"{folder}: others may put another folder in its place, since all may write to {open_to_all}")
+    if open_to_others := _replaceable(folder.parent):
+        raise UserError(
+            f"{folder}: others may put another folder in its place, since they may write to {open_to_others}"
+        )
 
 
 def check_own_socket(path: Path) -> None:
@@ -64,12 +68,30 @@ def check_own_socket(path: Path) -> None:
 
 
 def _replaceable(folder: Path) -> Path | None:
-    """A folder on the way whose entries anybody may rename; /tmp, which is sticky, is none."""
+    """A folder on the way whose entries another user may rename: its owner, or who may write to it. None: none.
+
+    Root may anyway, and whom the root folder belongs to (in a container with users of its own). In a sticky folder,
+    such as /tmp, others may not.
+    """
+    trusted = {0, os.geteuid(), Path("/").stat().st_uid}
     for one in (folder.absolute(), *folder.absolute().parents):
         try:
-            mode = one.stat().st_mode
+            found = one.stat()
         except OSError:
             continue
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        mode = found.st_mode
+        by_group = mode & stat.S_IWGRP and not _is_own_group(found.st_gid)
+        if found.st_uid not in trusted or ((mode & stat.S_IWOTH or by_group) and not mode & stat.S_ISVTX):
             return one
     return None
+
+
+def _is_own_group(number: int) -> bool:
+    """Whether nobody but this user and root is in a group."""
+    if number == 0:
+        return True
+    try:
+        group, user = grp.getgrgid(number), pwd.getpwuid(os.geteuid())
+    except KeyError:
+        return False
+    return group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}

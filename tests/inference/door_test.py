@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 import psutil
@@ -214,6 +214,24 @@ def test_a_private_folder_in_one_that_all_may_change_or_behind_a_link_is_none(tm
     (tmp_path / "link").symlink_to(own)
     with pytest.raises(UserError, match="no folder"):
         check_private(tmp_path / "link")
+
+
+@pytest.mark.parametrize("sticky", [0, 0o1000])
+def test_a_private_folder_below_one_of_another_user_or_group_is_none(tmp_path: Path, sticky: int) -> None:
+    other = tmp_path / "other"
+    own = other / "own"
+    own.mkdir(mode=0o700, parents=True)
+    if os.geteuid():
+        pytest.skip("only root can give a folder away")
+    os.chown(other, 54321, -1)
+    other.chmod(0o755 | sticky)
+    with pytest.raises(UserError, match="others may put another folder in its place"):
+        check_private(own)
+    os.chown(other, 0, 54321)
+    check_private(own)
+    other.chmod(0o775 | sticky)
+    with pytest.raises(UserError, match="in its place") if not sticky else nullcontext():
+        check_private(own)
 
 
 def test_the_socket_of_an_own_cluster_is_not_in_the_folder_that_ray_opens_to_all(tmp_path: Path) -> None:

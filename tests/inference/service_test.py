@@ -362,18 +362,49 @@ def test_a_worker_steps_nothing_for_a_learner_that_does_not_know_the_token(tmp_p
         shown = own if knows == "the worker's own proof" else proof.proof("", proof.HOST)
         yield wire.encode("welcome", {"proof": shown, "place": 0, "num_envs": 10**9, **offer(0, 0)})
 
-    planted = grpc.server(ThreadPoolExecutor(1))
-    handler = grpc.stream_stream_rpc_method_handler(serve)
-    planted.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NAME, {METHOD: handler}),))
-    planted.add_insecure_port(f"unix:{tmp_path}/s")
-    planted.start()
-    try:
-        with pytest.raises(UserError, match="does not know this worker's token"):
-            Worker(Connection(f"unix:{tmp_path}/s", token=TOKEN))
-    finally:
-        planted.stop(None).wait()
+    with planted(serve, tmp_path), pytest.raises(UserError, match="does not know this worker's token"):
+        Worker(Connection(f"unix:{tmp_path}/s", token=TOKEN))
     assert len(heard) == 2
     assert TOKEN.encode() not in b"".join(heard)
+
+
+@contextmanager
+def planted(serve: Callable[[Any, grpc.ServicerContext], Iterator[bytes]], folder: Path) -> Iterator[None]:
+    """A server of somebody else's at `folder`/s."""
+    server = grpc.server(ThreadPoolExecutor(1))
+    handler = grpc.stream_stream_rpc_method_handler(serve)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NAME, {METHOD: handler}),))
+    server.add_insecure_port(f"unix:{folder}/s")
+    server.start()
+    try:
+        yield
+    finally:
+        server.stop(None).wait()
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("reason", ["finished", "interrupted"])
+def test_who_has_not_proven_to_be_the_learner_sends_no_worker_away(tmp_path: Path, reason: str, *, first: bool) -> None:
+    def serve(requests: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
+        next(requests)
+        if not first:
+            yield wire.encode("challenge", {"nonce": "1" * proof.LENGTH})
+            next(requests)
+        yield wire.encode("over", {"reason": reason})
+
+    with planted(serve, tmp_path), pytest.raises(UserError, match="is no learner of ddrl"):
+        Worker(Connection(f"unix:{tmp_path}/s", token=TOKEN))
+
+
+def test_what_a_stranger_says_reaches_no_terminal_as_more_than_a_line_of_plain_text(tmp_path: Path) -> None:
+    def serve(requests: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
+        context.abort(grpc.StatusCode.UNAUTHENTICATED, "\x1b]0;owned\x07\x1b[2J\n" + "a" * 4_000)
+        yield b""
+
+    with planted(serve, tmp_path), pytest.raises(UserError, match="refuses this worker") as caught:
+        Worker(Connection(f"unix:{tmp_path}/s", token=TOKEN))
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 500 + len(str(tmp_path))
 
 
 def test_of_two_workers_with_one_id_the_second_is_refused(rig: Rig) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import threading
@@ -163,6 +164,37 @@ def test_the_first_task_does_not_wait_where_its_ray_has_ended(door: socket.socke
     ended.wait()
     with pytest.raises(UserError, match="did not come"):
         allocation.welcome(door, 1, TOKEN, ended)
+
+
+def test_the_file_that_says_where_to_meet_is_new_and_nobody_s_but_ours(tmp_path: Path) -> None:
+    path = tmp_path / "nodes-7.json"
+    planted = [tmp_path / "nodes-7.partial", tmp_path / "seen"]
+    for one in planted:
+        one.write_text("planted")
+        one.chmod(0o666)
+    path.symlink_to(tmp_path / "seen")
+    with allocation.announced(path, allocation.Meeting("127.0.0.1:1", 2, TOKEN, str(tmp_path / "folder"))):
+        assert TOKEN in path.read_text()
+        assert not path.is_symlink() and path.stat().st_mode & 0o777 == 0o600
+    assert [one.read_text() for one in planted] == ["planted", "planted"]
+    assert sorted(tmp_path.iterdir()) == sorted(planted)
+
+
+@pytest.mark.parametrize("spoilt", ["another user's", "of the wrong form"])
+def test_another_task_believes_no_file_of_another_user_and_survives_one_of_the_wrong_form(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoilt: str
+) -> None:
+    path = tmp_path / "nodes-7.json"
+    content: dict[str, Any] = {"address": "127.0.0.1:1", "door": 1, "token": TOKEN, "folder": str(tmp_path / "folder")}
+    path.write_text(json.dumps(content | ({"address": 5} if spoilt == "of the wrong form" else {})))
+    called: list[Any] = []
+    monkeypatch.setattr(visitors, "call", lambda *given: called.append(given))
+    monkeypatch.setattr(allocation, "START_SECONDS", 0.3)
+    if spoilt == "another user's":
+        monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    with pytest.raises(UserError, match="the job's first task is not there"):
+        allocation.join(path, 1)
+    assert called == []
 
 
 def test_another_task_joins_by_the_file_and_makes_its_folder_private(
