@@ -274,6 +274,13 @@ def test_a_socket_with_an_odd_path_is_reached(tmp_path: Path, name: str) -> None
         assert rig.progresses(0)
 
 
+def test_a_socket_s_path_need_not_be_utf_8(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    folder.mkdir(mode=0o700)
+    with rig_at(Door(f"unix:{folder}/s", TOKEN)) as rig, working(rig):
+        assert rig.progresses(0)
+
+
 def test_a_socket_whose_path_is_too_long_is_one_line(tmp_path: Path) -> None:
     address = f"unix:{tmp_path}/{'x' * 107}"
     for side in (Door(address, TOKEN).check, lambda: Connection(address)):
