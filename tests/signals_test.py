@@ -50,6 +50,7 @@ def test_each_of_the_signals_saves_a_checkpoint_and_the_exit_code_says_that_it_c
     path = tmp_path / "config.json"
     never = {"env_frames": 2**40, "checkpoint": {"period_frames": 2**40}, "topology": {"runtime": runtime}}
     path.write_text(json.dumps(merged(BASE, never | {"evaluation": {"period_frames": None}})))
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may have been started by `nohup`
     before = [signal.getsignal(one) for one in STOP]
     assert cli.main(["train", str(path), "--quiet"]) == 75
     assert len(list((tmp_path / "checkpoints").glob("*.sha256"))) == 1

@@ -6,6 +6,7 @@ unequal length, dead steps, several unrolls and versions, and with statistics of
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -133,4 +134,6 @@ def test_the_values_that_r2d2_learns_from_are_those_that_the_actor_acted_on(keys
     assert burnt_in > 5, "some sequences begin with a state that the actor kept"
     if part.first_state:
         for found in r2d2.q_discrepancy(rig.network, q, part):
-            assert float(found.max()) < 1e-5
+            assert float(found.max()) < 1e-4  # float32: 1.5e-5 on one kind of processor, below 1e-5 on others
+        emptied = dataclasses.replace(part, first_state=tuple(torch.zeros_like(one) for one in part.first_state))
+        assert float(r2d2.q_discrepancy(rig.network, q, emptied)[0].max()) > 1e-3
