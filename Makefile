@@ -39,7 +39,7 @@ report: $(READY) ## run the replications and write reports/*.pdf
 
 # Several processes, each with whole files; files with many slow tests first.
 test: $(READY) ## fast tests
-	@$(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 slurm: $(READY) ## the workflow on a real SLURM, which is installed (as root, Debian), started and stopped again
 	@$(BIN)/python -m pytest -q -rs -n 3 -o faulthandler_timeout=600 -m slurm --durations=0 tests/slurm

@@ -39,11 +39,6 @@ _MUST_RUN = ("learning", "regression")
 """`pytest -m <one of these>` fails when nothing passed, be it that no test has the mark or that all were skipped."""
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """One process more than cores, at most four: tests of runs on Ray wait for most of their time."""
-    return min(4, len(os.sched_getaffinity(0)) + 1)
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts files with many slow tests first, so that no process is left alone with one; skips `gpu` without CUDA.
 
