@@ -17,17 +17,7 @@ from ddrl.notes import say, say_traceback
 OF_FILES = frozenset(
     getattr(errno, name)
     for name in (
-        *(
-            "ENOENT",
-            "ENOTDIR",
-            "EISDIR",
-            "EEXIST",
-            "ENOTEMPTY",
-            "ENAMETOOLONG",
-            "ELOOP",
-            "EXDEV",
-            "ESPIPE",
-        ),  # what stands there
+        *("ENOENT", "ENOTDIR", "EISDIR", "EEXIST", "ENOTEMPTY", "ENAMETOOLONG", "ELOOP", "EXDEV"),  # what stands there
         "ESPIPE",  # of `NO_FILE`
         *("EACCES", "EPERM", "EROFS", "ETXTBSY", "EBUSY"),  # what is allowed
         *("ENOSPC", "EDQUOT", "EFBIG", "EMFILE", "ENFILE"),  # what there is room for
@@ -64,7 +54,7 @@ def crash(name: str, error: BaseException | None) -> UserError:
     except Exception as unsayable:
         said = f"its text cannot be made ({type(unsayable).__name__})"
     line = " ".join(f"{name}: {type(error).__name__}: {said}".split())
-    user_error = UserError("".join(letter if letter.isprintable() else "?" for letter in line))  # no escape codes
+    user_error = UserError(printable(line, "?"))
     user_error.is_crash = True
     return user_error
 
@@ -89,6 +79,11 @@ def about(file: Path | str) -> Iterator[None]:
         named = UserError(f"{file}: {error}")
         named.is_crash, named.status = error.is_crash, error.status
         raise named from error.__cause__
+
+
+def printable(text: str, instead: str = " ") -> str:
+    """A text that nobody has vouched for, with `instead` for each letter that a terminal might obey."""
+    return "".join(letter if letter.isprintable() else instead for letter in text)
 
 
 def unknown_name(kind: str, name: object, allowed: Iterable[str], *, where: str = "") -> UserError:

@@ -144,14 +144,16 @@ def set_aside(config: RunConfig, directory: Path) -> None:
     taken up again: `run.json`, which names the place, goes last. Of a run that is as long already and goes on since a
     table is damaged, the user is told so.
     """
-    if record_of(directory) and (damaged := _damaged_table(config, directory)):
-        say(f"{damaged}: is damaged; it is made anew, from the newest checkpoint")
     record = _manifest(directory)
     try:
         budget = int(record["config"]["env_frames"]) if record else config.env_frames
     except (ValueError, KeyError, TypeError):
         return
-    if record is None or budget >= config.env_frames:
+    if record is None:
+        return
+    if budget >= config.env_frames:
+        if record_of(directory) and (damaged := _damaged_table(config, directory)):
+            say(f"{damaged}: is damaged; it is made anew, from the newest checkpoint")
         return
     aside = directory / f"finished-{budget}"
     aside.mkdir(exist_ok=True)

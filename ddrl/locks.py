@@ -22,7 +22,7 @@ from typing import IO
 
 import psutil
 
-from ddrl.errors import UserError, using
+from ddrl.errors import UserError, printable, using
 from ddrl.files import remove_abandoned
 
 POLL_SECONDS = 0.1
@@ -64,7 +64,7 @@ class Holder:
         """Return `process 12 on host n1 (SLURM job 7), since <time>: <command>`."""
         job = f" (SLURM job {self.job})" if self.job else ""
         line = f"process {self.process.pid} on host {self.process.host}{job}, since {self.since}: {self.command}"
-        return "".join(letter if letter.isprintable() else " " for letter in line)
+        return printable(line)
 
 
 @contextmanager

@@ -116,10 +116,8 @@ def place_of(variables: Any) -> Place:
 def lead(place: Place, directory: Path, command: Sequence[str]) -> int:
     """The first task: head, meeting, command; returns the command's exit code."""
     directory.mkdir(parents=True, exist_ok=True)
-    for old in [
-        *directory.glob("nodes-*.json"),
-        *directory.glob("nodes-*.partial"),
-    ]:  # of jobs that were killed: whoever is here has the run to itself
+    # Of jobs that were killed: whoever is here has the run to itself.
+    for old in [*directory.glob("nodes-*.json"), *directory.glob("nodes-*.partial")]:
         old.unlink(missing_ok=True)
     token = secrets.token_hex(32)
     os.environ |= ray_variables(token)

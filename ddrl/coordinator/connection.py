@@ -16,7 +16,7 @@ from ddrl.coordinator import proof, wire
 from ddrl.coordinator.door import PLAIN, Tls, check_way, target
 from ddrl.coordinator.service import METHOD, NAME, OPTIONS
 from ddrl.coordinator.wire import TensorSpec, WireError
-from ddrl.errors import Closed, UserError
+from ddrl.errors import Closed, UserError, printable
 from ddrl.types import Array, EnvSpec, EnvStep
 
 FATAL = (
@@ -34,12 +34,6 @@ BEAT_SECONDS = 15.0
 
 LONGEST_DETAILS = 300
 """Characters of what the other side says that are shown."""
-
-
-def printable(text: str) -> str:
-    """One line of a text that nobody has vouched for, without what a terminal would obey."""
-    plain = "".join(one if one.isprintable() else " " for one in text)
-    return " ".join(plain.split())[:LONGEST_DETAILS]
 
 
 class LearnerLost(Exception):
@@ -154,7 +148,7 @@ class Connection:
         except StopIteration:
             raise LearnerLost("the learner ended the stream") from None
         except grpc.RpcError as error:
-            code, details = error.code(), printable(str(error.details()))
+            code, details = error.code(), " ".join(printable(str(error.details())).split())[:LONGEST_DETAILS]
             too_large = code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details
             if code in FATAL or too_large:
                 raise UserError(f"the learner at {self._address} refuses this worker: {details}") from None
