@@ -200,7 +200,7 @@ def test_the_reference_runs_are_the_ledger_where_no_scale_has_tables(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "reference").symlink_to(ROOT / "results" / "reference")
-    assert cli.main([command, "impala_2018", "--results", str(tmp_path), "--json"]) == 0
+    assert cli.main([command, "a3c_2016", "--results", str(tmp_path), "--json"]) == 0
     printed = capsys.readouterr().out
     rows = json.loads(printed)
     assert {row["origin"] for row in rows if row["seeds"]} == {"reference"}

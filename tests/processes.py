@@ -12,6 +12,8 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+PYTHON = "DDRL_TESTS_PYTHON"
+"""Variable: the interpreter that `ddrl` believes to run in, with which Ray starts workers."""
 LIBRARIES = ("torch", "pandas", "ale_py", "snakemake.cli")
 """None of `ddrl`: a process may work in a copy of the project. Nor Ray: it reads the variables when it is imported."""
 
@@ -69,6 +71,7 @@ def _typed(arguments: list[str], variables: dict[str, str], written: Path) -> No
     with written.open("wb") as file, open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(file.fileno(), 2)
+    sys.executable = os.environ.pop(PYTHON, sys.executable)
     from ddrl import cli  # with the variables set
 
     sys.exit(cli.main(arguments))

@@ -192,7 +192,7 @@ FAULTS = [
     Fault(
         edited_config, "different_config", "run.json", "hyperparameters.discount is 0.5, experiments.yaml plans 0.99"
     ),
-    Fault(smaller_budget, "different_config", "run.json", "env_frames is 1000, experiments.yaml plans 120000"),
+    Fault(smaller_budget, "different_config", "run.json", "env_frames is 1000, experiments.yaml plans 60000"),
     Fault(other_task, "different_config", "run.json", "is of toy-grid/seed13, not of toy-catch/seed13"),
     Fault(
         unplanned_key,
@@ -251,7 +251,7 @@ def test_of_reference_seeds_with_different_configurations_the_majority_stays(res
 def test_of_two_reference_seeds_with_different_configurations_the_lower_stays(results: Path) -> None:
     shutil.rmtree(directory(results, 13, origin="reference"))
     smaller_budget(directory(results, 11, origin="reference"))
-    assert reference_problems(results) == {12: "env_frames is 120000, seed 11 has 1000"}
+    assert reference_problems(results) == {12: "env_frames is 60000, seed 11 has 1000"}
 
 
 def test_how_often_a_run_was_recorded_makes_no_other_run_of_it(results: Path) -> None:

@@ -21,11 +21,13 @@ from tests.population.population_test import lineage, small, summary
 from tests.runs import merged
 from tests.runs import small as tiny
 from tests.runtimes.clusters import meanwhile, start, wait_until, workers
-from tests.runtimes.conftest import disconnected, held, holder
+from tests.runtimes.conftest import disconnected, forking, held, holder
 
-__all__ = ["disconnected", "held", "holder"]
+__all__ = ["disconnected", "forking", "held", "holder"]
 
 TWO_LEARNERS = {"runtime": "ray", "num_learners": 2, "num_actors": 2, "envs_per_actor": 4}
+SELDOM = {"period_frames": 1000}
+"""To write a checkpoint to the disk takes as long as to train some hundred frames."""
 DECISIVE = {"size": 2, "burn_in_frames": 0, "period_frames": 600, "perturb_probability": 1.0}
 
 
@@ -90,7 +92,7 @@ def test_members_with_two_learners_copy_and_perturb_in_both(tmp_path: Path) -> N
 def test_a_population_interrupted_within_a_turn_goes_on_from_its_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = members({"period_frames": 8000}, env_frames=24_000)
+    config = members({"period_frames": 4000}, env_frames=12_000, checkpoint=SELDOM)
     led = controller.Controller(config, tmp_path, quiet=True)
     show = ray_members.RayMembers._show
 
@@ -128,11 +130,11 @@ def test_two_members_at_once_end_their_segments_after_so_many_episodes(tmp_path:
 
 
 @pytest.mark.slow
-def test_a_population_that_is_killed_within_a_turn_loses_no_decision(tmp_path: Path) -> None:
+def test_a_population_that_is_killed_within_a_turn_loses_no_decision(tmp_path: Path, forking: dict[str, str]) -> None:
     """kill -9, in a cluster of its own, which then is gone as well."""
     config = to_json(members(env_frames=2400))
     for decisions in (1, 3):
-        process = start(config, tmp_path, RAY_ADDRESS="")
+        process = start(config, tmp_path, **forking)
         wait_until(lambda least=decisions: made(tmp_path) >= least or process.returncode is not None)  # type: ignore[misc]
         newest = set(tmp_path.glob("members/*/checkpoints/*.sha256"))
         wait_until(lambda known=newest: bool(set(tmp_path.glob("members/*/checkpoints/*.sha256")) - known))  # type: ignore[misc]
@@ -140,7 +142,7 @@ def test_a_population_that_is_killed_within_a_turn_loses_no_decision(tmp_path: P
         process.send_signal(signal.SIGKILL)
         process.ended(60)
     before = Journal(tmp_path).decisions
-    again = start(config, tmp_path, RAY_ADDRESS="")
+    again = start(config, tmp_path, **forking)
     said = again.ended(240)
     assert again.returncode == 0, said
     assert Journal(tmp_path).decisions[: len(before)] == before
@@ -149,10 +151,8 @@ def test_a_population_that_is_killed_within_a_turn_loses_no_decision(tmp_path: P
 
 
 @pytest.mark.slow
-def test_sigterm_stops_members_with_checkpoints(tmp_path: Path) -> None:
-    process = start(
-        to_json(members({"period_frames": 40_000, "parallel": 2}, env_frames=80_000)), tmp_path, RAY_ADDRESS=""
-    )
+def test_sigterm_stops_members_with_checkpoints(tmp_path: Path, forking: dict[str, str]) -> None:
+    process = start(to_json(members({"period_frames": 40_000, "parallel": 2}, env_frames=80_000)), tmp_path, **forking)
     wait_until(lambda: len(list(tmp_path.glob("members/*/checkpoints/rank1/*.sha256"))) >= 2)
     process.send_signal(signal.SIGTERM)
     said = process.ended(90)
@@ -163,9 +163,9 @@ def test_sigterm_stops_members_with_checkpoints(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_inference_services_of_members_at_once_are_apart(tmp_path: Path) -> None:
+def test_inference_services_of_members_at_once_are_apart(tmp_path: Path, forking: dict[str, str]) -> None:
     """In a cluster of its own, where they are sockets in one folder."""
-    process = start(to_json(members({"parallel": 2}, topology={"inference": "central"})), tmp_path, RAY_ADDRESS="")
+    process = start(to_json(members({"parallel": 2}, topology={"inference": "central"})), tmp_path, **forking)
     said = process.ended(150)
     assert process.returncode == 0, said
     whole(tmp_path)
@@ -181,7 +181,7 @@ def test_a_learner_that_dies_is_replaced_and_its_turn_goes_on(
 
     killing = meanwhile(kill_one)
     try:
-        assert train(members({"period_frames": 8000}, env_frames=16_000), tmp_path) == "budget_reached"
+        assert train(members({"period_frames": 4000}, env_frames=8000, checkpoint=SELDOM), tmp_path) == "budget_reached"
     finally:
         killing.join()
     assert "member 1: the learner died" in capsys.readouterr().err

@@ -18,11 +18,13 @@ from ddrl.population import hosts
 from ddrl.run import train
 from tests.population.population_test import lineage, small, summary
 from tests.runtimes.clusters import meanwhile, start, wait_until, workers
-from tests.runtimes.conftest import disconnected, held, holder
+from tests.runtimes.conftest import disconnected, forking, held, holder
 
-__all__ = ["disconnected", "held", "holder"]
+__all__ = ["disconnected", "forking", "held", "holder"]
 
 PARALLEL = {"parallel": 2}
+SELDOM = {"period_frames": 2000}
+"""To write a checkpoint to the disk takes as long as to train some hundred frames."""
 
 
 @pytest.mark.usefixtures("holder")
@@ -45,7 +47,7 @@ def test_a_process_that_dies_is_replaced_and_its_segment_goes_on(
 
     killing = meanwhile(kill_one)
     try:
-        assert train(small(PARALLEL, env_frames=20_000), tmp_path) == "budget_reached"
+        assert train(small(PARALLEL, env_frames=20_000, checkpoint=SELDOM), tmp_path) == "budget_reached"
     finally:
         killing.join()
     assert "it goes on from its newest checkpoint" in capsys.readouterr().err
@@ -93,9 +95,13 @@ def test_what_a_member_raised_is_its_traceback_and_one_line(
 
 
 @pytest.mark.slow
-def test_sigterm_stops_all_members_with_checkpoints_and_the_next_start_goes_on(tmp_path: Path) -> None:
-    config = to_json(small(PARALLEL | {"period_frames": 20_000, "burn_in_frames": 0}, env_frames=60_000))
-    process = start(config, tmp_path)
+def test_sigterm_stops_all_members_with_checkpoints_and_the_next_start_goes_on(
+    tmp_path: Path, forking: dict[str, str]
+) -> None:
+    config = to_json(
+        small(PARALLEL | {"period_frames": 8000, "burn_in_frames": 0}, env_frames=24_000, checkpoint=SELDOM)
+    )
+    process = start(config, tmp_path, **forking)
     wait_until(
         lambda: len(list(tmp_path.glob("members/*/checkpoints/*.sha256"))) >= 3 or process.returncode is not None
     )
@@ -105,7 +111,7 @@ def test_sigterm_stops_all_members_with_checkpoints_and_the_next_start_goes_on(t
     assert "Traceback" not in said
     stopped = {path: path.stat().st_mtime_ns for path in tmp_path.glob("members/*/checkpoints/*.pt")}
     assert stopped
-    again = start(config, tmp_path)
+    again = start(config, tmp_path, **forking)
     said = again.ended(120)
     assert again.returncode == 0, said
     table = lineage(tmp_path)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.processes import PYTHON
 from tests.runtimes import clusters
+from tests.runtimes.prefork import interpreter
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +32,13 @@ def holder(held: tuple[psutil.Process, dict[str, str]]) -> Iterator[psutil.Proce
         for name, value in variables.items():
             patch.setenv(name, value)
         yield process
+
+
+@pytest.fixture(scope="session")
+def forking() -> Iterator[dict[str, str]]:
+    """Variables with which a `ddrl` has the workers of its own cluster forked, instead of importing torch in each."""
+    with tempfile.TemporaryDirectory() as folder, interpreter(Path(folder)) as python:
+        yield {PYTHON: str(python), "RAY_ADDRESS": ""}
 
 
 @pytest.fixture(autouse=True)

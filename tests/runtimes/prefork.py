@@ -121,6 +121,7 @@ def main() -> None:
     """Each child becomes the worker that it is asked to be; its launcher ends at once, as Ray's own does."""
     if (asked := serve(sys.argv[1], IMPORTED)) is None:
         return
+    os.setpgid(0, 0)  # as Ray's own have it: a raylet whose driver was killed ends the groups of its workers
     with asked.connection:
         asked.connection.sendall(b"0\n")
     sys.argv = asked.arguments

@@ -146,7 +146,7 @@ def test_training_gets_one_torch_thread_per_role(made):
 def test_comments_and_reasons_retrain_nothing_and_a_new_version_retrains_everything(made, tmp_path):
     project = made.copy(tmp_path / "copy")
     replications = project.root / "replications/impala_2018"
-    replace(replications / "experiments.yaml", "reason: Ten seconds of training.", "reason: Ten seconds.")
+    replace(replications / "experiments.yaml", "reason: Five seconds of training.", "reason: Five seconds.")
     replace(project.root / "workflows/train.smk", "python -m ddrl.cli", "python  -m ddrl.cli")
     algorithm = project.root / "ddrl/algorithms/impala.py"
     algorithm.write_text(algorithm.read_text() + "\n# a comment\n")
