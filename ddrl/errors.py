@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ddrl.notes import say, say_traceback
+from ddrl.system.notes import say, say_traceback
 
 OF_FILES = frozenset(
     getattr(errno, name)

@@ -65,7 +65,7 @@ LAYERS: dict[str, set[str]] = {
 TOGETHER_ONLY_IN_RUN = ({"algorithms", "coordinator"}, {"coordinator", "environments"})
 NO_TORCH = {"analysis", "report", "replications"}
 LOSSES_MAY_IMPORT = {"torch", "__future__", "collections", "dataclasses", "math", "typing"}
-FIND_BY_FILE_NAME = {"ddrl/algorithms/__init__.py", "ddrl/environments/registry.py"}
+FIND_BY_FILE_NAME = {"ddrl/algorithms/__init__.py", "ddrl/environments/base/registry.py"}
 
 BASES = {
     "torch.nn.Module",
@@ -86,7 +86,7 @@ CALLS_REFUSED = re.compile(
 )
 KEYWORDS_REFUSED = {("shell", True), ("weights_only", False), ("allow_pickle", True)}
 READS = re.compile(r"(pandas\.read_\w+|pyarrow\.parquet\.read_\w+|numpy\.(load|loadtxt|genfromtxt))")
-READ_BY_NAME = {"ddrl/files.py", "ddrl/processor.py"}
+READ_BY_NAME = {"ddrl/system/files.py", "ddrl/system/processor.py"}
 """The one function that reads a file, and what the kernel writes."""
 NEEDS_GENERATOR = re.compile(
     r"torch\.(rand|randn|randint|randperm|multinomial|bernoulli|normal)"
@@ -96,7 +96,7 @@ NEEDS_GENERATOR = re.compile(
 
 
 def part_of(path: str) -> str:
-    """`ddrl/losses/vtrace.py` -> losses, `ddrl/run.py` -> run, `replications/...` -> replications."""
+    """`ddrl/losses/vtrace.py` -> losses, `ddrl/training/run.py` -> run, `replications/...` -> replications."""
     pieces = Path(path).with_suffix("").parts
     return pieces[0] if pieces[0] != "ddrl" else pieces[1]
 
@@ -156,7 +156,7 @@ def import_violations(path: str, tree: ast.AST) -> Iterator[str]:
 def class_violations(tree: ast.AST) -> Iterator[str]:
     """Dataclasses that can change, and inheritance beyond what torch, typing, exceptions and YAML require.
 
-    A protocol may join protocols of `ddrl.handles`: it inherits no behaviour.
+    A protocol may join protocols of `ddrl.interfaces`: it inherits no behaviour.
     """
     names = imported_names(tree)
     for node in ast.walk(tree):
@@ -165,7 +165,7 @@ def class_violations(tree: ast.AST) -> Iterator[str]:
         joins_protocols = "typing.Protocol" in [dotted(base, names) for base in node.bases]
         for base in node.bases:
             name = dotted(base, names)
-            if joins_protocols and name.startswith("ddrl.handles."):
+            if joins_protocols and name.startswith("ddrl.interfaces."):
                 continue
             builtin = getattr(builtins, name, None)
             if name not in BASES and not (isinstance(builtin, type) and issubclass(builtin, BaseException)):
@@ -187,7 +187,7 @@ def reading_violations(path: str, tree: ast.AST) -> Iterator[str]:
         name, first = dotted(node.func, names), node.args[0] if node.args else None
         in_memory = isinstance(first, ast.Call) and dotted(first.func, names) in ("io.BytesIO", "pyarrow.BufferReader")
         if re.fullmatch(r"(?!ddrl\.).*\.(read_text|read_bytes)", name) or (READS.fullmatch(name) and not in_memory):
-            yield f"line {node.lineno}: {name}: read a file by ddrl.files.read_file"
+            yield f"line {node.lineno}: {name}: read a file by ddrl.system.files.read_file"
 
 
 def call_violations(tree: ast.AST) -> Iterator[str]:
@@ -247,13 +247,13 @@ def test_every_source_file_keeps_the_rules(path: str) -> None:
 
 def test_the_rules_are_applied_to_the_library() -> None:
     files = source_files()
-    assert "ddrl/run.py" in files
+    assert "ddrl/training/run.py" in files
     assert {part_of(path) for path in files} >= {"losses", "algorithms", "coordinator", "environments"}
 
 
 BAD = {
     "ddrl/algorithms/x.py": {
-        "from ddrl.coordinator.gate import Gate": "algorithms may not import ddrl.coordinator",
+        "from ddrl.coordinator.schedule import Gate": "algorithms may not import ddrl.coordinator",
         "import ddrl.environments.atari": "algorithms may not import ddrl.environments",
         "from ..coordinator import gate": "algorithms may not import ddrl.coordinator",
         "def f():\n    from ddrl import coordinator": "algorithms may not import ddrl.coordinator",
@@ -264,7 +264,7 @@ BAD = {
         "from ddrl import losses": "coordinator may not import ddrl.losses",
     },
     "ddrl/environments/x.py": {"from ddrl.algorithms.impala import Config": "environments may not import"},
-    "ddrl/replay/x.py": {"from ddrl.coordinator.gate import Gate": "replay may not import ddrl.coordinator"},
+    "ddrl/replay/x.py": {"from ddrl.coordinator.schedule import Gate": "replay may not import ddrl.coordinator"},
     "ddrl/losses/x.py": {"import numpy": "losses may not import numpy", "from ddrl.types import Unroll": "ddrl.types"},
     "ddrl/analysis/x.py": {
         "import torch.nn": "analysis may not import torch",
@@ -275,7 +275,9 @@ BAD = {
         "from ddrl import environments, coordinator": "only run.py sees coordinator and environments together",
     },
     "ddrl/newfolder/x.py": {"import os": "newfolder has no entry in LAYERS"},
-    "replications/paper_2018/figures.py": {"from ddrl.run import train": "replications may not import ddrl.run"},
+    "replications/paper_2018/figures.py": {
+        "from ddrl.training.run import train": "replications may not import ddrl.training.run"
+    },
     "ddrl/x.py": {
         "class A: pass\nclass B(A): pass": "class B inherits from A",
         "from threading import Thread\nclass B(Thread): pass": "class B inherits from threading.Thread",
@@ -306,10 +308,10 @@ BAD = {
         "from dataclasses import dataclass\n@dataclass\nclass A: pass": "dataclass A is not frozen",
         "import dataclasses as d\n@d.dataclass(slots=True)\nclass A: pass": "dataclass A is not frozen",
         "import pandas as pd\npd.read_pickle('f')": "read_pickle",
-        "import pandas as pd\npd.read_parquet(path)": "read a file by ddrl.files.read_file",
-        "import pyarrow.parquet as pq\npq.read_table(path)": "read a file by ddrl.files.read_file",
-        "path.read_text()": "read a file by ddrl.files.read_file",
-        "(run / 'run.json').read_bytes()": "read a file by ddrl.files.read_file",
+        "import pandas as pd\npd.read_parquet(path)": "read a file by ddrl.system.files.read_file",
+        "import pyarrow.parquet as pq\npq.read_table(path)": "read a file by ddrl.system.files.read_file",
+        "path.read_text()": "read a file by ddrl.system.files.read_file",
+        "(run / 'run.json').read_bytes()": "read a file by ddrl.system.files.read_file",
         "pass\n" * (MAX_FILE_LINES + 1): "401 lines",
         "def f():\n" + "    pass\n" * MAX_FUNCTION_LINES: "f has 61 lines",
     },
@@ -326,8 +328,8 @@ def test_a_broken_rule_is_found(path: str, source: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("ddrl/run.py", "from ddrl import algorithms, coordinator, environments"),
-        ("ddrl/config.py", "from ddrl import algorithms, environments"),
+        ("ddrl/training/run.py", "from ddrl import algorithms, coordinator, environments"),
+        ("ddrl/training/config/run_config.py", "from ddrl import algorithms, environments"),
         ("ddrl/algorithms/x.py", "from ddrl.losses.vtrace import vtrace\nfrom ddrl.types import Unroll\nimport torch"),
         ("ddrl/analysis/x.py", "import numpy as np\nrng = np.random.Generator(np.random.PCG64(1))\nrng.normal()"),
         ("ddrl/x.py", "import numpy as np\nnp.random.default_rng(3)"),
@@ -370,9 +372,9 @@ def test_the_pins_that_must_not_move_are_exact() -> None:
 
 
 def test_the_readme_lists_the_commands_there_are() -> None:
-    from ddrl.cli import _parser
+    from ddrl.cli.arguments import parser
 
-    commands = next(action.choices for action in _parser()._actions if isinstance(action, argparse._SubParsersAction))
+    commands = next(action.choices for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
     documented = re.findall(r"^\| `ddrl (\w+)", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
     assert sorted(documented) == sorted(commands)
 

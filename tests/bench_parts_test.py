@@ -11,7 +11,7 @@ import torch
 
 from ddrl import bench
 from ddrl.bench import parts
-from ddrl.config import RunConfig
+from ddrl.training.config.run_config import RunConfig
 from tests.runs import config
 
 

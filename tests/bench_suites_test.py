@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ddrl.bench.suites import main, speed
+from ddrl.bench.task_suites import main, speed
 
 SUITE = "minigrid/Empty-Random-5x5-v0+DoorKey-8x8-v0"
 

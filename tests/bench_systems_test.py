@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from ddrl import bench, cli
-from ddrl.bench import systems
+from ddrl.bench import architectures
 from ddrl.errors import UserError
 
-NAMES = list(systems.SYSTEMS)
+NAMES = list(architectures.SYSTEMS)
 
 
 def test_all_systems_have_the_same_network_environments_unrolls_and_batches() -> None:
@@ -21,9 +21,9 @@ def test_all_systems_have_the_same_network_environments_unrolls_and_batches() ->
     assert list(configs) == NAMES
     for config in configs.values():
         topology, hyperparameters = config.topology, config.hyperparameters
-        assert topology.num_actors * topology.envs_per_actor == systems.ENVIRONMENTS
-        assert (hyperparameters.unroll_length, hyperparameters.network) == (systems.UNROLL, "shallow")
-        assert getattr(hyperparameters, "batch_size", systems.BATCH) == systems.BATCH
+        assert topology.num_actors * topology.envs_per_actor == architectures.ENVIRONMENTS
+        assert (hyperparameters.unroll_length, hyperparameters.network) == (architectures.UNROLL, "shallow")
+        assert getattr(hyperparameters, "batch_size", architectures.BATCH) == architectures.BATCH
         assert config.precision == "float32"
     schedules = {name: config.topology.schedule for name, config in configs.items()}
     assert {name for name, schedule in schedules.items() if schedule == "synchronous"} == {
@@ -76,7 +76,7 @@ def test_the_table_holds_each_system_against_a3c_and_tells_where_its_time_goes(m
     assert cells[4:7] == [f"{value:.2f}" for value in (median(ratios), min(ratios), max(ratios))]
     assert rows["A3C"].removeprefix("A3C").split()[4:7] == ["1.00"] * 3
     repeat = impala["repeats"][0]
-    cost = systems.cpu_per_frame(repeat, cores=2, frame_skip=1)
+    cost = architectures.cpu_per_frame(repeat, cores=2, frame_skip=1)
     assert cost["all"] == pytest.approx(2e6 * repeat["cpu_utilisation"] / repeat["training"])
     parts = sum(cost[name] for name in ("simulation", "inference", "training_part", "rest"))
     assert parts == pytest.approx(cost["all"])

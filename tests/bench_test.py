@@ -11,17 +11,18 @@ from typing import Any
 
 import pytest
 
-from ddrl import algorithms, bench, cli, local_workers
+from ddrl import algorithms, bench, cli
 from ddrl.algorithms import impala
-from ddrl.analysis.suite_tables import _benchmarks
+from ddrl.analysis.tables.suite import _benchmarks
 from ddrl.bench.defaults import parse_settings
 from ddrl.bench.parts import alone, fresh_share
 from ddrl.bench.sweep import default_axes, parse_axes
-from ddrl.bench.whole import batches_per_lap, measure_whole, speed_of
-from ddrl.config import RunConfig
-from ddrl.environments import registry
+from ddrl.bench.topology import batches_per_lap, measure_whole, speed_of
+from ddrl.environments.base import registry
 from ddrl.errors import UserError
+from ddrl.inference import worker_pool
 from ddrl.learners.replay_learner import ReplayLearner
+from ddrl.training.config.run_config import RunConfig
 from tests.runs import BATCHED, CONTINUOUS, GRADIENTS, REPLAYING, SHARED, merged
 from tests.runtimes import prefork
 
@@ -272,7 +273,7 @@ def test_the_committed_benchmarks_can_be_read() -> None:
 @pytest.mark.slow
 def test_ray_is_measured_beside_threads_over_all_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert local_workers.COMMAND[0] == sys.executable  # imported before it is another
+    assert worker_pool.COMMAND[0] == sys.executable  # imported before it is another
     chosen = {"runtimes": ["threads", "ray"], "inferences": ["local", "central", "workers"]}
     settings = merged(SMALL, {"topology": {"num_actors": 1}})
     configs = bench.grid("impala", "toy/catch", settings, **chosen, axes={}, note=note)

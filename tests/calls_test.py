@@ -13,14 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ddrl import calls, cli, doctor, named_env
-from ddrl.calls import Call, under_way, watched
-from ddrl.coordinator import runtime_threads
-from ddrl.environments import check, registry
+from ddrl import cli
+from ddrl.cli import doctor
+from ddrl.environments.base import registry
+from ddrl.environments.tools import check, named
+from ddrl.environments.tools.named import make_env
 from ddrl.environments.toy import ToyEnvs
 from ddrl.errors import Closed, UserError, crash
-from ddrl.named_env import make_env
-from ddrl.run import Run, train
+from ddrl.runtimes import threads
+from ddrl.system import calls
+from ddrl.system.calls import Call, under_way, watched
+from ddrl.training.run import Run, train
 from tests.runs import BASE, config, merged
 
 
@@ -64,7 +67,7 @@ def test_threads_save_and_end_though_an_environment_hangs(
     release: threading.Event,
     role: str,
 ) -> None:
-    monkeypatch.setattr(runtime_threads, "ENDING_SECONDS", 0.2)
+    monkeypatch.setattr(threads, "ENDING_SECONDS", 0.2)
     monkeypatch.setattr(calls, "NOTABLE_SECONDS", 0.1)
     monkeypatch.setattr(calls, "FIRST_SECONDS", 0.1)
     endless = {"env_frames": 2**40, "topology": {"runtime": "threads"}, "checkpoint": {"period_frames": 2**40}}
@@ -92,7 +95,7 @@ def test_threads_save_and_end_though_an_environment_hangs(
 def test_a_run_in_threads_reaches_its_budget_without_an_actor_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: threading.Event
 ) -> None:
-    monkeypatch.setattr(runtime_threads, "ENDING_SECONDS", 0.2)
+    monkeypatch.setattr(threads, "ENDING_SECONDS", 0.2)
     chosen = config(topology={"runtime": "threads"}, env_frames=1000)
     run = Run(chosen, tmp_path, quiet=True)
     hanging(monkeypatch, release, seed=seed_of(run, "actor", 1), after=7)
@@ -231,7 +234,7 @@ def test_whoever_else_calls_sys_exit_ends_a_command_as_a_failure(
     def systems(parsed: object) -> None:
         raise SystemExit(0)
 
-    monkeypatch.setattr("ddrl.commands.systems", systems)
+    monkeypatch.setattr("ddrl.cli.commands.systems", systems)
     assert cli.main(["systems"]) == 2
     assert "ddrl: SystemExit: 0: " in capsys.readouterr().err
 
@@ -277,7 +280,7 @@ def test_every_call_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(name)
         return Call(name)
 
-    monkeypatch.setattr(named_env, "Call", noted)
+    monkeypatch.setattr(named, "Call", noted)
     env = make_env({"name": "toy/catch"}, 2, 5, num_threads=1, name="actor 0")
     env.reset()
     env.step(np.zeros(2, dtype=np.int64))

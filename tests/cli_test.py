@@ -18,7 +18,8 @@ import pytest
 import yaml
 
 from ddrl import cli
-from ddrl.locks import locked
+from ddrl.cli import arguments
+from ddrl.system.locks import locked
 from tests.runs import BASE, curves, merged
 
 ROOT = Path(__file__).parents[1]
@@ -250,7 +251,7 @@ def test_print_config_shows_every_default(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_every_command_and_option_has_a_help_text(capsys: pytest.CaptureFixture[str]) -> None:
-    commands = next(action for action in cli._parser()._actions if isinstance(action, argparse._SubParsersAction))
+    commands = next(action for action in arguments.parser()._actions if isinstance(action, argparse._SubParsersAction))
     assert cli.main(["--help"]) == 0
     for name, parser in commands.choices.items():
         assert cli.main([name, "--help"]) == 0

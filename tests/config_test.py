@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from ddrl import algorithms
-from ddrl.config import fingerprint, fingerprint_of, load_run_config, parse_run_config, to_json
 from ddrl.errors import UserError
 from ddrl.learners.optimizers import AdamConfig
+from ddrl.training.config.run_config import fingerprint, fingerprint_of, load_run_config, parse_run_config, to_json
 from tests.runs import BASE, config, merged, small
 
 IMPACT, PPO = {"algorithm": "impact"}, {"algorithm": "ppo"}

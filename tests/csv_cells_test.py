@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddrl import ledger
-from ddrl.analysis.tables import write_table
-from ddrl.csv_cells import cell, plain, read_rows, table_as_csv, write_rows
+from ddrl.analysis.tables.build import write_table
+from ddrl.cli import tables
+from ddrl.system.csv_cells import cell, plain, read_rows, table_as_csv, write_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 FORMULAS = [
@@ -86,7 +86,7 @@ def test_a_table_without_such_cells_has_the_bytes_it_had() -> None:
 
 
 def test_ledgers_print_marked_cells() -> None:
-    printed = ledger.machine_readable(pd.DataFrame({"text": ["=1+1"], "value": [-1.0]}), "csv")
+    printed = tables.machine_readable(pd.DataFrame({"text": ["=1+1"], "value": [-1.0]}), "csv")
     assert printed == "text,value\n'=1+1,-1.0"
 
 

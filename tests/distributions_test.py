@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddrl.distributions import CATEGORICAL, GAUSSIAN, Family
 from ddrl.losses.policy import entropy_with_epsilon
+from ddrl.networks.distributions import CATEGORICAL, GAUSSIAN, Family
 
 FAMILIES = {"categorical": CATEGORICAL, "gaussian": GAUSSIAN}
 SHAPE = (4, 3)

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ddrl import cli, doctor
-from ddrl.doctor import Finding
-from ddrl.environments import check, registry
+from ddrl import cli
+from ddrl.cli import doctor
+from ddrl.cli.doctor import Finding
+from ddrl.environments.base import registry
+from ddrl.environments.tools import check
 from ddrl.errors import UserError
 
 

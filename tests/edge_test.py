@@ -16,12 +16,13 @@ import pandas as pd
 import pytest
 import torch
 
-from ddrl import checkpoint, cli
+from ddrl import cli
 from ddrl.errors import UserError, exit_code
-from ddrl.files import below
-from ddrl.locks import locked
-from ddrl.run import Run
-from ddrl.temporary import claim, remove_left
+from ddrl.system.files import below
+from ddrl.system.locks import locked
+from ddrl.system.temporary import claim, remove_left
+from ddrl.training.records import checkpoint
+from ddrl.training.run import Run
 from tests.runs import BASE, config, curves, merged
 
 HALF = 1000
@@ -407,7 +408,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from typing import Any
-from ddrl.temporary import claim
+from ddrl.system.temporary import claim
 lock = claim(Path(sys.argv[1]))
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ddrl import files
-from ddrl.files import remove_abandoned, replacing, write_atomically, write_whole
+from ddrl.system import files
+from ddrl.system.files import remove_abandoned, replacing, write_atomically, write_whole
 
 LIBRARY = Path(__file__).parents[1] / "ddrl"
 
@@ -50,7 +50,7 @@ def test_a_missing_folder_is_made(tmp_path: Path) -> None:
 KILLED_WHILE_WRITING = """
 import os, signal, sys
 from pathlib import Path
-from ddrl.files import replacing
+from ddrl.system.files import replacing
 with replacing(Path(sys.argv[1])) as temporary:
     temporary.write_bytes(b"half")
     os.kill(os.getpid(), signal.SIGKILL)

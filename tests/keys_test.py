@@ -9,7 +9,7 @@ import pytest
 
 from ddrl import algorithms
 from ddrl.errors import UserError
-from ddrl.keys import check_read
+from ddrl.system.config_types import check_read
 from ddrl.types import EnvSpec
 from tests.runs import CONTINUOUS as CONTINUOUS_TASKS
 from tests.runs import VERSIONED

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ddrl.errors import UserError
-from ddrl.lines import split
-from ddrl.population.lineage import BURN_IN, FILE, Decision, Journal, Start
-from ddrl.record import Recorder, read_curves, write_curves
+from ddrl.population.journal import BURN_IN, FILE, Decision, Journal, Start
+from ddrl.system.json_lines import split
+from ddrl.training.records.recorder import Recorder, read_curves, write_curves
 from tests.runtimes.record_test import counts, record
 
 GARBAGE = {"text": b"garbage\n", "bytes": b"\x00\xff\xfe\n", "other": b'{"a": 1}\n', "list": b"[1]\n", "empty": b"\n"}

@@ -18,8 +18,8 @@ import pytest
 
 from ddrl import cli
 from ddrl.errors import UserError
-from ddrl.locks import WORKFLOW, Holder, Started, locked, open_lock, read_holder
-from ddrl.run import train
+from ddrl.system.locks import WORKFLOW, Holder, Started, locked, open_lock, read_holder
+from ddrl.training.run import train
 from tests import processes
 from tests.processes import finish
 from tests.runs import config, curves
@@ -27,7 +27,7 @@ from tests.runs import config, curves
 HOLD = """
 import signal, sys
 from pathlib import Path
-from ddrl.locks import locked
+from ddrl.system.locks import locked
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
 with locked(Path(sys.argv[1])):
     print("has it", flush=True)

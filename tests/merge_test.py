@@ -13,11 +13,11 @@ import pandas as pd
 import pytest
 
 from ddrl import cli
-from ddrl.config import fingerprint_of, load_run_config
+from ddrl.cli.merge import FILES, merge
 from ddrl.errors import UserError
-from ddrl.locks import locked
-from ddrl.merge import FILES, merge
-from ddrl.run import train
+from ddrl.system.locks import locked
+from ddrl.training.config.run_config import fingerprint_of, load_run_config
+from ddrl.training.run import train
 
 PLACE = "smoke/impala_2018/off_policy_correction/v_trace/toy-catch"
 CONFIG: dict[str, Any] = {

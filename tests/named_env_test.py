@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ddrl import finite, inspection, named_env
-from ddrl.environments import registry
+from ddrl.cli import inspection
+from ddrl.environments.base import finite, registry
+from ddrl.environments.tools import named
+from ddrl.environments.tools.named import NamedEnv, make_env
 from ddrl.environments.toy import ToyEnvs
 from ddrl.errors import NonFiniteError, UserError
-from ddrl.named_env import NamedEnv, make_env
 from ddrl.types import Array, EnvStep, VectorEnv
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -165,7 +166,7 @@ def test_whatever_plays_episodes_of_a_run_steps_environments_that_are_checked() 
     """Only what makes them and what measures speed, or makes or checks environments, asks the registry itself."""
     callers = {path.relative_to(ROOT).as_posix() for path in (ROOT / "ddrl").rglob("*.py") if makes(path)}
     inside = {path for path in callers if path.startswith("ddrl/environments/")}
-    assert callers - inside == {"ddrl/named_env.py", "ddrl/bench/suites.py"}
+    assert callers - inside == {"ddrl/environments/tools/named.py", "ddrl/bench/task_suites.py"}
     assert inside == {f"ddrl/environments/{name}.py" for name in ("camera", "check", "random_play")}
 
 
@@ -185,4 +186,4 @@ def test_evaluations_and_films_are_refused_the_same_numbers(monkeypatch: pytest.
     env.reset()
     with pytest.raises(UserError, match=r"^evaluation of run: .*the reward is nan"):
         env.step(np.zeros(1, np.int64))
-    assert inspection.make_env is named_env.make_env
+    assert inspection.make_env is named.make_env

@@ -14,10 +14,12 @@ from typing import IO, Any
 
 import pytest
 
-from ddrl import cli, notes, progress
+from ddrl import cli
 from ddrl.errors import UserError, exit_code
-from ddrl.progress import Progress
-from ddrl.record import Counts
+from ddrl.system import notes
+from ddrl.training.records import progress
+from ddrl.training.records.progress import Progress
+from ddrl.training.records.recorder import Counts
 from tests import processes
 from tests.runs import BASE, merged
 
@@ -148,7 +150,7 @@ def test_a_broken_pipe_that_is_not_the_readers_is_no_success(monkeypatch: pytest
     def systems(parsed: object) -> int:
         raise BrokenPipeError("to another process")
 
-    monkeypatch.setattr("ddrl.commands.systems", systems)
+    monkeypatch.setattr("ddrl.cli.commands.systems", systems)
     with open(os.devnull, "w") as stream:
         monkeypatch.setattr(sys, "stdout", stream)
         with pytest.raises(BrokenPipeError, match="to another process"):

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from ddrl import cli
-from ddrl.analysis.experiments import Resources
-from ddrl.experiments import Run, expand
-from ddrl.plan import Measured, checkpoint_bytes, measured, plan, rows, seconds_of, too_long
-from ddrl.site import load_for
+from ddrl.cli.planning import Measured, checkpoint_bytes, measured, plan, rows, seconds_of, too_long
+from ddrl.papers.experiments import Resources
+from ddrl.slurm.site import load_for
+from ddrl.training.config.experiments import Run, expand
 from tests.runs import BASE, REPLAYING, merged, small
 
 ROOT = Path(__file__).parents[1]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ddrl import processor
-from ddrl.run import train
+from ddrl.system import processor
+from ddrl.training.run import train
 from tests.runs import config
 
 

@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from ddrl.bench.defaults import parse_settings, read_settings
-from ddrl.config import load_run_config, parse_run_config
 from ddrl.errors import UserError
-from ddrl.reading import parse_yaml, read_json, read_text, read_yaml
-from ddrl.site import load_site
+from ddrl.slurm.site import load_site
+from ddrl.system.text_files import parse_yaml, read_json, read_text, read_yaml
+from ddrl.training.config.run_config import load_run_config, parse_run_config
 from tests.runs import BASE, merged
 
 ROOT = Path(__file__).parents[1]
@@ -142,7 +142,7 @@ def test_no_other_module_reads_yaml() -> None:
         if isinstance(node, (ast.Import, ast.ImportFrom))
         and "yaml" in [getattr(node, "module", ""), *(alias.name for alias in node.names)]
     }
-    assert importing == {"ddrl/reading.py"}
+    assert importing == {"ddrl/system/text_files.py"}
     assert not [path for path in ROOT.rglob("workflows/*.smk") if "yaml." in path.read_text(encoding="utf-8")]
 
 

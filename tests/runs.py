@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from ddrl import algorithms
-from ddrl.config import RunConfig, parse_run_config
-from ddrl.record import TIMING_METRICS
+from ddrl.training.config.run_config import RunConfig, parse_run_config
+from ddrl.training.records.recorder import TIMING_METRICS
 
 BASE: dict[str, Any] = {
     "algorithm": "impala",

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ddrl.actors.policy import LocalInference
-from ddrl.environments.contract import accepted_actions, first_step
+from ddrl.environments.base.contract import accepted_actions, first_step
 from ddrl.types import Array, EnvSpec, EnvStep, PolicyInput, PolicyOutput
 
 Script = Sequence[tuple[int, str]]

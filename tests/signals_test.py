@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 
-from ddrl import checkpoint, cli, signals
-from ddrl.calls import Call
+from ddrl import cli
 from ddrl.environments.toy import ToyEnvs
-from ddrl.run import Run, train
-from ddrl.signals import STOP, Request, stopping
+from ddrl.system import signals
+from ddrl.system.calls import Call
+from ddrl.system.signals import STOP, Request, stopping
+from ddrl.training.records import checkpoint
+from ddrl.training.run import Run, train
 from tests import processes
 from tests.runs import BASE, config, merged
 

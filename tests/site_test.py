@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ddrl.analysis.experiments import Resources
 from ddrl.errors import UserError
-from ddrl.site import SNAKEMAKE_MIB, Job, Site, check_partitions, load_site
+from ddrl.papers.experiments import Resources
+from ddrl.slurm.site import SNAKEMAKE_MIB, Job, Site, check_partitions, load_site
 
 RULES = ("train", "aggregate")
 PAPERS = {"impala_2018": ["atari"], "impact_2020": ["continuous", "workers"]}

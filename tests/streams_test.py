@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from ddrl.streams import Mark, SideStream
+from ddrl.system.cuda_streams import Mark, SideStream
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
 

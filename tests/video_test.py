@@ -10,11 +10,12 @@ import av
 import numpy as np
 import pytest
 
-from ddrl import cli, video
-from ddrl.environments import registry
-from ddrl.environments.camera import camera_for
+from ddrl import cli
+from ddrl.cli import video
+from ddrl.environments.base import registry
+from ddrl.environments.tools.camera import camera_for
 from ddrl.errors import UserError
-from ddrl.seeding import numpy_generator
+from ddrl.system.seeding import numpy_generator
 from ddrl.types import Array, EnvStep
 from tests.runs import BASE, merged
 

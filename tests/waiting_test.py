@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from ddrl import waiting
-from ddrl.waiting import DutyCycle, WaitClock
+from ddrl.system import wait_clock
+from ddrl.system.wait_clock import DutyCycle, WaitClock
 
 
 def test_waits_that_are_over_and_waits_under_way_add_up() -> None:
@@ -25,15 +25,15 @@ def test_waits_that_are_over_and_waits_under_way_add_up() -> None:
             begun.set()
             go.wait()
 
-    waiting = [threading.Thread(target=wait) for _ in range(2)]
-    for thread in waiting:
+    wait_clock = [threading.Thread(target=wait) for _ in range(2)]
+    for thread in wait_clock:
         thread.start()
     assert begun.wait(10)
     before = clock.seconds
     time.sleep(0.02)
     assert clock.seconds - before >= 0.02
     go.set()
-    for thread in waiting:
+    for thread in wait_clock:
         thread.join()
     after = clock.seconds
     assert after > over
@@ -44,7 +44,7 @@ def test_a_duty_cycle_is_the_part_of_the_time_without_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now, waited = [50.0], [100.0]
-    monkeypatch.setattr(waiting.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(wait_clock.time, "perf_counter", lambda: now[0])
     duty = DutyCycle(lambda: waited[0])
     now[0] += 8.0
     assert duty.take() == 1.0

@@ -1,7 +1,7 @@
 # What jobs ask for: of this machine, or of the cluster whose site file the configuration names.
 import psutil
 
-from ddrl.site import Job, check_partitions, load_for
+from ddrl.slurm.site import Job, check_partitions, load_for
 
 
 def asked(job, **otherwise):

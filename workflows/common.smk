@@ -13,12 +13,12 @@ os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PAT
 
 from ddrl import experiments
 from ddrl.analysis import SUITE_NEEDS, SUITE_TABLES, TABLES
-from ddrl.analysis.declared import declared
-from ddrl.analysis.paper import load_paper
-from ddrl.analysis.schema import check, schema
+from ddrl.papers.declared import declared
+from ddrl.papers.paper import load_paper
+from ddrl.papers.schema import check, schema
 from ddrl.errors import UserError, unknown_name
-from ddrl.locks import announce_workflow
-from ddrl.reading import parse_yaml
+from ddrl.system.locks import announce_workflow
+from ddrl.system.text_files import parse_yaml
 
 FILTERS = ("experiments", "variants", "environments", "seeds")
 

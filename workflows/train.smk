@@ -58,10 +58,10 @@ def as_step(job):
     if job is None:
         return ""
     start = (
-        f"python -m ddrl.coordinator.step srun --overlap --nodes={job.needs.nodes} --ntasks={job.needs.nodes}"
+        f"python -m ddrl.slurm.step srun --overlap --nodes={job.needs.nodes} --ntasks={job.needs.nodes}"
         " --ntasks-per-node=1 --cpus-per-task={resources.cpus_per_task} --output={log:q} --open-mode=append "
     )
-    meet = "python -m ddrl.coordinator.allocation --meet {params.directory:q} -- "
+    meet = "python -m ddrl.slurm.ray_cluster --meet {params.directory:q} -- "
     return start + inside() + (meet if job.needs.nodes > 1 else "")
 
 

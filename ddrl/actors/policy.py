@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ddrl.actors.exploration import Sampler
-from ddrl.handles import Inference, Parameters
+from ddrl.interfaces import Inference, Parameters
 from ddrl.types import EnvStep, PolicyInput, PolicyOutput, PolicyStep, RecurrentState
 
 

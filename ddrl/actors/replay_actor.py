@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddrl.actors.items import Items
+from ddrl.actors.adders import Items
 from ddrl.actors.unroll import UnrollCollector
-from ddrl.handles import Parameters, Replay
+from ddrl.interfaces import Parameters, Replay
 from ddrl.types import RecurrentState
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from ddrl.actors.unroll import UnrollCollector
-from ddrl.handles import Parameters, Queue
+from ddrl.interfaces import Parameters, Queue
 
 
 class HasUnrollLength(Protocol):

@@ -20,13 +20,13 @@ from pydantic.dataclasses import dataclass
 from ddrl.actors.exploration import from_distribution
 from ddrl.actors.unroll_actor import UnrollActor
 from ddrl.algorithms.a3c import advantage_loss
-from ddrl.handles import Parameters, Queue
-from ddrl.keys import STRICT, Probability, check_read
+from ddrl.interfaces import Parameters, Queue
 from ddrl.learners.core import LearnerCore, Setting
 from ddrl.learners.normalisation import RewardClipping
 from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
 from ddrl.networks.actor_critic import ActorCritic, make_actor_critic, unread_keys
 from ddrl.networks.initialisation import Initialisation, Orthogonal
+from ddrl.system.config_types import STRICT, Probability, check_read
 from ddrl.types import EnvSpec, Metrics, Unroll
 
 VERSION = 1

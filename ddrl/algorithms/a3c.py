@@ -14,16 +14,16 @@ from pydantic.dataclasses import dataclass
 
 from ddrl.actors.exploration import from_distribution
 from ddrl.actors.unroll import UnrollCollector
-from ddrl.handles import SharedParameters
-from ddrl.keys import STRICT, Probability, check_read
+from ddrl.interfaces import SharedParameters
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropConfig
-from ddrl.learners.shared import GradientLearner, gradient_of
+from ddrl.learners.shared_updates import GradientLearner, gradient_of
 from ddrl.losses.policy import policy_gradient_loss
 from ddrl.losses.returns import n_step_returns
 from ddrl.losses.value import masked_sum, value_loss
 from ddrl.networks.actor_critic import ActorCritic, make_actor_critic, unread_keys
 from ddrl.networks.initialisation import Initialisation
+from ddrl.system.config_types import STRICT, Probability, check_read
 from ddrl.types import EnvSpec, Gradients, Metrics, Unroll
 
 VERSION = 1

@@ -16,20 +16,20 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from ddrl.actors.adders import TransitionItems
 from ddrl.actors.exploration import EpsilonGreedy, Sampler, epsilon_ladder
-from ddrl.actors.items import TransitionItems
 from ddrl.actors.replay_actor import ReplayActor
 from ddrl.actors.unroll import UnrollCollector
-from ddrl.handles import Parameters, Replay
-from ddrl.keys import STRICT, Probability, check_read
+from ddrl.interfaces import Parameters, Replay
 from ddrl.learners.core import Setting
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
 from ddrl.learners.replay_learner import ReplayLearner, no_actions
 from ddrl.losses.q_learning import double_q_values, n_step_targets, taken
 from ddrl.networks.q_network import QNetwork, make_q_network
-from ddrl.replay.cuts import TransitionCut, Transitions
-from ddrl.replay.rule import ReplayRule, check_replay
+from ddrl.replay.items import TransitionCut, Transitions
+from ddrl.replay.replay_config import ReplayRule, check_replay
+from ddrl.system.config_types import STRICT, Probability, check_read
 from ddrl.types import EnvSpec, Metrics
 
 VERSION = 1

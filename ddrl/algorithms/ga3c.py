@@ -19,18 +19,18 @@ from pydantic.dataclasses import dataclass
 from ddrl.actors.exploration import from_distribution
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.errors import UserError
-from ddrl.handles import Queue, SharedParameters
-from ddrl.keys import STRICT, Probability
+from ddrl.interfaces import Queue, SharedParameters
 from ddrl.learners.core import Setting
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropConfig
-from ddrl.learners.shared import SharedUpdates
+from ddrl.learners.shared_updates import SharedUpdates
 from ddrl.learners.trainers import Trainer
 from ddrl.losses.policy import entropy_with_epsilon, policy_gradient_loss
 from ddrl.losses.returns import n_step_returns
 from ddrl.losses.value import masked_sum, value_loss
 from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
 from ddrl.networks.initialisation import Initialisation
+from ddrl.system.config_types import STRICT, Probability
 from ddrl.types import EnvSpec, Metrics, Unroll
 
 VERSION = 1

@@ -18,22 +18,22 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from ddrl.actors.adders import TransitionItems
 from ddrl.actors.exploration import EpsilonGreedy, Sampler
-from ddrl.actors.items import TransitionItems
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.errors import UserError
-from ddrl.handles import SharedParameters
-from ddrl.keys import STRICT, Probability
+from ddrl.interfaces import SharedParameters
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropConfig
 from ddrl.learners.replay_learner import no_actions
-from ddrl.learners.shared import GradientLearner, gradient_of
+from ddrl.learners.shared_updates import GradientLearner, gradient_of
 from ddrl.losses.q_learning import taken
 from ddrl.networks.q_network import QNetwork, make_q_network
-from ddrl.replay.cuts import TransitionCut, Transitions
-from ddrl.replay.history import History
+from ddrl.replay.items import TransitionCut, Transitions
 from ddrl.replay.prioritized import PrioritizedReplay
-from ddrl.replay.rule import ReplayRule
+from ddrl.replay.replay_config import ReplayRule
+from ddrl.replay.step_storage import History
+from ddrl.system.config_types import STRICT, Probability
 from ddrl.types import EnvSpec, Gradients, Metrics, Unroll
 
 VERSION = 2

@@ -22,10 +22,9 @@ from torch import Tensor
 
 from ddrl.actors.exploration import from_distribution
 from ddrl.actors.unroll_actor import UnrollActor
-from ddrl.handles import Parameters, Queue, Reducer
-from ddrl.keys import STRICT, Probability, check_penalty, check_read
+from ddrl.interfaces import Parameters, Queue, Reducer
+from ddrl.learners.batch_values import evaluate, explained_variance, normalised
 from ddrl.learners.core import LearnerCore, Setting
-from ddrl.learners.evaluation import evaluate, explained_variance, normalised
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import AdamByDefault, AdamConfig
 from ddrl.losses.advantages import vtrace_gae
@@ -33,7 +32,8 @@ from ddrl.losses.surrogate import adapted_kl_cost, clip_fraction, clipped_surrog
 from ddrl.losses.value import masked_sum, value_loss
 from ddrl.networks.actor_critic import ActorCritic, make_actor_critic, unread_keys
 from ddrl.networks.initialisation import Initialisation
-from ddrl.replay.circular import CircularStore, first_use
+from ddrl.replay.circular_buffer import CircularStore, first_use
+from ddrl.system.config_types import STRICT, Probability, check_penalty, check_read
 from ddrl.types import EnvSpec, Metrics, Unroll
 
 VERSION = 2

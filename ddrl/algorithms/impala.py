@@ -16,8 +16,7 @@ from pydantic.dataclasses import dataclass
 from ddrl.actors.exploration import from_distribution
 from ddrl.actors.unroll_actor import UnrollActor
 from ddrl.errors import UserError
-from ddrl.handles import Parameters, Queue
-from ddrl.keys import STRICT, Fraction, Probability, check_read
+from ddrl.interfaces import Parameters, Queue
 from ddrl.learners.core import LearnerCore, Setting
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
@@ -27,6 +26,7 @@ from ddrl.losses.vtrace import corrected_targets
 from ddrl.networks.actor_critic import ActorCritic, make_actor_critic, unread_keys
 from ddrl.networks.initialisation import Initialisation
 from ddrl.replay.uniform import UniformReplay
+from ddrl.system.config_types import STRICT, Fraction, Probability, check_read
 from ddrl.types import EnvSpec, Metrics, Unroll, concatenate
 
 VERSION = 1

@@ -22,10 +22,9 @@ from torch import Tensor
 from ddrl.actors.exploration import from_distribution
 from ddrl.actors.unroll_actor import UnrollActor
 from ddrl.errors import UserError
-from ddrl.handles import Parameters, Queue
-from ddrl.keys import STRICT, Probability, check_penalty, check_read
+from ddrl.interfaces import Parameters, Queue
+from ddrl.learners.batch_values import evaluate, explained_variance, normalised
 from ddrl.learners.core import LearnerCore, Setting
-from ddrl.learners.evaluation import evaluate, explained_variance, normalised
 from ddrl.learners.gradients import check_finite
 from ddrl.learners.minibatches import sample_numbers, shared_minibatches
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
@@ -40,7 +39,8 @@ from ddrl.losses.surrogate import (
 )
 from ddrl.networks.actor_critic import ActorCritic, make_actor_critic, unread_keys
 from ddrl.networks.initialisation import Initialisation
-from ddrl.seeding import generator_state, set_generator_state
+from ddrl.system.config_types import STRICT, Probability, check_penalty, check_read
+from ddrl.system.seeding import generator_state, set_generator_state
 from ddrl.types import EnvSpec, Metrics, Unroll
 
 VERSION = 1

@@ -16,21 +16,21 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from ddrl.actors.adders import SequenceItems
 from ddrl.actors.exploration import EpsilonGreedy, Sampler, epsilon_ladder
-from ddrl.actors.items import SequenceItems
 from ddrl.actors.replay_actor import ReplayActor
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.errors import UserError
-from ddrl.handles import Parameters, Replay
-from ddrl.keys import STRICT, Probability, check_read
+from ddrl.interfaces import Parameters, Replay
 from ddrl.learners.core import Setting
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import AdamByDefault, AdamConfig
 from ddrl.learners.replay_learner import ReplayLearner
 from ddrl.losses.q_learning import double_q_values, mixed_priority, n_step_targets, rescale, taken, unrescale
 from ddrl.networks.q_network import QNetwork, make_q_network
-from ddrl.replay.cuts import SequenceCut, Sequences
-from ddrl.replay.rule import ReplayRule, check_replay
+from ddrl.replay.items import SequenceCut, Sequences
+from ddrl.replay.replay_config import ReplayRule, check_replay
+from ddrl.system.config_types import STRICT, Probability, check_read
 from ddrl.types import EnvSpec, Metrics, NetworkOutput, RecurrentState
 
 VERSION = 1

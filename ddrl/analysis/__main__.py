@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from ddrl.analysis import REFERENCE
-from ddrl.analysis.expansion import expand
-from ddrl.analysis.experiments import ROOT, SCALES, Run, papers
-from ddrl.analysis.paper import DerivedTable, Figure, load_paper
 from ddrl.errors import UserError, exit_code, unknown_name
-from ddrl.notes import say
+from ddrl.papers.expansion import expand
+from ddrl.papers.experiments import ROOT, SCALES, Run, papers
+from ddrl.papers.paper import DerivedTable, Figure, load_paper
+from ddrl.system.notes import say
 
 AnyNamed = TypeVar("AnyNamed", DerivedTable, Figure)
 
@@ -61,8 +61,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _aggregate(parsed: argparse.Namespace) -> None:
-    from ddrl.analysis.problems import lines
-    from ddrl.analysis.tables import build, write
+    from ddrl.analysis.runs.problems import lines
+    from ddrl.analysis.tables.build import build, write
 
     directory = _paper(parsed)
     planned = _planned(parsed)
@@ -74,9 +74,9 @@ def _aggregate(parsed: argparse.Namespace) -> None:
 
 
 def _suite(parsed: argparse.Namespace) -> None:
-    from ddrl.analysis.problems import lines
-    from ddrl.analysis.suite_tables import build_suite
-    from ddrl.analysis.tables import write
+    from ddrl.analysis.runs.problems import lines
+    from ddrl.analysis.tables.build import write
+    from ddrl.analysis.tables.suite import build_suite
 
     known = papers(parsed.replications)
     for paper in parsed.papers or ():
@@ -112,7 +112,7 @@ def _planned(parsed: argparse.Namespace) -> list[Run]:
 
 
 def _table(parsed: argparse.Namespace) -> None:
-    from ddrl.analysis.derived import derive
+    from ddrl.analysis.tables.derived import derive
 
     paper = _paper(parsed)
     wanted = _named("derived table", parsed.name, load_paper(paper).derived, paper)
@@ -121,7 +121,7 @@ def _table(parsed: argparse.Namespace) -> None:
 
 
 def _figure(parsed: argparse.Namespace) -> None:
-    from ddrl.analysis.plots import draw
+    from ddrl.analysis.figures.plots import draw
 
     paper = _paper(parsed)
     wanted = _named("figure", parsed.name, load_paper(paper).figures, paper)

@@ -6,11 +6,11 @@ step is all epochs, replays and traversals of it. A run that keeps every core bu
 ratio 1.
 """
 
+from ddrl.bench.architectures import bench_all, describe_all, system_configs
 from ddrl.bench.defaults import default_config
 from ddrl.bench.measure import Repeat, bench, measure
 from ddrl.bench.parts import Part
 from ddrl.bench.sweep import grid
-from ddrl.bench.systems import bench_all, describe_all, system_configs
 from ddrl.bench.text import describe
 
 __all__ = [

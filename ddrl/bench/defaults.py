@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ddrl.config import RunConfig, parse_run_config
-from ddrl.environments import registry
+from ddrl.environments.base import registry
 from ddrl.errors import UserError, about
-from ddrl.reading import parse_yaml, read_yaml
+from ddrl.system.text_files import parse_yaml, read_yaml
+from ddrl.training.config.run_config import RunConfig, parse_run_config
 
 IMAGES, CONTINUOUS, DISCRETE = "images", "continuous actions", "discrete actions"
 

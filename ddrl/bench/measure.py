@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from ddrl import manifest
 from ddrl.bench.parts import Part, Parts, alone, measure_parts, parameter_count
-from ddrl.bench.whole import measure_whole
-from ddrl.config import RunConfig, fingerprint, to_json
+from ddrl.bench.topology import measure_whole
+from ddrl.training.config.run_config import RunConfig, fingerprint, to_json
+from ddrl.training.records import manifest
 
 PARTS = ("simulation", "inference", "training_part")
 

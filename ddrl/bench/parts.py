@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-from ddrl.acting import Builder
-from ddrl.config import RunConfig
 from ddrl.replay.queue import UnrollQueue
-from ddrl.run import Run
-from ddrl.run_setting import resolve_device
-from ddrl.topology import Topology
-from ddrl.traits import moves_gradients, replays
+from ddrl.training.builder import Builder
+from ddrl.training.config.run_config import RunConfig
+from ddrl.training.config.systems import moves_gradients, replays
+from ddrl.training.config.topology import Topology
+from ddrl.training.device import resolve_device
+from ddrl.training.run import Run
 from ddrl.types import Unroll
 
 FAR = 10**9

@@ -21,11 +21,11 @@ import numpy as np
 import torch
 
 from ddrl.bench.parts import quiet_run
-from ddrl.config import RunConfig, parse_run_config
 from ddrl.errors import UserError, exit_code
-from ddrl.record import read_curves
 from ddrl.replay.sum_tree import SumTree
-from ddrl.run import train
+from ddrl.training.config.run_config import RunConfig, parse_run_config
+from ddrl.training.records.recorder import read_curves
+from ddrl.training.run import train
 
 GAME = "atari/boxing"
 ENTRIES = 1_000_000

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ddrl.bench.defaults import default_config, merged
-from ddrl.config import RunConfig
 from ddrl.errors import UserError, unknown_name
+from ddrl.training.config.run_config import RunConfig
 
 KEYS = ("num_actors", "envs_per_actor", "learner_threads", "env_threads", "queue_capacity")
 ENVIRONMENTS = (4, 8, 16, 32)

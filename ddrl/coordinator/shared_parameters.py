@@ -1,8 +1,8 @@
 """Shared parameters: actors read the live tensors of the learner's network and apply their gradients to them.
 
-There are no copies of versions as in `ddrl.coordinator.parameters`, and nobody waits for anybody: what an actor reads
+There are no copies of versions as in `ddrl.coordinator.parameter_server`, and nobody waits for anybody: what an actor reads
 may be half of one update and half of the next (Mnih et al. 2016, section 4, after Recht et al. 2011, Hogwild).
-Where the shards of a parameter server have processes of their own (`ddrl.coordinator.shard_host`), the tensors are
+Where the shards of a parameter server have processes of their own (`ddrl.runtimes.ray.shard_process`), the tensors are
 there, and here are the count of updates and the gate that a checkpoint closes.
 """
 
@@ -15,12 +15,12 @@ from typing import Any
 
 from torch import nn
 
-from ddrl.coordinator.parameters import Version, copies, load, tensors_of
+from ddrl.coordinator.parameter_server import Version, copies, load, tensors_of
 from ddrl.errors import Closed
-from ddrl.handles import Shards
-from ddrl.streams import Mark
+from ddrl.interfaces import Shards
+from ddrl.system.cuda_streams import Mark
+from ddrl.system.wait_clock import WaitClock
 from ddrl.types import Begun, Gradients, Metrics
-from ddrl.waiting import WaitClock
 
 
 class Tally:

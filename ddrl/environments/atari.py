@@ -29,11 +29,11 @@ from ale_py.roms import get_all_rom_ids, get_rom_path
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode
 
-from ddrl.environments.camera import EMULATOR_HERTZ, EmulatorCamera
-from ddrl.environments.contract import accepted_actions, check_state, first_step, saved_state
-from ddrl.environments.registry import Option
+from ddrl.environments.base.contract import accepted_actions, check_state, first_step, saved_state
+from ddrl.environments.base.registry import Option
+from ddrl.environments.tools.camera import EMULATOR_HERTZ, EmulatorCamera
 from ddrl.errors import UserError
-from ddrl.seeding import seed_for
+from ddrl.system.seeding import seed_for
 from ddrl.types import Array, EnvSpec, EnvStep
 
 _NAMES = """

@@ -24,7 +24,8 @@ from typing import Any
 import mujoco  # noqa: F401  before the setting below, which is not for it
 import numpy as np
 
-from ddrl.environments.physics import (
+from ddrl.environments.tools.simulator_camera import SimulatorCamera
+from ddrl.environments.worlds.physics import (
     ACTION_PROTOCOL,
     MAX_STEPS,
     STEP_PROTOCOL,
@@ -34,7 +35,6 @@ from ddrl.environments.physics import (
     physics_envs,
     route_warnings,
 )
-from ddrl.environments.simulator_camera import SimulatorCamera
 from ddrl.types import Array, EnvSpec
 
 

@@ -4,7 +4,7 @@ pip cannot install the simulator; docs/dmlab.md says how to get its Python modul
 nothing can be made. What is particular:
 
 - Observations are the image [3, 72, 96] in colour (Espeholt et al. 2018, Table D.3), packed with the instruction of the
-  level (`ddrl.instructions`); most levels never give one.
+  level (`ddrl.system.instruction_words`); most levels never give one.
 - `action_set`: `impala` has the 9 actions of Table D.2; `r2d2` the 15 of Hessel et al. 2018b (PopArt), which R2D2 takes
   over (Kapturowski et al. 2019). An action is repeated for `frame_skip` frames, of which there are 60 a second.
 - Ends. Once an episode is over, the simulator shows nothing more; its final observation is the last one seen. Whatever
@@ -36,11 +36,11 @@ from typing import Any
 
 import numpy as np
 
-from ddrl.environments.level_cache import LevelCache, cache_folder
-from ddrl.environments.registry import Option
-from ddrl.environments.replayed import ReplayedEnvs
+from ddrl.environments.base.registry import Option
+from ddrl.environments.base.replayed import ReplayedEnvs
+from ddrl.environments.worlds.dmlab_level_cache import LevelCache, cache_folder
 from ddrl.errors import UserError
-from ddrl.instructions import WORDS, hashed, image_of, pack, packed_shape
+from ddrl.system.instruction_words import WORDS, hashed, image_of, pack, packed_shape
 from ddrl.types import Array, EnvSpec, EnvStep
 
 _PAIRS = (

@@ -6,7 +6,7 @@ is paid. They are other tasks than DMLab's, so scores on them are never compared
 
 As in DMLab-30, one agent can play all, and nothing tells it which one it plays:
 
-- Observations are an image of 72x96 in colour and an instruction (`ddrl.instructions`), which is empty in all tasks but
+- Observations are an image of 72x96 in colour and an instruction (`ddrl.system.instruction_words`), which is empty in all tasks but
   `miniworld_sign`.
 - The nine actions are those of IMPALA's Table D.2, in its order; a step repeats one for four frames.
 - An episode is truncated after the task's limit of frames, or after `max_frames` where that is not 0, and terminates
@@ -23,13 +23,13 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from ddrl.environments import miniworld_world, vizdoom_world
-from ddrl.environments.camera import ImageCamera
-from ddrl.environments.firstperson_tasks import ALL, Family, Task
-from ddrl.environments.registry import Option
-from ddrl.environments.replayed import Replayable, ReplayedEnvs
+from ddrl.environments.base.registry import Option
+from ddrl.environments.base.replayed import Replayable, ReplayedEnvs
+from ddrl.environments.tools.camera import ImageCamera
+from ddrl.environments.worlds import miniworld_world, vizdoom_world
+from ddrl.environments.worlds.firstperson_tasks import ALL, Family, Task
 from ddrl.errors import UserError
-from ddrl.instructions import packed_shape
+from ddrl.system.instruction_words import packed_shape
 from ddrl.types import EnvSpec
 
 IMAGE_SHAPE = (3, 72, 96)

@@ -23,10 +23,10 @@ import minigrid  # noqa: F401  registers them
 import numpy as np
 from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
 
-from ddrl.environments.camera import CELLS_PER_SECOND
-from ddrl.environments.contract import check_same_step
-from ddrl.environments.registry import Option
-from ddrl.environments.replayed import ReplayedEnvs
+from ddrl.environments.base.contract import check_same_step
+from ddrl.environments.base.registry import Option
+from ddrl.environments.base.replayed import ReplayedEnvs
+from ddrl.environments.tools.camera import CELLS_PER_SECOND
 from ddrl.errors import UserError
 from ddrl.types import Array, EnvSpec, EnvStep
 

@@ -17,7 +17,9 @@ import gymnasium
 import mujoco  # noqa: F401  gymnasium would hide that it is not installed
 from gymnasium.envs.mujoco.mujoco_env import MujocoEnv
 
-from ddrl.environments.physics import (
+from ddrl.environments.base.registry import Option
+from ddrl.environments.tools.simulator_camera import SimulatorCamera
+from ddrl.environments.worlds.physics import (
     ACTION_PROTOCOL,
     MAX_STEPS,
     STEP_PROTOCOL,
@@ -27,8 +29,6 @@ from ddrl.environments.physics import (
     physics_envs,
     route_warnings,
 )
-from ddrl.environments.registry import Option
-from ddrl.environments.simulator_camera import SimulatorCamera
 from ddrl.types import Array, EnvSpec
 
 TASKS: tuple[str, ...] = tuple(

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from ddrl.environments.camera import CellCamera
-from ddrl.environments.contract import accepted_actions, check_state, first_step, saved_state
-from ddrl.environments.registry import Option
-from ddrl.environments.toy_games import Catch, Chain, Game, Identity, Memory, Recall, Track
-from ddrl.seeding import seed_for
+from ddrl.environments.base.contract import accepted_actions, check_state, first_step, saved_state
+from ddrl.environments.base.registry import Option
+from ddrl.environments.tools.camera import CellCamera
+from ddrl.environments.worlds.toy_games import Catch, Chain, Game, Identity, Memory, Recall, Track
+from ddrl.system.seeding import seed_for
 from ddrl.types import Array, EnvSpec, EnvStep
 
 VERSION = 1

@@ -9,11 +9,11 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import torch
 
-from ddrl.handles import Parameters, Queue, Reducer, Shards
+from ddrl.interfaces import Parameters, Queue, Reducer, Shards
 from ddrl.learners.data_parallel import PIECE_COLUMNS, AnyBatch
+from ddrl.learners.gradient_step import GradientStep, PartLoss
 from ddrl.learners.normalisation import Normalisation, RewardClipping
 from ddrl.learners.optimizers import AdamConfig, RMSPropConfig
-from ddrl.learners.step import GradientStep, PartLoss
 from ddrl.networks.actor_critic import ActorCritic
 from ddrl.networks.q_network import QNetwork
 from ddrl.types import Metrics, Unroll

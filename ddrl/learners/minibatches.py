@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ddrl.handles import Reducer
+from ddrl.interfaces import Reducer
 from ddrl.types import Unroll
 
 
@@ -20,7 +20,7 @@ def sample_numbers(batch: Unroll, reducer: Reducer) -> tuple[Tensor, int]:
     """Which samples of one learner's batch the valid steps of this learner's columns are; every learner calls it.
 
     The samples of one learner are the valid steps of its batch in [T, R x B] order, and a synchronous batch has its
-    columns in the order of (unroll index, actor, environment). Actors feed the learners in turn (`ddrl.acting`): actor
+    columns in the order of (unroll index, actor, environment). Actors feed the learners in turn (`ddrl.training.builder`): actor
     a of learner r is number a x R + r of all, so the columns of all learners are ordered by (unroll index, a, r).
 
     Returns:

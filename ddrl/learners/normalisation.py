@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from ddrl.handles import Reducer
+from ddrl.interfaces import Reducer
 from ddrl.networks.actor_critic import ActorCritic
 from ddrl.networks.q_network import QNetwork
 from ddrl.types import Unroll

@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ddrl.keys import STRICT, Fraction
+from ddrl.system.config_types import STRICT, Fraction
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddrl.handles import Parameters, Replay
+from ddrl.interfaces import Parameters, Replay
 from ddrl.learners.core import LearnerCore, Setting
 from ddrl.types import Metrics
 

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ddrl.handles import Queue, SharedParameters
+from ddrl.interfaces import Queue, SharedParameters
 from ddrl.learners.core import Setting
-from ddrl.learners.shared import gradient_of
+from ddrl.learners.shared_updates import gradient_of
 from ddrl.types import Gradients, Metrics, Unroll
 
 Loss = Callable[[Any, Unroll, Any, float], tuple[Tensor, Metrics]]

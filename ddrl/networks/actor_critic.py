@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ddrl.distributions import CATEGORICAL, GAUSSIAN, Family
 from ddrl.errors import UserError
-from ddrl.handles import Reducer
+from ddrl.interfaces import Reducer
+from ddrl.networks.distributions import CATEGORICAL, GAUSSIAN, Family
 from ddrl.networks.initialisation import Orthogonal, TruncatedNormal, default_initialisation, linear
-from ddrl.networks.instructions import as_seen_by_torso, instruction_channel
+from ddrl.networks.instruction_encoder import as_seen_by_torso, instruction_channel
 from ddrl.networks.normalisation import ObservationNormaliser, RewardNormaliser
 from ddrl.networks.recurrent import ResettingLSTM
 from ddrl.networks.torsos import Torso, make_torso

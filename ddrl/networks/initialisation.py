@@ -14,7 +14,7 @@ from pydantic import Field, PositiveFloat
 from pydantic.dataclasses import dataclass
 from torch import Generator, nn
 
-from ddrl.keys import STRICT
+from ddrl.system.config_types import STRICT
 
 
 @dataclass(frozen=True, config=STRICT)

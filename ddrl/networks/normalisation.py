@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ddrl.handles import Reducer
+from ddrl.interfaces import Reducer
 
 EPSILON = 1e-8
 

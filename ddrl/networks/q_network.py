@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ddrl.errors import UserError
 from ddrl.networks.actor_critic import PIECE_STEPS
 from ddrl.networks.initialisation import linear
-from ddrl.networks.instructions import as_seen_by_torso, instruction_channel
+from ddrl.networks.instruction_encoder import as_seen_by_torso, instruction_channel
 from ddrl.networks.recurrent import ResettingLSTM
 from ddrl.networks.torsos import DeepTorso, Torso, make_torso
 from ddrl.types import EnvSpec, NetworkOutput, RecurrentState

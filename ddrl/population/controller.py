@@ -16,20 +16,20 @@ from pathlib import Path
 
 import torch
 
-from ddrl import checkpoint, manifest
-from ddrl.acting import Builder
-from ddrl.config import RunConfig, load_run_config
-from ddrl.continuing import check_budget
 from ddrl.errors import UserError
-from ddrl.identity import identity_of
-from ddrl.population import results, rule
-from ddrl.population.lineage import BURN_IN, DIVERGED, EVOLVE, FILE, FINAL, Decision, Journal, Start
+from ddrl.population import exploit_explore, results
+from ddrl.population.display import View
+from ddrl.population.executors import Inline, MemberDisplay, Trainers
+from ddrl.population.exploit_explore import Standing
+from ddrl.population.journal import BURN_IN, DIVERGED, EVOLVE, FILE, FINAL, Decision, Journal, Start
 from ddrl.population.member import Job, Outcome, carry_over, evaluate_finally, member_config, ready_at
-from ddrl.population.rule import Standing
-from ddrl.population.settings import Population, Values
-from ddrl.population.trainers import Inline, MemberDisplay, Trainers
-from ddrl.population.view import View
-from ddrl.signals import stopping
+from ddrl.system.signals import stopping
+from ddrl.training.builder import Builder
+from ddrl.training.config.population import Population, Values
+from ddrl.training.config.run_config import RunConfig, load_run_config
+from ddrl.training.records import checkpoint, manifest
+from ddrl.training.records.identity import identity_of
+from ddrl.training.records.resume import check_budget
 
 MEMBERS = "members"
 MAX_DIVERGED = 10
@@ -39,7 +39,7 @@ MAX_DIVERGED = 10
 def train_population(
     config: RunConfig, directory: Path, *, quiet: bool = False, accepted: Callable[[], None] = lambda: None
 ) -> str:
-    """Trains or resumes the population in `directory`; returns the exit reason, as `ddrl.run.train` does.
+    """Trains or resumes the population in `directory`; returns the exit reason, as `ddrl.training.run.train` does.
 
     `accepted` is called when nothing refuses the configuration any more, before anything is written.
     """
@@ -141,14 +141,14 @@ class Controller:
     def _crew(self) -> Iterator[Trainers]:
         """Ray is slow to import, so only where it is used."""
         if self.config.topology.runtime == "ray":
-            from ddrl.population.ray_members import ray_members
+            from ddrl.population.ray_executor import ray_members
 
             with ray_members(self.config, self._view) as members:
                 yield members
         elif self.rule.parallel == 1:
             yield Inline(self._view)
         else:
-            from ddrl.population.hosts import hosts
+            from ddrl.population.process_executor import hosts
 
             with hosts(self.config, self._view) as trainers:
                 yield trainers
@@ -200,7 +200,7 @@ class Controller:
     def _values(self, member: int) -> Values:
         """Hyperparameters of the segment that is next or under way."""
         newest = self._journal.newest(member)
-        return newest.after if newest else rule.initial_values(self.rule, self.config.seed, member)
+        return newest.after if newest else exploit_explore.initial_values(self.rule, self.config.seed, member)
 
     def _folder(self, member: int) -> Path:
         return self.directory / MEMBERS / str(member)
@@ -208,7 +208,7 @@ class Controller:
     def _job(self, member: int) -> Job:
         newest = self._journal.newest(member)
         start, episodes = (newest.env_frames, newest.episodes) if newest else (0, 0)
-        seed = rule.member_seed(self.config.seed, member)
+        seed = exploit_explore.member_seed(self.config.seed, member)
         return Job(
             config=member_config(self.config, seed, self._values(member)),
             directory=self._folder(member).resolve(),
@@ -216,7 +216,7 @@ class Controller:
             member=member,
             segment=newest.decision + 1 if newest else 0,
             start_frames=start,
-            end_frames=rule.segment_end(self.rule, start, self.config.env_frames),
+            end_frames=exploit_explore.segment_end(self.rule, start, self.config.env_frames),
             ready_episodes=ready_at(self.rule, episodes),
             adopts=newest is not None and newest.copied,
             tuned=tuple(self.rule.tuned),
@@ -258,11 +258,11 @@ class Controller:
             return kept
         newest = {one: found for one in range(self.rule.size) if (found := self._journal.newest(one)) and one != member}
         others = {one: Standing(found.fitness, found.before) for one, found in newest.items()}
-        generator = rule.decision_generator(self.config.seed, member, number)
+        generator = exploit_explore.decision_generator(self.config.seed, member, number)
         if kind == DIVERGED:
-            evolved = rule.replaced(self.rule, others, generator)
+            evolved = exploit_explore.replaced(self.rule, others, generator)
         else:
-            evolved = rule.evolve(self.rule, member, Standing(outcome.fitness, before), others, generator)
+            evolved = exploit_explore.evolve(self.rule, member, Standing(outcome.fitness, before), others, generator)
         copied = evolved.copied and outcome.env_frames > 0  # without a checkpoint there is nothing to put weights into
         source = newest[evolved.compared_with] if copied else None
         return dataclasses.replace(

@@ -16,19 +16,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ddrl import checkpoint
-from ddrl.acting import Builder
-from ddrl.config import RunConfig, to_json
-from ddrl.continuing import Checkpoints
 from ddrl.errors import NonFiniteError, UserError
-from ddrl.evaluation import FinalVersions, Scored, evaluate
-from ddrl.files import replacing
-from ddrl.identity import identity_of
-from ddrl.locks import locked
-from ddrl.population.settings import Population, Values, with_values
-from ddrl.record import Counts, make_recorder, read_records, write_json
-from ddrl.run import Run
-from ddrl.run_setting import Display, resolve_device
+from ddrl.system.files import replacing
+from ddrl.system.locks import locked
+from ddrl.training.builder import Builder
+from ddrl.training.config.population import Population, Values, with_values
+from ddrl.training.config.run_config import RunConfig, to_json
+from ddrl.training.device import Display, resolve_device
+from ddrl.training.evaluation import FinalVersions, Scored, evaluate
+from ddrl.training.records import checkpoint
+from ddrl.training.records.identity import identity_of
+from ddrl.training.records.recorder import Counts, make_recorder, read_records, write_json
+from ddrl.training.records.resume import Checkpoints
+from ddrl.training.run import Run
 
 LOCK_SECONDS = 30.0
 """How long a member waits for its process of before, whose supervisor was killed, to be gone."""
@@ -91,7 +91,7 @@ def interrupted(job: Job) -> Outcome:
 class Segment:
     """What makes a segment of a member's run, wherever its learners are: how it begins, pauses and ends.
 
-    On Ray each learner is told of it, as a `ddrl.learner_side.Part`.
+    On Ray each learner is told of it, as a `ddrl.runtimes.ray.learner_ranks.Part`.
     """
 
     def __init__(self, job: Job) -> None:

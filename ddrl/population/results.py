@@ -11,14 +11,14 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddrl import checkpoint, manifest
-from ddrl.acting import Builder
-from ddrl.config import RunConfig, fingerprint, load_run_config, to_json
 from ddrl.errors import UserError, using
-from ddrl.files import read_file, write_atomically
-from ddrl.population.lineage import Journal, Piece, ancestry, write_table
-from ddrl.reading import read_json
-from ddrl.record import read_curves, write_json
+from ddrl.population.journal import Journal, Piece, ancestry, write_table
+from ddrl.system.files import read_file, write_atomically
+from ddrl.system.text_files import read_json
+from ddrl.training.builder import Builder
+from ddrl.training.config.run_config import RunConfig, fingerprint, load_run_config, to_json
+from ddrl.training.records import checkpoint, manifest
+from ddrl.training.records.recorder import read_curves, write_json
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,9 +14,9 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: one thread per role
 
 from ddrl.errors import exit_code, unknown_name
-from ddrl.notes import say
-from ddrl.regression import evidence, golden, suite, throughput
+from ddrl.regression import evidence, golden, run_all, throughput
 from ddrl.regression.checks import describe, exit_status, write_junit
+from ddrl.system.notes import say
 
 JUNIT = Path("results/regression/junit.xml")
 
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m ddrl.regression", description="regression checks")
     commands = parser.add_subparsers(required=True, metavar="command")
     check = commands.add_parser("check", help="run the checks; one line each")
-    check.add_argument("kinds", nargs="*", help=f"{', '.join(suite.KINDS)} (default: all)")
+    check.add_argument("kinds", nargs="*", help=f"{', '.join(run_all.KINDS)} (default: all)")
     check.add_argument("--junit", type=Path, help=f"file to write (default: <root>/{JUNIT})")
     check.set_defaults(run=_check)
     accept = commands.add_parser("accept", help="take over changed evidence that the changelog explains")
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check(parsed: argparse.Namespace) -> int:
-    checks = suite.run(parsed.root, parsed.kinds, lambda check: print(describe(check), flush=True))
+    checks = run_all.run(parsed.root, parsed.kinds, lambda check: print(describe(check), flush=True))
     write_junit(checks, parsed.junit or parsed.root / JUNIT)
     return exit_status(checks)
 

@@ -17,17 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from ddrl.analysis.claim_tests import first_reached
-from ddrl.analysis.curves import RunData, final_episodes, load_run
-from ddrl.analysis.experiments import ROOT
-from ddrl.analysis.flags import flatten, same
-from ddrl.analysis.inference import EQUAL_BUDGET, Sample, prediction_interval
-from ddrl.analysis.milestones import recent_returns
-from ddrl.analysis.paper import load_paper
-from ddrl.config import parse_run_config, to_json
+from ddrl.analysis.runs.flags import flatten, same
+from ddrl.analysis.runs.milestones import recent_returns
+from ddrl.analysis.runs.run_data import RunData, final_episodes, load_run
+from ddrl.analysis.statistics.claim_tests import first_reached
+from ddrl.analysis.statistics.significance import EQUAL_BUDGET, Sample, prediction_interval
 from ddrl.errors import UserError
-from ddrl.files import below
+from ddrl.papers.experiments import ROOT
+from ddrl.papers.paper import load_paper
 from ddrl.regression.checks import Check
+from ddrl.system.files import below
+from ddrl.training.config.run_config import parse_run_config, to_json
 
 LEVEL = 0.05
 MIN_REFERENCE_SEEDS = 2

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from ddrl.analysis import REFERENCE
-from ddrl.analysis.experiments import papers
-from ddrl.csv_cells import read_rows, write_rows
 from ddrl.errors import UserError, unknown_name
-from ddrl.files import read_file
-from ddrl.record import write_json
+from ddrl.papers.experiments import papers
 from ddrl.regression.checks import Outcome
 from ddrl.report import build as report
+from ddrl.system.csv_cells import read_rows, write_rows
+from ddrl.system.files import read_file
+from ddrl.training.records.recorder import write_json
 
 COMMAND = "python -m ddrl.regression accept"
 OUTPUT = Path("results/regression/reports")

@@ -21,13 +21,15 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ddrl import algorithms, manifest, processor
-from ddrl.config import parse_run_config
+from ddrl import algorithms
 from ddrl.errors import UserError
-from ddrl.files import read_file
-from ddrl.record import COUNTS, TIMING_METRICS, write_json
 from ddrl.regression.checks import Outcome
-from ddrl.run import train
+from ddrl.system import processor
+from ddrl.system.files import read_file
+from ddrl.training.config.run_config import parse_run_config
+from ddrl.training.records import manifest
+from ddrl.training.records.recorder import COUNTS, TIMING_METRICS, write_json
+from ddrl.training.run import train
 
 FOLDER = Path("tests/regression/golden")
 COMMAND = "python -m ddrl.regression golden"

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddrl import bench, manifest
-from ddrl.config import RunConfig, parse_run_config, to_json
+from ddrl import bench
 from ddrl.errors import UserError
-from ddrl.files import read_file
-from ddrl.memory import keep_freed_memory
-from ddrl.record import write_json
 from ddrl.regression.checks import Outcome
+from ddrl.system.allocator import keep_freed_memory
+from ddrl.system.files import read_file
+from ddrl.training.config.run_config import RunConfig, parse_run_config, to_json
+from ddrl.training.records import manifest
+from ddrl.training.records.recorder import write_json
 
 FILE = Path("results/reference/bench/guard/impala_atari_pong_float32.json")
 COMMAND = "python -m ddrl.regression throughput"

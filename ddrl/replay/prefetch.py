@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from ddrl.errors import Closed
-from ddrl.streams import Mark, SideStream
-from ddrl.waiting import WaitClock
+from ddrl.system.cuda_streams import Mark, SideStream
+from ddrl.system.wait_clock import WaitClock
 
 
 class Prefetch:

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from ddrl.errors import Closed, UserError
-from ddrl.replay.cuts import Drawing, Drawn
-from ddrl.replay.history import History
-from ddrl.replay.limiter import Limiter
-from ddrl.replay.rule import ReplayRule
+from ddrl.replay.items import Drawing, Drawn
+from ddrl.replay.rate_limiter import Limiter
+from ddrl.replay.replay_config import ReplayRule
+from ddrl.replay.step_storage import History
 from ddrl.replay.sum_tree import SumTree
-from ddrl.seeding import generator_state, set_generator_state
+from ddrl.system.seeding import generator_state, set_generator_state
+from ddrl.system.wait_clock import WaitClock
 from ddrl.types import Array, Experience, Metrics
-from ddrl.waiting import WaitClock
 
 LEAST_PRIORITY = 1e-6
 """No item is lost for good (Schaul et al. 2016, section 3.3, epsilon; no value is given there)."""

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ddrl.errors import Closed
+from ddrl.system.wait_clock import WaitClock
 from ddrl.types import Unroll, concatenate
-from ddrl.waiting import WaitClock
 
 
 class UnrollQueue:

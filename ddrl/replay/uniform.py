@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ddrl.seeding import generator_state, set_generator_state
+from ddrl.system.seeding import generator_state, set_generator_state
 from ddrl.types import Unroll, concatenate
 
 

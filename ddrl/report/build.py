@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from ddrl.analysis import REFERENCE
-from ddrl.analysis.experiments import papers as all_papers
-from ddrl.csv_cells import read_rows
 from ddrl.errors import UserError, unknown_name
-from ddrl.files import read_file, write_whole
-from ddrl.reading import read_json
-from ddrl.report.document import Origin, Tables
+from ddrl.papers.experiments import papers as all_papers
 from ddrl.report.figures import draw_figures
 from ddrl.report.html import render
 from ddrl.report.paper import report_data
+from ddrl.report.sections.document import Origin, Tables
 from ddrl.report.suite import SUITE, suite_data
+from ddrl.system.csv_cells import read_rows
+from ddrl.system.files import read_file, write_whole
+from ddrl.system.text_files import read_json
 
 ROOT = Path(__file__).resolve().parents[2]
 EVIDENCE = "evidence"
@@ -153,11 +153,11 @@ def _report(results: Path, report: Path, output: Path, command: str, root: Path)
 
 def _paper_evidence(paper: str, scale: str, results: Path, folder: Path, root: Path) -> None:
     """Tables and figures of one paper, in `folder`."""
-    from ddrl.analysis.derived import derive
-    from ddrl.analysis.expansion import expand
-    from ddrl.analysis.paper import load_paper
-    from ddrl.analysis.plots import draw
-    from ddrl.analysis.tables import build, write
+    from ddrl.analysis.figures.plots import draw
+    from ddrl.analysis.tables.build import build, write
+    from ddrl.analysis.tables.derived import derive
+    from ddrl.papers.expansion import expand
+    from ddrl.papers.paper import load_paper
 
     replication = root / "replications" / paper
     planned = [] if scale == REFERENCE else expand(paper, scale, root=root / "replications")
@@ -172,8 +172,8 @@ def _paper_evidence(paper: str, scale: str, results: Path, folder: Path, root: P
 
 def _suite_evidence(papers: Sequence[str], scale: str, results: Path, folder: Path, root: Path) -> None:
     """Tables and figures over papers, in `folder/suite`, from the papers' tables."""
-    from ddrl.analysis.suite_tables import build_suite
-    from ddrl.analysis.tables import write
+    from ddrl.analysis.tables.build import write
+    from ddrl.analysis.tables.suite import build_suite
 
     evidence = build_suite(root / "replications", results, scale, folder=folder, only=papers)
     write(evidence.tables, evidence.summary, folder / SUITE / "tables")

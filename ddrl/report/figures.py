@@ -16,10 +16,10 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ddrl.analysis import plots
-from ddrl.analysis.tables import read
+from ddrl.analysis.figures import plots
+from ddrl.analysis.tables.build import read
 from ddrl.errors import exit_code
-from ddrl.report.text import words
+from ddrl.report.sections.text import words
 
 VERDICTS: Mapping[str, str] = {
     "supported": "#2f7a50",

@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 
 from ddrl.errors import UserError
-from ddrl.files import read_file
+from ddrl.system.files import read_file
 
 TEMPLATE = "report.html.j2"
 KINDS = {"paper": "Replication report", "suite": "Suite report"}

@@ -5,12 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from ddrl.errors import UserError
-from ddrl.report.cells import CELL_VERDICTS, CLAIM_VERDICTS, cells, counts, not_read, tally, uncovered
-from ddrl.report.claims import claims
-from ddrl.report.document import Block, Document, Fact, Origin, Row, Section, Span, Tables, Tally, as_json, plain
-from ddrl.report.efficiency import derived, efficiency
-from ddrl.report.games import over_games
-from ddrl.report.runs import (
+from ddrl.report.sections.cells import CELL_VERDICTS, CLAIM_VERDICTS, cells, counts, not_read, tally, uncovered
+from ddrl.report.sections.claims import claims
+from ddrl.report.sections.document import (
+    Block,
+    Document,
+    Fact,
+    Origin,
+    Row,
+    Section,
+    Span,
+    Tables,
+    Tally,
+    as_json,
+    plain,
+)
+from ddrl.report.sections.efficiency import derived, efficiency
+from ddrl.report.sections.games import over_games
+from ddrl.report.sections.runs import (
     deviations,
     drawings,
     holes,
@@ -20,7 +32,7 @@ from ddrl.report.runs import (
     run_list,
     side_by_side,
 )
-from ddrl.report.text import counted, duration, frames, listed, moment, number, ratio, span
+from ddrl.report.sections.text import counted, duration, frames, listed, moment, number, ratio, span
 
 
 def report_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict[str, Any]:

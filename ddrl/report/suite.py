@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ddrl.errors import UserError
-from ddrl.report.cells import CELL_VERDICTS, CLAIM_VERDICTS, ORIGINS, counts, tally
-from ddrl.report.claims import by_claim, evidence
-from ddrl.report.coverage import cells_by_verdict, coverage, own_cells
-from ddrl.report.document import (
+from ddrl.report.sections.cells import CELL_VERDICTS, CLAIM_VERDICTS, ORIGINS, counts, tally
+from ddrl.report.sections.claims import by_claim, evidence
+from ddrl.report.sections.coverage import cells_by_verdict, coverage, own_cells
+from ddrl.report.sections.document import (
     Block,
     Cell,
     Document,
@@ -35,9 +35,9 @@ from ddrl.report.document import (
     strong,
     tag,
 )
-from ddrl.report.runs import holes
-from ddrl.report.speed import compute, lag, systems, throughput
-from ddrl.report.text import counted, duration, frames, listed, moment, number, sentence, unbroken, words
+from ddrl.report.sections.runs import holes
+from ddrl.report.sections.speed import compute, lag, systems, throughput
+from ddrl.report.sections.text import counted, duration, frames, listed, moment, number, sentence, unbroken, words
 
 SUITE = "suite"
 PREFACE = (

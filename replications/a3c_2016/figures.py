@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
-from ddrl.analysis import game_figures, panels, plots
-from ddrl.analysis.game_figures import Mark, Panels, Rows, Variant
-from ddrl.analysis.plots import COLOURS, GREY, NAMES, PUBLISHED
+from ddrl.analysis.figures import games, panels, plots
+from ddrl.analysis.figures.games import Mark, Panels, Rows, Variant
+from ddrl.analysis.figures.plots import COLOURS, GREY, NAMES, PUBLISHED
 
 ATARI, CATCH, SYSTEMS, THREADS = "atari", "catch", "systems", "threads"
 AGENTS = {"ff": Variant("Feed-forward", "o", "-"), "lstm": Variant("LSTM", "D", plots.DASHES[1])}
@@ -39,7 +39,7 @@ MOST_ROWS = 3
 def learning_curves(curves: pd.DataFrame, references: pd.DataFrame, published: pd.DataFrame) -> Figure:
     """One panel per game: training return against frames, scores that others published for A3C, random and human."""
     own = curves[curves["experiment"] == ATARI]
-    return game_figures.learning_curves(own, references, _scores_of(published), AGENTS, MARKS, PANELS)
+    return games.learning_curves(own, references, _scores_of(published), AGENTS, MARKS, PANELS)
 
 
 def _scores_of(published: pd.DataFrame) -> pd.DataFrame:
@@ -51,7 +51,7 @@ def _scores_of(published: pd.DataFrame) -> pd.DataFrame:
 def normalised_scores(scores: pd.DataFrame, published: pd.DataFrame, references: pd.DataFrame) -> Figure:
     """One row per game and agent: our final human-normalised scores beside those that others published."""
     own = scores[scores["experiment"] == ATARI]
-    return game_figures.normalised_scores(own, _scores_of(published), references, AGENTS, MARKS, ROWS)
+    return games.normalised_scores(own, _scores_of(published), references, AGENTS, MARKS, ROWS)
 
 
 def catch(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:

@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
-from ddrl.analysis import game_figures, panels, plots
-from ddrl.analysis.game_figures import Mark, Panels, Rows, Variant
-from ddrl.analysis.plots import COLOURS, NAMES, Style
+from ddrl.analysis.figures import games, panels, plots
+from ddrl.analysis.figures.games import Mark, Panels, Rows, Variant
+from ddrl.analysis.figures.plots import COLOURS, NAMES, Style
 
 ATARI, ACTORS, CAPACITY = "atari", "actors", "capacity"
 TIMES = ("times_1", "times_2", "times_4", "times_8")
@@ -27,7 +27,7 @@ PANELS = Panels(end=2.5 * PAPER_FRAMES, height=1.9)
 def learning_curves(curves: pd.DataFrame, references: pd.DataFrame, published: pd.DataFrame) -> Figure:
     """One panel per game: training return against frames, published score at 22.8 billion, random and human."""
     own = curves[curves["experiment"] == ATARI]
-    return game_figures.learning_curves(own, references, _scores_of(published), AGENTS, MARKS, PANELS)
+    return games.learning_curves(own, references, _scores_of(published), AGENTS, MARKS, PANELS)
 
 
 def _scores_of(published: pd.DataFrame) -> pd.DataFrame:
@@ -39,7 +39,7 @@ def _scores_of(published: pd.DataFrame) -> pd.DataFrame:
 def normalised_scores(scores: pd.DataFrame, published: pd.DataFrame, references: pd.DataFrame) -> Figure:
     """One row per game: our final human-normalised scores beside the published one."""
     own = scores[scores["experiment"] == ATARI]
-    return game_figures.normalised_scores(own, _scores_of(published), references, AGENTS, MARKS, Rows())
+    return games.normalised_scores(own, _scores_of(published), references, AGENTS, MARKS, Rows())
 
 
 def actors(curves: pd.DataFrame, wall_clock: pd.DataFrame, runs: pd.DataFrame) -> Figure:

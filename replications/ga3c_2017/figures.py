@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ddrl.analysis import game_figures, panels, plots
-from ddrl.analysis.game_figures import Mark, Panels, Rows, Variant
-from ddrl.analysis.plots import COLOURS, NAMES, PUBLISHED
+from ddrl.analysis.figures import games, panels, plots
+from ddrl.analysis.figures.games import Mark, Panels, Rows, Variant
+from ddrl.analysis.figures.plots import COLOURS, NAMES, PUBLISHED
 
 ATARI, THROUGHPUT, ADJUSTMENT = "atari", "throughput", "adjustment"
 SPEED = "steady_frames_per_second"
@@ -29,7 +29,7 @@ WAYS = {"dynamic": "found while training", "fixed": "set by hand"}
 def learning_curves(curves: pd.DataFrame, references: pd.DataFrame, published: pd.DataFrame) -> Figure:
     """One panel per game: training return against frames, the published score as a line, random and human play."""
     own = curves[curves["experiment"] == ATARI]
-    return game_figures.learning_curves(own, references, _scores_of(published), AGENTS, MARKS, PANELS)
+    return games.learning_curves(own, references, _scores_of(published), AGENTS, MARKS, PANELS)
 
 
 def _scores_of(published: pd.DataFrame) -> pd.DataFrame:
@@ -41,7 +41,7 @@ def _scores_of(published: pd.DataFrame) -> pd.DataFrame:
 def normalised_scores(scores: pd.DataFrame, published: pd.DataFrame, references: pd.DataFrame) -> Figure:
     """One row per game: our final human-normalised scores beside the published one."""
     own = scores[scores["experiment"] == ATARI]
-    return game_figures.normalised_scores(own, _scores_of(published), references, AGENTS, MARKS, Rows())
+    return games.normalised_scores(own, _scores_of(published), references, AGENTS, MARKS, Rows())
 
 
 def throughput(efficiency: pd.DataFrame, published: pd.DataFrame) -> Figure:

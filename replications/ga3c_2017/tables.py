@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ddrl.analysis.inference import geometric_mean
-from ddrl.analysis.own_values import paired_ratios
+from ddrl.analysis.statistics.significance import geometric_mean
+from ddrl.analysis.verdicts.cell_values import paired_ratios
 
 THROUGHPUT = "throughput"
 BASES = {"ga3c_small": "a3c_small", "ga3c_large": "a3c_large"}

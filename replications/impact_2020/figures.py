@@ -12,8 +12,8 @@ from matplotlib.gridspec import GridSpec
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 
-from ddrl.analysis import plots
-from ddrl.analysis.plots import FAINT, GREY, Style
+from ddrl.analysis.figures import plots
+from ddrl.analysis.figures.plots import FAINT, GREY, Style
 
 ALGORITHMS = ("impact", "ppo", "impala")
 RATIOS = ("r3", "r1", "r2")
@@ -119,7 +119,7 @@ def _ablation(
 
 
 def _clock(timed: pd.DataFrame) -> str:
-    """What the seconds are: runs of one thread are timed by their CPU time (`ddrl.analysis.curves.clock_of`)."""
+    """What the seconds are: runs of one thread are timed by their CPU time (`ddrl.analysis.runs.run_data.clock_of`)."""
     clocks = set(timed["clock"])
     return {("cpu",): "CPU time on one core", ("wall",): "wall time of training"}.get(tuple(clocks), "time of training")
 

@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ddrl.analysis import game_figures, panels, plots
-from ddrl.analysis.experiments import system_of
-from ddrl.analysis.game_figures import Mark, Panels, Rows, Variant
-from ddrl.analysis.plots import COLOURS, FAINT, GREY, INK, NAMES, PUBLISHED
+from ddrl.analysis.figures import games, panels, plots
+from ddrl.analysis.figures.games import Mark, Panels, Rows, Variant
+from ddrl.analysis.figures.plots import COLOURS, FAINT, GREY, INK, NAMES, PUBLISHED
+from ddrl.papers.experiments import system_of
 from replications.impala_2018.suite_figures import (
     capped_scores,
     capped_scores_on_a_subset,
@@ -61,7 +61,7 @@ ROWS = Rows(height=0.21, dense=0.07, head=0.75, lift=3.5)
 def learning_curves(curves: pd.DataFrame, references: pd.DataFrame, published: pd.DataFrame) -> Figure:
     """One panel per game: training return against frames, published final scores at 200 million, random and human."""
     own = curves[curves["experiment"] == ATARI]
-    return game_figures.learning_curves(own, references, _scores_of(published), NETWORKS, MARKS, PANELS)
+    return games.learning_curves(own, references, _scores_of(published), NETWORKS, MARKS, PANELS)
 
 
 def _scores_of(published: pd.DataFrame) -> pd.DataFrame:
@@ -73,7 +73,7 @@ def _scores_of(published: pd.DataFrame) -> pd.DataFrame:
 def normalised_scores(scores: pd.DataFrame, published: pd.DataFrame, references: pd.DataFrame) -> Figure:
     """One row per game and network: our final human-normalised scores beside the published ones."""
     own = scores[scores["experiment"] == ATARI]
-    return game_figures.normalised_scores(own, _scores_of(published), references, NETWORKS, MARKS, ROWS)
+    return games.normalised_scores(own, _scores_of(published), references, NETWORKS, MARKS, ROWS)
 
 
 def correction_dot_plot(scores: pd.DataFrame, published: pd.DataFrame) -> Figure:

@@ -7,10 +7,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ddrl.analysis import panels, plots
-from ddrl.analysis.normalise import capped, human_normalised
-from ddrl.analysis.plots import COLOURS, FAINT, NAMES
-from ddrl.analysis.suite_curves import mean_over_tasks
+from ddrl.analysis.figures import panels, plots
+from ddrl.analysis.figures.plots import COLOURS, FAINT, NAMES
+from ddrl.analysis.runs.suite_scores import mean_over_tasks
+from ddrl.analysis.statistics.normalise import capped, human_normalised
 
 SUITE, SUBSET = "dmlab30", "dmlab30_subset"
 AGENTS = {

@@ -7,8 +7,8 @@ import re
 import numpy as np
 import pandas as pd
 
-from ddrl.analysis.inference import geometric_mean
-from ddrl.analysis.own_values import paired_ratios
+from ddrl.analysis.statistics.significance import geometric_mean
+from ddrl.analysis.verdicts.cell_values import paired_ratios
 
 THROUGHPUT = "throughput"
 BASE = "a3c"

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ddrl.analysis import panels, plots
-from ddrl.analysis.plots import COLOURS, NAMES
+from ddrl.analysis.figures import panels, plots
+from ddrl.analysis.figures.plots import COLOURS, NAMES
 
 AGENTS = {"r2d2": "R2D2", "ape_x": "Ape-X"}
 MEMORY = {"r2d2": "R2D2", "feed_forward": "feed-forward"}

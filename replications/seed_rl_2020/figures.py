@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 
-from ddrl.analysis import panels, plots
-from ddrl.analysis.plots import FAINT, GREY
+from ddrl.analysis.figures import panels, plots
+from ddrl.analysis.figures.plots import FAINT, GREY
 
 SYSTEMS = {"impala": "IMPALA", "seed": "SEED RL"}
 """By what the names of variants begin with."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ddrl.analysis.schema import load_checked
 from ddrl.errors import UserError, about
+from ddrl.papers.schema import load_checked
 
 System = Literal["seed", "impala"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ddrl.analysis.schema import load_checked
+from ddrl.papers.schema import load_checked
 from replications.seed_rl_2020.calibration import GROUP, SYSTEMS, WORKERS, layout, long_enough, service_times
 from replications.seed_rl_2020.inputs import read_scenarios
 from replications.seed_rl_2020.simulation import predict, predict_scenarios

@@ -13,10 +13,10 @@ from ddrl.actors import evaluator
 from ddrl.actors.exploration import EpsilonGreedy
 from ddrl.actors.policy import LocalInference, Policy
 from ddrl.actors.unroll import UnrollCollector
-from ddrl.environments import registry
+from ddrl.environments.base import registry
 from ddrl.networks.actor_critic import make_actor_critic
 from ddrl.networks.q_network import make_q_network
-from ddrl.seeding import torch_generator
+from ddrl.system.seeding import torch_generator
 from ddrl.types import Array, Episode
 from tests.actors.policy_test import make_policy
 from tests.algorithms.rigs import CONTINUOUS, DISCRETE

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ddrl.actors.items import Items, SequenceItems, TransitionItems
+from ddrl.actors.adders import Items, SequenceItems, TransitionItems
 from ddrl.losses.q_learning import mixed_priority, n_step_targets, taken
 from tests.episodes import ENDINGS, Stream, named, random_stream, states, unrolls
 

@@ -5,10 +5,10 @@ import torch
 from scipy.stats import chisquare
 
 from ddrl.actors.policy import LocalInference, Policy
-from ddrl.distributions import CATEGORICAL
-from ddrl.environments import registry
+from ddrl.environments.base import registry
 from ddrl.networks.actor_critic import make_actor_critic
-from ddrl.seeding import torch_generator
+from ddrl.networks.distributions import CATEGORICAL
+from ddrl.system.seeding import torch_generator
 from ddrl.types import EnvStep
 
 

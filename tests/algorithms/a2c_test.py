@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from ddrl.algorithms import a2c, a3c
-from ddrl.config import parse_run_config
 from ddrl.errors import UserError
-from ddrl.run import train
+from ddrl.training.config.run_config import parse_run_config
+from ddrl.training.run import train
 from tests.algorithms.rigs import SPECS, Rig
 from tests.runs import BASE, curves, merged, small
 

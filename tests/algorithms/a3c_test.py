@@ -12,14 +12,14 @@ import torch
 from ddrl.actors.policy import LocalInference, Policy
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.algorithms import a3c
-from ddrl.config import parse_run_config
 from ddrl.coordinator.shared_parameters import LiveParameters
-from ddrl.environments import registry
+from ddrl.environments.base import registry
 from ddrl.errors import Closed, NonFiniteError, UserError
+from ddrl.learners.all_reduce import SingleLearner
 from ddrl.learners.core import Setting
 from ddrl.learners.optimizers import RMSProp
-from ddrl.learners.reduction import SingleLearner
-from ddrl.seeding import numpy_generator, torch_generator
+from ddrl.system.seeding import numpy_generator, torch_generator
+from ddrl.training.config.run_config import parse_run_config
 from ddrl.types import Gradients, NetworkOutput, Unroll
 from tests.runs import BASE, merged, small
 

@@ -16,7 +16,7 @@ import torch
 from ddrl.actors.policy import LocalInference, Policy
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.algorithms import a3c, r2d2
-from ddrl.seeding import numpy_generator, torch_generator
+from ddrl.system.seeding import numpy_generator, torch_generator
 from ddrl.types import NetworkOutput, Unroll
 from tests.algorithms.rigs import CONTINUOUS, DISCRETE, SPECS, Rig
 from tests.scripted import Scripted, Watched

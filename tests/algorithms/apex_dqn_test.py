@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from ddrl.algorithms import apex_dqn
 from ddrl.errors import UserError
-from ddrl.replay.cuts import Drawn, Transitions
-from ddrl.seeding import torch_generator
+from ddrl.replay.items import Drawn, Transitions
+from ddrl.system.seeding import torch_generator
 from ddrl.types import Experience, NetworkOutput, RecurrentState
 from tests.algorithms.rigs import CONTINUOUS, DISCRETE, Rig
 

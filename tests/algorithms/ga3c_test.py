@@ -13,16 +13,16 @@ import torch
 from ddrl.actors.policy import LocalInference, Policy
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.algorithms import ga3c
-from ddrl.config import parse_run_config
-from ddrl.coordinator.inference import CentralInference
 from ddrl.coordinator.shared_parameters import LiveParameters
-from ddrl.environments import registry
+from ddrl.environments.base import registry
 from ddrl.errors import Closed, UserError
+from ddrl.inference.central import CentralInference
+from ddrl.learners.all_reduce import SingleLearner
 from ddrl.learners.core import Setting
-from ddrl.learners.reduction import SingleLearner
 from ddrl.losses.returns import n_step_returns
 from ddrl.replay.queue import UnrollQueue
-from ddrl.seeding import numpy_generator, torch_generator
+from ddrl.system.seeding import numpy_generator, torch_generator
+from ddrl.training.config.run_config import parse_run_config
 from ddrl.types import PolicyInput, Unroll
 from tests.runs import BASE, config, merged, small
 

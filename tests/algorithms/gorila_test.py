@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import torch
 
-from ddrl.acting import Builder
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.algorithms import gorila
-from ddrl.config import parse_run_config
 from ddrl.coordinator.shared_parameters import LiveParameters
 from ddrl.errors import UserError
+from ddrl.learners.all_reduce import SingleLearner
 from ddrl.learners.core import Setting
-from ddrl.learners.reduction import SingleLearner
-from ddrl.learners.shared import shards
-from ddrl.replay.cuts import Transitions
-from ddrl.seeding import numpy_generator
+from ddrl.learners.shared_updates import shards
+from ddrl.replay.items import Transitions
+from ddrl.system.seeding import numpy_generator
+from ddrl.training.builder import Builder
+from ddrl.training.config.run_config import parse_run_config
 from tests.algorithms.apex_dqn_test import Table, drawn
 from tests.algorithms.rigs import CONTINUOUS
 from tests.runs import BASE, merged, small

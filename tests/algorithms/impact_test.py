@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from ddrl.algorithms import impact
-from ddrl.learners.reduction import SingleLearner
+from ddrl.learners.all_reduce import SingleLearner
 from ddrl.losses.surrogate import RATIOS
 from ddrl.networks.actor_critic import ActorCritic
-from ddrl.seeding import torch_generator
+from ddrl.system.seeding import torch_generator
 from ddrl.types import Unroll
 from tests.algorithms import slow
 from tests.algorithms.rigs import SPECS, Rig

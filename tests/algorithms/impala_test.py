@@ -11,14 +11,14 @@ import torch
 from ddrl.actors.policy import LocalInference, Policy
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.algorithms import impala
-from ddrl.coordinator.gate import Gate
-from ddrl.coordinator.parameters import ParameterServer
-from ddrl.environments import registry
+from ddrl.coordinator.parameter_server import ParameterServer
+from ddrl.coordinator.schedule import Gate
+from ddrl.environments.base import registry
 from ddrl.errors import NonFiniteError, UserError
+from ddrl.learners.all_reduce import SingleLearner
 from ddrl.learners.core import Setting
-from ddrl.learners.reduction import SingleLearner
 from ddrl.replay.queue import UnrollQueue
-from ddrl.seeding import numpy_generator, torch_generator
+from ddrl.system.seeding import numpy_generator, torch_generator
 from ddrl.types import Episode, NetworkOutput, Unroll
 from tests.algorithms.rigs import SPECS
 

@@ -15,14 +15,14 @@ import torch
 from torch.distributed import TCPStore
 
 from ddrl.algorithms import ppo
-from ddrl.coordinator.gate import Gate
-from ddrl.coordinator.parameters import ParameterServer
-from ddrl.handles import Reducer
+from ddrl.coordinator.parameter_server import ParameterServer
+from ddrl.coordinator.schedule import Gate
+from ddrl.interfaces import Reducer
+from ddrl.learners.all_reduce import DistributedReducer
 from ddrl.learners.core import Setting
-from ddrl.learners.reduction import DistributedReducer
 from ddrl.networks.actor_critic import ActorCritic
 from ddrl.replay.queue import UnrollQueue
-from ddrl.seeding import numpy_generator, torch_generator
+from ddrl.system.seeding import numpy_generator, torch_generator
 from ddrl.types import Metrics, Unroll, concatenate
 from tests.algorithms.rigs import SPECS, Recorder, acted_unroll
 
@@ -41,7 +41,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def share(unroll: Unroll, reducer: Reducer) -> Unroll:
-    """The columns of every R-th actor, whose number is then among those of their learner (`ddrl.acting`)."""
+    """The columns of every R-th actor, whose number is then among those of their learner (`ddrl.training.builder`)."""
     mine = [c for c in range(unroll.batch_size) if int(unroll.actor[c]) % reducer.size == reducer.rank]
     part = concatenate([unroll.columns(c, c + 1) for c in mine])
     return replace(part, actor=part.actor // reducer.size)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from ddrl.learners.reduction import SingleLearner
+from ddrl.learners.all_reduce import SingleLearner
 from tests.algorithms import ppo_ranks as ranks
 from tests.runtimes.ranks_test import start_ranks
 

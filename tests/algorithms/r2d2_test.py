@@ -14,8 +14,8 @@ import torch
 
 from ddrl.algorithms import r2d2
 from ddrl.errors import UserError
-from ddrl.replay.cuts import Sequences
-from ddrl.seeding import torch_generator
+from ddrl.replay.items import Sequences
+from ddrl.system.seeding import torch_generator
 from ddrl.types import Array, EnvSpec, NetworkOutput, RecurrentState
 from tests.algorithms.apex_dqn_test import Table, drawn
 from tests.algorithms.rigs import DISCRETE, Rig, replay_of

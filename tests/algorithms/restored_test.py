@@ -19,8 +19,8 @@ from torch import nn
 
 from ddrl.actors.policy import LocalInference, Policy
 from ddrl.actors.unroll import UnrollCollector
-from ddrl.seeding import numpy_generator, torch_generator
-from ddrl.waiting import WaitClock
+from ddrl.system.seeding import numpy_generator, torch_generator
+from ddrl.system.wait_clock import WaitClock
 from tests.algorithms.contract_test import LEARNABLE
 from tests.algorithms.rigs import SPECS, Rig
 from tests.runs import GRADIENTS, REPLAYING

@@ -12,16 +12,16 @@ import torch
 
 from ddrl import algorithms
 from ddrl.actors.policy import LocalInference
-from ddrl.coordinator.gate import Gate
-from ddrl.coordinator.parameters import ParameterServer
+from ddrl.coordinator.parameter_server import ParameterServer
+from ddrl.coordinator.schedule import Gate
 from ddrl.coordinator.shared_parameters import LiveParameters
+from ddrl.learners.all_reduce import SingleLearner
 from ddrl.learners.core import Setting
-from ddrl.learners.reduction import SingleLearner
-from ddrl.learners.step import GradientStep
-from ddrl.replay.history import History
+from ddrl.learners.gradient_step import GradientStep
 from ddrl.replay.prioritized import PrioritizedReplay
 from ddrl.replay.queue import UnrollQueue
-from ddrl.seeding import numpy_generator, torch_generator
+from ddrl.replay.step_storage import History
+from ddrl.system.seeding import numpy_generator, torch_generator
 from ddrl.types import EnvSpec, Metrics, Unroll
 from tests.runs import GRADIENTS, REPLAYING, SHARED
 

@@ -6,10 +6,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ddrl.analysis.aggregate import scores
-from ddrl.analysis.by_task import by_task, unevaluated
-from ddrl.analysis.curves import RunData, clock_of, training_returns, training_speed
-from ddrl.analysis.own_values import suite_values
+from ddrl.analysis.runs.by_task import by_task, unevaluated
+from ddrl.analysis.runs.run_data import RunData, clock_of, training_returns, training_speed
+from ddrl.analysis.tables.scores import scores
+from ddrl.analysis.verdicts.cell_values import suite_values
 
 TASKS = ("firstperson/near", "firstperson/far")
 REFERENCES = pd.DataFrame(

@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from ddrl.analysis.claim_kinds import EQUAL_TIME
-from ddrl.analysis.claims import claims, evaluate
-from ddrl.analysis.curves import RunData
-from ddrl.analysis.inference import difference_power
+from ddrl.analysis.runs.run_data import RunData
+from ddrl.analysis.statistics.significance import difference_power
+from ddrl.analysis.verdicts.claims import claims, evaluate
+from ddrl.papers.claim_kinds import EQUAL_TIME
 from tests.analysis.claims_test import (
     CORRECTION,
     EXPERIMENTS,

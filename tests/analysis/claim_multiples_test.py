@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from ddrl.analysis.claim_tests import Contrast, interaction, ratio
-from ddrl.analysis.claims import evaluate
-from ddrl.analysis.curves import RunData
-from ddrl.analysis.milestones import restricted
-from ddrl.analysis.paper import Claim, Over
+from ddrl.analysis.runs.milestones import restricted
+from ddrl.analysis.runs.run_data import RunData
+from ddrl.analysis.statistics.claim_tests import Contrast, interaction, ratio
+from ddrl.analysis.verdicts.claims import evaluate
+from ddrl.papers.paper import Claim, Over
 from tests.analysis.claims_test import CORRECTION, claim, decide_times, reaching, run_of, sample, with_scores
 
 A, B, C, D = "v_trace", "no_correction", "one_step_is", "epsilon_correction"

@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 from scipy import optimize, stats
 
-from ddrl.analysis import claim_tests
-from ddrl.analysis.claim_kinds import EQUAL_TIME
-from ddrl.analysis.claim_tests import (
+from ddrl.analysis.runs.run_data import RunData
+from ddrl.analysis.statistics import claim_tests
+from ddrl.analysis.statistics.claim_tests import (
     Contrast,
     difference,
     first_reached,
@@ -25,12 +25,12 @@ from ddrl.analysis.claim_tests import (
     ratio,
     shrinking,
 )
-from ddrl.analysis.claim_values import setting_of
-from ddrl.analysis.claims import COLUMNS, claims, evaluate
-from ddrl.analysis.curves import RunData
-from ddrl.analysis.experiments import load_experiments
-from ddrl.analysis.inference import difference_power
-from ddrl.analysis.paper import Claim, load_paper
+from ddrl.analysis.statistics.significance import difference_power
+from ddrl.analysis.verdicts.claim_values import setting_of
+from ddrl.analysis.verdicts.claims import COLUMNS, claims, evaluate
+from ddrl.papers.claim_kinds import EQUAL_TIME
+from ddrl.papers.experiments import load_experiments
+from ddrl.papers.paper import Claim, load_paper
 
 IMPALA = Path(__file__).parents[2] / "replications" / "impala_2018"
 EXPERIMENTS = load_experiments(IMPALA)
@@ -607,8 +607,8 @@ def test_the_table_has_a_row_for_each_claim_and_names_what_it_waits_for() -> Non
 
 
 def test_every_kind_of_claim_is_documented_and_has_a_test_here() -> None:
-    from ddrl.analysis import claims as module
-    from ddrl.analysis.claim_kinds import KIND_METRICS
+    from ddrl.analysis.verdicts import claims as module
+    from ddrl.papers.claim_kinds import KIND_METRICS
 
     assert module.__doc__ is not None and claim_tests.__doc__ is not None
     assert all(f"    {kind} " in module.__doc__ for kind in KIND_METRICS)

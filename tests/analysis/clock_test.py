@@ -7,7 +7,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from ddrl.analysis.curves import RunData, clock_of, on_common_clock, training_returns, training_speed
+from ddrl.analysis.runs.run_data import RunData, clock_of, on_common_clock, training_returns, training_speed
 
 
 def run(runtime: str, *, cpu: bool = True, seed: int = 1) -> RunData:

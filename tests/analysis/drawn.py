@@ -12,9 +12,9 @@ import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from ddrl.analysis import plots
-from ddrl.analysis.curves import env_label
-from ddrl.analysis.derived import own_function
+from ddrl.analysis.figures import plots
+from ddrl.analysis.runs.run_data import env_label
+from ddrl.analysis.tables.derived import own_function
 
 ROOT = Path(__file__).parents[2] / "replications"
 Table = pd.DataFrame

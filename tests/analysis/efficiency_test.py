@@ -12,14 +12,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddrl.analysis.claim_kinds import EFFICIENCY_METRICS
-from ddrl.analysis.curves import RunData, load_run
-from ddrl.analysis.efficiency import COLUMNS, efficiency, efficiency_table
-from ddrl.analysis.experiments import load_experiments
-from ddrl.analysis.flags import flags
-from ddrl.analysis.own_values import own_values
-from ddrl.analysis.paper import CellRule, Prices, load_paper
-from ddrl.experiments import expand
+from ddrl.analysis.runs.efficiency import COLUMNS, efficiency, efficiency_table
+from ddrl.analysis.runs.flags import flags
+from ddrl.analysis.runs.run_data import RunData, load_run
+from ddrl.analysis.verdicts.cell_values import own_values
+from ddrl.papers.claim_kinds import EFFICIENCY_METRICS
+from ddrl.papers.experiments import load_experiments
+from ddrl.papers.paper import CellRule, Prices, load_paper
+from ddrl.training.config.experiments import expand
 from tests.analysis.fakes import write_measured
 
 ROOT = Path(__file__).parents[2] / "replications"

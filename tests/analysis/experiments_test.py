@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from ddrl.analysis.flags import changed_settings, flatten
+from ddrl.analysis.runs.flags import changed_settings, flatten
 from ddrl.errors import UserError
-from ddrl.experiments import SCALES, Run, expand, load_experiments, main, papers, write_configs
+from ddrl.training.config.experiments import SCALES, Run, expand, load_experiments, main, papers, write_configs
 
 ROOT = Path(__file__).parents[2] / "replications"
 

@@ -12,15 +12,15 @@ import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from ddrl.analysis.__main__ import main
-from ddrl.analysis.aggregate import scores
-from ddrl.analysis.claims import claims
-from ddrl.analysis.derived import own_function
-from ddrl.analysis.experiments import Experiment
-from ddrl.analysis.paper import Paper
-from ddrl.analysis.problems import gather
-from ddrl.analysis.published import load_references
-from ddrl.analysis.tables import read
-from ddrl.experiments import Run, write_configs
+from ddrl.analysis.runs.problems import gather
+from ddrl.analysis.tables.build import read
+from ddrl.analysis.tables.derived import own_function
+from ddrl.analysis.tables.scores import scores
+from ddrl.analysis.verdicts.claims import claims
+from ddrl.papers.experiments import Experiment
+from ddrl.papers.paper import Paper
+from ddrl.papers.published import load_references
+from ddrl.training.config.experiments import Run, write_configs
 
 
 def write_run(

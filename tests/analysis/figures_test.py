@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from ddrl.analysis.own_values import paired_ratios
-from ddrl.analysis.panels import in_windows
+from ddrl.analysis.figures.panels import in_windows
+from ddrl.analysis.verdicts.cell_values import paired_ratios
 from tests.analysis.drawn import (
     Table,
     assert_nothing_is_cut,

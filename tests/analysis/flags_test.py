@@ -9,11 +9,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ddrl.analysis.curves import RunData
-from ddrl.analysis.experiments import load_experiments
-from ddrl.analysis.flags import HARD_FLAGS, changed_settings, flags, hard, version_flag
-from ddrl.analysis.paper import FLAGS, CellRule, load_paper
-from ddrl.analysis.protocols import parse_protocol, version_gap
+from ddrl.analysis.runs.flags import HARD_FLAGS, changed_settings, flags, hard, version_flag
+from ddrl.analysis.runs.run_data import RunData
+from ddrl.papers.experiments import load_experiments
+from ddrl.papers.paper import FLAGS, CellRule, load_paper
+from ddrl.papers.protocols import parse_protocol, version_gap
 
 IMPALA = Path(__file__).parents[2] / "replications" / "impala_2018"
 EXPERIMENTS = load_experiments(IMPALA)

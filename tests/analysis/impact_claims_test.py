@@ -8,10 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ddrl.analysis.experiments import load_experiments
-from ddrl.analysis.paper import load_paper
-from ddrl.analysis.published import load_references
-from ddrl.experiments import expand
+from ddrl.papers.experiments import load_experiments
+from ddrl.papers.paper import load_paper
+from ddrl.papers.published import load_references
+from ddrl.training.config.experiments import expand
 from tests.analysis.fakes import decided, write_timed
 
 ROOT = Path(__file__).parents[2] / "replications"

@@ -17,19 +17,19 @@ import pytest
 import yaml
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from ddrl.analysis import plots
 from ddrl.analysis.__main__ import main
-from ddrl.analysis.curves import final_episodes, load_run, on_common_clock, training_returns
-from ddrl.analysis.expansion import expand as expand_unchecked
-from ddrl.analysis.expansion import narrowed
-from ddrl.analysis.experiments import load_experiments
-from ddrl.analysis.flags import flags
-from ddrl.analysis.paper import load_paper
-from ddrl.analysis.paper_check import check_paper
-from ddrl.analysis.published import load_published
-from ddrl.analysis.tables import read
+from ddrl.analysis.figures import plots
+from ddrl.analysis.runs.flags import flags
+from ddrl.analysis.runs.run_data import final_episodes, load_run, on_common_clock, training_returns
+from ddrl.analysis.tables.build import read
 from ddrl.errors import UserError
-from ddrl.experiments import SCALES, expand
+from ddrl.papers.check import check_paper
+from ddrl.papers.expansion import expand as expand_unchecked
+from ddrl.papers.expansion import narrowed
+from ddrl.papers.experiments import load_experiments
+from ddrl.papers.paper import load_paper
+from ddrl.papers.published import load_published
+from ddrl.training.config.experiments import SCALES, expand
 from tests.analysis.drawn import assert_nothing_is_cut
 from tests.analysis.fakes import write_timed
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from ddrl.analysis import inference
-from ddrl.analysis.inference import Sample
+from ddrl.analysis.statistics import significance
+from ddrl.analysis.statistics.significance import Sample
 
 
 def generator(seed: int = 0) -> np.random.Generator:
@@ -46,13 +46,13 @@ spread = samples.filter(lambda values: float(np.ptp(values)) > 0.01)
 def test_anything_but_one_finite_value_per_seed_is_refused(bad: Any) -> None:
     good = sample(1.0, 2.0)
     for call in (
-        lambda: inference.t_interval(bad, 0.9),
-        lambda: inference.prediction_interval(bad, 0.9, 1),
-        lambda: inference.welch(bad, good),
-        lambda: inference.welch(good, bad),
-        lambda: inference.hedges_g(good, bad),
-        lambda: inference.difference_p(bad, 0.0),
-        lambda: inference.equivalence(bad, 0.0, 1.0),
+        lambda: significance.t_interval(bad, 0.9),
+        lambda: significance.prediction_interval(bad, 0.9, 1),
+        lambda: significance.welch(bad, good),
+        lambda: significance.welch(good, bad),
+        lambda: significance.hedges_g(good, bad),
+        lambda: significance.difference_p(bad, 0.0),
+        lambda: significance.equivalence(bad, 0.0, 1.0),
     ):
         with pytest.raises(ValueError, match="must"):
             call()
@@ -61,15 +61,15 @@ def test_anything_but_one_finite_value_per_seed_is_refused(bad: Any) -> None:
 @given(spread)
 def test_the_t_interval_and_the_difference_test_are_scipys(values: Sample) -> None:
     expected = stats.ttest_1samp(values, 3.0)
-    interval = inference.t_interval(values, 0.9)
+    interval = significance.t_interval(values, 0.9)
     low, high = expected.confidence_interval(0.9)
-    assert inference.difference_p(values, 3.0) == pytest.approx(float(expected.pvalue), rel=1e-9)
+    assert significance.difference_p(values, 3.0) == pytest.approx(float(expected.pvalue), rel=1e-9)
     assert (interval.value, interval.low, interval.high) == pytest.approx((values.mean(), low, high))
 
 
 @given(spread, spread)
 def test_welch_is_scipys(a: Sample, b: Sample) -> None:
-    expected, found = stats.ttest_ind(a, b, equal_var=False), inference.welch(a, b)
+    expected, found = stats.ttest_ind(a, b, equal_var=False), significance.welch(a, b)
     assert found.p_two_sided == pytest.approx(float(expected.pvalue), rel=1e-9)
     assert found.freedom == pytest.approx(float(expected.df))
     interval, wanted = found.interval(0.05), expected.confidence_interval(0.95)
@@ -78,8 +78,8 @@ def test_welch_is_scipys(a: Sample, b: Sample) -> None:
 
 def test_welch_is_for_one_group_with_spread_the_one_sample_test() -> None:
     a, b = sample(1.0, 2.0, 4.0), sample(1.5, 1.5)
-    assert inference.welch(a, b).p_two_sided == pytest.approx(inference.difference_p(a, 1.5))
-    assert inference.welch(a, b).freedom == pytest.approx(2.0)
+    assert significance.welch(a, b).p_two_sided == pytest.approx(significance.difference_p(a, 1.5))
+    assert significance.welch(a, b).freedom == pytest.approx(2.0)
 
 
 def test_hedges_g_is_the_exact_unbiased_size_to_a_thousandth() -> None:
@@ -87,13 +87,13 @@ def test_hedges_g_is_the_exact_unbiased_size_to_a_thousandth() -> None:
     free = 5
     pooled = math.sqrt((3 * a.var(ddof=1) + 2 * b.var(ddof=1)) / free)
     exact = math.exp(math.lgamma(free / 2) - math.lgamma((free - 1) / 2)) / math.sqrt(free / 2)
-    assert inference.hedges_g(a, b) == pytest.approx((a.mean() - b.mean()) / pooled * exact, rel=2e-3)
-    assert inference.welch(a, b).hedges_g == inference.hedges_g(a, b)
+    assert significance.hedges_g(a, b) == pytest.approx((a.mean() - b.mean()) / pooled * exact, rel=2e-3)
+    assert significance.welch(a, b).hedges_g == significance.hedges_g(a, b)
 
 
 @given(spread, st.floats(-50.0, 50.0), st.floats(0.01, 500.0))
 def test_equivalence_is_the_larger_of_two_one_sided_tests(values: Sample, target: float, margin: float) -> None:
-    found = inference.equivalence(values, target, margin)
+    found = significance.equivalence(values, target, margin)
     above = stats.ttest_1samp(values, target - margin, alternative="greater").pvalue
     below = stats.ttest_1samp(values, target + margin, alternative="less").pvalue
     assert found.p == pytest.approx(float(max(above, below)), rel=1e-9, abs=1e-300)
@@ -103,34 +103,36 @@ def test_equivalence_is_the_larger_of_two_one_sided_tests(values: Sample, target
 
 def test_seeds_that_all_agree_leave_no_doubt() -> None:
     same = sample(0.1, 0.1, 0.1)
-    assert inference.difference_p(same, 0.1) == 1.0
-    assert inference.difference_p(same, 0.2) == 0.0
-    assert inference.equivalence(same, 0.15, 0.1).p == 0.0
-    assert inference.equivalence(same, 0.35, 0.1).p == 1.0
-    found = inference.welch(same, sample(0.3, 0.3))
+    assert significance.difference_p(same, 0.1) == 1.0
+    assert significance.difference_p(same, 0.2) == 0.0
+    assert significance.equivalence(same, 0.15, 0.1).p == 0.0
+    assert significance.equivalence(same, 0.35, 0.1).p == 1.0
+    found = significance.welch(same, sample(0.3, 0.3))
     assert (found.p_two_sided, found.error, found.interval(0.05).low) == (0.0, 0.0, found.effect)
-    assert inference.welch(same, same).p_two_sided == 1.0
+    assert significance.welch(same, same).p_two_sided == 1.0
     assert math.isnan(found.hedges_g)
 
 
 def test_one_seed_has_no_interval_and_no_p() -> None:
     one, two = sample(1.0), sample(1.0, 2.0)
     missing = [
-        inference.t_interval(one, 0.95).low,
-        inference.prediction_interval(one, 0.95, 3)[1],
-        inference.difference_p(one, 0.0),
-        inference.equivalence(one, 1.0, 5.0).p,
-        inference.welch(one, two).p_two_sided,
-        inference.welch(two, one).interval(0.05).high,
-        inference.hedges_g(one, one),
+        significance.t_interval(one, 0.95).low,
+        significance.prediction_interval(one, 0.95, 3)[1],
+        significance.difference_p(one, 0.0),
+        significance.equivalence(one, 1.0, 5.0).p,
+        significance.welch(one, two).p_two_sided,
+        significance.welch(two, one).interval(0.05).high,
+        significance.hedges_g(one, one),
     ]
     assert np.isnan(missing).all()
-    assert inference.t_interval(one, 0.95).value == inference.welch(two, one).effect + 0.5 == 1.0
+    assert significance.t_interval(one, 0.95).value == significance.welch(two, one).effect + 0.5 == 1.0
 
 
 def test_the_t_interval_covers_the_mean_as_often_as_it_says() -> None:
     draws = generator().normal(3.0, 2.0, size=(2000, 3))
-    covered = [interval.low <= 3.0 <= interval.high for interval in (inference.t_interval(row, 0.9) for row in draws)]
+    covered = [
+        interval.low <= 3.0 <= interval.high for interval in (significance.t_interval(row, 0.9) for row in draws)
+    ]
     assert np.mean(covered) == pytest.approx(0.9, abs=4 * math.sqrt(0.9 * 0.1 / 2000))
 
 
@@ -139,7 +141,7 @@ def test_the_prediction_interval_covers_another_lab_as_often_as_it_says() -> Non
     ours, theirs = random.normal(size=(2000, 5)), random.normal(size=(2000, 2)).mean(axis=1)
     hits = []
     for row, value in zip(ours, theirs, strict=True):
-        low, high = inference.prediction_interval(row, 0.95, 2)
+        low, high = significance.prediction_interval(row, 0.95, 2)
         hits.append(low <= value <= high)
     assert np.mean(hits) == pytest.approx(0.95, abs=4 * math.sqrt(0.95 * 0.05 / 2000))
 
@@ -147,26 +149,26 @@ def test_the_prediction_interval_covers_another_lab_as_often_as_it_says() -> Non
 def test_holm_is_the_closed_procedure_worked_by_hand() -> None:
     table = pd.DataFrame({"p": [0.01, 0.04, 0.03, 0.005]}, index=[7, 3, 5, 1])
     # 4 x 0.005, 3 x 0.01, 2 x 0.03 and 1 x 0.04, the last raised to the one before it.
-    assert inference.holm(table).to_dict() == pytest.approx({1: 0.02, 7: 0.03, 5: 0.06, 3: 0.06})
+    assert significance.holm(table).to_dict() == pytest.approx({1: 0.02, 7: 0.03, 5: 0.06, 3: 0.06})
 
 
 def test_holm_adjusts_each_family_alone_and_does_not_count_missing_p() -> None:
     table = pd.DataFrame(
         {"p": [0.02, np.nan, 0.03, 0.5, 0.9], "item": ["a", "a", "a", "b", "b"], "system": ["x", "x", "x", "y", None]}
     )
-    found = inference.holm(table, family=["item", "system"])
+    found = significance.holm(table, family=["item", "system"])
     assert found[[0, 2, 3, 4]].tolist() == pytest.approx([0.04, 0.04, 0.5, 0.9])
     assert np.isnan(found[1])
-    assert inference.holm(table.iloc[:0], family=["item"]).empty
-    assert inference.holm(table.assign(p=0.4)).tolist() == [1.0] * 5
+    assert significance.holm(table.iloc[:0], family=["item"]).empty
+    assert significance.holm(table.assign(p=0.4)).tolist() == [1.0] * 5
 
 
 def test_holm_refuses_a_column_that_is_not_there_and_a_p_above_1() -> None:
     table = pd.DataFrame({"p": [0.5, 1.1]})
     with pytest.raises(ValueError, match="no column 'item'; there are: p"):
-        inference.holm(table, family=["item"])
+        significance.holm(table, family=["item"])
     with pytest.raises(ValueError, match=r"outside \[0, 1\]"):
-        inference.holm(table)
+        significance.holm(table)
 
 
 @pytest.mark.parametrize(("n", "margin", "bias"), [(3, 1.5, 0.0), (5, 1.5, 0.0), (8, 1.0, 0.3), (20, 0.6, 0.0)])
@@ -174,8 +176,8 @@ def test_the_power_of_the_equivalence_test_is_what_simulation_finds(n: int, marg
     draws = generator(n).normal(2.0 + bias, 1.0, size=(20_000, n))
     error = draws.std(axis=1, ddof=1) / math.sqrt(n)
     passed = stats.t.sf((margin - np.abs(draws.mean(axis=1) - 2.0)) / error, n - 1) <= 0.05
-    assert passed[0] == (inference.equivalence(draws[0], 2.0, margin).p <= 0.05)
-    power = inference.equivalence_power(n, 1.0, margin, bias=bias)
+    assert passed[0] == (significance.equivalence(draws[0], 2.0, margin).p <= 0.05)
+    power = significance.equivalence_power(n, 1.0, margin, bias=bias)
     assert passed.mean() == pytest.approx(power, abs=4 * math.sqrt(power * (1 - power) / len(draws)))
 
 
@@ -187,7 +189,7 @@ def test_the_power_of_welchs_test_is_what_simulation_finds(n: int, a: float, b: 
     ours, theirs = random.normal(effect, a, size=(20_000, n)), random.normal(0.0, b, size=(20_000, n))
     found = stats.ttest_ind(ours, theirs, axis=1, equal_var=False)
     share = np.mean((found.pvalue <= 0.05) & (np.sign(found.statistic) == np.sign(effect)))
-    power = inference.difference_power(n, a, b, effect)
+    power = significance.difference_power(n, a, b, effect)
     assert share == pytest.approx(power, abs=4 * math.sqrt(power * (1 - power) / 20_000))
 
 
@@ -195,65 +197,67 @@ def test_exact_equivalence_power_nears_the_noncentral_t_where_that_holds() -> No
     n, margin = 40, 0.5
     quantile, shift = stats.t.ppf(0.95, n - 1), math.sqrt(n) * margin
     expected = stats.nct.cdf(-quantile, n - 1, -shift) - stats.nct.cdf(quantile, n - 1, shift)
-    assert inference.equivalence_power(n, 1.0, margin) == pytest.approx(expected, abs=1e-6)
+    assert significance.equivalence_power(n, 1.0, margin) == pytest.approx(expected, abs=1e-6)
 
 
 def test_welchs_power_with_one_known_mean_and_with_many_seeds_is_the_noncentral_t() -> None:
     for n, a, b, effect, free in ((4, 1.0, 0.0, 2.0, 3.0), (500, 1.0, 1.0, 0.2, 998.0)):
         shift = effect / math.sqrt((a**2 + b**2) / n)
         expected = stats.nct.sf(stats.t.ppf(0.975, free), free, shift)
-        assert inference.difference_power(n, a, b, effect) == pytest.approx(expected, abs=1e-5)
+        assert significance.difference_power(n, a, b, effect) == pytest.approx(expected, abs=1e-5)
 
 
 def test_power_stays_a_probability_for_effects_of_any_size() -> None:
     sizes = [1e-9, 1e-3, 1.0, 30.0, 1e3, 1e9]
-    found = [inference.difference_power(n, 1.0, b, size) for n in (2, 30, 1000) for b in (0.0, 1.0) for size in sizes]
-    found += [inference.equivalence_power(n, 1.0, size) for n in (2, 30, 1000) for size in sizes]
+    found = [
+        significance.difference_power(n, 1.0, b, size) for n in (2, 30, 1000) for b in (0.0, 1.0) for size in sizes
+    ]
+    found += [significance.equivalence_power(n, 1.0, size) for n in (2, 30, 1000) for size in sizes]
     assert all(0.0 <= power <= 1.0 + 1e-9 for power in found)
 
 
 @pytest.mark.parametrize("power", [0.5, 0.8, 0.95])
 def test_the_number_of_seeds_is_the_first_with_that_power(power: float) -> None:
-    n = inference.seeds_for_equivalence(1.0, 0.4, power=power, bias=0.1)
+    n = significance.seeds_for_equivalence(1.0, 0.4, power=power, bias=0.1)
     assert n is not None
-    assert inference.equivalence_power(n, 1.0, 0.4, bias=0.1) >= power
-    assert inference.equivalence_power(n - 1, 1.0, 0.4, bias=0.1) < power
-    m = inference.seeds_for_difference(1.0, 2.0, -1.0, power=power)
+    assert significance.equivalence_power(n, 1.0, 0.4, bias=0.1) >= power
+    assert significance.equivalence_power(n - 1, 1.0, 0.4, bias=0.1) < power
+    m = significance.seeds_for_difference(1.0, 2.0, -1.0, power=power)
     assert m is not None
-    assert inference.difference_power(m, 1.0, 2.0, -1.0) >= power
-    assert inference.difference_power(m - 1, 1.0, 2.0, -1.0) < power
+    assert significance.difference_power(m, 1.0, 2.0, -1.0) >= power
+    assert significance.difference_power(m - 1, 1.0, 2.0, -1.0) < power
 
 
 def test_seventeen_seeds_a_group_find_one_deviation() -> None:
     # The usual table value for two groups, d = 1, alpha 5 %, power 80 % (Cohen 1988, Table 2.4.1).
-    assert inference.seeds_for_difference(1.0, 1.0, 1.0) == 17
+    assert significance.seeds_for_difference(1.0, 1.0, 1.0) == 17
 
 
 def test_no_number_of_seeds_shows_what_is_not_so() -> None:
-    assert inference.seeds_for_equivalence(1.0, 0.5, bias=0.5) is None
-    assert inference.seeds_for_equivalence(1.0, 0.01) is None
-    assert inference.seeds_for_difference(1.0, 1.0, 0.0) is None
-    assert inference.seeds_for_difference(1.0, 1.0, 0.01) is None
+    assert significance.seeds_for_equivalence(1.0, 0.5, bias=0.5) is None
+    assert significance.seeds_for_equivalence(1.0, 0.01) is None
+    assert significance.seeds_for_difference(1.0, 1.0, 0.0) is None
+    assert significance.seeds_for_difference(1.0, 1.0, 0.01) is None
 
 
 def test_two_seeds_are_enough_without_any_spread() -> None:
-    assert inference.seeds_for_equivalence(0.0, 0.5) == 2
-    assert inference.seeds_for_difference(0.0, 0.0, 0.5) == 2
+    assert significance.seeds_for_equivalence(0.0, 0.5) == 2
+    assert significance.seeds_for_difference(0.0, 0.0, 0.5) == 2
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: inference.seeds_for_equivalence(-1.0, 0.5),
-        lambda: inference.seeds_for_equivalence(1.0, 0.0),
-        lambda: inference.seeds_for_equivalence(1.0, math.nan),
-        lambda: inference.seeds_for_difference(math.nan, 1.0, 0.5),
-        lambda: inference.seeds_for_difference(1.0, 1.0, math.inf),
-        lambda: inference.seeds_for_difference(1.0, 1.0, 0.5, power=1.0),
-        lambda: inference.equivalence(sample(1.0, 2.0), 0.0, 0.0),
-        lambda: inference.t_interval(sample(1.0, 2.0), 95.0),
-        lambda: inference.prediction_interval(sample(1.0, 2.0), 0.95, 0),
-        lambda: inference.welch(sample(1.0, 2.0), sample(1.0, 3.0)).interval(5.0),
+        lambda: significance.seeds_for_equivalence(-1.0, 0.5),
+        lambda: significance.seeds_for_equivalence(1.0, 0.0),
+        lambda: significance.seeds_for_equivalence(1.0, math.nan),
+        lambda: significance.seeds_for_difference(math.nan, 1.0, 0.5),
+        lambda: significance.seeds_for_difference(1.0, 1.0, math.inf),
+        lambda: significance.seeds_for_difference(1.0, 1.0, 0.5, power=1.0),
+        lambda: significance.equivalence(sample(1.0, 2.0), 0.0, 0.0),
+        lambda: significance.t_interval(sample(1.0, 2.0), 95.0),
+        lambda: significance.prediction_interval(sample(1.0, 2.0), 0.95, 0),
+        lambda: significance.welch(sample(1.0, 2.0), sample(1.0, 3.0)).interval(5.0),
     ],
 )
 def test_a_number_that_makes_no_sense_is_refused(call: Any) -> None:

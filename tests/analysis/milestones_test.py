@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddrl.analysis.curves import RunData
-from ddrl.analysis.milestones import FEWEST_EPISODES, reached, recent_returns
+from ddrl.analysis.runs.milestones import FEWEST_EPISODES, reached, recent_returns
+from ddrl.analysis.runs.run_data import RunData
 
 
 def run_of(returns: list[float], episodes: list[int] | None) -> RunData:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddrl.analysis.normalise import capped, human_normalised, with_references
+from ddrl.analysis.statistics.normalise import capped, human_normalised, with_references
 
 
 def test_random_play_is_0_and_a_human_is_1() -> None:

@@ -13,12 +13,12 @@ import pandas as pd
 import pytest
 import yaml
 
-from ddrl.analysis.claim_kinds import KIND_METRICS
-from ddrl.analysis.experiments import load_experiments, papers
-from ddrl.analysis.paper import FLAGS, load_deviations, load_paper
-from ddrl.analysis.paper_check import check_paper, coverage
-from ddrl.analysis.published import load_published, matching
 from ddrl.errors import UserError
+from ddrl.papers.check import check_paper, coverage
+from ddrl.papers.claim_kinds import KIND_METRICS
+from ddrl.papers.experiments import load_experiments, papers
+from ddrl.papers.paper import FLAGS, load_deviations, load_paper
+from ddrl.papers.published import load_published, matching
 
 ROOT = Path(__file__).parents[2] / "replications"
 IMPALA = ROOT / "impala_2018"

@@ -17,11 +17,11 @@ import pytest
 
 from ddrl.analysis import TABLES
 from ddrl.analysis.__main__ import main
-from ddrl.analysis.curves import RunData, load_run, try_run
-from ddrl.analysis.experiments import load_experiments
-from ddrl.analysis.problems import COLUMNS, KINDS, planned_runs, reference_runs
+from ddrl.analysis.runs.problems import COLUMNS, KINDS, planned_runs, reference_runs
+from ddrl.analysis.runs.run_data import RunData, load_run, try_run
 from ddrl.errors import UserError
-from ddrl.experiments import Run, expand
+from ddrl.papers.experiments import load_experiments
+from ddrl.training.config.experiments import Run, expand
 from tests.analysis.fakes import write_run, write_scale
 
 ROOT = Path(__file__).parents[2]

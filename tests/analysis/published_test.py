@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddrl.analysis.experiments import papers
-from ddrl.analysis.paper import load_paper
-from ddrl.analysis.published import load_published, load_references, matching
-from ddrl.analysis.schema import schema
 from ddrl.errors import UserError
+from ddrl.papers.experiments import papers
+from ddrl.papers.paper import load_paper
+from ddrl.papers.published import load_published, load_references, matching
+from ddrl.papers.schema import schema
 
 ROOT = Path(__file__).parents[2] / "replications"
 IMPALA = ROOT / "impala_2018"

@@ -9,12 +9,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ddrl.analysis.experiments import load_experiments
-from ddrl.analysis.paper import load_paper
-from ddrl.analysis.published import load_references
 from ddrl.environments.dmlab import IMAGE_SHAPE, SUITES
-from ddrl.experiments import Run, expand, paper_configs
-from ddrl.instructions import packed_shape
+from ddrl.papers.experiments import load_experiments
+from ddrl.papers.paper import load_paper
+from ddrl.papers.published import load_references
+from ddrl.system.instruction_words import packed_shape
+from ddrl.training.config.experiments import Run, expand, paper_configs
 from tests.analysis.fakes import assert_figures_are_drawn, decided, write_measured
 
 ROOT = Path(__file__).parents[2] / "replications"

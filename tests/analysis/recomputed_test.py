@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddrl.analysis import suite
-from ddrl.analysis.normalise import human_normalised
-from ddrl.analysis.published import load_published, matching, reference_scores
+from ddrl.analysis.statistics import bootstrap
+from ddrl.analysis.statistics.normalise import human_normalised
+from ddrl.papers.published import load_published, matching, reference_scores
 
 ROOT = Path(__file__).parents[2] / "replications"
 PUBLISHED = {paper: load_published(ROOT / paper) for paper in ("impala_2018", "apex_2018", "a3c_2016", "r2d2_2019")}
@@ -54,11 +54,11 @@ def within_rounding(table: pd.DataFrame, decimals: int = 1, cap: float = np.inf)
 
 
 def mean(table: pd.DataFrame) -> float:
-    return suite.mean(table, "score", environment="task")
+    return bootstrap.mean(table, "score", environment="task")
 
 
 def median(table: pd.DataFrame) -> float:
-    return suite.median(table, "score", environment="task")
+    return bootstrap.median(table, "score", environment="task")
 
 
 IMPALA_AGENTS = {
@@ -260,7 +260,7 @@ def test_dmlab_30_is_recomputed_from_table_b1_with_its_own_references(
     system: str, variant: str, value: float, swapped: float
 ) -> None:
     def capped(table: pd.DataFrame) -> float:
-        return suite.capped_mean(table, "score", cap=100.0, environment="task")
+        return bootstrap.capped_mean(table, "score", cap=100.0, environment="task")
 
     table = dmlab(system, variant, reference_scores(ROOT / "references/dmlab30.csv", ["table_b1"]))
     low, high = within_rounding(table)
@@ -292,7 +292,7 @@ def test_r2d2s_dmlab_30_is_recomputed_with_the_references_of_table_b1(
     system: str, variant: str, recomputed: tuple[float, float], swapped: tuple[float, float]
 ) -> None:
     def both(table: pd.DataFrame) -> tuple[float, float]:
-        return suite.capped_mean(table, "score", cap=100.0, environment="task"), median(table)
+        return bootstrap.capped_mean(table, "score", cap=100.0, environment="task"), median(table)
 
     rows = rows_of("r2d2_2019", item="Table 3", system=system, variant=variant)
     cells = rows_of("r2d2_2019", item="Table 1", system=system, variant=variant, task="DMLab-30").set_index("metric")
@@ -316,7 +316,7 @@ def test_r2d2s_dmlab_30_is_recomputed_with_the_references_of_table_b1(
 
 def test_r2d2_quotes_impalas_experts_with_the_references_of_the_code() -> None:
     def capped(table: pd.DataFrame) -> float:
-        return suite.capped_mean(table, "score", cap=100.0, environment="task")
+        return bootstrap.capped_mean(table, "score", cap=100.0, environment="task")
 
     value = printed("r2d2_2019", "t1.impala.deep_experts.dmlab_30.mean_capped_human_normalised_score")
     assert value == 45.8

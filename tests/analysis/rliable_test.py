@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddrl.analysis import suite
+from ddrl.analysis.statistics import bootstrap
 
 library = pytest.importorskip("rliable.library")
 metrics = pytest.importorskip("rliable.metrics")
@@ -50,14 +50,14 @@ def tidy(matrix: np.ndarray[Any, np.dtype[np.float64]]) -> pd.DataFrame:
 @pytest.mark.parametrize("statistic", METRICS)
 def test_point_estimates_agree(statistic: str) -> None:
     # 8 x 6 runs divide by four: rliable's IQM drops whole runs, ours counts them in part.
-    function = getattr(suite, statistic)
+    function = getattr(bootstrap, statistic)
     for seed in range(20):
         assert function(tidy(scores(seed)), "score") == pytest.approx(METRICS[statistic](scores(seed)), abs=1e-12)
 
 
 def test_the_iqm_differs_only_where_a_quarter_is_no_whole_number_of_runs() -> None:
     matrix = scores(0, runs=3)
-    ours, theirs = suite.iqm(tidy(matrix), "score"), metrics.aggregate_iqm(matrix)
+    ours, theirs = bootstrap.iqm(tidy(matrix), "score"), metrics.aggregate_iqm(matrix)
     ordered = np.sort(matrix, axis=None)
     assert theirs == pytest.approx(ordered[4:-4].mean())
     assert ours == pytest.approx((ordered[5:-5].sum() + 0.5 * (ordered[4] + ordered[-5])) / 9)
@@ -67,7 +67,7 @@ def test_the_iqm_differs_only_where_a_quarter_is_no_whole_number_of_runs() -> No
 @pytest.mark.parametrize("draw_environments", [False, True])
 def test_intervals_agree_to_the_monte_carlo_error(statistic: str, draw_environments: bool) -> None:
     matrix = scores(1)
-    ours = suite.bootstrap(
+    ours = bootstrap.bootstrap(
         tidy(matrix),
         "score",
         statistic,
@@ -91,7 +91,7 @@ def test_intervals_agree_to_the_monte_carlo_error(statistic: str, draw_environme
 def test_performance_profiles_agree() -> None:
     matrix, taus = scores(3), np.linspace(0.0, 4.0, 9)
     theirs, bands = library.create_performance_profile({"a": matrix}, taus, reps=1000)
-    ours = suite.performance_profile(tidy(matrix), "score", taus.tolist(), generator=generator(4), resamples=1000)
+    ours = bootstrap.performance_profile(tidy(matrix), "score", taus.tolist(), generator=generator(4), resamples=1000)
     assert ours["fraction"].to_numpy() == pytest.approx(theirs["a"], abs=1e-12)
     # A band end is a multiple of one run in 48.
     assert ours["low"].to_numpy() == pytest.approx(bands["a"][0], abs=1.01 / 48)
@@ -100,7 +100,7 @@ def test_performance_profiles_agree() -> None:
 
 def test_probabilities_of_improvement_agree_with_different_numbers_of_runs() -> None:
     a, b = scores(5), scores(6, runs=5) - 0.3
-    ours = suite.probability_of_improvement(tidy(a), tidy(b), "score", generator=generator(7), resamples=1000)
+    ours = bootstrap.probability_of_improvement(tidy(a), tidy(b), "score", generator=generator(7), resamples=1000)
     assert ours.value == pytest.approx(metrics.probability_of_improvement(a, b), abs=1e-12)
     _, found = library.get_interval_estimates(
         {"a,b": (a, b)}, functools.partial(_as_array, metrics.probability_of_improvement), reps=1000

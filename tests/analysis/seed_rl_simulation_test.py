@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simpy import Environment, Resource
 
-from ddrl.analysis.published import load_published, matching, reference_scores
-from ddrl.analysis.schema import schema
 from ddrl.errors import UserError
+from ddrl.papers.published import load_published, matching, reference_scores
+from ddrl.papers.schema import schema
 from replications.seed_rl_2020.inputs import Hosts, Layout, Scenario, ServiceTimes, Span, System, read_scenarios
 from replications.seed_rl_2020.machines import Cores, Link
 from replications.seed_rl_2020.services import Inference, Learner, LearnerHost, Unroll, UnrollQueue

@@ -15,14 +15,14 @@ import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from ddrl.analysis import plots
 from ddrl.analysis.__main__ import main
-from ddrl.analysis.expansion import expand as expand_unchecked
-from ddrl.analysis.paper import load_paper
-from ddrl.analysis.paper_check import check_paper
-from ddrl.analysis.tables import read
+from ddrl.analysis.figures import plots
+from ddrl.analysis.tables.build import read
 from ddrl.errors import UserError
-from ddrl.experiments import SCALES, expand
+from ddrl.papers.check import check_paper
+from ddrl.papers.expansion import expand as expand_unchecked
+from ddrl.papers.paper import load_paper
+from ddrl.training.config.experiments import SCALES, expand
 from replications.seed_rl_2020.calibration import service_times
 from replications.seed_rl_2020.inputs import read_scenarios
 from tests.analysis.fakes import write_measured
@@ -104,7 +104,7 @@ def test_its_tables_are_found_by_a_command_whose_own_folder_is_elsewhere(tmp_pat
     """As `.venv/bin/ddrl`: Python looks for modules beside it, and not in the checkout."""
     code = f"""
 from pathlib import Path
-from ddrl.analysis.derived import own_function
+from ddrl.analysis.tables.derived import own_function
 print(own_function(Path({str(ROOT / PAPER)!r}), "tables.py", "validation").__name__)
 """
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

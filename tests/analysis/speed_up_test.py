@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddrl.analysis import own_values
-from ddrl.analysis.claim_kinds import TO_MILESTONE
-from ddrl.analysis.curves import RunData
-from ddrl.analysis.paper import CellRule
-from ddrl.analysis.verdicts import _compare
+from ddrl.analysis.runs.run_data import RunData
+from ddrl.analysis.verdicts import cell_values
+from ddrl.analysis.verdicts.cells import _compare
+from ddrl.papers.claim_kinds import TO_MILESTONE
+from ddrl.papers.paper import CellRule
 from tests.analysis.claims_test import PAPER, reaching
 
 MANY, ONE = "threads_16", "threads_1"
@@ -60,10 +60,12 @@ def compared(runs: list[RunData], published: float = 12.5, rule: CellRule = RULE
 
 
 def test_a_ratio_of_times_is_how_many_times_as_early() -> None:
-    found = own_values.own_values(RULE, {}, both(), pd.DataFrame(), None, MILESTONES)
+    found = cell_values.own_values(RULE, {}, both(), pd.DataFrame(), None, MILESTONES)
     assert found == pytest.approx(np.full(5, 12.5))
     saved = replace(RULE, compared_as="reduction")
-    assert own_values.own_values(saved, {}, both(), pd.DataFrame(), None, MILESTONES) == pytest.approx(np.full(5, 92.0))
+    assert cell_values.own_values(saved, {}, both(), pd.DataFrame(), None, MILESTONES) == pytest.approx(
+        np.full(5, 92.0)
+    )
 
 
 @pytest.mark.parametrize(("published", "verdict"), [(12.5, "equivalent"), (20.0, "below"), (1 / 12.5, "above")])
@@ -94,15 +96,15 @@ def test_a_time_that_was_cut_is_no_published_speed_up() -> None:
     assert found["verdict"] == "inconclusive"
     assert found["detail"] == "5 of 10 runs did not reach the milestone while it could be compared"
     assert found["ours"] == pytest.approx(125, rel=0.05)  # 10 s against the 1,250 that were watched
-    assert len(own_values.own_values(RULE, {}, both(at=(None, None)), pd.DataFrame(), None, MILESTONES)) == 0
+    assert len(cell_values.own_values(RULE, {}, both(at=(None, None)), pd.DataFrame(), None, MILESTONES)) == 0
 
 
 def test_tasks_are_averaged_geometrically_and_those_without_a_milestone_left_out() -> None:
     delayed = runs_of(MANY, 100.0, 1, actors=16, environment="toy/delayed")
     delayed += runs_of(ONE, 200.0, 1, actors=1, environment="toy/delayed")
     runs = both() + delayed
-    found = own_values.own_values(RULE, {}, runs, pd.DataFrame(), None, MILESTONES)
+    found = cell_values.own_values(RULE, {}, runs, pd.DataFrame(), None, MILESTONES)
     assert found == pytest.approx(np.full(5, 5.0))  # 12.5 and 2
-    alone = own_values.own_values(RULE, {}, runs, pd.DataFrame(), None, {"toy/catch": 0.9})
+    alone = cell_values.own_values(RULE, {}, runs, pd.DataFrame(), None, {"toy/catch": 0.9})
     assert alone == pytest.approx(np.full(5, 12.5))
-    assert len(own_values.own_values(RULE, {}, runs, pd.DataFrame(), None, {})) == 0
+    assert len(cell_values.own_values(RULE, {}, runs, pd.DataFrame(), None, {})) == 0

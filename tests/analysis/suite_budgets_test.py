@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ddrl.analysis.claims import evaluate
-from ddrl.analysis.curves import RunData
-from ddrl.analysis.experiments import load_experiments
-from ddrl.analysis.paper import load_paper
+from ddrl.analysis.runs.run_data import RunData
+from ddrl.analysis.verdicts.claims import evaluate
+from ddrl.papers.experiments import load_experiments
+from ddrl.papers.paper import load_paper
 
 IMPALA = Path("replications/impala_2018")
 TASKS = ("toy/near", "toy/far")

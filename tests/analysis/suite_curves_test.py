@@ -1,4 +1,4 @@
-"""Tests of `ddrl.analysis.suite_curves` and the claims that are about it, on planted curves with known times."""
+"""Tests of `ddrl.analysis.runs.suite_scores` and the claims that are about it, on planted curves with known times."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ddrl.analysis.by_task import by_task
-from ddrl.analysis.claims import evaluate
-from ddrl.analysis.curves import RunData
-from ddrl.analysis.experiments import load_experiments
-from ddrl.analysis.paper import load_paper
-from ddrl.analysis.suite_curves import score_times
+from ddrl.analysis.runs.by_task import by_task
+from ddrl.analysis.runs.run_data import RunData
+from ddrl.analysis.runs.suite_scores import score_times
+from ddrl.analysis.verdicts.claims import evaluate
+from ddrl.papers.experiments import load_experiments
+from ddrl.papers.paper import load_paper
 
 TASKS = {"toy/near": (0.0, 10.0), "toy/far": (0.0, 100.0)}
 BOUNDS = pd.DataFrame.from_dict(TASKS, orient="index", columns=["random", "human"])

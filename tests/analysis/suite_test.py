@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from ddrl.analysis import suite
-from ddrl.analysis.suite import STATISTICS
+from ddrl.analysis.statistics import bootstrap
+from ddrl.analysis.statistics.bootstrap import STATISTICS
 
 FUNCTIONS = {
-    "mean": suite.mean,
-    "median": suite.median,
-    "iqm": suite.iqm,
-    "optimality_gap": suite.optimality_gap,
-    "capped_mean": suite.capped_mean,
+    "mean": bootstrap.mean,
+    "median": bootstrap.median,
+    "iqm": bootstrap.iqm,
+    "optimality_gap": bootstrap.optimality_gap,
+    "capped_mean": bootstrap.capped_mean,
 }
 
 
@@ -46,18 +46,18 @@ def test_every_statistic_is_what_one_would_write_down(games: dict[str, list[floa
     capped = [math.fsum(min(value, 1.0) for value in values) / len(values) for values in games.values()]
     # Each game as often as each other: twelve copies of its seeds in all.
     alike = [value for values in games.values() for value in values for _ in range(12 // len(values))]
-    assert suite.mean(scores, "score") == pytest.approx(np.mean(means), abs=1e-12)
-    assert suite.median(scores, "score") == pytest.approx(np.median(means), abs=1e-12)
-    assert suite.capped_mean(scores, "score") == pytest.approx(np.mean(capped), abs=1e-12)
-    assert suite.optimality_gap(scores, "score") == pytest.approx(1 - np.mean(capped), abs=1e-12)
+    assert bootstrap.mean(scores, "score") == pytest.approx(np.mean(means), abs=1e-12)
+    assert bootstrap.median(scores, "score") == pytest.approx(np.median(means), abs=1e-12)
+    assert bootstrap.capped_mean(scores, "score") == pytest.approx(np.mean(capped), abs=1e-12)
+    assert bootstrap.optimality_gap(scores, "score") == pytest.approx(1 - np.mean(capped), abs=1e-12)
     # Twelve divides by four, so that scipy cuts off whole values.
-    assert suite.iqm(scores, "score") == pytest.approx(stats.trim_mean(alike, 0.25), abs=1e-12)
+    assert bootstrap.iqm(scores, "score") == pytest.approx(stats.trim_mean(alike, 0.25), abs=1e-12)
 
 
 def test_the_iqm_ignores_outliers_on_both_sides_and_counts_edges_in_part() -> None:
-    assert suite.iqm(table({"a": [-1e9, 1.0, 2.0, 3.0, 4.0, 1e9, 1.0, 4.0]}), "score") == 2.5
+    assert bootstrap.iqm(table({"a": [-1e9, 1.0, 2.0, 3.0, 4.0, 1e9, 1.0, 4.0]}), "score") == 2.5
     # Of three values the middle one and a quarter of each other one are inside.
-    assert suite.iqm(table({"a": [1.0, 2.0, 30.0]}), "score") == pytest.approx((0.25 * 1 + 2 + 0.25 * 30) / 1.5)
+    assert bootstrap.iqm(table({"a": [1.0, 2.0, 30.0]}), "score") == pytest.approx((0.25 * 1 + 2 + 0.25 * 30) / 1.5)
 
 
 def test_columns_are_found_by_name_and_rows_in_any_order() -> None:
@@ -109,10 +109,10 @@ def test_a_table_that_is_not_one_score_per_environment_and_seed_is_refused(chang
     draws: Any = {"generator": generator(), "resamples": 5}
     calls = [lambda function=function: function(bad, "score") for function in FUNCTIONS.values()]
     calls += [
-        lambda: suite.bootstrap(bad, "score", "mean", **draws),
-        lambda: suite.performance_profile(bad, "score", [0.0], **draws),
-        lambda: suite.probability_of_improvement(bad, good, "score", **draws),
-        lambda: suite.probability_of_improvement(good, bad, "score", **draws),
+        lambda: bootstrap.bootstrap(bad, "score", "mean", **draws),
+        lambda: bootstrap.performance_profile(bad, "score", [0.0], **draws),
+        lambda: bootstrap.probability_of_improvement(bad, good, "score", **draws),
+        lambda: bootstrap.probability_of_improvement(good, bad, "score", **draws),
     ]
     for call in calls:
         with pytest.raises(ValueError) as caught:
@@ -124,24 +124,24 @@ def test_a_table_that_is_not_one_score_per_environment_and_seed_is_refused(chang
 def test_an_unknown_statistic_and_a_level_in_percent_are_refused() -> None:
     scores = table({"a": [0.0, 1.0]})
     with pytest.raises(ValueError, match="no statistic 'max'; allowed: mean, median, iqm"):
-        suite.bootstrap(scores, "score", "max", generator=generator(), resamples=5)
+        bootstrap.bootstrap(scores, "score", "max", generator=generator(), resamples=5)
     with pytest.raises(ValueError, match="level must lie between 0 and 1"):
-        suite.bootstrap(scores, "score", "mean", generator=generator(), resamples=5, level=95)
+        bootstrap.bootstrap(scores, "score", "mean", generator=generator(), resamples=5, level=95)
 
 
 def test_one_seed_has_no_interval() -> None:
     scores = table({"a": [1.0, 2.0], "b": [3.0]})
     draws: Any = {"generator": generator(), "resamples": 10}
-    assert math.isnan(suite.bootstrap(scores, "score", "mean", **draws).high)
-    assert suite.performance_profile(scores, "score", [0.0], **draws)["low"].isna().all()
-    assert math.isnan(suite.probability_of_improvement(scores, scores, "score", **draws).low)
+    assert math.isnan(bootstrap.bootstrap(scores, "score", "mean", **draws).high)
+    assert bootstrap.performance_profile(scores, "score", [0.0], **draws)["low"].isna().all()
+    assert math.isnan(bootstrap.probability_of_improvement(scores, scores, "score", **draws).low)
 
 
 def test_the_bootstrap_draws_seeds_within_each_environment_only() -> None:
     # Games differ wildly, seeds within a game not at all: drawing across games would give a wide interval.
     scores = table({"a": [0.0] * 5, "b": [0.5] * 3, "c": [100.0] * 4})
     for statistic in STATISTICS:
-        found = suite.bootstrap(scores, "score", statistic, generator=generator(), resamples=200)
+        found = bootstrap.bootstrap(scores, "score", statistic, generator=generator(), resamples=200)
         assert found.value == pytest.approx(FUNCTIONS[statistic](scores, "score"))
         assert found.low == pytest.approx(found.value)
         assert found.high == pytest.approx(found.value)
@@ -149,11 +149,11 @@ def test_the_bootstrap_draws_seeds_within_each_environment_only() -> None:
 
 def test_drawing_environments_too_widens_the_interval_unless_there_is_one() -> None:
     scores = table({"a": [0.0] * 5, "b": [0.5] * 3, "c": [100.0]})
-    found = suite.bootstrap(scores, "score", "mean", generator=generator(), resamples=200, draw_environments=True)
+    found = bootstrap.bootstrap(scores, "score", "mean", generator=generator(), resamples=200, draw_environments=True)
     assert [found.low, found.high] == pytest.approx([0.0, 100.0], abs=0.5)
     single = table({"a": generator().normal(size=30).tolist()})
     narrow, wide = (
-        suite.bootstrap(single, "score", "iqm", generator=generator(1), resamples=4000, draw_environments=drawn)
+        bootstrap.bootstrap(single, "score", "iqm", generator=generator(1), resamples=4000, draw_environments=drawn)
         for drawn in (False, True)
     )
     assert [wide.low, wide.high] == pytest.approx([narrow.low, narrow.high], abs=0.03)
@@ -161,7 +161,7 @@ def test_drawing_environments_too_widens_the_interval_unless_there_is_one() -> N
 
 def test_the_interval_of_one_environment_is_scipys_bootstrap() -> None:
     values = generator(4).gamma(2.0, size=12)
-    found = suite.bootstrap(table({"a": values.tolist()}), "score", "mean", generator=generator(), resamples=9999)
+    found = bootstrap.bootstrap(table({"a": values.tolist()}), "score", "mean", generator=generator(), resamples=9999)
     scipys = stats.bootstrap((values,), np.mean, method="percentile", rng=generator(1)).confidence_interval
     # The ends of 9999 draws vary by about 2 % of the interval's width.
     ends = [float(scipys.low), float(scipys.high)]
@@ -171,7 +171,9 @@ def test_the_interval_of_one_environment_is_scipys_bootstrap() -> None:
 def test_the_bootstrap_repeats_with_the_same_generator_and_agrees_with_theory() -> None:
     games = {f"g{index}": generator(index).normal(index, 1.0, size=20 + index) for index in range(8)}
     scores = table({name: values.tolist() for name, values in games.items()})
-    first, second = (suite.bootstrap(scores, "score", "mean", generator=generator(7), resamples=2000) for _ in range(2))
+    first, second = (
+        bootstrap.bootstrap(scores, "score", "mean", generator=generator(7), resamples=2000) for _ in range(2)
+    )
     assert first == second
     error = np.sqrt(np.sum([game.var() / len(game) for game in games.values()])) / len(games)
     assert (first.high - first.low) / 2 == pytest.approx(1.96 * error, rel=0.08)
@@ -181,7 +183,7 @@ def test_the_bootstrap_repeats_with_the_same_generator_and_agrees_with_theory() 
 def test_the_profile_falls_from_all_runs_to_none(games: dict[str, list[float]]) -> None:
     scores = table(games)
     taus = [-11.0, -1.0, 0.0, 0.5, 10.0]
-    found = suite.performance_profile(scores, "score", taus, generator=generator(), resamples=5)
+    found = bootstrap.performance_profile(scores, "score", taus, generator=generator(), resamples=5)
     expected = [np.mean([np.mean(np.array(values) > tau) for values in games.values()]) for tau in taus]
     assert found["tau"].tolist() == taus
     assert found["fraction"].tolist() == pytest.approx(expected)
@@ -190,7 +192,7 @@ def test_the_profile_falls_from_all_runs_to_none(games: dict[str, list[float]]) 
 
 def test_the_band_of_the_profile_holds_the_fraction_and_agrees_with_theory() -> None:
     scores = table({name: generator(index).uniform(size=40).tolist() for index, name in enumerate("abcd")})
-    found = suite.performance_profile(scores, "score", [0.3, 0.5], generator=generator(1), resamples=4000)
+    found = bootstrap.performance_profile(scores, "score", [0.3, 0.5], generator=generator(1), resamples=4000)
     assert (found["low"] <= found["fraction"]).all()
     assert (found["fraction"] <= found["high"]).all()
     half = (found["high"] - found["low"]).to_numpy() / 2
@@ -207,20 +209,20 @@ def test_the_probability_of_improvement_counts_pairs(games: dict[str, list[float
             for name in games
         ]
     )
-    found = suite.probability_of_improvement(table(games), table(others), "score", **draws).value
-    other_way = suite.probability_of_improvement(table(others), table(games), "score", **draws).value
+    found = bootstrap.probability_of_improvement(table(games), table(others), "score", **draws).value
+    other_way = bootstrap.probability_of_improvement(table(others), table(games), "score", **draws).value
     assert found == pytest.approx(expected, abs=1e-12)
     assert found + other_way == pytest.approx(1.0, abs=1e-12)
 
 
 def test_improvement_is_certain_where_every_run_is_better() -> None:
     low, high = table({"a": [0.0, 1.0], "b": [0.0, 1.0, 2.0]}), table({"a": [2.0, 3.0, 4.0], "b": [3.0, 4.0]})
-    found = suite.probability_of_improvement(high, low, "score", generator=generator(), resamples=50)
+    found = bootstrap.probability_of_improvement(high, low, "score", generator=generator(), resamples=50)
     assert (found.value, found.low, found.high) == (1.0, 1.0, 1.0)
 
 
 def test_improvement_needs_the_same_environments() -> None:
     with pytest.raises(ValueError, match="differ in their environments: b in one of them only"):
-        suite.probability_of_improvement(
+        bootstrap.probability_of_improvement(
             table({"a": [0.0], "b": [1.0]}), table({"a": [0.0]}), "score", generator=generator(), resamples=5
         )

@@ -17,13 +17,13 @@ from matplotlib import font_manager
 
 from ddrl.analysis import TABLES
 from ddrl.analysis.__main__ import main
-from ddrl.analysis.curves import RunData, load_run, long_frame, on_common_grid
-from ddrl.analysis.paper import load_deviations, load_paper
-from ddrl.analysis.run_tables import run_table
-from ddrl.analysis.summary import source
-from ddrl.analysis.tables import build
+from ddrl.analysis.runs.run_data import RunData, load_run, long_frame, on_common_grid
+from ddrl.analysis.tables.build import build
+from ddrl.analysis.tables.runs import run_table
+from ddrl.analysis.tables.summary import source
 from ddrl.errors import UserError
-from ddrl.experiments import Run, expand, load_experiments, write_configs
+from ddrl.papers.paper import load_deviations, load_paper
+from ddrl.training.config.experiments import Run, expand, load_experiments, write_configs
 from tests.analysis.fakes import write_run, write_scale
 
 ROOT = Path(__file__).parents[2] / "replications"
@@ -253,7 +253,7 @@ def test_the_font_is_the_one_matplotlib_brings() -> None:
 
 
 def test_tables_and_figures_need_no_torch() -> None:
-    modules = "ddrl.analysis.__main__, ddrl.analysis.plots, ddrl.analysis.tables"
+    modules = "ddrl.analysis.__main__, ddrl.analysis.figures.plots, ddrl.analysis.tables.build"
     code = f"import sys, {modules}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT.parent)
 

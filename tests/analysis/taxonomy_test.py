@@ -17,12 +17,19 @@ import yaml
 from ddrl.algorithms import NAMES
 from ddrl.analysis import SUITE_TABLES
 from ddrl.analysis.__main__ import main
-from ddrl.analysis.declared import declared, defaults
-from ddrl.analysis.published import load_published
-from ddrl.analysis.suite_tables import _lag, _throughput
-from ddrl.analysis.taxonomy import CELL_VERDICTS, CLAIM_VERDICTS, algorithm_module, coverage, published_only, systems
+from ddrl.analysis.tables.suite import _lag, _throughput
+from ddrl.analysis.tables.systems import (
+    CELL_VERDICTS,
+    CLAIM_VERDICTS,
+    algorithm_module,
+    coverage,
+    published_only,
+    systems,
+)
 from ddrl.errors import UserError
-from ddrl.experiments import expand
+from ddrl.papers.declared import declared, defaults
+from ddrl.papers.published import load_published
+from ddrl.training.config.experiments import expand
 from tests.analysis.fakes import write_bench, write_run, write_scale
 
 ROOT = Path(__file__).parents[2] / "replications"
@@ -108,7 +115,7 @@ def test_every_algorithm_declares_its_version_and_what_it_moves(name: str) -> No
 
 def test_what_the_syntax_tree_says_is_what_the_module_holds() -> None:
     from ddrl.algorithms import impala
-    from ddrl.topology import Topology
+    from ddrl.training.config.topology import Topology
 
     assert declared(algorithm_module("impala"), "VERSION") == impala.VERSION
     assert declared(algorithm_module("impala"), "SYSTEM") == impala.SYSTEM
@@ -138,7 +145,7 @@ def test_a_fact_that_is_not_declared_is_named_with_its_file(tmp_path: Path, sour
 
 
 def test_declared_facts_and_systems_need_no_torch() -> None:
-    code = "import sys; from ddrl.analysis.taxonomy import systems; systems(); assert 'torch' not in sys.modules"
+    code = "import sys; from ddrl.analysis.tables.systems import systems; systems(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT.parent)
 
 

@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from ddrl.analysis import verdicts
-from ddrl.analysis.curves import RunData
-from ddrl.analysis.experiments import load_experiments
-from ddrl.analysis.inference import equivalence_power, seeds_for_equivalence
-from ddrl.analysis.own_values import suite_values
-from ddrl.analysis.paper import CellRule, load_paper
-from ddrl.analysis.published import load_published, load_references
-from ddrl.analysis.verdicts import COLUMNS, MIN_SEEDS, cells, decide
+from ddrl.analysis.runs.run_data import RunData
+from ddrl.analysis.statistics.significance import equivalence_power, seeds_for_equivalence
+from ddrl.analysis.verdicts import cells as verdicts
+from ddrl.analysis.verdicts.cell_values import suite_values
+from ddrl.analysis.verdicts.cells import COLUMNS, MIN_SEEDS, cells, decide
 from ddrl.errors import UserError
+from ddrl.papers.experiments import load_experiments
+from ddrl.papers.paper import CellRule, load_paper
+from ddrl.papers.published import load_published, load_references
 
 IMPALA = Path(__file__).parents[2] / "replications" / "impala_2018"
 EXPERIMENTS = load_experiments(IMPALA)
@@ -315,8 +315,8 @@ def test_every_cell_of_the_paper_without_a_run_says_why() -> None:
 
 
 def test_the_flags_that_are_hard_are_documented() -> None:
-    from ddrl.analysis.flags import HARD_FLAGS
-    from ddrl.analysis.paper import FLAGS
+    from ddrl.analysis.runs.flags import HARD_FLAGS
+    from ddrl.papers.paper import FLAGS
 
     assert set(HARD_FLAGS) <= set(FLAGS)
     assert verdicts.__doc__ is not None

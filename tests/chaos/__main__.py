@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _result(seed: int, arguments: Sequence[str] | None, tally: Tally) -> dict[str, object]:
-    from ddrl import manifest
+    from ddrl.training.records import manifest
 
     return {
         "command": shlex.join(["python", "-m", "tests.chaos", *_repeatable(arguments or sys.argv[1:])]),

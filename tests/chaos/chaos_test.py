@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 import torch
 
-from ddrl.config import parse_run_config
-from ddrl.files import write_whole
+from ddrl.system.files import write_whole
+from ddrl.training.config.run_config import parse_run_config
 from tests.chaos import bad_files, faults, messages
 from tests.chaos.__main__ import _repeatable
 from tests.chaos.child import Ended, run

@@ -28,7 +28,7 @@ def warm() -> None:
     import torch  # noqa: F401
 
     import ddrl.population.controller
-    import ddrl.run  # noqa: F401
+    import ddrl.training.run  # noqa: F401
     from ddrl import algorithms
 
     for name in algorithms.NAMES:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ddrl.inspection import problems
+from ddrl.cli.inspection import problems
 from tests.chaos.child import run
 from tests.chaos.systems import System, difference, leftovers
 from tests.chaos.tally import Row, Tally

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from ddrl import checkpoint
-from ddrl.inspection import problems
+from ddrl.cli.inspection import problems
+from ddrl.training.records import checkpoint
 from tests.chaos.child import Child, run
 from tests.chaos.outside import watched
 from tests.chaos.systems import System, difference, leftovers

@@ -46,7 +46,7 @@ def fuzz(number: int, folder: Path, generator: np.random.Generator, tally: Tally
 
 def seeds() -> list[bytes]:
     """Return honest messages of each kind, of observations with and without frames."""
-    from ddrl.coordinator import wire
+    from ddrl.inference import wire
     from ddrl.types import EnvSpec, EnvStep
 
     made = [
@@ -73,7 +73,7 @@ def _specs(make: Any) -> list[Any]:
 
 def decoder(number: int, generator: np.random.Generator, row: Row, tally: Tally) -> None:
     """Decode so many: each is refused with `WireError`, or is a message that the step decoders refuse or take."""
-    from ddrl.coordinator import wire
+    from ddrl.inference import wire
     from ddrl.types import EnvSpec
 
     good = seeds()
@@ -206,12 +206,12 @@ def live(number: int, seed: int) -> dict[str, Any]:
     """Send messages in streams to a service of two places, while a worker that is right steps in one of them."""
     import grpc
 
-    from ddrl.coordinator.door import Door
-    from ddrl.coordinator.remote import RemoteEnv
-    from ddrl.coordinator.service import METHOD, NAME, InferenceService, Place
     from ddrl.coordinator.traffic import Traffic
-    from ddrl.environments import registry
+    from ddrl.environments.base import registry
     from ddrl.errors import Closed
+    from ddrl.inference.endpoint import Door
+    from ddrl.inference.remote_env import RemoteEnv
+    from ddrl.inference.service import METHOD, NAME, InferenceService, Place
 
     generator, good = np.random.default_rng(seed), seeds()
     failures: list[str] = []
@@ -263,7 +263,7 @@ def live(number: int, seed: int) -> dict[str, Any]:
 
 def _prove(call: Any, requests: queue.SimpleQueue[bytes | None]) -> None:
     """Get in as a worker does, with the token: what follows is read as a worker's."""
-    from ddrl.coordinator import proof, wire
+    from ddrl.inference import proof, wire
 
     nonce = proof.nonce()
     requests.put(wire.encode("hello", {"protocol": wire.VERSION, "nonce": nonce}))
@@ -283,9 +283,9 @@ def _check_progress(steps: list[int], failures: list[str], streams: int) -> None
 
 def _honest(address: str, failures: list[str]) -> None:
     """A worker that is right, and comes again where it was sent away: places may be taken by others for a moment."""
-    from ddrl.coordinator.connection import Connection, LearnerLost
     from ddrl.errors import Closed, UserError
-    from ddrl.worker import Worker
+    from ddrl.inference.client import Connection, LearnerLost
+    from ddrl.inference.worker import Worker
 
     while not failures:
         try:

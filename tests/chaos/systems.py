@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ddrl import algorithms, checkpoint
-from ddrl.record import TIMING_METRICS
+from ddrl import algorithms
+from ddrl.training.records import checkpoint
+from ddrl.training.records.recorder import TIMING_METRICS
 from tests.runs import BASE, SMALL, merged, small
 
 FRAMES = 4000

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from ddrl.environments import atari, registry
+from ddrl.environments import atari
+from ddrl.environments.base import registry
 from ddrl.errors import UserError
 from ddrl.types import EnvStep
 

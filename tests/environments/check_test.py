@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from ddrl.environments import check, registry
-from ddrl.environments.check import ConformanceError, check_environment
+from ddrl.environments.base import registry
+from ddrl.environments.tools import check
+from ddrl.environments.tools.check import ConformanceError, check_environment
 
 
 @pytest.mark.parametrize("name", registry.examples())

@@ -15,14 +15,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ddrl import config, doctor
-from ddrl.environments import check, dmlab, registry
-from ddrl.environments.camera import camera_for
-from ddrl.environments.level_cache import LevelCache, cache_folder
+from ddrl.cli import doctor
+from ddrl.environments import dmlab
+from ddrl.environments.base import registry
+from ddrl.environments.tools import check
+from ddrl.environments.tools.camera import camera_for
+from ddrl.environments.worlds.dmlab_level_cache import LevelCache, cache_folder
 from ddrl.errors import UserError
-from ddrl.instructions import hashed, image_of, pack
-from ddrl.run import train
-from ddrl.seeding import seed_for
+from ddrl.system.instruction_words import hashed, image_of, pack
+from ddrl.system.seeding import seed_for
+from ddrl.training.config import run_config
+from ddrl.training.run import train
 from ddrl.types import EnvStep
 from tests.runs import BASE, small
 
@@ -448,7 +451,7 @@ def test_agents_with_a_language_channel_learn_from_it(simulator: ModuleType, alg
     if algorithm == "impala":
         keys["optimizer"] = BASE["hyperparameters"]["optimizer"]
     evaluation = {"episodes": 1, "final_episodes": 1}
-    parsed = config.parse_run_config(BASE | changes | {"hyperparameters": keys, "evaluation": evaluation})
+    parsed = run_config.parse_run_config(BASE | changes | {"hyperparameters": keys, "evaluation": evaluation})
     train(parsed, tmp_path, quiet=True)
     assert (tmp_path / "curves.parquet").exists()
 

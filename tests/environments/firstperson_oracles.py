@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from ddrl.environments import firstperson, registry
+from ddrl.environments import firstperson
+from ddrl.environments.base import registry
 from ddrl.environments.firstperson import ACTIONS
-from ddrl.environments.miniworld_world import MiniWorld
-from ddrl.environments.vizdoom_world import DoomWorld
+from ddrl.environments.worlds.miniworld_world import MiniWorld
+from ddrl.environments.worlds.vizdoom_world import DoomWorld
 
 FORWARD, BACKWARD, STRAFE_LEFT, STRAFE_RIGHT, LEFT, RIGHT, FORWARD_LEFT, FORWARD_RIGHT, FIRE = range(len(ACTIONS))
 Oracle = Callable[[], int]

@@ -17,15 +17,17 @@ import numpy as np
 import psutil
 import pytest
 
-from ddrl.analysis.published import reference_scores
-from ddrl.environments import firstperson, miniworld_drawing, registry
-from ddrl.environments.camera import camera_for
-from ddrl.environments.check import check_environment
+from ddrl.environments import firstperson
+from ddrl.environments.base import registry
 from ddrl.environments.firstperson import ACTIONS, SUITES, TASKS
-from ddrl.environments.firstperson_tasks import ALL
+from ddrl.environments.tools.camera import camera_for
+from ddrl.environments.tools.check import check_environment
+from ddrl.environments.worlds import miniworld_drawing
+from ddrl.environments.worlds.firstperson_tasks import ALL
 from ddrl.errors import UserError
-from ddrl.instructions import hashed, image_of
-from ddrl.run import Run
+from ddrl.papers.published import reference_scores
+from ddrl.system.instruction_words import hashed, image_of
+from ddrl.training.run import Run
 from ddrl.types import Array
 from tests.environments.firstperson_oracles import returns
 from tests.runs import config

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from minigrid.wrappers import OneHotPartialObsWrapper, ViewSizeWrapper
 
-from ddrl.environments import minigrid, registry
-from ddrl.environments.camera import camera_for
+from ddrl.environments import minigrid
+from ddrl.environments.base import registry
+from ddrl.environments.tools.camera import camera_for
 from ddrl.errors import UserError
-from ddrl.seeding import seed_for
+from ddrl.system.seeding import seed_for
 
 MEMORY = "minigrid/MemoryS7-v0"
 

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from ddrl.environments import dm_control, mujoco, physics, registry
+from ddrl.environments import dm_control, mujoco
+from ddrl.environments.base import registry
+from ddrl.environments.worlds import physics
 from ddrl.errors import UserError
-from ddrl.seeding import seed_for
+from ddrl.system.seeding import seed_for
 from ddrl.types import Array, EnvStep, VectorEnv
 
 PAPERS = ("HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "Walker2d-v5", "Ant-v5")

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ddrl.environments import random_play, registry, toy
+from ddrl.environments import toy
+from ddrl.environments.base import registry
+from ddrl.environments.tools import random_play
 
 SCORES = Path(__file__).parents[2] / "replications" / "references" / "mujoco.csv"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ddrl.environments import registry
 from ddrl.environments.atari import ATARI_57, TASKS
+from ddrl.environments.base import registry
 from ddrl.errors import UserError
 
 

@@ -8,8 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from ddrl.environments import registry, simulator_camera
-from ddrl.environments.camera import camera_for
+from ddrl.environments.base import registry
+from ddrl.environments.tools import simulator_camera
+from ddrl.environments.tools.camera import camera_for
 from ddrl.errors import UserError
 from ddrl.types import Array
 

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ddrl.environments import registry
-from ddrl.environments.check import check
-from ddrl.environments.suites import MOST_FAILURES, SuiteEnvs
+from ddrl.environments.base import registry
+from ddrl.environments.base.task_suites import MOST_FAILURES, SuiteEnvs
+from ddrl.environments.tools.check import check
 from ddrl.errors import UserError
-from ddrl.seeding import numpy_generator
+from ddrl.system.seeding import numpy_generator
 from ddrl.types import Array, EnvStep, VectorEnv
 
 SMALL, LARGE = "minigrid/Empty-Random-5x5-v0", "minigrid/DoorKey-8x8-v0"

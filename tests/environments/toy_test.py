@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from ddrl.environments import registry, toy
+from ddrl.environments import toy
+from ddrl.environments.base import registry
 
 SIZES = [
     ("catch", {}),

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddrl.coordinator.inference import Batcher, BatchRule, Call
 from ddrl.errors import Closed
-from ddrl.seeding import numpy_generator
+from ddrl.inference.central import Batcher, BatchRule, Call
+from ddrl.system.seeding import numpy_generator
 from ddrl.types import PolicyInput, PolicyOutput
 
 LONG = 60.0

@@ -19,16 +19,16 @@ import torch
 from ddrl import algorithms, cli
 from ddrl.actors.policy import LocalInference, Policy
 from ddrl.actors.unroll import UnrollCollector
-from ddrl.config import parse_run_config
-from ddrl.coordinator.gate import Gate
-from ddrl.coordinator.inference import BatchRule, CentralInference
-from ddrl.coordinator.parameters import ParameterServer
-from ddrl.distributions import CATEGORICAL
-from ddrl.environments import registry
+from ddrl.coordinator.parameter_server import ParameterServer
+from ddrl.coordinator.schedule import Gate
+from ddrl.environments.base import registry
 from ddrl.errors import Closed, UserError
+from ddrl.inference.central import BatchRule, CentralInference
 from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
-from ddrl.run import train
-from ddrl.seeding import torch_generator
+from ddrl.networks.distributions import CATEGORICAL
+from ddrl.system.seeding import torch_generator
+from ddrl.training.config.run_config import parse_run_config
+from ddrl.training.run import train
 from ddrl.types import Array, EnvStep, Episode, PolicyInput, VectorEnv
 from tests.processes import Ddrl
 from tests.runs import BASE, BATCHED, REPLAYING, config, curves, merged, small

@@ -16,14 +16,14 @@ import psutil
 import pytest
 
 from ddrl import cli
-from ddrl.coordinator import descriptors, private
-from ddrl.coordinator import service as service_module
-from ddrl.coordinator.connection import Connection, LearnerLost
-from ddrl.coordinator.door import Door, Tls, check_way, is_local
-from ddrl.coordinator.private import check_own_socket, check_private, private_folder
 from ddrl.errors import UserError
-from ddrl.run_ray import own_door
-from ddrl.worker import Worker
+from ddrl.inference import service as service_module
+from ddrl.inference.client import Connection, LearnerLost
+from ddrl.inference.endpoint import Door, Tls, check_way, is_local
+from ddrl.inference.worker import Worker
+from ddrl.runtimes.ray.launch import own_door
+from ddrl.system import descriptors, private_folders
+from ddrl.system.private_folders import check_own_socket, check_private, private_folder
 from tests.inference.service_test import TOKEN, Rig, until, working
 from tests.runs import BASE
 
@@ -258,7 +258,7 @@ def test_an_odd_or_long_temporary_directory_does_not_matter(
     try:
         assert folder.parent != tmp_path / name
         check_private(folder)
-        with rig_at(Door(f"unix:{folder / private.SOCKET}", TOKEN)) as rig, working(rig):
+        with rig_at(Door(f"unix:{folder / private_folders.SOCKET}", TOKEN)) as rig, working(rig):
             assert rig.progresses(0)
     finally:
         for path in folder.iterdir():
@@ -297,7 +297,7 @@ from pathlib import Path
 import torch
 from ddrl import checkpoint
 from ddrl.coordinator import service
-from ddrl.coordinator.door import Door
+from ddrl.inference.endpoint import Door
 from tests.inference.service_test import TOKEN, Rig
 service.HANDSHAKE_SECONDS = 1.0
 rig = Rig(Door("127.0.0.1:0", TOKEN), places=2, actors=2)

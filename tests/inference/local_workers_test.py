@@ -13,11 +13,11 @@ from typing import Any
 import psutil
 import pytest
 
-from ddrl import local_workers
-from ddrl.commands import INTERRUPTED
-from ddrl.coordinator.door import Door
+from ddrl.cli.commands import INTERRUPTED
 from ddrl.errors import UserError
-from ddrl.run import check_door, train
+from ddrl.inference import worker_pool
+from ddrl.inference.endpoint import Door
+from ddrl.training.run import check_door, train
 from tests.runs import BASE, config, curves, merged
 from tests.runtimes import clusters
 
@@ -34,7 +34,7 @@ raise SystemExit(local_workers.main(sys.argv[1:]))
 
 
 def own_workers(parent: psutil.Process) -> list[psutil.Process]:
-    return [one for one in parent.children() if "ddrl.local_workers" in one.cmdline()]
+    return [one for one in parent.children() if "ddrl.inference.worker_pool" in one.cmdline()]
 
 
 def test_a_run_reaches_its_budget_and_its_workers_end(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_worker_that_is_killed_is_replaced(tmp_path: Path, capfd: pytest.Captu
 
 @pytest.mark.slow
 def test_a_worker_that_dies_again_and_again_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_workers, "COMMAND", (sys.executable, "-c", "raise SystemExit(7)"))
+    monkeypatch.setattr(worker_pool, "COMMAND", (sys.executable, "-c", "raise SystemExit(7)"))
     with pytest.raises(UserError, match=r"actor \d, environment toy/catch.* died 3 times in a row .*exit status 7"):
         train(config(topology=WORKERS), tmp_path, quiet=True)
 
@@ -73,7 +73,7 @@ def test_a_worker_that_dies_again_and_again_ends_the_run(tmp_path: Path, monkeyp
 def test_an_environment_that_raises_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(local_workers, "COMMAND", (sys.executable, "-c", BROKEN))
+    monkeypatch.setattr(worker_pool, "COMMAND", (sys.executable, "-c", BROKEN))
     with pytest.raises(UserError, match=r"actor 1, environment toy/catch.* what it wrote stands above"):
         train(config(**LONG), tmp_path, quiet=True)
     shown = capfd.readouterr().err
@@ -122,8 +122,8 @@ def test_a_worker_is_told_the_token_where_no_other_user_can_read_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = f"import sys; open({str(tmp_path / 'told')!r}, 'w').write(sys.stdin.read())"
-    monkeypatch.setattr(local_workers, "COMMAND", (sys.executable, "-c", script))
-    workers = local_workers.LocalWorkers(lambda *_: "a worker", lambda: [0], print, lambda: None)
+    monkeypatch.setattr(worker_pool, "COMMAND", (sys.executable, "-c", script))
+    workers = worker_pool.LocalWorkers(lambda *_: "a worker", lambda: [0], print, lambda: None)
     folder = Path(workers.door.address.removeprefix("unix:")).parent
     assert folder.stat().st_mode & 0o777 == 0o700
     workers.start(1)
@@ -146,7 +146,7 @@ def test_a_worker_steps_its_environments_without_torch(name: str) -> None:
     code = f"""
 import sys
 from ddrl import local_workers
-from ddrl.named_env import make_env
+from ddrl.environments.tools.named import make_env
 env = make_env({{"name": "{name}"}}, 2, 7, num_threads=1, name="worker 0")
 env.reset()
 env.close()

@@ -23,19 +23,19 @@ import grpc
 import numpy as np
 import pytest
 
-from ddrl.coordinator import connection as connection_module
-from ddrl.coordinator import proof, wire
-from ddrl.coordinator import service as service_module
-from ddrl.coordinator.connection import Connection, LearnerLost
-from ddrl.coordinator.door import Door
-from ddrl.coordinator.inference import Meter
-from ddrl.coordinator.remote import RemoteEnv, Session
-from ddrl.coordinator.service import METHOD, NAME, InferenceService, Place
 from ddrl.coordinator.traffic import KEPT, Traffic
-from ddrl.environments import registry
+from ddrl.environments.base import registry
 from ddrl.errors import Closed, NonFiniteError, UserError
+from ddrl.inference import client as connection_module
+from ddrl.inference import proof, wire
+from ddrl.inference import service as service_module
+from ddrl.inference.central import Meter
+from ddrl.inference.client import Connection, LearnerLost
+from ddrl.inference.endpoint import Door
+from ddrl.inference.remote_env import RemoteEnv, Session
+from ddrl.inference.service import METHOD, NAME, InferenceService, Place
+from ddrl.inference.worker import Worker
 from ddrl.types import EnvStep
-from ddrl.worker import Worker
 
 SPEC = registry.spec_for("toy/catch")
 ENVS = 3
@@ -503,8 +503,8 @@ def test_a_worker_whose_environments_take_long_says_so_and_keeps_its_place_for_l
 
 WORKER = """
 import sys
-from ddrl.coordinator.connection import Connection
-from ddrl.worker import Worker
+from ddrl.inference.client import Connection
+from ddrl.inference.worker import Worker
 worker = Worker(Connection(sys.argv[1], token=sys.argv[2]), place=0)
 while True:
     worker.step()

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from ddrl.coordinator import wire
-from ddrl.coordinator.wire import DTYPES, Message, StepDecoder, StepEncoder, WireError
+from ddrl.inference import wire
+from ddrl.inference.wire import DTYPES, Message, StepDecoder, StepEncoder, WireError
 from ddrl.types import Array, EnvSpec, EnvStep
 
 IMAGES = EnvSpec("images", (3, 4, 5), "uint8", num_actions=4, frame_skip=4, protocol="none")

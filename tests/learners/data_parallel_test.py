@@ -9,7 +9,7 @@ from torch import Tensor
 from ddrl.algorithms import ppo
 from ddrl.learners.data_parallel import ColumnParallel, split
 from ddrl.networks.torsos import NETWORKS
-from ddrl.seeding import torch_generator
+from ddrl.system.seeding import torch_generator
 from ddrl.types import EnvSpec
 
 PIXELS = EnvSpec("test/pixels", (4, 42, 42), "uint8", num_actions=3, frame_skip=4, protocol="test")

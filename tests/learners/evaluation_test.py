@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ddrl.learners.evaluation import evaluate, explained_variance, normalised
-from ddrl.learners.reduction import SingleLearner
+from ddrl.learners.all_reduce import SingleLearner
+from ddrl.learners.batch_values import evaluate, explained_variance, normalised
 from ddrl.networks.actor_critic import make_actor_critic
 from ddrl.types import EnvSpec
 from tests.unrolls import make_unroll

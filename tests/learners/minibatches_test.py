@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ddrl.learners.minibatches import sample_numbers, shared_minibatches
-from ddrl.seeding import generator_state, numpy_generator
+from ddrl.system.seeding import generator_state, numpy_generator
 from ddrl.types import Unroll, concatenate
 from tests.unrolls import make_unroll, tags
 

@@ -11,8 +11,8 @@ import torch
 from pydantic import ValidationError
 
 from ddrl import algorithms
+from ddrl.learners.all_reduce import SingleLearner
 from ddrl.learners.normalisation import Normalisation, RewardClipping, clipped_rewards
-from ddrl.learners.reduction import SingleLearner
 from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
 from ddrl.types import EnvSpec, Unroll, concatenate
 from tests.unrolls import make_unroll

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from ddrl.distributions import CATEGORICAL
 from ddrl.losses.policy import policy_gradient_loss
+from ddrl.networks.distributions import CATEGORICAL
 
 T, B, A = 4, 3, 5
 

@@ -137,7 +137,7 @@ ACTORS = (
     mutant(
         "lost_life_ends_no_sequence",
         "a sequence goes on over a lost life that begins an episode",
-        "ddrl/actors/items.py",
+        "ddrl/actors/adders.py",
         'valid[:-1] & (~valid[1:] | steps["start"][1:])',
         "valid[:-1] & ~valid[1:]",
         "tests/actors/items_test.py",
@@ -217,7 +217,7 @@ ACTORS = (
     mutant(
         "every_evaluation_has_the_same_seeds",
         "a run is scored on the same few episodes again and again",
-        "ddrl/evaluation.py",
+        "ddrl/training/evaluation.py",
         "self._number += 1",
         "self._number += 0",
         f"{EVALUATED}no_evaluation_plays_the_episodes_of_an_actor_or_of_another_evaluation",
@@ -225,7 +225,7 @@ ACTORS = (
     mutant(
         "versions_share_the_last_parameters",
         "a final score that should be spread over versions of the parameters is of the last one alone",
-        "ddrl/evaluation.py",
+        "ddrl/training/evaluation.py",
         "            load(inference.network, version.tensors)\n",
         "            load(inference.network, shares[-1][0].tensors)\n",
         "tests/runtimes/final_versions_test.py",
@@ -233,7 +233,7 @@ ACTORS = (
     mutant(
         "versions_are_lost_at_a_resume",
         "a run that was continued spreads its final score over fewer versions",
-        "ddrl/evaluation.py",
+        "ddrl/training/evaluation.py",
         "        self.versions.load_state_dict(versions, self._counts().env_frames)\n",
         "",
         "tests/runtimes/final_versions_test.py",
@@ -241,7 +241,7 @@ ACTORS = (
     mutant(
         "stopped_evaluations_are_skipped",
         "an evaluation that was interrupted is missing from the curves",
-        "ddrl/evaluation.py",
+        "ddrl/training/evaluation.py",
         "[self._newest(inference)], should_stop):",
         "[self._newest(inference)], should_stop) or True:",
         "tests/runtimes/final_versions_test.py",
@@ -268,7 +268,7 @@ REPLAY = (
     mutant(
         "what_was_inserted_before_counts",
         "the first items, before any is drawn, give a right to samples",
-        "ddrl/replay/limiter.py",
+        "ddrl/replay/rate_limiter.py",
         "self._ratio * (self.inserted - self.offset) - self.sampled",
         "self._ratio * self.inserted - self.sampled",
         "tests/replay/limiter_test.py",
@@ -276,7 +276,7 @@ REPLAY = (
     mutant(
         "sequences_go_on_over_a_lost_life",
         "what is drawn runs into the next life",
-        "ddrl/replay/cuts.py",
+        "ddrl/replay/items.py",
         'lengths = _lengths(~history.field("valid", after) | history.field("start", after))',
         'lengths = _lengths(~history.field("valid", after))',
         "tests/replay/prioritized_test.py",
@@ -300,7 +300,7 @@ REPLAY = (
     mutant(
         "first_use_ignores_traversals",
         "the gate lets actors begin too soon for a ring of batches",
-        "ddrl/replay/circular.py",
+        "ddrl/replay/circular_buffer.py",
         "return lap * num_slots * num_traversals + slot",
         "return lap * num_slots + slot",
         "tests/replay/circular_test.py",
@@ -391,7 +391,7 @@ LEARNERS = (
     mutant(
         "dead_steps_are_standardised",
         "dead steps get an advantage",
-        "ddrl/learners/evaluation.py",
+        "ddrl/learners/batch_values.py",
         "return result if valid is None else result.masked_fill(~valid, 0.0)",
         "return result",
         "tests/learners/evaluation_test.py",
@@ -402,7 +402,7 @@ COORDINATOR = (
     mutant(
         "lag_bound_is_one_more",
         "bounded lag allows one update too many",
-        "ddrl/coordinator/gate.py",
+        "ddrl/coordinator/schedule.py",
         "self.first_update(self._batches_before(since) + batch) - self.max_lag)",
         "self.first_update(self._batches_before(since) + batch) - self.max_lag - 1)",
         "tests/runtimes/gate_test.py",
@@ -410,7 +410,7 @@ COORDINATOR = (
     mutant(
         "delay_is_ignored",
         "actors act with the newest parameters whatever parameter_delay says",
-        "ddrl/coordinator/parameters.py",
+        "ddrl/coordinator/parameter_server.py",
         "return self._history[0]\n",
         "return self._history[-1]\n",
         "tests/runtimes/gate_test.py",
@@ -418,7 +418,7 @@ COORDINATOR = (
     mutant(
         "rounds_do_not_restart",
         "a continued run counts unrolls from version 0",
-        "ddrl/coordinator/parameters.py",
+        "ddrl/coordinator/parameter_server.py",
         "self._first_version = self.version",
         "self._first_version = 0",
         "tests/runtimes/gate_test.py",
@@ -426,7 +426,7 @@ COORDINATOR = (
     mutant(
         "roles_take_turns_in_order",
         "the serial runtime makes no lag that varies",
-        "ddrl/coordinator/runtime_serial.py",
+        "ddrl/runtimes/serial.py",
         "ready[int(self._generator.integers(len(ready)))].step()",
         "ready[-1].step()",
         "tests/runtimes/run_test.py::test_the_serial_interleaving_makes_lag_that_varies",
@@ -434,7 +434,7 @@ COORDINATOR = (
     mutant(
         "restarted_actors_play_the_same_again",
         "a continued run in threads plays the episodes that it has played",
-        "ddrl/acting.py",
+        "ddrl/training/builder.py",
         'return role if self == Generation() else f"{role}-{self.resumes}-{self.restarts}"',
         "return role",
         "tests/runtimes/run_test.py::"
@@ -443,7 +443,7 @@ COORDINATOR = (
     mutant(
         "one_stream_for_all_indices",
         "every actor draws the same numbers",
-        "ddrl/seeding.py",
+        "ddrl/system/seeding.py",
         'f"{run_seed}/{role}/{index}"',
         'f"{run_seed}/{role}"',
         f"{EVALUATED}no_evaluation_plays_the_episodes_of_an_actor_or_of_another_evaluation",
@@ -451,7 +451,7 @@ COORDINATOR = (
     mutant(
         "one_checkpoint_is_kept",
         "a damaged newest checkpoint ends a run",
-        "ddrl/checkpoint.py",
+        "ddrl/training/records/checkpoint.py",
         "KEPT = 2",
         "KEPT = 1",
         "tests/runtimes/checkpoint_test.py",
@@ -462,7 +462,7 @@ RECORDS = (
     mutant(
         "largest_lag_is_a_mean",
         "a record has the mean of maxima",
-        "ddrl/record.py",
+        "ddrl/training/records/recorder.py",
         'max(values) if name.endswith("_max") else float(np.mean(values))',
         "float(np.mean(values))",
         "tests/runtimes/record_test.py",
@@ -470,7 +470,7 @@ RECORDS = (
     mutant(
         "resume_keeps_later_records",
         "what was recorded after the checkpoint stands twice",
-        "ddrl/record.py",
+        "ddrl/training/records/recorder.py",
         "self._file.truncate(offset)",
         "pass",
         "tests/runtimes/record_test.py",
@@ -478,7 +478,7 @@ RECORDS = (
     mutant(
         "abandoned_episodes_are_scored",
         "the return of an episode that was lost on the way counts",
-        "ddrl/record.py",
+        "ddrl/training/records/recorder.py",
         "if whole := [episode for episode in episodes if not episode.abandoned]:",
         "if whole := list(episodes):",
         "tests/runtimes/record_test.py",
@@ -486,7 +486,7 @@ RECORDS = (
     mutant(
         "fingerprint_depends_on_order",
         "the same configuration has several names",
-        "ddrl/config.py",
+        "ddrl/training/config/run_config.py",
         "json.dumps(values, sort_keys=True)",
         "json.dumps(values)",
         "tests/config_test.py",
@@ -494,7 +494,7 @@ RECORDS = (
     mutant(
         "other_optimizers_inherit",
         "an optimizer of another name gets the algorithm's values for this one",
-        "ddrl/config.py",
+        "ddrl/training/config/run_config.py",
         'if given.get("name", own["name"]) == own["name"]:',
         "if True:",
         "tests/config_test.py",
@@ -505,7 +505,7 @@ STATISTICS = (
     mutant(
         "interval_of_another_level",
         "verdicts are at 5 % instead of 10 %",
-        "ddrl/analysis/verdicts.py",
+        "ddrl/analysis/verdicts/cells.py",
         "LEVEL = 0.90",
         "LEVEL = 0.95",
         "tests/analysis/verdicts_test.py",
@@ -513,7 +513,7 @@ STATISTICS = (
     mutant(
         "three_seeds_are_enough",
         "a verdict is given with fewer seeds than promised",
-        "ddrl/analysis/verdicts.py",
+        "ddrl/analysis/verdicts/cells.py",
         "MIN_SEEDS = 5",
         "MIN_SEEDS = 3",
         "tests/analysis/verdicts_test.py",
@@ -521,7 +521,7 @@ STATISTICS = (
     mutant(
         "deviation_of_a_population",
         "intervals are too narrow",
-        "ddrl/analysis/inference.py",
+        "ddrl/analysis/statistics/significance.py",
         "values.std(ddof=1)",
         "values.std(ddof=0)",
         "tests/analysis/inference_test.py",
@@ -529,7 +529,7 @@ STATISTICS = (
     mutant(
         "prediction_of_one_run",
         "the interval of further seeds forgets how many we have",
-        "ddrl/analysis/inference.py",
+        "ddrl/analysis/statistics/significance.py",
         "math.sqrt(1 + n / others)",
         "math.sqrt(1 + 1 / others)",
         "tests/analysis/inference_test.py",
@@ -537,7 +537,7 @@ STATISTICS = (
     mutant(
         "holm_is_not_monotone",
         "a larger p may be adjusted to a smaller one",
-        "ddrl/analysis/inference.py",
+        "ddrl/analysis/statistics/significance.py",
         "np.minimum(np.maximum.accumulate(steps), 1.0)",
         "np.minimum(steps, 1.0)",
         "tests/analysis/inference_test.py",
@@ -545,7 +545,7 @@ STATISTICS = (
     mutant(
         "equivalence_outside_the_margin",
         "a published value beyond the margin may be called equivalent",
-        "ddrl/analysis/verdicts.py",
+        "ddrl/analysis/verdicts/cells.py",
         "if band[0] <= interval.low and interval.high <= band[1]:",
         "if band[0] <= interval.high and interval.low <= band[1]:",
         "tests/analysis/verdicts_test.py",

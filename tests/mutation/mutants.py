@@ -209,7 +209,7 @@ AUDITED = (
     mutant(
         "initial_parameters_are_scored",
         "evaluations play with the parameters that a run began with",
-        "ddrl/evaluation.py",
+        "ddrl/training/evaluation.py",
         "self._params.pull_newest(inference.network)",
         "self._params.version  # noqa: B018",
         f"{EVALUATED}every_evaluation_plays_parameters_that_were_learned_by_then",
@@ -218,7 +218,7 @@ AUDITED = (
     mutant(
         "training_seeds_are_scored",
         "evaluations play the episodes that an actor was trained on",
-        "ddrl/acting.py",
+        "ddrl/training/builder.py",
         'seed = self.env_seed("evaluation", index)',
         'seed = self.env_seed("actor", index)',
         f"{EVALUATED}no_evaluation_plays_the_episodes_of_an_actor_or_of_another_evaluation",

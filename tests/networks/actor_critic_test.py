@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ddrl.errors import UserError
-from ddrl.learners.reduction import SingleLearner
+from ddrl.learners.all_reduce import SingleLearner
 from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
 from ddrl.types import EnvSpec, NetworkOutput
 

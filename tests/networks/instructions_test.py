@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddrl.errors import UserError
-from ddrl.instructions import BUCKETS, WORDS, hashed, pack, packed_shape
 from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
-from ddrl.networks.instructions import InstructionChannel, as_seen_by_torso
+from ddrl.networks.instruction_encoder import InstructionChannel, as_seen_by_torso
 from ddrl.networks.q_network import QNetwork, make_q_network
+from ddrl.system.instruction_words import BUCKETS, WORDS, hashed, pack, packed_shape
 from ddrl.types import EnvSpec, NetworkOutput
 
 IMAGE = (3, 36, 44)

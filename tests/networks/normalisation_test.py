@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddrl.learners.reduction import SingleLearner
+from ddrl.learners.all_reduce import SingleLearner
 from ddrl.networks.normalisation import ObservationNormaliser, RewardNormaliser, RunningMoments
 
 ALONE = SingleLearner()

@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddrl.config import RunConfig
 from ddrl.errors import NonFiniteError, UserError
 from ddrl.population import controller
-from ddrl.population.lineage import Journal
-from ddrl.population.rule import Standing, initial_values, replaced
-from ddrl.population.settings import Population
-from ddrl.run import Run, train
+from ddrl.population.exploit_explore import Standing, initial_values, replaced
+from ddrl.population.journal import Journal
+from ddrl.training.config.population import Population
+from ddrl.training.config.run_config import RunConfig
+from ddrl.training.run import Run, train
 from tests.population.population_test import Cut, cut_at, lineage, same, small
 from tests.runtimes.conftest import disconnected, held, holder
 

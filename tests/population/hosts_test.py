@@ -9,10 +9,10 @@ from unittest.mock import MagicMock
 import pytest
 import ray
 
-from ddrl.coordinator import cluster
 from ddrl.errors import UserError
-from ddrl.population import hosts
-from ddrl.population.hosts import Hosts
+from ddrl.population import process_executor
+from ddrl.population.process_executor import Hosts
+from ddrl.runtimes.ray import cluster
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> Hosts:
 
 
 def test_a_member_that_does_not_stop_is_given_up_after_a_bound(busy: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts, "STOPPING_SECONDS", 0.0)
+    monkeypatch.setattr(process_executor, "STOPPING_SECONDS", 0.0)
     assert busy.next_ended() is None, "nobody has asked it to stop"
     busy.interrupt()
     outcome = busy.next_ended()

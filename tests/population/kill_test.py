@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddrl.config import to_json
+from ddrl.training.config.run_config import to_json
 from tests.population.population_test import same, small
 from tests.processes import finish
 from tests.runtimes.kill_test import kill_somewhere, start

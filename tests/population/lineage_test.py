@@ -8,9 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ddrl.population.lineage import Decision, Journal, Piece, Start, ancestry, as_table
+from ddrl.population.journal import Decision, Journal, Piece, Start, ancestry, as_table
 from ddrl.population.results import curves_along
-from ddrl.record import COLUMNS
+from ddrl.training.records.recorder import COLUMNS
 
 KEPT = Decision(0, 0, "evolve", 100, 25, 5, 10, 0.5, 1, None, False, None, None, {"x": 1.0}, {"x": 1.2}, 1.5)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddrl.experiments import expand
-from ddrl.plan import frames_of, storage_bytes
+from ddrl.cli.planning import frames_of, storage_bytes
+from ddrl.training.config.experiments import expand
 from tests.population.settings_test import SMALL
 
 

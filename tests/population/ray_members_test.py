@@ -11,12 +11,12 @@ import psutil
 import pytest
 import torch
 
-from ddrl import checkpoint
-from ddrl.config import RunConfig, parse_run_config, to_json
 from ddrl.errors import UserError
-from ddrl.population import controller, member, ray_members
-from ddrl.population.lineage import Journal
-from ddrl.run import train
+from ddrl.population import controller, member, ray_executor
+from ddrl.population.journal import Journal
+from ddrl.training.config.run_config import RunConfig, parse_run_config, to_json
+from ddrl.training.records import checkpoint
+from ddrl.training.run import train
 from tests.population.population_test import lineage, small, summary
 from tests.runs import merged
 from tests.runs import small as tiny
@@ -94,17 +94,17 @@ def test_a_population_interrupted_within_a_turn_goes_on_from_its_checkpoint(
 ) -> None:
     config = members({"period_frames": 4000}, env_frames=12_000, checkpoint=SELDOM)
     led = controller.Controller(config, tmp_path, quiet=True)
-    show = ray_members.RayMembers._show
+    show = ray_executor.RayMembers._show
 
-    def interrupting(self: ray_members.RayMembers, number: int, status: dict[str, Any]) -> None:
+    def interrupting(self: ray_executor.RayMembers, number: int, status: dict[str, Any]) -> None:
         show(self, number, status)
         newest = led._journal.newest(number)
         if newest is not None and newest.decision == 0 and status["counts"][0] > newest.env_frames:
             led.interrupt()
 
-    monkeypatch.setattr(ray_members.RayMembers, "_show", interrupting)
+    monkeypatch.setattr(ray_executor.RayMembers, "_show", interrupting)
     assert led.train() == "interrupted"
-    monkeypatch.setattr(ray_members.RayMembers, "_show", show)
+    monkeypatch.setattr(ray_executor.RayMembers, "_show", show)
     assert not (tmp_path / "run.json").exists()
     before = Journal(tmp_path).decisions
     assert len(before) == 2

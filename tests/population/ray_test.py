@@ -11,11 +11,11 @@ from typing import Any
 import psutil
 import pytest
 
-from ddrl.config import to_json
 from ddrl.environments.toy import ToyEnvs
 from ddrl.errors import UserError
-from ddrl.population import hosts
-from ddrl.run import train
+from ddrl.population import process_executor
+from ddrl.training.config.run_config import to_json
+from ddrl.training.run import train
 from tests.population.population_test import lineage, small, summary
 from tests.runtimes.clusters import meanwhile, start, wait_until, workers
 from tests.runtimes.conftest import disconnected, forking, held, holder
@@ -57,7 +57,7 @@ def test_a_process_that_dies_is_replaced_and_its_segment_goes_on(
         assert own.env_frames.is_monotonic_increasing
 
 
-class DyingHost(hosts.MemberHost):
+class DyingHost(process_executor.MemberHost):
     """Its process ends at once, without a word."""
 
     def train(self, job: Any) -> Any:
@@ -68,12 +68,12 @@ class DyingHost(hosts.MemberHost):
 def test_processes_that_keep_dying_end_the_population_with_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosts, "MemberHost", DyingHost)
+    monkeypatch.setattr(process_executor, "MemberHost", DyingHost)
     with pytest.raises(UserError, match=r"^member \d: its process died 3 times in one segment"):
         train(small(PARALLEL), tmp_path, quiet=True)
 
 
-class RaisingHost(hosts.MemberHost):
+class RaisingHost(process_executor.MemberHost):
     """The environments of its process raise."""
 
     def train(self, job: Any) -> Any:
@@ -88,7 +88,7 @@ class RaisingHost(hosts.MemberHost):
 def test_what_a_member_raised_is_its_traceback_and_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(hosts, "MemberHost", RaisingHost)
+    monkeypatch.setattr(process_executor, "MemberHost", RaisingHost)
     with pytest.raises(UserError, match=r"^actor \d, environment toy/catch, .*ArithmeticError: the ball fell"):
         train(small(PARALLEL), tmp_path, quiet=True)
     assert "ArithmeticError: the ball fell through\nthe floor" in capfd.readouterr().err

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddrl.population.rule import (
+from ddrl.population.exploit_explore import (
     Evolution,
     Standing,
     decision_generator,
@@ -19,7 +19,7 @@ from ddrl.population.rule import (
     perturbed,
     segment_end,
 )
-from ddrl.population.settings import TABLE_D1, Population
+from ddrl.training.config.population import TABLE_D1, Population
 
 FITNESS = st.none() | st.floats(0, 1)
 OWN = {"entropy_cost": 0.001, "optimizer.learning_rate": 0.0005, "optimizer.epsilon": 0.1}

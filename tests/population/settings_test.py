@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ddrl.config import RunConfig, parse_run_config, to_json
 from ddrl.errors import UserError
-from ddrl.population.settings import Initial, Population, tunable, with_values
+from ddrl.training.config.population import Initial, Population, tunable, with_values
+from ddrl.training.config.run_config import RunConfig, parse_run_config, to_json
 from tests.runs import BASE, merged
 
 SMALL: dict[str, Any] = {"size": 3, "burn_in_frames": 400, "period_frames": 400, "fitness": "episode_return"}

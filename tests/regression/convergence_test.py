@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddrl.analysis.inference import prediction_interval
+from ddrl.analysis.statistics.significance import prediction_interval
 from ddrl.errors import UserError
-from ddrl.regression import Check, suite, verify_against
+from ddrl.regression import Check, run_all, verify_against
 from ddrl.regression.convergence import LEVEL, departures
 
 ROOT = Path(__file__).parents[2]
@@ -155,10 +155,10 @@ def test_seeds_trained_for_the_check_that_cannot_be_compared_fail_it(
             write_run(target, seed, batch_size=64)
 
     (tmp_path / "results").mkdir()
-    (tmp_path / suite.REFERENCE).symlink_to(ROOT / suite.REFERENCE)
+    (tmp_path / run_all.REFERENCE).symlink_to(ROOT / run_all.REFERENCE)
     (tmp_path / "replications").symlink_to(ROOT / "replications")
-    monkeypatch.setattr(suite, "train_seeds", train_seeds)
-    checks = list(suite.convergence_checks(tmp_path))
+    monkeypatch.setattr(run_all, "train_seeds", train_seeds)
+    checks = list(run_all.convergence_checks(tmp_path))
     assert {check.passed for check in checks} == {False}
     assert "another configuration" in checks[0].line
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ddrl.analysis.experiments import load_experiments, papers
 from ddrl.errors import UserError
+from ddrl.papers.experiments import load_experiments, papers
 from ddrl.regression import evidence
 from ddrl.regression.checks import Outcome
 from ddrl.regression.evidence import Evidence, differences, results_changes

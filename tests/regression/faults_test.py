@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from ddrl.analysis.experiments import ROOT as REPLICATIONS
-from ddrl.regression import evidence, golden, suite, throughput
+from ddrl.papers.experiments import ROOT as REPLICATIONS
+from ddrl.regression import evidence, golden, run_all, throughput
 from ddrl.regression.checks import Outcome
 from ddrl.regression.convergence import verify_against
 from tests.regression import planted
@@ -86,8 +86,8 @@ def test_golden_curves_find_every_fault_of_learning(tmp_path: Path, curve: str, 
 )
 def test_convergence_finds_what_slows_learning(tmp_path: Path, fault: str, passes: bool) -> None:
     with nullcontext() if fault == NOTHING else OF_V_TRACE[fault].planted():
-        suite.train_seeds(ROOT / suite.REFERENCE / GROUP, tmp_path / GROUP, SEEDS, env_frames=BUDGET)
-    checks = verify_against(tmp_path, ROOT / suite.REFERENCE, replications=ROOT / REPLICATIONS)
+        run_all.train_seeds(ROOT / run_all.REFERENCE / GROUP, tmp_path / GROUP, SEEDS, env_frames=BUDGET)
+    checks = verify_against(tmp_path, ROOT / run_all.REFERENCE, replications=ROOT / REPLICATIONS)
     frames = next((check for check in checks if "frames to" in check.name), None)
     assert frames, checks
     note(fault, "convergence", frames.passed)
@@ -111,10 +111,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("project")
     for name in ("replications", "reports"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "*.pdf", "*.html"))
-    shutil.copytree(ROOT / suite.REFERENCE, root / suite.REFERENCE, ignore=shutil.ignore_patterns("evidence"))
+    shutil.copytree(ROOT / run_all.REFERENCE, root / run_all.REFERENCE, ignore=shutil.ignore_patterns("evidence"))
     shutil.copy(ROOT / "CHANGELOG.md", root)
     papers = sorted(
-        path.name for path in (root / suite.REFERENCE).iterdir() if (root / REPLICATIONS / path.name).exists()
+        path.name for path in (root / run_all.REFERENCE).iterdir() if (root / REPLICATIONS / path.name).exists()
     )
     assert PAPER in papers
     assert sorted(evidence.accept([], root)) == [f"{paper}: accepted for the first time" for paper in papers]
@@ -123,7 +123,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_changed_verdict_needs_a_line_in_the_changelog(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert judged(project).passed, "the same files give the same evidence"
-    planted.turn_over_returns((project / suite.REFERENCE / GROUP).parent)
+    planted.turn_over_returns((project / run_all.REFERENCE / GROUP).parent)
 
     outcome = judged(project)
     note("changed verdict", "evidence", outcome.passed)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ddrl.replay.circular import CircularStore, first_use
+from ddrl.replay.circular_buffer import CircularStore, first_use
 from ddrl.types import Unroll
 from tests.unrolls import make_unroll, tags
 

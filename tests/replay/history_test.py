@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ddrl.replay.history import EPISODE_STARTS, History
+from ddrl.replay.step_storage import EPISODE_STARTS, History
 from ddrl.types import Array, EnvSpec, Experience, Unroll
 from tests.episodes import ENDINGS, STACK, Observe, Stream, named, random_stream, stacked, states, unrolls
 

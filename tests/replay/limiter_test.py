@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ddrl.errors import UserError
-from ddrl.replay.limiter import Limiter
+from ddrl.replay.rate_limiter import Limiter
 
 ratios = st.one_of(st.floats(0.01, 100.0), st.sampled_from([0.25, 0.5, 1.0, 4.0, 8.0]))
 batches = st.integers(1, 64)

@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from torch import Tensor
 
-from ddrl.actors.items import Items, SequenceItems, TransitionItems
+from ddrl.actors.adders import Items, SequenceItems, TransitionItems
 from ddrl.errors import Closed, UserError
 from ddrl.losses.q_learning import mixed_priority, taken
-from ddrl.replay.cuts import Cut, Drawing, Drawn, SequenceCut, Sequences, TransitionCut, Transitions
-from ddrl.replay.history import History
+from ddrl.replay.items import Cut, Drawing, Drawn, SequenceCut, Sequences, TransitionCut, Transitions
 from ddrl.replay.prioritized import PrioritizedReplay
-from ddrl.replay.rule import ReplayRule
+from ddrl.replay.replay_config import ReplayRule
+from ddrl.replay.step_storage import History
 from ddrl.types import Array, EnvSpec, Experience
 from tests.episodes import ENDINGS, STACK, Stream, named, random_stream, stacked, states, unrolls
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from ddrl.replay.uniform import UniformReplay
-from ddrl.seeding import numpy_generator
+from ddrl.system.seeding import numpy_generator
 from tests.unrolls import make_unroll, tags
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddrl.report.claims import evidence
-from ddrl.report.document import Table
-from ddrl.report.runs import side_by_side
+from ddrl.report.sections.claims import evidence
+from ddrl.report.sections.document import Table
+from ddrl.report.sections.runs import side_by_side
 
 GAP = "env_version_gap(Hopper-v5 for v2)"
 CLAIM = dict.fromkeys(("effect", "effect_unit", "ci95_low", "env_frames"), "") | {"seeds": "3"}

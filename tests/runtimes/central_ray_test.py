@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ddrl.commands import INTERRUPTED
-from ddrl.config import parse_run_config
-from ddrl.run import train
+from ddrl.cli.commands import INTERRUPTED
+from ddrl.training.config.run_config import parse_run_config
+from ddrl.training.run import train
 from tests.runs import BASE, config, curves, merged
 from tests.runtimes import clusters
 from tests.runtimes.ray_kill_test import LONG, assert_whole

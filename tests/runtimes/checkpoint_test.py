@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from ddrl import checkpoint
-from ddrl.continuing import Checkpoints
 from ddrl.errors import UserError
-from ddrl.identity import Identity
-from ddrl.state_schema import SCHEMA
+from ddrl.training.records import checkpoint
+from ddrl.training.records.checkpoint_layout import SCHEMA
+from ddrl.training.records.identity import Identity
+from ddrl.training.records.resume import Checkpoints
 
 
 def test_the_newest_is_loaded_and_two_are_kept(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ddrl.commands import INTERRUPTED
+from ddrl.cli.commands import INTERRUPTED
 from tests.runs import BASE, merged
 from tests.runtimes import clusters
 

@@ -16,12 +16,12 @@ from unittest.mock import MagicMock
 import psutil
 import pytest
 
-from ddrl.commands import INTERRUPTED
-from ddrl.coordinator import crew as crews
-from ddrl.coordinator import room
-from ddrl.coordinator.cluster import cluster
-from ddrl.coordinator.hosts import sum_over
+from ddrl.cli.commands import INTERRUPTED
 from ddrl.errors import UserError
+from ddrl.runtimes.ray import placement
+from ddrl.runtimes.ray import process_group as crews
+from ddrl.runtimes.ray.cluster import cluster
+from ddrl.runtimes.ray.learner_process import sum_over
 from tests.runs import BASE, merged
 from tests.runtimes import clusters
 from tests.runtimes.clusters import ROOT
@@ -149,7 +149,7 @@ def test_a_start_that_fails_is_tried_once_more(monkeypatch: pytest.MonkeyPatch) 
 
 AFTER = """
 import os, signal, time
-from ddrl.coordinator.cluster import cluster
+from ddrl.runtimes.ray.cluster import cluster
 signal.signal(signal.SIGTERM, lambda *_: print("heard"))
 with cluster(num_cpus=1, object_store_bytes=2**27):
     os.kill(os.getpid(), signal.SIGTERM)
@@ -189,8 +189,8 @@ def crew_on(monkeypatch: pytest.MonkeyPatch, *, folder: Path | None) -> tuple[An
     context = MagicMock()
     context.get_node_id.return_value = "0" * 56
     monkeypatch.setattr(crews, "ray", fake)
-    monkeypatch.setattr(room.ray, "get_runtime_context", lambda: context)
-    monkeypatch.setattr(room.ray, "nodes", lambda: [{"NodeID": digit * 56, "Alive": True} for digit in "10"])
+    monkeypatch.setattr(placement.ray, "get_runtime_context", lambda: context)
+    monkeypatch.setattr(placement.ray, "nodes", lambda: [{"NodeID": digit * 56, "Alive": True} for digit in "10"])
     plan = crews.Plan(2, 2, 1, "cpu", MagicMock(), MagicMock(), MagicMock(), MagicMock(), folder)
     return crews.Crew(plan, 0.0, MagicMock(), MagicMock(), lambda: False), hired
 
@@ -219,18 +219,18 @@ def test_on_a_cluster_of_others_it_has_its_place_before_anyone_else_asks_for_one
 def nodes(monkeypatch: pytest.MonkeyPatch, *resources: dict[str, float]) -> None:
     """A cluster of these nodes; this process belongs to the first."""
     listed = [{"NodeID": str(index), "Resources": one} for index, one in enumerate(resources)]
-    monkeypatch.setattr(room.ray, "nodes", lambda: listed)
-    monkeypatch.setattr(room.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "0"))
+    monkeypatch.setattr(placement.ray, "nodes", lambda: listed)
+    monkeypatch.setattr(placement.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "0"))
     total = {key: sum(one.get(key, 0) for one in resources) for one in resources for key in one}
-    monkeypatch.setattr(room.ray, "cluster_resources", lambda: total)
+    monkeypatch.setattr(placement.ray, "cluster_resources", lambda: total)
 
 
 def test_gpus_of_all_nodes_are_shared_between_learners(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes(monkeypatch, {"CPU": 8, "GPU": 1}, {"CPU": 8, "GPU": 1})
-    assert [room.gpus_per_learner(4, learners, 1, "auto") for learners in (1, 2, 4)] == [1.0, 1.0, 0.5]
-    assert room.gpus_per_learner(4, 2, 1, "cpu") == 0.0
+    assert [placement.gpus_per_learner(4, learners, 1, "auto") for learners in (1, 2, 4)] == [1.0, 1.0, 0.5]
+    assert placement.gpus_per_learner(4, 2, 1, "cpu") == 0.0
     with pytest.raises(UserError, match="a GPU for each of 4 learners"):
-        room.gpus_per_learner(4, 4, 1, "cuda")
+        placement.gpus_per_learner(4, 4, 1, "cuda")
 
 
 @pytest.mark.parametrize(
@@ -246,36 +246,36 @@ def test_a_node_without_room_for_the_learner_that_leads_is_said_at_once(
 ) -> None:
     nodes(monkeypatch, here, {"CPU": 64.0, "GPU": 8.0})
     with pytest.raises(UserError, match=words):
-        room.gpus_per_learner(4, 1, 2, device)
+        placement.gpus_per_learner(4, 1, 2, device)
 
 
 def test_a_replay_of_its_own_needs_room_where_the_learner_is(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes(monkeypatch, {"CPU": 6.0})
-    assert room.gpus_per_learner(4, 1, 1, "cpu", 1) == 0.0
+    assert placement.gpus_per_learner(4, 1, 1, "cpu", 1) == 0.0
     with pytest.raises(UserError, match=r"6 CPUs; 5 actors .* and a replay need 7 .*learner_threads, replay\)"):
-        room.gpus_per_learner(5, 1, 1, "cpu", 1)
+        placement.gpus_per_learner(5, 1, 1, "cpu", 1)
     nodes(monkeypatch, {"CPU": 1.0}, {"CPU": 8.0})
     with pytest.raises(UserError, match="has 1 CPUs and 0 GPUs; it needs 2 and 0"):
-        room.gpus_per_learner(4, 1, 1, "cpu", 1)
+        placement.gpus_per_learner(4, 1, 1, "cpu", 1)
 
 
 def test_parameter_shards_need_room_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes(monkeypatch, {"CPU": 1.0}, {"CPU": 6.0})
-    assert room.gpus_per_learner(4, 1, 1, "cpu", 0, 2) == 0.0
+    assert placement.gpus_per_learner(4, 1, 1, "cpu", 0, 2) == 0.0
     with pytest.raises(UserError, match=r"7 CPUs; 5 actors .* and 2 parameter shards need 8 .*, parameter_shards\)"):
-        room.gpus_per_learner(5, 1, 1, "cpu", 0, 2)
+        placement.gpus_per_learner(5, 1, 1, "cpu", 0, 2)
 
 
 def test_members_at_once_need_room_and_share_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes(monkeypatch, {"CPU": 12.0, "GPU": 2.0})
-    assert [room.gpus_per_learner(2, learners, 1, "auto", 0, 0, 2) for learners in (1, 2)] == [1.0, 0.5]
+    assert [placement.gpus_per_learner(2, learners, 1, "auto", 0, 0, 2) for learners in (1, 2)] == [1.0, 0.5]
     with pytest.raises(UserError, match=r"12 CPUs; 4 members at once, each with 2 actors .* need 16 .*parallel\)"):
-        room.gpus_per_learner(2, 2, 1, "auto", 0, 0, 4)
+        placement.gpus_per_learner(2, 2, 1, "auto", 0, 0, 4)
     with pytest.raises(UserError, match="a GPU for each of 4 learners, and the Ray cluster has 2"):
-        room.gpus_per_learner(2, 2, 1, "cuda", 0, 0, 2)
+        placement.gpus_per_learner(2, 2, 1, "cuda", 0, 0, 2)
     nodes(monkeypatch, {"CPU": 1.0, "GPU": 1.0}, {"CPU": 16.0, "GPU": 7.0})
     with pytest.raises(UserError, match=r"that lead 2 members run .* has 1 CPUs and 1 GPUs; they need 2 and 2: "):
-        room.gpus_per_learner(2, 4, 1, "auto", 0, 0, 2)
+        placement.gpus_per_learner(2, 4, 1, "auto", 0, 0, 2)
 
 
 def test_learners_sum_over_the_interface_of_their_address_unless_the_environment_names_one(
@@ -297,8 +297,8 @@ def test_learners_that_follow_go_round_the_nodes_and_elsewhere_where_one_is_full
 ) -> None:
     own, dead, first, second = (letter * 56 for letter in "edab")
     nodes = [{"NodeID": node, "Alive": node != dead} for node in (second, own, dead, first)]
-    monkeypatch.setattr(room.ray, "nodes", lambda: nodes)
-    monkeypatch.setattr(room.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: own))
-    chosen = [room.on_its_node(rank) for rank in range(5)]
+    monkeypatch.setattr(placement.ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(placement.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: own))
+    chosen = [placement.on_its_node(rank) for rank in range(5)]
     assert [one.node_id for one in chosen] == [own, first, second, own, first]
     assert all(one.soft and one._spill_on_unavailable for one in chosen)

@@ -17,14 +17,14 @@ from typing import Any
 
 import psutil
 
-from ddrl.coordinator.cluster import ONE_MACHINE
+from ddrl.runtimes.ray.cluster import ONE_MACHINE
 from tests.processes import Ddrl
 
 ROOT = Path(__file__).parents[2]
 _HOLD = """
 import sys
 from pathlib import Path
-from ddrl.coordinator.cluster import cluster
+from ddrl.runtimes.ray.cluster import cluster
 from tests.runtimes.prefork import interpreter
 with interpreter(Path(sys.argv[1])) as python:
     sys.executable = str(python)

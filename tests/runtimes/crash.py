@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ddrl.acting import LoneActor, act_alone
-from ddrl.config import RunConfig
 from ddrl.environments.toy import ToyEnvs
-from ddrl.run_ray import make_learner
-from ddrl.seeding import seed_for
+from ddrl.runtimes.ray.launch import make_learner
+from ddrl.system.seeding import seed_for
+from ddrl.training.builder import LoneActor, act_alone
+from ddrl.training.config.run_config import RunConfig
 from ddrl.types import Array, EnvStep
 
 CRASHES = {"actor": 1, "evaluation": 0}

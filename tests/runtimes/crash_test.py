@@ -8,12 +8,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ddrl import cli, run_ray
-from ddrl.acting import Builder
-from ddrl.environments import registry
+from ddrl import cli
+from ddrl.environments.base import registry
 from ddrl.environments.toy import ToyEnvs
 from ddrl.errors import UserError
-from ddrl.run import resolve_device
+from ddrl.runtimes.ray import launch
+from ddrl.training.builder import Builder
+from ddrl.training.run import resolve_device
 from tests.runs import BASE, config, merged
 from tests.runtimes import crash
 
@@ -30,9 +31,9 @@ def test_an_environment_that_raises_is_its_traceback_and_a_line_with_role_enviro
     runtime: str,
     role: str,
 ) -> None:
-    monkeypatch.setattr(run_ray, "act_alone", crash.crashing_actor if role == "actor" else run_ray.act_alone)
+    monkeypatch.setattr(launch, "act_alone", crash.crashing_actor if role == "actor" else launch.act_alone)
     if role == "evaluation":
-        monkeypatch.setattr(run_ray, "make_learner", crash.crashing_learner)
+        monkeypatch.setattr(launch, "make_learner", crash.crashing_learner)
     if runtime != "ray":
         monkeypatch.setattr(ToyEnvs, "step", crash.broken_step(role, BASE["seed"]))
     path = tmp_path / "config.json"

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from ddrl import acting
-from ddrl.acting import Builder
 from ddrl.actors import evaluator
 from ddrl.algorithms import NAMES, load
-from ddrl.config import RunConfig, parse_run_config
-from ddrl.run import Run
-from ddrl.seeding import torch_generator
+from ddrl.system.seeding import torch_generator
+from ddrl.training import builder as building
+from ddrl.training.builder import Builder
+from ddrl.training.config.run_config import RunConfig, parse_run_config
+from ddrl.training.run import Run
 from tests.runs import BASE, curves, merged, small
 
 EVALUATION = {"period_frames": 150, "episodes": 2, "final_episodes": 6}
@@ -96,13 +96,13 @@ def test_no_evaluation_plays_the_episodes_of_an_actor_or_of_another_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seeds: dict[str, list[int]] = {"actor": [], "evaluation": []}
-    make = acting.make_env
+    make = building.make_env
 
     def noted(environment: Any, num_envs: int, seed: int, **keywords: Any) -> Any:
         seeds["evaluation" if "evaluation" in keywords["name"] else "actor"].append(seed)
         return make(environment, num_envs, seed, **keywords)
 
-    monkeypatch.setattr(acting, "make_env", noted)
+    monkeypatch.setattr(building, "make_env", noted)
     run = Run(config_of("impala"), tmp_path, quiet=True)
     assert run.train() == "budget_reached"
     assert len(seeds["actor"]) == 2 and len(seeds["evaluation"]) >= 3

@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 import torch
 
-from ddrl.analysis.curves import RunData, version_spread
-from ddrl.config import RunConfig
-from ddrl.environments import registry
+from ddrl.analysis.runs.run_data import RunData, version_spread
+from ddrl.environments.base import registry
 from ddrl.errors import UserError
-from ddrl.evaluation import FinalVersions, Scored
-from ddrl.run import Run, train
+from ddrl.training.config.run_config import RunConfig
+from ddrl.training.evaluation import FinalVersions, Scored
+from ddrl.training.run import Run, train
 from tests.runs import config, curves
 
 SPREAD = {"evaluation": {"period_frames": None, "final_episodes": 10, "final_versions": 4}}

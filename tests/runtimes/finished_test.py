@@ -14,9 +14,9 @@ import pytest
 
 from ddrl import cli
 from ddrl.algorithms import impala
-from ddrl.config import RunConfig, to_json
-from ddrl.record import TIMING_METRICS
-from ddrl.run import Run, train
+from ddrl.training.config.run_config import RunConfig, to_json
+from ddrl.training.records.recorder import TIMING_METRICS
+from ddrl.training.run import Run, train
 from tests.population.population_test import small as population
 from tests.runs import config
 from tests.runtimes.turns import interrupted_after

@@ -7,12 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddrl.coordinator.gate import Gate
-from ddrl.coordinator.parameters import ParameterServer
+from ddrl.coordinator.parameter_server import ParameterServer
+from ddrl.coordinator.schedule import Gate
 from ddrl.networks.initialisation import linear
-from ddrl.replay.circular import CircularStore, first_use
-from ddrl.seeding import torch_generator
-from ddrl.topology_rules import _smallest_lag
+from ddrl.replay.circular_buffer import CircularStore, first_use
+from ddrl.system.seeding import torch_generator
+from ddrl.training.config.topology_checks import _smallest_lag
 from tests.unrolls import make_unroll
 
 

@@ -13,12 +13,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ddrl import checkpoint, cli
-from ddrl.config import load_run_config
-from ddrl.files import write_whole
-from ddrl.inspection import load_trained
-from ddrl.run import train
-from ddrl.state_schema import MIGRATIONS, SCHEMA
+from ddrl import cli
+from ddrl.cli.inspection import load_trained
+from ddrl.system.files import write_whole
+from ddrl.training.config.run_config import load_run_config
+from ddrl.training.records import checkpoint
+from ddrl.training.records.checkpoint_layout import MIGRATIONS, SCHEMA
+from ddrl.training.run import train
 from tests.runs import config, curves
 from tests.runtimes.turns import interrupted_after
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.distributed import FileStore, TCPStore
 
-from ddrl.coordinator import meeting as meetings
 from ddrl.errors import UserError
-from ddrl.learners.reduction import DistributedReducer
+from ddrl.learners.all_reduce import DistributedReducer
+from ddrl.runtimes.ray import rendezvous as meetings
 from tests import processes
 
 TOKEN = "of-this-run"

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from ddrl import algorithms, checkpoint, cli
+from ddrl import algorithms, cli
 from ddrl.environments.toy import ToyEnvs
+from ddrl.training.records import checkpoint
 from ddrl.types import Array, EnvStep
 from tests.runs import BASE, GRADIENTS, merged, small
 from tests.runtimes.crash import CRASHES, environment_seed

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-IMPORTED = ("ddrl.run", "ddrl.environments.toy")
+IMPORTED = ("ddrl.training.run", "ddrl.environments.toy")
 """What a worker needs, without Ray itself: it reads the variables, others in each worker, when it is imported."""
 
 _LAUNCH = """

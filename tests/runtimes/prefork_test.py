@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import ray
 
-from ddrl.coordinator.cluster import cluster
+from ddrl.runtimes.ray.cluster import cluster
 from tests.runtimes.prefork import interpreter
 
 

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from ddrl import progress
-from ddrl.progress import Progress
-from ddrl.record import Counts
+from ddrl.training.records import progress
+from ddrl.training.records.progress import Progress
+from ddrl.training.records.recorder import Counts
 
 
 def test_a_line_says_frames_speed_return_lag_and_time_left(

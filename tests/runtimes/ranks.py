@@ -11,15 +11,15 @@ import torch
 from torch.distributed import TCPStore
 
 from ddrl import algorithms
-from ddrl.config import RunConfig
-from ddrl.coordinator.gate import Gate
-from ddrl.coordinator.parameters import ParameterServer
-from ddrl.handles import Reducer
+from ddrl.coordinator.parameter_server import ParameterServer
+from ddrl.coordinator.schedule import Gate
+from ddrl.interfaces import Reducer
+from ddrl.learners.all_reduce import DistributedReducer
 from ddrl.learners.core import Setting
-from ddrl.learners.reduction import DistributedReducer
 from ddrl.replay.queue import UnrollQueue
-from ddrl.run_ray import make_learner
-from ddrl.seeding import numpy_generator, torch_generator
+from ddrl.runtimes.ray.launch import make_learner
+from ddrl.system.seeding import numpy_generator, torch_generator
+from ddrl.training.config.run_config import RunConfig
 from tests.algorithms.rigs import SPECS, acted_unroll
 
 RANKS = 2

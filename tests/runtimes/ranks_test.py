@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.distributed import TCPStore
 
-from ddrl.learners.reduction import SingleLearner
+from ddrl.learners.all_reduce import SingleLearner
 from tests import processes
 from tests.runs import VERSIONED
 from tests.runtimes import ranks

@@ -17,12 +17,13 @@ import ray
 import torch
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OwnerDiedError, RayTaskError
 
-from ddrl import run_ray, temporary
-from ddrl.config import parse_run_config
-from ddrl.coordinator import actor_host, cluster, runtime_ray
-from ddrl.coordinator.crew import ClusterGone, Crew, Plan, Who
 from ddrl.errors import Closed, NonFiniteError, UserError
-from ddrl.run import train
+from ddrl.runtimes.ray import actor_process, cluster, launch
+from ddrl.runtimes.ray import supervisor as supervising
+from ddrl.runtimes.ray.process_group import ClusterGone, Crew, Plan, Who
+from ddrl.system import temporary
+from ddrl.training.config.run_config import parse_run_config
+from ddrl.training.run import train
 from tests.runs import BASE, GRADIENTS, VERSIONED, config, curves, merged, small
 from tests.runtimes import clusters, ranks
 from tests.runtimes.crash import raising_actor, vanishing_actor
@@ -138,7 +139,7 @@ def test_an_asynchronous_run_records_its_lag_reaches_its_budget_and_leaves_the_c
 
 def test_a_run_interrupted_as_soon_as_its_learner_answers_goes_on(tmp_path: Path, holder: psutil.Process) -> None:
     chosen = parse_run_config(merged(BASE, EVERY_UPDATE | {"topology": RAY}))
-    stopped = run_ray.train_with_ray(chosen, tmp_path, quiet=True, watch=lambda status: True)
+    stopped = launch.train_with_ray(chosen, tmp_path, quiet=True, watch=lambda status: True)
     assert stopped == "interrupted"
     assert train(chosen, tmp_path, quiet=True) == "budget_reached"
     assert json.loads((tmp_path / "run.json").read_text())["resumes"] == 1
@@ -159,7 +160,7 @@ def test_two_learners_of_half_a_batch_equal_one_of_a_whole(tmp_path: Path, holde
 def test_an_environment_that_raises_ends_the_run_with_its_traceback_actor_and_seed(
     tmp_path: Path, holder: psutil.Process, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run_ray, "act_alone", raising_actor)
+    monkeypatch.setattr(launch, "act_alone", raising_actor)
     with pytest.raises(UserError) as caught:
         train(config(topology=RAY, env_frames=2**40), tmp_path)
     message = str(caught.value)
@@ -173,7 +174,7 @@ def test_an_environment_that_raises_ends_the_run_with_its_traceback_actor_and_se
 def test_an_actor_that_dies_again_and_again_ends_the_run(
     tmp_path: Path, holder: psutil.Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_ray, "act_alone", vanishing_actor)
+    monkeypatch.setattr(launch, "act_alone", vanishing_actor)
     with pytest.raises(UserError, match=r"actor \d, .*died 3 times in a row"):
         train(config(topology=RAY | {"num_actors": 1}), tmp_path, quiet=True)
 
@@ -191,7 +192,7 @@ def test_a_learner_that_raises_ends_the_run_with_its_traceback(
 def test_a_learner_that_raises_before_the_ranks_have_met_ends_the_run_at_once(
     tmp_path: Path, holder: psutil.Process, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run_ray, "make_learner", ranks.missing_learner)
+    monkeypatch.setattr(launch, "make_learner", ranks.missing_learner)
     with pytest.raises(ArithmeticError, match="rank 1 stays away"):
         train(config(topology=RAY | {"num_learners": 2}), tmp_path, quiet=True)
     assert "missing_learner" in capfd.readouterr().err  # a traceback is no progress: also shown when quiet
@@ -251,9 +252,9 @@ def plan(**changes: Any) -> Plan:
     return Plan(**values | changes)
 
 
-def supervisor(notes: list[str]) -> runtime_ray.RayRuntime:
+def supervisor(notes: list[str]) -> supervising.RayRuntime:
     """Of that plan."""
-    return runtime_ray.RayRuntime(
+    return supervising.RayRuntime(
         plan(), note=notes.append, complain=notes.append, show=lambda status: None, accepted=lambda: None
     )
 
@@ -266,7 +267,7 @@ LOST = OwnerDiedError("00", b"", "")
 def test_a_learner_s_death_is_recognised_whichever_news_of_it_comes_first(error: Exception) -> None:
     crew = MagicMock()
     crew.start.side_effect = error
-    with pytest.raises(runtime_ray._Died):
+    with pytest.raises(supervising._Died):
         supervisor([])._supervise(crew)
 
 
@@ -274,7 +275,7 @@ def test_what_a_learner_raised_while_it_was_made_is_shown_in_full_without_colour
     crew = MagicMock()
     crew.start.side_effect = ActorDiedError(RayTaskError("__init__", "\x1b[36mray\x1b[39m\n  no memory", None))
     crew.last_words.return_value = ""
-    with pytest.raises(runtime_ray._Died) as caught:
+    with pytest.raises(supervising._Died) as caught:
         supervisor([])._supervise(crew)
     assert "no memory" in caught.value.words and "\x1b" not in caught.value.words + str(caught.value)
 
@@ -283,12 +284,12 @@ def test_what_a_learner_raised_while_it_was_made_is_shown_in_full_without_colour
 def headless(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cluster whose head does not answer any more."""
     monkeypatch.setattr(cluster, "what_is_gone", lambda: "its head (GCS) at 127.0.0.1:1")
-    monkeypatch.setattr(runtime_ray, "what_is_gone", cluster.what_is_gone)
+    monkeypatch.setattr(supervising, "what_is_gone", cluster.what_is_gone)
     monkeypatch.setattr(cluster, "PULSE_SECONDS", 0.0)
-    monkeypatch.setattr(runtime_ray, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(supervising, "POLL_SECONDS", 0.0)
     monkeypatch.setattr(ray, "get", lambda reference: reference)
     monkeypatch.setattr(ray, "wait", lambda references, **_: ([], references))
-    monkeypatch.setattr(runtime_ray, "gpus_per_learner", lambda *_: 0.0)
+    monkeypatch.setattr(supervising, "gpus_per_learner", lambda *_: 0.0)
 
 
 def assert_gone(error: UserError) -> None:
@@ -309,8 +310,8 @@ def test_a_cluster_that_is_gone_ends_the_run_after_its_learners_have_saved(
     crew.next_ended.side_effect = lambda seconds: (
         (Who("learner", 0), "interrupted") if saves and crew.interrupt.called else None
     )
-    monkeypatch.setattr(runtime_ray, "SAVING_SECONDS", 0.1)
-    monkeypatch.setattr(runtime_ray, "Crew", lambda *_: crew)
+    monkeypatch.setattr(supervising, "SAVING_SECONDS", 0.1)
+    monkeypatch.setattr(supervising, "Crew", lambda *_: crew)
     with pytest.raises(UserError) as caught:
         supervisor([]).run()
     assert_gone(caught.value)
@@ -323,7 +324,7 @@ def test_a_run_whose_learner_dies_with_the_cluster_is_not_begun_again(
 ) -> None:
     crew = MagicMock()
     crew.build.side_effect = ActorDiedError()
-    monkeypatch.setattr(runtime_ray, "Crew", lambda *_: crew)
+    monkeypatch.setattr(supervising, "Crew", lambda *_: crew)
     with pytest.raises(UserError) as caught:
         supervisor([]).run()
     assert_gone(caught.value)
@@ -338,7 +339,7 @@ def test_nobody_waits_for_processes_of_a_cluster_that_is_gone(headless: None) ->
 
 
 def test_learners_that_do_not_stop_are_waited_for_no_longer_than_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime_ray, "STOPPING_SECONDS", 0.05)
+    monkeypatch.setattr(supervising, "STOPPING_SECONDS", 0.05)
     crew = MagicMock()
     crew.start.return_value = 0
     crew.status.return_value = None
@@ -356,8 +357,8 @@ def test_an_actor_says_whether_the_run_is_over_or_its_learner_is_lost(
 ) -> None:
     side = MagicMock()
     side.step.side_effect = error
-    monkeypatch.setattr(actor_host, "LearnerLink", MagicMock())
-    host = actor_host.ActorHost(lambda *_: side)
+    monkeypatch.setattr(actor_process, "LearnerLink", MagicMock())
+    host = actor_process.ActorHost(lambda *_: side)
     if error is GONE:
         with pytest.raises(RayTaskError):
             host.act(0, (0, 0), None, 0)
@@ -386,9 +387,9 @@ def test_an_actor_that_dies_during_an_interruption_is_replaced_in_peace(monkeypa
     fake = MagicMock()
     fake.wait = lambda waiting, **_: ([], waiting)  # the learner answers late: it is saving
     fake.get.return_value = 7
-    monkeypatch.setattr("ddrl.coordinator.crew.ray", fake)
-    monkeypatch.setattr("ddrl.coordinator.crew.on_this_node", MagicMock())
-    monkeypatch.setattr("ddrl.coordinator.crew.log_tail", lambda pid: "")
+    monkeypatch.setattr("ddrl.runtimes.ray.process_group.ray", fake)
+    monkeypatch.setattr("ddrl.runtimes.ray.process_group.on_this_node", MagicMock())
+    monkeypatch.setattr("ddrl.runtimes.ray.process_group.log_tail", lambda pid: "")
     notes: list[str] = []
     crew = Crew(plan(), 0.0, notes.append, notes.append, lambda: True)
     crew._set_to_work(0)
@@ -404,8 +405,8 @@ def test_a_learner_that_dies_while_the_run_stops_is_said_with_the_checkpoint(mon
     crew = MagicMock()
     crew.start.side_effect = ActorDiedError()
     crew.last_words.return_value = "Fatal Python error"
-    monkeypatch.setattr(runtime_ray, "Crew", lambda *_: crew)
-    monkeypatch.setattr(runtime_ray, "gpus_per_learner", lambda *_: 0.0)
+    monkeypatch.setattr(supervising, "Crew", lambda *_: crew)
+    monkeypatch.setattr(supervising, "gpus_per_learner", lambda *_: 0.0)
     runtime.interrupt()
     assert runtime.run() == "interrupted"
     assert "Fatal Python error" in notes[0]
@@ -413,17 +414,17 @@ def test_a_learner_that_dies_while_the_run_stops_is_said_with_the_checkpoint(mon
 
 
 def test_the_newest_checkpoint_that_all_learners_have_is_named(tmp_path: Path) -> None:
-    assert "no checkpoint" in run_ray.describe_checkpoint(tmp_path, 2)
+    assert "no checkpoint" in launch.describe_checkpoint(tmp_path, 2)
     for name in ("1.sha256", "2.sha256", "rank1/1.sha256"):
         path = tmp_path / "checkpoints" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    assert run_ray.describe_checkpoint(tmp_path, 2).endswith("checkpoints/1.pt")
-    assert run_ray.describe_checkpoint(tmp_path, 1).endswith("checkpoints/2.pt")
+    assert launch.describe_checkpoint(tmp_path, 2).endswith("checkpoints/1.pt")
+    assert launch.describe_checkpoint(tmp_path, 1).endswith("checkpoints/2.pt")
     (tmp_path / "checkpoints" / "replay").mkdir()
-    assert "no checkpoint" in run_ray.describe_checkpoint(tmp_path, 1)
+    assert "no checkpoint" in launch.describe_checkpoint(tmp_path, 1)
     (tmp_path / "checkpoints" / "replay" / "1.sha256").touch()
-    assert run_ray.describe_checkpoint(tmp_path, 1).endswith("checkpoints/1.pt")
+    assert launch.describe_checkpoint(tmp_path, 1).endswith("checkpoints/1.pt")
 
 
 @pytest.mark.parametrize(("gpus", "device"), [(1.0, "cuda"), (0.5, "cpu"), (0.0, "cpu")])
@@ -432,12 +433,12 @@ def test_learners_that_share_a_gpu_add_up_on_the_cpu(
 ) -> None:
     resources = SimpleNamespace(get_assigned_resources=lambda: {"CPU": 1.0} | ({"GPU": gpus} if gpus else {}))
     monkeypatch.setattr(ray, "get_runtime_context", lambda: resources)
-    monkeypatch.setattr(run_ray, "resolve_device", lambda name: torch.device("cuda"))
-    monkeypatch.setattr(run_ray, "keep_freed_memory", lambda: None)
-    monkeypatch.setattr(run_ray, "Follower", lambda *_: None)
+    monkeypatch.setattr(launch, "resolve_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(launch, "keep_freed_memory", lambda: None)
+    monkeypatch.setattr(launch, "Follower", lambda *_: None)
     reducer = MagicMock()
-    monkeypatch.setattr(run_ray, "DistributedReducer", reducer)
-    run_ray.make_learner(config(topology=RAY | {"num_learners": 2}), tmp_path, None, 1, MagicMock())
+    monkeypatch.setattr(launch, "DistributedReducer", reducer)
+    launch.make_learner(config(topology=RAY | {"num_learners": 2}), tmp_path, None, 1, MagicMock())
     assert reducer.call_args.args[3] == torch.device(device)
 
 
@@ -463,9 +464,9 @@ def test_an_actor_of_ray_whose_numbers_are_not_finite_has_diverged_and_not_crash
     runtime: Any = SimpleNamespace(_complain=told.append, _plan=plan)
     for cause, raised in ((NonFiniteError("loss is nan"), RayTaskError), (ArithmeticError("crash"), UserError)):
         error = RayTaskError("act", "its traceback", cause)
-        monkeypatch.setattr(runtime_ray.ray, "get", lambda reference, error=error: (_ for _ in ()).throw(error))
+        monkeypatch.setattr(supervising.ray, "get", lambda reference, error=error: (_ for _ in ()).throw(error))
         with pytest.raises(raised) as caught:
-            runtime_ray.RayRuntime._result(runtime, crew, Who("actor", 1), None)
-        found = runtime_ray.RayRuntime._cause(runtime, caught.value) if raised is RayTaskError else caught.value
+            supervising.RayRuntime._result(runtime, crew, Who("actor", 1), None)
+        found = supervising.RayRuntime._cause(runtime, caught.value) if raised is RayTaskError else caught.value
         assert type(found) is (NonFiniteError if raised is RayTaskError else UserError)
     assert all("its traceback" in text for text in told)

@@ -9,7 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ddrl.errors import NonFiniteError
-from ddrl.record import COLUMNS, TIMING_METRICS, Counts, Recorder, read_curves, write_curves
+from ddrl.training.records.recorder import COLUMNS, TIMING_METRICS, Counts, Recorder, read_curves, write_curves
 from ddrl.types import Episode
 
 

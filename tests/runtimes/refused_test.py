@@ -9,9 +9,10 @@ from typing import Any
 import psutil
 import pytest
 
-from ddrl import cli, run_ray
+from ddrl import cli
 from ddrl.errors import UserError
-from ddrl.run import Run
+from ddrl.runtimes.ray import launch
+from ddrl.training.run import Run
 from tests.runs import BASE, merged
 from tests.runtimes import clusters
 
@@ -87,7 +88,7 @@ def test_nor_does_one_for_a_cluster_that_is_too_small_or_whose_learner_refuses_i
     config = merged(BASE, {"seed": 4, "topology": {"runtime": "ray"}})
     own = (interrupted / "config.json").read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(run_ray, "make_learner", refusing_learner)
+        patch.setattr(launch, "make_learner", refusing_learner)
         path = interrupted.parent / "other.json"
         path.write_text(json.dumps(config))
         assert cli.main(["train", str(path), "--directory", str(interrupted), "--quiet"]) == 2

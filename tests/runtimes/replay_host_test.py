@@ -18,17 +18,17 @@ import ray
 import torch
 from ray.exceptions import RayError
 
-from ddrl import checkpoint
-from ddrl.acting import Builder
-from ddrl.config import RunConfig, parse_run_config
-from ddrl.coordinator import replay_host
-from ddrl.coordinator.cluster import cluster
-from ddrl.coordinator.replay_host import RemoteReplay, ReplayLink, answer
 from ddrl.errors import Closed, UserError
-from ddrl.learners.reduction import SingleLearner
-from ddrl.learning import Learning
-from ddrl.replay_side import ReplaySide
-from ddrl.run import train
+from ddrl.learners.all_reduce import SingleLearner
+from ddrl.runtimes.ray import replay_process
+from ddrl.runtimes.ray.cluster import cluster
+from ddrl.runtimes.ray.replay_process import RemoteReplay, ReplayLink, answer
+from ddrl.runtimes.ray.replay_side import ReplaySide
+from ddrl.training.builder import Builder
+from ddrl.training.config.run_config import RunConfig, parse_run_config
+from ddrl.training.learner_node import Learning
+from ddrl.training.records import checkpoint
+from ddrl.training.run import train
 from ddrl.types import Experience
 from tests.runs import BASE, REPLAYING, curves, merged, small
 from tests.runtimes import clusters
@@ -143,7 +143,7 @@ def test_what_the_replay_refuses_ends_the_run_with_its_line(
     message: str,
 ) -> None:
     if spoil:
-        monkeypatch.setattr("ddrl.run_ray.ReplaySide", nan_priorities)
+        monkeypatch.setattr("ddrl.runtimes.ray.launch.ReplaySide", nan_priorities)
     with pytest.raises(UserError, match=message):
         train(chosen(env_frames=2**40, **changes), tmp_path)
     assert "Traceback" not in capfd.readouterr().err
@@ -156,7 +156,7 @@ class Pair:
     """A replay's process, and the learner's view of it."""
 
     def __init__(self, directory: Path, config: RunConfig) -> None:
-        self.host = replay_host.hire(partial(ReplaySide, config, directory), 2)
+        self.host = replay_process.hire(partial(ReplaySide, config, directory), 2)
         ray.get(self.host.build.remote())
         self.replay = RemoteReplay(self.host)
 

@@ -13,13 +13,13 @@ import pandas as pd
 import pytest
 import torch
 
-from ddrl import run as run_module
 from ddrl.algorithms import impala
-from ddrl.config import RunConfig, fingerprint, parse_run_config
 from ddrl.errors import UserError
-from ddrl.learners.reduction import SingleLearner
-from ddrl.record import read_curves
-from ddrl.run import Run, train
+from ddrl.learners.all_reduce import SingleLearner
+from ddrl.training import run as run_module
+from ddrl.training.config.run_config import RunConfig, fingerprint, parse_run_config
+from ddrl.training.records.recorder import read_curves
+from ddrl.training.run import Run, train
 from tests.runs import BASE, REPLAY, REPLAYING, config, curves, merged, small
 
 SYNCHRONOUS = {"schedule": "synchronous", "num_actors": 2, "envs_per_actor": 4}

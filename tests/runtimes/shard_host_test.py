@@ -19,18 +19,18 @@ import pytest
 import ray
 import torch
 
-from ddrl import checkpoint
-from ddrl.acting import Builder
-from ddrl.config import RunConfig, parse_run_config
-from ddrl.coordinator.cluster import cluster
-from ddrl.coordinator.hosts import LearnerHost
-from ddrl.coordinator.shard_host import Place, RemoteShards, ShardLinks, hire
 from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import Closed, UserError
-from ddrl.learners.reduction import SingleLearner
-from ddrl.learning import Learning
-from ddrl.run import train
-from ddrl.shard_side import ShardSide, shard_parts
+from ddrl.learners.all_reduce import SingleLearner
+from ddrl.runtimes.ray.cluster import cluster
+from ddrl.runtimes.ray.learner_process import LearnerHost
+from ddrl.runtimes.ray.shard_process import Place, RemoteShards, ShardLinks, hire
+from ddrl.runtimes.ray.shard_side import ShardSide, shard_parts
+from ddrl.training.builder import Builder
+from ddrl.training.config.run_config import RunConfig, parse_run_config
+from ddrl.training.learner_node import Learning
+from ddrl.training.records import checkpoint
+from ddrl.training.run import train
 from ddrl.types import Begun, Gradients
 from tests.runs import BASE, curves, merged, small
 from tests.runtimes import clusters, shards
@@ -65,7 +65,7 @@ def test_every_update_is_in_every_shard_and_in_every_count_also_of_a_run_that_is
         clusters.wait_until(lambda: clusters.lines(tmp_path / "run") > 3)
         seen.update(one.pid for one in clusters.workers(holder, "ShardHost"))
 
-    monkeypatch.setattr("ddrl.run_ray.ShardSide", partial(shards.counting, tmp_path))
+    monkeypatch.setattr("ddrl.runtimes.ray.launch.ShardSide", partial(shards.counting, tmp_path))
     watcher, before = clusters.meanwhile(look), 0
     for frames in (1000, 1700):
         assert train(chosen(env_frames=frames), tmp_path / "run", quiet=True) == "budget_reached"
@@ -117,7 +117,7 @@ def test_a_shard_that_is_killed_takes_the_run_back_to_its_checkpoint(
 def test_a_shard_that_dies_again_and_again_ends_the_run_with_one_line(
     tmp_path: Path, holder: psutil.Process, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("ddrl.run_ray.ShardSide", shards.vanishing)
+    monkeypatch.setattr("ddrl.runtimes.ray.launch.ShardSide", shards.vanishing)
     with pytest.raises(UserError, match=r"^the parameter shard died 3 times in a row without an update: .+$"):
         train(chosen(), tmp_path)
     assert "Traceback" not in capfd.readouterr().err

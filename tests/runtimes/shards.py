@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ddrl.config import RunConfig
-from ddrl.shard_side import ShardSide
+from ddrl.runtimes.ray.shard_side import ShardSide
+from ddrl.training.config.run_config import RunConfig
 
 
 def counting(folder: Path, config: RunConfig, part: slice) -> ShardSide:

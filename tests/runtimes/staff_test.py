@@ -9,11 +9,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ddrl.config import parse_run_config
-from ddrl.coordinator.staff import Adjustment, Limit, Limited
+from ddrl.coordinator.dynamic_adjustment import Adjustment, Limit, Limited
 from ddrl.errors import Closed, UserError
-from ddrl.run import Run, train
-from ddrl.seeding import numpy_generator
+from ddrl.system.seeding import numpy_generator
+from ddrl.training.config.run_config import parse_run_config
+from ddrl.training.run import Run, train
 from tests.runs import BASE, merged, small
 
 KINDS = ("actors", "predictors", "trainers")

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-STEP = (sys.executable, "-m", "ddrl.coordinator.step")
+STEP = (sys.executable, "-m", "ddrl.slurm.step")
 
 
 @pytest.mark.parametrize(

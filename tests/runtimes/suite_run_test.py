@@ -7,14 +7,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddrl import cli, task_scores
-from ddrl.environments import registry
+from ddrl import cli
+from ddrl.cli.inspection import problems
+from ddrl.environments.base import registry
 from ddrl.errors import UserError
-from ddrl.inspection import problems
-from ddrl.record import TIMING_METRICS
-from ddrl.references import Reference, references
-from ddrl.run import Run, train
-from ddrl.task_scores import CAPPED_SCORE, TaskScores
+from ddrl.training.records import task_scores
+from ddrl.training.records.recorder import TIMING_METRICS
+from ddrl.training.records.reference_scores import Reference, references
+from ddrl.training.records.task_scores import CAPPED_SCORE, TaskScores
+from ddrl.training.run import Run, train
 from ddrl.types import Episode
 from tests.runs import config, curves
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ddrl.analysis.efficiency import THREADS
-from ddrl.config import parse_run_config
-from ddrl.coordinator.thread_cpu import METRICS, cpu_by_role
-from ddrl.record import TIMING_METRICS
-from ddrl.run import train
+from ddrl.analysis.runs.efficiency import THREADS
+from ddrl.training.config.run_config import parse_run_config
+from ddrl.training.records.recorder import TIMING_METRICS
+from ddrl.training.records.thread_cpu import METRICS, cpu_by_role
+from ddrl.training.run import train
 
 IMPALA = {
     "algorithm": "impala",

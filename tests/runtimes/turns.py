@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from ddrl.coordinator.roles import Program
-from ddrl.coordinator.runtime_serial import SerialRuntime
+from ddrl.coordinator.program import Program
+from ddrl.runtimes.serial import SerialRuntime
 
 
 @contextmanager

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from ddrl.coordinator import allocation, visitors
-from ddrl.coordinator.proof import LENGTH, VISITOR, proof
-from ddrl.coordinator.visitors import Missing, call, welcome
 from ddrl.errors import UserError
+from ddrl.inference.proof import LENGTH, VISITOR, proof
+from ddrl.slurm import ray_cluster, rendezvous
+from ddrl.slurm.rendezvous import Missing, call, welcome
 
 TOKEN = "of-this-job-" + "0" * 40
 NEVER: Callable[[], bool] = lambda: False  # noqa: E731
@@ -78,7 +78,7 @@ def strange(address: tuple[str, int]) -> list[socket.socket]:
 
 
 def test_strangers_hold_up_nobody_and_are_sent_away(door: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(visitors, "VISIT_SECONDS", 0.5)
+    monkeypatch.setattr(rendezvous, "VISIT_SECONDS", 0.5)
     strangers = strange(door.getsockname())
     began = time.monotonic()
     late = threading.Timer(0.8, lambda: tasks.append(calls(door, 2)))
@@ -100,12 +100,12 @@ def test_strangers_hold_up_nobody_and_are_sent_away(door: socket.socket, monkeyp
 
 
 def test_many_who_are_mute_do_not_keep_a_task_out(door: socket.socket) -> None:
-    mute = [socket.create_connection(door.getsockname()) for _ in range(3 * visitors.MOST_VISITORS)]
+    mute = [socket.create_connection(door.getsockname()) for _ in range(3 * rendezvous.MOST_VISITORS)]
     before = threading.active_count()
     thread, made = calls(door, 1)
     (found,) = welcome(door, 1, TOKEN, 20, NEVER)
     thread.join(10)
-    assert threading.active_count() <= before + visitors.MOST_VISITORS + 1
+    assert threading.active_count() <= before + rendezvous.MOST_VISITORS + 1
     for one in [*mute, found, made[0]]:
         one.close()
 
@@ -149,11 +149,11 @@ def ray() -> Iterator[subprocess.Popen[bytes]]:
 def test_nodes_that_do_not_come_are_one_line_at_the_deadline(
     door: socket.socket, ray: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(allocation, "START_SECONDS", 1.0)
+    monkeypatch.setattr(ray_cluster, "START_SECONDS", 1.0)
     strangers = strange(door.getsockname())
     began = time.monotonic()
     with pytest.raises(UserError, match=r"^2 of the job's nodes did not come within 1 s$"):
-        allocation.welcome(door, 2, TOKEN, ray)
+        ray_cluster.welcome(door, 2, TOKEN, ray)
     assert time.monotonic() - began < 3
     for one in strangers:
         one.close()
@@ -163,7 +163,7 @@ def test_the_first_task_does_not_wait_where_its_ray_has_ended(door: socket.socke
     ended = subprocess.Popen(["true"])
     ended.wait()
     with pytest.raises(UserError, match="did not come"):
-        allocation.welcome(door, 1, TOKEN, ended)
+        ray_cluster.welcome(door, 1, TOKEN, ended)
 
 
 def test_the_file_that_says_where_to_meet_is_new_and_nobody_s_but_ours(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_the_file_that_says_where_to_meet_is_new_and_nobody_s_but_ours(tmp_path:
         one.write_text("planted")
         one.chmod(0o666)
     path.symlink_to(tmp_path / "seen")
-    with allocation.announced(path, allocation.Meeting("127.0.0.1:1", 2, TOKEN, str(tmp_path / "folder"))):
+    with ray_cluster.announced(path, ray_cluster.Meeting("127.0.0.1:1", 2, TOKEN, str(tmp_path / "folder"))):
         assert TOKEN in path.read_text()
         assert not path.is_symlink() and path.stat().st_mode & 0o777 == 0o600
     assert [one.read_text() for one in planted] == ["planted", "planted"]
@@ -188,12 +188,12 @@ def test_another_task_believes_no_file_of_another_user_and_survives_one_of_the_w
     content: dict[str, Any] = {"address": "127.0.0.1:1", "door": 1, "token": TOKEN, "folder": str(tmp_path / "folder")}
     path.write_text(json.dumps(content | ({"address": 5} if spoilt == "of the wrong form" else {})))
     called: list[Any] = []
-    monkeypatch.setattr(visitors, "call", lambda *given: called.append(given))
-    monkeypatch.setattr(allocation, "START_SECONDS", 0.3)
+    monkeypatch.setattr(rendezvous, "call", lambda *given: called.append(given))
+    monkeypatch.setattr(ray_cluster, "START_SECONDS", 0.3)
     if spoilt == "another user's":
         monkeypatch.setattr(os, "geteuid", lambda: 54321)
     with pytest.raises(UserError, match="the job's first task is not there"):
-        allocation.join(path, 1)
+        ray_cluster.join(path, 1)
     assert called == []
 
 
@@ -204,7 +204,7 @@ def test_another_task_joins_by_the_file_and_makes_its_folder_private(
     path, folder = tmp_path / "nodes-7.json", tmp_path / "ddrl-ray-1-x"
     path.write_text(json.dumps({"address": f"{host}:1", "door": port, "token": TOKEN, "folder": str(folder)}))
     made: list[Any] = []
-    thread = threading.Thread(target=lambda: made.append(allocation.join(path, 1)))
+    thread = threading.Thread(target=lambda: made.append(ray_cluster.join(path, 1)))
     thread.start()
     (found,) = welcome(door, 1, TOKEN, 20, NEVER)
     thread.join(10)
@@ -212,13 +212,13 @@ def test_another_task_joins_by_the_file_and_makes_its_folder_private(
     assert (meeting.token, meeting.folder) == (TOKEN, str(folder))
     for one in (found, joined):
         one.close()
-    allocation._make_private(folder)
-    allocation._make_private(folder)  # as a second task on the same machine
+    ray_cluster._make_private(folder)
+    ray_cluster._make_private(folder)  # as a second task on the same machine
     assert folder.stat().st_mode & 0o777 == 0o700
     folder.chmod(0o777)
     with pytest.raises(UserError, match="others may enter it"):
-        allocation._make_private(folder)
-    monkeypatch.setattr(allocation, "START_SECONDS", 0.5)
+        ray_cluster._make_private(folder)
+    monkeypatch.setattr(ray_cluster, "START_SECONDS", 0.5)
     door.close()
     with pytest.raises(UserError, match="the job's first task is not there"):
-        allocation.join(path, 1)
+        ray_cluster.join(path, 1)

@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from ddrl.record import TIMING_METRICS
+from ddrl.training.records.recorder import TIMING_METRICS
 from tests.slurm import daemons
 from tests.slurm.daemons import Slurm, Unavailable
 

@@ -83,7 +83,7 @@ def copy_project(target: Path, python: Path) -> Project:
     for name in ("ddrl", "replications", "workflows", "reports"):
         shutil.copytree(ROOT / name, target / name, ignore=ignore)
     shutil.copy(ROOT / "Snakefile", target)
-    shutil.copy(Path(__file__).with_name("fake_trainer.py"), target / "ddrl" / "cli.py")
+    shutil.copy(Path(__file__).with_name("fake_trainer.py"), target / "ddrl" / "cli" / "__main__.py")
     (target / "narrow.yaml").write_text(NARROW)
     for paper in target.glob("replications/*/paper.yaml"):
         facts = yaml.safe_load(paper.read_text())

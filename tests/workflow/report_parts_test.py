@@ -7,19 +7,30 @@ from typing import Any
 
 import pytest
 
-from ddrl.analysis.efficiency import COLUMNS as EFFICIENCY
-from ddrl.analysis.paper import load_paper
-from ddrl.analysis.published import load_published
-from ddrl.analysis.run_tables import hyperparameter_table
-from ddrl.analysis.tables import used_published
-from ddrl.report.cells import uncovered
-from ddrl.report.claims import claims
-from ddrl.report.coverage import _matrix
-from ddrl.report.document import Document, Group, Origin, Section, Table, Text, as_json, cells_of, columns, plain
-from ddrl.report.efficiency import efficiency
+from ddrl.analysis.runs.efficiency import COLUMNS as EFFICIENCY
+from ddrl.analysis.tables.build import used_published
+from ddrl.analysis.tables.runs import hyperparameter_table
+from ddrl.papers.paper import load_paper
+from ddrl.papers.published import load_published
 from ddrl.report.paper import _budget
-from ddrl.report.runs import learned, run_list, side_by_side
-from ddrl.report.speed import systems
+from ddrl.report.sections.cells import uncovered
+from ddrl.report.sections.claims import claims
+from ddrl.report.sections.coverage import _matrix
+from ddrl.report.sections.document import (
+    Document,
+    Group,
+    Origin,
+    Section,
+    Table,
+    Text,
+    as_json,
+    cells_of,
+    columns,
+    plain,
+)
+from ddrl.report.sections.efficiency import efficiency
+from ddrl.report.sections.runs import learned, run_list, side_by_side
+from ddrl.report.sections.speed import systems
 from ddrl.report.suite import _ledger
 
 IMPACT = Path(__file__).parents[2] / "replications" / "impact_2020"

@@ -11,12 +11,12 @@ import pytest
 from ddrl.errors import UserError
 from ddrl.report import pdf_bytes, rebuild
 from ddrl.report.__main__ import main
-from ddrl.report.cells import cells
-from ddrl.report.document import Origin
-from ddrl.report.games import PROFILE_STEPS, over_games
 from ddrl.report.html import render
 from ddrl.report.paper import report_data
-from ddrl.report.text import (
+from ddrl.report.sections.cells import cells
+from ddrl.report.sections.document import Origin
+from ddrl.report.sections.games import PROFILE_STEPS, over_games
+from ddrl.report.sections.text import (
     counted,
     duration,
     equals,

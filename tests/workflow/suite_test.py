@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from ddrl.report.document import Origin
+from ddrl.report.sections.document import Origin
 from ddrl.report.suite import suite_data
 
 pytestmark = pytest.mark.slow

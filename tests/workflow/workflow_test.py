@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ddrl import cli
-from ddrl.experiments import expand, papers
+from ddrl.training.config.experiments import expand, papers
 
 pytestmark = pytest.mark.slow
 

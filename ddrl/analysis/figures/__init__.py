@@ -1,0 +1,1 @@
+"""The look of every figure, and the panels that figures of several papers share."""

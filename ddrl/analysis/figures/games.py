@@ -1,0 +1,282 @@
+"""Figures of papers that train on single games: learning curves and final scores beside the published ones.
+
+Games are environments, one panel or one group of rows each. A paper says which variants it has and how its published
+scores are drawn; their rows come with the columns environment, compared_variant, value and mark (a key of the marks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, MaxNLocator
+
+from ddrl.analysis.figures import plots
+from ddrl.analysis.figures.plots import COLOURS, FAINT, GREY, INK, NAMES, PUBLISHED
+
+DENSE = 12
+"""More games than this are drawn small."""
+EVERY_PERCENT = (-100, -50, 0, 50, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
+NOTHING = "No Atari run has finished."
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How a variant is told from the others; its colour is that of the runs' origin."""
+
+    label: str
+    marker: str = "o"
+    dashes: Any = "-"
+
+    def within_text(self) -> str:
+        """The label after other words: feed-forward, but LSTM."""
+        return self.label if self.label.isupper() else self.label.lower()
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How a published score is drawn: at the frames that it took, as a line across the panel where none are printed."""
+
+    label: str
+    """In the legend."""
+    frames: float | None
+    marker: str = "o"
+    filled: bool = True
+    short: str = ""
+    """Before the number of a score that lies above its panel."""
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Measures of the learning curves, in inches, and where the axis of frames ends: without `end`, behind ours."""
+
+    end: float | None = None
+    height: float = 1.72
+    head: float = 0.5
+    ticks: int | None = 5
+    """At most so many on the axis of frames, where games are few."""
+
+
+def learning_curves(
+    curves: pd.DataFrame,
+    references: pd.DataFrame,
+    published: pd.DataFrame,
+    variants: Mapping[str, Variant],
+    marks: Mapping[str, Mark],
+    panels: Panels,
+) -> Canvas:
+    """One panel per game: training return against frames, published scores, random and human play."""
+    games = sorted(set(curves["environment"]))
+    if not games:
+        return plots.blank(plots.new_figure("full", 1.0), NOTHING)
+    dense = len(games) > DENSE
+    columns, height = (6, 0.84) if dense else (3, panels.height)
+    canvas = plots.new_figure("full", panels.head + height * -(-len(games) // columns))
+    for axes, game in zip(plots.panels(canvas, len(games), columns), games, strict=True):
+        own = curves[curves["environment"] == game]
+        axes.set_title(own["env_label"].iloc[0], fontsize=5.5 if dense else None, pad=2 if dense else None)
+        for (origin, variant), part in own.groupby(["origin", "variant"], sort=True):
+            plots.band(axes, part, "episode_return", colour=COLOURS[origin], dashes=variants[variant].dashes)
+        scores = published[published["environment"] == game]
+        _game_axes(axes, own, references[references["environment"] == game], scores["value"], panels, dense)
+        _marks(axes, scores, marks)
+    handles = [*_curve_handles(curves, variants), *(_mark_handle(mark) for mark in marks.values())]
+    plots.legend_above(canvas, handles, columns=-(-len(handles) // len(variants)))
+    canvas.supxlabel("environment frames", fontsize=7.5)
+    canvas.supylabel("episode return", fontsize=7.5)
+    return canvas
+
+
+def _curve_handles(curves: pd.DataFrame, variants: Mapping[str, Variant]) -> list[Line2D]:
+    """What a line's colour and dashes stand for."""
+    there = set(zip(curves["origin"], curves["variant"], strict=True))
+    # A legend is filled column by column: an empty entry keeps one column per origin.
+    return [
+        plots.handle(_of_variant(NAMES[origin], look, variants), COLOURS[origin], dashes=look.dashes)
+        if (origin, name) in there
+        else plots.handle("", "none")
+        for origin in _origins(curves)
+        for name, look in variants.items()
+    ]
+
+
+def _of_variant(text: str, look: Variant, variants: Mapping[str, Variant]) -> str:
+    return f"{text}, {look.within_text()}" if len(variants) > 1 else text
+
+
+def _mark_handle(mark: Mark) -> Line2D:
+    if mark.frames is None:
+        return plots.handle(mark.label, PUBLISHED, dashes="-")
+    return plots.handle(mark.label, PUBLISHED, marker=mark.marker, filled=mark.filled)
+
+
+def _origins(table: pd.DataFrame) -> list[str]:
+    return [name for name in ("run", "reference") if name in set(table["origin"])]
+
+
+def _game_axes(
+    axes: Axes, own: pd.DataFrame, reference: pd.DataFrame, published: pd.Series, panels: Panels, dense: bool
+) -> None:
+    """Axes, and lines at random and human play."""
+    axes.set_xscale("log")
+    start = max(1_000.0, own["env_frames"].min() / 1.5)
+    axes.set_xlim(start, panels.end or 1.5 * own["env_frames"].max())
+    if dense or panels.ticks:
+        axes.xaxis.set_major_locator(LogLocator(numticks=3 if dense else panels.ticks))
+    plots.frames_axis(axes)
+    known = reference[["random", "human"]].iloc[0].dropna() if len(reference) else pd.Series(dtype="float64")
+    levels = {str(name): float(level) for name, level in known.items()}
+    values = [*own["episode_return"].dropna(), *levels.values()]
+    low, high = min([*values, *published]), max(values)
+    # A score that would flatten the curves is an arrow with its number. With many small panels there is no room for
+    # numbers: every published score is within its panel.
+    reachable = [value for value in published if dense or value <= low + 2.0 * (high - low)]
+    high = max([high, *reachable])
+    room = high - low or 1.0
+    axes.set_ylim(low - 0.13 * room, high + (0.12 if len(reachable) == len(published) else 0.25) * room)
+    for name, level in levels.items():
+        axes.axhline(level, color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
+        if not dense:
+            side, place = ("bottom", 1.5) if name == "human" else ("top", -1.5)
+            style: dict[str, Any] = {"fontsize": 6, "color": GREY, "va": side, "textcoords": "offset points"}
+            axes.annotate(name, (start, level), xytext=(2, place), **style)
+    if dense:
+        axes.tick_params(labelsize=4.5, length=1.5, pad=1)
+        axes.yaxis.set_major_locator(MaxNLocator(3))
+        axes.yaxis.set_major_formatter(lambda value, _: plots.frames_text(value) if value >= 10_000 else f"{value:g}")
+
+
+def _marks(axes: Axes, scores: pd.DataFrame, marks: Mapping[str, Mark]) -> None:
+    """The published scores of a game; arrows with the number where they lie above the panel."""
+    top = axes.get_ylim()[1]
+    above = []
+    for row in scores.sort_values("compared_variant", ascending=False, kind="stable").to_dict("records"):
+        mark = marks[row["mark"]]
+        if row["value"] > top:
+            above.append(f"{mark.short} {_grouped(row['value'])}".strip())
+        elif mark.frames is None:
+            axes.axhline(row["value"], color=PUBLISHED, lw=1.0, zorder=1.5)
+        else:
+            style: dict[str, Any] = {"ms": 4.5, "mfc": PUBLISHED if mark.filled else "white", "zorder": 5}
+            axes.plot([mark.frames], [row["value"]], mark.marker, color=PUBLISHED, clip_on=False, **style)
+    if above:
+        text = ", ".join(above) + " \N{UPWARDS ARROW}"
+        style = {"ha": "right", "va": "top", "fontsize": 6.5, "color": PUBLISHED}
+        axes.annotate(text, (1, 1), xycoords="axes fraction", xytext=(0, -1), textcoords="offset points", **style)
+
+
+def _grouped(value: float) -> str:
+    return f"{value:,.0f}".replace(",", "\N{NO-BREAK SPACE}").replace("-", "\N{MINUS SIGN}")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Measures of the normalised scores, in inches."""
+
+    height: float = 0.34
+    dense: float = 0.12
+    """Of a row, where games are few and where they are many."""
+    head: float = 0.8
+    lift: float = 4.0
+    """Points from a dot up to the frames of this run, and down to those of a reference run."""
+
+
+def normalised_scores(
+    scores: pd.DataFrame,
+    published: pd.DataFrame,
+    references: pd.DataFrame,
+    variants: Mapping[str, Variant],
+    marks: Mapping[str, Mark],
+    rows: Rows,
+) -> Canvas:
+    """One row per game and variant: our final human-normalised scores beside the published ones."""
+    own = scores[scores["human_normalised_score"].notna()]
+    if own.empty:
+        return plots.blank(plots.new_figure("full", 1.0), NOTHING)
+    labels = dict(sorted(zip(own["environment"], own["env_label"], strict=True), reverse=True))
+    places = [(game, variant) for game in labels for variant in reversed(list(variants))]
+    dense, several = len(labels) > DENSE, len(variants) > 1
+    canvas = plots.new_figure("full", rows.head + (rows.dense if dense else rows.height) * len(places))
+    axes = canvas.subplots()
+    axes.set_xscale("symlog", linthresh=100, linscale=1.2)
+    targets = _percent(published[published["environment"].isin(set(labels))], references)
+    for y, (game, variant) in enumerate(places):
+        if (y // len(variants)) % 2 == 0:
+            axes.axhspan(y - 0.5, y + 0.5, color=FAINT, alpha=0.35, lw=0)
+        here = targets[(targets["environment"] == game) & (targets["compared_variant"] == variant)]
+        for name, percent in zip(here["mark"], here["percent"], strict=True):
+            face = PUBLISHED if marks[name].filled or not _of_their_own(marks, variants) else "white"
+            axes.plot([percent], [y], marks[name].marker, color=PUBLISHED, ms=5, mfc=face, zorder=4)
+        part = own[(own["environment"] == game) & (own["variant"] == variant)]
+        for origin, runs in part.groupby("origin", sort=True):
+            values = 100 * runs["human_normalised_score"].to_numpy(dtype=np.float64)
+            plots.dot(axes, values, y, colour=COLOURS[origin], marker=variants[variant].marker)
+            if not dense:
+                _budget(axes, float(values.mean()), y, float(runs["env_frames"].min()), str(origin), rows.lift)
+        if several and not dense:
+            _row_label(axes, y, variants[variant].within_text())
+    axes.set_yticks([(index + 0.5) * len(variants) - 0.5 for index in range(len(labels))], list(labels.values()))
+    axes.tick_params(axis="y", length=0, labelsize=5.5 if dense else 7)
+    if several:
+        axes.tick_params(axis="y", pad=4 if dense else 6 + 4 * max(len(look.label) for look in variants.values()))
+    axes.set_ylim(-0.6, len(places) - 0.4)
+    axes.spines["left"].set_visible(False)
+    _percent_axis(axes, [*(100 * own["human_normalised_score"]), *targets["percent"]])
+    plots.legend_above(canvas, _score_handles(own, variants, marks))
+    return canvas
+
+
+def _score_handles(own: pd.DataFrame, variants: Mapping[str, Variant], marks: Mapping[str, Mark]) -> list[Line2D]:
+    """Colours by origin, and shapes by variant; published scores with theirs where those are their own."""
+    several = len(variants) > 1
+    general = "s" if several else next(iter(variants.values())).marker
+    handles = [plots.handle(NAMES[name], COLOURS[name], marker=general) for name in _origins(own)]
+    if _of_their_own(marks, variants):
+        handles += [plots.handle(m.label, PUBLISHED, marker=m.marker, filled=m.filled) for m in marks.values()]
+    else:
+        handles.append(plots.handle(NAMES["published"], PUBLISHED, marker=general))
+    return [*handles, *(plots.handle(v.within_text(), INK, marker=v.marker) for v in variants.values() if several)]
+
+
+def _of_their_own(marks: Mapping[str, Mark], variants: Mapping[str, Variant]) -> bool:
+    """Whether published scores have other shapes than the variants, so that a legend has to name them one by one."""
+    return len(marks) > 1 and {mark.marker for mark in marks.values()} != {look.marker for look in variants.values()}
+
+
+def _percent(published: pd.DataFrame, references: pd.DataFrame) -> pd.DataFrame:
+    """The published scores with a column percent: human-normalised. Games without both references are left out."""
+    joined = published.merge(references[["environment", "random", "human"]].dropna(), on="environment")
+    percent = 100 * (joined["value"] - joined["random"]) / (joined["human"] - joined["random"])
+    return joined.assign(percent=percent)
+
+
+def _budget(axes: Axes, x: float, y: float, frames: float, origin: str, lift: float) -> None:
+    """How many frames, above the dot of this run and below that of the reference runs."""
+    place = (4, lift if origin == "run" else -lift)
+    style: dict[str, Any] = {"va": "center", "fontsize": 5.5, "color": COLOURS[origin], "textcoords": "offset points"}
+    axes.annotate(plots.frames_text(frames), (x, y), xytext=place, **style)
+
+
+def _row_label(axes: Axes, y: float, text: str) -> None:
+    style: dict[str, Any] = {"ha": "right", "va": "center", "fontsize": 6.5, "color": GREY}
+    place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "xytext": (-4, 0), "textcoords": "offset points"}
+    axes.annotate(text, (0, y), **place, **style)
+
+
+def _percent_axis(axes: Axes, values: Sequence[float]) -> None:
+    """Ticks at round percentages within reach, lines at random play and at a human tester."""
+    low, high = 1.2 * min(0.0, *values) - 15, 1.7 * max(100.0, *values)
+    axes.set_xlim(low, high)
+    shown = [tick for tick in EVERY_PERCENT if low <= tick <= high]
+    texts = [f"{tick:,}".replace("-", "\N{MINUS SIGN}").replace(",", "\N{THIN SPACE}") for tick in shown]
+    axes.set_xticks(shown, texts)
+    axes.minorticks_off()
+    axes.set_xlabel("human-normalised score, % (linear up to 100, logarithmic beyond)")
+    for level in (0, 100):
+        axes.axvline(level, color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)

@@ -1,0 +1,278 @@
+"""The look of every figure, the pieces they share, and the command that draws one from its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib import ticker
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
+
+from ddrl.analysis.statistics.significance import Sample, t_interval
+from ddrl.analysis.tables.build import read
+from ddrl.analysis.tables.derived import own_function
+from ddrl.papers.paper import Figure
+from ddrl.system.files import replacing
+
+INK, GREY, FAINT = "#1f2430", "#8a8f98", "#d9dce1"
+OWN, REFERENCE, PUBLISHED = "#1b5e8c", "#5b7f4b", "#b3541e"
+COLOURS = {"run": OWN, "reference": REFERENCE, "published": PUBLISHED}
+"""Told apart by lightness too (contrast with white 6.9, 4.5, 4.9), and always by shape or place as well."""
+NAMES = {"run": "this run", "reference": "reference run", "published": "published"}
+SERIES = (OWN, PUBLISHED, "#5b7f4b", "#7d5a99", "#8a6d1f", "#3d8792")
+"""Colours of variants that have no order; the first and the second are the farthest apart in lightness and hue."""
+DASHES: tuple[Any, ...] = ("-", (0, (3.5, 1.6)), (0, (1.2, 1.2)), (0, (5, 1.4, 1.2, 1.4)), (0, (7, 2)), (0, (2, 1)))
+"""One with each of `SERIES`, so that no line is known by its colour alone."""
+Style = tuple[str, Any]
+"""Colour and dashes of a variant."""
+WIDTHS = {"full": 6.3, "column": 4.2}
+"""Inches; figures are set at their own size."""
+DPI = 200
+ROUND_TIMES = (0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, 36_000.0, 360_000.0)
+"""Seconds that a logarithmic axis of times is labelled at."""
+STYLE: dict[str, Any] = {
+    "font.family": ["DejaVu Sans"],
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelsize": 7.5,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": GREY,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.minor.size": 0,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.4,
+    "lines.solid_capstyle": "round",
+    "text.color": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 7.5,
+    "figure.dpi": 100,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "ddrl",
+    "axes.formatter.use_mathtext": False,
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Within it, figures have the suite's look, whatever the reader's own settings are."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(cast(Any, STYLE))
+        yield
+
+
+def new_figure(width: str, height: float) -> Canvas:
+    """An empty figure of a named width and a height in inches, with a layout that leaves nothing cut off."""
+    return Canvas(figsize=(WIDTHS[width], height), layout="constrained")
+
+
+def draw(paper_dir: Path, figure: Figure, tables: Path, output: Path) -> list[Path]:
+    """Draws one figure of `paper_dir/figures.py` from exactly its tables; writes `<name>.svg` and `<name>.png`.
+
+    The same tables give the same bytes. Raises: UserError for a missing table or function.
+    """
+    function = own_function(paper_dir, "figures.py", figure.name)
+    with style():
+        return save(function(**read(tables, figure.tables)), output, figure.name)
+
+
+def save(canvas: Canvas, output: Path, name: str) -> list[Path]:
+    """Writes SVG and PNG, each atomically and without a date."""
+    output.mkdir(parents=True, exist_ok=True)
+    written = []
+    for suffix, backend, options in (
+        ("svg", FigureCanvasSVG, {"metadata": {"Date": None}}),
+        ("png", FigureCanvasAgg, {"dpi": DPI, "metadata": {"Software": None}}),
+    ):
+        path = output / f"{name}.{suffix}"
+        backend(canvas)
+        with replacing(path) as temporary:
+            canvas.savefig(temporary, format=suffix, **options)
+        written.append(path)
+    return written
+
+
+def graded(count: int) -> list[str]:
+    """Colours of `count` variants in an order, from light to dark."""
+    light, dark = np.array(mpl.colors.to_rgb("#9cc3dd")), np.array(mpl.colors.to_rgb("#12354f"))
+    return [mpl.colors.to_hex(light + (dark - light) * step) for step in np.linspace(0, 1, max(count, 2))[:count]]
+
+
+def band(
+    axes: Axes,
+    curves: pd.DataFrame,
+    column: str,
+    *,
+    colour: str,
+    dashes: Any = "-",
+    scale: float = 1.0,
+    x: str = "env_frames",
+    width: float = 1.4,
+) -> None:
+    """Mean over seeds of `column` against `x` / `scale`, with its 95 % interval; below 3 seeds, every seed."""
+    grid = curves.pivot(index=x, columns="seed", values=column).dropna(how="all")
+    places = grid.index.to_numpy(dtype=np.float64) / scale
+    if grid.shape[1] < 3:
+        for seed in grid:
+            axes.plot(places, grid[seed].to_numpy(dtype=np.float64), color=colour, ls=dashes, lw=width - 0.2)
+        return
+    intervals = [t_interval(row, 0.95) for row in grid.to_numpy(dtype=np.float64)]
+    axes.fill_between(places, [i.low for i in intervals], [i.high for i in intervals], color=colour, alpha=0.18, lw=0)
+    axes.plot(places, [i.value for i in intervals], color=colour, ls=dashes, lw=width)
+
+
+def dot(
+    axes: Axes,
+    values: Sample,
+    place: float,
+    *,
+    colour: str,
+    marker: str = "o",
+    filled: bool = True,
+    vertical: bool = False,
+) -> None:
+    """One tick per seed [n], and their mean with its 95 % interval where there are 3 or more.
+
+    Values lie along x and `place` on y; the other way round where `vertical`.
+    """
+
+    def plot(numbers: Sequence[float], *style: str, **options: Any) -> None:
+        places = [place] * len(numbers)
+        axes.plot(*((places, numbers) if vertical else (numbers, places)), *style, color=colour, **options)
+
+    plot(values.tolist(), "_" if vertical else "|", ms=5, mew=0.9, alpha=0.7, zorder=2)
+    interval = t_interval(values, 0.95)
+    if len(values) >= 3:
+        plot([interval.low, interval.high], lw=1.1, zorder=3, solid_capstyle="butt")
+    plot([interval.value], marker, ms=5, mfc=colour if filled else "white", mew=1.1, zorder=4)
+
+
+def handle(label: str, colour: str, *, marker: str = "", dashes: Any = "none", filled: bool = True) -> Line2D:
+    """An entry of a legend."""
+    face = colour if filled else "white"
+    return Line2D([], [], color=colour, ls=dashes, marker=marker, ms=5, mfc=face, mew=1.1, lw=1.4, label=label)
+
+
+def speeds(axes: Axes, runs: pd.DataFrame, colour: str, counts: Sequence[int]) -> None:
+    """`training_speed` of each run against `num_actors`, their means joined; dotted: proportional to the fewest actors.
+
+    The dotted line reaches over all `counts`.
+    """
+    for count in sorted(set(runs["num_actors"])):
+        values = runs["training_speed"][runs["num_actors"] == count].to_numpy(dtype=np.float64)
+        dot(axes, values, float(count), colour=colour, vertical=True)
+    means = runs.groupby("num_actors")["training_speed"].mean()
+    axes.plot(means.index, means.to_numpy(), color=colour, lw=1.0)
+    base = means.iloc[0] / means.index[0]
+    axes.plot(counts, [base * count for count in counts], color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
+
+
+def thin_handle(text: str = "reference runs (thin)", *, marker: str = "") -> Line2D:
+    """The entry that says how runs of the reference are drawn."""
+    entry = handle(text, GREY, dashes="-", marker=marker, filled=False)
+    entry.set_linewidth(0.9)
+    return entry
+
+
+def variant_handles(
+    table: pd.DataFrame, styles: Mapping[str, Style], labels: Mapping[str, str] | None = None
+) -> list[Line2D]:
+    """The variants of a table in the order of `styles`; where both origins are there, how a reference run is drawn.
+
+    `labels`: by variant; the table's own without.
+    """
+    there = dict(zip(table["variant"], table["variant_label"], strict=True))
+    named = {name: (labels or there)[name] for name in styles if name in there}
+    handles = [handle(label, styles[name][0], dashes=styles[name][1]) for name, label in named.items()]
+    return [*handles, thin_handle()] if table["origin"].nunique() > 1 else handles
+
+
+def legend_above(canvas: Canvas, handles: Sequence[Line2D], columns: int | None = None) -> None:
+    """One legend for the whole figure, above its panels, in at most `columns`: as many as its width has room for."""
+    most = columns or len(handles)
+    for ncols in range(most, 0, -1):
+        legend = canvas.legend(
+            handles=list(handles),
+            loc="outside upper left",
+            ncols=ncols,
+            borderaxespad=0.2,
+            columnspacing=1.6,
+            handletextpad=0.5,
+        )
+        # Letters of the SVG, which is laid out at 72 dots per inch, are up to a tenth wider than these.
+        if ncols == 1 or legend.get_window_extent().width <= 0.9 * canvas.bbox.width:
+            return
+        legend.remove()
+
+
+def frames_text(frames: float) -> str:
+    """400000 -> 400k."""
+    for limit, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if frames >= limit:
+            return f"{frames / limit:.3g}{unit}"
+    return f"{frames:.0f}"
+
+
+def frames_axis(axes: Axes) -> None:
+    """Tick labels such as 1M, at major ticks only."""
+    axes.xaxis.set_minor_formatter(ticker.NullFormatter())
+    axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: frames_text(value)))
+
+
+def time_axis(axes: Axes) -> None:
+    """Tick labels such as 2 h or 10 min of an axis in seconds, at round times; if logarithmic, each in its unit."""
+    low, longest = sorted(axes.get_xlim())
+    size, unit = _unit_of(longest / 2)
+    if axes.get_xscale() == "linear":
+        ticks = ticker.MaxNLocator(5, steps=[1, 2, 3, 5, 6, 10]).tick_values(0, longest / size)
+        places = [size * tick for tick in ticks if size * tick <= longest]
+        texts = [f"{place / size:.3g} {unit}" if place else "0" for place in places]
+    else:
+        places = [time for time in ROUND_TIMES if low <= time <= longest]
+        texts = [f"{time / size:.3g} {unit}" for time in places for size, unit in [_unit_of(time)]]
+    axes.xaxis.set_minor_formatter(ticker.NullFormatter())
+    axes.set_xticks(places, texts)
+
+
+def _unit_of(seconds: float) -> tuple[int, str]:
+    """The largest unit of which a time is at least one."""
+    return next(((size, unit) for size, unit in ((3600, "h"), (60, "min")) if seconds >= size), (1, "s"))
+
+
+def blank(canvas: Canvas, text: str) -> Canvas:
+    """A figure that says why it shows nothing."""
+    canvas.text(0.5, 0.5, text, ha="center", va="center", color=GREY)
+    return canvas
+
+
+def panels(canvas: Canvas, count: int, columns: int, **options: Any) -> list[Axes]:
+    """`count` axes in rows of at most `columns`."""
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    grid: Sequence[Axes] = canvas.subplots(rows, columns, squeeze=False, **options).ravel().tolist()
+    for axes in grid[count:]:
+        axes.set_visible(False)
+    return list(grid[:count])

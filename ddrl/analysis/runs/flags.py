@@ -1,0 +1,163 @@
+"""What stands between a published number and our runs, decided from the runs' manifests and never by hand.
+
+`FLAGS` of `ddrl.papers.paper` says what each flag means. A hard flag leaves a cell without a verdict; the others are
+printed beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from ddrl.analysis.runs.run_data import RunData
+from ddrl.papers.claim_kinds import COST_METRICS
+from ddrl.papers.experiments import Experiment
+from ddrl.papers.paper import CellRule
+from ddrl.papers.protocols import Protocol, changed_parts, parse_protocol, version_gap
+from ddrl.system.config_differences import flatten as flatten
+
+HARD_FLAGS = (
+    "proxy_env",
+    "reduced_budget",
+    "other_hardware",
+    "wall_clock_budget",
+    "reduced_suite",
+    "changed_protocol",
+    "changed_hyperparameters",
+    "published_best_of_k",
+)
+"""With one of these the two numbers are not about the same thing. env_version_gap joins them if a protocol says so."""
+BEST_OF_K = ("best_during_training", "mean_of_best_3_of_24", "best_per_architecture", "population_of_24")
+BOOKKEEPING = ("algorithm", "env_frames", "evaluation", "recording", "checkpoint", "device")
+"""Keys of a configuration that budget and measure a run; the rest is the paper's setting."""
+SIZE_KEYS = (
+    "topology.num_actors",
+    "topology.envs_per_actor",
+    "topology.env_threads",
+    "topology.learner_threads",
+    "topology.queue_capacity",
+    "topology.runtime",
+)
+"""How a run is laid out on a machine: flagged as fewer_actors, where the paper says how many it had."""
+
+
+def flags(
+    rule: CellRule,
+    row: Mapping[Any, Any],
+    runs: Sequence[RunData],
+    experiment: Experiment | None,
+    full_budget: float,
+    protocol: Protocol | None,
+) -> list[str]:
+    """Everything that stands between a published row and `runs`; `protocol` is what the paper states for the row."""
+    found = _environment_flags(rule, runs, experiment, protocol)
+    if runs and experiment is not None:
+        found += _run_flags(rule, row, runs, experiment, full_budget, protocol)
+    if row["statistic"] in BEST_OF_K:
+        found.append("published_best_of_k")
+    if pd.isna(row["seeds"]):
+        found.append("published_n_unknown")
+    if row["digitised"]:
+        found.append("digitised")
+    return found
+
+
+def hard(found: Iterable[str], protocol: Protocol | None) -> list[str]:
+    """Those of `found` that leave a cell without a verdict."""
+    names = [*HARD_FLAGS, *(["env_version_gap"] if protocol is not None and protocol.other_versions == "never" else [])]
+    return [flag for flag in found if flag.partition("(")[0] in names]
+
+
+def _environment_flags(
+    rule: CellRule, runs: Sequence[RunData], experiment: Experiment | None, protocol: Protocol | None
+) -> list[str]:
+    """proxy_env and env_version_gap: from the runs' protocol ids; without runs, from what is planned."""
+    declared = experiment is not None and experiment.proxy is not None
+    if protocol is None or not runs:
+        return ["proxy_env"] if declared else []
+    ids = [parse_protocol(str(run.manifest["protocol"])) for run in runs]
+    # A rule that names environments finds the published row's own task, whatever stands for it at other scales.
+    stands_in = declared and rule.environment is None
+    if stands_in or any(one.environment != protocol.environment for one in ids):
+        return ["proxy_env"]
+    gap = version_flag((str(run.manifest["protocol"]) for run in runs), [protocol])
+    return [gap] if gap else []
+
+
+def version_flag(texts: Iterable[str], stated: Iterable[Protocol]) -> str:
+    """env_version_gap of runs with these protocol ids, beside what a paper states about their environments; else empty.
+
+    A run that is of one of several stated versions has no gap, nor has one of whose environment nothing is stated.
+    """
+    stated, gaps = list(stated), set()
+    for one in map(parse_protocol, texts):
+        found = [version_gap(one, paper) for paper in stated if paper.environment == one.environment]
+        if all(found):
+            gaps |= set(found)
+    return f"env_version_gap({', '.join(sorted(gaps))})" if gaps else ""
+
+
+def _run_flags(
+    rule: CellRule,
+    row: Mapping[Any, Any],
+    runs: Sequence[RunData],
+    experiment: Experiment,
+    full_budget: float,
+    protocol: Protocol | None,
+) -> list[str]:
+    found = []
+    budget = row["budget_frames"]
+    frames = min(int(run.manifest["env_frames"]) for run in runs)
+    if not pd.isna(budget) and frames < full_budget * int(budget):
+        found.append(f"reduced_budget({frames / int(budget):.2g})")
+    if pd.isna(budget) and not pd.isna(row["budget_hours"]) and rule.metric is not None:
+        found.append(f"wall_clock_budget({row['budget_hours']:g} h)")
+    environments = {run.environment for run in runs}
+    if rule.environments is not None and len(environments) < rule.environments:
+        found.append(f"reduced_suite({len(environments)}/{rule.environments})")
+    if rule.metric in COST_METRICS and not all(_same_hardware(run, str(row["hardware"])) for run in runs):
+        found.append("other_hardware")
+    # Of two variants the paper's number is of the first: the other may be what fewer actors are held against.
+    topologies = [run.config["topology"] for run in runs if not rule.than or run.variant == rule.variant]
+    envs = min((one["num_actors"] * one["envs_per_actor"] for one in topologies), default=math.inf)
+    if rule.paper_envs is not None and envs < rule.paper_envs:
+        found.append(f"fewer_actors({envs}/{rule.paper_envs})")
+    settings: set[str] = set()
+    parts: set[str] = set()
+    for run in runs:
+        for key in changed_settings(run.config, experiment.paper_setting(run.variant, run.suite or run.environment)):
+            group, _, name = key.partition(".")
+            (parts if group == "environment" else settings).add(name or group)
+        ours = parse_protocol(str(run.manifest["protocol"]))
+        if protocol is not None and ours.environment == protocol.environment:
+            parts |= set(changed_parts(ours, protocol))
+    if parts:
+        found.append(f"changed_protocol({','.join(sorted(parts))})")
+    if settings:
+        found.append(f"changed_hyperparameters({','.join(sorted(settings))})")
+    return found
+
+
+def _same_hardware(run: RunData, published: str) -> bool:
+    """Whether a run's accelerator is the published one; what has none there, or here, is of another kind."""
+    models = [word for word in str(run.manifest["hardware"].get("gpu") or "").split() if any(map(str.isdigit, word))]
+    return any(model in published for model in models)
+
+
+def changed_settings(config: Mapping[str, Any], stated: Mapping[str, Any]) -> list[str]:
+    """Dotted keys of the paper's setting whose value in a run differs; budget, bookkeeping and size left out."""
+    ours = flatten(config)
+    return [
+        key
+        for key, value in flatten(stated).items()
+        if key.split(".")[0] not in BOOKKEEPING and key not in SIZE_KEYS and not same(ours.get(key), value)
+    ]
+
+
+def same(ours: Any, paper: Any) -> bool:
+    """Equality of two settings; numbers to twelve digits."""
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (ours, paper))
+    return math.isclose(ours, paper, rel_tol=1e-12) if numbers else bool(ours == paper)

@@ -1,0 +1,71 @@
+"""Times until a return is first reached, cut so that runs which never get there can be compared with those that do.
+
+A return is reached where the mean over the newest training episodes is: a record may hold a single one, which random
+play finishes well now and then.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from ddrl.analysis.runs.run_data import RunData, training_returns
+from ddrl.analysis.statistics.claim_tests import first_reached
+
+FEWEST_EPISODES = 20
+"""Over how many of the newest training episodes a return must be reached: the standard error of one that is 0 or 1 is
+then at most 0.11."""
+
+
+def recent_returns(run: RunData) -> pd.DataFrame:
+    """`training_returns` with each value the mean over the newest records that hold `FEWEST_EPISODES` together.
+
+    Records before there are so many are left out. Curves without a count of episodes are as they were recorded.
+    """
+    records = training_returns(run)
+    counted = run.curves[run.curves["metric"] == "episodes"].sort_values("env_frames")
+    if counted.empty:
+        return records
+    until = counted.set_index("env_frames")["value"].reindex(records["env_frames"])
+    # A record with a return has an episode, though one that ends as it is written may be counted by the next alone.
+    episodes = until.diff().fillna(until).clip(lower=1).to_numpy(np.float64)
+    values = records["value"].to_numpy(np.float64)
+    means = np.full(len(values), math.nan)
+    first, held = 0, 0.0
+    for last in range(len(values)):
+        held += episodes[last]
+        while held - episodes[first] >= FEWEST_EPISODES:
+            held -= episodes[first]
+            first += 1
+        if held >= FEWEST_EPISODES:
+            window = slice(first, last + 1)
+            means[last] = np.average(values[window], weights=episodes[window])
+    return records.assign(value=means).dropna(subset="value")
+
+
+def reached(run: RunData, threshold: float, clock: str) -> dict[str, float]:
+    """When a run first reaches a return, by `clock` env_frames or seconds, and how long it was watched.
+
+    value: inf where it never does, missing where there is no return to reach.
+    """
+    value = first_reached(recent_returns(run), threshold, clock)
+    records = training_returns(run)
+    # The manifest's seconds include the evaluation after the training.
+    watched = records[clock].max() if clock == "seconds" and len(records) else run.manifest[clock]
+    return {"value": value if math.isfinite(threshold) else math.nan, "watched": float(watched)}
+
+
+def restricted(table: pd.DataFrame, until: Literal["all", "unreached"]) -> pd.DataFrame:
+    """`table` with each value cut at its environment's horizon, and a column censored: whether it was.
+
+    The horizon is the shortest time that runs were watched for: all of them, or only those that never got there. The
+    latter leaves every time whole where all runs get there.
+    """
+    missing = np.isinf(table["value"]) | table["value"].isna()
+    watched = table["watched"] if until == "all" else table["watched"].where(missing, math.inf)
+    horizons = watched.groupby(table["environment"]).transform("min")
+    # A missing value stays missing.
+    return table.assign(value=np.minimum(table["value"], horizons), censored=table["value"] > horizons)

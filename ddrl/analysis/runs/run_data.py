@@ -1,0 +1,335 @@
+"""Curves and manifests of runs, read from their folders and checked; every row names its run."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ddrl.errors import UserError
+from ddrl.papers.schema import check, schema
+from ddrl.system.files import read_file
+
+KEYS = ["origin", "paper", "experiment", "variant", "environment", "env_label", "seed"]
+"""Columns that name a run; `origin` is "run" (the reader's own) or "reference" (committed)."""
+Values = np.ndarray[Any, np.dtype[np.float64]]
+_ARROW_TYPES: dict[str, tuple[Any, ...]] = {
+    "int64": (pa.int64(),),
+    "float64": (pa.float64(),),
+    "string": (pa.string(), pa.large_string()),
+}
+LAST_PART = 0.1
+"""What a run is at is its mean over this last part of its time or frames: single records are noisy."""
+MOST = 10**15
+"""Of frames, steps and updates, as in the schema of run.json."""
+LARGEST = 1e100
+"""The square of a value must be finite too, and a sum of many squares: deviations are made of them."""
+GROUP = ["origin", "paper", "experiment", "variant", "environment", "env_label"]
+Clock = Literal["cpu", "wall"]
+
+
+@dataclass(frozen=True)
+class RunData:
+    """One finished run."""
+
+    origin: str
+    paper: str
+    experiment: str
+    variant: str
+    environment: str
+    seed: int
+    manifest: Mapping[str, Any]
+    """run.json."""
+    curves: pd.DataFrame
+    """curves.parquet: env_frames, agent_steps, updates, seconds, metric, value."""
+    suite: str = ""
+    """Of one task's part of a run on a suite: what was trained on (`ddrl.analysis.runs.by_task`)."""
+    lineage: pd.DataFrame | None = None
+    """Of a population: what its members decided (`ddrl.analysis.runs.lineage`)."""
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The resolved configuration."""
+        config: Mapping[str, Any] = self.manifest["config"]
+        return config
+
+    def keys(self) -> dict[str, Any]:
+        """The columns `KEYS`."""
+        values = {name: getattr(self, name) for name in KEYS if name != "env_label"}
+        return values | {"env_label": env_label(self.environment)}
+
+
+def clock_of(run: RunData) -> Clock:
+    """What `training_returns` measures time with.
+
+    A run with runtime serial is one thread, so its CPU time is the wall-clock time it takes on a core of its own; and
+    unlike that, it hardly changes when the machine does other work besides.
+    """
+    serial = run.config.get("topology", {}).get("runtime") == "serial"
+    return "cpu" if serial and (run.curves["metric"] == "cpu_seconds").any() else "wall"
+
+
+def training_returns(run: RunData) -> pd.DataFrame:
+    """The records of the training return by env_frames: the columns of `curves`, `seconds` by `clock_of` the run."""
+    records = run.curves[run.curves["metric"] == "episode_return"].sort_values("env_frames")
+    if clock_of(run) == "wall":
+        return records
+    clock = run.curves[run.curves["metric"] == "cpu_seconds"].set_index("env_frames")["value"]
+    return records.assign(seconds=clock.reindex(records["env_frames"]).to_numpy())
+
+
+def training_speed(run: RunData) -> float:
+    """Frames per second of training by `clock_of` the run, without the final evaluation where the curves tell."""
+    cpu = clock_of(run) == "cpu"
+    records = run.curves[run.curves["metric"] == ("cpu_seconds" if cpu else "episodes")]
+    last = run.manifest if records.empty else records.loc[records["env_frames"].idxmax()]
+    return float(last["env_frames"]) / max(float(last["value" if cpu else "seconds"]), 1e-9)
+
+
+def final_episodes(run: RunData) -> pd.Series:
+    """Returns of the evaluation episodes at the largest env_frames of them; their mean is a run's final return."""
+    evaluation = run.curves[run.curves["metric"] == "evaluation_return"]
+    last: pd.Series = evaluation["value"][evaluation["env_frames"] == evaluation["env_frames"].max()]
+    return last
+
+
+class Spread(NamedTuple):
+    """How much a final score depends on which version of the parameters is scored."""
+
+    versions: int
+    """That shared the final episodes."""
+    deviation: float
+    """Standard deviation between the versions' expected returns; nan where there are not two, or have one episode."""
+
+
+def version_spread(run: RunData) -> Spread:
+    """Return how the final episodes spread over versions of the parameters.
+
+    The variance of the versions' mean returns is that of their expected returns and, on top, that of a mean over so few
+    episodes, which is estimated from the episodes of each version and taken off (one-way analysis of variance).
+    """
+    final = final_episodes(run)
+    updates = run.curves[run.curves["metric"] == "evaluation_updates"]
+    updates = updates[updates["env_frames"] == run.curves["env_frames"][final.index].max()]
+    if updates.empty:
+        return Spread(1, math.nan)
+    groups = [part.to_numpy() for _, part in pd.Series(final.to_numpy()).groupby(updates["value"].to_numpy())]
+    sizes = np.array([len(group) for group in groups])
+    if len(groups) < 2 or sizes.min() < 2:
+        return Spread(len(groups), math.nan)
+    within = sum(float(((group - group.mean()) ** 2).sum()) for group in groups) / (sizes.sum() - len(groups))
+    overall = float(np.concatenate(groups).mean())
+    between = float((sizes * (np.array([group.mean() for group in groups]) - overall) ** 2).sum()) / (len(groups) - 1)
+    size = (sizes.sum() - (sizes**2).sum() / sizes.sum()) / (len(groups) - 1)
+    return Spread(len(groups), math.sqrt(max(0.0, (between - within) / size)))
+
+
+def env_label(environment: str) -> str:
+    """atari/space_invaders -> Space Invaders; mujoco/HalfCheetah-v5 -> HalfCheetah-v5."""
+    task = environment.split("/", 1)[-1]
+    return task if task != task.lower() else task.replace("_", " ").title()
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a run directory cannot be used."""
+
+    what: str
+    """missing, unreadable_manifest, different_config, damaged or not_finite."""
+    file: Path
+    detail: str
+    """One line, without the file's name."""
+
+
+def load_run(directory: Path, origin: str, paper: str, experiment: str, variant: str) -> RunData:
+    """Reads a run directory.
+
+    Raises: UserError naming the file for a missing, damaged or inconsistent one.
+    """
+    found = try_run(directory, origin, paper, experiment, variant)
+    if isinstance(found, Fault):
+        raise UserError(f"{found.file}: {found.detail}")
+    return found
+
+
+def try_run(directory: Path, origin: str, paper: str, experiment: str, variant: str) -> RunData | Fault:
+    """The run of a directory, or the first thing that is wrong with it."""
+    manifest_path, curves_path = directory / "run.json", directory / "curves.parquet"
+    what, file = "missing", manifest_path
+    try:
+        for file in (manifest_path, curves_path):
+            if not file.exists():
+                raise UserError(f"{file}: no such file; the run has not finished")
+        what, file = "unreadable_manifest", manifest_path
+        manifest = read_manifest(file)
+        what = "different_config"
+        environment, seed = manifest["config"]["environment"]["name"], manifest["config"]["seed"]
+        expected, actual = f"{environment.replace('/', '-')}/seed{seed}", f"{directory.parent.name}/{directory.name}"
+        if expected != actual:
+            raise UserError(f"{file}: is of {expected}, not of {actual}")
+        what, file = "damaged", curves_path
+        curves = read_curves(file)
+        if int(curves["env_frames"].max()) > manifest["env_frames"]:
+            raise UserError(f"{file}: has more env_frames than run.json")
+        what = "not_finite"
+        _check_finite(curves, file)
+    except UserError as error:
+        return Fault(what, file, str(error).removeprefix(f"{file}: "))
+    return RunData(origin, paper, experiment, variant, environment, seed, manifest, curves)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """run.json, checked against its schema. Raises `UserError` naming the file and the key."""
+    try:
+        manifest = json.loads(read_file(path).decode(), parse_constant=_refuse_constant)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not valid JSON: {_one_line(error)}") from None
+    check(manifest, "run", where=str(path))
+    return dict(manifest)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).replace("Could not open Parquet input source '<Buffer>': ", "").split())[:160]
+
+
+def read_curves(path: Path) -> pd.DataFrame:
+    """curves.parquet, checked: its pages, columns, their types. Raises `UserError` naming the file and the column."""
+    columns: dict[str, str] = schema("curves")["columns"]
+    try:
+        # From memory: an error then names no path, and the folders' names are not taken for columns.
+        table = pq.read_table(pa.BufferReader(read_file(path)), page_checksum_verification=True)
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise UserError(f"{path}: not valid Parquet: {_one_line(error)}") from None
+    if set(table.column_names) != set(columns):
+        raise UserError(f"{path}: columns are {', '.join(table.column_names)}; allowed: {', '.join(columns)}")
+    if not table.num_rows:
+        raise UserError(f"{path}: has no rows")
+    for name, kind in columns.items():
+        found = table.schema.field(name).type
+        if found not in _ARROW_TYPES[kind]:
+            raise UserError(f"{path}: column '{name}' is {found}; allowed: {kind}")
+        if name != "value" and table[name].null_count:
+            raise UserError(f"{path}: column '{name}' has empty cells")
+    frame: pd.DataFrame = table.replace_schema_metadata(None).to_pandas()[list(columns)]
+    for name in (name for name, kind in columns.items() if kind == "int64"):
+        for wrong, where in ((frame[name] < 0, "below 0"), (frame[name] > MOST, f"above {MOST:,}")):
+            if wrong.any():
+                raise UserError(f"{path}: column '{name}' has values {where}")
+    found_metrics = set(frame["metric"].str.partition("/")[0])  # of a suite each task has metrics of its own
+    missing = [name for name in schema("curves")["required_metrics"] if name not in found_metrics]
+    if missing:
+        raise UserError(f"{path}: has no metric '{missing[0]}'")
+    return frame
+
+
+def _check_finite(curves: pd.DataFrame, path: Path) -> None:
+    """Raises `UserError` naming the metric and the first env_frames where a value or a time is not a number, or so
+    large that no statistic of it is."""
+    usable = {name: curves[name].abs() <= LARGEST for name in ("value", "seconds")}
+    wrong = curves[~(usable["value"] & usable["seconds"])]
+    if len(wrong):
+        first = wrong.sort_values("env_frames", kind="stable").iloc[0]
+        name = "value" if not abs(first["value"]) <= LARGEST else "seconds"
+        raise UserError(
+            f"{path}: metric '{first['metric']}' has {name} {first[name]} at {first['env_frames']} env_frames; "
+            f"{len(wrong)} of {len(curves)} rows are not finite, or beyond {LARGEST:g}"
+        )
+
+
+def long_frame(runs: Iterable[RunData], metrics: Iterable[str] | None = None) -> pd.DataFrame:
+    """One row per value: `KEYS`, env_frames, seconds, metric, value."""
+    wanted = None if metrics is None else list(metrics)
+    parts = [pd.DataFrame(columns=[*KEYS, "env_frames", "seconds", "metric", "value"])]
+    for run in runs:
+        chosen = run.curves if wanted is None else run.curves[run.curves["metric"].isin(wanted)]
+        part = chosen[["env_frames", "seconds", "metric", "value"]].assign(**run.keys())
+        parts.append(part[parts[0].columns])
+    filled = [part for part in parts if not part.empty]
+    return pd.concat(filled, ignore_index=True) if filled else parts[0]
+
+
+def on_common_grid(long: pd.DataFrame, metrics: list[str], points: int = 200) -> pd.DataFrame:
+    """One row per run and grid point, one column per metric: `KEYS`, env_frames, *metrics.
+
+    The seeds of a group share a grid of at most `points` env_frames, from the latest first record to the earliest last
+    one. A value is the mean over the stretch around its grid point (the maximum of metrics named *_max), records being
+    joined by straight lines.
+    """
+    columns = [*KEYS, "env_frames", *metrics]
+    parts = []
+    for _, group in long[long["metric"].isin(metrics)].groupby(GROUP, sort=True):
+        spans = group.groupby("seed")["env_frames"].agg(["min", "max", "nunique"])
+        first, last = float(spans["min"].max()), float(spans["max"].min())
+        count = min(points, int(spans["nunique"].max()))
+        grid = np.unique(np.linspace(first, max(first, last), max(count, 1)).round())
+        for seed, run in group.groupby("seed", sort=True):
+            head = {name: run[name].iloc[0] for name in GROUP} | {"seed": seed}
+            values = {name: _on_grid(run[run["metric"] == name], grid, name.endswith("_max")) for name in metrics}
+            parts.append(pd.DataFrame({**values, "env_frames": grid.astype(np.int64)}).assign(**head)[columns])
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+
+def on_common_clock(runs: Iterable[RunData], points: int = 200) -> pd.DataFrame:
+    """The training return against seconds of training: `KEYS`, clock, seconds, env_frames, episode_return.
+
+    As `on_common_grid`, with seconds in place of frames: the seeds of a group share a grid that ends with the fastest
+    of them. `env_frames` is how far a run was then.
+    """
+    columns = [*KEYS, "clock", "seconds", "env_frames", "episode_return"]
+    groups: dict[tuple[Any, ...], list[tuple[RunData, pd.DataFrame]]] = {}
+    for run in runs:
+        records = training_returns(run)
+        if len(records):
+            groups.setdefault(tuple(run.keys()[name] for name in GROUP), []).append((run, records))
+    parts = []
+    for _, group in sorted(groups.items()):
+        first = max(float(records["seconds"].min()) for _, records in group)
+        last = max(first, min(float(records["seconds"].max()) for _, records in group))
+        count = min(points, max(len(records) for _, records in group))
+        grid = np.unique(np.linspace(first, last, count))
+        for run, records in sorted(group, key=lambda pair: pair[0].seed):
+            timed = pd.DataFrame({"env_frames": records["seconds"], "value": records["value"]})
+            frames = np.interp(grid, records["seconds"], records["env_frames"]).round()
+            values = {"episode_return": _on_grid(timed, grid, False), "env_frames": frames.astype(np.int64)}
+            timed = pd.DataFrame({**values, "seconds": grid}).assign(**run.keys(), clock=clock_of(run))
+            parts.append(timed[columns])
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+
+def _on_grid(records: pd.DataFrame, grid: Values, largest: bool) -> Values:
+    """Values [G] on a grid [G] of env_frames (or of whatever stands in that column)."""
+    if records.empty:
+        return np.full(len(grid), math.nan)
+    series = records.groupby("env_frames")["value"].agg("max" if largest else "mean")
+    frames, values = series.index.to_numpy(dtype=np.float64), series.to_numpy(dtype=np.float64)
+    points: Values = np.interp(grid, frames, values)
+    if len(grid) < 2:
+        return points
+    edges = np.concatenate([grid[:1], (grid[1:] + grid[:-1]) / 2, grid[-1:]])
+    if largest:
+        stretches = zip(edges, edges[1:], points, strict=False)
+        return np.array(
+            [values[(low <= frames) & (frames <= high)].max(initial=point) for low, high, point in stretches]
+        )
+    # The mean over a stretch is a difference of the integral, which is exact for straight lines.
+    corners = np.union1d(frames, edges)
+    heights = np.interp(corners, frames, values)
+    integral = np.concatenate([[0.0], np.cumsum(np.diff(corners) * (heights[1:] + heights[:-1]) / 2)])
+    at_edges = np.interp(edges, corners, integral)
+    means: Values = np.diff(at_edges) / np.diff(edges)
+    return means

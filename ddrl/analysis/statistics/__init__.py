@@ -1,0 +1,1 @@
+"""Tests, intervals and normalised scores: pure functions of numbers."""

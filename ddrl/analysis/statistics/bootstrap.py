@@ -1,0 +1,278 @@
+"""Statistics of a suite of environments, with bootstrap intervals (Agarwal et al. 2021). A seed is the unit drawn.
+
+A table in has one row per run and named columns: `environment`, `seed` and a score. A bare array, a missing column, an
+(environment, seed) pair given twice or a score that is not a number raises ValueError. Environments may have different
+numbers of seeds: each environment counts the same, each of its n seeds as 1/n of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ddrl.analysis.statistics.significance import Interval
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Integers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """R versions of a suite of G environments with at most S seeds each.
+
+    scores [R, G, S], weights [R, G, S]; a weight is 0 where an environment has fewer seeds. The weights of an
+    environment add up to `unit`.
+    """
+
+    scores: Floats
+    weights: Integers
+    unit: int
+
+    def mean_of(self, values: Floats) -> Floats:
+        """Of values [R, G, S], every environment alike: [R]."""
+        total: Floats = (values * self.weights).sum(axis=(1, 2)) / (self.unit * values.shape[1])
+        return total
+
+
+Statistic = Callable[[Draws], Floats]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """The checked scores [G, S] of one table, padded with 0, and the number of seeds [G] of each environment."""
+
+    environments: tuple[str, ...]
+    scores: Floats
+    seeds: Integers
+
+    def as_given(self) -> Draws:
+        """The suite itself, as the one version of it."""
+        weights, unit = self._weights()
+        return Draws(self.scores[None], weights[None], unit)
+
+    def drawn(self, generator: np.random.Generator, resamples: int, draw_environments: bool) -> Draws:
+        """`resamples` versions: seeds with replacement within each environment; or environments first, then seeds."""
+        count, most = self.scores.shape
+        rows = np.broadcast_to(np.arange(count), (resamples, count))
+        if draw_environments:
+            rows = generator.integers(count, size=(resamples, count))
+        # Columns past an environment's number of seeds get some seed and no weight.
+        columns = generator.integers(self.seeds[rows][:, :, None], size=(resamples, count, most))
+        weights, unit = self._weights()
+        return Draws(self.scores[rows[:, :, None], columns], weights[rows], unit)
+
+    def _weights(self) -> tuple[Integers, int]:
+        """Whole numbers, so that quartiles fall exactly where they should."""
+        unit = math.lcm(*self.seeds.tolist())
+        present = np.arange(self.scores.shape[1]) < self.seeds[:, None]
+        return np.where(present, unit // self.seeds[:, None], 0), unit
+
+
+def suite(table: pd.DataFrame, metric: str, *, environment: str = "environment", seed: str = "seed") -> Suite:
+    """The scores `metric` of a table, checked: see the module's docstring. Raises: ValueError."""
+    if not isinstance(table, pd.DataFrame):
+        raise ValueError(f"a table with the columns {environment}, {seed} and {metric} is needed, not {type(table)}")
+    for name in (environment, seed, metric):
+        if list(table.columns).count(name) != 1:
+            raise ValueError(f"one column '{name}' is needed; there are: {', '.join(map(str, table.columns))}")
+    if table.empty:
+        raise ValueError("the table has no rows")
+    if not pd.api.types.is_numeric_dtype(table[metric]) or pd.api.types.is_bool_dtype(table[metric]):
+        raise ValueError(f"column '{metric}' holds {table[metric].dtype}, not numbers")
+    known = table[[environment, seed]].notna().all(axis=1) & np.isfinite(table[metric].astype("float64"))
+    if not known.all():
+        first = table[~known].iloc[0]
+        raise ValueError(f"column '{metric}' is not a finite number for {first[environment]}, seed {first[seed]}")
+    twice = table.duplicated([environment, seed])
+    if twice.any():
+        first = table[twice].iloc[0]
+        raise ValueError(f"{first[environment]}, seed {first[seed]} is given twice; a table holds one variant")
+    games = {str(name): part.sort_values(seed)[metric] for name, part in table.groupby(environment, sort=True)}
+    seeds = np.array([len(game) for game in games.values()], dtype=np.int64)
+    scores = np.zeros((len(games), int(seeds.max())))
+    for row, game in zip(scores, games.values(), strict=True):
+        row[: len(game)] = game.to_numpy(dtype=np.float64)
+    return Suite(tuple(games), scores, seeds)
+
+
+def _mean(draws: Draws) -> Floats:
+    return draws.mean_of(draws.scores)
+
+
+def _median(draws: Draws) -> Floats:
+    means: Floats = (draws.scores * draws.weights).sum(axis=2) / draws.unit
+    return np.median(means, axis=1)
+
+
+def _iqm(draws: Draws) -> Floats:
+    versions, total = len(draws.scores), draws.unit * draws.scores.shape[1]
+    scores = draws.scores.reshape(versions, -1)
+    order = np.argsort(scores, axis=1, kind="stable")
+    weights = draws.weights.reshape(versions, -1)
+    upper = 4 * np.cumsum(np.take_along_axis(weights, order, axis=1), axis=1)
+    lower = np.concatenate([np.zeros((versions, 1), dtype=upper.dtype), upper[:, :-1]], axis=1)
+    inside = np.clip(np.minimum(upper, 3 * total) - np.maximum(lower, total), 0, None)
+    middle: Floats = (inside * np.take_along_axis(scores, order, axis=1)).sum(axis=1) / (2 * total)
+    return middle
+
+
+def _capped_mean(draws: Draws, cap: float = 1.0) -> Floats:
+    return draws.mean_of(np.minimum(draws.scores, cap))
+
+
+def _optimality_gap(draws: Draws, cap: float = 1.0) -> Floats:
+    return cap - _capped_mean(draws, cap)
+
+
+STATISTICS: Mapping[str, Statistic] = {
+    "mean": _mean,
+    "median": _median,
+    "iqm": _iqm,
+    "optimality_gap": _optimality_gap,
+    "capped_mean": _capped_mean,
+}
+"""Of normalised scores: mean and median of the environments' means over seeds; interquartile mean of all runs, outer
+ones counted in part; how far runs are short of 1 on average; mean of all runs, those above 1 counted as 1."""
+
+
+def mean(table: pd.DataFrame, metric: str, *, environment: str = "environment", seed: str = "seed") -> float:
+    """Mean over environments of the mean over seeds."""
+    return _value(table, metric, environment, seed, _mean)
+
+
+def median(table: pd.DataFrame, metric: str, *, environment: str = "environment", seed: str = "seed") -> float:
+    """Median over environments of the mean over seeds."""
+    return _value(table, metric, environment, seed, _median)
+
+
+def iqm(table: pd.DataFrame, metric: str, *, environment: str = "environment", seed: str = "seed") -> float:
+    """Interquartile mean: of the middle half of all runs, the outermost counted in part (Agarwal et al. 2021)."""
+    return _value(table, metric, environment, seed, _iqm)
+
+
+def optimality_gap(
+    table: pd.DataFrame, metric: str, *, cap: float = 1.0, environment: str = "environment", seed: str = "seed"
+) -> float:
+    """How far runs are short of `cap` on average, those above it by nothing (Agarwal et al. 2021)."""
+    return _value(table, metric, environment, seed, lambda draws: _optimality_gap(draws, cap))
+
+
+def capped_mean(
+    table: pd.DataFrame, metric: str, *, cap: float = 1.0, environment: str = "environment", seed: str = "seed"
+) -> float:
+    """Mean of the scores of all runs, capped first (DMLab-30's measure: Espeholt et al. 2018, Table 3)."""
+    return _value(table, metric, environment, seed, lambda draws: _capped_mean(draws, cap))
+
+
+def _value(table: pd.DataFrame, metric: str, environment: str, seed: str, statistic: Statistic) -> float:
+    return float(statistic(suite(table, metric, environment=environment, seed=seed).as_given())[0])
+
+
+def bootstrap(
+    table: pd.DataFrame,
+    metric: str,
+    statistic: str,
+    *,
+    generator: np.random.Generator,
+    resamples: int,
+    level: float = 0.95,
+    draw_environments: bool = False,
+    environment: str = "environment",
+    seed: str = "seed",
+) -> Interval:
+    """One of `STATISTICS` with its percentile interval from a bootstrap stratified by environment.
+
+    Seeds are drawn within each environment: how the value would change with other seeds on the same environments. The
+    interval is missing where an environment has one seed. `draw_environments` draws the environments too: how the value
+    would change on others like them. With a single environment the two are the same.
+    """
+    if statistic not in STATISTICS:
+        raise ValueError(f"no statistic '{statistic}'; allowed: {', '.join(STATISTICS)}")
+    chosen = suite(table, metric, environment=environment, seed=seed)
+    function = STATISTICS[statistic]
+    value = float(function(chosen.as_given())[0])
+    varied = draw_environments and len(chosen.environments) > 1
+    if chosen.seeds.min() < 2 and not varied:
+        return Interval(value, math.nan, math.nan)
+    low, high = _percentiles(function(chosen.drawn(generator, resamples, draw_environments)), level)
+    return Interval(value, float(low), float(high))
+
+
+def performance_profile(
+    table: pd.DataFrame,
+    metric: str,
+    taus: Sequence[float],
+    *,
+    generator: np.random.Generator,
+    resamples: int,
+    level: float = 0.95,
+    environment: str = "environment",
+    seed: str = "seed",
+) -> pd.DataFrame:
+    """Part of the runs with a score above tau: columns tau, fraction, low, high, one row per tau.
+
+    The band is pointwise, from the bootstrap of `bootstrap`, with the same draws for every tau.
+    """
+    chosen = suite(table, metric, environment=environment, seed=seed)
+    given = chosen.as_given()
+    drawn = chosen.drawn(generator, resamples, False) if chosen.seeds.min() > 1 else None
+    rows = []
+    for tau in taus:
+        fraction = float(given.mean_of((given.scores > tau).astype(np.float64))[0])
+        low, high = math.nan, math.nan
+        if drawn is not None:
+            low, high = _percentiles(drawn.mean_of((drawn.scores > tau).astype(np.float64)), level)
+        rows.append((float(tau), fraction, float(low), float(high)))
+    return pd.DataFrame(rows, columns=["tau", "fraction", "low", "high"], dtype="float64")
+
+
+def probability_of_improvement(
+    table_a: pd.DataFrame,
+    table_b: pd.DataFrame,
+    metric: str,
+    *,
+    generator: np.random.Generator,
+    resamples: int,
+    level: float = 0.95,
+    environment: str = "environment",
+    seed: str = "seed",
+) -> Interval:
+    """Chance that a run of a scores above a run of b on the same environment, a tie counted half; over environments.
+
+    Both tables' seeds are drawn, independently of each other. Missing interval: as in `bootstrap`. Raises ValueError
+    also where the two tables are not on the same environments.
+    """
+    a = suite(table_a, metric, environment=environment, seed=seed)
+    b = suite(table_b, metric, environment=environment, seed=seed)
+    if a.environments != b.environments:
+        odd = sorted(set(a.environments) ^ set(b.environments))
+        raise ValueError(f"the tables differ in their environments: {', '.join(odd)} in one of them only")
+    value = float(_superiority(a.as_given(), b.as_given())[0])
+    if min(a.seeds.min(), b.seeds.min()) < 2:
+        return Interval(value, math.nan, math.nan)
+    draws = _superiority(a.drawn(generator, resamples, False), b.drawn(generator, resamples, False))
+    low, high = _percentiles(draws, level)
+    return Interval(value, float(low), float(high))
+
+
+def _superiority(a: Draws, b: Draws) -> Floats:
+    """Mann and Whitney's U, divided by the number of pairs, averaged over environments [R]."""
+    total = np.zeros(len(a.scores))
+    for column in range(a.scores.shape[2]):
+        first = a.scores[:, :, column, None]
+        wins = (first > b.scores) + 0.5 * (first == b.scores)
+        total += ((wins * b.weights).sum(axis=2) * a.weights[:, :, column]).sum(axis=1)
+    mean_of_environments: Floats = total / (a.unit * b.unit * a.scores.shape[1])
+    return mean_of_environments
+
+
+def _percentiles(draws: Floats, level: float) -> Floats:
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"level must lie between 0 and 1, not {level}")
+    ends: Floats = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
+    return ends

@@ -1,0 +1,1 @@
+"""Every table of a paper and of the suite."""

@@ -1,0 +1,184 @@
+"""From run directories to every table of `ddrl.analysis.TABLES`, written atomically as Parquet and CSV."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from ddrl.analysis import REFERENCE, TABLES
+from ddrl.analysis.runs.by_task import by_task
+from ddrl.analysis.runs.efficiency import efficiency_table
+from ddrl.analysis.runs.flags import version_flag
+from ddrl.analysis.runs.lineage import lineage_table
+from ddrl.analysis.runs.problems import gather, problem_table
+from ddrl.analysis.runs.run_data import KEYS, RunData, long_frame, on_common_clock, on_common_grid
+from ddrl.analysis.tables.runs import (
+    departure_table,
+    hyperparameter_table,
+    milestone_table,
+    reference_departure_table,
+    run_table,
+)
+from ddrl.analysis.tables.scores import aggregates, improvement, profiles, scores
+from ddrl.analysis.tables.summary import summary
+from ddrl.analysis.verdicts.cells import cells
+from ddrl.analysis.verdicts.claims import claims
+from ddrl.errors import UserError
+from ddrl.papers.experiments import Experiment, Run, load_experiments
+from ddrl.papers.paper import Paper, load_paper
+from ddrl.papers.published import load_published, load_references, matching
+from ddrl.system.csv_cells import table_as_csv
+from ddrl.system.files import read_file, replacing, write_whole
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Every table by name, and the first page's facts."""
+
+    tables: Mapping[str, pd.DataFrame]
+    summary: Mapping[str, Any]
+
+
+def build(
+    paper_dir: Path, scale: str, planned: Sequence[Run], results: Path, *, allow_missing: bool = False
+) -> Evidence:
+    """Reads the planned runs and the reference runs, and makes every table.
+
+    At the pseudo-scale `REFERENCE` nothing is planned and the reference runs are the subject. A run that cannot be used
+    is a row of table `problems` and of no other.
+    Raises: UserError for a planned run that has not finished (unless allowed), and where no run is left.
+    """
+    paper, experiments = load_paper(paper_dir), load_experiments(paper_dir)
+    found = gather(paper.key, planned, results, experiments, allow_missing=allow_missing)
+    data = list(found.runs)
+    if not data:
+        where = results / "reference" / paper.key if scale == REFERENCE else results
+        raise UserError(f"{where}: no run of {paper.key} at scale {scale} has finished")
+    published, references = load_published(paper_dir), load_references(paper)
+    origin = "reference" if scale == REFERENCE else "run"
+    parts = by_task(data)
+    table = scores(parts, references)
+    seed, resamples = paper.evidence.bootstrap_seed, paper.evidence.resamples
+    tables = {
+        "runs": run_table(data, experiments),
+        "curves": _on_grid(parts, ["episode_return"], experiments),
+        "wall_clock": _labelled(on_common_clock(parts), experiments),
+        "policy_lag": _on_grid(data, ["policy_lag_mean", "policy_lag_max"], experiments),
+        "efficiency": efficiency_table(data, experiments, paper.prices),
+        "scores": _flagged(table, parts, paper).assign(variant_label=_labels(table, experiments)),
+        "aggregates": aggregates(table, seed=seed, resamples=resamples),
+        "profiles": profiles(table, seed=seed, resamples=resamples),
+        "improvement": improvement(table, seed=seed, resamples=resamples),
+        "cells": cells(paper, experiments, published, references, table, parts),
+        "claims": claims(paper, experiments, table, parts),
+        "hyperparameters": hyperparameter_table(paper, data, origin),
+        "milestones": milestone_table(paper, parts),
+        "lineage": _labelled(lineage_table(data), experiments),
+        "published": used_published(paper, published),
+        "references": references,
+        "problems": problem_table(found.problems, results),
+    }
+    if scale == REFERENCE:
+        tables["departures"] = reference_departure_table(paper_dir, data, experiments)
+        tables |= {name: _of_reference(tables[name], key) for name, key in (("claims", "claim"), ("cells", "cell"))}
+    else:
+        tables["departures"] = departure_table(paper_dir, scale, planned, experiments)
+    ordered = {name: tables[name] for name in TABLES}
+    return Evidence(ordered, summary(paper, experiments, scale, ordered))
+
+
+def _on_grid(runs: Iterable[RunData], metrics: list[str], experiments: Mapping[str, Experiment]) -> pd.DataFrame:
+    return _labelled(on_common_grid(long_frame(runs, metrics), metrics), experiments)
+
+
+def _labelled(table: pd.DataFrame, experiments: Mapping[str, Experiment]) -> pd.DataFrame:
+    return table.assign(variant_label=_labels(table, experiments))
+
+
+def _flagged(scores: pd.DataFrame, runs: Sequence[RunData], paper: Paper) -> pd.DataFrame:
+    """`scores` with column flags: whether a run's environment is of another version than the paper states."""
+    stated = list(paper.protocols.values())
+    gaps = {"flags": [version_flag([str(run.manifest["protocol"])], stated) for run in runs]}
+    flags = pd.DataFrame([run.keys() for run in runs]).assign(**gaps)
+    return scores.merge(flags, on=list(KEYS), how="left", validate="1:1")
+
+
+def _of_reference(table: pd.DataFrame, key: str) -> pd.DataFrame:
+    """Verdicts on the reference runs alone; what has none is `not_run` of origin reference."""
+    decided = table["origin"] == "reference"
+    return table[decided | ~table[key].isin(table[key][decided])].assign(origin="reference").reset_index(drop=True)
+
+
+def _labels(table: pd.DataFrame, experiments: Mapping[str, Experiment]) -> list[str]:
+    pairs = zip(table["experiment"], table["variant"], strict=True)
+    return [experiments[experiment].labels[variant] for experiment, variant in pairs]
+
+
+def used_published(paper: Paper, published: pd.DataFrame) -> pd.DataFrame:
+    """The published rows that a rule or a claim of the paper names, with the experiment and variant compared with them.
+
+    A row that only a claim names has neither variant nor environment.
+    """
+    parts = []
+    for rule in paper.cells:
+        rows = matching(published, rule.published)
+        pattern = rule.environment or ""
+        parts.append(
+            rows.assign(
+                experiment=rule.experiment,
+                compared_variant=rule.variant or "",
+                environment=[pattern.replace("{task}", task) for task in rows["task"]],
+            )
+        )
+    named = {cell for part in parts for cell in part["cell"]}
+    for claim in paper.claims:
+        rows = published[published["cell"].isin(set(claim.published) - named)]
+        if len(rows):
+            named |= set(rows["cell"])
+            parts.append(rows.assign(experiment=claim.experiment, compared_variant="", environment=""))
+    return pd.concat(parts, ignore_index=True)
+
+
+def write(tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any], output: Path) -> list[Path]:
+    """Writes `<name>.parquet`, `<name>.csv` and summary.json, each atomically.
+
+    An empty CSV cell is a missing value; texts in CSV are marked as `ddrl.system.csv_cells` says.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, table in tables.items():
+        written += write_table(table, output, name)
+    write_whole(output / "summary.json", (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
+    return [*written, output / "summary.json"]
+
+
+def write_table(table: pd.DataFrame, output: Path, name: str) -> list[Path]:
+    """Writes `<name>.parquet` and `<name>.csv`, each atomically."""
+    output.mkdir(parents=True, exist_ok=True)
+    parquet, comma = output / f"{name}.parquet", output / f"{name}.csv"
+    with replacing(parquet) as temporary:
+        table.to_parquet(temporary, index=False)
+    write_whole(comma, table_as_csv(table).encode())
+    return [parquet, comma]
+
+
+def read(folder: Path, names: Sequence[str]) -> dict[str, pd.DataFrame]:
+    """The named tables. Raises `UserError` for a missing or damaged one."""
+    return {name: _read(folder / f"{name}.parquet") for name in names}
+
+
+def _read(path: Path) -> pd.DataFrame:
+    try:
+        return pd.read_parquet(BytesIO(read_file(path)))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; run 'python -m ddrl.analysis aggregate' first") from None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = " ".join(str(error).replace(str(path), path.name).split())[:160]
+        raise UserError(f"{path}: damaged: {reason}; run 'python -m ddrl.analysis aggregate' again") from None

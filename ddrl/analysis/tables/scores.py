@@ -1,0 +1,154 @@
+"""Scores of runs and their aggregates, with intervals. Seeds are the unit of replication."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from ddrl.analysis.runs.run_data import KEYS, RunData, final_episodes, training_returns, version_spread
+from ddrl.analysis.statistics.bootstrap import STATISTICS, bootstrap, performance_profile, probability_of_improvement
+from ddrl.analysis.statistics.normalise import with_references
+from ddrl.analysis.statistics.significance import EQUAL_BUDGET, Interval
+from ddrl.papers.experiments import system_of
+
+SCORE = "human_normalised_score"
+GROUP = ["origin", "paper", "experiment", "variant"]
+AGGREGATES = [*GROUP, "metric", "statistic", "value", "ci95_low", "ci95_high", "seeds", "environments"]
+PROFILES = [*GROUP, "tau", "fraction", "ci95_low", "ci95_high"]
+IMPROVEMENT = [*GROUP[:-1], "better", "worse", "value", "ci95_low", "ci95_high", "environments", "seeds"]
+TAUS = tuple(step / 10 for step in range(81))
+"""The human-normalised scores at which Agarwal et al. (2021) draw the profiles of Atari after 200 million frames."""
+
+
+def scores(runs: Iterable[RunData], references: pd.DataFrame) -> pd.DataFrame:
+    """One row per run, or task of a run on a suite: `KEYS`, env_frames, final_return, mean_return, episodes, versions,
+    between_versions, statistic, random, human, and human_normalised_score (of final_return).
+
+    final_return: mean of the evaluation episodes at the largest env_frames, never the best checkpoint. versions,
+    between_versions: `ddrl.analysis.runs.run_data.Spread`. mean_return: training return averaged over env_frames (the area
+    under the learning curve).
+    """
+    columns = [*KEYS, "env_frames", "final_return", "mean_return", "episodes", "versions", "between_versions"]
+    columns.append("statistic")
+    rows = []
+    for run in runs:
+        final = final_episodes(run)
+        if final.empty:  # a task of a suite that is trained on and not evaluated, or that failed
+            continue
+        last = int(run.curves["env_frames"][final.index[0]])
+        spread = version_spread(run)
+        over = f" over {spread.versions} versions of the parameters" if spread.versions > 1 else ""
+        rows.append(
+            run.keys()
+            | {
+                "env_frames": last,
+                "final_return": float(final.mean()),
+                "mean_return": _mean_over_frames(training_returns(run)),
+                "episodes": len(final),
+                "versions": spread.versions,
+                "between_versions": spread.deviation,
+                "statistic": f"mean of {len(final)} final evaluation episodes{over}",
+            }
+        )
+    table = pd.DataFrame(rows, columns=columns)
+    counts = dict.fromkeys(("env_frames", "episodes", "versions"), "int64")
+    return with_references(table.astype(counts), references, "final_return")
+
+
+def _mean_over_frames(records: pd.DataFrame) -> float:
+    frames, values = records["env_frames"].to_numpy(dtype=np.float64), records["value"].to_numpy(dtype=np.float64)
+    if len(values) < 2 or frames[-1] == frames[0]:
+        return float(values.mean()) if len(values) else math.nan
+    return float(np.trapezoid(values, frames) / (frames[-1] - frames[0]))
+
+
+def aggregates(table: pd.DataFrame, *, seed: int, resamples: int) -> pd.DataFrame:
+    """Human-normalised scores over environments: one row per origin, experiment, variant and statistic of
+    `ddrl.analysis.statistics.bootstrap.STATISTICS`.
+
+    Columns `AGGREGATES`; seeds: fewest of an environment. Environments without a random and human score are left out.
+    """
+    rows = []
+    known = table[table[SCORE].notna()]
+    for names, part in known.groupby(GROUP, sort=True):
+        for statistic in STATISTICS:
+            generator = _generator(seed, *names, statistic)
+            found = bootstrap(part, SCORE, statistic, generator=generator, resamples=resamples)
+            interval = {"value": found.value, "ci95_low": found.low, "ci95_high": found.high}
+            head = dict(zip(GROUP, names, strict=True)) | {"metric": SCORE, "statistic": statistic}
+            rows.append(head | interval | _extent(part))
+    return _typed(pd.DataFrame(rows, columns=AGGREGATES))
+
+
+def profiles(table: pd.DataFrame, *, seed: int, resamples: int, taus: Sequence[float] = TAUS) -> pd.DataFrame:
+    """Performance profiles of human-normalised scores: the part of the runs above tau, every environment alike.
+
+    Columns `PROFILES`, one row per origin, experiment, variant and tau; the band is pointwise.
+    """
+    parts = [pd.DataFrame(columns=PROFILES)]
+    known = table[table[SCORE].notna()]
+    for names, part in known.groupby(GROUP, sort=True):
+        found = performance_profile(
+            part, SCORE, taus, generator=_generator(seed, *names, "profile"), resamples=resamples
+        ).rename(columns={"low": "ci95_low", "high": "ci95_high"})
+        for column, name in zip(GROUP, names, strict=True):
+            found[column] = str(name)
+        parts.append(found[PROFILES])
+    return _typed(pd.concat(parts if len(parts) == 1 else parts[1:], ignore_index=True))
+
+
+def improvement(table: pd.DataFrame, *, seed: int, resamples: int) -> pd.DataFrame:
+    """Probability of improvement between each two variants of an experiment, by final return.
+
+    Columns `IMPROVEMENT`. `better` is the variant that scores above the other more often than not (of two that are
+    level, the first by name). Only environments on which both have run, with the same number of frames. Settings of a
+    sweep are left to the claims about them: each two of them would be thousands of rows.
+    """
+    rows = []
+    for names, part in table.groupby(GROUP[:-1], sort=True):
+        variants = sorted(name for name in set(part["variant"]) if system_of(name) == name)
+        for first, second in combinations(variants, 2):
+            a, b = _on_common_ground(part[part["variant"] == first], part[part["variant"] == second])
+            if a.empty:
+                continue
+            generator = _generator(seed, *names, first, second)
+            found = probability_of_improvement(a, b, "final_return", generator=generator, resamples=resamples)
+            better, worse = first, second
+            if found.value < 0.5:
+                found, better, worse = Interval(1 - found.value, 1 - found.high, 1 - found.low), second, first
+            interval = {"value": found.value, "ci95_low": found.low, "ci95_high": found.high}
+            extent = _extent(a) | {"seeds": min(_extent(a)["seeds"], _extent(b)["seeds"])}
+            rows.append(
+                dict(zip(GROUP[:-1], names, strict=True)) | {"better": better, "worse": worse} | interval | extent
+            )
+    return _typed(pd.DataFrame(rows, columns=IMPROVEMENT))
+
+
+def _on_common_ground(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows on environments of both tables, where budgets are equal to `EQUAL_BUDGET`."""
+    shared = set(a["environment"]) & set(b["environment"])
+    both = pd.concat([a, b])
+    budgets = both[both["environment"].isin(shared)].groupby("environment")["env_frames"].agg(["min", "max"])
+    equal = budgets.index[budgets["max"] <= (1 + EQUAL_BUDGET) * budgets["min"]]
+    return a[a["environment"].isin(equal)], b[b["environment"].isin(equal)]
+
+
+def _typed(table: pd.DataFrame) -> pd.DataFrame:
+    """The same types with and without rows."""
+    types = dict.fromkeys(("value", "ci95_low", "ci95_high", "tau", "fraction"), "float64")
+    types |= dict.fromkeys(("seeds", "environments"), "int64")
+    return table.astype({name: kind for name, kind in types.items() if name in table.columns})
+
+
+def _extent(part: pd.DataFrame) -> dict[str, int]:
+    seeds = part.groupby("environment")["seed"].nunique()
+    return {"environments": len(seeds), "seeds": int(seeds.min())}
+
+
+def _generator(seed: int, *names: Hashable) -> np.random.Generator:
+    """Its draws depend on what is drawn for, not on what else the table holds."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, *"/".join(map(str, names)).encode()])))

@@ -1,0 +1,256 @@
+"""From the tables of every paper to the tables of the suite report. Reads no run."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ddrl.analysis import REFERENCE, SUITE_TABLES
+from ddrl.analysis.runs.problems import COLUMNS as PROBLEM_COLUMNS
+from ddrl.analysis.runs.problems import portable
+from ddrl.analysis.runs.run_data import LARGEST
+from ddrl.analysis.tables.runs import LAYOUT, layout_of
+from ddrl.analysis.tables.summary import SCALE_NOTES, facts, machine
+from ddrl.analysis.tables.systems import (
+    Tables,
+    algorithm_module,
+    coverage_table,
+    matrix,
+    published_only,
+    read_papers,
+    systems,
+)
+from ddrl.errors import UserError
+from ddrl.papers.declared import declared
+from ddrl.papers.experiments import ROOT, system_label, system_of
+from ddrl.papers.paper import Paper, load_paper
+from ddrl.system.files import read_file
+
+_RUN_GROUP = ["origin", "paper", "experiment", "variant", "variant_label", "environment", "env_label"]
+THROUGHPUT_COLUMNS = [
+    "source",
+    "paper",
+    "origin",
+    "experiment",
+    "variant",
+    "environment",
+    "system",
+    "network",
+    "precision",
+    *LAYOUT,
+    "machine",
+    "runs",
+    "frames_per_second",
+    "lowest",
+    "highest",
+    "bound",
+    "ratio",
+    "policy_lag_mean",
+    "limiting_part",
+    "file",
+]
+
+
+@dataclass(frozen=True)
+class SuiteEvidence:
+    """Every table of `SUITE_TABLES` by name, and the facts of the first page."""
+
+    tables: Mapping[str, pd.DataFrame]
+    summary: Mapping[str, Any]
+
+
+def build_suite(
+    root: Path = ROOT,
+    results: Path = Path("results"),
+    scale: str = "smoke",
+    *,
+    folder: Path | None = None,
+    only: Sequence[str] | None = None,
+) -> SuiteEvidence:
+    """Every table of the suite at one scale, from `folder/<paper>/tables` (default: `results/<scale>`).
+
+    Raises: UserError where no paper has tables.
+    """
+    given = read_papers(root, folder or results / scale, only)
+    subject = "reference" if scale == REFERENCE else "run"
+    runs = _joined(given.tables, "runs")
+    counted = {name: _joined(given.tables, name) for name in ("claims", "cells")}
+    bench, bench_problems = _benchmarks(results)
+    tables = {
+        "systems": systems(root, list(given.tables)),
+        "coverage": coverage_table(root, scale, given.tables),
+        "matrix": matrix(root, scale, given.tables),
+        "published_only": published_only(root),
+        "claims": counted["claims"],
+        "cells_by_verdict": _cells_by_verdict(counted["cells"]),
+        "compute": _compute(runs),
+        "throughput": _throughput(runs, bench),
+        "lag": _lag(runs, _joined(given.tables, "policy_lag")),
+        "problems": _problems(_joined(given.tables, "problems"), [*given.problems, *bench_problems]),
+    }
+    beside = subject == "run" and bool((runs["origin"] == "reference").any())
+    summary = {
+        "scale": scale,
+        "scale_note": SCALE_NOTES[scale],
+        "subject": subject,
+        "papers": [_paper_facts(load_paper(root / paper), given.tables[paper], subject) for paper in given.tables],
+        "papers_without_tables": [row["paper"] for row in given.problems],
+        **facts(runs[runs["origin"] == subject], counted, subject),
+        "reference": facts(runs[runs["origin"] == "reference"], counted, "reference") if beside else None,
+        "systems": len(tables["systems"]),
+        "problems": len(tables["problems"]),
+    }
+    return SuiteEvidence({name: tables[name] for name in SUITE_TABLES}, summary)
+
+
+def _joined(tables: Tables, name: str) -> pd.DataFrame:
+    """One table of all papers, with column `paper`; empty ones leave no trace in the types of columns."""
+    parts = [own[name] if "paper" in own[name] else own[name].assign(paper=paper) for paper, own in tables.items()]
+    filled = [part for part in parts if len(part)] or parts[:1]
+    joined = pd.concat(filled, ignore_index=True)
+    return joined[["paper", *(column for column in joined.columns if column != "paper")]]
+
+
+def _problems(own: pd.DataFrame, others: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Problems of runs, then of tables and benchmarks, which have no seed."""
+    types = {name: "Int64" if name == "seed" else "string" for name in PROBLEM_COLUMNS}
+    return pd.DataFrame([*own.to_dict("records"), *others], columns=PROBLEM_COLUMNS).astype(types)
+
+
+def _paper_facts(paper: Paper, tables: Mapping[str, pd.DataFrame], subject: str) -> dict[str, Any]:
+    runs = tables["runs"]
+    own = facts(runs[runs["origin"] == subject], tables, subject)
+    kept = ("runs", "env_frames_total", "budget_ratio", "seconds_total", "claims", "cells")
+    citation = {key: paper.citation.get(key) for key in ("title", "short", "year", "url")}
+    return {"key": paper.key, **citation, **{key: own[key] for key in kept}, "problems": len(tables["problems"])}
+
+
+def _cells_by_verdict(cells: pd.DataFrame) -> pd.DataFrame:
+    """How many cells of an experiment have which verdict: paper, experiment, origin, verdict, cells."""
+    group = ["paper", "experiment", "origin", "verdict"]
+    return cells.groupby(group, sort=True, as_index=False).agg(cells=("cell", "size"))
+
+
+def _compute(runs: pd.DataFrame) -> pd.DataFrame:
+    """What the runs of each paper and origin took: frames, hours, on which machines, when."""
+    rows = []
+    for (paper, origin), part in runs.groupby(["paper", "origin"], sort=True):
+        seconds = float(part["seconds"].sum())
+        rows.append(
+            {
+                "paper": paper,
+                "origin": origin,
+                "runs": len(part),
+                "env_frames": int(part["env_frames"].sum()),
+                "hours": seconds / 3600,
+                "frames_per_second": float(part["env_frames"].sum()) / seconds if seconds > 0 else math.nan,
+                "machines": "; ".join(sorted({machine(row) for row in part.to_dict("records")})),
+                "started": min(part["started"].dropna(), default=None),
+                "finished": max(part["finished"].dropna(), default=None),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _throughput(runs: pd.DataFrame, bench: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Frames per second of our runs (median, lowest and highest of a group) and of committed benchmarks."""
+    rows = []
+    kept = ["paper", "origin", "experiment", "variant", "environment", "network", "precision", *LAYOUT]
+    named = _by_system(runs).assign(machine=[machine(row) for row in runs.to_dict("records")])
+    for _, part in named.groupby([*kept, "algorithm", "machine"], sort=True, dropna=False):
+        first = part.iloc[0]
+        rows.append(
+            {name: first[name] for name in (*kept, "machine")}
+            | {"source": "runs", "system": _system_name(first["algorithm"]), "runs": len(part)}
+            | _spread(part["frames_per_second"].tolist())
+        )
+    table = pd.DataFrame([*rows, *bench], columns=THROUGHPUT_COLUMNS)
+    counts = ("num_actors", "envs_per_actor", "learner_threads", "parameter_delay", "runs")
+    numbers = ("bound", "ratio", "policy_lag_mean")
+    return table.astype(dict.fromkeys(counts, "Int64") | dict.fromkeys(numbers, "float64"))
+
+
+def _by_system(table: pd.DataFrame) -> pd.DataFrame:
+    """The settings of a sweep under the name of their system: their speed and lag are those of one layout."""
+    labels = [system_label(*pair) for pair in zip(table["variant"], table["variant_label"], strict=True)]
+    return table.assign(variant=table["variant"].map(system_of), variant_label=labels)
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    return {"frames_per_second": statistics.median(values), "lowest": min(values), "highest": max(values)}
+
+
+def _system_name(algorithm: str) -> str:
+    return str(declared(algorithm_module(algorithm), "SYSTEM")["name"])
+
+
+def _benchmarks(results: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows of table `throughput` from `results/reference/bench`, and problems of files that are no benchmarks."""
+    rows, problems = [], []
+    for path in sorted((results / "reference" / "bench").glob("*.json")):
+        file = portable(path, results)
+        try:
+            found = json.loads(read_file(path).decode())
+            several = dict(found).get("measurements", [{}])
+            rows += [_benchmark(found | one) | {"file": file} for one in several]
+        except (OSError, ValueError, RecursionError, KeyError, TypeError, UserError) as error:
+            reason = f"has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:160]
+            problems.append({"origin": "bench", "paper": "", "file": file, "what": "damaged", "detail": reason})
+    return rows, problems
+
+
+def _benchmark(found: Mapping[str, Any]) -> dict[str, Any]:
+    """One measurement, and what its file says of all."""
+    config, topology = found["config"], found["config"]["topology"]
+    repeats = [float(repeat["training"]) for repeat in found["repeats"]]
+    lags = [float(repeat["policy_lag_mean"]) for repeat in found["repeats"]]
+    medians = [float(found["median_bound_frames_per_second"]), float(found["median_ratio"])]
+    if not repeats or not all(abs(value) <= LARGEST for value in (*repeats, *lags, *medians)):
+        raise ValueError("repeats must be finite numbers, and at least one")
+    return {
+        "source": "bench",
+        "paper": "",
+        "origin": "reference",
+        "experiment": "",
+        "variant": "",
+        "environment": config["environment"]["name"],
+        "system": _system_name(config["algorithm"]),
+        "network": config["hyperparameters"].get("network"),
+        "precision": config.get("precision"),
+        **layout_of(topology),
+        "machine": machine(found["hardware"]),
+        "runs": len(repeats),
+        **_spread(repeats),
+        "bound": medians[0],
+        "ratio": medians[1],
+        "policy_lag_mean": statistics.median(lags),
+        "limiting_part": str(found["limiting_part"]),
+    }
+
+
+def _lag(runs: pd.DataFrame, policy_lag: pd.DataFrame) -> pd.DataFrame:
+    """Policy lag in learner updates, per group of seeds (and settings): group, layout, runs, lag_mean, lag_max.
+
+    lag_mean: over training, then over runs. lag_max: the largest of any batch.
+    """
+    layouts = {tuple(row[name] for name in _RUN_GROUP): row for row in _by_system(runs).to_dict("records")}
+    rows = []
+    for names, part in _by_system(policy_lag.assign(setting=policy_lag["variant"])).groupby(_RUN_GROUP, sort=True):
+        group, layout = dict(zip(_RUN_GROUP, names, strict=True)), layouts[names]
+        rows.append(
+            group
+            | {name: layout[name] for name in LAYOUT}
+            | {
+                "runs": len(part[["setting", "seed"]].drop_duplicates()),
+                "lag_mean": float(part.groupby(["setting", "seed"])["policy_lag_mean"].mean().mean()),
+                "lag_max": float(part["policy_lag_max"].max()),
+            }
+        )
+    return pd.DataFrame(rows, columns=[*_RUN_GROUP, *LAYOUT, "runs", "lag_mean", "lag_max"])

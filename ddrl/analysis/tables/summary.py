@@ -1,0 +1,113 @@
+"""The facts of a report's first page, from the tables alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import pandas as pd
+
+from ddrl.analysis import REFERENCE
+from ddrl.papers.experiments import Experiment
+from ddrl.papers.paper import Paper
+
+SCALE_NOTES = {
+    "smoke": "Minutes on any laptop: shows shapes and figures. Scores are not compared with published ones.",
+    "workstation": "A night on one machine: orderings are decided; scores stand beside the published ones.",
+    "paper": "The paper's own settings and budget: scores are compared with the published ones.",
+    REFERENCE: "Committed results of long runs, made before this report and shown with where each came from.",
+}
+
+
+def summary(
+    paper: Paper, experiments: Mapping[str, Experiment], scale: str, tables: Mapping[str, pd.DataFrame]
+) -> dict[str, Any]:
+    """Plain data for `summary.json`.
+
+    The facts at the top are of the subject: the reader's own runs, or the reference runs at the pseudo-scale
+    `REFERENCE`. `reference` holds those of the reference runs where they stand beside the reader's own, else None.
+    """
+    runs, problems = tables["runs"], tables["problems"]
+    origin = "reference" if scale == REFERENCE else "run"
+    reference = runs[runs["origin"] == "reference"]
+    beside = origin == "run" and len(reference) > 0
+    kinds = problems["what"].value_counts()
+    return {
+        "paper": {
+            "key": paper.key,
+            "summary": paper.summary,
+            "not_read": [{"item": item, "what": what} for item, what in paper.not_read],
+            "prices": asdict(paper.prices) if paper.prices else None,
+            **paper.citation,
+        },
+        "scale": scale,
+        "scale_note": SCALE_NOTES[scale],
+        "subject": origin,
+        **facts(runs[runs["origin"] == origin], tables, origin),
+        "reference": facts(reference, tables, "reference") if beside else None,
+        "problems": len(problems),
+        "problems_by_kind": {str(name): int(kinds[name]) for name in sorted(kinds.index)},
+        "experiments": {
+            name: {
+                "title": entry.title,
+                "source": entry.source,
+                "proxy": entry.proxy,
+                "paper_budget": entry.paper_budget,
+                "reason": entry.scales[scale].reason if scale in entry.scales else "",
+            }
+            for name, entry in experiments.items()
+        },
+        "derived_tables": [
+            {"name": table.name, "title": table.title, "note": table.note, "columns": dict(table.columns)}
+            for table in paper.derived
+        ],
+        "figures": [
+            {
+                "name": figure.name,
+                "caption": figure.caption,
+                "alt": figure.alt,
+                "tables": list(figure.tables),
+                "experiments": list(figure.experiments),
+                "width": figure.width,
+            }
+            for figure in paper.figures
+        ],
+    }
+
+
+def facts(runs: pd.DataFrame, tables: Mapping[str, pd.DataFrame], origin: str) -> dict[str, Any]:
+    """Counts, budget, time, hardware and verdicts of the runs of one origin; `tables` holds cells and claims."""
+    budgeted = runs[runs["paper_frames"].notna()]
+    stated = int(budgeted["paper_frames"].sum())
+    return {
+        "runs": len(runs),
+        "environments": sorted(set(runs["environment"])),
+        "env_frames_total": int(runs["env_frames"].sum()),
+        "paper_frames_total": stated or None,
+        "budget_ratio": int(budgeted["env_frames"].sum()) / stated if stated else None,
+        "seconds_total": float(runs["seconds"].sum()),
+        "hardware": sorted({machine(row) for row in runs.to_dict("records")}),
+        "sources": sorted({source(row) for row in runs[runs["git_sha"].notna()].to_dict("records")}),
+        "algorithm_versions": sorted({f"{r['algorithm']} {r['algorithm_version']}" for r in runs.to_dict("records")}),
+        "started": min(runs["started"].dropna(), default=None),
+        "finished": max(runs["finished"].dropna(), default=None),
+        "packages": sorted(set(runs["packages"])),
+        "claims": _counts(tables["claims"], origin),
+        "cells": _counts(tables["cells"], origin),
+    }
+
+
+def source(row: Mapping[Any, Any]) -> str:
+    """The commit that a run was made with."""
+    return f"{row['git_sha']}{' with uncommitted changes' if row['git_dirty'] is True else ''}"
+
+
+def machine(row: Mapping[Any, Any]) -> str:
+    gpu = f", {row['gpu']}" if isinstance(row["gpu"], str) else ", no GPU"
+    return f"{row['cpu']}, {row['cores']} cores, {row['memory_gib']:g} GiB{gpu}"
+
+
+def _counts(table: pd.DataFrame, origin: str) -> dict[str, int]:
+    counts = table["verdict"][table["origin"] == origin].value_counts()
+    return {str(name): int(count) for name, count in sorted(counts.items())}

@@ -1,0 +1,377 @@
+"""Cells: a published number beside ours, what stands between them, and a verdict where nothing does.
+
+equivalent      our 90 % interval lies within the margin around the published value (two one-sided tests at 5 %)
+below, above    our 90 % interval lies outside the margin
+inconclusive    fewer than 5 seeds, or the interval is wider than the margins, or it reaches over the margin's edge
+                and the published value is not inside our prediction interval: `seeds_needed` says how many would decide
+                (of two variants also: times measured on different machines, or on fewer cores than workers)
+consistent      the published value is inside our 95 % prediction interval: not evidence of equality
+not_comparable  a hard flag: the two numbers are not about the same thing
+not_run         there is no run of ours
+
+The published number counts as exact, except for `consistent`, whose interval is one for as many seeds as the paper had
+(one, where it does not say). Margins stand in paper.yaml, fixed before any run.
+
+Cells of single tasks are descriptive. `p_difference` asks whether our mean is the published value at all (two-sided t
+test), and `p_holm` is that p after Holm's correction for the tasks of one table row-set (item, system, variant): it
+says on which tasks a difference is more than chance picks out of many. A run at a smaller budget than the published
+number's gets no verdict, unless the paper has a curve: its points are cells of their own, compared at their own frames
+(metric return_at_frames).
+
+One row per row-set, with an empty task, carries the suite's verdict: the interquartile mean (IQM) of human-normalised
+scores over the tasks, one value per seed, against the IQM of the published scores of the same tasks.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from ddrl.analysis.runs.flags import flags, hard
+from ddrl.analysis.runs.run_data import RunData
+from ddrl.analysis.statistics.normalise import human_normalised
+from ddrl.analysis.statistics.significance import (
+    Sample,
+    difference_p,
+    equivalence,
+    holm,
+    prediction_interval,
+    seeds_for_difference,
+    seeds_for_equivalence,
+    t_interval,
+)
+from ddrl.analysis.verdicts.cell_values import SCORE, obstacle, own_values, suite_value
+from ddrl.errors import unknown_name
+from ddrl.papers.claim_kinds import SUITE_METRICS
+from ddrl.papers.experiments import Experiment
+from ddrl.papers.paper import CellRule, Evidence, Paper
+from ddrl.papers.protocols import Protocol, spelled, spelled_ours
+from ddrl.papers.published import matching
+
+MIN_SEEDS = 5
+LEVEL = 0.90
+POWER = 0.8
+"""Assumed where a number of seeds is named that would decide a cell."""
+SUITE_METRIC = "iqm_human_normalised_score"
+
+COLUMNS = [
+    "cell",
+    "item",
+    "system",
+    "published_variant",
+    "task",
+    "metric",
+    "unit",
+    "published",
+    "published_statistic",
+    "published_seeds",
+    "published_frames",
+    "source",
+    "origin",
+    "experiment",
+    "variant",
+    "environment",
+    "ours",
+    "ci90_low",
+    "ci90_high",
+    "seeds",
+    "env_frames",
+    "margin",
+    "difference",
+    "p_equivalence",
+    "p_difference",
+    "p_holm",
+    "flags",
+    "verdict",
+    "seeds_needed",
+    "detail",
+    "protocol_published",
+    "protocol_ours",
+]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the comparison of one cell says; the p values are missing where no test is made."""
+
+    verdict: str
+    seeds_needed: int | None
+    detail: str
+    p_equivalence: float = math.nan
+    p_difference: float = math.nan
+
+
+def decide(ours: Sample, published: float, margin: float, published_seeds: int | None, found: Iterable[str]) -> Verdict:
+    """The verdict on one cell from our seeds [n], by the rules of the module's docstring; `found` are hard flags."""
+    found = list(found)
+    if found:
+        return Verdict("not_comparable", None, f"not comparable: {', '.join(found)}")
+    if len(ours) < MIN_SEEDS:
+        seeds = f"{len(ours)} seed{'s' if len(ours) > 1 else ''}"
+        needed = seeds_needed(ours, margin) if len(ours) > 1 else None
+        return Verdict("inconclusive", max(MIN_SEEDS, needed or 0), f"{seeds}; a verdict needs at least {MIN_SEEDS}")
+    p_difference = difference_p(ours, published)
+    if not _usable(margin):
+        detail = "no margin: the task has no random and human score"
+        return Verdict("inconclusive", None, detail, math.nan, p_difference)
+    interval = t_interval(ours, LEVEL)
+    p_values = (equivalence(ours, published, margin).p, p_difference)
+    band = (published - margin, published + margin)
+    if band[0] <= interval.low and interval.high <= band[1]:
+        return Verdict("equivalent", None, "our 90 % interval lies within the margin", *p_values)
+    if interval.high < band[0] or interval.low > band[1]:
+        word = "below" if interval.high < band[0] else "above"
+        return Verdict(word, None, f"our 90 % interval lies {word} the margin", *p_values)
+    if interval.high - interval.low > 2 * margin:
+        needed = seeds_needed(ours, margin)
+        detail = f"our 90 % interval is wider than the margins; {_would_show(needed, 'if there were no difference')}"
+        return Verdict("inconclusive", needed, detail, *p_values)
+    low, high = prediction_interval(ours, 0.95, published_seeds or 1)
+    if low <= published <= high:
+        detail = "inside our 95 % prediction interval, which is no evidence of equality"
+        return Verdict("consistent", None, detail, *p_values)
+    needed = _seeds_at_edge(ours, published, margin)
+    detail = f"our 90 % interval reaches over the edge of the margin; {_would_show(needed, 'if our mean were exact')}"
+    return Verdict("inconclusive", needed, detail, *p_values)
+
+
+def seeds_needed(ours: Sample, margin: float) -> int | None:
+    """Seeds that would show equality with power `POWER` at our spread, if there were no difference; None: over 1000."""
+    return seeds_for_equivalence(float(ours.std(ddof=1)), margin, power=POWER) if _usable(margin) else None
+
+
+def _usable(margin: float) -> bool:
+    return math.isfinite(margin) and margin > 0
+
+
+def _seeds_at_edge(ours: Sample, published: float, margin: float) -> int | None:
+    """Seeds that would show on which side of the margin's edge our mean lies, if it were exact."""
+    deviation, bias = float(ours.std(ddof=1)), abs(float(ours.mean()) - published)
+    if bias < margin:
+        return seeds_for_equivalence(deviation, margin, power=POWER, bias=bias)
+    # One group against a known number, one-sided at 5 %, as the 90 % interval asks.
+    return seeds_for_difference(deviation, 0.0, bias - margin, power=POWER, alpha=1 - LEVEL)
+
+
+def _would_show(needed: int | None, condition: str) -> str:
+    return f"{'more than 1000' if needed is None else needed} seeds would decide it, {condition} (power {POWER:g})"
+
+
+def cells(
+    paper: Paper,
+    experiments: Mapping[str, Experiment],
+    published: pd.DataFrame,
+    references: pd.DataFrame,
+    scores: pd.DataFrame,
+    runs: list[RunData],
+) -> pd.DataFrame:
+    """Every published cell of the paper's rules beside our runs: columns `COLUMNS`, one row per cell and origin, and
+    one per origin for the suite of each row-set that has a task in every row.
+
+    Raises: UserError for a published protocol that paper.yaml does not state.
+    """
+    by_environment = references.set_index("environment")
+    rows: list[dict[str, Any]] = []
+    for rule in paper.cells:
+        chosen = matching(published, rule.published)
+        variants = (rule.variant, rule.than) if rule.than else (rule.variant,)
+        tested = [run for run in runs if run.experiment == rule.experiment and run.variant in variants]
+        for row in chosen.to_dict("records"):
+            environment = (rule.environment or "").replace("{task}", str(row["task"]))
+            own = [run for run in tested if not environment or run.environment == environment]
+            for origin in _origins(own):
+                mine = [run for run in own if run.origin == origin]
+                rows.append(_cell(paper, rule, row, environment, origin, mine, experiments, scores, by_environment))
+        if rule.environment is not None and rule.metric == "final_return":
+            for _, part in chosen.groupby(["item", "system", "variant"], sort=False, dropna=False):
+                rows += _suite(paper, rule, part, tested, experiments, scores, by_environment)
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    counts = dict.fromkeys(("published_seeds", "published_frames", "seeds", "env_frames", "seeds_needed"), "Int64")
+    floats = dict.fromkeys(("ours", "ci90_low", "ci90_high", "margin", "difference"), "float64")
+    p_values = dict.fromkeys(("p_equivalence", "p_difference", "p_holm"), "float64")
+    table = table.astype({**counts, **floats, **p_values})
+    single = table[(table["task"] != "") & (table["environment"] != "")]
+    family = ["origin", "item", "system", "published_variant"]
+    table.loc[single.index, "p_holm"] = holm(single, p="p_difference", family=family)
+    return table
+
+
+def _origins(runs: Iterable[RunData]) -> list[str]:
+    """The reader's own runs first; without any run, the cell still has a row."""
+    return sorted({run.origin for run in runs}, reverse=True) or ["run"]
+
+
+def _suite(
+    paper: Paper,
+    rule: CellRule,
+    part: pd.DataFrame,
+    runs: Sequence[RunData],
+    experiments: Mapping[str, Experiment],
+    scores: pd.DataFrame,
+    references: pd.DataFrame,
+) -> list[dict[str, Any]]:
+    """The suite's row for each origin: published IQM over the tasks we share (all of them where there is no run)."""
+    environments = pd.Series(
+        [str(rule.environment).replace("{task}", str(task)) for task in part["task"]], index=part.index
+    )
+    known = environments.isin(references.index[references["human"].notna() & references["random"].notna()])
+    if known.sum() < 2:
+        return []
+    values = pd.Series(part["value"][known].to_numpy(), index=environments[known])
+    bounds = references.loc[values.index]
+    normalised = human_normalised(values, bounds["random"], bounds["human"])
+    first = part.iloc[0].to_dict()
+    same = {
+        name: first[name] if part[name].nunique(dropna=False) == 1 else pd.NA for name in ("seeds", "budget_frames")
+    }
+    whole = replace(rule, metric=SUITE_METRIC, environments=int(known.sum()))
+    rows = []
+    for origin in _origins(runs):
+        mine = [run for run in runs if run.origin == origin and run.environment in normalised.index]
+        shared = normalised.loc[sorted({run.environment for run in mine})] if mine else normalised
+        name = "_".join(str(first[key]) for key in ("item", "system", "variant"))
+        row = (
+            first
+            | same
+            | {
+                "cell": "suite." + re.sub(r"[^a-z0-9]+", "_", name.lower()),
+                "task": "",
+                "metric": SUITE_METRIC,
+                "unit": "percent",
+                "value": suite_value(
+                    pd.DataFrame({"environment": shared.index, "seed": 0, SCORE: shared.array}), SUITE_METRIC
+                ),
+                "digitised": bool(part["digitised"].any()),
+                "source": f"derived from {first['item']}",
+            }
+        )
+        found = _cell(paper, whole, row, "", origin, mine, experiments, scores, references)
+        rows.append(found | {"published_statistic": "derived"})
+    return rows
+
+
+def _cell(
+    paper: Paper,
+    rule: CellRule,
+    row: Mapping[Any, Any],
+    environment: str,
+    origin: str,
+    runs: list[RunData],
+    experiments: Mapping[str, Experiment],
+    scores: pd.DataFrame,
+    references: pd.DataFrame,
+) -> dict[str, Any]:
+    """One row of the table; a rule without a metric shows flags and protocols, and no value of ours."""
+    protocol = _protocol(paper, row)
+    experiment = experiments.get(rule.experiment)
+    found = flags(rule, row, runs, experiment, paper.evidence.full_budget, protocol)
+    head = {
+        "cell": row["cell"],
+        "item": row["item"],
+        "system": row["system"],
+        "published_variant": row["variant"],
+        "task": row["task"],
+        "metric": row["metric"],
+        "unit": row["unit"],
+        "published": row["value"],
+        "published_statistic": row["statistic"],
+        "published_seeds": row["seeds"],
+        "published_frames": row["budget_frames"],
+        "source": row["source"],
+        "origin": origin,
+        "experiment": rule.experiment,
+        "variant": rule.variant or "",
+        "environment": environment,
+        "flags": ";".join(found),
+        "protocol_published": "" if protocol is None else spelled(protocol),
+        "protocol_ours": spelled_ours(str(run.manifest["protocol"]) for run in runs),
+    }
+    if not runs or rule.metric is None:
+        return head | _unmeasured(rule, experiment, "proxy_env" in found)
+    return head | _compare(paper, rule, row, runs, scores, references, hard(found, protocol))
+
+
+def _protocol(paper: Paper, row: Mapping[Any, Any]) -> Protocol | None:
+    name = "" if pd.isna(row["protocol"]) else str(row["protocol"])
+    if name and name not in paper.protocols:
+        where = f"{paper.directory / 'published'}: cell '{row['cell']}'"
+        raise unknown_name("protocol", name, paper.protocols, where=where)
+    return paper.protocols.get(name)
+
+
+def _unmeasured(rule: CellRule, experiment: Experiment | None, proxy: bool) -> dict[str, Any]:
+    """Verdict and detail of a cell that no value of ours stands beside."""
+    if proxy:
+        detail = "the paper's task is not available; the claims compare orderings on other tasks"
+        return {"verdict": "not_comparable", "detail": detail}
+    if experiment is None or rule.metric is None:
+        return {"verdict": "not_run", "detail": f"planned as experiment '{rule.experiment}'"}
+    return {"verdict": "not_run", "detail": "not among the tasks of this scale"}
+
+
+def _compare(
+    paper: Paper,
+    rule: CellRule,
+    row: Mapping[Any, Any],
+    runs: list[RunData],
+    scores: pd.DataFrame,
+    references: pd.DataFrame,
+    obstacles: list[str],
+) -> dict[str, Any]:
+    """ours, interval, seeds, env_frames, margin, difference, p values, verdict, seeds_needed, detail."""
+    ours, published = own_values(rule, row, runs, scores, paper.prices, paper.milestones), float(row["value"])
+    margin = _margin(paper.evidence, rule, published, runs, references)
+    if not len(ours):
+        return {"verdict": "inconclusive", "detail": "no seed has a score on every task", "margin": margin}
+    interval = t_interval(ours, LEVEL)
+    seeds = None if pd.isna(row["seeds"]) else int(row["seeds"])
+    found = decide(ours, published, margin, seeds, obstacles)
+    reason = "" if obstacles else obstacle(rule, runs, paper.milestones)
+    if reason:
+        found = Verdict("inconclusive", None, reason)
+    detail = found.detail
+    if any(flag.startswith("reduced_budget") for flag in obstacles):
+        pair = (rule.experiment, rule.variant)
+        curve = any((r.experiment, r.variant) == pair and r.metric == "return_at_frames" for r in paper.cells)
+        detail += (
+            "; a published curve is compared at its own frames" if curve else "; no published curve at these frames"
+        )
+    return {
+        "ours": interval.value,
+        "ci90_low": interval.low,
+        "ci90_high": interval.high,
+        "seeds": len(ours),
+        "env_frames": min(int(run.manifest["env_frames"]) for run in runs),
+        "margin": margin,
+        "difference": interval.value - published,
+        "p_equivalence": found.p_equivalence,
+        "p_difference": found.p_difference,
+        "verdict": found.verdict,
+        "seeds_needed": found.seeds_needed,
+        "detail": detail,
+    }
+
+
+def _margin(
+    evidence: Evidence, rule: CellRule, published: float, runs: Sequence[RunData], references: pd.DataFrame
+) -> float:
+    """Half-width of the equivalence band: the larger of a part of |published - random| and of |human - random|.
+
+    Of a comparison of two systems: the same part of the published number.
+    """
+    if rule.than:
+        return evidence.margin_of_range * abs(published)
+    if rule.metric in SUITE_METRICS:
+        return max(evidence.margin_of_range * abs(published), 100.0 * evidence.margin_human_normalised)
+    if runs[0].environment not in references.index:
+        return math.nan
+    chosen = references.loc[runs[0].environment]
+    random, human = float(chosen["random"]), float(chosen["human"])
+    of_range = evidence.margin_of_range * abs(published - random)
+    of_human = evidence.margin_human_normalised * abs(human - random)
+    return max(of_range, of_human) if math.isfinite(of_human) else of_range

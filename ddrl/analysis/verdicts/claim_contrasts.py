@@ -1,0 +1,148 @@
+"""The comparisons of a claim: which variants, and the contrast between them over all tasks and on each alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+
+from ddrl.analysis.statistics import claim_tests
+from ddrl.analysis.statistics.claim_tests import Contrast
+from ddrl.analysis.statistics.significance import Sample
+from ddrl.analysis.verdicts.preconditions import settings
+from ddrl.papers.claim_kinds import RETURN_METRICS
+from ddrl.papers.experiments import Experiment
+from ddrl.papers.paper import Claim
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the runs say of two variants (at_least: of one, diminishing: of three, interaction: also of four)."""
+
+    label: str
+    contrast: Contrast | None
+    """None: no task says anything."""
+    by_task: Mapping[str, Contrast]
+    """The same on each task that says something; of an interaction of tasks the ratio on each."""
+    silent: tuple[str, ...]
+    """Tasks on which no run reached the return that was asked for while all of them were watched."""
+
+
+def compared(claim: Claim) -> list[tuple[str, ...]]:
+    """The variants of each comparison."""
+    if claim.kind == "no_worse":
+        return [(name, str(claim.than)) for name in claim.variants]
+    if claim.kind == "monotone":
+        return list(pairwise(claim.variants))
+    if claim.kind == "diminishing":
+        return list(zip(claim.variants, claim.variants[1:], claim.variants[2:], strict=False))
+    if claim.kind == "at_least":
+        return [(name,) for name in claim.variants]
+    others = (claim.over.better, claim.over.worse) if claim.over else ()
+    return [(str(claim.better), worse, *filter(None, others)) for worse in claim.worse]
+
+
+def compare(claim: Claim, experiment: Experiment, names: tuple[str, ...], observed: pd.DataFrame) -> Comparison:
+    """Compares `names` by `observed`: variant, environment, seed, value, and censored where the value is a time."""
+    tasks = sorted(set(observed["environment"]))
+    silent: list[str] = []
+    if claim.kind == "time_to_reach":
+        never = observed.groupby("environment")["censored"].all()
+        silent = [name for name in tasks if never[name]]
+    telling = [name for name in tasks if name not in silent]
+    label = _label(claim, experiment, names, telling)
+    alone = replace(claim, kind="ratio", threshold=1.0) if claim.over and claim.over.environments else claim
+    by_task = {name: _contrast(alone, label, names, observed[observed["environment"] == name]) for name in telling}
+    whole = _contrast(claim, label, names, observed[observed["environment"].isin(telling)]) if telling else None
+    return Comparison(label, whole, by_task, tuple(silent))
+
+
+def _label(claim: Claim, experiment: Experiment, names: tuple[str, ...], tasks: Sequence[str]) -> str:
+    labels = [_named(experiment, name) for name in names]
+    if claim.kind == "diminishing":
+        high, middle, low = labels
+        return f"the step from {low} to {middle} over that from {middle} to {high}"
+    if claim.over and claim.over.environments:
+        sides = (claim.environments, claim.over.environments)
+        above, below = (words([short(task) for task in tasks if task in side]) for side in sides)
+        return f"{labels[0]} against {labels[1]} on {above}, over the same on {below}"
+    if claim.over:
+        return f"{labels[0]} against {labels[1]}, over {labels[2]} against {labels[3]}"
+    return " against ".join(labels)
+
+
+def _named(experiment: Experiment, name: str) -> str:
+    """The label of a variant; of one that is spread over settings, what the labels of all of them begin with."""
+    labels = experiment.labels
+    settings = (label for variant, label in labels.items() if variant.startswith(f"{name}__"))
+    return labels.get(name) or next(settings, name).partition(",")[0]
+
+
+def _contrast(claim: Claim, label: str, names: tuple[str, ...], observed: pd.DataFrame) -> Contrast:
+    tasks = sorted(set(observed["environment"]))
+
+    def values(variant: str) -> list[Sample]:
+        own = observed[observed["variant"] == variant].sort_values("seed")
+        return [own["value"][own["environment"] == task].to_numpy(dtype=np.float64) for task in tasks]
+
+    threshold = claim.threshold if claim.threshold is not None else float("nan")
+    if claim.kind == "stability":
+        table = settings(claim, observed, names[1])
+        contrast = claim_tests.paired(label, *(table[name].to_numpy(dtype=np.float64) for name in names))
+        return replace(contrast, null=-(claim.margin or 0.0))
+    groups = [values(name) for name in names]
+    if claim.kind == "at_least":
+        return claim_tests.difference(label, [(own, None) for own in groups[0]], offset=threshold)
+    if claim.kind == "diminishing":
+        return claim_tests.shrinking(label, list(zip(*groups, strict=True)))
+    if claim.kind == "interaction" and claim.over:
+        return _interaction(claim, label, tasks, groups)
+    pairs = list(zip(*groups, strict=True))
+    if claim.kind == "time_to_reach":
+        times = claim_tests.ratio(label, [(b, a) for a, b in pairs], claim.factor)
+        return (
+            replace(times, form="saved") if claim.factor == 1 else replace(times, cut=bool(observed["censored"].any()))
+        )
+    if claim.kind == "no_worse":
+        return claim_tests.ratio(label, pairs, 1 - (claim.margin or 0.0))
+    if claim.kind == "ratio" and claim.metric in RETURN_METRICS:
+        return claim_tests.difference(label, [(a, threshold * b) for a, b in pairs])
+    if claim.kind == "ratio":
+        return claim_tests.ratio(label, pairs, threshold)
+    return claim_tests.difference(label, pairs)
+
+
+def _interaction(claim: Claim, label: str, tasks: Sequence[str], groups: Sequence[Sequence[Sample]]) -> Contrast:
+    """`groups`: of each variant its values on each of `tasks`."""
+    pairs, threshold = list(zip(groups[0], groups[1], strict=True)), claim.threshold or 1.0
+    if claim.over is None or not claim.over.environments:
+        return claim_tests.interaction(label, pairs, list(zip(*groups[2:], strict=True)), threshold)
+    above = [pair for task, pair in zip(tasks, pairs, strict=True) if task in claim.environments]
+    below = [pair for task, pair in zip(tasks, pairs, strict=True) if task in claim.over.environments]
+    return claim_tests.interaction(label, above, below, threshold)
+
+
+def spelled(item: Comparison) -> str:
+    """Effect and interval of a comparison, and of each of its tasks where there are several."""
+    whole = f"{item.label}: {_effect(item.contrast)}" if item.contrast else item.label
+    if len(item.by_task) < 2:
+        return f"{whole} (on {short(next(iter(item.by_task)))} alone)" if item.silent and item.by_task else whole
+    return f"{whole} ({', '.join(f'{short(task)} {_effect(found)}' for task, found in item.by_task.items())})"
+
+
+def _effect(contrast: Contrast) -> str:
+    effect, low, high = (f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}" for value in contrast.shown())
+    return f"{effect} [{low}, {high}]"
+
+
+def short(environment: str) -> str:
+    """mujoco/Hopper-v5 -> Hopper-v5."""
+    return environment.split("/")[-1]
+
+
+def words(names: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -1,0 +1,180 @@
+"""`ddrl roundtrip`: the inference service alone, with workers that step nothing and a policy that does nothing.
+
+What is left is the transport: making a message of observations, the stream, checking it, handing it to the actor's
+thread, and the way back. `python -m ddrl.bench.inference_service ADDRESS ENVS` is such a worker.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+
+from ddrl.coordinator.traffic import Traffic
+from ddrl.errors import Closed
+from ddrl.inference.client import Connection, LearnerLost
+from ddrl.inference.endpoint import Door
+from ddrl.inference.remote_env import RemoteEnv
+from ddrl.inference.service import InferenceService, Place
+from ddrl.system.notes import say
+from ddrl.system.private_folders import SOCKET, private_folder
+from ddrl.training.records import manifest
+from ddrl.types import EnvSpec, EnvStep
+
+SPEC = EnvSpec("nothing", (4, 84, 84), "uint8", num_actions=6, frame_skip=4, protocol="nothing")
+"""Observations of an Atari game: the newest of four frames each step."""
+WARM_UP = 0.25
+"""Of the seconds of a measurement, before it."""
+POOL = 16
+"""Frames that a worker shows in turn."""
+START_SECONDS, END_SECONDS = 60.0, 10.0
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What the service did in one measurement."""
+
+    workers: int
+    envs: int
+    """Of a worker: observations in a message."""
+    transport: str
+    """unix, or tcp on the loopback device."""
+    observations_per_second: float
+    round_trip_ms_p50: float
+    """From a worker's call until it has its actions."""
+    round_trip_ms_p99: float
+    bytes_per_observation: float
+    """To the learner."""
+
+
+def measure(workers: int, envs: int, transport: str, seconds: float) -> Exchange:
+    """One measurement."""
+    traffic = Traffic(frame_skip=1)
+    places = [Place(RemoteEnv(SPEC, envs, traffic), lambda guests: _OFFER) for _ in range(workers)]
+    with ExitStack() as stack:
+        folder = private_folder("ddrl-roundtrip-")
+        stack.callback(shutil.rmtree, folder)
+        door = Door("127.0.0.1:0" if transport == "tcp" else f"unix:{folder / SOCKET}")
+        service = InferenceService(door, places, note=say)
+        actors = [threading.Thread(target=_act, args=(place.env,), daemon=True) for place in places]
+        for actor in actors:
+            actor.start()
+        command = [sys.executable, "-m", "ddrl.bench.inference_service", service.address, str(envs)]
+        processes = [subprocess.Popen(command) for _ in range(workers)]
+        try:
+            _await(lambda: all(place.env.session for place in places), processes)
+            time.sleep(WARM_UP * seconds)
+            traffic.take()
+            before, began = traffic.agent_steps, time.perf_counter()
+            time.sleep(seconds)
+            after, took = traffic.agent_steps, time.perf_counter() - began
+            metrics = traffic.take()
+        finally:
+            service.close("finished")
+            for process in processes:
+                process.wait(END_SECONDS)
+    return Exchange(
+        workers,
+        envs,
+        transport,
+        observations_per_second=(after - before) / took,
+        round_trip_ms_p50=metrics["round_trip_ms_p50"],
+        round_trip_ms_p99=metrics["round_trip_ms_p99"],
+        bytes_per_observation=metrics["wire_bytes_per_frame_to_learner"],
+    )
+
+
+_OFFER: dict[str, Any] = {"environment": {}, "first_env": 0, "env_threads": 1, "seed": 0, "name": "nothing"}
+
+
+def _await(ready: Callable[[], bool], processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    end = time.monotonic() + START_SECONDS
+    while not ready():
+        if time.monotonic() > end or any(process.poll() is not None for process in processes):
+            raise RuntimeError("the workers did not come")
+        time.sleep(0.02)
+
+
+def _act(env: RemoteEnv) -> None:
+    """A policy that does nothing."""
+    actions = np.zeros(env.num_envs, dtype=np.int64)
+    with suppress(Closed):
+        env.reset()
+        while True:
+            env.step(actions)
+
+
+def work(address: str, envs: int) -> None:
+    """A worker that does nothing but send observations, each with a new frame."""
+    connection = Connection(address)
+    pool = np.random.default_rng(0).integers(0, 255, (POOL, envs, *SPEC.observation_shape[1:]), dtype=np.uint8)
+    frames = [np.stack([pool[(i + k) % POOL] for k in range(SPEC.observation_shape[0])], axis=1) for i in range(POOL)]
+    nothing, all_of = np.zeros(envs, dtype=bool), np.ones(envs, dtype=bool)
+    reward = np.zeros(envs, dtype=np.float32)
+    first = EnvStep(frames[-1], reward, nothing, nothing, nothing, all_of, all_of)
+    steps = cycle([EnvStep(frame, reward, nothing, nothing, nothing, nothing, all_of) for frame in frames])
+    with suppress(Closed, LearnerLost):
+        connection.join()
+        connection.begin(SPEC, envs)
+        step, waited = first, 0.0
+        while True:
+            began = time.perf_counter()
+            connection.exchange(step, waited)
+            waited = time.perf_counter() - began
+            step = next(steps)
+    connection.close()
+
+
+def roundtrip(
+    layouts: Sequence[tuple[int, int, str]], *, seconds: float, repeats: int, note: Callable[[str], None]
+) -> dict[str, Any]:
+    """All layouts (workers, envs, transport) in turn, and then all again; plain data."""
+    found: list[list[Exchange]] = [[] for _ in layouts]
+    for repeat in range(repeats):
+        for layout, results in zip(layouts, found, strict=True):
+            results.append(measure(*layout, seconds))
+            note(f"repeat {repeat + 1}/{repeats}: {_row(asdict(results[-1]))}")
+    provenance = manifest.provenance()
+    return {
+        "seconds": seconds,
+        **{name: provenance[name] for name in ("hardware", "git_sha", "git_dirty", "packages")},
+        "measurements": [[asdict(one) for one in results] for results in found],
+    }
+
+
+def describe(result: Mapping[str, Any]) -> str:
+    """One line a layout, with the medians over repeats."""
+    hardware = result["hardware"]
+    lines = [
+        f"the inference service with a policy that does nothing, observations {list(SPEC.observation_shape)} uint8; "
+        f"{hardware['cpu']}, {hardware['cores']} cores; medians of {len(result['measurements'][0])}"
+    ]
+    for repeats in result["measurements"]:
+        numbers = {name: statistics.median(one[name] for one in repeats) for name in _NUMBERS}
+        lines.append(_row(repeats[0] | numbers))
+    return "\n".join(lines)
+
+
+_NUMBERS = ("observations_per_second", "round_trip_ms_p50", "round_trip_ms_p99", "bytes_per_observation")
+
+
+def _row(one: Mapping[str, Any]) -> str:
+    return (
+        f"{one['workers']} worker{'s' * (one['workers'] > 1)} x {one['envs']} over {one['transport']}: "
+        f"{one['observations_per_second']:,.0f} observations/s, round trip p50 {one['round_trip_ms_p50']:.2f} ms, "
+        f"p99 {one['round_trip_ms_p99']:.2f} ms, {one['bytes_per_observation']:,.0f} bytes each"
+    )
+
+
+if __name__ == "__main__":
+    work(sys.argv[1], int(sys.argv[2]))

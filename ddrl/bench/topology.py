@@ -1,0 +1,311 @@
+"""A topology at work: its speed, its waits and its processor time within a window of time.
+
+Speed and lag are what the learner recorded, so they are the same quantities in every runtime.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from ddrl.bench.parts import quiet_run
+from ddrl.errors import UserError
+from ddrl.training.builder import Builder
+from ddrl.training.config.run_config import RunConfig
+from ddrl.training.config.systems import moves_gradients, replays
+from ddrl.training.records.recorder import read_curves
+from ddrl.training.run import Run
+
+POLL_SECONDS = 0.05
+LONGEST = 10
+"""Times the seconds asked for that a window may last until enough batches were learned from."""
+START_SECONDS = 120.0
+"""For processes to start and a first batch to be learned from, besides `LONGEST`."""
+ENDING_SECONDS = 60.0
+"""For roles to end what they are at."""
+ENDLESS_FRAMES = 2**60
+LAP_BATCHES = 1024
+"""Longest pattern of fresh batches that is looked for."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """A moment of a run; waits are seconds since its beginning, over all who wait."""
+
+    frames: int
+    """Consumed by the learner."""
+    made: int
+    """Frames that actors made."""
+    insert_waited: float
+    """By actors, for room in the queue."""
+    pull_waited: float
+    """By actors, for parameters that the schedule wants them to have."""
+    sample_waited: float
+    """By the learner, for unrolls."""
+    learning: float | None
+    """Seconds of the learner's turns, where roles take turns."""
+    cpu: dict[int, float]
+    """Process -> CPU seconds."""
+    busy: float
+    """CPU seconds of all processes on our cores, those of others too."""
+    wall: float
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What the topology did between two looks."""
+
+    rollout: float
+    training: float
+    duty: dict[str, float]
+    cpu_utilisation: float
+    policy_lag_mean: float
+    others: float
+    """Fraction of the cores' time that other processes took."""
+
+
+class Window:
+    """Opens after a warm-up and closes after `seconds`, later where too few batches would be in it."""
+
+    def __init__(self, seconds: float, enough_frames: int) -> None:
+        self._seconds = seconds
+        self._enough = enough_frames
+        self._created = time.perf_counter()
+        self._started: float | None = None
+        self.gave_up = False
+        """No batch came, for too long."""
+        self.opened: Look | None = None
+        self.closed: Look | None = None
+
+    def is_over(self, frames: int, look: Callable[[], Look]) -> bool:
+        """Asked again and again, with the frames learned from so far."""
+        now = time.perf_counter()
+        if frames and self._started is None:
+            self._started = now
+        if self._started is None:
+            self.gave_up = now - self._created > START_SECONDS + LONGEST * self._seconds
+            return self.gave_up
+        if self.opened is None:
+            if now - self._started >= self._seconds / 4:
+                self.opened = look()
+        elif self.closed is None:
+            open_for = now - self.opened.wall
+            enough = frames - self.opened.frames >= self._enough or open_for >= LONGEST * self._seconds
+            if open_for >= self._seconds and enough:
+                self.closed = look()
+        return self.closed is not None
+
+
+def measure_whole(config: RunConfig, seconds: float) -> Whole:
+    """The topology for `seconds` after a warm-up of a quarter.
+
+    Raises UserError where too few batches were learned from, and whatever a role raises.
+    """
+    batch_steps = _fresh_steps(config)
+    lap = batches_per_lap(config.hyperparameters.first_update)
+    recording = replace(config.recording, period_frames=1, tensorboard=False)  # every fresh batch is a record
+    endless = replace(config, env_frames=ENDLESS_FRAMES, recording=recording)
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        runtime = _with_ray if config.topology.runtime == "ray" else _in_this_process
+        window = runtime(endless, directory, seconds, batch_steps * (lap + 1))
+        records = read_curves(directory / "curves.jsonl")
+    opened, closed = window.opened, window.closed
+    if opened is None or closed is None:
+        raise UserError(f"bench: no batch was learned from within {START_SECONDS + LONGEST * seconds:.0f} s")
+    lag = records[records["metric"] == "policy_lag_mean"]
+    within = lag[lag["env_frames"].between(opened.frames, closed.frames)]
+    speed = speed_of(list(zip(within["seconds"], within["env_frames"], strict=True)), lap)
+    if moves_gradients(config):  # counted one by one; a record is of all since the last
+        within = within if len(within) else lag.tail(1)
+        speed = (closed.frames - opened.frames) / (closed.wall - opened.wall)
+    if not speed:
+        raise UserError(
+            f"bench: {LONGEST * seconds:g} s are too short for {lap + 1} batches of {batch_steps} fresh steps"
+        )
+    return _between(opened, closed, config.topology.num_actors, speed, float(within["value"].mean()))
+
+
+def _fresh_steps(config: RunConfig) -> int:
+    """Of a batch: its own, or those that go with a batch from a replay, one at least where the learner runs freely."""
+    hyperparameters = config.hyperparameters
+    if replays(config):
+        return max(1, math.ceil(hyperparameters.fresh_steps or 1))
+    columns = config.topology.envs_per_actor if moves_gradients(config) else hyperparameters.fresh_columns
+    return int(hyperparameters.unroll_length * columns)
+
+
+def _between(before: Look, after: Look, actors: int, training: float, lag: float) -> Whole:
+    wall, cores = after.wall - before.wall, len(os.sched_getaffinity(0))
+    cpu = sum(used - before.cpu.get(process, 0.0) for process, used in after.cpu.items())
+    waited = after.insert_waited + after.pull_waited - before.insert_waited - before.pull_waited
+    duty = {
+        "actor": max(0.0, 1 - waited / (wall * actors)),
+        "learner": max(0.0, 1 - (after.sample_waited - before.sample_waited) / wall),
+    }
+    if before.learning is not None and after.learning is not None:
+        learner = (after.learning - before.learning) / wall
+        duty = {"actor": 1 - learner, "learner": learner}
+    return Whole(
+        rollout=(after.made - before.made) / wall,
+        training=training,
+        duty=duty,
+        cpu_utilisation=cpu / (wall * cores),
+        policy_lag_mean=lag,
+        others=max(0.0, after.busy - before.busy - cpu) / (wall * cores),
+    )
+
+
+def speed_of(batches: list[tuple[float, int]], lap: int = 1) -> float:
+    """Frames per second from the first to the last of the fresh batches (seconds, env_frames); 0 for too few.
+
+    Counted over a fixed time instead, a short benchmark would be wrong by up to one batch. Where fresh batches come in
+    bursts, `lap` of them at a time, whole laps are counted: from within one burst to the same place in another.
+    """
+    laps = (len(batches) - 1) // lap
+    if laps < 1:
+        return 0.0
+    (start, frames), (end, more) = batches[0], batches[laps * lap]
+    return float((more - frames) / (end - start)) if end > start else 0.0
+
+
+def batches_per_lap(first_update: Callable[[int], int]) -> int:
+    """After how many fresh batches the pattern of their first uses repeats: 1, or the slots of a circular store."""
+    uses = [first_update(batch) for batch in range(LAP_BATCHES + 1)]
+    gaps = [after - before for before, after in itertools.pairwise(uses)]
+    return next(lap for lap in range(1, LAP_BATCHES + 1) if gaps[lap:] == gaps[:-lap])
+
+
+# Runtimes serial and threads ------------------------------------------------------------------------------------------
+
+
+def _in_this_process(config: RunConfig, directory: Path, seconds: float, enough_steps: int) -> Window:
+    errors: list[BaseException] = []
+    with quiet_run(config, directory) as run:
+        clock = _TurnClock(run.learner.step) if config.topology.runtime == "serial" else None
+        if clock is not None:
+            run.learner.step = clock.step
+
+        def work() -> None:
+            torch.set_num_threads(1)
+            try:
+                run.run_roles()
+            except BaseException as error:
+                errors.append(error)
+
+        window = Window(seconds, enough_steps * run.spec.frame_skip)
+        worker = threading.Thread(target=work, name="bench", daemon=True)
+        worker.start()
+        try:
+            while worker.is_alive() and not window.is_over(run.learner.core.env_frames, lambda: _look(run, clock)):
+                worker.join(POLL_SECONDS)
+        finally:
+            run.interrupted = True
+            worker.join(ENDING_SECONDS)
+        if worker.is_alive():
+            raise UserError(f"the run has not ended within {ENDING_SECONDS:.0f} s: an environment hangs")
+        if errors:
+            raise errors[0]
+        if moves_gradients(config) and run.learner.ready():  # what a learner among many actors did not come to record
+            run.recorder.update(run.counts, run.learner.step())
+        return window
+
+
+class _TurnClock:
+    """Adds up the seconds of the learner's steps."""
+
+    def __init__(self, step: Callable[[], Any]) -> None:
+        self._step = step
+        self.seconds = 0.0
+
+    def step(self) -> Any:
+        """One of the learner's."""
+        before = time.perf_counter()
+        result = self._step()
+        self.seconds += time.perf_counter() - before
+        return result
+
+
+def _look(run: Run, clock: _TurnClock | None) -> Look:
+    return Look(
+        frames=run.learner.core.env_frames,
+        made=sum(collector.agent_steps for collector in run.collectors) * run.spec.frame_skip,
+        insert_waited=run.queue.insert_waited,
+        pull_waited=run.params.pull_waited,
+        sample_waited=run.queue.sample_waited,
+        learning=clock.seconds if clock else None,
+        cpu=_family(),
+        busy=_busy(),
+        wall=time.perf_counter(),
+    )
+
+
+# Runtime ray ----------------------------------------------------------------------------------------------------------
+
+
+def _with_ray(config: RunConfig, directory: Path, seconds: float, enough_steps: int) -> Window:
+    """Over all processes of a cluster of its own; waiting for messages to arrive is not counted as waiting."""
+    from ddrl.runtimes.ray.launch import train_with_ray
+
+    if os.environ.get("RAY_ADDRESS", "") not in ("", "local"):
+        raise UserError("environment variable RAY_ADDRESS: the bound is that of this machine; unset it for ddrl bench")
+    topology = config.topology
+    frame_skip = Builder(config, torch.device("cpu")).spec.frame_skip
+    unroll_frames = config.hyperparameters.unroll_length * topology.envs_per_actor * frame_skip
+    window = Window(seconds, enough_steps * frame_skip)
+
+    def watch(status: dict[str, Any]) -> bool:
+        frames = status["counts"][0]
+
+        def look() -> Look:
+            learners = topology.num_learners  # the one that leads speaks of its own actors only
+            return Look(
+                frames=frames,
+                made=sum(status["delivered"]) * learners * unroll_frames,
+                insert_waited=status["insert_waited"] * learners,
+                pull_waited=status["pull_waited"] * learners,
+                sample_waited=status["sample_waited"],
+                learning=None,
+                cpu=_family(),
+                busy=_busy(),
+                wall=time.perf_counter(),
+            )
+
+        return window.is_over(frames, look)
+
+    train_with_ray(config, directory, quiet=True, watch=watch)
+    if window.closed is None and not window.gave_up:
+        raise KeyboardInterrupt  # which `train_with_ray` has made into an end like any other
+    return window
+
+
+def _family() -> dict[int, float]:
+    """CPU seconds of this process and of all below it; what ended between two looks is not counted."""
+    used: dict[int, float] = {}
+    own = psutil.Process()
+    for process in [own, *own.children(recursive=True)]:
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        used[process.pid] = times.user + times.system
+    return used
+
+
+def _busy() -> float:
+    """CPU seconds that all processes have had on the cores of this one, waiting and idling left out."""
+    times = psutil.cpu_times(percpu=True)
+    idle = ("idle", "iowait", "guest", "guest_nice")  # guests are counted in user time already
+    cores = [times[core]._asdict() for core in os.sched_getaffinity(0)]
+    return float(sum(value for core in cores for name, value in core.items() if name not in idle))

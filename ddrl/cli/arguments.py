@@ -1,0 +1,302 @@
+"""The arguments of every command."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ddrl.cli import commands
+
+SCALE = "smoke, workstation, paper or reference"
+
+
+def parser(epilog: str = "") -> argparse.ArgumentParser:
+    """Return what parses every command; `epilog` stands below its help."""
+    made = argparse.ArgumentParser(
+        prog="ddrl",
+        description="Replications of distributed deep reinforcement learning papers.",
+        epilog=epilog,
+    )
+    added = made.add_subparsers(required=True, metavar="command", title="commands")
+    _add_runs(added)
+    _add_bench(added)
+    _add_clusters(added)
+    _add_evidence(added)
+    _add_machine(added)
+    return made
+
+
+def _add(added: Any, run: Callable[[argparse.Namespace], int], text: str, more: str = "") -> argparse.ArgumentParser:
+    """A command named as the function that runs it."""
+    parser: argparse.ArgumentParser = added.add_parser(
+        run.__name__,
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}. {more}",
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _path(text: str) -> Path:
+    """Of an argument. An empty one, such as an unset variable of a shell, would be the working directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty; allowed: a path")
+    return Path(text)
+
+
+def _add_secrets(parser: Any) -> None:
+    """What keeps others out of the stream between a learner and its workers."""
+    parser.add_argument("--token-file", type=_path, help="a secret that both sides have, in the first line of a file")
+    parser.add_argument("--tls-cert", type=_path, help="a learner's certificate, PEM: the stream is encrypted (TLS)")
+    parser.add_argument("--tls-key", type=_path, help="of that certificate, PEM")
+    parser.add_argument(
+        "--tls-ca",
+        type=_path,
+        help="PEM: who must have signed the other side's certificate; of a worker, the learner's",
+    )
+    parser.add_argument(
+        "--insecure", action="store_true", help="other machines though nothing is encrypted: all on the way are trusted"
+    )
+
+
+def _add_runs(added: Any) -> None:
+    """Commands about one run."""
+    train = _add(added, commands.train, "train a configuration, or resume it, in a run directory")
+    train.add_argument("config", type=_path, help="configuration, YAML or JSON; keys left out take the paper's values")
+    train.add_argument("--directory", type=_path, help="run directory (that of the configuration, if left out)")
+    train.add_argument("--quiet", action="store_true", help="no progress")
+    train.add_argument(
+        "--wait", type=_seconds, default=0.0, help="seconds to wait for another process that trains in that directory"
+    )
+    train.add_argument(
+        "--listen",
+        metavar="ADDRESS",
+        help="inference is central: wait for `ddrl worker` at HOST:PORT or unix:/PATH to step the environments",
+    )
+    _add_secrets(train)
+    train.add_argument("--print-config", action="store_true", help="print the configuration with its defaults and stop")
+
+    worker = _add(
+        added,
+        commands.worker,
+        "step environments for a learner with central inference, here or on another host",
+        "The learner says which environments, and how many. Goes on until its run is over; where the learner is lost, "
+        "tries again until it is back.",
+    )
+    worker.add_argument("--connect", required=True, metavar="ADDRESS", help="what the learner was told to --listen at")
+    worker.add_argument("--environment", "--env", default="", help="refuse to work on another one than this")
+    _add_secrets(worker)
+
+    resume = _add(added, commands.resume, "continue a run from its newest valid checkpoint")
+    resume.add_argument("directory", type=_path, help="run directory")
+    resume.add_argument("--quiet", action="store_true", help="no progress")
+
+    evaluate = _add(
+        added,
+        commands.evaluate,
+        "play episodes with a run's newest parameters",
+        "Actions are sampled, on seeds of their own; prints the raw return.",
+    )
+    evaluate.add_argument("directory", type=_path, help="run directory with a checkpoint")
+    evaluate.add_argument("--episodes", type=_positive, default=10, help="how many (%(default)s)")
+    evaluate.add_argument("--seed", type=int, default=0, help="of games and sampled actions (%(default)s)")
+    evaluate.add_argument("--task", help="of a suite's tasks this one alone")
+
+    watch = _add(
+        added,
+        commands.watch,
+        "film episodes played with a run's newest parameters, as MP4",
+        "Atari games: every frame of the emulator, in colour, at 60 per second. Other environments: what the agent "
+        "sees. Below it: step, score and action. The same run, seed and machine give the same file.",
+    )
+    watch.add_argument("directory", type=_path, help="run directory with a checkpoint")
+    watch.add_argument("--output", type=_path, default=Path("episode.mp4"), help="an .mp4 file (%(default)s)")
+    watch.add_argument("--episodes", type=_positive, default=1, help="how many, one after the other (%(default)s)")
+    watch.add_argument("--seed", type=int, default=0, help="of games and sampled actions (%(default)s)")
+    watch.add_argument("--task", help="of a suite's tasks this one alone (else one after the other)")
+    watch.add_argument(
+        "--max-steps", type=_positive, help="agent steps after which an episode is cut (never, if left out)"
+    )
+
+
+def _add_bench(added: Any) -> None:
+    bench = _add(
+        added,
+        commands.bench,
+        "measure runtimes and topologies beside the sum of their parts",
+        "Environment frames per second of simulation, inference and training, and the duty cycle of each role. All is "
+        "measured in turn, and then again: what is compared was measured side by side.",
+    )
+    bench.add_argument("algorithm", nargs="?", help="such as impala")
+    bench.add_argument("environment", nargs="?", help="such as atari/pong")
+    bench.add_argument(
+        "--all",
+        nargs="?",
+        const="atari/pong",
+        metavar="ENVIRONMENT",
+        help="compare A3C, three forms of A2C, GA3C and IMPALA on it instead (atari/pong)",
+    )
+    bench.add_argument(
+        "--runtime", nargs="+", choices=("serial", "threads", "ray"), help="one or several, side by side (threads)"
+    )
+    bench.add_argument(
+        "--inference",
+        nargs="+",
+        choices=("local", "central", "workers"),
+        help="of actions: at the actors, at the learner, there for environments in processes of their own, which with "
+        "runtime ray they are anyway (local)",
+    )
+    bench.add_argument(
+        "--sweep",
+        nargs="*",
+        metavar="KEY=N,N",
+        help="compare topologies, such as: --sweep num_actors=1,2 envs_per_actor=8,16 learner_threads=1,2 "
+        "(one to one more than there are cores x 4 to 32, if nothing follows)",
+    )
+    bench.add_argument("--config", type=_path, help="YAML with departures: topology, hyperparameters, precision, ...")
+    bench.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a departure, such as topology.num_actors=2"
+    )
+    bench.add_argument("--precision", choices=("float32", "bfloat16"), help="(float32)")
+    bench.add_argument("--network", help="such as shallow or deep")
+    bench.add_argument("--seconds", type=_seconds, default=20.0, help="of each measurement (%(default)s)")
+    bench.add_argument("--repeats", type=_positive, default=3, help="of each measurement; medians count (%(default)s)")
+    bench.add_argument("--json", type=_path, help="write everything measured to this file")
+
+    roundtrip = _add(
+        added,
+        commands.roundtrip,
+        "measure the inference service with workers that step nothing and a policy that does nothing",
+        "Observations per second, and the time from a worker's call until it has its actions.",
+    )
+    roundtrip.add_argument("--workers", type=_positive, nargs="+", default=[1, 2], help="processes (1 2)")
+    roundtrip.add_argument("--envs", type=_positive, nargs="+", default=[1, 32], help="observations in a call (1 32)")
+    roundtrip.add_argument("--transport", choices=("unix", "tcp"), nargs="+", default=["unix"], help="(unix)")
+    roundtrip.add_argument("--seconds", type=_seconds, default=5.0, help="of each measurement (%(default)s)")
+    roundtrip.add_argument("--repeats", type=_positive, default=3, help="medians count (%(default)s)")
+    roundtrip.add_argument("--json", type=_path, help="write everything measured to this file")
+
+
+def _add_evidence(added: Any) -> None:
+    """Commands about what the runs show."""
+    report = _add(
+        added,
+        commands.report,
+        "write the reports of a scale from the results that exist; trains nothing",
+        "Tables, figures, one PDF and HTML file per paper, and the report of the whole suite. Runs that are missing or "
+        "damaged are named in it. To run what is missing first: make report.",
+    )
+    _add_paper(report)
+    report.add_argument("--scale", default="smoke", help=f"{SCALE}: the committed runs (%(default)s)")
+    report.add_argument("--output", type=_path, help="folder for the reports (reports/ of the checkout, if left out)")
+    _add_results(report)
+
+    ledgers = {
+        "claims": (commands.claims, "list what a paper says in words, each with its verdict", "95 % interval"),
+        "cells": (commands.cells, "list published numbers beside ours, each with its verdict", "90 % interval"),
+    }
+    for run, text, interval in ledgers.values():
+        ledger = _add(
+            added,
+            run,
+            text,
+            f"With {interval} over seeds, number of seeds, environment frames and flags. From the tables of the scale, "
+            "or made from the committed reference runs where there are none.",
+        )
+        _add_paper(ledger)
+        ledger.add_argument("--scale", help=f"{SCALE} (the largest with tables, if left out)")
+        ledger.add_argument("--verdict", help="only these, such as supported, not_comparable or not_run")
+        _add_form(ledger)
+        _add_results(ledger)
+
+    verify = _add(
+        added,
+        commands.verify,
+        "check that finished runs are whole, and with --against that they learn as well as others did",
+        "Whole: files can be read, agree with their manifest and reach the budget. Exit code 1 where a check fails.",
+    )
+    verify.add_argument("directory", type=_path, nargs="?", default=Path("results"), help="of runs (%(default)s)")
+    verify.add_argument("--against", type=_path, metavar="DIR", help="runs to compare with; reference: the committed")
+    verify.add_argument("--junit", type=_path, metavar="FILE", help="write the checks as JUnit XML to this file")
+
+    systems = _add(
+        added,
+        commands.systems,
+        "list every system of every paper: an algorithm with its topology",
+        "Read from the experiments' settings at scale paper.",
+    )
+    systems.add_argument("--parts", action="store_true", help="list algorithms, environments and runtimes instead")
+    _add_form(systems)
+
+
+def _add_clusters(added: Any) -> None:
+    """Commands around the runs of a whole scale."""
+    plan = _add(
+        added,
+        commands.plan,
+        "say what a scale will take, before anything runs",
+        "Jobs, core hours, GPU hours and storage of every experiment. Hours follow from what was measured, and the "
+        "closest counts: runs of the same experiment and variant at this scale that are over (same), or core-seconds "
+        "per frame of the same algorithm, kind of task and network, spread over a run's cores (scaled).",
+    )
+    _add_paper(plan)
+    plan.add_argument("--scale", default="smoke", help="smoke, workstation or paper (%(default)s)")
+    plan.add_argument("--site", type=_path, help="a cluster's site file: names runs that would outlast its wall time")
+    _add_results(plan)
+
+    merge = _add(
+        added,
+        commands.merge,
+        "copy the finished runs of other folders of results, such as another cluster's, into this one",
+        "Damaged runs are named and left out. Refused, before anything is copied, where runs that belong together "
+        "differ in protocol, version of the algorithm or configuration, and where one run has different records in two "
+        "places. Exit code 2 also where a whole run could not be written.",
+    )
+    merge.add_argument("folders", type=_path, nargs="+", metavar="folder", help="such as other/results")
+    merge.add_argument("--into", type=_path, default=Path("results"), help="folder of results (%(default)s)")
+    merge.add_argument("--dry-run", action="store_true", help="only say what would be copied")
+
+
+def _add_machine(added: Any) -> None:
+    doctor = _add(
+        added,
+        commands.doctor,
+        "check this machine: packages, processor, GPU, environments, optional parts",
+        "Each part that is not there comes with what to type. Exit code 1 where a required one is missing.",
+    )
+    doctor.add_argument("--all", action="store_true", help="check every example of each environment, not one (slower)")
+
+
+def _add_paper(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paper", nargs="?", help="such as impala_2018 (all, if left out)")
+
+
+def _add_results(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--results", type=_path, help="folder of results (results/ of the checkout, if left out)")
+
+
+def _add_form(parser: argparse.ArgumentParser) -> None:
+    form = parser.add_mutually_exclusive_group()
+    parser.set_defaults(form="text")
+    form.add_argument("--json", dest="form", action="store_const", const="json", help="print JSON, all columns")
+    form.add_argument("--csv", dest="form", action="store_const", const="csv", help="print CSV, all columns")
+
+
+def _positive(text: str) -> int:
+    """An integer of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not allowed; allowed: whole numbers from 1")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    """A number above 0."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{text}' is not allowed; allowed: numbers above 0")
+    return seconds

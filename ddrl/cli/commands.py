@@ -1,0 +1,394 @@
+"""What each command of `ddrl` does, after its arguments are parsed: returns the exit code, may raise `UserError`.
+
+Imports stand inside the functions: a command that only reads tables starts without torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import stat
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ddrl.errors import TRY_AGAIN, UserError, about
+from ddrl.system.files import refuse_pipe
+from ddrl.system.notes import Lasting, say
+
+if TYPE_CHECKING:
+    from ddrl.inference.endpoint import Door, Tls
+    from ddrl.training.config.run_config import RunConfig
+
+SHORTEST_TOKEN = 16
+INTERRUPTED = TRY_AGAIN
+LINE_SECONDS = 10.0
+OUTCOMES = {"passed": True, "failed": False, "skipped": None}
+
+
+def train(parsed: argparse.Namespace) -> int:
+    """`ddrl train CONFIG`."""
+    import json
+
+    from ddrl.training.config.run_config import load_run_config, to_json
+    from ddrl.training.run import train
+
+    config = load_run_config(parsed.config)
+    if parsed.print_config:
+        print(json.dumps(to_json(config), indent=1))
+        return 0
+    _check_task(config, parsed.config)
+    directory, door = parsed.directory or parsed.config.parent, _door(parsed)
+    return _trained(train(config, directory, quiet=parsed.quiet, wait=parsed.wait, door=door))
+
+
+def _door(parsed: argparse.Namespace) -> Door | None:
+    """Where environment workers that are started by hand come in."""
+    from ddrl.inference.endpoint import Door
+
+    if parsed.listen is None:
+        if parsed.token_file or parsed.insecure or any(_tls(parsed)):
+            raise UserError("--token-file, --tls-cert, --tls-key, --tls-ca and --insecure go with --listen")
+        return None
+    return Door(parsed.listen, _token(parsed.token_file), _tls(parsed), parsed.insecure)
+
+
+def _tls(parsed: argparse.Namespace) -> Tls:
+    from ddrl.inference.endpoint import Tls
+
+    if parsed.tls_cert and parsed.tls_key:
+        _secret(parsed.tls_key, "--tls-key")
+    return Tls(parsed.tls_cert, parsed.tls_key, parsed.tls_ca)
+
+
+def _token(path: Path | None) -> str | None:
+    """The first line of a file."""
+    if path is None:
+        return None
+    lines = _secret(path, "--token-file").splitlines()
+    if not (lines and lines[0].strip().isascii() and len(lines[0].strip()) >= SHORTEST_TOKEN):
+        raise UserError(f"--token-file {path}: its first line must be a token of {SHORTEST_TOKEN} letters or more")
+    return lines[0].strip()
+
+
+def _secret(path: Path, option: str) -> str:
+    """Return the content of a file that nobody but this user may read or write.
+
+    Raise `UserError` where it cannot be read, belongs to somebody else, or others have rights to it.
+    """
+    try:
+        refuse_pipe(path)
+        with path.open(encoding="utf-8") as file:
+            status = os.fstat(file.fileno())
+            if status.st_uid not in (0, os.getuid()):
+                raise UserError(f"{option} {path}: belongs to another user, who could read and change it")
+            mode = stat.S_IMODE(status.st_mode)
+            if mode & 0o077:
+                typed = f"chmod 600 {shlex.quote(str(path))}"
+                raise UserError(f"{option} {path}: others may read or write it (mode {mode:03o}); type: {typed}")
+            return file.read()
+    except (OSError, UnicodeDecodeError):
+        raise UserError(f"{option} {path}: cannot be read") from None
+
+
+def worker(parsed: argparse.Namespace) -> int:
+    """`ddrl worker --connect ADDRESS`."""
+    from ddrl.inference.worker import give_up, work
+    from ddrl.system.calls import watched
+
+    with watched(give_up=give_up):
+        work(
+            parsed.connect,
+            token=_token(parsed.token_file),
+            tls=_tls(parsed),
+            insecure=parsed.insecure,
+            environment=parsed.environment,
+            note=say,
+        )
+    return 0
+
+
+def resume(parsed: argparse.Namespace) -> int:
+    """`ddrl resume RUN`."""
+    from ddrl.training.config.run_config import load_run_config
+    from ddrl.training.run import train
+
+    path = parsed.directory / "config.json"
+    config = load_run_config(path)
+    _check_task(config, path)
+    return _trained(train(config, parsed.directory, quiet=parsed.quiet))
+
+
+def _check_task(config: RunConfig, path: Path) -> None:
+    """Raises `UserError`, naming the file, where the task does not exist here or the algorithm cannot learn it so."""
+    import torch
+
+    from ddrl.training.builder import Builder
+
+    with about(path):
+        Builder(config, torch.device("cpu")).network()
+
+
+def _trained(reason: str) -> int:
+    return INTERRUPTED if reason == "interrupted" else 0
+
+
+def bench(parsed: argparse.Namespace) -> int:
+    """`ddrl bench ALGORITHM ENVIRONMENT`, or `--all`."""
+    from ddrl import bench
+    from ddrl.bench.defaults import merged, parse_settings, read_settings
+    from ddrl.bench.sweep import parse_axes
+    from ddrl.training.records.recorder import write_json
+
+    overrides = read_settings(parsed.config) if parsed.config else {}
+    if parsed.network:
+        overrides = merged(overrides, {"hyperparameters": {"network": parsed.network}})
+    if parsed.precision:
+        overrides = merged(overrides, {"precision": parsed.precision})
+    overrides = merged(overrides, parse_settings(parsed.set))
+    _check_folder(parsed.json)
+    keep = partial(write_json, parsed.json) if parsed.json else lambda result: None
+    measuring: dict[str, Any] = {"seconds": parsed.seconds, "repeats": parsed.repeats, "note": say, "keep": keep}
+    if parsed.all:
+        if parsed.algorithm or parsed.runtime or parsed.inference or parsed.sweep is not None:
+            raise UserError("bench --all: its systems have topologies of their own; allowed beside it: --config, --set")
+        systems = bench.system_configs(parsed.all, overrides)
+        print(bench.describe_all(bench.bench_all(systems, **measuring)))
+        return 0
+    if not parsed.environment:
+        raise UserError("bench: say which algorithm and environment, such as: ddrl bench impala atari/pong; or --all")
+    configs = bench.grid(
+        parsed.algorithm,
+        parsed.environment,
+        overrides,
+        runtimes=list(dict.fromkeys(parsed.runtime or [])),
+        inferences=list(dict.fromkeys(parsed.inference or [])),
+        axes=parse_axes(parsed.sweep) if parsed.sweep is not None else {},
+        note=say,
+    )
+    print(bench.describe(bench.bench(configs, **measuring)))
+    return 0
+
+
+def _check_folder(file: Path | None) -> None:
+    """Raises `UserError` where a file cannot be written: now, not when everything is measured."""
+    if file and not file.parent.is_dir():
+        raise UserError(f"{file.parent}: no such folder")
+    if file and file.exists() and not file.is_file():
+        raise UserError(f"{file}: is no file")
+
+
+def roundtrip(parsed: argparse.Namespace) -> int:
+    """`ddrl roundtrip`."""
+    from ddrl.bench import inference_service
+    from ddrl.training.records.recorder import write_json
+
+    _check_folder(parsed.json)
+    layouts = [(workers, envs, how) for how in parsed.transport for envs in parsed.envs for workers in parsed.workers]
+    result = inference_service.roundtrip(
+        layouts,
+        seconds=parsed.seconds,
+        repeats=parsed.repeats,
+        note=say,
+    )
+    print(inference_service.describe(result))
+    if parsed.json:
+        write_json(parsed.json, result)
+    return 0
+
+
+def evaluate(parsed: argparse.Namespace) -> int:
+    """`ddrl evaluate RUN`."""
+    from ddrl.cli import inspection
+
+    found = inspection.evaluate(parsed.directory, episodes=parsed.episodes, seed=parsed.seed, task=parsed.task)
+    for task, result in found.items():
+        print(
+            f"{parsed.directory}: {f'{task}: ' if len(found) > 1 else ''}mean raw return {result['mean']:.2f}, "
+            f"standard deviation {result['standard_deviation']:.2f}, {result['episodes']} episodes, after "
+            f"{result['env_frames']:,} frames"
+        )
+    return 0
+
+
+def watch(parsed: argparse.Namespace) -> int:
+    """`ddrl watch RUN`."""
+    from ddrl.cli.video import watch
+
+    show, clear = _progress_line()
+    try:
+        film = watch(
+            parsed.directory,
+            parsed.output,
+            episodes=parsed.episodes,
+            seed=parsed.seed,
+            task=parsed.task,
+            max_steps=parsed.max_steps,
+            progress=show,
+        )
+    finally:
+        clear()
+    print(f"{parsed.output}: {film.describe()}")
+    return 0
+
+
+def _progress_line() -> tuple[Callable[[str], None], Callable[[], None]]:
+    """Shows the newest line on standard error (over itself in a terminal, now and then elsewhere); clears it."""
+    in_terminal = Lasting().isatty()
+    shown = [time.monotonic()]
+
+    def show(line: str) -> None:
+        now = time.monotonic()
+        if now - shown[0] >= (0.1 if in_terminal else LINE_SECONDS):
+            shown[0] = now
+            start, end = ("\r\033[K", "") if in_terminal else ("", "\n")
+            say(f"{start}{line}", end=end)
+
+    def clear() -> None:
+        if in_terminal:
+            say("\r\033[K", end="")
+
+    return show, clear
+
+
+def verify(parsed: argparse.Namespace) -> int:
+    """`ddrl verify [DIRECTORY]`: 0 fine, 1 a check failed."""
+    from ddrl.cli.inspection import verify
+    from ddrl.regression import describe, exit_status, verify_against, write_junit
+
+    _check_folder(parsed.junit)
+    # First, since it refuses folders before it reads runs.
+    compared = [] if parsed.against is None else [verify_against(parsed.directory, _reference(parsed.against))]
+    groups = [list(verify(parsed.directory)), *compared]
+    checks = [check for group in groups for check in group]
+    print("\n".join(map(describe, checks)))
+    counts = {word: sum(check.passed is value for check in checks) for word, value in OUTCOMES.items()}
+    print(f"{len(checks)} checks: " + ", ".join(f"{count} {word}" for word, count in counts.items() if count))
+    if parsed.junit:
+        write_junit(checks, parsed.junit)
+    return max(map(exit_status, groups))  # a comparison that compared nothing has not passed
+
+
+def _reference(named: Path) -> Path:
+    """`reference` alone means `results/reference`."""
+    inside = Path("results") / named
+    return inside if not named.exists() and inside.is_dir() else named
+
+
+def merge(parsed: argparse.Namespace) -> int:
+    """`ddrl merge FOLDER...`."""
+    from ddrl.cli.merge import merge
+
+    done = merge(parsed.folders, parsed.into, dry_run=parsed.dry_run)
+    for path in done.copied:
+        print(path)
+    for reason in done.skipped:
+        say(f"left out: {reason}")
+    for reason in done.failed:
+        say(f"ddrl: {reason}")
+    verb = "would be copied" if parsed.dry_run else "copied"
+    left_out = len(done.skipped) + len(done.failed)
+    print(f"{len(done.copied)} runs {verb} into {parsed.into}, {done.present} were there, {left_out} left out")
+    return 2 if done.failed else 0
+
+
+def report(parsed: argparse.Namespace) -> int:
+    """`ddrl report [PAPER]`."""
+    from ddrl.cli.tables import checkout
+    from ddrl.report import rebuild
+
+    root = checkout()
+    papers = [parsed.paper] if parsed.paper else None
+    output = parsed.output or root / "reports"
+    written = rebuild(papers, parsed.scale, results=parsed.results or root / "results", output=output, root=root)
+    print("\n".join(map(str, written)))
+    return 0
+
+
+def claims(parsed: argparse.Namespace) -> int:
+    """`ddrl claims [PAPER]`."""
+    return _ledger("claims", parsed)
+
+
+def cells(parsed: argparse.Namespace) -> int:
+    """`ddrl cells [PAPER]`."""
+    return _ledger("cells", parsed)
+
+
+def _ledger(kind: Literal["claims", "cells"], parsed: argparse.Namespace) -> int:
+    from ddrl.cli import tables
+
+    root = tables.checkout()
+    found = tables.load(
+        kind,
+        root=root,
+        results=parsed.results or root / "results",
+        paper=parsed.paper,
+        scale=parsed.scale,
+        verdict=parsed.verdict,
+    )
+    if parsed.form == "text":
+        for source in found.sources:
+            say(source)
+        tables.print_rows(tables.rows(kind, found.table))
+        print(tables.tally(found.table))
+    else:
+        print(tables.machine_readable(found.table, parsed.form))
+    return 0
+
+
+def plan(parsed: argparse.Namespace) -> int:
+    """`ddrl plan`."""
+    from ddrl.cli import planning as planning
+    from ddrl.cli import tables
+    from ddrl.slurm.site import load_for
+
+    root = tables.checkout()
+    chosen = tables.chosen_papers(root, parsed.paper)
+    replications = root / "replications"
+    site = load_for(parsed.site, replications) if parsed.site else None
+    if parsed.results and not parsed.results.is_dir():
+        raise UserError(f"{parsed.results}: no such folder")
+    lines = planning.plan(chosen, parsed.scale, results=parsed.results or root / "results", root=replications)
+    tables.print_rows(planning.rows(lines))
+    if site:
+        print("\n".join(planning.too_long(lines, site, parsed.scale)))
+    return 0
+
+
+def systems(parsed: argparse.Namespace) -> int:
+    """`ddrl systems`."""
+    from ddrl.cli import tables
+
+    if parsed.parts:
+        from ddrl.cli.inspection import parts
+
+        print("\n".join(parts()))
+        return 0
+    from ddrl.analysis.tables.systems import systems
+
+    table = systems(tables.checkout() / "replications")
+    if parsed.form == "text":
+        tables.print_rows(tables.system_rows(table))
+    else:
+        print(tables.machine_readable(table, parsed.form))
+    return 0
+
+
+def doctor(parsed: argparse.Namespace) -> int:
+    """`ddrl doctor`: 1 where a required part is missing."""
+    from ddrl.cli import doctor
+
+    missing, section = 0, ""
+    for finding in doctor.findings(every_example=parsed.all):
+        if finding.section != section:
+            section = finding.section
+            print(f"{section}", flush=True)
+        missing += finding.required and not finding.fine
+        print(f"  {finding.describe()}", flush=True)
+    parts = "1 required part is" if missing == 1 else f"{missing} required parts are"
+    print(f"{parts} missing" if missing else "everything required is there")
+    return 1 if missing else 0

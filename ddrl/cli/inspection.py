@@ -1,0 +1,196 @@
+"""Looks at runs without changing them (`ddrl evaluate`, `ddrl verify`), and lists what there is to combine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import numpy as np
+import pandas as pd
+from torch import nn
+
+from ddrl import algorithms
+from ddrl.actors import evaluator
+from ddrl.actors.policy import LocalInference, Policy
+from ddrl.analysis.runs.run_data import LARGEST, read_curves, read_manifest
+from ddrl.environments.base import registry
+from ddrl.environments.tools.named import make_env
+from ddrl.errors import UserError, unknown_name
+from ddrl.population.results import newest_of_best
+from ddrl.population.results import problems as lineage_problems
+from ddrl.regression.checks import Check, Outcome, timed
+from ddrl.system.files import below
+from ddrl.system.notes import say
+from ddrl.system.seeding import seed_for, torch_generator
+from ddrl.training.builder import evaluated_environment
+from ddrl.training.config.run_config import RunConfig, fingerprint_of, load_run_config, parse_run_config
+from ddrl.training.config.topology import Topology
+from ddrl.training.device import resolve_device
+from ddrl.training.records import checkpoint
+from ddrl.training.records.checkpoint_layout import migrated
+from ddrl.training.records.recorder import COUNTS
+from ddrl.training.records.task_scores import metric_of
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The newest parameters of a run, and the configuration that they were trained with."""
+
+    config: RunConfig
+    network: nn.Module
+    env_frames: int
+
+    def policy(self, num_envs: int, seed: int, role: str, index: int = 0) -> Policy:
+        """Acts for `num_envs` environments on the stream (seed, role, index)."""
+        device = resolve_device(self.config.device)
+        inference = LocalInference(self.network, device=device, precision=self.config.precision)
+        sample = algorithms.load(self.config.algorithm).make_sampler(
+            self.config.hyperparameters, self.network, envs=None, num_envs=num_envs
+        )
+        return Policy(inference, num_envs, torch_generator(seed, role, index), sample)
+
+
+def load_trained(run: Path) -> Trained:
+    """The newest valid checkpoint's; of a population, its best member's. Those passed over are told in a line each.
+
+    Raises `UserError` where there is no configuration or valid checkpoint.
+    """
+    config = load_run_config(run / "config.json")
+    if config.population:
+        config, run = newest_of_best(run)
+    spec = registry.spec_for(**config.environment)
+    network = algorithms.load(config.algorithm).make_network(spec, config.hyperparameters, torch_generator(0, "unused"))
+    damaged: list[str] = []
+    for path, found in checkpoint.whole(run / "checkpoints", damaged.append):
+        try:
+            learner = migrated(found)["learner"]
+            frames, _, _ = learner["counters"]
+            network.load_state_dict(learner["network"])
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            words = f"{type(error).__name__}: {error}".splitlines()[0]
+            damaged.append(checkpoint.passed_over(path, f"is of another layout ({words})"))
+            continue
+        for line in damaged:
+            say(line)
+        return Trained(config, network, frames)
+    reasons = "; ".join(damaged) or "the folder checkpoints/ holds none"
+    raise UserError(f"{run}: no valid checkpoint ({reasons})")
+
+
+def evaluate(run: Path, *, episodes: int, seed: int, task: str | None = None) -> dict[str, dict[str, Any]]:
+    """Task -> raw returns of `episodes` episodes with a run's newest parameters.
+
+    Of a suite each task that its evaluations play, or `task` alone. Raises UserError for one that is not of it.
+    """
+    trained, num_envs = load_trained(run), evaluator.num_envs(episodes)
+    found = {}
+    evaluated = evaluated_environment(trained.config)
+    for index, name in enumerate(chosen_tasks(evaluated["name"], task)):
+        environment = evaluated | {"name": name}
+        own = seed_for(seed, "player-environment")
+        described = f"evaluation of {run}, environment {name}, environment seed {own}"
+        env = make_env(environment, num_envs, own, num_threads=1, name=described)
+        try:
+            played = evaluator.play(env, trained.policy(num_envs, seed, "player-policy", index), episodes)
+        finally:
+            env.close()
+        returns = [episode.episode_return for episode in played]
+        found[name] = {
+            "env_frames": trained.env_frames,
+            "episodes": episodes,
+            "mean": float(np.mean(returns)),
+            "standard_deviation": float(np.std(returns, ddof=1)) if episodes > 1 else 0.0,
+            "returns": returns,
+        }
+    return found
+
+
+def chosen_tasks(name: str, task: str | None) -> tuple[str, ...]:
+    """Those of a suite, or `task` alone, with or without its prefix. Raises UserError where it is none of them."""
+    tasks = registry.tasks_of(name)
+    chosen = tuple(own for own in tasks if task is None or task in (own, own.partition("/")[2]))
+    if not chosen:
+        raise unknown_name("task", task, tasks, where="--task")
+    return chosen
+
+
+def verify(root: Path) -> Iterator[Check]:
+    """For each finished run below `root`, whether it is whole and agrees with its manifest; links are followed.
+
+    A folder that cannot be looked into is a failed check: nobody knows what is in there.
+
+    Raises: UserError where there is no such folder, or no finished run in it.
+    """
+    if not root.is_dir():
+        raise UserError(f"{root}: no such folder")
+    lost: list[tuple[Path, OSError]] = []
+    manifests = below(root, "run.json", lambda path, error: lost.append((path, error)))
+    if not manifests:
+        unseen = "".join(f"; {path}: {error.strerror}" for path, error in lost)
+        raise UserError(f"{root}: holds no finished run (no run.json){unseen}")
+    for path, error in lost:
+        yield timed(str(path), partial(Outcome, False, f"not looked into: {error.strerror}"))
+    for path in manifests:
+        yield timed(str(path.parent), partial(_outcome, path.parent))
+
+
+def _outcome(run: Path) -> Outcome:
+    found = tuple(problems(run))
+    return Outcome(not found, found[0] if found else "whole", found[1:])
+
+
+def problems(run: Path) -> Iterator[str]:
+    """What is wrong with a finished run, a line each."""
+    try:
+        record = read_manifest(run / "run.json")
+        config = parse_run_config(record["config"], where=str(run / "run.json"))
+        table = read_curves(run / "curves.parquet")
+        stated = load_run_config(run / "config.json")
+    except (OSError, ValueError, UserError) as error:
+        yield f"cannot be read: {' '.join(str(error).split())}"
+        return
+    if record.get("fingerprint") != fingerprint_of(record["config"]):
+        expected = fingerprint_of(record["config"])
+        yield f"run.json: fingerprint {record.get('fingerprint')} is not that of its configuration ({expected})"
+    if stated != config:
+        yield "config.json differs from the configuration in run.json"
+    if lost := record.get("records_lost_bytes"):
+        yield f"run.json: {lost:,} bytes of records were lost while it trained; the curves have a gap"
+    yield from _curve_problems(table, record, config)
+    if config.population:
+        yield from lineage_problems(run, config.population.size)
+
+
+def _curve_problems(table: pd.DataFrame, record: dict[str, Any], config: RunConfig) -> Iterator[str]:
+    for name in (*COUNTS, "seconds"):
+        if not table[table.metric == "episodes"][name].is_monotonic_increasing:
+            yield f"curves.parquet: {name} runs backwards"
+    single = table[~table.metric.str.startswith("evaluation_")]
+    if (twice := single[single.duplicated(["env_frames", "metric"])]).size:
+        first = twice.iloc[0]
+        yield f"curves.parquet: metric '{first.metric}' has two values at {first.env_frames} env_frames"
+    if not (table.value.abs() <= LARGEST).all():
+        yield f"curves.parquet: holds values that are not finite, or beyond {LARGEST:g}"
+    if record["env_frames"] < config.env_frames:
+        yield f"run.json: {record['env_frames']:,} frames, below the budget of {config.env_frames:,}"
+    tasks, wanted = registry.tasks_of(evaluated_environment(config)["name"]), config.evaluation.final_episodes
+    for metric in [metric_of("evaluation_return", task) for task in tasks] if len(tasks) > 1 else ["evaluation_return"]:
+        final = table[(table.metric == metric) & (table.env_frames == record["env_frames"])]
+        if len(final) != wanted:
+            yield f"curves.parquet: {len(final)} final episodes ({metric}); the configuration asks for {wanted}"
+
+
+def parts() -> Iterator[str]:
+    """What there is to combine: algorithms, environments, runtimes and schedules."""
+    for name in algorithms.NAMES:
+        module = algorithms.load(name)
+        yield f"algorithm    {name:12} version {module.VERSION}: {(module.__doc__ or '').strip().splitlines()[0]}"
+    for prefix in registry.prefixes():
+        suites = ", ".join(registry.suites(prefix))
+        yield f"environment  {prefix + '/':12} {len(registry.tasks(prefix))} tasks" + (f"; {suites}" if suites else "")
+    hints = get_type_hints(Topology)
+    for name in ("runtime", "schedule"):
+        yield f"topology     {name:12} {', '.join(get_args(hints[name]))}"

@@ -1,0 +1,291 @@
+"""What a scale will take before anything runs: jobs, hours, GPU hours and storage of every experiment.
+
+Hours follow from what was measured, own runs that are over, committed ones and benchmarks, and the closest counts:
+
+`same`    the same experiment, variant and scale: as many frames per second as those runs.
+`scaled`  the same algorithm, kind of task and network: core-seconds per frame, spread over the run's cores. That a
+          learner does not spread over many cores is not in this number; nor, where the measurement had no GPU and the
+          run has one, that a GPU learns faster.
+`none`    nothing like it was measured: a sum that leaves such runs out is printed as more than (>) that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ddrl.papers.experiments import MANIFESTS, Resources, Run
+from ddrl.slurm.site import TRAIN, Job, Site
+from ddrl.system.files import read_file
+from ddrl.training.config.experiments import expand
+
+if TYPE_CHECKING:
+    from ddrl.training.builder import Builder
+    from ddrl.types import EnvSpec
+
+PARAMETER_COPIES = 4
+"""In a checkpoint: the parameters, two moments of Adam, and a target network (fewer elsewhere)."""
+RECORD_BYTES = 1500
+"""Of one record in curves.jsonl, curves.parquet and TensorBoard together (measured: 1,000 to 1,500)."""
+QUALITY = ("same", "scaled", "none")
+SHORT = "smoke"
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError, ZeroDivisionError)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run that is over, or a benchmark (whose scale, experiment and variant are empty)."""
+
+    algorithm: str
+    environment: str
+    network: str
+    frames_per_second: float
+    cores: int
+    gpu: bool
+    scale: str = ""
+    experiment: str = ""
+    variant: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One experiment at one scale."""
+
+    paper: str
+    experiment: str
+    runs: int
+    frames: int
+    hours: float
+    """Of all its runs one after the other, those with nothing to go by left out; so the other two."""
+    core_hours: float
+    gpu_hours: float
+    needs: Resources
+    """Of its first run."""
+    bytes: int
+    measured: str
+    """The worst of `QUALITY` among its runs."""
+
+
+def plan(chosen: Sequence[str], scale: str, *, results: Path, root: Path = Path("replications")) -> list[Line]:
+    """One line per experiment. Raises `UserError` for a paper or a scale that does not exist."""
+    known = measured(results)
+    lines = []
+    for paper in chosen:
+        groups: dict[str, list[Run]] = {}
+        for run in expand(paper, scale, root=root):
+            groups.setdefault(run.experiment, []).append(run)
+        lines += [_line(paper, name, runs, known) for name, runs in groups.items()]
+    return lines
+
+
+def _line(paper: str, experiment: str, runs: Sequence[Run], known: Sequence[Measured]) -> Line:
+    found = [seconds_of(run, known) for run in runs]
+    hours = [seconds / 3600 for seconds, _ in found]
+    cores = [run.resources.threads * run.resources.nodes for run in runs]
+    gpus = [run.resources.gpus * run.resources.nodes for run in runs]
+    return Line(
+        paper=paper,
+        experiment=experiment,
+        runs=len(runs),
+        frames=sum(frames_of(run.config) for run in runs),
+        hours=sum(hours),
+        core_hours=sum(one * count for one, count in zip(hours, cores, strict=True)),
+        gpu_hours=sum(one * count for one, count in zip(hours, gpus, strict=True)),
+        needs=runs[0].resources,
+        bytes=sum(map(storage_bytes, runs)),
+        measured=max((quality for _, quality in found), key=QUALITY.index),
+    )
+
+
+def seconds_of(run: Run, known: Sequence[Measured]) -> tuple[float, str]:
+    """Seconds of training that a run is expected to take, and of which quality that is (`none`: 0 seconds)."""
+    frames = frames_of(run.config)
+    same = [
+        one
+        for one in known
+        if (one.scale, one.experiment, one.variant) == (run.scale, run.experiment, run.variant)
+        and _kind(one.environment) == _kind(run.environment)
+    ]
+    if same:
+        return frames / _mean(one.frames_per_second for one in same), "same"
+    hyperparameters = run.config.get("hyperparameters", {})
+    wanted = (run.config["algorithm"], _kind(run.environment), hyperparameters.get("network"))
+    alike = [one for one in known if (one.algorithm, _kind(one.environment), one.network) == wanted]
+    alike = [one for one in alike if one.scale != SHORT] or alike  # seconds of training are mostly its beginning
+    alike = [one for one in alike if one.gpu == (run.resources.gpus > 0)] or alike
+    if not alike:
+        return 0.0, "none"
+    core_seconds = _mean(one.cores / one.frames_per_second for one in alike)
+    return frames * core_seconds / (run.resources.threads * run.resources.nodes), "scaled"
+
+
+def frames_of(config: Mapping[str, Any]) -> int:
+    """Of a run; in a population, of all members."""
+    population = config.get("population")
+    return int(config["env_frames"]) * (int(population["size"]) if population else 1)
+
+
+def _kind(environment: str) -> str:
+    return environment.partition("/")[0]
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return sum(found) / len(found)
+
+
+def measured(results: Path) -> list[Measured]:
+    """Runs that are over and benchmarks, below `results`; those of scale reference are the committed ones.
+
+    Files that cannot be read are left out: `ddrl verify` names what is damaged.
+    """
+    found = []
+    for path in sorted(results.glob(MANIFESTS)):
+        scale, _, experiment, variant, *_ = path.relative_to(results).parts
+        with suppress(*UNREADABLE):
+            manifest = json.loads(read_file(path).decode())
+            frames = manifest.get("population", manifest)["env_frames"]  # of all members
+            speed = frames / manifest["seconds"]
+            place = {"scale": scale, "experiment": experiment, "variant": variant}
+            found.append(_measured(manifest["config"], manifest["hardware"], speed, **place))
+    for path in sorted(results.glob("*/bench/**/*.json")):
+        with suppress(*UNREADABLE):
+            bench = json.loads(read_file(path).decode())
+            for one in bench.get("measurements", [bench]):
+                speed = one["median_training_frames_per_second"]
+                found.append(_measured(one["config"], bench["hardware"], speed))
+    return found
+
+
+def _measured(config: Any, hardware: Any, speed: float, **place: str) -> Measured:
+    serial = config["topology"]["runtime"] == "serial"
+    parallel = (config.get("population") or {"parallel": 1})["parallel"]
+    return Measured(
+        algorithm=config["algorithm"],
+        environment=config["environment"]["name"],
+        network=config["hyperparameters"]["network"],
+        frames_per_second=speed,
+        cores=min(parallel, hardware["cores"]) if serial else hardware["cores"],
+        gpu=hardware["gpu"] is not None,
+        **place,
+    )
+
+
+def storage_bytes(run: Run) -> int:
+    """What a run keeps on disk: its newest checkpoints and its records."""
+    from ddrl.training.records.checkpoint import KEPT  # imports torch
+
+    members = frames_of(run.config) // int(run.config["env_frames"])
+    records = frames_of(run.config) // run.config["recording"]["period_frames"]
+    key = json.dumps({**run.config, "seed": 0, "env_frames": 1, "population": None}, sort_keys=True)
+    return members * KEPT * checkpoint_bytes(key) + int(records) * RECORD_BYTES
+
+
+@cache
+def checkpoint_bytes(config: str) -> int:
+    """Of a configuration, given as JSON: parameters with their moments, and what the store holds when it is full."""
+    import torch
+
+    from ddrl.training.builder import Builder
+    from ddrl.training.config.run_config import parse_run_config
+
+    builder = Builder(parse_run_config(json.loads(config), where="plan"), torch.device("cpu"))
+    network = network_size(
+        builder.config.algorithm, replace(builder.spec, name="", protocol=""), builder.config.hyperparameters
+    )
+    return PARAMETER_COPIES * network.parameter_bytes + _stored_bytes(builder, network)
+
+
+def _stored_bytes(builder: Builder, network: NetworkSize) -> int:
+    """Of the replay; none where a continued run refills it."""
+    import torch
+
+    from ddrl.runtimes.ray.object_store import step_bytes
+    from ddrl.training.config.systems import replays
+    from ddrl.training.learner_node import make_history
+
+    config, keys = builder.config, builder.config.hyperparameters
+    if config.checkpoint.replay == "refilled":
+        return 0
+    if replays(config):
+        with torch.device("meta"):  # takes no memory
+            return make_history(builder, network.state_shapes).nbytes
+    columns = keys.num_slots * keys.batch_size if hasattr(keys, "num_slots") else 0
+    if getattr(keys, "replay_fraction", 0):
+        columns += keys.replay_capacity
+    stored: int = columns * (keys.unroll_length + 1) * step_bytes(builder.spec)
+    return stored
+
+
+class NetworkSize(NamedTuple):
+    """What making a network tells of it."""
+
+    parameter_bytes: int
+    state_shapes: tuple[tuple[int, ...], ...]
+    """Of the parts of its recurrent state."""
+
+
+@cache
+def network_size(algorithm: str, spec: EnvSpec, hyperparameters: Any) -> NetworkSize:
+    """Tasks whose `spec` has the same shapes share a network."""
+    import torch
+
+    from ddrl import algorithms
+
+    with torch.device("meta"):  # without memory and without weights, which take long to draw
+        network = algorithms.load(algorithm).make_network(spec, hyperparameters, torch.Generator().manual_seed(0))
+    return NetworkSize(
+        sum(tensor.numel() * tensor.element_size() for tensor in network.parameters()),
+        tuple(tuple(part.shape[1:]) for part in network.initial_state(1)),
+    )
+
+
+def rows(lines: Sequence[Line]) -> list[dict[str, str]]:
+    """As printed: one row per experiment, one per paper, and the whole."""
+    printed = []
+    for paper in dict.fromkeys(line.paper for line in lines):
+        own = [line for line in lines if line.paper == paper]
+        printed += [_row(line.paper, line.experiment, [line]) for line in own]
+        printed.append(_row(paper, "all", own))
+    if len({line.paper for line in lines}) > 1:
+        printed.append(_row("all", "", lines))
+    return printed
+
+
+def _row(paper: str, experiment: str, lines: Sequence[Line]) -> dict[str, str]:
+    measured = max((line.measured for line in lines), key=QUALITY.index)
+    more = "> " if measured == "none" else ""
+    gpu_hours = more + _hours(sum(line.gpu_hours for line in lines))
+    return {
+        "paper": paper,
+        "experiment": experiment,
+        "runs": f"{sum(line.runs for line in lines):,}",
+        "frames": f"{sum(line.frames for line in lines):.3g}",
+        "core hours": more + _hours(sum(line.core_hours for line in lines)),
+        "GPU hours": gpu_hours if any(line.needs.gpus for line in lines) else "0",
+        "storage": f"{sum(line.bytes for line in lines) / 2**30:,.1f} GiB",
+        "measured": measured,
+    }
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.2f}" if hours < 10 else f"{hours:,.0f}"
+
+
+def too_long(lines: Sequence[Line], site: Site, scale: str) -> list[str]:
+    """A line for each experiment whose runs are expected to take longer than the site file allows."""
+    complaints = []
+    for line in lines:
+        minutes = site.request(Job(TRAIN, scale, line.paper, line.experiment, line.needs)).minutes
+        expected = line.hours * 60 / line.runs
+        if minutes is not None and expected > minutes:
+            complaints.append(
+                f"{line.paper}, {line.experiment}: a run is expected to take {expected:,.0f} minutes, and {site.path} "
+                f"gives it {minutes:,}; it would be continued at the next try, from its newest checkpoint"
+            )
+    return complaints

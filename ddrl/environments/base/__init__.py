@@ -1,0 +1,1 @@
+"""What every adapter is made with: the contract, replayed states, suites of tasks, and the registry that finds adapters."""

@@ -1,0 +1,192 @@
+"""B simulations of one task in a Python loop, as a `ddrl.types.VectorEnv`.
+
+- Seeds: every episode starts from a seed of its own, which depends on (seed, environment, episode) only. What follows
+  is a function of that seed and the actions, so a checkpoint is the list of actions of the running episodes. It is
+  right for every task, whatever a task keeps to itself.
+- Limits: an episode is truncated after `max_steps` steps, unless it terminates in the last of them; where `max_steps`
+  is None, never.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from ddrl.environments.base.contract import accepted_actions, check_state, first_step, saved_state
+from ddrl.errors import UserError
+from ddrl.system.seeding import seed_for
+from ddrl.types import Array, EnvSpec, EnvStep
+
+
+class Replayable(Protocol):
+    """One environment, without limit of steps."""
+
+    def reset(self, seed: int) -> Array:
+        """Starts the episode that `seed` alone determines; its first observation."""
+
+    def step(self, action: Any) -> tuple[Array, float, bool]:
+        """Observation, reward, terminated; `action`, an integer or [A], is in the environment's units."""
+
+    def close(self) -> None:
+        """Frees native resources."""
+
+
+Simulated = TypeVar("Simulated", bound=Replayable)
+
+
+def _as_they_are(actions: Array) -> Array:
+    return actions
+
+
+class ReplayedEnvs(Generic[Simulated]):
+    """B simulations of one task, whose episodes are played again where a checkpoint is continued."""
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        make: Callable[[], Simulated],
+        num_envs: int,
+        seed: int,
+        *,
+        max_steps: int | None,
+        in_units: Callable[[Array], Array] = _as_they_are,
+    ) -> None:
+        """`make` builds one simulation, always the same; an episode is cut after `max_steps` steps.
+
+        `in_units` turns actions [..., A] of the agent into those of the simulation.
+        """
+        self.spec = spec
+        self.num_envs = num_envs
+        self.simulations = [make() for _ in range(num_envs)]
+        self._in_units = in_units
+        self._seed = seed
+        self._max_steps = math.inf if max_steps is None else max_steps
+        self._episode = np.full(num_envs, -1, dtype=np.int64)
+        self._ended = np.zeros(num_envs, dtype=np.bool_)
+        self._last = self._empty()
+        """The newest observations [B, ...]."""
+        self._steps = np.zeros(num_envs, dtype=np.int64)
+        """Of the running episodes."""
+        kind: tuple[tuple[int, ...], type] = ((spec.action_size,), np.float32) if spec.action_size else ((), np.int64)
+        self._actions: Array = np.zeros((num_envs, int(min(self._max_steps, 1024)), *kind[0]), dtype=kind[1])
+        """Of the running episodes: row i holds `_steps[i]` of them."""
+
+    def reset(self) -> EnvStep:
+        """Starts every environment's next episode."""
+        observation = self._empty()
+        for row in range(self.num_envs):
+            observation[row] = self._start(row)
+        self._last, self._ended = observation, np.zeros(self.num_envs, dtype=np.bool_)
+        return first_step(observation)
+
+    def step(self, actions: Array) -> EnvStep:
+        """Applies `actions`: [B] integers, or [B, A] float32.
+
+        Raises: ValueError for actions of another shape or type, outside the action set or NaN; RuntimeError before
+        `reset`; whatever a simulation raises, with a note that names the environment, its episode and its seed.
+        """
+        actions = accepted_actions(actions, self.spec, self.num_envs)
+        if self._episode[0] < 0:
+            raise RuntimeError("step was called before reset")
+        dead = self._ended
+        converted = self._in_units(actions)
+        observation = self._empty()
+        reward = np.zeros(self.num_envs, dtype=np.float32)
+        terminated = np.zeros(self.num_envs, dtype=np.bool_)
+
+        for row in range(self.num_envs):
+            if dead[row]:
+                observation[row] = self._start(row)
+            else:
+                observation[row], reward[row], terminated[row] = self._advance(row, converted[row])
+        self._record(actions, ~dead)
+        truncated = (self._steps >= self._max_steps) & ~terminated
+        self._last, self._ended = observation, terminated | truncated
+        return EnvStep(observation, reward, terminated, truncated, self._ended, dead, ~dead)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Per environment: its episode and the actions since its start, and a checksum of what was seen last."""
+        parts = [self._actions[row, :steps] for row, steps in enumerate(self._steps)]
+        arrays = {
+            "episode": self._episode,
+            "ended": self._ended,
+            "steps": self._steps,
+            "actions": np.concatenate(parts),
+        }
+        return saved_state(self.spec, self._seed, arrays) | {"checksums": self._seen()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Plays the running episodes again.
+
+        Raises: UserError for a state of another protocol, seed or number of environments, or if the episodes played
+        again differ from the recorded ones.
+        """
+        keys = {"episode", "ended", "steps", "actions", "checksums"}
+        check_state(state, keys, self.spec, self._seed, self.num_envs)
+        self._episode = state["episode"].numpy().copy()
+        self._ended = state["ended"].numpy().copy()
+        steps = state["steps"].numpy()
+        self._steps = np.zeros_like(steps)
+        self._last = self._empty()
+        if self._episode[0] < 0:
+            return
+        for row, actions in enumerate(np.split(state["actions"].numpy(), np.cumsum(steps)[:-1])):
+            self._episode[row] -= 1  # the start counts it again
+            self._last[row] = self._start(row)
+            only = np.arange(self.num_envs) == row
+            for action, converted in zip(actions, self._in_units(actions), strict=True):
+                self._last[row] = self._advance(row, converted)[0]
+                self._record(action, only)
+        if self._seen() != state["checksums"]:
+            raise UserError(
+                "environment state: the episodes played again differ from the recorded ones: another processor or "
+                "another version of a library"
+            )
+
+    def close(self) -> None:
+        """Frees the simulations; nothing else may follow."""
+        for simulation in self.simulations:
+            simulation.close()
+
+    def _empty(self) -> Array:
+        return np.empty((self.num_envs, *self.spec.observation_shape), dtype=self.spec.observation_dtype)
+
+    def _start(self, row: int) -> Array:
+        """Starts the next episode of one environment; its first observation."""
+        self._episode[row] += 1
+        self._steps[row] = 0
+        try:
+            return self.simulations[row].reset(self._seed_of(row))
+        except Exception as error:
+            error.add_note(self._place(row))
+            raise
+
+    def _advance(self, row: int, action: Any) -> tuple[Array, float, bool]:
+        try:
+            return self.simulations[row].step(action)
+        except Exception as error:
+            error.add_note(self._place(row))
+            raise
+
+    def _seed_of(self, row: int) -> int:
+        return seed_for(self._seed, f"{self.spec.name}/{row}", int(self._episode[row]))
+
+    def _place(self, row: int) -> str:
+        episode = f"episode {self._episode[row]} (seed {self._seed_of(row)})"
+        return f"{self.spec.name}, environment {row} of seed {self._seed}, {episode}, after {self._steps[row]} steps"
+
+    def _record(self, actions: Array, mask: Array) -> None:
+        """Appends `actions`, [B, ...] or one for all, in the environments in `mask` [B]."""
+        if int(self._steps.max()) == self._actions.shape[1]:
+            self._actions = np.concatenate([self._actions, np.zeros_like(self._actions)], axis=1)
+        every = actions.ndim == self._actions.ndim - 1
+        self._actions[mask, self._steps[mask]] = actions[mask] if every else actions
+        self._steps += mask
+
+    def _seen(self) -> list[int]:
+        flags = zip(self._last, self._ended.tolist(), strict=True)
+        return [zlib.crc32(seen.tobytes() + f"{ended}".encode()) for seen, ended in flags]

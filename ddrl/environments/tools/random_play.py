@@ -1,0 +1,89 @@
+"""Measures random play: `python -m ddrl.environments.tools.random_play mujoco/Hopper-v5 ... > scores.csv`.
+
+Actions are uniform: over the action set, or over [-1, 1] in each dimension. One row per environment, in the columns of
+`replications/references/*.csv`. The same seed gives the same numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+
+import numpy as np
+
+from ddrl.environments.base import finite, registry
+from ddrl.errors import UserError, exit_code
+from ddrl.system.csv_cells import write_rows
+from ddrl.system.seeding import numpy_generator, seed_for
+from ddrl.types import Array, EnvSpec
+
+COLUMNS = ("task", "random", "human", "variant", "source", "notes")
+VARIANT = "measured"
+_NUM_ENVS = 10
+
+
+def random_returns(name: str, episodes: int, seed: int) -> Array:
+    """Raw returns [n] of at least `episodes` episodes, n a multiple of ten.
+
+    Each of ten environments plays the same number of them: a first-come sample would favour short episodes.
+    Raises: UserError for an unknown name, and for numbers that `ddrl.environments.base.finite` does not let pass.
+    """
+    rounds = -(-episodes // _NUM_ENVS)
+    generator = numpy_generator(seed, "random-play")
+    returns, total = np.zeros((rounds, _NUM_ENVS)), np.zeros(_NUM_ENVS)
+    done = np.zeros(_NUM_ENVS, dtype=np.int64)
+    with closing(registry.make(name, _NUM_ENVS, seed_for(seed, "random-play-environment"))) as env:
+        env.reset()
+        while done.min() < rounds:
+            step = env.step(_actions(env.spec, generator))
+            if found := finite.fault(step):
+                raise UserError(f"{name}: column {found.column} of {_NUM_ENVS}: the {found.what}")
+            total += step.reward
+            (over,) = np.nonzero(step.ended & (done < rounds))
+            returns[done[over], over] = total[over]
+            done[over] += 1
+            total[step.ended] = 0.0
+    return returns.reshape(-1)
+
+
+def row(name: str, episodes: int, seed: int) -> dict[str, str]:
+    """One row of a file of reference scores; there is no human one."""
+    returns = random_returns(name, episodes, seed)
+    error = returns.std(ddof=1) / len(returns) ** 0.5
+    return {
+        "task": name.partition("/")[2],
+        "random": f"{returns.mean():.4g}",
+        "human": "",
+        "variant": VARIANT,
+        "source": f"measured: python -m ddrl.environments.tools.random_play {name} --episodes {len(returns)} --seed {seed}",
+        "notes": f"standard error {error:.2g}; {registry.spec_for(name).protocol}",
+    }
+
+
+def _actions(spec: EnvSpec, generator: np.random.Generator) -> Array:
+    if spec.action_size:
+        return generator.uniform(-1.0, 1.0, (_NUM_ENVS, spec.action_size)).astype(np.float32)
+    return generator.integers(0, spec.num_actions, _NUM_ENVS)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the rows; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m ddrl.environments.tools.random_play", description=__doc__)
+    parser.add_argument("names", nargs="+", metavar="prefix/task", help="or a suite: each of its tasks")
+    parser.add_argument("--episodes", type=int, default=200, metavar="N", help="rounded up to a multiple of ten")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args(arguments)
+    if given.episodes < 2:
+        parser.error("--episodes must be at least 2")
+
+    def command() -> None:
+        tasks = [task for name in given.names for task in registry.tasks_of(name)]
+        write_rows(sys.stdout, COLUMNS, (row(task, given.episodes, given.seed) for task in tasks))
+
+    return exit_code(command)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

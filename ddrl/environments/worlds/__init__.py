@@ -1,0 +1,1 @@
+"""The simulators and games behind adapters that have none of their own."""

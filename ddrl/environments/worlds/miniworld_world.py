@@ -1,0 +1,152 @@
+"""MiniWorld's rooms and mazes (Chevalier-Boisvert et al. 2023), with the nine actions of `firstperson`.
+
+An agent step is four of MiniWorld's steps ("frames"), of which only the last is drawn (`miniworld_drawing`).
+
+- forward, backward: 0.15 m a frame, as there. look left, right: 5 degrees a frame instead of 15, so that a step turns
+  by 20 degrees and not by 60. forward + look: both in every frame. strafe left, right: nothing; MiniWorld has no such
+  action.
+- fire, in the first of the four frames: picks up what lies before the agent or, if it carries something, drops it.
+- What a task's own action space lacks does nothing here either: backward and fire count only in CollectHealth,
+  PickupObjects and PutNext. So no task is changed; Sign's own action that ends the episode is left out.
+- In all tasks a step costs, looks and moves the same; Sign's own steps of 0.7 m and 45 degrees are not used.
+- Most rewards are 1 - 0.2 frames / limit, with the limit of this suite (or the option `max_frames`), not MiniWorld's.
+- Sign: colour (on the sign) and kind (in the instruction) of what to touch are drawn for each episode.
+- No domain randomisation: no task has it by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ddrl.environments.worlds import miniworld_drawing
+from ddrl.system import instruction_words
+from ddrl.system.seeding import numpy_generator
+from ddrl.types import Array
+
+DEGREES = 5.0
+"""A look's, per frame."""
+ACTION_PROTOCOL = f"forward0.15m,turn{DEGREES:g}deg,fire-picks-up-or-drops"
+PICTURE_PROTOCOL = "software-rendered,no-multisampling,no-domain-randomisation"
+_SIGN_KINDS = ("box", "key")
+_SIGN_COLOURS = 3
+# What the nine actions are made of: forward (1, -1 or 0), look (1: left, -1: right, 0), fire.
+_PARTS = (
+    (1, 0, False),
+    (-1, 0, False),
+    (0, 0, False),
+    (0, 0, False),
+    (0, 1, False),
+    (0, -1, False),
+    (1, 1, False),
+    (1, -1, False),
+    (0, 0, True),
+)
+
+
+class MiniWorld:
+    """One of MiniWorld's environments, as a `replayed.Replayable`."""
+
+    def __init__(self, kind: str, limit: int, reward_scale: float, frame_skip: int, height: int, width: int) -> None:
+        """`kind`: the name of its class; `limit`: frames, which its rewards depend on; they are times `reward_scale`.
+
+        Raises: UserError where a graphics library is missing; ModuleNotFoundError without the package.
+        """
+        self.env = _environment(kind)
+        self.env.max_episode_steps = limit
+        self._frame_skip, self._scale, self._size = frame_skip, reward_scale, (height, width)
+        self._list = 0
+        self._words = instruction_words.hashed("")
+
+    def reset(self, seed: int) -> Array:
+        """Starts the episode that `seed` determines; its first observation."""
+        if hasattr(self.env, "_color_index"):
+            generator = numpy_generator(seed, "sign")
+            self.env._color_index, self.env._goal = int(generator.integers(_SIGN_COLOURS)), int(generator.integers(2))
+            self._words = instruction_words.hashed(f"go to the {_SIGN_KINDS[self.env._goal]}")
+        with miniworld_drawing.current() as canvas:  # new textures and meshes are loaded
+            self.env.reset(seed=seed)
+            self._list = canvas.compile(self.env, self._list)
+        return self._observation()
+
+    def step(self, action: Any) -> tuple[Array, float, bool]:
+        """Observation, reward (the sum over the frames), terminated."""
+        total, terminated = 0.0, False
+        for frame in range(self._frame_skip):
+            _, reward, terminated, _, _ = self.env.step(self._own_action(int(action), first=frame == 0))
+            total += float(reward)
+            if terminated:
+                break
+        return self._observation(), self._scale * total, bool(terminated)
+
+    def close(self) -> None:
+        """Frees what was recorded of the world."""
+        with miniworld_drawing.current() as canvas:
+            canvas.delete(self._list)
+        self._list = 0
+
+    def _own_action(self, action: int, *, first: bool) -> int:
+        """The step of MiniWorld that a frame takes; looks are already done."""
+        own = self.env.actions
+        forward, look, fire = _PARTS[action]
+        if look:
+            self.env.turn_agent(look * DEGREES)
+        if forward > 0:
+            return int(own.move_forward)
+        full = self.env.action_space.n > own.pickup
+        if forward < 0 and full:
+            return int(own.move_back)
+        if fire and first and full:
+            return int(own.drop if self.env.agent.carrying else own.pickup)
+        return int(own.done)  # which does nothing
+
+    def _observation(self) -> Array:
+        with miniworld_drawing.current() as canvas:
+            picture = canvas.draw(self.env, self._list, *self._size)
+        return instruction_words.pack(np.ascontiguousarray(picture.transpose(2, 0, 1)), self._words)
+
+
+def _environment(kind: str) -> Any:
+    """An environment that draws nothing itself."""
+    miniworld_drawing.prepare()
+    from miniworld import envs
+    from miniworld.params import DEFAULT_PARAMS
+
+    own_class = getattr(envs, kind)
+    env = own_class.__new__(own_class)
+    env.render_obs = env._render_static = _nothing
+    with miniworld_drawing.current() as canvas, _without_windows(canvas):
+        env.__init__()
+    env.params = DEFAULT_PARAMS  # of Sign too
+    return env
+
+
+def _nothing() -> None:
+    """In place of MiniWorld's own drawing, which it does in every frame."""
+
+
+@contextmanager
+def _without_windows(canvas: miniworld_drawing.Canvas) -> Iterator[None]:
+    """Makes MiniWorld's constructor use the process's context, without frame buffers and fonts of its own."""
+    module = _module()
+    real = module.pyglet, module.FrameBuffer
+    module.pyglet = SimpleNamespace(
+        window=SimpleNamespace(Window=lambda **_: canvas.window), text=SimpleNamespace(Label=lambda **_: None)
+    )
+    module.FrameBuffer = lambda *_: None
+    try:
+        yield
+    finally:
+        module.pyglet, module.FrameBuffer = real
+
+
+@cache
+def _module() -> Any:
+    from miniworld import miniworld
+
+    return miniworld

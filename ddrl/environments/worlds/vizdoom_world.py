@@ -1,0 +1,128 @@
+"""ViZDoom's scenarios (Wydmuch et al. 2019; Kempka et al. 2016), with the nine actions of `firstperson`.
+
+An agent step is four tics with the same buttons held down.
+
+- Buttons: MOVE_FORWARD, MOVE_BACKWARD, MOVE_LEFT, MOVE_RIGHT, TURN_LEFT, TURN_RIGHT and ATTACK; with ATTACK also USE,
+  which opens doors, in the maps of Freedoom, the only ones that have it. A button that a scenario's file does not give
+  is ignored, so no scenario is changed: in the basic one, forward does nothing.
+- Ends: the engine's own time limit is switched off, since no picture comes with it; `replayed` cuts episodes, which is
+  a truncation. All else that ends one (death, an exit, the scenario's script) is a termination; what is seen last is
+  then shown again, since a finished game has no picture.
+- Pictures: 160x120 as the engine draws, each pixel of the observation the mean of those below it. Whether health is
+  shown is the scenario's choice: only Freedoom's maps do. View and weapon do not bob as the player walks: the engine
+  keeps how far across episodes, so pictures would depend on the episode before.
+- Every game is a process. Its files (settings, saved games) go to a temporary folder that `close` removes. It ends
+  with this process, however that ends, where the program `setpriv` is there.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ddrl.system import instruction_words
+from ddrl.system.temporary import claim, remove_left
+from ddrl.types import Array
+
+PICTURE_PROTOCOL = "rgb160x120-box-mean,no-bobbing"
+ACTION_PROTOCOL = "scenario-buttons"
+_BUTTONS = (
+    ("MOVE_FORWARD",),
+    ("MOVE_BACKWARD",),
+    ("MOVE_LEFT",),
+    ("MOVE_RIGHT",),
+    ("TURN_LEFT",),
+    ("TURN_RIGHT",),
+    ("MOVE_FORWARD", "TURN_LEFT"),
+    ("MOVE_FORWARD", "TURN_RIGHT"),
+    ("ATTACK", "USE"),
+)
+# The engine makes a folder where it is started; $0 lies in the game's own.
+_START = """#!/bin/sh
+cd "${0%/*}" || exit 1
+"""
+_NO_WORDS = instruction_words.hashed("")
+
+
+class DoomWorld:
+    """One game, as a `replayed.Replayable`."""
+
+    def __init__(
+        self,
+        scenario: str,
+        doom_map: str,
+        rewards: dict[str, float],
+        reward_scale: float,
+        frame_skip: int,
+        size: tuple[int, int],
+    ) -> None:
+        """`scenario`: name of its settings; `doom_map`: '' for its own; `rewards`: ViZDoom's, beside the scenario's.
+
+        All rewards are multiplied by `reward_scale`. `size`: height and width of observations.
+        Raises: ModuleNotFoundError without the package.
+        """
+        import vizdoom
+
+        self._skip, self._scale, self._size = frame_skip, reward_scale, (size[1], size[0])
+        self._folder = tempfile.TemporaryDirectory(prefix="ddrl-vizdoom-")
+        remove_left(Path(self._folder.name).parent, "ddrl-vizdoom-")
+        self._claim = claim(Path(self._folder.name))
+        self.game = game = vizdoom.DoomGame()
+        game.load_config(str(Path(vizdoom.scenarios_path) / f"{scenario}.cfg"))
+        if doom_map:
+            game.set_doom_map(doom_map)
+        for name, value in rewards.items():
+            getattr(game, f"set_{name}_reward")(value)
+        game.set_mode(vizdoom.Mode.PLAYER)
+        game.set_screen_format(vizdoom.ScreenFormat.RGB24)
+        game.set_screen_resolution(vizdoom.ScreenResolution.RES_160X120)
+        for switch in ("window_visible", "sound_enabled", "audio_buffer_enabled", "automap_buffer_enabled"):
+            getattr(game, f"set_{switch}")(False)
+        game.set_episode_timeout(0)
+        game.add_game_args("+movebob 0")
+        game.set_doom_config_path(str(Path(self._folder.name) / "settings.ini"))
+        game.set_vizdoom_path(str(_starter(Path(self._folder.name), Path(vizdoom.__file__).with_name("vizdoom"))))
+        game.init()
+        given = [button.name for button in game.get_available_buttons()]
+        self._actions = [[float(name in pressed) for name in given] for pressed in _BUTTONS]
+        self._seen = np.empty(0, dtype=np.uint8)
+
+    def reset(self, seed: int) -> Array:
+        """Starts the episode that `seed` determines; its first observation."""
+        self.game.set_seed(seed)
+        self.game.new_episode()
+        return self._observation()
+
+    def step(self, action: Any) -> tuple[Array, float, bool]:
+        """Observation, reward (the sum over the tics), terminated."""
+        reward = self._scale * self.game.make_action(self._actions[int(action)], self._skip)
+        if self.game.is_episode_finished():
+            return self._seen.copy(), float(reward), True
+        return self._observation(), float(reward), False
+
+    def close(self) -> None:
+        """Ends the game's process and removes its folder."""
+        self.game.close()
+        self._claim.close()
+        self._folder.cleanup()
+
+    def _observation(self) -> Array:
+        screen = Image.fromarray(self.game.get_state().screen_buffer)
+        image = np.asarray(screen.resize(self._size, Image.Resampling.BOX)).transpose(2, 0, 1)
+        self._seen = instruction_words.pack(np.ascontiguousarray(image), _NO_WORDS)
+        return self._seen
+
+
+def _starter(folder: Path, engine: Path) -> Path:
+    """A program in `folder` that starts the engine there, and asks the kernel to end it with this process."""
+    starter = folder / "start"
+    setpriv = "setpriv --pdeathsig KILL -- " if shutil.which("setpriv") else ""
+    starter.write_text(f'{_START}exec {setpriv}{shlex.quote(str(engine))} "$@"\n', encoding="utf-8")
+    starter.chmod(0o700)
+    return starter

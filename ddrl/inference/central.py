@@ -1,0 +1,250 @@
+"""Central inference: one network, with the newest parameters, acts for all actors of a learner in dynamic batches.
+
+An actor calls `infer` and waits. Whole calls are taken in the order in which they came, as soon as an inference thread
+is free and enough columns wait, or the oldest call has waited long enough; a batch holds what waits and nothing else:
+no padding, and a forward pass of just its columns. Actions are drawn on the actor's side, with the actor's generator.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from ddrl.coordinator.parameter_server import ParameterServer
+from ddrl.coordinator.shared_parameters import LiveParameters
+from ddrl.coordinator.traffic import recent
+from ddrl.errors import Closed
+from ddrl.interfaces import Parameters
+from ddrl.system.cuda_streams import SideStream
+from ddrl.types import Metrics, PolicyInput, PolicyOutput
+
+
+@dataclass(frozen=True)
+class BatchRule:
+    """When a batch begins, and how large it may be."""
+
+    min_columns: int
+    max_columns: int
+    """At least the columns of the largest call."""
+    max_wait: float
+    """Seconds after which the oldest call waits no longer for others."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One actor's, with the place for its answer."""
+
+    inputs: PolicyInput
+    columns: int
+    came: float
+    answer: Future[PolicyOutput]
+
+
+class Batcher:
+    """Collects the calls of many threads; other threads take them in batches. Holds one call of each actor at most."""
+
+    def __init__(self, rule: BatchRule) -> None:
+        self._rule = rule
+        self._calls: deque[Call] = deque()
+        self._columns = 0
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def call(self, inputs: PolicyInput) -> PolicyOutput:
+        """Waits for the answer. Raises what the inference raised, or `Closed` once the run is over."""
+        call = Call(inputs, len(inputs.start), time.perf_counter(), Future())
+        with self._changed:
+            if self._closed:
+                raise Closed
+            self._calls.append(call)
+            self._columns += call.columns
+            self._changed.notify()
+        return call.answer.result()
+
+    def take(self) -> list[Call]:
+        """The next batch; waits for it. Raises `Closed` once the run is over."""
+        with self._changed:
+            while not self._closed and (wait := self._seconds_to_wait()) != 0:
+                self._changed.wait(wait)
+            if self._closed:
+                raise Closed
+            batch = [self._calls.popleft()]
+            columns = batch[0].columns
+            while self._calls and columns + self._calls[0].columns <= self._rule.max_columns:
+                batch.append(self._calls.popleft())
+                columns += batch[-1].columns
+            self._columns -= columns
+            if self._calls:
+                self._changed.notify()  # another thread may begin with the rest
+        return batch
+
+    @property
+    def waiting_columns(self) -> int:
+        """Of calls that nobody has taken yet."""
+        return self._columns
+
+    def _seconds_to_wait(self) -> float | None:
+        """Until a batch may begin; None: until a call comes."""
+        if not self._calls:
+            return None
+        if self._columns >= self._rule.min_columns:
+            return 0
+        return max(0.0, self._calls[0].came + self._rule.max_wait - time.perf_counter())
+
+    def close(self) -> None:
+        """Ends every wait with `Closed`."""
+        with self._changed:
+            self._closed = True
+            calls, self._calls = self._calls, deque()
+            self._changed.notify_all()
+        for call in calls:
+            call.answer.set_exception(Closed())
+
+
+class Network(Protocol):
+    """A network to infer with, of which each inference thread has its own."""
+
+    network: Any
+    version: int
+
+    def infer(self, inputs: PolicyInput) -> PolicyOutput:
+        """One step of the network for [B, ...]."""
+
+
+Source = ParameterServer | LiveParameters
+"""Where the parameters come from."""
+
+
+class InferenceThread:
+    """A role: one batch a step, with the newest parameters that actors may have; on a GPU in a stream of its own."""
+
+    def __init__(self, network: Network, params: Source, batcher: Batcher | None, meter: Meter) -> None:
+        self._network = network
+        self._params = params
+        self._batcher = batcher
+        self._meter = meter
+        self._stream = SideStream(next(network.network.parameters()).device)
+        network.version = -1
+
+    def ready(self) -> bool:
+        """Nobody asks: an inference thread waits for calls."""
+        return True
+
+    def step(self) -> None:
+        """Takes a batch and answers its calls; they raise what the network raises. Raises `Closed` at the run's end."""
+        assert self._batcher is not None
+        calls = self._batcher.take()
+        began = time.perf_counter()
+        try:
+            answers = self.answers([call.inputs for call in calls])
+        except BaseException as error:
+            for call in calls:
+                call.answer.set_exception(error)
+            raise
+        for call, answer in zip(calls, answers, strict=True):
+            call.answer.set_result(answer)
+        now = time.perf_counter()
+        self._meter.batch([call.columns for call in calls], [now - call.came for call in calls], now - began)
+
+    @torch.inference_mode()
+    def answers(self, inputs: Sequence[PolicyInput]) -> list[PolicyOutput]:
+        """To each of the calls, from one forward pass, which is done when this returns."""
+        with self._stream.running():
+            self._refresh()
+            output = self._network.infer(_joined(inputs))
+        if len(inputs) == 1:
+            return [output]
+        sizes = [len(part.start) for part in inputs]
+        distributions, values = torch.split(output.distribution, sizes), torch.split(output.value, sizes)
+        parts = [torch.split(part, sizes) for part in output.state]
+        states = zip(*parts, strict=True) if parts else [()] * len(sizes)
+        return [
+            PolicyOutput(distribution, state, output.version, value)
+            for distribution, state, value in zip(distributions, states, values, strict=True)
+        ]
+
+    def _refresh(self) -> None:
+        self._network.version = self._params.refresh(self._network.network, self._network.version)
+
+
+def _joined(inputs: Sequence[PolicyInput]) -> PolicyInput:
+    if len(inputs) == 1:
+        return inputs[0]
+    observation, last_action, last_reward, start = (torch.cat(parts) for parts in list(zip(*inputs, strict=True))[:4])
+    states = zip(*(one.state for one in inputs), strict=True)
+    state = tuple(torch.cat(parts) for parts in states)
+    return PolicyInput(observation, last_action, last_reward, start, state)
+
+
+class CentralInference:
+    """The `ddrl.interfaces.Inference` of one learner's actors, which all of them share."""
+
+    def __init__(self, networks: Sequence[Network], params: Source, rule: BatchRule | None) -> None:
+        """`networks`: one for each inference thread. `rule` None: without threads, each call is inferred at once."""
+        self.network = networks[0].network
+        self.meter = Meter()
+        self._params = params
+        self._batcher = Batcher(rule) if rule else None
+        self._threads = [InferenceThread(network, params, self._batcher, self.meter) for network in networks]
+
+    @property
+    def threads(self) -> list[InferenceThread]:
+        """Roles that have to run for calls to be answered."""
+        return self._threads if self._batcher else []
+
+    def pull(self, params: Parameters, unroll_index: int) -> None:
+        """Waits for the schedule's gate; the parameters are where the inference is."""
+        self._params.pass_gate(unroll_index)
+
+    def infer(self, inputs: PolicyInput) -> PolicyOutput:
+        """The behaviour policy for the actor's columns, with the newest parameters. Raises as `Batcher.call`."""
+        return self._batcher.call(inputs) if self._batcher else self._threads[0].answers([inputs])[0]
+
+    def close(self) -> None:
+        """Ends every wait with `Closed`."""
+        if self._batcher:
+            self._batcher.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the parameters are not the actor's."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to do."""
+
+
+class Meter:
+    """What inference threads did since the last look: the newest of it, since nobody may ever look."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._columns, self._seconds, self._calls = recent(), recent(), recent()
+
+    def batch(self, columns: Sequence[int], waited: Sequence[float], seconds: float) -> None:
+        """A batch of calls with these columns is answered: seconds of each since it came, and of the inference."""
+        with self._lock:
+            self._columns.append(sum(columns))
+            self._seconds.append(seconds)
+            self._calls.extend(waited)
+
+    def take(self) -> Metrics:
+        """Since the last call: columns of a batch, milliseconds of a batch and of a call; nothing without batches."""
+        with self._lock:
+            columns, seconds, calls = self._columns, self._seconds, self._calls
+            self._columns, self._seconds, self._calls = recent(), recent(), recent()
+        if not columns:
+            return {}
+        return {
+            "inference_columns_mean": float(np.mean(columns)),
+            "inference_batch_ms_mean": 1000 * float(np.mean(seconds)),
+            "inference_call_ms_p50": 1000 * float(np.percentile(calls, 50)),
+            "inference_call_ms_p99": 1000 * float(np.percentile(calls, 99)),
+        }

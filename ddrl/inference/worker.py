@@ -1,0 +1,130 @@
+"""An environment worker: steps environments with the actions that a learner's inference service sends. No network.
+
+Runtime ray starts one for each actor of central inference; `ddrl worker` is one started by hand, on any host.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ddrl.environments.tools.named import make_env
+from ddrl.errors import Closed, UserError
+from ddrl.inference.client import Connection, LearnerLost
+from ddrl.inference.endpoint import Tls
+from ddrl.inference.service import BUILD_SECONDS
+from ddrl.system.calls import Call
+from ddrl.system.notes import say
+
+if TYPE_CHECKING:  # a worker needs no torch
+    from ddrl.training.builder import Link
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
+"""Seconds between tries to reach a learner; doubled each time."""
+HANGING = 3
+"""Exit status of a worker whose environments do not answer."""
+
+
+class Worker:
+    """One actor's environments, joined to a learner; one call of `step` = one step of all of them."""
+
+    def __init__(self, connection: Connection, *, place: int = -1, generation: int = 0, environment: str = "") -> None:
+        """Raises as `Connection.join`, and UserError where the learner wants another environment than `environment`."""
+        self._connection = connection
+        self.offer = offer = connection.join(place, generation)
+        name = str(offer.environment.get("name"))
+        if environment not in ("", name):
+            raise UserError(f"--environment {environment}: the learner trains on {name}")
+        self._env = make_env(
+            offer.environment,
+            offer.num_envs,
+            offer.seed,
+            num_threads=offer.env_threads,
+            name=offer.name,
+            first_env=offer.first_env,
+        )
+        connection.begin(self._env.spec, offer.num_envs)
+        self._step = self._env.reset()
+        self._waited = 0.0
+
+    def step(self) -> None:
+        """Sends observations, waits for actions, steps. Raises as `Connection.exchange`, or as an environment does."""
+        began = time.perf_counter()
+        actions = self._connection.exchange(self._step, self._waited)
+        self._waited = time.perf_counter() - began
+        self._step = self._env.step(actions)
+
+    def close(self) -> None:
+        """Frees the environments and leaves the learner."""
+        self._connection.close()
+        self._env.close()
+
+
+class RayWorker:
+    """A worker under runtime ray, which replaces it where it is lost."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self.close = worker.close
+
+    def step(self) -> None:
+        """The worker's own. Raises `Closed` also where the learner was interrupted: all roles then end."""
+        try:
+            self._worker.step()
+        except LearnerLost as lost:
+            if lost.was_interrupted:
+                raise Closed from None
+            raise
+
+
+def give_up(call: Call) -> None:
+    """Ends this process where its environments have not answered for longer than any learner waits for a worker.
+
+    The learner has ended the stream by then, and another worker has the place, or gets it.
+    """
+    if call.seconds >= BUILD_SECONDS:
+        say(f"ddrl: {call}: this worker ends")
+        os._exit(HANGING)
+
+
+def work_alone(num_learners: int, index: int, generation: tuple[int, int], first_index: int, link: Link) -> RayWorker:
+    """The environments of actor `index` of a run on Ray, (resumes, restarts) old; see `ddrl.training.builder.act_alone`."""
+    address, token = link.address()
+    place = index // num_learners
+    connection = Connection(address, token=token, insecure=True)  # as all that the roles of a cluster say to each other
+    return RayWorker(Worker(connection, place=place, generation=generation[1]))
+
+
+def work(
+    address: str, *, token: str | None, tls: Tls, insecure: bool, environment: str, note: Callable[[str], None]
+) -> None:
+    """Works for the learner at `address` until its run is over; where it is lost, tries again and again.
+
+    Raises UserError where the learner refuses this worker, or an environment fails.
+    """
+    pause, said = SHORTEST_PAUSE, ""
+    while True:
+        connection = Connection(address, token=token, tls=tls, insecure=insecure)
+        try:
+            worker = Worker(connection, environment=environment)
+            note(f"place {worker.offer.place} of the learner at {address}: {worker.offer.name}")
+            pause, said = SHORTEST_PAUSE, ""
+            try:
+                while True:
+                    worker.step()
+            finally:
+                worker.close()
+        except Closed:
+            note("the run is over")
+            return
+        except LearnerLost as lost:
+            if str(lost) != said:
+                note(f"{lost}; trying again until the learner is there")
+                said = str(lost)
+        finally:
+            connection.close()
+        time.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))  # so that many workers do not come at once
+        pause = min(2 * pause, LONGEST_PAUSE)

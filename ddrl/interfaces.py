@@ -1,0 +1,148 @@
+"""How roles see each other: what an actor and a learner may ask of the parameters and of the queue between them.
+
+Every runtime offers these, in one process or over a network; algorithms know nothing else of the coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from ddrl.types import Begun, Experience, Gradients, Metrics, PolicyInput, PolicyOutput, Unroll
+
+
+class Parameters(Protocol):
+    """The versioned parameters (and buffers) of the network."""
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+
+    def can_pull(self, unroll_index: int) -> bool:
+        """Whether the schedule lets an actor begin its unroll `unroll_index` now."""
+
+    def pull(self, network: nn.Module, unroll_index: int) -> int:
+        """Copies the version to act with into `network` and returns it; waits for the schedule's gate."""
+
+    def publish(self, network: nn.Module) -> int:
+        """Makes the network's present parameters the next version; returns it."""
+
+
+class SharedParameters(Protocol):
+    """`Parameters` that actors change themselves, by their gradients; a version is the number of updates so far."""
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+
+    def can_pull(self, unroll_index: int) -> bool:
+        """Whether `pull` would return at once: always."""
+
+    def pull(self, network: nn.Module, unroll_index: int) -> int:
+        """Copies the parameters as they are into `network`; returns their version."""
+
+    def publish(self, network: nn.Module) -> int:
+        """Counts an update of the network's parameters; returns the version."""
+
+    def apply(self, gradients: Gradients) -> None:
+        """Applies a gradient to the parameters, beside what other actors do."""
+
+    def lend(self, network: nn.Module) -> None:
+        """Makes `network` another one with the shared tensors themselves."""
+
+    def serve(self, update: Callable[..., Metrics], begin: Callable[[], Begun] | None = None) -> None:
+        """The learner's side: `update` applies a gradient, in whatever thread brings one.
+
+        `begin` is asked before shards in processes of their own apply one; `update` is then given its answer, too.
+        """
+
+    def can_take(self) -> bool:
+        """Whether `take` would return at once."""
+
+    def take(self) -> Metrics:
+        """The learner's side: of the gradients applied since the last call; waits for one."""
+
+
+class Shards(Protocol):
+    """The learner's side of a parameter server whose shards are in processes of their own."""
+
+    def pull(self, network: nn.Module) -> None:
+        """Copies the parameters as they are into `network`."""
+
+    def collect(self, network: nn.Module) -> list[dict[str, Any]]:
+        """Copies the parameters into `network`; returns the state of each shard's optimizer."""
+
+    def restore(self, network: nn.Module, optimizers: list[dict[str, Any]]) -> None:
+        """Gives the shards these parameters and states."""
+
+
+class Inference(Protocol):
+    """Where a policy's network is: with the actor (local), or with the learner and shared by all actors (central)."""
+
+    @property
+    def network(self) -> nn.Module:
+        """The network, or one like it."""
+
+    def pull(self, params: Parameters, unroll_index: int) -> None:
+        """Makes ready for the actor's unroll `unroll_index`; waits for the schedule's gate."""
+
+    def infer(self, inputs: PolicyInput) -> PolicyOutput:
+        """The behaviour policy for B environments, [B, ...]; advances the recurrent state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` needs to continue with the same bits."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues where `state` was taken."""
+
+
+class Queue(Protocol):
+    """Where unrolls wait for the learner: each column is handed out once."""
+
+    def can_insert(self) -> bool:
+        """Whether `insert` would return at once."""
+
+    def insert(self, unroll: Unroll) -> None:
+        """Adds an unroll; waits while the queue is full."""
+
+    def can_sample(self, columns: int) -> bool:
+        """Whether `sample(columns)` would return at once."""
+
+    def sample(self, columns: int) -> Unroll:
+        """Takes the oldest `columns` columns; waits until there are so many."""
+
+
+class Replay(Protocol):
+    """Where experience is kept and drawn from again and again (`ddrl.replay.prioritized`)."""
+
+    def can_insert(self) -> bool:
+        """Whether `insert` would return at once."""
+
+    def insert(self, experience: Experience) -> None:
+        """Adds an unroll and the items that became whole with it; waits while the learner is behind."""
+
+    def can_sample(self, count: int) -> bool:
+        """Whether `sample(count)` would return at once."""
+
+    def sample(self, count: int) -> Any:
+        """Draws `count` items (`ddrl.replay.items.Drawing`); waits while actors are behind."""
+
+    def update(self, drawn: Any, priorities: Tensor) -> None:
+        """Gives the items of a `ddrl.replay.items.Drawn` new priorities [B]."""
+
+
+class Reducer(Protocol):
+    """One of `size` learners, each with its share of the columns."""
+
+    @property
+    def rank(self) -> int:
+        """0 to size - 1."""
+
+    @property
+    def size(self) -> int:
+        """How many learners there are."""
+
+    def sum_(self, tensors: list[Tensor]) -> None:
+        """Replaces each tensor, in place, by its sum over all learners; every learner calls it in the same order."""

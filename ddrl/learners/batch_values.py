@@ -1,0 +1,49 @@
+"""What a learner computes without gradients before it learns from a batch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ddrl.interfaces import Reducer
+from ddrl.learners.data_parallel import split
+from ddrl.networks.actor_critic import ActorCritic
+from ddrl.types import NetworkOutput, Unroll
+
+EPSILON = 1e-8
+
+
+@torch.no_grad()
+def evaluate(network: ActorCritic, batch: Unroll, precision: str) -> NetworkOutput:
+    """The network's distributions [T+1, B, P] and values [T+1, B] on a batch; no state."""
+    steps = (batch.length + 1) * batch.batch_size
+    outputs = []
+    with torch.autocast(batch.reward.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+        for part in split(batch, min(batch.batch_size, -(-steps // network.piece_steps))):
+            outputs.append(
+                network(part.observation, part.last_action, part.last_reward, part.start, part.initial_state)
+            )
+    distributions, values = zip(*((output.distribution, output.value) for output in outputs), strict=True)
+    return NetworkOutput(torch.cat(distributions, dim=1), torch.cat(values, dim=1), ())
+
+
+def normalised(advantages: Tensor, reducer: Reducer, valid: Tensor | None = None) -> Tensor:
+    """(A - mean) / (standard deviation + 1e-8) over all steps of all learners; 0 where `valid` is False.
+
+    Standard practice of PPO (Huang et al. 2022, core detail 7). A single step becomes 0.
+    """
+    chosen = advantages if valid is None else advantages[valid]
+    sums = torch.stack([torch.tensor(float(chosen.numel()), device=chosen.device), chosen.sum(), chosen.square().sum()])
+    sums = sums.double()
+    reducer.sum_([sums])
+    count = sums[0].clamp(min=1)
+    mean = sums[1] / count
+    deviation = (sums[2] / count - mean.square()).clamp(min=0).sqrt()
+    result = (advantages - mean.float()) / (deviation.float() + EPSILON)
+    return result if valid is None else result.masked_fill(~valid, 0.0)
+
+
+def explained_variance(values: Tensor, targets: Tensor) -> float:
+    """1 - Var(target - value) / Var(target): 1 is a perfect fit, 0 a constant's; 0 where targets are constant."""
+    variance = float(targets.var(correction=0))
+    return 1.0 - float((targets - values).var(correction=0)) / variance if variance > 0 else 0.0

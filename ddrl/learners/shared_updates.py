@@ -1,0 +1,163 @@
+"""What learners have in common that apply gradients beside each other: parameters, their statistics, counters."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+from ddrl.interfaces import SharedParameters
+from ddrl.learners.core import Setting
+from ddrl.learners.gradients import check_finite, clip_global_norm
+from ddrl.learners.optimizers import RMSPropConfig, linear_decay, make_rmsprop
+from ddrl.types import Begun, Gradients, Metrics
+
+Loss = Callable[[Any], tuple[Tensor, Metrics]]
+"""network -> (loss, metrics)."""
+
+
+class Computed(NamedTuple):
+    """A gradient, and what is known of it."""
+
+    tensors: tuple[Tensor, ...]
+    """One for each parameter, clipped."""
+    norm: float
+    """Before it was clipped."""
+    metrics: Metrics
+
+
+def gradient_of(
+    loss: Loss, network: Any, *, autocast: AbstractContextManager[Any], max_grad_norm: float | None, version: float
+) -> Computed:
+    """The gradient of a loss, in tensors that nobody else writes to.
+
+    `version`: of the network's parameters. Raises `NonFiniteError` when a metric or the gradient is NaN or infinite.
+    """
+    parameters = list(network.parameters())
+    for parameter in parameters:
+        parameter.grad = None
+    with autocast:
+        value, metrics = loss(network)
+    value.backward()  # type: ignore[no-untyped-call]
+    norm = float(clip_global_norm(parameters, max_grad_norm))
+    check_finite(metrics | {"gradient_norm": norm}, where=f"update {version + 1} or after")
+    return Computed(tuple(parameter.grad for parameter in parameters), norm, metrics)
+
+
+class SharedConfig(Protocol):
+    """The hyperparameters that it reads."""
+
+    @property
+    def optimizer(self) -> RMSPropConfig:
+        """Its statistics are shared."""
+
+
+def shards(parameters: list[Parameter], number: int) -> list[tuple[slice, list[Parameter]]]:
+    """At most `number` parts of about the same size, each with its place; a parameter is never divided."""
+    ends = list(itertools.accumulate(parameter.numel() for parameter in parameters))
+    edges = [bisect_left(ends, ends[-1] * i / number) + 1 for i in range(1, number)]
+    places = sorted({0, *edges, len(parameters)})
+    return [(slice(start, stop), parameters[start:stop]) for start, stop in itertools.pairwise(places)]
+
+
+class SharedUpdates:
+    """Applies gradients in whatever thread brings them.
+
+    Without shards it has no lock (Mnih et al. 2016, section 4, "shared RMSProp"): parameters and mean squares are
+    written to in place, and of two threads at once one may undo a part of what the other has done, as in Hogwild (Recht
+    et al. 2011). Each shard of a parameter server (Nair et al. 2015) applies one gradient at a time, beside the others.
+    Only the counters are always exact. Where the shards are in processes of their own they have applied what is brought
+    here, which is counted and keeps the learning rate's schedule.
+    """
+
+    def __init__(self, config: SharedConfig, network: nn.Module, params: SharedParameters, setting: Setting) -> None:
+        self.network = network
+        self.env_frames = 0
+        self.agent_steps = 0
+        self.updates = 0
+        self.setting = setting
+        self._config = config.optimizer
+        self._elsewhere = setting.shards
+        parts = [] if self._elsewhere else shards(list(network.parameters()), setting.parameter_shards or 1)
+        self._shards = [(part, make_rmsprop(parameters, config.optimizer)) for part, parameters in parts]
+        self._locks: list[AbstractContextManager[Any]] = [
+            threading.Lock() if setting.parameter_shards else nullcontext() for _ in self._shards
+        ]
+        self._params = params
+        self._counting = threading.Lock()
+        params.serve(self.apply, self.begin)
+
+    def begin(self) -> Begun:
+        """An update, which the shards, wherever they are, apply with this learning rate."""
+        learning_rate = linear_decay(self._config.learning_rate, self.env_frames, self._config.decay_frames)
+        return Begun(self._params.version, learning_rate)
+
+    def apply(self, gradients: Gradients, begun: Begun | None = None) -> Metrics:
+        """One update; returns the gradient's metrics per step, its lag in updates and the learning rate.
+
+        `begun`: the update that shards in processes of their own have applied by now.
+        """
+        version, learning_rate = begun or self.begin()
+        for (part, optimizer), lock in zip(self._shards, self._locks, strict=True):
+            with lock:
+                optimizer.apply(list(gradients.tensors[part]), learning_rate)
+        with self._counting:
+            self.updates += 1
+            self.agent_steps += gradients.steps
+            self.env_frames += gradients.steps * self.setting.frame_skip
+            self._params.publish(self.network)
+        metrics = {name: value / max(1, gradients.items) for name, value in gradients.metrics.items()}
+        return metrics | {
+            "gradient_norm": gradients.norm,
+            "learning_rate": learning_rate,
+            "policy_lag_mean": version - gradients.version,
+            "policy_lag_max": float(version - gradients.oldest_version),
+        }
+
+    def close(self) -> None:
+        """Nothing to end: the threads are the actors'."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Network, shared statistics, counters."""
+        own = [optimizer.state_dict() for _, optimizer in self._shards]
+        optimizers = self._elsewhere.collect(self.network) if self._elsewhere else own
+        return {
+            "network": self.network.state_dict(),
+            "optimizers": optimizers,
+            "counters": [self.env_frames, self.agent_steps, self.updates],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues where `state` was taken."""
+        self.network.load_state_dict(state["network"])
+        if self._elsewhere:
+            self._elsewhere.restore(self.network, state["optimizers"])
+        else:
+            for (_, optimizer), saved in zip(self._shards, state["optimizers"], strict=True):
+                optimizer.load_state_dict(saved)
+        self.env_frames, self.agent_steps, self.updates = state["counters"]
+
+
+class GradientLearner:
+    """The learner of A3C and GORILA: applies what actors bring, in their threads; a step records what was applied."""
+
+    def __init__(
+        self, config: SharedConfig, network: nn.Module, params: SharedParameters, _: Any, setting: Setting
+    ) -> None:
+        self.core = SharedUpdates(config, network, params, setting)
+        self.state_dict, self.load_state_dict = self.core.state_dict, self.core.load_state_dict
+        self._params = params
+
+    def ready(self) -> bool:
+        """Whether `step` would not wait."""
+        return self._params.can_take()
+
+    def step(self) -> Metrics:
+        """Means over the gradients applied since the last call; waits for one."""
+        return self._params.take()

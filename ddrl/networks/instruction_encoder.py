@@ -1,0 +1,69 @@
+"""The language channel of IMPALA's networks: the words of an instruction -> one vector beside the image's features.
+
+Espeholt et al. 2018, Figure 3. Layers and where they start: google-deepmind/scalable_agent, experiment.py,
+`_instruction`, with dm-sonnet 1.23, which its Dockerfile pins.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ddrl.networks.recurrent import ResettingLSTM
+from ddrl.system.instruction_words import BUCKETS, unpack
+from ddrl.types import EnvSpec
+
+EMBEDDING_SIZE = 20
+LSTM_SIZE = 64
+
+
+class InstructionChannel(nn.Module):
+    """Takes packed observations apart (`ddrl.system.instruction_words`) and encodes their words.
+
+    Embeddings start truncated-normal with standard deviation 1/sqrt(BUCKETS), `snt.Embed`'s default in that version
+    (later ones start at deviation 1); the LSTM as `ResettingLSTM` says.
+    """
+
+    def __init__(self, image_shape: tuple[int, int, int], generator: torch.Generator) -> None:
+        super().__init__()
+        self.image_shape = image_shape
+        self.size = LSTM_SIZE
+        deviation = 1.0 / math.sqrt(BUCKETS)
+        self.embedding = nn.Parameter(torch.empty(BUCKETS, EMBEDDING_SIZE))
+        nn.init.trunc_normal_(self.embedding, std=deviation, a=-2 * deviation, b=2 * deviation, generator=generator)
+        self.core = ResettingLSTM(EMBEDDING_SIZE, LSTM_SIZE, generator)
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        """Packed observations [N, n] uint8 -> images [N, C, H, W] uint8 and vectors [N, 64] float32."""
+        image, words = unpack(observation, self.image_shape)
+        # An instruction stands through an episode, and most tasks have none: a batch holds few different ones.
+        distinct, rows = torch.unique(words, dim=0, return_inverse=True)
+        return image, self.encode(distinct)[rows]
+
+    def encode(self, words: Tensor) -> Tensor:
+        """Words [N, W] int64, those of an instruction before the zeros -> the LSTM's output after the last, [N, 64].
+
+        Zeros where there is no word.
+        """
+        count, lengths = words.shape[0], (words > 0).sum(dim=1)
+        words = words[:, : max(1, int(lengths.max()))]
+        # What stands for no word is never read: the outputs that depend on it are not taken.
+        embedded = F.embedding((words - 1).clamp(min=0), self.embedding).transpose(0, 1)
+        start = torch.zeros(embedded.shape[:2], dtype=torch.bool, device=words.device)
+        outputs, _ = self.core(embedded, start, self.core.initial_state(count))
+        last: Tensor = outputs[(lengths - 1).clamp(min=0), torch.arange(count, device=words.device)]
+        return last * (lengths > 0).unsqueeze(-1)
+
+
+def instruction_channel(spec: EnvSpec, generator: torch.Generator) -> InstructionChannel | None:
+    """What reads the instructions of `spec`; None where its observations hold none."""
+    return None if spec.image_shape is None else InstructionChannel(spec.image_shape, generator)
+
+
+def as_seen_by_torso(spec: EnvSpec) -> EnvSpec:
+    """`spec` with the image alone as observation; the same where it is not packed with an instruction."""
+    return spec if spec.image_shape is None else replace(spec, observation_shape=spec.image_shape, image_shape=None)

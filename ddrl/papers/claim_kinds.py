@@ -1,0 +1,129 @@
+"""Kinds of claims: what each can be about, and the keys that its test has in paper.yaml. No pandas here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ddrl.errors import UserError, unknown_name
+
+SUITE_METRICS = (
+    "mean_human_normalised_score",
+    "median_human_normalised_score",
+    "mean_capped_human_normalised_score",
+    "iqm_human_normalised_score",
+)
+"""Aggregates over tasks, one value a seed, in percent."""
+EQUAL_TIME = "return_at_equal_time"
+"""The training return at the moment, in seconds of training, when the fastest run of the comparison ended."""
+RETURN_METRICS = ("final_return", "mean_return", EQUAL_TIME)
+"""In a unit of the task's own: returns of several tasks say nothing together until each is on a common scale."""
+COST_METRICS = (
+    "steady_frames_per_second",
+    "updates_per_second",
+    "cpu_seconds_per_million_frames",
+    "dollars_per_billion_frames",
+    "learner_utilisation",
+    "inference_call_ms_p50",
+    "inference_call_ms_p99",
+    "round_trip_ms_p50",
+    "round_trip_ms_p99",
+)
+"""What frames take of a machine (`ddrl.analysis.runs.efficiency`)."""
+EFFICIENCY_METRICS = (
+    *COST_METRICS,
+    "inference_columns_mean",
+    "wire_bytes_per_frame",
+    "wire_bytes_per_frame_to_learner",
+    "wire_bytes_per_frame_from_learner",
+    "policy_lag_mean",
+    "policy_lag_span",
+    "q_discrepancy_first",
+    "q_discrepancy_last",
+)
+"""These, and what any machine would measure alike."""
+TO_MILESTONE = "seconds_to_milestone"
+"""Of cells: the time until the training return first reaches the milestone; its ratio is how many times as early."""
+TO_SCORE = "seconds_to_final_score"
+"""The time until an agent for several tasks has the mean capped training score that the other one ends with."""
+TIMED_METRICS = ("frames_per_second", "seconds", EQUAL_TIME, TO_MILESTONE, TO_SCORE, *COST_METRICS)
+"""What says something about two variants only where their runs had the same kind of machine."""
+RATIO_KINDS = ("ratio", "no_worse", "diminishing", "interaction")
+"""Kinds of claims that divide means, which must be positive."""
+_SCORES = ("final_return", "mean_return", "human_normalised_score")
+KIND_METRICS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        ("ordering", "ratio", "at_least", "monotone", "no_worse", "diminishing"),
+        (*_SCORES, *SUITE_METRICS, "frames_per_second", EQUAL_TIME, *EFFICIENCY_METRICS),
+    ),
+    "interaction": ("frames_per_second", *EFFICIENCY_METRICS),
+    "stability": _SCORES,
+    "time_to_reach": ("env_frames", "seconds", TO_SCORE),
+}
+"""Kinds of claims, and what each can be about."""
+_KIND_KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "ordering": (("better", "worse"), ("smallest_effect",)),
+    "ratio": (("better", "worse", "threshold"), ()),
+    "at_least": (("variants", "threshold"), ("smallest_effect", "tasks", "threshold_from")),
+    "monotone": (("variants",), ("smallest_effect",)),
+    "no_worse": (("variants", "than", "margin"), ()),
+    "diminishing": (("variants",), ()),
+    "interaction": (("better", "worse", "over"), ("threshold",)),
+    "stability": (("better", "worse", "settings", "statistic"), ("within", "smallest_effect", "margin")),
+    "time_to_reach": (("better", "worse"), ("threshold", "reference_part", "factor")),
+}
+"""Keys of a test by its kind: those it must have once it has a metric, and those it may have besides."""
+_COMMON_KEYS = ("kind", "experiment", "metric", "environments", "effect_unit", "gpu")
+
+
+def check_test(test: Mapping[str, Any], where: str) -> None:
+    """A test without a metric waits for its experiment; one with a metric is complete and holds nothing unread.
+
+    Raises: UserError naming `where`, the key and what is allowed.
+    """
+    kind = test["kind"]
+    required, optional = _KIND_KEYS[kind]
+    allowed = (*_COMMON_KEYS, *required, *optional)
+    for key in test:
+        if key not in allowed:
+            raise UserError(f"{where}: key '{key}' is not read by kind '{kind}'; allowed: {', '.join(allowed)}")
+    if "metric" not in test:
+        return
+    if test["metric"] not in KIND_METRICS[kind]:
+        raise unknown_name(f"metric of kind '{kind}':", test["metric"], KIND_METRICS[kind], where=where)
+    missing = [key for key in required if key not in test]
+    if test.get("statistic") == "near_best" and "within" not in test:
+        missing.append("within")
+    if missing:
+        raise UserError(f"{where}: key '{missing[0]}' is missing; kind '{kind}' needs {', '.join(required)}")
+    if test.get("statistic") == "area" and "within" in test:
+        raise UserError(f"{where}: key 'within' is not read by statistic 'area'")
+    fewest, word = {"monotone": (2, "two"), "diminishing": (3, "three")}.get(kind, (0, ""))
+    if len(test.get("variants", ())) < fewest:
+        raise UserError(f"{where}: key 'variants' must name at least {word}, highest first")
+    if kind in ("ratio", "interaction") and test.get("threshold", 1.0) <= 0:
+        raise UserError(f"{where}: key 'threshold' must be above 0 (got {test['threshold']})")
+    if kind == "no_worse" and test["margin"] >= 1:
+        raise UserError(f"{where}: key 'margin' must be a part of what may be lost, below 1 (got {test['margin']})")
+    if kind == "interaction":
+        _check_over(test, where)
+
+
+def _check_over(test: Mapping[str, Any], where: str) -> None:
+    """An interaction is of two pairs of variants on the same tasks, or of one pair on two sets of tasks.
+
+    Raises: as `check_test`.
+    """
+    over, own = test["over"], test.get("environments", ())
+    if sorted(over) not in (["better", "worse"], ["environments"]):
+        raise UserError(
+            f"{where}: key 'over' has {', '.join(sorted(over))}; allowed: better and worse, or environments"
+        )
+    if "environments" not in over:
+        if len({test["better"], *test["worse"], over["better"], over["worse"]}) < 4 or len(test["worse"]) > 1:
+            raise UserError(f"{where}: keys 'better', 'worse' and 'over' must name four variants: two pairs")
+    elif not own:
+        raise UserError(f"{where}: key 'environments' is missing; 'over.environments' is held against it")
+    elif set(own) & set(over["environments"]):
+        shared = min(set(own) & set(over["environments"]))
+        raise UserError(f"{where}: key 'over.environments' names {shared}, which 'environments' names as well")

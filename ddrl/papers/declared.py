@@ -1,0 +1,63 @@
+"""Facts that a module states as plain values, read from its syntax tree: nothing is imported, nothing is run."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ddrl.errors import UserError, unknown_name
+from ddrl.system.files import read_file
+
+
+def declared(path: Path, name: str) -> Any:
+    """The value that module `path` gives to `name` at its top level.
+
+    Raises: UserError naming the file where the name is missing or not a plain value.
+    """
+    found = dict(_values(_tree(path).body))
+    if name not in found:
+        raise UserError(f"{path}: must state {name} as a plain value")
+    return found[name]
+
+
+def defaults(path: Path, class_name: str) -> dict[str, Any]:
+    """The fields of a class of module `path` whose defaults are plain values. Raises `UserError` as `declared`."""
+    classes = {node.name: node for node in _tree(path).body if isinstance(node, ast.ClassDef)}
+    if class_name not in classes:
+        raise unknown_name("class", class_name, classes, where=str(path))
+    return dict(_values(classes[class_name].body))
+
+
+def _tree(path: Path) -> ast.Module:
+    try:
+        return _parsed(read_file(path).decode())
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (SyntaxError, ValueError) as error:
+        raise UserError(f"{path}: not valid Python: {' '.join(str(error).split())}") from None
+
+
+@cache
+def _parsed(text: str) -> ast.Module:
+    """The same few modules are asked for each run of a scale."""
+    return ast.parse(text)
+
+
+def _values(body: list[ast.stmt]) -> Iterator[tuple[str, Any]]:
+    """Name and value of each assignment of a plain value to one name."""
+    for node in body:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target: ast.expr = node.targets[0]
+        elif isinstance(node, ast.AnnAssign):
+            target = node.target
+        else:
+            continue
+        if not isinstance(target, ast.Name) or node.value is None:
+            continue
+        try:
+            yield target.id, ast.literal_eval(node.value)
+        except ValueError:
+            continue

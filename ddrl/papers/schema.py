@@ -1,0 +1,64 @@
+"""YAML files checked against the JSON schemas of `workflows/schemas`: one clear line for what is wrong."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError, best_match
+
+from ddrl.errors import UserError, unknown_name
+from ddrl.system.files import read_file
+from ddrl.system.text_files import read_yaml
+
+SHOWN = 60
+"""Characters of a wrong value that its error repeats."""
+SCHEMAS = Path(__file__).parents[2] / "workflows" / "schemas"
+
+
+@cache
+def schema(name: str) -> dict[str, Any]:
+    """The schema `workflows/schemas/<name>.schema.yaml`."""
+    loaded: dict[str, Any] = read_yaml(SCHEMAS / f"{name}.schema.yaml")
+    return loaded
+
+
+def load_checked(path: Path, name: str) -> dict[str, Any]:
+    """Reads a YAML file and checks it against schema `name`. Raises `UserError` naming file, key, what is allowed."""
+    return copy.deepcopy(_checked(path, name, read_file(path) if path.is_file() else b""))
+
+
+@cache
+def _checked(path: Path, name: str, content: bytes) -> dict[str, Any]:
+    """Of a file that holds `content`: a process that reads it again need not check it again."""
+    data = read_yaml(path)
+    check(data, name, where=str(path))
+    checked: dict[str, Any] = data
+    return checked
+
+
+def check(data: Any, name: str, *, where: str) -> None:
+    """Checks plain data against schema `name`. Raises `UserError` naming `where`, the key and what is allowed."""
+    error = best_match(Draft202012Validator(schema(name)).iter_errors(data))
+    if error is not None:
+        raise _explained(error, where)
+
+
+def _explained(error: ValidationError, where: str) -> UserError:
+    key = ".".join(str(part) for part in error.absolute_path)
+    if (
+        error.validator == "additionalProperties"
+        and isinstance(error.instance, dict)
+        and isinstance(error.schema, dict)
+    ):
+        allowed = list(error.schema.get("properties", {}))
+        extra = next((name for name in error.instance if name not in allowed), "")
+        return unknown_name("key", extra, allowed, where=f"{where}: {key}" if key else where)
+    if error.validator == "enum" and isinstance(error.validator_value, list):
+        return unknown_name(f"value of '{key}':", error.instance, map(str, error.validator_value), where=where)
+    found = repr(error.instance)
+    said = error.message.replace(found, f"{found[:SHOWN]}...") if len(found) > SHOWN else error.message
+    return UserError(f"{where}: key '{key}': {said}" if key else f"{where}: {said}")

@@ -1,0 +1,251 @@
+"""Members that train at once, serial or in threads: processes of Ray on this machine, each with one segment at a time.
+
+They are bound to the node of the supervisor, since they write the run directory. Where there are GPUs they share them.
+A process that dies is replaced, and its segment goes on from the member's newest checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ddrl.coordinator.program import MAX_DEATHS, STOPPING_SECONDS
+from ddrl.errors import UserError
+from ddrl.population.display import View
+from ddrl.population.member import Job, LocalSegment, Outcome, interrupted
+from ddrl.runtimes.ray.cluster import Pulse, cluster, gone_error, log_tail, what_is_gone
+from ddrl.runtimes.ray.errors import first_line, plain, traceback_of
+from ddrl.system.calls import watched
+from ddrl.training.config.run_config import RunConfig
+from ddrl.training.records.recorder import Counts
+from ddrl.types import Metrics
+
+POLL_SECONDS = 0.25
+OBJECT_STORE_BYTES = 128 * 2**20
+"""Members send numbers, and no tensors."""
+
+
+class MemberHost:
+    """A process that trains segments; its methods run in threads beside each other."""
+
+    def __init__(self) -> None:
+        from ddrl.runtimes.ray.serialization import prepare_process
+        from ddrl.system.allocator import keep_freed_memory
+
+        prepare_process()
+        keep_freed_memory()
+        self._segment: LocalSegment | None = None
+        self._interrupted = False
+        self._lock = threading.Lock()
+        self._notes: list[str] = []
+        self._counts: Counts | None = None
+
+    def pid(self) -> int:
+        """Of the process."""
+        return os.getpid()
+
+    def train(self, job: Job) -> Outcome:
+        """One segment."""
+        with self._lock:
+            self._counts = None  # not those of the member before
+            segment = self._segment = LocalSegment(job, self)
+            if self._interrupted:
+                segment.interrupt()
+        with watched(self.note):
+            return segment.train()
+
+    def interrupt(self) -> None:
+        """Ends the segment early, with a checkpoint, also one that is yet to come."""
+        with self._lock:
+            self._interrupted = True
+            if self._segment:
+                self._segment.interrupt()
+
+    def status(self) -> tuple[Counts | None, list[str]]:
+        """Counts of the member that trains, once it has made an update, and lines for the user since the last call."""
+        notes, self._notes = self._notes, []
+        return self._counts, notes
+
+    # What a run shows, kept until the supervisor asks -----------------------------------------------------------------
+
+    def __enter__(self) -> MemberHost:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        """Nothing to tidy up."""
+
+    def show(self, counts: Counts, latest: Metrics) -> None:
+        """How far the member is."""
+        self._counts = counts
+
+    def done(self, counts: Counts, latest: Metrics) -> None:
+        """As `show`."""
+
+    def note(self, line: str) -> None:
+        """One line to the user, but for the one that every segment begins with."""
+        if not line.startswith("resumed at "):
+            self._notes.append(line)
+
+
+@contextmanager
+def hosts(config: RunConfig, view: View) -> Iterator[Hosts]:
+    """Processes for as many members as train at once, on a cluster of their own or the one of RAY_ADDRESS."""
+    assert config.population is not None
+    parallel, cpus = config.population.parallel, _cpus(config)
+    with cluster(num_cpus=parallel * cpus, object_store_bytes=OBJECT_STORE_BYTES):
+        made = Hosts(parallel, cpus, _gpus(config, parallel, cpus), view)
+        try:
+            yield made
+        finally:
+            made.kill()
+
+
+def _cpus(config: RunConfig) -> int:
+    """Slots of one member."""
+    topology = config.topology
+    return 1 if topology.runtime == "serial" else topology.num_actors + topology.learner_threads
+
+
+def _gpus(config: RunConfig, parallel: int, cpus: int) -> float:
+    """GPUs of one member: a fraction where several share one. Raises `UserError` where this node has no room."""
+    import ray
+
+    own = ray.get_runtime_context().get_node_id()
+    (here,) = (node["Resources"] for node in ray.nodes() if node["NodeID"] == own)  # type: ignore[no-untyped-call]
+    if here.get("CPU", 0) < parallel * cpus:
+        raise UserError(
+            f"this node of the Ray cluster has {here.get('CPU', 0):.0f} CPUs; {parallel} members at once need "
+            f"{parallel} x {cpus} (keys population.parallel, topology.num_actors, topology.learner_threads)"
+        )
+    gpus = 0 if config.device == "cpu" else int(here.get("GPU", 0))
+    return 1.0 / math.ceil(parallel / gpus) if gpus else 0.0
+
+
+class Hosts:
+    """`ddrl.population.executors.Trainers` on processes of Ray."""
+
+    def __init__(self, parallel: int, cpus: int, gpus: float, view: View) -> None:
+        import ray
+
+        from ddrl.runtimes.ray.placement import on_this_node
+
+        self._view = view
+        remote: Any = ray.remote  # Ray's own stubs know no concurrency
+        options = {"num_cpus": cpus, "num_gpus": gpus, "max_concurrency": 4, "scheduling_strategy": on_this_node()}
+        self._host = remote(**options)(MemberHost)
+        self._free: list[Any] = [self._host.remote() for _ in range(parallel)]
+        self._busy: dict[Any, tuple[Any, Job, int]] = {}
+        """Reference to an outcome -> host, job, process id."""
+        self._deaths: dict[tuple[int, int], int] = {}
+        """(member, segment) -> how many processes died at it."""
+        self._interrupt_asked = False
+        self._interrupt_told: float | None = None
+        self._pulse = Pulse()
+
+    def has_room(self) -> bool:
+        """Whether a process is free."""
+        return bool(self._free)
+
+    def begin(self, job: Job) -> None:
+        """In a free process."""
+        self._set_to_work(self._free.pop(), job)
+
+    def _set_to_work(self, host: Any, job: Job) -> None:
+        self._busy[host.train.remote(job)] = (host, job, host.pid.remote())
+
+    def interrupt(self) -> None:
+        """They are told in `next_ended`: a signal handler may not talk to Ray."""
+        self._interrupt_asked = True
+
+    def next_ended(self) -> Outcome | None:
+        """The first that ends within a moment; a process that died is replaced."""
+        import ray
+        from ray.exceptions import RayError, RayTaskError
+
+        if self._interrupt_asked and self._interrupt_told is None:
+            self._interrupt_told = time.monotonic()
+            for host, _, _ in self._busy.values():
+                host.interrupt.remote()
+        ended, _ = ray.wait(list(self._busy), num_returns=1, timeout=POLL_SECONDS)
+        self._look()
+        if what := self._pulse.gone():
+            raise gone_error(what, "members go on from their newest checkpoints")
+        if not ended:
+            return self._without_waiting()
+        host, job, pid = self._busy.pop(ended[0])
+        try:
+            outcome: Outcome = ray.get(ended[0])
+        except RayTaskError as error:
+            cause = error.cause
+            if not isinstance(cause, UserError) or cause.is_crash:
+                self._view.complain(traceback_of(error))
+            raise cause from None
+        except RayError as error:
+            return self._replace(host, job, pid, error)
+        self._free.append(host)
+        return outcome
+
+    def _without_waiting(self) -> Outcome | None:
+        """Gives up a member that does not stop; None while it may."""
+        import ray
+
+        if self._interrupt_told is None or time.monotonic() - self._interrupt_told < STOPPING_SECONDS:
+            return None
+        host, job, _ = self._busy.pop(next(iter(self._busy)))
+        ray.kill(host, no_restart=True)
+        self._view.complain(f"member {job.member}: has not stopped within {STOPPING_SECONDS:.0f} s, and is given up")
+        return interrupted(job)
+
+    def _replace(self, host: Any, job: Job, pid: Any, error: Exception) -> Outcome | None:
+        """Its segment goes on in a new process. Raises `UserError` where several died at it."""
+        import ray
+        from ray.exceptions import RayError
+
+        if what := what_is_gone():
+            raise gone_error(what, "members go on from their newest checkpoints")
+        place = (job.member, job.segment)
+        self._deaths[place] = deaths = self._deaths.get(place, 0) + 1
+        try:
+            words = log_tail(ray.get(pid, timeout=2.0))
+        except RayError:  # it died before it said who it is
+            words = ""
+        self._view.complain(f"{words}\n{plain(error)}".strip())
+        reason = first_line(error)
+        if deaths >= MAX_DEATHS:
+            raise UserError(f"member {job.member}: its process died {deaths} times in one segment ({reason})")
+        ray.kill(host, no_restart=True)
+        if self._interrupt_asked:
+            self._view.note(f"member {job.member}: its process died ({reason}) while the population was stopping")
+            return interrupted(job)
+        self._view.note(f"member {job.member}: its process died ({reason}); it goes on from its newest checkpoint")
+        self._set_to_work(self._host.remote(), job)
+        return None
+
+    def _look(self) -> None:
+        """Shows how far the members are that answer at once."""
+        import ray
+        from ray.exceptions import RayError
+
+        asked = {host.status.remote(): job.member for host, job, _ in self._busy.values()}
+        answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=POLL_SECONDS) if asked else ([], [])
+        for reference in answered:
+            try:
+                counts, notes = ray.get(reference)
+            except RayError:  # `next_ended` finds it
+                continue
+            if counts is not None:
+                self._view.show(asked[reference], counts, len(self._busy))
+            for line in notes:
+                self._view.note(f"member {asked[reference]}: {line}")
+
+    def kill(self) -> None:
+        """Ends all processes."""
+        import ray
+
+        for host in [*self._free, *(host for host, _, _ in self._busy.values())]:
+            ray.kill(host, no_restart=True)

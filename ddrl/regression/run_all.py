@@ -1,0 +1,102 @@
+"""All regression checks, in the order of what they need: files, short runs, longer runs, a quiet machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ddrl.errors import UserError, unknown_name
+from ddrl.regression import evidence, golden, throughput
+from ddrl.regression.checks import Check, timed
+from ddrl.regression.convergence import verify_against
+from ddrl.training.config.run_config import load_run_config, to_json
+from ddrl.training.records.recorder import write_json
+from ddrl.training.run import train
+
+REFERENCE = Path("results/reference")
+NEW_SEEDS: Mapping[str, Sequence[int]] = {
+    "impala_2018/off_policy_correction/v_trace/toy-catch": (101, 102, 103),
+}
+"""Reference groups that every check trains anew, with seeds that the reference does not have."""
+
+
+def evidence_checks(root: Path) -> Iterator[Check]:
+    """The reports built anew, then one check for each paper with reference runs."""
+    yield timed("evidence: reports build", lambda: evidence.rebuild(root))
+    for paper in evidence.with_reference(root):
+        yield timed(f"evidence: {paper}", lambda paper=paper: evidence.check(paper, root))  # type: ignore[misc]
+
+
+def golden_checks(root: Path) -> Iterator[Check]:
+    """One check for each golden file."""
+    for path in sorted((root / golden.FOLDER).glob("*.json")):
+        yield timed(f"golden: {path.stem}", lambda path=path: golden.check(path))  # type: ignore[misc]
+
+
+def convergence_checks(root: Path) -> Iterator[Check]:
+    """Trains `NEW_SEEDS` and tests them against the reference; a test that cannot be made has failed.
+
+    Group, configuration and budget are chosen such that each can be told.
+    """
+    runs = root / "results" / "regression" / "runs"
+    shutil.rmtree(runs, ignore_errors=True)
+    start = time.perf_counter()
+    try:
+        for group, seeds in NEW_SEEDS.items():
+            train_seeds(root / REFERENCE / group, runs / group, seeds)
+        trained = time.perf_counter() - start
+        checks = verify_against(runs, root / REFERENCE, replications=root / "replications")
+    except Exception as error:
+        line = f"ended with {type(error).__name__}: {' '.join(str(error).split())}"
+        checks, trained = [Check("runs", False, line, 0.0)], time.perf_counter() - start
+    for check in checks:
+        yield dataclasses.replace(
+            check,
+            name=f"convergence: {check.name}",
+            passed=bool(check.passed),
+            seconds=trained / len(checks) + check.seconds,
+        )
+
+
+def train_seeds(reference: Path, target: Path, seeds: Sequence[int], *, env_frames: int | None = None) -> None:
+    """Trains `target/seed<k>` with the configuration of the first reference run, for `env_frames` where given."""
+    first = next(iter(sorted(reference.glob("seed*/config.json"))), None)
+    if first is None:
+        raise UserError(f"{reference}: holds no run (seed<k>/config.json)")
+    stated = load_run_config(first)
+    quiet = dataclasses.replace(stated.recording, tensorboard=False)
+    for seed in seeds:
+        config = dataclasses.replace(stated, seed=seed, recording=quiet, env_frames=env_frames or stated.env_frames)
+        directory = target / f"seed{seed}"
+        directory.mkdir(parents=True)
+        write_json(directory / "config.json", to_json(config))
+        train(config, directory, quiet=True)
+
+
+def throughput_checks(root: Path) -> Iterator[Check]:
+    """The throughput guard."""
+    yield timed("throughput: pong", lambda: throughput.check(root))
+
+
+KINDS: Mapping[str, Callable[[Path], Iterator[Check]]] = {
+    "evidence": evidence_checks,
+    "golden": golden_checks,
+    "convergence": convergence_checks,
+    "throughput": throughput_checks,
+}
+
+
+def run(root: Path, kinds: Sequence[str], show: Callable[[Check], None]) -> list[Check]:
+    """Runs the checks of `kinds` (none: all), each shown as soon as it is known. Raises: UserError for another kind."""
+    for kind in kinds:
+        if kind not in KINDS:
+            raise unknown_name("check", kind, KINDS)
+    checks = []
+    for kind in kinds or KINDS:
+        for check in KINDS[kind](root):
+            show(check)
+            checks.append(check)
+    return checks

@@ -1,0 +1,76 @@
+"""What an algorithm asks of its prioritized replay, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from ddrl.errors import UserError
+from ddrl.replay.items import Cut
+from ddrl.types import EnvSpec
+
+
+@dataclass(frozen=True)
+class ReplayRule:
+    """How items are cut, how many steps are held, and how items are drawn."""
+
+    cut: Cut
+    capacity: int
+    """Steps, over all streams."""
+    min_size: int
+    """Items that must be there before any is drawn."""
+    batch_size: int
+    samples_per_insert: float | None
+    error_buffer: float
+    priority_exponent: float
+    importance_exponent: float
+    delay: int
+    """Steps by which items follow the unrolls that complete them."""
+    state_period: int | None
+    """Steps, at least, between recurrent states that are kept; None: none are."""
+
+    def stream_length(self, num_streams: int, unroll_length: int) -> int:
+        """Steps of each stream. Raises `UserError` where an item could be gone before it is whole."""
+        length = self.capacity // num_streams
+        least = 2 * unroll_length + self.delay + self.cut.before + self.cut.reach
+        if length < least:
+            raise UserError(
+                f"key 'hyperparameters.replay_capacity' must be at least {least * num_streams:,}, {least} steps for "
+                f"each of {num_streams} environments: two unrolls and the longest item (got {self.capacity:,})"
+            )
+        return length
+
+
+class ReplayConfig(Protocol):
+    """The hyperparameters of an algorithm with a replay."""
+
+    @property
+    def unroll_length(self) -> int:
+        """Agent steps."""
+
+    @property
+    def actor_update_period(self) -> int:
+        """Agent steps."""
+
+    @property
+    def replay(self) -> ReplayRule:
+        """What it asks of its replay."""
+
+
+def check_replay(config: ReplayConfig, spec: EnvSpec, num_learners: int) -> None:
+    """Raises `UserError` where a replay could not work with these settings."""
+    rule = config.replay
+    if spec.action_size:
+        raise UserError(f"'{spec.name}' has continuous actions; Q-learning needs discrete ones")
+    if num_learners > 1:
+        raise UserError(f"key 'topology.num_learners' must be 1 with a prioritized replay (got {num_learners})")
+    if config.actor_update_period % config.unroll_length:
+        raise UserError(
+            f"key 'hyperparameters.actor_update_period' must be a multiple of unroll_length, {config.unroll_length}, "
+            f"since actors pull between unrolls (got {config.actor_update_period})"
+        )
+    if rule.min_size > rule.capacity:
+        raise UserError(
+            f"key 'hyperparameters.min_replay_size' must be at most replay_capacity, {rule.capacity:,}: so many items "
+            f"would never be there (got {rule.min_size:,})"
+        )

@@ -1,0 +1,1 @@
+"""Runtime `ray`: learners, actors, replay and parameter shards in processes of their own."""

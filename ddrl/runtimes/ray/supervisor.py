@@ -1,0 +1,188 @@
+"""Runtime `ray`: each learner and each actor a process of its own; this one supervises them.
+
+It shows how far the run is, passes an interruption on, replaces an actor that died, begins again from the newest
+checkpoint where a learner, the replay or a shard died, and raises what a role raised. `hosts`, `actor_host`,
+`replay_host` and `shard_host` of `ddrl.coordinator` are what runs in the processes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from ddrl.coordinator.program import MAX_DEATHS, STOPPING_SECONDS
+from ddrl.errors import NonFiniteError, UserError, crash
+from ddrl.runtimes.ray.cluster import Pulse, gone_error, what_is_gone
+from ddrl.runtimes.ray.errors import first_line, plain, traceback_of
+from ddrl.runtimes.ray.placement import gpus_per_learner
+from ddrl.runtimes.ray.process_group import POLL_SECONDS, ClusterGone, Crew, Interrupted, Plan, Who
+
+SAVING_SECONDS = 30.0
+"""For learners to save and stop where the head of the cluster is gone: after a minute Ray ends them."""
+
+
+class _Died(Exception):
+    """Learners, the replay or shards are gone: their processes ended."""
+
+    def __init__(self, reason: str, words: str, gone: list[Who]) -> None:
+        super().__init__(reason)
+        roles = {who.role for who in gone} or {"learner"}
+        self.role = roles.pop() if len(roles) == 1 else "learner"
+        self.words = words
+        """What is known about it, in several lines."""
+
+
+class RayRuntime:
+    """Runs a plan on the cluster that this process is connected to."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        note: Callable[[str], None],
+        complain: Callable[[str], None],
+        show: Callable[[dict[str, Any]], None],
+        accepted: Callable[[], None],
+    ) -> None:
+        """What the user reads: `note` in passing, `complain` also when nothing else is to be seen.
+
+        `accepted` is called each time the learners are built, before they continue from a checkpoint.
+        """
+        self._plan = plan
+        self._note = note
+        self._complain = complain
+        self._show = show
+        self._accepted = accepted
+        self._interrupted = False
+        self._updates = -1
+        self._actor_restarts = 0
+
+    def interrupt(self) -> None:
+        """Asks the learners to save and stop."""
+        self._interrupted = True
+
+    def run(self) -> Any:
+        """Until the run is over; returns what the lead does, the exit reason, or "interrupted" where it cannot.
+
+        Raises UserError where the cluster is too small, an actor raised or processes keep dying, and whatever a learner
+        raised.
+        """
+        plan = self._plan
+        gpus = gpus_per_learner(
+            plan.num_actors,
+            plan.num_learners,
+            plan.learner_threads,
+            plan.device,
+            int(plan.make_replay is not None),
+            len(plan.make_shards),
+            plan.runs_at_once,
+        )
+        deaths, reached = 0, -1
+        while True:
+            crew = Crew(self._plan, gpus, self._note, self._complain, lambda: self._interrupted)
+            try:
+                return self._supervise(crew)
+            except Interrupted:
+                self._note(f"interrupted before the training began; {self._plan.describe_checkpoint()}")
+                return "interrupted"
+            except ClusterGone as gone:
+                raise gone_error(str(gone), self._plan.describe_checkpoint()) from None
+            except _Died as died:
+                if what := what_is_gone():
+                    raise gone_error(what, self._plan.describe_checkpoint()) from None
+                deaths = 1 if self._updates > reached else deaths + 1
+                reached = max(reached, self._updates)
+                give_up = deaths >= MAX_DEATHS and not self._interrupted
+                if died.words:
+                    (self._complain if give_up else self._note)(died.words)
+                if self._interrupted:
+                    where = self._plan.describe_checkpoint()
+                    self._note(f"the {died.role} died ({died}) while the run was stopping; {where}")
+                    return "interrupted"
+                if give_up:
+                    role = died.role
+                    raise UserError(f"the {role} died {deaths} times in a row without an update: {died}") from None
+                self._note(f"the {died.role} died ({died}): continuing from the newest checkpoint")
+            finally:
+                if not what_is_gone():  # Ray would wait for it
+                    crew.kill()
+
+    def _supervise(self, crew: Crew) -> Any:
+        try:
+            crew.build()
+            self._accepted()
+            self._actor_restarts = crew.start(self._actor_restarts)
+            pulse, lost, told, reasons = Pulse(), "", 0.0, dict[int, Any]()
+            while len(reasons) < self._plan.num_learners:
+                ended = crew.next_ended(POLL_SECONDS)
+                if ended is not None:
+                    who, reference = ended
+                    result = self._result(crew, who, reference)
+                    if who.role == "learner":
+                        reasons[who.number] = result
+                self._look(crew)
+                lost = lost or pulse.gone()
+                if (self._interrupted or lost) and not told:
+                    crew.interrupt()
+                    told = time.monotonic()
+                if told and time.monotonic() - told > (SAVING_SECONDS if lost else STOPPING_SECONDS):
+                    if lost:
+                        break
+                    where = self._plan.describe_checkpoint()
+                    self._complain(f"the learners have not stopped within {STOPPING_SECONDS:.0f} s; {where}")
+                    return "interrupted"
+            if lost:
+                raise ClusterGone(lost)
+            crew.wait_for_actors()
+            return reasons[0]
+        except RayTaskError as error:
+            if type(error.cause) is ConnectionError:  # it may arrive before the death it speaks of
+                gone = crew.gone()
+                words = crew.last_words(gone) or traceback_of(error)
+                raise _Died(first_line(error.cause), words, gone) from None
+            raise self._cause(error) from None
+        except RayError as error:
+            gone = crew.gone()
+            words = f"{crew.last_words(gone)}\n{plain(error)}".strip()
+            raise _Died(first_line(error), words, gone) from None
+
+    def _result(self, crew: Crew, who: Who, reference: Any) -> Any:
+        """What a role returned; an actor that died or lost its learner is replaced."""
+        try:
+            result = ray.get(reference)
+            lost, words = result if who.role == "actor" else None, ""
+        except RayTaskError as error:
+            if who.role == "actor" and not isinstance(error.cause, NonFiniteError):
+                if not isinstance(error.cause, UserError) or error.cause.is_crash:
+                    self._complain(traceback_of(error))
+                if isinstance(error.cause, UserError):  # also one that the store of experience raised
+                    raise error.cause from None
+                name = self._plan.describe_actor(who.number, crew.generation(who.number))
+                raise crash(name, error.cause) from None
+            raise
+        except RayError as error:
+            if who.role == "learner":
+                raise
+            result, lost, words = None, first_line(error), plain(error)
+        if lost is not None:
+            crew.replace_actor(who.number, lost, words)  # raises what `_supervise` expects if its learner is dead
+            self._actor_restarts += 1
+            crew.count_restarts(self._actor_restarts)
+        return result
+
+    def _look(self, crew: Crew) -> None:
+        status = crew.status(POLL_SECONDS)
+        if status is not None:
+            self._updates = max(self._updates, status["updates"])
+            self._show(status)
+
+    def _cause(self, error: RayTaskError) -> BaseException:
+        """What a learner raised in its own process, whose traceback is shown: also that of an evaluation's crash."""
+        cause: BaseException = error.cause
+        if not isinstance(cause, UserError) or cause.is_crash:
+            self._complain(traceback_of(error))
+        return cause

@@ -1,0 +1,127 @@
+"""How the tasks of a job find each other at one port, which anybody on the network may call too.
+
+    visitor -> host   rank, nonce        8 and 64 hexadecimal digits
+    host -> visitor   nonce
+    visitor -> host   proof              `ddrl.inference.proof`
+    host -> visitor   proof
+
+Each who calls has seconds for all of that; meanwhile others are heard. Then the connection stays, and tells each side
+that the other one is there.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+
+from ddrl.inference.proof import HOST, LENGTH, VISITOR, holds, nonce, proof
+
+VISIT_SECONDS = 10.0
+"""For one who calls to prove that it knows the token."""
+MOST_VISITORS = 64
+"""At once; then the one who has been there longest without a proof is sent away."""
+LOOK_SECONDS = 0.2
+_RANK = 8
+
+
+class Missing(Exception):
+    """Not all came."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"{number} did not come")
+        self.number = number
+
+
+def welcome(
+    door: socket.socket, number: int, token: str, seconds: float, is_over: Callable[[], bool]
+) -> list[socket.socket]:
+    """Return the connections of so many tasks that know the token, each of a rank of its own; others are sent away.
+
+    Raise Missing where they have not come after so many seconds, or it is over.
+    """
+    came: queue.SimpleQueue[tuple[str, socket.socket]] = queue.SimpleQueue()
+    talking: deque[socket.socket] = deque()
+    hearing: dict[socket.socket, threading.Thread] = {}
+    found: dict[str, socket.socket] = {}
+    end = time.monotonic() + seconds
+    door.settimeout(LOOK_SECONDS)
+    with ExitStack() as left:  # where not all have come nobody stays
+        left.callback(lambda: _send_away(*talking, *found.values()))
+        while len(found) < number:
+            if time.monotonic() > end or is_over():
+                raise Missing(number - len(found))
+            with suppress(OSError):  # nobody for a moment, or who called is gone again
+                talking.append(door.accept()[0])
+                hearing[talking[-1]] = threading.Thread(target=_hear, args=(talking[-1], token, came), daemon=True)
+                hearing[talking[-1]].start()
+            while len(talking) > MOST_VISITORS:
+                oldest = talking.popleft()
+                _send_away(oldest)
+                hearing.pop(oldest).join(LOOK_SECONDS)  # at once: else a busy machine has threads without bound
+            while not came.empty():
+                rank, visitor = came.get()
+                if visitor in talking:
+                    talking.remove(visitor)
+                    del hearing[visitor]
+                if rank and rank in found:  # it has tried again
+                    _send_away(found[rank])
+                if rank:
+                    found[rank] = visitor
+        left.pop_all()
+    _send_away(*talking)
+    return list(found.values())
+
+
+def call(address: tuple[str, int], rank: int, token: str, seconds: float) -> socket.socket:
+    """Return a connection to a host that knows the token. Raise OSError where there is none."""
+    with ExitStack() as stack:
+        end = time.monotonic() + seconds
+        door = stack.enter_context(socket.create_connection(address, seconds))
+        said = [f"{rank:0{_RANK}x}", nonce()]
+        door.sendall("".join(said).encode())
+        said.append(_read(door, LENGTH, end))
+        door.sendall(proof(token, VISITOR, *said).encode())
+        if not holds(_read(door, LENGTH, end), token, HOST, *said):
+            raise ConnectionError("who answers does not know the token")
+        door.settimeout(None)
+        stack.pop_all()
+        return door
+
+
+def _hear(visitor: socket.socket, token: str, came: queue.SimpleQueue[tuple[str, socket.socket]]) -> None:
+    """Puts a visitor into `came`, with its rank once that is proven; without one where it is closed."""
+    rank = ""
+    with suppress(OSError, ValueError):
+        end = time.monotonic() + VISIT_SECONDS
+        said = [_read(visitor, _RANK, end), _read(visitor, LENGTH, end), nonce()]
+        visitor.sendall(said[-1].encode())
+        if holds(_read(visitor, LENGTH, end), token, VISITOR, *said):
+            visitor.sendall(proof(token, HOST, *said).encode())
+            visitor.settimeout(None)
+            rank = said[0]
+    if not rank:
+        visitor.close()
+    came.put((rank, visitor))
+
+
+def _read(door: socket.socket, size: int, end: float) -> str:
+    """So many characters. Raises OSError, also where they have not come by `end`, and ValueError."""
+    read = b""
+    while len(read) < size:
+        door.settimeout(max(0.001, end - time.monotonic()))
+        if time.monotonic() > end or not (more := door.recv(size - len(read))):
+            raise ConnectionError("nothing more was said")
+        read += more
+    return read.decode("ascii")
+
+
+def _send_away(*visitors: socket.socket) -> None:
+    for visitor in visitors:
+        with suppress(OSError):
+            visitor.shutdown(socket.SHUT_RDWR)  # also ends the wait of the thread that hears it
+        visitor.close()

@@ -1,0 +1,193 @@
+"""Builds what acts in a run: environments, policies, collectors, actors. It knows no coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from ddrl import algorithms
+from ddrl.actors.exploration import Sampler
+from ddrl.actors.policy import LocalInference, Policy
+from ddrl.actors.unroll import EpisodeSink, UnrollCollector
+from ddrl.environments.base import registry
+from ddrl.environments.base.task_suites import common_spec
+from ddrl.environments.tools.named import NamedEnv, make_env, spec_of
+from ddrl.errors import UserError
+from ddrl.interfaces import Inference, Parameters, Queue, Replay
+from ddrl.system.seeding import numpy_generator, seed_for, torch_generator
+from ddrl.training.config.run_config import RunConfig
+from ddrl.types import Episode, VectorEnv
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Which process an actor's is: a later one has random streams of its own, so that no episode is played twice."""
+
+    resumes: int = 0
+    restarts: int = 0
+
+    def stream(self, role: str) -> str:
+        """The name of a role's random stream."""
+        return role if self == Generation() else f"{role}-{self.resumes}-{self.restarts}"
+
+
+class Link(Parameters, Queue, Protocol):
+    """A learner's parameters and queue, as an actor in another process sees them."""
+
+    def on_episode(self, episode: Episode) -> None:
+        """An episode is over."""
+
+    def address(self) -> tuple[str, str | None]:
+        """Of its inference service, and the token that workers need."""
+
+
+class Builder:
+    """Makes the acting parts of one configuration, each from a random stream of its own."""
+
+    def __init__(self, config: RunConfig, device: torch.device) -> None:
+        self.config = config
+        self.device = device
+        self.algorithm = algorithms.load(config.algorithm)
+        self.spec = spec_of(config.environment)
+        self.tasks = registry.tasks_of(config.environment["name"])
+        self._evaluated = evaluated_environment(config)
+        self.evaluated_tasks = registry.tasks_of(self._evaluated["name"], where="evaluation.environment.name")
+        self._check_tasks()
+        self.algorithm.check(config.hyperparameters, self.spec, config.topology.num_learners)
+
+    def _check_tasks(self) -> None:
+        """Raises UserError where some tasks would get more environments than others, or evaluations differ in kind."""
+        topology, name = self.config.topology, self.config.environment["name"]
+        columns = topology.num_actors * topology.envs_per_actor
+        if columns % len(self.tasks):
+            raise UserError(
+                f"key 'topology.envs_per_actor': num_actors x envs_per_actor must be a multiple of the "
+                f"{len(self.tasks)} tasks of '{name}', so that each has as many environments as another (got "
+                f"{topology.num_actors} x {topology.envs_per_actor})"
+            )
+        if self._evaluated != self.config.environment:
+            common_spec("evaluation.environment", [self.spec, spec_of(self._evaluated)])
+
+    def network(self) -> nn.Module:
+        """The network with its initial parameters."""
+        generator = torch_generator(self.config.seed, "network")
+        network: nn.Module = self.algorithm.make_network(self.spec, self.config.hyperparameters, generator)
+        return network.to(self.device)
+
+    def actor_env(self, index: int, generation: Generation = Generation()) -> NamedEnv:
+        """The environments of an actor, seeded by its number. Raises UserError where they cannot be made."""
+        topology = self.config.topology
+        return make_env(
+            self.config.environment,
+            topology.envs_per_actor,
+            self.env_seed("actor", index, generation),
+            num_threads=topology.env_threads,
+            name=self.describe("actor", index, generation),
+            first_env=index * topology.envs_per_actor,
+        )
+
+    def evaluation_env(self, task: str, index: int, num_envs: int) -> NamedEnv:
+        """Environments of one task for evaluation `index`. Raises UserError where they cannot be made."""
+        environment = self._evaluated | {"name": task}
+        seed = self.env_seed("evaluation", index)
+        name = f"evaluation {index}, environment {task}, environment seed {seed}"
+        return make_env(environment, num_envs, seed, num_threads=1, name=name)
+
+    def env_seed(self, role: str, index: int, generation: Generation = Generation()) -> int:
+        """Of the environments of an actor, or of an evaluation."""
+        return seed_for(self.config.seed, f"{generation.stream(role)}-environment", index)
+
+    def inference(self, device: torch.device | None = None) -> LocalInference:
+        """With a network of its own."""
+        return LocalInference(self.network(), device=device or self.device, precision=self.config.precision)
+
+    def policy(
+        self,
+        role: str,
+        index: int,
+        batch_size: int,
+        inference: Inference | None = None,
+        envs: Sequence[int] | None = None,
+    ) -> Policy:
+        """A policy of its own network, unless another `inference` is given.
+
+        `envs`: which of all actors' environments it acts for; None: it evaluates.
+        """
+        generator = torch_generator(self.config.seed, f"{role}-policy", index)
+        inference = inference or self.inference()
+        return Policy(inference, batch_size, generator, self.sampler(inference.network, envs))
+
+    def sampler(self, network: nn.Module, envs: Sequence[int] | None) -> Sampler:
+        """How the algorithm acts on what a network puts out, for these of all actors' environments."""
+        topology = self.config.topology
+        num_envs = topology.num_actors * topology.envs_per_actor
+        sampler: Sampler = self.algorithm.make_sampler(self.config.hyperparameters, network, envs, num_envs)
+        return sampler
+
+    def collector(
+        self,
+        index: int,
+        on_episode: EpisodeSink,
+        *,
+        slot: int | None = None,
+        generation: Generation = Generation(),
+        first_index: int = 0,
+        inference: Inference | None = None,
+        env: VectorEnv | None = None,
+    ) -> UnrollCollector:
+        """Environments and policy of an actor; `slot` is its number among those of its learner (`index` if None).
+
+        `inference` and `env` None: of its own.
+        """
+        topology, role = self.config.topology, generation.stream("actor")
+        env = env or self.actor_env(index, generation)
+        first, columns = index * topology.envs_per_actor, topology.envs_per_actor
+        policy = self.policy(role, index, columns, inference, range(first, first + columns))
+        return UnrollCollector(
+            env,
+            policy,
+            actor=index if slot is None else slot,
+            on_episode=on_episode,
+            tasks=registry.column_tasks(self.config.environment["name"], first, columns),
+            first_index=first_index,
+            generator=numpy_generator(self.config.seed, f"{role}-replay", index),
+        )
+
+    def actor(self, collector: UnrollCollector, params: Parameters, queue: Queue | Replay) -> Any:
+        """The algorithm's actor."""
+        return self.algorithm.Actor(self.config.hyperparameters, collector, params, queue)
+
+    def describe(self, role: str, index: int, generation: Generation = Generation()) -> str:
+        """What is needed to play the episodes of an actor, or of an evaluation, again."""
+        seed = self.env_seed(role, index, generation)
+        return f"{role} {index}, environment {self.config.environment['name']}, environment seed {seed}"
+
+
+def evaluated_environment(config: RunConfig) -> dict[str, Any]:
+    """Name and options of what evaluations play."""
+    return config.environment | (config.evaluation.environment or {})
+
+
+class LoneActor:
+    """An actor alone in its process."""
+
+    def __init__(self, actor: Any, collector: UnrollCollector) -> None:
+        self.step = actor.step
+        self.close = collector.env.close
+
+
+def act_alone(config: RunConfig, index: int, generation: tuple[int, int], first_index: int, link: Link) -> LoneActor:
+    """Actor `index`, (resumes, restarts) old, whose first unroll has `first_index` and which acts on the CPU."""
+    builder = Builder(config, torch.device("cpu"))
+    collector = builder.collector(
+        index,
+        link.on_episode,
+        slot=index // config.topology.num_learners,
+        generation=Generation(*generation),
+        first_index=first_index,
+    )
+    return LoneActor(builder.actor(collector, link, link), collector)

@@ -1,0 +1,189 @@
+"""The runs of a paper at a scale, with configurations resolved and checked by `ddrl.training.config.run_config`; and the command line.
+
+    python -m ddrl.training.config.experiments list   --paper impala_2018 --scale smoke
+    python -m ddrl.training.config.experiments config --paper P --scale S --experiment E --variant V --environment atari-pong \\
+                                      --seed 1 --output config.json
+    python -m ddrl.training.config.experiments check
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ddrl.errors import exit_code
+from ddrl.papers.expansion import environments_of, narrowed
+from ddrl.papers.expansion import expand as expand_unchecked
+from ddrl.papers.experiments import (
+    ROOT,
+    SCALES,
+    Departure,
+    Experiment,
+    Run,
+    Scale,
+    load_experiments,
+    papers,
+)
+from ddrl.system.files import read_file, write_whole
+
+__all__ = [
+    "ROOT",
+    "SCALES",
+    "Departure",
+    "Experiment",
+    "Run",
+    "Scale",
+    "expand",
+    "load_experiments",
+    "main",
+    "narrowed",
+    "paper_configs",
+    "papers",
+    "write_configs",
+]
+
+
+def expand(
+    paper: str,
+    scale: str,
+    *,
+    experiments: Sequence[str] | None = None,
+    variants: Sequence[str] | None = None,
+    environments: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    root: Path = ROOT,
+    validate: bool = True,
+) -> list[Run]:
+    """`ddrl.papers.expansion.expand`; with `validate`, configurations get their defaults (imports torch).
+
+    Raises: UserError for anything not allowed, before anything has run.
+    """
+    runs = expand_unchecked(
+        paper,
+        scale,
+        experiments=experiments,
+        variants=variants,
+        environments=environments,
+        seeds=seeds,
+        root=root,
+    )
+    return [_validated(run) for run in runs] if validate else runs
+
+
+def _validated(run: Run) -> Run:
+    values = {name: getattr(run, name) for name in run.__dataclass_fields__}
+    where = f"replications/{run.paper}/experiments.yaml: {run.scale}/{run.key}"
+    return Run(**values | {"config": _resolved(run.config, where)})
+
+
+def _resolved(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """With defaults; runs that differ in nothing but the seed have them in common."""
+    from ddrl.environments.base.registry import resolve_options
+    from ddrl.training.config.run_config import parse_run_config, to_json  # imports torch
+
+    key = json.dumps({**config, "seed": 0})
+    if key not in _RESOLVED:
+        resolved = to_json(parse_run_config(config, where=where))
+        options = dict(resolved["environment"])
+        resolve_options(options.pop("name"), options, where=f"{where}: environment")
+        _RESOLVED[key] = resolved
+    return _RESOLVED[key] | {"seed": config["seed"]}
+
+
+_RESOLVED: dict[str, dict[str, Any]] = {}
+"""A configuration as text, with seed 0 -> it with its defaults."""
+
+
+def paper_configs(paper: str, root: Path = ROOT) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """(experiment, variant, environment) -> the resolved configuration the paper states (seed 0)."""
+    found = {}
+    for name, entry in load_experiments(root / paper).items():
+        for variant in entry.variants:
+            for environment in filter(partial(entry.has, variant), environments_of(entry)):
+                config = entry.paper_setting(variant, environment) | {"seed": 0}
+                where = f"replications/{paper}/experiments.yaml: {name}/{variant}/{environment} as the paper states it"
+                found[name, variant, environment] = _resolved(config, where)
+    return found
+
+
+def write_configs(runs: Iterable[Run], results: str | Path = "results") -> list[Path]:
+    """Writes every run's config.json, only where its content changes: nothing is trained again without need."""
+    return [_write_config(run, run.directory(results) / "config.json") for run in runs]
+
+
+def _write_config(run: Run, path: Path) -> Path:
+    text = json.dumps(run.config, indent=1, sort_keys=True) + "\n"
+    if path.exists() and read_file(path) == text.encode():
+        return path
+    write_whole(path, text.encode())
+    return path
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit code (2: bad input, one line says what)."""
+    parsed = _parser().parse_args(arguments)
+    return exit_code(lambda: parsed.run(parsed))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m ddrl.training.config.experiments", description="the runs of a paper at a scale"
+    )
+    commands = parser.add_subparsers(required=True, metavar="command")
+    listing = commands.add_parser("list", help="one run a line")
+    config = commands.add_parser("config", help="write one run's config.json")
+    for command in (listing, config):
+        command.add_argument("--paper", required=True)
+        command.add_argument("--scale", default="smoke")
+        command.add_argument("--root", type=Path, default=ROOT)
+    config.add_argument("--experiment", required=True)
+    config.add_argument("--variant", required=True)
+    config.add_argument("--environment", required=True, help="such as atari-pong or atari/pong")
+    config.add_argument("--seed", type=int, required=True)
+    config.add_argument("--output", type=Path, required=True)
+    check = commands.add_parser("check", help="check every file of the replications")
+    check.add_argument("--paper")
+    check.add_argument("--root", type=Path, default=ROOT)
+    listing.set_defaults(run=_list)
+    config.set_defaults(run=_config)
+    check.set_defaults(run=_check)
+    return parser
+
+
+def _list(parsed: argparse.Namespace) -> None:
+    for run in expand(parsed.paper, parsed.scale, root=parsed.root, validate=False):
+        print(run.key)
+
+
+def _config(parsed: argparse.Namespace) -> None:
+    runs = expand(
+        parsed.paper,
+        parsed.scale,
+        experiments=[parsed.experiment],
+        variants=[parsed.variant],
+        # A folder's name has "-" for "/"; a prefix has neither, so the first of them is where it ends.
+        environments=[re.sub("[-/]", "/", parsed.environment, count=1)],
+        seeds=[parsed.seed],
+        root=parsed.root,
+    )
+    print(_write_config(runs[0], parsed.output))
+
+
+def _check(parsed: argparse.Namespace) -> None:
+    from ddrl.papers.check import check_paper
+
+    for paper in [parsed.paper] if parsed.paper else papers(parsed.root):
+        for scale in SCALES:
+            expand(paper, scale, root=parsed.root)
+        paper_configs(paper, parsed.root)
+        check_paper(parsed.root / paper)
+        print(f"{paper}: paper.yaml, experiments.yaml, published and DEVIATIONS.md are well formed")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

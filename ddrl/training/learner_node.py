@@ -1,0 +1,294 @@
+"""The learner's side of a run: a learner, the queue it samples from, the parameters it publishes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ddrl.coordinator.dynamic_adjustment import Adjustment, Limit, Limited
+from ddrl.coordinator.parameter_server import ParameterServer
+from ddrl.coordinator.program import Role
+from ddrl.coordinator.schedule import Gate
+from ddrl.coordinator.shared_parameters import LiveParameters
+from ddrl.coordinator.traffic import Traffic
+from ddrl.errors import UserError
+from ddrl.inference.central import BatchRule, CentralInference
+from ddrl.interfaces import Reducer, Shards
+from ddrl.learners.core import Setting
+from ddrl.replay.prefetch import Prefetch
+from ddrl.replay.prioritized import PrioritizedReplay
+from ddrl.replay.queue import UnrollQueue
+from ddrl.replay.replay_config import ReplayRule
+from ddrl.replay.step_storage import History
+from ddrl.system.seeding import numpy_generator
+from ddrl.system.wait_clock import DutyCycle
+from ddrl.training.builder import Builder
+from ddrl.training.config import topology as topologies
+from ddrl.training.config.run_config import RunConfig
+from ddrl.training.config.systems import has_parameter_server, moves_gradients, replays, shares_parameters
+from ddrl.training.records.recorder import Counts
+from ddrl.training.records.thread_cpu import cpu_by_role
+from ddrl.types import Metrics
+
+if TYPE_CHECKING:
+    from ddrl.runtimes.ray.replay_process import RemoteReplay  # imports Ray
+
+
+class Learning:
+    """A learner with its queue and its parameters; with several learners, one of them and its share of the actors."""
+
+    def __init__(
+        self,
+        builder: Builder,
+        reducer: Reducer,
+        *,
+        lent_memory: bool = False,
+        remote: RemoteReplay | None = None,
+        shards: Shards | None = None,
+    ) -> None:
+        """`remote`: the replay, `shards`: those of a parameter server, where they are in processes of their own."""
+        config, topology, hyperparameters = builder.config, builder.config.topology, builder.config.hyperparameters
+        network = builder.network()
+        self.builder = builder
+        self.parameter_count = sum(parameter.numel() for parameter in network.parameters())
+        self.params: Any = _parameters(config, network, reducer, shards)
+        self.replay: PrioritizedReplay | RemoteReplay | None = remote
+        if replays(config) and not remote:
+            self.replay = make_replay(builder, network, reducer)
+        self._remote, self._reducer = remote, reducer
+        self._keeps_contents = config.checkpoint.replay == "saved"
+        self.prefetch: Prefetch | None = None
+        self.queue: Any = self._store(lent_memory)
+        """Where actors put what they collect, and the learner gets it from; gradients go to the parameters."""
+        self.traffic = Traffic(builder.spec.frame_skip)
+        """With actors, or their environments, in other processes; or with a replay in one."""
+        if remote:
+            remote.count_in(self.traffic)
+        self.central = _central_inference(builder, self.params) if topology.inference == "central" else None
+        self.adjustment: Adjustment | None = None
+        self._limits: dict[str, Limit] = {}
+        self.learner = builder.algorithm.Learner(
+            hyperparameters,
+            network,
+            self.params,
+            self.queue,
+            Setting(
+                frame_skip=builder.spec.frame_skip,
+                device=builder.device,
+                precision=config.precision,
+                num_threads=topology.learner_threads,
+                num_trainers=topology.num_trainers,
+                parameter_shards=topology.parameter_shards if has_parameter_server(config) else None,
+                shards=shards,
+                generator=numpy_generator(config.seed, "replay", reducer.rank),
+                reducer=reducer,
+            ),
+        )
+
+        if topology.adjustment:
+            self._adjust(topology.adjustment)
+
+    def _adjust(self, rule: topologies.Adjustment) -> None:
+        config, topology = self.builder.config, self.builder.config.topology
+        self._limits = {
+            "actors": Limit(rule.actors, topology.num_actors),
+            "predictors": Limit(rule.predictors, topology.central.num_threads),
+            "trainers": Limit(rule.trainers, topology.num_trainers),
+        }
+        self.adjustment = Adjustment(
+            self._limits,
+            lambda: int(self.learner.core.updates),
+            numpy_generator(config.seed, "adjustment"),
+            initial_wait=rule.initial_wait_s,
+            step_wait=rule.step_wait_s,
+        )
+
+    def limited(self, kind: str, roles: Sequence[Any], first: int = 0) -> list[Any]:
+        """Roles of a kind, numbers `first` and up; where numbers are adjusted, those that are too many wait."""
+        limit = self._limits.get(kind)
+        return [Limited(role, limit, first + i) for i, role in enumerate(roles)] if limit else list(roles)
+
+    def _store(self, lent_memory: bool) -> Any:
+        if moves_gradients(self.builder.config):
+            return self.params
+        config, share = self.builder.config, self._reducer.size
+        topology, hyperparameters = config.topology, config.hyperparameters
+        store: Any = self.replay or UnrollQueue(
+            capacity=topology.queue_capacity,
+            ordered_actors=None if topology.schedule == "asynchronous" else topology.num_actors // share,
+            lent_memory=lent_memory,
+        )
+        if not topology.prefetch:
+            return store
+        columns = hyperparameters.batch_size if self.replay else hyperparameters.fresh_columns // share
+        self.prefetch = Prefetch(store, columns, self.builder.device, upload=not hyperparameters.keeps_batches)
+        return self.prefetch
+
+    @property
+    def counts(self) -> Counts:
+        """Frames, steps and updates so far, over all learners."""
+        return Counts(self.learner.core.env_frames, self.learner.core.agent_steps, self.learner.core.updates)
+
+    @property
+    def services(self) -> dict[str, Role]:
+        """Roles beside the actors and the learner, by name, where roles run side by side."""
+        predictors = self.limited("predictors", self.central.threads if self.central else [])
+        other_trainers = self.limited("trainers", getattr(self.learner, "trainers", [])[1:], first=1)
+        alone = {"prefetch": self.prefetch, "adjustment": self.adjustment}
+        return {
+            **{f"inference-{i}": role for i, role in enumerate(predictors)},
+            **{f"trainer-{i}": role for i, role in enumerate(other_trainers, 1)},
+            **{name: role for name, role in alone.items() if role},
+        }
+
+    @property
+    def gauges(self) -> list[Callable[[], Metrics]]:
+        """What is measured beside the training, for the recorder: each says what it was since the last call."""
+        gauges = [self.traffic.take]
+        if self.replay:
+            gauges.append(self.replay.take_gauges)
+        if self.central:
+            gauges.append(self.central.meter.take)
+        if self.adjustment:
+            gauges.append(self.adjustment.gauge)
+        if self.builder.config.topology.runtime != "serial":  # there nobody waits, roles take turns
+            duty = DutyCycle(lambda: self.queue.sample_waited)
+            gauges.append(lambda: {"learner_utilisation": duty.take()})
+        if self.builder.config.topology.runtime == "threads":
+            gauges.append(cpu_by_role)
+        return gauges
+
+    def close(self) -> None:
+        """Ends every wait of every role with `Closed`."""
+        self.queue.close()
+        self.params.close()
+        if self.central:
+            self.central.close()
+        if self.adjustment:
+            self.adjustment.close()
+
+    def frozen(self) -> AbstractContextManager[None]:
+        """Within it nothing changes that `state_dict` refers to, or has the replay write."""
+        if isinstance(self.params, LiveParameters):
+            return self.params.frozen()
+        return self.replay.frozen() if self.replay else nullcontext()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Without the unrolls that wait. A replay in a process of its own first writes its part by itself."""
+        state = {"learner": self.learner.state_dict(), "params": self.params.state_dict()}
+        if self.adjustment:
+            state["working"] = self.adjustment.state_dict()
+        if self._remote and self._keeps_contents:
+            state["beside"] = {"replay": self._remote.save(self.counts.updates)}
+        elif self._remote:
+            state["replay"] = self._remote.counters()
+        elif isinstance(self.replay, PrioritizedReplay):
+            state["replay"] = self.replay.state_dict(contents=self._keeps_contents)
+        return state
+
+    def waiting(self) -> dict[str, Any]:
+        """The unrolls that wait; none with a replay or shared parameters, which are saved by themselves."""
+        return self.queue.state_dict() if isinstance(self.queue, UnrollQueue) else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> str | None:
+        """Continues where `state` was taken; returns what the user should know of it."""
+        self.learner.load_state_dict(state["learner"])
+        self.params.load_state_dict(state["params"])
+        if self.adjustment:
+            self.adjustment.load_state_dict(state["working"])
+        wanted = self._load_replay(state)
+        if wanted is None:
+            return None
+        return f"the replay was not saved: it is refilled with {wanted:,} items before the learner goes on"
+
+    def _load_replay(self, state: dict[str, Any]) -> int | None:
+        """How many items it must be refilled with; None where nothing is missing."""
+        if self._remote and self._keeps_contents:
+            self._remote.restore(self.counts.updates)
+            return None
+        if self._remote:
+            return self._remote.refill(state["replay"])
+        return self.replay.load_state_dict(state["replay"]) if isinstance(self.replay, PrioritizedReplay) else None
+
+
+def _parameters(config: RunConfig, network: Any, reducer: Reducer, shards: Shards | None) -> Any:
+    """Shared ones where several threads update them, else versions that the learner publishes."""
+    if shares_parameters(config):
+        return LiveParameters(network, shards)
+    topology, hyperparameters = config.topology, config.hyperparameters
+    max_lag = {"asynchronous": None, "synchronous": 0, "bounded_lag": topology.max_policy_lag}[topology.schedule]
+    gate = Gate(
+        max_lag,
+        topology.num_actors // reducer.size * topology.envs_per_actor,
+        max(1, hyperparameters.fresh_columns // reducer.size),
+        hyperparameters.first_update,
+    )
+    return ParameterServer(network, gate, delay=topology.parameter_delay)
+
+
+def make_replay(builder: Builder, network: Any, reducer: Reducer) -> PrioritizedReplay:
+    """An empty one. Raises `UserError` where it would be too small."""
+    history = make_history(builder, [part.shape[1:] for part in network.initial_state(1)])
+    generator = numpy_generator(builder.config.seed, "replay", reducer.rank)
+    return PrioritizedReplay(builder.config.hyperparameters.replay, history, generator)
+
+
+def make_history(builder: Builder, state_shapes: Sequence[tuple[int, ...]]) -> History:
+    """What a replay holds steps in; `state_shapes`: of the network's recurrent state."""
+    rule: ReplayRule = builder.config.hyperparameters.replay
+    topology = builder.config.topology
+    num_streams = topology.num_actors * topology.envs_per_actor
+    length = rule.stream_length(num_streams, builder.config.hyperparameters.unroll_length)
+    return History(builder.spec, num_streams, length, state_shapes if rule.state_period else (), rule.state_period or 1)
+
+
+def _central_inference(builder: Builder, params: ParameterServer | LiveParameters) -> CentralInference:
+    topology, central = builder.config.topology, builder.config.topology.central
+    columns = topology.num_actors * topology.envs_per_actor // topology.num_learners
+    rule = BatchRule(central.min_columns, central.max_columns or columns, central.max_wait_ms / 1000)
+    device = builder.device if central.device == "learner" else _named_device(central.device)
+    networks = [builder.inference(device) for _ in range(central.num_threads)]
+    if isinstance(params, LiveParameters) and device == builder.device:
+        for one in networks:
+            params.lend(one.network)
+    return CentralInference(networks, params, None if topology.runtime == "serial" else rule)
+
+
+def _named_device(name: str) -> torch.device:
+    """Raises `UserError` where there is no such GPU."""
+    device, gpus = torch.device(name), torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= gpus:
+        there = f"{gpus} GPUs" if gpus > 1 else "one GPU" if gpus else "no GPU"
+        raise UserError(f"key 'topology.central.device': {name} was asked for, but torch finds {there}")
+    return device
+
+
+class Verdict(NamedTuple):
+    """What all learners do before the same update, instead of it."""
+
+    interrupted: bool
+    """They stop early."""
+    segment_over: bool
+    """They end a segment of the training."""
+
+
+class StopFlag:
+    """Whether to stop: asked of one learner, decided by all of them before the same update."""
+
+    def __init__(self, reducer: Reducer) -> None:
+        self._reducer = reducer
+        self._asked = False
+
+    def ask(self) -> None:
+        """From any thread or signal handler."""
+        self._asked = True
+
+    def decide(self, segment_over: bool = False) -> Verdict:
+        """What any learner was asked, or says of the segment; every learner calls it before each update."""
+        said = torch.tensor([float(self._asked), float(segment_over)])
+        self._reducer.sum_([said])
+        interrupted, over = said.tolist()
+        return Verdict(bool(interrupted), bool(over))

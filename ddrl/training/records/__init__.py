@@ -1,0 +1,1 @@
+"""What a run leaves: records, checkpoints, where it came from."""

@@ -1,0 +1,201 @@
+"""What a finished run leaves, and that it is never trained over.
+
+What a call for its directory comes to is decided before anything is written there.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddrl.errors import UserError, using
+from ddrl.population.journal import FILE
+from ddrl.system.config_differences import differing, spelled
+from ddrl.system.files import read_file
+from ddrl.system.notes import say
+from ddrl.training.config.run_config import RunConfig, fingerprint, to_json
+from ddrl.training.records import checkpoint, manifest
+from ddrl.training.records.checkpoint_layout import migrated
+from ddrl.training.records.identity import as_now, identity_of, plain
+from ddrl.training.records.recorder import write_curves, write_json
+
+if TYPE_CHECKING:
+    from ddrl.training.run import Run
+
+ELSEWHERE = "train in another directory"
+
+
+def write(run: Run, provenance: dict[str, Any], history: list[dict[str, Any]]) -> None:
+    """`run.json` and `curves.parquet` of a run that has reached its budget."""
+    tasks = list(run.builder.evaluated_tasks)
+    write_json(
+        run.directory / "run.json",
+        {
+            "config": to_json(run.config),
+            "fingerprint": fingerprint(run.config),
+            "algorithm_version": run.builder.algorithm.VERSION,
+            "protocol": run.spec.protocol,
+            "evaluated_tasks": tasks if len(tasks) > 1 else [],
+            **provenance,
+            "started": history[0]["started"],
+            "finished": manifest.now(),
+            "seconds": round(run.recorder.seconds, 1),
+            **run.counts.__dict__,
+            "episodes": run.recorder.episodes,
+            "resumes": run.resumes,
+            "actor_restarts": run.actor_restarts,
+            "history": history,
+            "exit_reason": "budget_reached",
+            "peak_memory_mib": manifest.peak_memory_mib(),
+            "parameters": run.parameter_count,
+            **({"records_lost_bytes": lost} if (lost := run.recorder.lost_bytes) else {}),
+        },
+    )
+    write_curves(run.directory)  # last: a run with this file is whole
+
+
+def record_of(directory: Path) -> dict[str, Any] | None:
+    """`run.json` of a run that has reached its budget; None where there is none, or `curves.parquet` is missing."""
+    record = _manifest(directory)
+    if record is None or record.get("exit_reason") != "budget_reached" or not isinstance(record.get("config"), dict):
+        return None
+    return record if (directory / "curves.parquet").exists() else None
+
+
+def _manifest(directory: Path) -> dict[str, Any] | None:
+    """What `run.json` holds; None where there is none, or something else in it."""
+    try:
+        record = json.loads(read_file(directory / "run.json").decode())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _is_readable(path: Path) -> bool:
+    """Whether a Parquet file is whole."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        pq.read_table(pa.BufferReader(read_file(path)), page_checksum_verification=True)
+    except (OSError, ValueError, pa.ArrowException):
+        return False
+    return True
+
+
+def told(config: RunConfig, directory: Path) -> bool:
+    """Whether there is nothing to do, which the user is told. Raises what `nothing_to_do` does."""
+    line = nothing_to_do(config, directory)
+    if line:
+        say(line)
+    return line is not None
+
+
+def nothing_to_do(config: RunConfig, directory: Path) -> str | None:
+    """One line for the user where the directory holds this run, finished; None where there is something to train.
+
+    Raises `UserError` where the run that has finished there is another one, longer, or cannot be made longer.
+    """
+    record = record_of(directory)
+    if record is None:
+        return None
+    identity, own, budget = identity_of(config, directory), plain(config), config.env_frames
+    trained = as_now(record["config"])
+    if keys := differing(own, trained):
+        raise UserError(
+            f"{directory}: a run of another configuration has finished there, which differs in {spelled(keys)}; "
+            f"{ELSEWHERE}"
+        )
+    if record.get("algorithm_version") != identity.version:
+        raise UserError(
+            f"{directory}: a run has finished there with version {record.get('algorithm_version')} of "
+            f"{config.algorithm}, which is {identity.version} now; {ELSEWHERE}"
+        )
+    reached = int(trained["env_frames"])
+    if budget == reached and (damaged := _damaged_table(config, directory)):
+        with using(damaged):
+            if damaged.is_dir():
+                raise IsADirectoryError(errno.EISDIR, "is a folder", str(damaged))
+        if _can_go_on(config, directory):
+            return None
+        raise _lost(damaged)
+    if budget == reached:
+        return f"{directory}: already finished, {record['env_frames']:,} frames; nothing to do"
+    if budget < reached:
+        raise UserError(
+            f"{directory}: a run has finished there after {reached:,} frames, more than env_frames: {budget:,}; "
+            f"{ELSEWHERE}"
+        )
+    if not _can_go_on(config, directory):
+        raise UserError(
+            f"{directory}: a run has finished there after {reached:,} frames, and without a checkpoint of it, it "
+            f"cannot go on to {budget:,}; put its checkpoints back, or {ELSEWHERE}"
+        )
+    return None
+
+
+def set_aside(config: RunConfig, directory: Path) -> None:
+    """Puts the results of a run that is to become as long as `config` says where they are a finished run of their own.
+
+    Beside `config.json` of the longer run they would be of another one until it ends. What was stopped on the way is
+    taken up again: `run.json`, which names the place, goes last. Of a run that is as long already and goes on since a
+    table is damaged, the user is told so.
+    """
+    record = _manifest(directory)
+    try:
+        budget = int(record["config"]["env_frames"]) if record else config.env_frames
+    except (ValueError, KeyError, TypeError):
+        return
+    if record is None:
+        return
+    if budget >= config.env_frames:
+        if record_of(directory) and (damaged := _damaged_table(config, directory)):
+            say(f"{damaged}: is damaged; it is made anew, from the newest checkpoint")
+        return
+    aside = directory / f"finished-{budget}"
+    aside.mkdir(exist_ok=True)
+    write_json(aside / "config.json", record["config"])
+    for name in ("curves.parquet", "lineage.parquet", "run.json"):
+        with suppress(FileNotFoundError):
+            (directory / name).rename(aside / name)
+    say(f"{directory}: the results after {record['env_frames']:,} frames are in {aside.name}/ now")
+
+
+def _damaged_table(config: RunConfig, directory: Path) -> Path | None:
+    """The first table of a finished run that cannot be read; None: all can."""
+    tables = [directory / "curves.parquet", *([directory / "lineage.parquet"] if config.population else [])]
+    return next((path for path in tables if not _is_readable(path)), None)
+
+
+def _lost(path: Path) -> UserError:
+    return UserError(
+        f"{path}: is damaged, and no checkpoint of the run there can be continued; "
+        f"put it back, remove it to begin anew, or {ELSEWHERE}"
+    )
+
+
+def _can_go_on(config: RunConfig, directory: Path) -> bool:
+    """Whether there is something to make it longer from; a population has its decisions, and checkpoints of each."""
+    if config.population:
+        return (directory / FILE).is_file()
+    identity = identity_of(config, directory)
+    for _, state in checkpoint.whole(directory / "checkpoints", lambda line: None):
+        try:
+            return identity.agree(migrated(state))
+        except ValueError:
+            continue
+    return False
+
+
+def kept(directory: Path) -> UserError | None:
+    """What is said instead of training anew where a run has finished; None: none has."""
+    if record_of(directory) is None:
+        if not (directory / "run.json").exists() or not (directory / "curves.parquet").exists():
+            return None
+        return _lost(directory / "run.json")
+    return UserError(
+        f"{directory}: a run has finished there, and none of its checkpoints can be continued; {ELSEWHERE}"
+    )

@@ -1,0 +1,101 @@
+"""Progress of a run: a bar in a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import IO, cast
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from ddrl.system.notes import Lasting, say
+from ddrl.training.records.recorder import Counts
+from ddrl.types import Metrics
+
+LINE_SECONDS = 15.0
+BAR_SECONDS = 0.25
+
+
+class Progress:
+    """Shows frames, frames/s, return, policy lag and time left."""
+
+    def __init__(self, budget_frames: int, *, quiet: bool = False) -> None:
+        self._budget = budget_frames
+        self._quiet = quiet
+        self._console = Console(file=cast(IO[str], Lasting()))
+        self._in_terminal = self._console.is_terminal and not quiet
+        self._bar = Bar(
+            TextColumn("{task.completed:,.0f} / {task.total:,.0f} frames"),
+            BarColumn(),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("starting", total=budget_frames)
+        self._shown = 0.0
+        self._first: tuple[float, int] | None = None
+
+    def __enter__(self) -> Progress:
+        if self._in_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._in_terminal:
+            self._bar.stop()
+
+    def show(self, counts: Counts, latest: Metrics) -> None:
+        """Called now and then, such as after every update; shows something less often."""
+        now = time.monotonic()
+        if self._first is None or counts.env_frames < self._first[1]:  # the run has gone back to a checkpoint
+            self._first = (now, counts.env_frames)
+            self._shown = now
+            return
+        if self._quiet or now - self._shown < (BAR_SECONDS if self._in_terminal else LINE_SECONDS):
+            return
+        self._shown = now
+        seconds, frames = now - self._first[0], counts.env_frames - self._first[1]
+        speed = frames / seconds
+        text = _describe(latest, speed)
+        if self._in_terminal:
+            self._bar.update(self._task, completed=counts.env_frames, description=text)
+        else:
+            left = f" | {(self._budget - counts.env_frames) / speed:,.0f} s left" if frames else ""
+            self.note(f"{counts.env_frames:,} / {self._budget:,} frames | {text}{left}")
+
+    def done(self, counts: Counts, latest: Metrics) -> None:
+        """The last line of a run."""
+        if self._first is None:  # resumed at its budget
+            self.note(f"done: {counts.env_frames:,} frames")
+            return
+        seconds, frames = self._first
+        speed = (counts.env_frames - frames) / max(time.monotonic() - seconds, 1e-9)
+        self.note(f"done: {counts.env_frames:,} frames | {_describe(latest, speed)}")
+
+    def note(self, line: str) -> None:
+        """One line to the user, as it is: a traceback has brackets that look like markup."""
+        if self._quiet:
+            return
+        if self._in_terminal:
+            self._console.print(line, markup=False, highlight=False)
+        else:
+            say(line)
+
+
+def _describe(latest: Metrics, speed: float) -> str:
+    parts = [f"{speed:,.0f} frames/s"]
+    for name, label in (("episode_return", "return"), ("evaluation_return", "evaluation")):
+        if name in latest:
+            parts.append(f"{label} {latest[name]:.2f}")
+    if "best_fitness" in latest:
+        parts.append(f"best fitness {latest['best_fitness']:.3f}")
+    if "members_running" in latest:
+        parts.append(f"{latest['members_running']:.0f} members train")
+    if "policy_lag_mean" in latest:
+        parts.append(f"lag {latest['policy_lag_mean']:.1f}")
+    return " | ".join(parts)

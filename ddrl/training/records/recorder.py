@@ -1,0 +1,379 @@
+"""Crash-safe curves, and the manifest of a run.
+
+While a run goes on, every record is one line of `curves.jsonl`, flushed at once: what was recorded before a kill is
+readable. At the end the lines become `curves.parquet` (long: one row per value). A resumed run cuts the lines back to
+its checkpoint's offset, so nothing is counted twice. The lines up to there are on the disk before the checkpoint is.
+TensorBoard is told to forget what was shown after that moment.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ddrl.errors import NonFiniteError, UserError, using
+from ddrl.system.files import append, read_file, write_atomically
+from ddrl.system.json_lines import aside_of, rewrite, split
+from ddrl.training.records.task_scores import TaskScores, metric_of
+from ddrl.types import Episode, Metrics
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ddrl.training.config.run_config import RunConfig
+
+COUNTS = ("env_frames", "agent_steps", "updates")
+COLUMNS = [*COUNTS, "seconds", "metric", "value"]
+TIMING_METRICS = (
+    "frames_per_second",
+    "cpu_seconds",
+    "learner_utilisation",
+    "inference_columns_mean",
+    "inference_batch_ms_mean",
+    "inference_call_ms_p50",
+    "inference_call_ms_p99",
+    "round_trip_ms_p50",
+    "round_trip_ms_p99",
+    "worker_cpu_seconds",
+    "wire_bytes_per_frame_to_learner",
+    "wire_bytes_per_frame_from_learner",
+    "wire_bytes_per_frame_to_replay",
+    "actor_thread_cpu_seconds",
+    "inference_thread_cpu_seconds",
+    "learner_thread_cpu_seconds",
+    "environment_thread_cpu_seconds",
+    "other_thread_cpu_seconds",
+)
+"""Metrics (beside the column `seconds`) that two runs with the same bits may differ in."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Where on the x axis a record stands."""
+
+    env_frames: int
+    agent_steps: int
+    updates: int
+
+
+class Recorder:
+    """Collects metrics from the roles and writes a record every `period_frames`."""
+
+    def __init__(self, directory: Path, *, period_frames: int, tensorboard: bool, tasks: Sequence[str] = ()) -> None:
+        """`tasks`: of the suite that is trained on, whose episodes are recorded one by one too."""
+        self._directory = directory
+        self._path = directory / "curves.jsonl"
+        with using(self._path):
+            directory.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("ab", buffering=0)
+        self._period = period_frames
+        self._next = period_frames
+        self._updates: list[Metrics] = []
+        self._episodes: list[Episode] = []
+        self._scores = TaskScores(tasks)
+        self._lock = threading.Lock()
+        self._seconds_before, self._cpu_seconds_before = 0.0, 0.0
+        self._started, self._cpu_started = time.monotonic(), time.process_time()
+        self._last = (0, 0.0)
+        self.episodes = 0
+        self.lost_bytes = 0
+        """Of records from before a checkpoint that were gone when the run was continued from it."""
+        self.gauges: list[Callable[[], Metrics]] = []
+        """Read when a record is written: each says what was measured since the last one."""
+        self.latest: Metrics = {}
+        """The newest value of every metric, for the progress display."""
+        self._tensorboard = tensorboard
+        self._writer: Any = None
+        """Of TensorBoard's events; made with the first of them, when it is known where the run goes on."""
+        self._forget_from: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Training wall-clock, over all resumes."""
+        return self._seconds_before + time.monotonic() - self._started
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time of this process, all threads, over all resumes: unlike wall-clock the same on a busy machine."""
+        return self._cpu_seconds_before + time.process_time() - self._cpu_started
+
+    def episode(self, episode: Episode) -> None:
+        """A training episode is over."""
+        with self._lock:
+            self._episodes.append(episode)
+            self.episodes += not episode.abandoned
+
+    def update(self, counts: Counts, metrics: Metrics) -> None:
+        """The learner made an update; writes a record when one is due.
+
+        Raises NonFiniteError for a metric that is none: kept, it would be in the next checkpoint, and end every resume.
+        """
+        _check_finite(counts, {name: [value] for name, value in metrics.items()})
+        self._updates.append(metrics)
+        if counts.env_frames >= self._next:
+            self.flush(counts)
+            self._next = (counts.env_frames // self._period + 1) * self._period
+
+    def flush(self, counts: Counts) -> None:
+        """Writes the means since the last record (the maximum of `*_max`)."""
+        if not self._updates:
+            return
+        with self._lock:
+            episodes, self._episodes = self._episodes, []
+        record: Metrics = {}
+        for name in self._updates[0]:
+            values = [metrics[name] for metrics in self._updates]
+            record[name] = max(values) if name.endswith("_max") else float(np.mean(values))
+        if whole := [episode for episode in episodes if not episode.abandoned]:
+            record["episode_return"] = float(np.mean([episode.episode_return for episode in whole]))
+            record["episode_length"] = float(np.mean([episode.length for episode in whole]))
+        record |= self._scores.take(episodes)
+        for gauge in self.gauges:
+            record |= gauge()
+        record["episodes"] = float(self.episodes)
+        frames, seconds = self._last
+        record["frames_per_second"] = (counts.env_frames - frames) / max(self.seconds - seconds, 1e-9)
+        record["cpu_seconds"] = self.cpu_seconds
+        self._last = (counts.env_frames, self.seconds)
+        self._updates = []
+        self.latest |= record
+        self._write(counts, {name: [value] for name, value in record.items()})
+
+    def evaluation(
+        self, counts: Counts, played: Sequence[Episode], updates: Sequence[int] = (), *, by_task: bool = False
+    ) -> None:
+        """Record the episodes of one evaluation, one row each.
+
+        `updates`: that the parameters of each episode had seen; recorded where they differ, as `evaluation_updates`.
+        `by_task`: as metrics of their own tasks.
+        """
+        values: dict[str, list[float]] = {}
+        several = len(set(updates)) > 1
+        for index, episode in enumerate(played):
+            row = {"return": episode.episode_return, "length": float(episode.length)}
+            for name, value in (row | ({"updates": float(updates[index])} if several else {})).items():
+                metric = f"evaluation_{name}"
+                values.setdefault(metric_of(metric, episode.task) if by_task else metric, []).append(value)
+        self.latest |= {name: float(np.mean(each)) for name, each in values.items()}
+        self._write(counts, values)
+
+    def _write(self, counts: Counts, values: dict[str, list[float]]) -> None:
+        _check_finite(counts, values)
+        line = {**counts.__dict__, "seconds": round(self.seconds, 3), "metrics": values}
+        with self._lock, using(self._path):
+            append(self._path, self._file, (json.dumps(line, allow_nan=False) + "\n").encode())
+        self._show(counts.env_frames, values)
+
+    def _show(self, env_frames: int, values: dict[str, list[float]]) -> None:
+        if not self._tensorboard:
+            return
+        folder = self._directory / "tensorboard"
+        self._writer = self._writer or _tensorboard_writer(folder, self._forget_from)
+        with using(folder):
+            for name, several in values.items():
+                self._writer.add_scalar(name, float(np.mean(several)), env_frames)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Offset in the file, which is on the disk up to there, and what was not written yet."""
+        with self._lock:
+            return {
+                "offset": self._on_the_disk(),
+                "lost_bytes": self.lost_bytes,
+                "next": self._next,
+                "period": self._period,
+                "updates": list(self._updates),
+                "episodes": [list(episode) for episode in self._episodes],
+                "task_scores": self._scores.state_dict(),
+                "num_episodes": self.episodes,
+                "seconds": self.seconds,
+                "cpu_seconds": self.cpu_seconds,
+                "last": list(self._last),
+            }
+
+    def _on_the_disk(self) -> int:
+        """How long the file is, once all of it is on the disk."""
+        with using(self._path):
+            os.fsync(self._file.fileno())
+            if not os.path.samestat(self._path.stat(), os.fstat(self._file.fileno())):
+                raise UserError(f"{self._path}: was replaced while the run went on")
+            return self._path.stat().st_size
+
+    def load_state_dict(self, state: dict[str, Any], reached: int | None = None) -> str:
+        """Cuts the file back to where `state` was taken, which is the last thing it does, and continues from there.
+
+        Where what is before is not whole, its whole lines are kept, and those that are damaged set aside; returns a
+        line about that, else none (""). `reached`: env_frames at which `state` was taken.
+        """
+        lost_bytes, offset = int(state.get("lost_bytes", 0)), int(state["offset"])
+        self._next = state["next"]
+        if reached is not None and state.get("period", self._period) != self._period:
+            self._next = (reached // self._period + 1) * self._period
+        self._updates = list(state["updates"])
+        self._episodes = [Episode(*episode) for episode in state["episodes"]]
+        self._scores.load_state_dict(state["task_scores"])
+        self.episodes = state["num_episodes"]
+        self._seconds_before, self._cpu_seconds_before = state["seconds"], state["cpu_seconds"]
+        self._started, self._cpu_started = time.monotonic(), time.process_time()
+        self._last = (state["last"][0], state["last"][1])
+        with using(self._path):
+            told = self._cut_back(state, offset)
+            if reached is not None and self._tensorboard:
+                self._show_again(reached)
+        self.lost_bytes += lost_bytes
+        return told
+
+    def _cut_back(self, state: dict[str, Any], offset: int) -> str:
+        """To the lines from before a checkpoint: those up to its offset, which are those written before its time."""
+        content = read_file(self._path)
+        before = split(content[:offset], _is_record)
+        intact = before.content == content[:offset] and len(content) >= offset
+        if intact and all(_is_before(record, state) for _, record in before.kept):
+            self._file.truncate(offset)
+            return ""
+        found = split(content, _is_record)  # lines have come or gone, so that the offset is no place any more
+        kept = [line for line, record in found.kept if _is_before(record, state)]
+        self._file.close()
+        rewrite(self._path, kept, [line for _, line in found.damaged])
+        self._file = self._path.open("ab", buffering=0)
+        self.lost_bytes = max(0, offset - sum(map(len, kept)))
+        aside = f", now in {aside_of(self._path).name}" if found.damaged else ""
+        parts = [f"{found.describe()}{aside}"] if found.describe() else []
+        if self.lost_bytes:
+            parts.append(
+                f"{self.lost_bytes:,} bytes from before the checkpoint are lost; the curves have a gap there, and "
+                "run.json will say so"
+            )
+        return f"{self._path}: {'; '.join(parts)}" if parts else ""
+
+    def _show_again(self, reached: int) -> None:
+        """TensorBoard forgets whole steps: what was recorded at that of the checkpoint, before it, is shown anew."""
+        self._forget_from = reached
+        for record in read_records(self._path):
+            if record["env_frames"] >= reached:
+                self._show(record["env_frames"], record["metrics"])
+
+    def begin_anew(self, aside: Path) -> Path | None:
+        """Puts what was recorded before into a folder; returns where the curves went, None where there are none.
+
+        Nothing is dropped: lines of a run that was killed before its first checkpoint are kept there too.
+        """
+        if not self._path.stat().st_size:
+            return None
+        aside.mkdir(parents=True, exist_ok=True)
+        self.close()
+        moved = self._path.rename(aside / self._path.name)
+        if (self._directory / "tensorboard").exists():
+            (self._directory / "tensorboard").rename(aside / "tensorboard")
+        self._file, self._writer = self._path.open("ab", buffering=0), None
+        return moved
+
+    def close(self) -> None:
+        """Flushes and closes the files."""
+        self._file.close()
+        if self._writer:
+            with using(self._writer.log_dir):
+                self._writer.close()
+
+
+def _check_finite(counts: Counts, values: Mapping[str, Iterable[float]]) -> None:
+    """Raises NonFiniteError that names every metric with a NaN or infinity: no record holds one, nor does JSON."""
+    broken = {name: value for name, several in values.items() for value in several if not math.isfinite(value)}
+    if broken:
+        named = ", ".join(f"metric {name} is {value}" for name, value in broken.items())
+        raise NonFiniteError(f"update {counts.updates}: {named}")
+
+
+def read_curves(path: Path) -> pd.DataFrame:
+    """`curves.jsonl` as the long table, by env_frames; a last line that a kill cut short is left out.
+
+    An evaluation beside the training is written when it ends, and belongs where its parameters were taken.
+    Raises: UserError naming lines that are damaged.
+    """
+    import pandas as pd  # slow to import, and no process of a run but the first needs it
+
+    rows = []
+    for record in read_records(path):
+        head = [record[name] for name in COUNTS] + [record["seconds"]]
+        rows += [[*head, name, value] for name, values in record["metrics"].items() for value in values]
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    table = table.astype(dict.fromkeys(COUNTS, "int64") | {"seconds": "float64", "value": "float64"})
+    return table.sort_values("env_frames", kind="stable", ignore_index=True)
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """What the whole lines of `curves.jsonl` hold. Raises `UserError` naming those that are damaged."""
+    with using(path):
+        lines = split(read_file(path), _is_record)
+    if lines.damaged:
+        raise UserError(f"{path}: {lines.describe()}; the same command again sets them aside")
+    return [record for _, record in lines.kept]
+
+
+def _is_record(record: dict[str, Any]) -> bool:
+    """Whether a line is one that a recorder writes."""
+    metrics = record.get("metrics")
+    return (
+        all(isinstance(record.get(name), int) for name in COUNTS)
+        and isinstance(record.get("seconds"), (int, float))
+        and isinstance(metrics, dict)
+        and all(isinstance(values, list) for values in metrics.values())
+        and all(isinstance(value, (int, float)) for values in metrics.values() for value in values)
+    )
+
+
+def _is_before(record: dict[str, Any], state: dict[str, Any]) -> bool:
+    """Whether a record was written before a recorder's state was taken."""
+    if record["seconds"] > round(state["seconds"], 3):
+        return False
+    return "episodes" not in record["metrics"] or bool(record["env_frames"] <= state["last"][0])
+
+
+def write_curves(directory: Path) -> None:
+    """`curves.jsonl` -> `curves.parquet`, atomically."""
+    table, path = read_curves(directory / "curves.jsonl"), directory / "curves.parquet"
+    with using(path):
+        write_atomically(path, lambda file: table.to_parquet(file, index=False, write_page_checksum=True))
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Pretty JSON, atomically."""
+    with using(path):
+        write_atomically(path, lambda file: file.write((json.dumps(data, indent=1) + "\n").encode()))
+
+
+def make_recorder(config: RunConfig, directory: Path, tasks: Sequence[str]) -> Recorder:
+    """Of a run in its directory; `tasks`: what it trains on."""
+    recording = config.recording
+    return Recorder(directory, period_frames=recording.period_frames, tensorboard=recording.tensorboard, tasks=tasks)
+
+
+def _tensorboard_writer(directory: Path, forget_from: int | None) -> Any:
+    """Where it shows nothing of before at `forget_from` and later."""
+    from torch.utils.tensorboard import SummaryWriter  # slow to import, so only where it is wanted
+
+    _let_the_caller_tell()
+    with using(directory):
+        return SummaryWriter(str(directory), purge_step=forget_from)
+
+
+@cache
+def _let_the_caller_tell() -> None:
+    """Once a process: a full disk ends the thread that writes events with a traceback, and then the next call with the
+    same error, which is enough."""
+    otherwise = threading.excepthook
+
+    def tell(error: threading.ExceptHookArgs) -> None:
+        if not (isinstance(error.exc_value, OSError) and type(error.thread).__module__.startswith("tensorboard.")):
+            otherwise(error)
+
+    threading.excepthook = tell
