@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from ddrl import cli
-from ddrl.errors import UserError, exit_code
+from ddrl.errors import UserError
+from ddrl.system.exit_code import exit_code
 from ddrl.system.files import below
 from ddrl.system.locks import locked
 from ddrl.system.temporary import claim, remove_left

@@ -15,7 +15,8 @@ from typing import IO, Any
 import pytest
 
 from ddrl import cli
-from ddrl.errors import UserError, exit_code
+from ddrl.errors import UserError
+from ddrl.system.exit_code import exit_code
 from ddrl.system import notes
 from ddrl.training.records import progress
 from ddrl.training.records.progress import Progress

@@ -11,8 +11,8 @@ sys.path.insert(0, workflow.basedir)
 # The jobs' `python` is the one that runs Snakemake, also where its environment was not activated.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
-from ddrl import experiments
-from ddrl.analysis import SUITE_NEEDS, SUITE_TABLES, TABLES
+from ddrl.training.config import experiments
+from ddrl.papers.table_names import SUITE_NEEDS, SUITE_TABLES, TABLES
 from ddrl.papers.declared import declared
 from ddrl.papers.paper import load_paper
 from ddrl.papers.schema import check, schema

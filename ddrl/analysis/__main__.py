@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from ddrl.analysis import REFERENCE
-from ddrl.errors import UserError, exit_code, unknown_name
+from ddrl.errors import UserError, unknown_name
 from ddrl.papers.expansion import expand
 from ddrl.papers.experiments import ROOT, SCALES, Run, papers
 from ddrl.papers.paper import DerivedTable, Figure, load_paper
+from ddrl.papers.table_names import REFERENCE
+from ddrl.system.exit_code import exit_code
 from ddrl.system.notes import say
 
 AnyNamed = TypeVar("AnyNamed", DerivedTable, Figure)

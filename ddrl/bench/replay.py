@@ -21,8 +21,9 @@ import numpy as np
 import torch
 
 from ddrl.bench.parts import quiet_run
-from ddrl.errors import UserError, exit_code
+from ddrl.errors import UserError
 from ddrl.replay.sum_tree import SumTree
+from ddrl.system.exit_code import exit_code
 from ddrl.training.config.run_config import RunConfig, parse_run_config
 from ddrl.training.records.recorder import read_curves
 from ddrl.training.run import train

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from ddrl.environments.base import registry
-from ddrl.errors import UserError, exit_code
+from ddrl.errors import UserError
+from ddrl.system.exit_code import exit_code
 from ddrl.system.files import write_whole
 from ddrl.system.seeding import numpy_generator
 from ddrl.training.records import manifest

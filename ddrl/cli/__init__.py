@@ -18,9 +18,9 @@ from typing import NoReturn
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: one thread per role
 
 from ddrl.cli.arguments import parser
-from ddrl.errors import exit_code
 from ddrl.system.allocator import keep_freed_memory
 from ddrl.system.calls import under_way
+from ddrl.system.exit_code import exit_code
 from ddrl.system.notes import has_reader, keep_numbers, say, settle
 from ddrl.system.signals import STOP
 

@@ -11,9 +11,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ddrl.analysis import REFERENCE
 from ddrl.errors import UserError, unknown_name
 from ddrl.papers.experiments import SCALES, papers
+from ddrl.papers.table_names import REFERENCE
 from ddrl.system.csv_cells import table_as_csv
 from ddrl.system.files import read_file
 

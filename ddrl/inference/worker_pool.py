@@ -18,15 +18,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from ddrl.coordinator.program import MAX_DEATHS
-from ddrl.errors import Closed, UserError, exit_code
+from ddrl.errors import Closed, UserError
 from ddrl.inference.client import Connection, LearnerLost
 from ddrl.inference.endpoint import Door
 from ddrl.inference.worker import HANGING, Worker, give_up
-from ddrl.runtimes.ray.cluster import deaf_children
 from ddrl.system.allocator import keep_freed_memory
 from ddrl.system.calls import watched
+from ddrl.system.exit_code import exit_code
 from ddrl.system.private_folders import SOCKET, private_folder
-from ddrl.system.signals import STOP
+from ddrl.system.signals import STOP, deaf_children
 from ddrl.system.temporary import claim, remove_left
 
 COMMAND = (sys.executable, "-m", "ddrl.inference.worker_pool")

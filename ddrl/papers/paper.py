@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddrl.analysis import TABLES
 from ddrl.errors import UserError, unknown_name
 from ddrl.papers.claim_kinds import check_test
 from ddrl.papers.protocols import NOT_PRINTED, Protocol
 from ddrl.papers.schema import load_checked
+from ddrl.papers.table_names import TABLES
 from ddrl.system.text_files import read_text
 
 FLAGS: Mapping[str, str] = {

@@ -20,11 +20,12 @@ from ddrl.errors import UserError, about, using
 from ddrl.system.files import append, read_file, write_atomically
 from ddrl.system.json_lines import Lines, aside_of, rewrite, split
 from ddrl.training.config.population import Values
+from ddrl.training.records.finished import DECISIONS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FILE = "lineage.jsonl"
+FILE = DECISIONS
 LINE = "line"
 """Key of a line's number, from 0; files of former versions have none."""
 BURN_IN, EVOLVE, DIVERGED, FINAL = "burn_in", "evolve", "diverged", "final"

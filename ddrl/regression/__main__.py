@@ -13,9 +13,10 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: one thread per role
 
-from ddrl.errors import exit_code, unknown_name
+from ddrl.errors import unknown_name
 from ddrl.regression import evidence, golden, run_all, throughput
 from ddrl.regression.checks import describe, exit_status, write_junit
+from ddrl.system.exit_code import exit_code
 from ddrl.system.notes import say
 
 JUNIT = Path("results/regression/junit.xml")

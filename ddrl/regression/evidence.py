@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddrl.analysis import REFERENCE
 from ddrl.errors import UserError, unknown_name
 from ddrl.papers.experiments import papers
+from ddrl.papers.table_names import REFERENCE
 from ddrl.regression.checks import Outcome
 from ddrl.report import build as report
 from ddrl.system.csv_cells import read_rows, write_rows

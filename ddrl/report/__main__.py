@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddrl.errors import exit_code
 from ddrl.report.build import write_report
+from ddrl.system.exit_code import exit_code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -16,9 +16,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ddrl.analysis import REFERENCE
 from ddrl.errors import UserError, unknown_name
 from ddrl.papers.experiments import papers as all_papers
+from ddrl.papers.table_names import REFERENCE
 from ddrl.report.figures import draw_figures
 from ddrl.report.html import render
 from ddrl.report.paper import report_data

@@ -18,8 +18,8 @@ from matplotlib.patches import Patch
 
 from ddrl.analysis.figures import plots
 from ddrl.analysis.tables.build import read
-from ddrl.errors import exit_code
 from ddrl.report.sections.text import words
+from ddrl.system.exit_code import exit_code
 
 VERDICTS: Mapping[str, str] = {
     "supported": "#2f7a50",

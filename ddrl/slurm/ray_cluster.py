@@ -30,20 +30,20 @@ from typing import Any
 
 import psutil
 
-from ddrl.errors import UserError, exit_code
+from ddrl.errors import UserError
 from ddrl.runtimes.ray.cluster import (
     RAY,
     VARIABLE,
     check_reachable,
     cluster,
-    deaf_children,
     end_family,
     own_folder,
 )
 from ddrl.slurm import rendezvous
+from ddrl.system.exit_code import exit_code
 from ddrl.system.files import read_file
 from ddrl.system.private_folders import check_private
-from ddrl.system.signals import STOP
+from ddrl.system.signals import STOP, deaf_children
 from ddrl.system.temporary import LOCK
 
 START_SECONDS = 300.0

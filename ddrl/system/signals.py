@@ -124,3 +124,17 @@ def next_start(directory: Path) -> str:
     """Return what the user should know of starting the run in `directory` again."""
     newest = newest_checkpoint(directory)
     return f"the same command goes on from {newest}" if newest else "no checkpoint yet: the same command begins anew"
+
+
+@contextmanager
+def deaf_children(*signals: signal.Signals) -> Iterator[None]:
+    """Processes that are started within, and their own, never get these; one for this process waits until the end.
+
+    Who stops a job, such as SLURM or a terminal, sends a signal to all of its processes at once. Those that would end
+    are needed for the checkpoint with which the run itself answers.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

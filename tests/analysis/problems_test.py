@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddrl.analysis import TABLES
+from ddrl.papers.table_names import TABLES
 from ddrl.analysis.__main__ import main
 from ddrl.analysis.runs.problems import COLUMNS, KINDS, planned_runs, reference_runs
 from ddrl.analysis.runs.run_data import RunData, load_run, try_run

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from matplotlib import font_manager
 
-from ddrl.analysis import TABLES
+from ddrl.papers.table_names import TABLES
 from ddrl.analysis.__main__ import main
 from ddrl.analysis.runs.run_data import RunData, load_run, long_frame, on_common_grid
 from ddrl.analysis.tables.build import build

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from ddrl.algorithms import NAMES
-from ddrl.analysis import SUITE_TABLES
+from ddrl.papers.table_names import SUITE_TABLES
 from ddrl.analysis.__main__ import main
 from ddrl.analysis.tables.suite import _lag, _throughput
 from ddrl.analysis.tables.systems import (

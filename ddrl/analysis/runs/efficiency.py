@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from ddrl.analysis.runs.run_data import KEYS, RunData
-from ddrl.analysis.tables.runs import layout_of
+from ddrl.analysis.runs.run_data import KEYS, RunData, layout_of
 from ddrl.papers.claim_kinds import EFFICIENCY_METRICS
 from ddrl.papers.experiments import Experiment
 from ddrl.papers.paper import Prices

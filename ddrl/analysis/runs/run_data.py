@@ -34,6 +34,8 @@ LARGEST = 1e100
 """The square of a value must be finite too, and a sum of many squares: deviations are made of them."""
 GROUP = ["origin", "paper", "experiment", "variant", "environment", "env_label"]
 Clock = Literal["cpu", "wall"]
+LAYOUT = ("runtime", "inference", "schedule", "num_actors", "envs_per_actor", "learner_threads", "parameter_delay")
+"""Keys of a topology that the tables have."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,17 @@ def env_label(environment: str) -> str:
     """atari/space_invaders -> Space Invaders; mujoco/HalfCheetah-v5 -> HalfCheetah-v5."""
     task = environment.split("/", 1)[-1]
     return task if task != task.lower() else task.replace("_", " ").title()
+
+
+def layout_of(topology: Mapping[str, Any]) -> dict[str, Any]:
+    """`LAYOUT` of a run; inference was local before there was a key for it."""
+    return {"inference": "local"} | {name: topology[name] for name in LAYOUT if name in topology}
+
+
+def machine(row: Mapping[Any, Any]) -> str:
+    """Return the machine of a row of table `runs`, in words."""
+    gpu = f", {row['gpu']}" if isinstance(row["gpu"], str) else ", no GPU"
+    return f"{row['cpu']}, {row['cores']} cores, {row['memory_gib']:g} GiB{gpu}"
 
 
 @dataclass(frozen=True)

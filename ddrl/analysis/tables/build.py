@@ -1,4 +1,4 @@
-"""From run directories to every table of `ddrl.analysis.TABLES`, written atomically as Parquet and CSV."""
+"""From run directories to every table of `ddrl.papers.table_names.TABLES`, written atomically as Parquet and CSV."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from ddrl.analysis import REFERENCE, TABLES
 from ddrl.analysis.runs.by_task import by_task
 from ddrl.analysis.runs.efficiency import efficiency_table
 from ddrl.analysis.runs.flags import version_flag
@@ -34,6 +33,7 @@ from ddrl.errors import UserError
 from ddrl.papers.experiments import Experiment, Run, load_experiments
 from ddrl.papers.paper import Paper, load_paper
 from ddrl.papers.published import load_published, load_references, matching
+from ddrl.papers.table_names import REFERENCE, TABLES
 from ddrl.system.csv_cells import table_as_csv
 from ddrl.system.files import read_file, replacing, write_whole
 

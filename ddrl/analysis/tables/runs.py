@@ -11,7 +11,7 @@ import pandas as pd
 
 from ddrl.analysis.runs.flags import BOOKKEEPING, flatten, same
 from ddrl.analysis.runs.milestones import recent_returns
-from ddrl.analysis.runs.run_data import KEYS, RunData, clock_of, env_label, training_speed
+from ddrl.analysis.runs.run_data import KEYS, RunData, clock_of, env_label, layout_of, training_speed
 from ddrl.analysis.statistics.claim_tests import first_reached
 from ddrl.papers.experiments import Departure, Experiment, Run, system_of
 from ddrl.papers.paper import Paper, load_deviations
@@ -39,8 +39,6 @@ _RUN_FIELDS = (
     "fingerprint",
 )
 _HARDWARE = ("cpu", "cores", "memory_gib", "gpu")
-LAYOUT = ("runtime", "inference", "schedule", "num_actors", "envs_per_actor", "learner_threads", "parameter_delay")
-"""Keys of a topology that the tables have."""
 
 
 def run_table(runs: Sequence[RunData], experiments: Mapping[str, Experiment]) -> pd.DataFrame:
@@ -71,11 +69,6 @@ def run_table(runs: Sequence[RunData], experiments: Mapping[str, Experiment]) ->
     return table.astype(counts | {"budget_ratio": "float64"}).sort_values(
         ["origin", *KEYS[1:]], ascending=[False, *[True] * (len(KEYS) - 1)], ignore_index=True
     )
-
-
-def layout_of(topology: Mapping[str, Any]) -> dict[str, Any]:
-    """`LAYOUT` of a run; inference was local before there was a key for it."""
-    return {"inference": "local"} | {name: topology[name] for name in LAYOUT if name in topology}
 
 
 def hyperparameter_table(paper: Paper, runs: Sequence[RunData], origin: str) -> pd.DataFrame:

@@ -12,12 +12,10 @@ from typing import Any
 
 import pandas as pd
 
-from ddrl.analysis import REFERENCE, SUITE_TABLES
 from ddrl.analysis.runs.problems import COLUMNS as PROBLEM_COLUMNS
 from ddrl.analysis.runs.problems import portable
-from ddrl.analysis.runs.run_data import LARGEST
-from ddrl.analysis.tables.runs import LAYOUT, layout_of
-from ddrl.analysis.tables.summary import SCALE_NOTES, facts, machine
+from ddrl.analysis.runs.run_data import LARGEST, LAYOUT, layout_of, machine
+from ddrl.analysis.tables.summary import SCALE_NOTES, facts
 from ddrl.analysis.tables.systems import (
     Tables,
     algorithm_module,
@@ -31,6 +29,7 @@ from ddrl.errors import UserError
 from ddrl.papers.declared import declared
 from ddrl.papers.experiments import ROOT, system_label, system_of
 from ddrl.papers.paper import Paper, load_paper
+from ddrl.papers.table_names import REFERENCE, SUITE_TABLES
 from ddrl.system.files import read_file
 
 _RUN_GROUP = ["origin", "paper", "experiment", "variant", "variant_label", "environment", "env_label"]

@@ -8,9 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from ddrl.analysis import REFERENCE
+from ddrl.analysis.runs.run_data import machine
 from ddrl.papers.experiments import Experiment
 from ddrl.papers.paper import Paper
+from ddrl.papers.table_names import REFERENCE
 
 SCALE_NOTES = {
     "smoke": "Minutes on any laptop: shows shapes and figures. Scores are not compared with published ones.",
@@ -101,11 +102,6 @@ def facts(runs: pd.DataFrame, tables: Mapping[str, pd.DataFrame], origin: str) -
 def source(row: Mapping[Any, Any]) -> str:
     """The commit that a run was made with."""
     return f"{row['git_sha']}{' with uncommitted changes' if row['git_dirty'] is True else ''}"
-
-
-def machine(row: Mapping[Any, Any]) -> str:
-    gpu = f", {row['gpu']}" if isinstance(row["gpu"], str) else ", no GPU"
-    return f"{row['cpu']}, {row['cores']} cores, {row['memory_gib']:g} GiB{gpu}"
 
 
 def _counts(table: pd.DataFrame, origin: str) -> dict[str, int]:

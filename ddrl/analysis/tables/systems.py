@@ -14,7 +14,6 @@ from typing import Any
 
 import pandas as pd
 
-from ddrl.analysis import REFERENCE, SUITE_NEEDS
 from ddrl.analysis.runs.problems import portable
 from ddrl.analysis.runs.run_data import env_label
 from ddrl.analysis.tables.build import read
@@ -23,6 +22,7 @@ from ddrl.papers.declared import declared, defaults
 from ddrl.papers.expansion import environments_of, expand
 from ddrl.papers.experiments import ROOT, Experiment, Run, load_experiments, papers, system_label, system_of
 from ddrl.papers.published import load_published
+from ddrl.papers.table_names import REFERENCE, SUITE_NEEDS
 
 PACKAGE = Path(__file__).parents[2]
 SYSTEM_COLUMNS = [

@@ -13,11 +13,10 @@ from datetime import datetime
 
 import pandas as pd
 
-from ddrl.analysis.runs.run_data import RunData, clock_of
+from ddrl.analysis.runs.run_data import RunData, clock_of, machine
 from ddrl.analysis.statistics import claim_tests
 from ddrl.analysis.statistics.claim_tests import MIN_SETTINGS
 from ddrl.analysis.statistics.significance import EQUAL_BUDGET
-from ddrl.analysis.tables.summary import machine
 from ddrl.papers.claim_kinds import RATIO_KINDS, RETURN_METRICS, SUITE_METRICS, TIMED_METRICS
 from ddrl.papers.paper import Claim
 

@@ -14,8 +14,9 @@ from contextlib import closing
 import numpy as np
 
 from ddrl.environments.base import finite, registry
-from ddrl.errors import UserError, exit_code
+from ddrl.errors import UserError
 from ddrl.system.csv_cells import write_rows
+from ddrl.system.exit_code import exit_code
 from ddrl.system.seeding import numpy_generator, seed_for
 from ddrl.types import Array, EnvSpec
 

@@ -29,7 +29,7 @@ from ddrl.errors import TRY_AGAIN, UserError
 from ddrl.runtimes.ray.errors import first_line
 from ddrl.system.files import read_file
 from ddrl.system.private_folders import parent_for
-from ddrl.system.signals import STOP
+from ddrl.system.signals import STOP, deaf_children
 from ddrl.system.temporary import claim, remove_left
 
 VARIABLE = "RAY_ADDRESS"
@@ -83,20 +83,6 @@ def cluster(*, num_cpus: int, object_store_bytes: int) -> Iterator[Path | None]:
             with _killed_once_left(started):
                 ray.shutdown()
             signal.signal(signal.SIGTERM, before)  # Ray takes it from the process, though Python still names it
-
-
-@contextmanager
-def deaf_children(*signals: signal.Signals) -> Iterator[None]:
-    """Processes that are started within, and their own, never get these; one for this process waits until the end.
-
-    Who stops a job, such as SLURM or a terminal, sends a signal to all of its processes at once. Those that would end
-    are needed for the checkpoint with which the run itself answers.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

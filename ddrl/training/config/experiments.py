@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ddrl.errors import exit_code
 from ddrl.papers.expansion import environments_of, narrowed
 from ddrl.papers.expansion import expand as expand_unchecked
 from ddrl.papers.experiments import (
@@ -29,6 +28,7 @@ from ddrl.papers.experiments import (
     load_experiments,
     papers,
 )
+from ddrl.system.exit_code import exit_code
 from ddrl.system.files import read_file, write_whole
 
 __all__ = [

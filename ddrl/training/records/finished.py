@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddrl.errors import UserError, using
-from ddrl.population.journal import FILE
 from ddrl.system.config_differences import differing, spelled
 from ddrl.system.files import read_file
 from ddrl.system.notes import say
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from ddrl.training.run import Run
 
 ELSEWHERE = "train in another directory"
+DECISIONS = "lineage.jsonl"
+"""Those of a population, beside its members."""
 
 
 def write(run: Run, provenance: dict[str, Any], history: list[dict[str, Any]]) -> None:
@@ -180,7 +181,7 @@ def _lost(path: Path) -> UserError:
 def _can_go_on(config: RunConfig, directory: Path) -> bool:
     """Whether there is something to make it longer from; a population has its decisions, and checkpoints of each."""
     if config.population:
-        return (directory / FILE).is_file()
+        return (directory / DECISIONS).is_file()
     identity = identity_of(config, directory)
     for _, state in checkpoint.whole(directory / "checkpoints", lambda line: None):
         try:
