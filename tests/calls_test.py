@@ -23,8 +23,9 @@ from ddrl.errors import Closed, UserError, crash
 from ddrl.runtimes import threads
 from ddrl.system import calls
 from ddrl.system.calls import Call, under_way, watched
-from ddrl.training.run import Run, train
-from tests.runs import BASE, config, merged
+from ddrl.train import train
+from ddrl.training.run import Run
+from tests.runs import BASE, config, local_run, merged
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_threads_save_and_end_though_an_environment_hangs(
     monkeypatch.setattr(calls, "FIRST_SECONDS", 0.1)
     endless = {"env_frames": 2**40, "topology": {"runtime": "threads"}, "checkpoint": {"period_frames": 2**40}}
     chosen = config(**endless | {"evaluation": {"period_frames": 300}})
-    run = Run(chosen, tmp_path, quiet=True)
+    run = local_run(chosen, tmp_path, quiet=True)
     hangs = hanging(monkeypatch, release, seed=seed_of(run, role, 0), after=7)
     run.close()
 
@@ -97,7 +98,7 @@ def test_a_run_in_threads_reaches_its_budget_without_an_actor_that_hangs(
 ) -> None:
     monkeypatch.setattr(threads, "ENDING_SECONDS", 0.2)
     chosen = config(topology={"runtime": "threads"}, env_frames=1000)
-    run = Run(chosen, tmp_path, quiet=True)
+    run = local_run(chosen, tmp_path, quiet=True)
     hanging(monkeypatch, release, seed=seed_of(run, "actor", 1), after=7)
     run.close()
     assert train(chosen, tmp_path, quiet=True) == "budget_reached"

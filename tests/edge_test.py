@@ -24,7 +24,7 @@ from ddrl.system.locks import locked
 from ddrl.system.temporary import claim, remove_left
 from ddrl.training.records import checkpoint
 from ddrl.training.run import Run
-from tests.runs import BASE, config, curves, merged
+from tests.runs import BASE, config, curves, local_run, merged
 
 HALF = 1000
 Mount = Callable[..., Path]
@@ -71,7 +71,7 @@ def whole(stated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def half(tmp_path: Path) -> Path:
     """The directory of the same run, interrupted half-way."""
     directory = tmp_path / "half"
-    run = Run(config(), directory, quiet=True)
+    run = local_run(config(), directory, quiet=True)
     run.pause = lambda: run.learner.core.env_frames >= HALF
     run.resume()
     assert run.train_segment() == "segment_over"

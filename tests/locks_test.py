@@ -19,7 +19,7 @@ import pytest
 from ddrl import cli
 from ddrl.errors import UserError
 from ddrl.system.locks import WORKFLOW, Holder, Started, locked, open_lock, read_holder
-from ddrl.training.run import train
+from ddrl.train import train
 from tests import processes
 from tests.processes import finish
 from tests.runs import config, curves

@@ -16,8 +16,8 @@ from ddrl import cli
 from ddrl.cli.merge import FILES, merge
 from ddrl.errors import UserError
 from ddrl.system.locks import locked
+from ddrl.train import train
 from ddrl.training.config.run_config import fingerprint_of, load_run_config
-from ddrl.training.run import train
 
 PLACE = "smoke/impala_2018/off_policy_correction/v_trace/toy-catch"
 CONFIG: dict[str, Any] = {

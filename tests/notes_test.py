@@ -16,8 +16,8 @@ import pytest
 
 from ddrl import cli
 from ddrl.errors import UserError
-from ddrl.system.exit_code import exit_code
 from ddrl.system import notes
+from ddrl.system.exit_code import exit_code
 from ddrl.training.records import progress
 from ddrl.training.records.progress import Progress
 from ddrl.training.records.recorder import Counts

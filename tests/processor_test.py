@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddrl.system import processor
-from ddrl.training.run import train
+from ddrl.train import train
 from tests.runs import config
 
 

@@ -9,8 +9,10 @@ from typing import Any
 import pandas as pd
 
 from ddrl import algorithms
+from ddrl.runtimes.local import local_runtime
 from ddrl.training.config.run_config import RunConfig, parse_run_config
 from ddrl.training.records.recorder import TIMING_METRICS
+from ddrl.training.run import Run
 
 BASE: dict[str, Any] = {
     "algorithm": "impala",
@@ -97,3 +99,8 @@ def curves(directory: Path) -> pd.DataFrame:
     """The curves of a finished run, without what only a clock decides."""
     table = pd.read_parquet(directory / "curves.parquet").drop(columns="seconds")
     return table[~table.metric.isin(TIMING_METRICS)].reset_index(drop=True)
+
+
+def local_run(config: RunConfig, directory: Path, **options: Any) -> Run:
+    """A run in this process, which nobody has begun."""
+    return Run(config, directory, make_runtime=local_runtime(config), **options)

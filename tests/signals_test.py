@@ -19,8 +19,9 @@ from ddrl.environments.toy import ToyEnvs
 from ddrl.system import signals
 from ddrl.system.calls import Call
 from ddrl.system.signals import STOP, Request, stopping
+from ddrl.train import train
 from ddrl.training.records import checkpoint
-from ddrl.training.run import Run, train
+from ddrl.training.run import Run
 from tests import processes
 from tests.runs import BASE, config, merged
 

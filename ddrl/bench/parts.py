@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ddrl.replay.queue import UnrollQueue
+from ddrl.runtimes.local import local_runtime
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig
 from ddrl.training.config.systems import moves_gradients, replays
@@ -106,7 +107,7 @@ def fresh_share(hyperparameters: Any) -> float:
 @contextmanager
 def quiet_run(config: RunConfig, directory: Path) -> Iterator[Run]:
     """A run in this process, closed afterwards."""
-    run = Run(config, directory, quiet=True)
+    run = Run(config, directory, make_runtime=local_runtime(config), quiet=True)
     try:
         yield run
     finally:

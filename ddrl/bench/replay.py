@@ -24,9 +24,9 @@ from ddrl.bench.parts import quiet_run
 from ddrl.errors import UserError
 from ddrl.replay.sum_tree import SumTree
 from ddrl.system.exit_code import exit_code
+from ddrl.train import train
 from ddrl.training.config.run_config import RunConfig, parse_run_config
 from ddrl.training.records.recorder import read_curves
-from ddrl.training.run import train
 
 GAME = "atari/boxing"
 ENTRIES = 1_000_000

@@ -33,8 +33,8 @@ def train(parsed: argparse.Namespace) -> int:
     """`ddrl train CONFIG`."""
     import json
 
+    from ddrl.train import train
     from ddrl.training.config.run_config import load_run_config, to_json
-    from ddrl.training.run import train
 
     config = load_run_config(parsed.config)
     if parsed.print_config:
@@ -113,8 +113,8 @@ def worker(parsed: argparse.Namespace) -> int:
 
 def resume(parsed: argparse.Namespace) -> int:
     """`ddrl resume RUN`."""
+    from ddrl.train import train
     from ddrl.training.config.run_config import load_run_config
-    from ddrl.training.run import train
 
     path = parsed.directory / "config.json"
     config = load_run_config(path)

@@ -45,6 +45,22 @@ class Program:
     """By name: roles beside those, where roles run side by side; where they take turns nobody calls them."""
 
 
+class Runtime(Protocol):
+    """What carries out a program."""
+
+    saves_roles: bool
+    """Whether a checkpoint holds where every role stands, so that a run that is continued repeats the same bits."""
+
+    def run(self, program: Program) -> None:
+        """Until the program is finished or interrupted. Raises what a role raised."""
+
+    def state_dict(self) -> dict[str, str]:
+        """What `load_state_dict` needs to continue with the same bits."""
+
+    def load_state_dict(self, state: dict[str, str]) -> None:
+        """Continues where `state` was taken."""
+
+
 class Steps:
     """A role made of two functions."""
 

@@ -39,7 +39,7 @@ MAX_DIVERGED = 10
 def train_population(
     config: RunConfig, directory: Path, *, quiet: bool = False, accepted: Callable[[], None] = lambda: None
 ) -> str:
-    """Trains or resumes the population in `directory`; returns the exit reason, as `ddrl.training.run.train` does.
+    """Trains or resumes the population in `directory`; returns the exit reason, as `ddrl.train.train` does.
 
     `accepted` is called when nothing refuses the configuration any more, before anything is written.
     """

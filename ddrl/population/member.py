@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ddrl.errors import NonFiniteError, UserError
+from ddrl.runtimes.local import local_runtime
 from ddrl.system.files import replacing
 from ddrl.system.locks import locked
 from ddrl.training.builder import Builder
@@ -183,7 +184,13 @@ class LocalSegment:
         job.directory.mkdir(parents=True, exist_ok=True)
         with locked(job.directory, LOCK_SECONDS):
             segment = Segment(job)
-            run = self._run = Run(job.config, job.directory, display=self._display, identity=job.identity)
+            run = self._run = Run(
+                job.config,
+                job.directory,
+                make_runtime=local_runtime(job.config),
+                display=self._display,
+                identity=job.identity,
+            )
             segment.prepare(run)
             segment.resume(run, self._display.note)
             if self._interrupted:

@@ -26,10 +26,10 @@ from ddrl.errors import UserError
 from ddrl.regression.checks import Outcome
 from ddrl.system import processor
 from ddrl.system.files import read_file
+from ddrl.train import train
 from ddrl.training.config.run_config import parse_run_config
 from ddrl.training.records import manifest
 from ddrl.training.records.recorder import COUNTS, TIMING_METRICS, write_json
-from ddrl.training.run import train
 
 FOLDER = Path("tests/regression/golden")
 COMMAND = "python -m ddrl.regression golden"

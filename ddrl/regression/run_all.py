@@ -12,9 +12,9 @@ from ddrl.errors import UserError, unknown_name
 from ddrl.regression import evidence, golden, throughput
 from ddrl.regression.checks import Check, timed
 from ddrl.regression.convergence import verify_against
+from ddrl.train import train
 from ddrl.training.config.run_config import load_run_config, to_json
 from ddrl.training.records.recorder import write_json
-from ddrl.training.run import train
 
 REFERENCE = Path("results/reference")
 NEW_SEEDS: Mapping[str, Sequence[int]] = {

@@ -16,6 +16,8 @@ from ddrl.coordinator.program import Program
 class SerialRuntime:
     """Never waits: only roles that are ready are stepped."""
 
+    saves_roles = True
+
     def __init__(self, generator: np.random.Generator) -> None:
         self._generator = generator
 

@@ -20,6 +20,16 @@ whatever it calls of the run raises `Closed`, and its thread is no reason for th
 class ThreadsRuntime:
     """Runs the roles until the program is finished; the first error in any of them ends the run and is raised."""
 
+    saves_roles = False
+    """What actors are at is lost; the learner's side is not."""
+
+    def state_dict(self) -> dict[str, str]:
+        """Nothing of its own."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, str]) -> None:
+        """Nothing to do."""
+
     def run(self, program: Program) -> None:
         """Until the program is finished or interrupted."""
         over = threading.Event()

@@ -1,4 +1,4 @@
-"""Joins algorithm, topology and environment into one run; `ddrl.runtimes.ray.launch` does it on Ray."""
+"""One training run: algorithm, topology and environment joined, and carried out by the runtime that it is handed."""
 
 from __future__ import annotations
 
@@ -10,29 +10,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ddrl.actors.unroll import UnrollCollector
-from ddrl.coordinator.program import Named, Program, Steps
+from ddrl.coordinator.program import Named, Program, Runtime, Steps
 from ddrl.errors import UserError
 from ddrl.inference.endpoint import Door
 from ddrl.interfaces import Reducer, Shards
 from ddrl.learners.all_reduce import SingleLearner
-from ddrl.runtimes.serial import SerialRuntime
-from ddrl.runtimes.threads import ThreadsRuntime
 from ddrl.system import processor
-from ddrl.system.calls import watched
-from ddrl.system.locks import locked
-from ddrl.system.notes import say
-from ddrl.system.seeding import numpy_generator
-from ddrl.system.signals import stopping
 from ddrl.training.builder import Builder, Generation
-from ddrl.training.config.run_config import RunConfig, load_run_config, to_json
-from ddrl.training.device import Display, check_door, resolve_device
+from ddrl.training.config.run_config import RunConfig
+from ddrl.training.device import Display, resolve_device
 from ddrl.training.evaluation import Evaluations
 from ddrl.training.learner_node import Learning, StopFlag
 from ddrl.training.records import checkpoint, finished, manifest
 from ddrl.training.records.checkpoint_layout import SCHEMA
 from ddrl.training.records.identity import identity_of
 from ddrl.training.records.progress import Progress
-from ddrl.training.records.recorder import Counts, Recorder, make_recorder, write_json
+from ddrl.training.records.recorder import Counts, Recorder, make_recorder
 from ddrl.training.records.resume import Checkpoints, check_budget, next_due
 from ddrl.training.remote_actors import Serving
 from ddrl.types import Episode
@@ -52,6 +45,7 @@ class Run:
         config: RunConfig,
         directory: Path,
         *,
+        make_runtime: Callable[[], Runtime],
         quiet: bool = False,
         display: Display | None = None,
         reducer: Reducer | None = None,
@@ -61,7 +55,9 @@ class Run:
         shards: Shards | None = None,
         identity: str | None = None,
     ) -> None:
-        """`replay`, `shards`: where they are in processes of their own.
+        """`make_runtime`: what carries its roles out; another one where a checkpoint was loaded only in part.
+
+        `replay`, `shards`: where they are in processes of their own.
 
         `identity`: the name that its checkpoints go by, of a population's member, whose hyperparameters change.
         """
@@ -87,6 +83,7 @@ class Run:
         self.collectors: list[UnrollCollector] = []
         self.actors: list[Any] = []
         self._remote_actors, self._door, self._remote_replay, self._shards = remote_actors, door, replay, shards
+        self._make_runtime = make_runtime
         self._assemble()
         self._keep_records(make_recorder(config, directory, self.builder.tasks))
         self._next_checkpoint = config.checkpoint.period_frames
@@ -113,8 +110,7 @@ class Run:
             self.collectors, self.actors = self.serving.collectors, self.serving.actors
         elif not self._remote_actors:
             self._take_on_actors()
-        serial = config.topology.runtime == "serial"
-        self.runtime = SerialRuntime(numpy_generator(config.seed, "interleaving")) if serial else ThreadsRuntime()
+        self.runtime = self._make_runtime()
 
     def _take_on_actors(self) -> None:
         """Those whose environments are in this process; again where a run that did not save them is continued."""
@@ -272,7 +268,7 @@ class Run:
             "actor_restarts": self.actor_restarts,
             "marks": self.marks,
         }
-        if isinstance(self.runtime, SerialRuntime):
+        if self.runtime.saves_roles:
             state["runtime"] = self.runtime.state_dict()
             state["queue"] = self.learning.waiting()
             state["collectors"] = [collector.state_dict() for collector in self.collectors]
@@ -327,7 +323,7 @@ class Run:
         self.evaluations.load_state_dict(evaluations, state.get("final_versions", []))
         self._history = [*state["history"], self._history[-1] | {"env_frames": frames}]
         self.actor_restarts = state["actor_restarts"]
-        if isinstance(self.runtime, SerialRuntime):
+        if self.runtime.saves_roles:
             self.runtime.load_state_dict(state["runtime"])
             if state["queue"]:
                 self.queue.load_state_dict(state["queue"])
@@ -347,47 +343,3 @@ class Run:
     def resumes(self) -> int:
         """How often the run was continued from a checkpoint."""
         return len(self._history) - 1
-
-
-def train(
-    config: RunConfig, directory: Path, *, quiet: bool = False, wait: float = 0.0, door: Door | None = None
-) -> str:
-    """Trains or resumes in `directory`; returns the exit reason.
-
-    A run that has finished is left as it is, which the user is told. With a `door`, environments are stepped by workers
-    that come through it. Raises `UserError` when another process is at it, and still is after `wait` seconds; and where
-    another run has finished there.
-
-    `config.json` in there says what is trained, once nothing refuses the configuration any more; one that says so
-    already stays as it is.
-    """
-    if door:
-        check_door(config, door)
-    if finished.told(config, directory):  # without a lock: its file would be a change
-        return "budget_reached"
-    directory.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)
-    with locked(directory, wait, lambda line: say(f"ddrl: {line}")), watched():  # before anything is written
-        if finished.told(config, directory):  # whoever had the lock has ended it
-            return "budget_reached"
-        path = directory / "config.json"
-        is_stated = path.exists() and load_run_config(path) == config
-
-        def state() -> None:
-            finished.set_aside(config, directory)
-            if not is_stated:
-                write_json(path, to_json(config))
-
-        if config.population:
-            from ddrl.population.controller import train_population  # only where it is used
-
-            return train_population(config, directory, quiet=quiet, accepted=state)
-        if config.topology.runtime == "ray":
-            from ddrl.runtimes.ray.launch import train_with_ray  # Ray is slow to import, so only where it is used
-
-            return train_with_ray(config, directory, quiet=quiet, accepted=state)
-        run = Run(config, directory, quiet=quiet, door=door)
-        with stopping(run.interrupt, directory):
-            run.resume()
-            state()
-            return run.train()

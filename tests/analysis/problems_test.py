@@ -15,12 +15,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddrl.papers.table_names import TABLES
 from ddrl.analysis.__main__ import main
 from ddrl.analysis.runs.problems import COLUMNS, KINDS, planned_runs, reference_runs
 from ddrl.analysis.runs.run_data import RunData, load_run, try_run
 from ddrl.errors import UserError
 from ddrl.papers.experiments import load_experiments
+from ddrl.papers.table_names import TABLES
 from ddrl.training.config.experiments import Run, expand
 from tests.analysis.fakes import write_run, write_scale
 

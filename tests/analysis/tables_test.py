@@ -15,7 +15,6 @@ import pandas as pd
 import pytest
 from matplotlib import font_manager
 
-from ddrl.papers.table_names import TABLES
 from ddrl.analysis.__main__ import main
 from ddrl.analysis.runs.run_data import RunData, load_run, long_frame, on_common_grid
 from ddrl.analysis.tables.build import build
@@ -23,6 +22,7 @@ from ddrl.analysis.tables.runs import run_table
 from ddrl.analysis.tables.summary import source
 from ddrl.errors import UserError
 from ddrl.papers.paper import load_deviations, load_paper
+from ddrl.papers.table_names import TABLES
 from ddrl.training.config.experiments import Run, expand, load_experiments, write_configs
 from tests.analysis.fakes import write_run, write_scale
 

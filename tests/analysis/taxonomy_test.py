@@ -15,7 +15,6 @@ import pytest
 import yaml
 
 from ddrl.algorithms import NAMES
-from ddrl.papers.table_names import SUITE_TABLES
 from ddrl.analysis.__main__ import main
 from ddrl.analysis.tables.suite import _lag, _throughput
 from ddrl.analysis.tables.systems import (
@@ -29,6 +28,7 @@ from ddrl.analysis.tables.systems import (
 from ddrl.errors import UserError
 from ddrl.papers.declared import declared, defaults
 from ddrl.papers.published import load_published
+from ddrl.papers.table_names import SUITE_TABLES
 from ddrl.training.config.experiments import expand
 from tests.analysis.fakes import write_bench, write_run, write_scale
 

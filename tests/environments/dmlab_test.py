@@ -24,8 +24,8 @@ from ddrl.environments.worlds.dmlab_level_cache import LevelCache, cache_folder
 from ddrl.errors import UserError
 from ddrl.system.instruction_words import hashed, image_of, pack
 from ddrl.system.seeding import seed_for
+from ddrl.train import train
 from ddrl.training.config import run_config
-from ddrl.training.run import train
 from ddrl.types import EnvStep
 from tests.runs import BASE, small
 

@@ -27,10 +27,9 @@ from ddrl.environments.worlds.firstperson_tasks import ALL
 from ddrl.errors import UserError
 from ddrl.papers.published import reference_scores
 from ddrl.system.instruction_words import hashed, image_of
-from ddrl.training.run import Run
 from ddrl.types import Array
 from tests.environments.firstperson_oracles import returns
-from tests.runs import config
+from tests.runs import config, local_run
 
 REFERENCES = Path("replications/references/firstperson.csv")
 FORWARD, BACKWARD, LEFT, RIGHT, FORWARD_LEFT, FIRE = 0, 1, 4, 5, 6, 8
@@ -277,7 +276,7 @@ def test_closing_ends_the_games_and_leaves_no_file(tmp_path: Path, monkeypatch: 
 def test_a_run_that_is_over_has_no_games_left(tmp_path: Path) -> None:
     """Else they would go on through the final evaluation, and complain at the end of a folder that is gone."""
     before = engines()
-    over = Run(config(environment={"name": "firstperson/vizdoom_basic"}, env_frames=400), tmp_path, quiet=True)
+    over = local_run(config(environment={"name": "firstperson/vizdoom_basic"}, env_frames=400), tmp_path, quiet=True)
     assert len(engines() - before) == 8
     assert over.train() == "budget_reached"
     assert engines() == before

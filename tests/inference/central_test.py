@@ -27,8 +27,8 @@ from ddrl.inference.central import BatchRule, CentralInference
 from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
 from ddrl.networks.distributions import CATEGORICAL
 from ddrl.system.seeding import torch_generator
+from ddrl.train import train
 from ddrl.training.config.run_config import parse_run_config
-from ddrl.training.run import train
 from ddrl.types import Array, EnvStep, Episode, PolicyInput, VectorEnv
 from tests.processes import Ddrl
 from tests.runs import BASE, BATCHED, REPLAYING, config, curves, merged, small

@@ -17,7 +17,8 @@ from ddrl.cli.commands import INTERRUPTED
 from ddrl.errors import UserError
 from ddrl.inference import worker_pool
 from ddrl.inference.endpoint import Door
-from ddrl.training.run import check_door, train
+from ddrl.train import train
+from ddrl.training.device import check_door
 from tests.runs import BASE, config, curves, merged
 from tests.runtimes import clusters
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ddrl.train import train
 from ddrl.training.config.run_config import parse_run_config
-from ddrl.training.run import train
 from tests.runs import curves, merged
 
 pytestmark = pytest.mark.learning

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ddrl.train import train
 from ddrl.training.config.run_config import parse_run_config
-from ddrl.training.run import train
 from tests.learning.impala_test import BASE
 from tests.runs import merged
 

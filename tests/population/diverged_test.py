@@ -14,9 +14,10 @@ from ddrl.errors import NonFiniteError, UserError
 from ddrl.population import controller
 from ddrl.population.exploit_explore import Standing, initial_values, replaced
 from ddrl.population.journal import Journal
+from ddrl.train import train
 from ddrl.training.config.population import Population
 from ddrl.training.config.run_config import RunConfig
-from ddrl.training.run import Run, train
+from ddrl.training.run import Run
 from tests.population.population_test import Cut, cut_at, lineage, same, small
 from tests.runtimes.conftest import disconnected, held, holder
 

@@ -16,9 +16,10 @@ from ddrl.errors import UserError
 from ddrl.population import controller, member
 from ddrl.population.journal import Journal
 from ddrl.population.member import begun, fitness_of
+from ddrl.train import train
 from ddrl.training.config.run_config import RunConfig, parse_run_config, to_json
 from ddrl.training.records import checkpoint
-from ddrl.training.run import Run, train
+from ddrl.training.run import Run
 from tests.population.settings_test import SMALL, population
 from tests.runs import BASE, curves, merged
 from tests.runs import small as tiny

@@ -14,9 +14,9 @@ import torch
 from ddrl.errors import UserError
 from ddrl.population import controller, member, ray_executor
 from ddrl.population.journal import Journal
+from ddrl.train import train
 from ddrl.training.config.run_config import RunConfig, parse_run_config, to_json
 from ddrl.training.records import checkpoint
-from ddrl.training.run import train
 from tests.population.population_test import lineage, small, summary
 from tests.runs import merged
 from tests.runs import small as tiny

@@ -14,8 +14,8 @@ import pytest
 from ddrl.environments.toy import ToyEnvs
 from ddrl.errors import UserError
 from ddrl.population import process_executor
+from ddrl.train import train
 from ddrl.training.config.run_config import to_json
-from ddrl.training.run import train
 from tests.population.population_test import lineage, small, summary
 from tests.runtimes.clusters import meanwhile, start, wait_until, workers
 from tests.runtimes.conftest import disconnected, forking, held, holder

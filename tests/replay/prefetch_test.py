@@ -17,7 +17,7 @@ from ddrl import algorithms
 from ddrl.errors import Closed, UserError
 from ddrl.replay.prefetch import Prefetch
 from ddrl.replay.queue import UnrollQueue
-from ddrl.training.run import train
+from ddrl.train import train
 from tests.algorithms.rigs import Rig
 from tests.runs import REPLAYING, config, curves
 from tests.runtimes.clusters import wait_until

@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from ddrl.cli.commands import INTERRUPTED
+from ddrl.train import train
 from ddrl.training.config.run_config import parse_run_config
-from ddrl.training.run import train
 from tests.runs import BASE, config, curves, merged
 from tests.runtimes import clusters
 from tests.runtimes.ray_kill_test import LONG, assert_whole

@@ -14,7 +14,7 @@ from ddrl.environments.toy import ToyEnvs
 from ddrl.errors import UserError
 from ddrl.runtimes.ray import launch
 from ddrl.training.builder import Builder
-from ddrl.training.run import resolve_device
+from ddrl.training.device import resolve_device
 from tests.runs import BASE, config, merged
 from tests.runtimes import crash
 

@@ -18,7 +18,7 @@ from ddrl.training import builder as building
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig, parse_run_config
 from ddrl.training.run import Run
-from tests.runs import BASE, curves, merged, small
+from tests.runs import BASE, curves, local_run, merged, small
 
 EVALUATION = {"period_frames": 150, "episodes": 2, "final_episodes": 6}
 
@@ -78,7 +78,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, run: Run) -> Iterator[tuple[list[Ev
 def test_every_evaluation_plays_parameters_that_were_learned_by_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    run = Run(config_of(name), tmp_path, quiet=True)
+    run = local_run(config_of(name), tmp_path, quiet=True)
     with watched(monkeypatch, run) as (played, versions):
         assert run.train() == "budget_reached"
     assert len(played) >= 2
@@ -103,7 +103,7 @@ def test_no_evaluation_plays_the_episodes_of_an_actor_or_of_another_evaluation(
         return make(environment, num_envs, seed, **keywords)
 
     monkeypatch.setattr(building, "make_env", noted)
-    run = Run(config_of("impala"), tmp_path, quiet=True)
+    run = local_run(config_of("impala"), tmp_path, quiet=True)
     assert run.train() == "budget_reached"
     assert len(seeds["actor"]) == 2 and len(seeds["evaluation"]) >= 3
     everything = seeds["actor"] + seeds["evaluation"]

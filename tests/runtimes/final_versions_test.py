@@ -15,9 +15,10 @@ import torch
 from ddrl.analysis.runs.run_data import RunData, version_spread
 from ddrl.environments.base import registry
 from ddrl.errors import UserError
+from ddrl.train import train
 from ddrl.training.config.run_config import RunConfig
 from ddrl.training.evaluation import FinalVersions, Scored
-from ddrl.training.run import Run, train
+from ddrl.training.run import Run
 from tests.runs import config, curves
 
 SPREAD = {"evaluation": {"period_frames": None, "final_episodes": 10, "final_versions": 4}}

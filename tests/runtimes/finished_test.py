@@ -14,11 +14,11 @@ import pytest
 
 from ddrl import cli
 from ddrl.algorithms import impala
+from ddrl.train import train
 from ddrl.training.config.run_config import RunConfig, to_json
 from ddrl.training.records.recorder import TIMING_METRICS
-from ddrl.training.run import Run, train
 from tests.population.population_test import small as population
-from tests.runs import config
+from tests.runs import config, local_run
 from tests.runtimes.turns import interrupted_after
 
 SHORT: dict[str, Any] = {
@@ -250,7 +250,7 @@ def test_what_only_records_does_not_begin_a_run_anew(tmp_path: Path) -> None:
     with interrupted_after(20):
         train(config(**SHORT), tmp_path, quiet=True)
     quiet = {"recording": {"period_frames": 7}, "checkpoint": {"period_frames": 1000}}
-    run = Run(config(**SHORT | quiet), tmp_path, quiet=True)
+    run = local_run(config(**SHORT | quiet), tmp_path, quiet=True)
     recorded = (tmp_path / "curves.jsonl").read_text()
     updates = run.resume()
     assert updates and updates > 1

@@ -16,10 +16,10 @@ import pytest
 from ddrl import cli
 from ddrl.cli.inspection import load_trained
 from ddrl.system.files import write_whole
+from ddrl.train import train
 from ddrl.training.config.run_config import load_run_config
 from ddrl.training.records import checkpoint
 from ddrl.training.records.checkpoint_layout import MIGRATIONS, SCHEMA
-from ddrl.training.run import train
 from tests.runs import config, curves
 from tests.runtimes.turns import interrupted_after
 

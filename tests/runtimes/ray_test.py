@@ -22,8 +22,8 @@ from ddrl.runtimes.ray import actor_process, cluster, launch
 from ddrl.runtimes.ray import supervisor as supervising
 from ddrl.runtimes.ray.process_group import ClusterGone, Crew, Plan, Who
 from ddrl.system import temporary
+from ddrl.train import train
 from ddrl.training.config.run_config import parse_run_config
-from ddrl.training.run import train
 from tests.runs import BASE, GRADIENTS, VERSIONED, config, curves, merged, small
 from tests.runtimes import clusters, ranks
 from tests.runtimes.crash import raising_actor, vanishing_actor

@@ -24,11 +24,11 @@ from ddrl.runtimes.ray import replay_process
 from ddrl.runtimes.ray.cluster import cluster
 from ddrl.runtimes.ray.replay_process import RemoteReplay, ReplayLink, answer
 from ddrl.runtimes.ray.replay_side import ReplaySide
+from ddrl.train import train
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig, parse_run_config
 from ddrl.training.learner_node import Learning
 from ddrl.training.records import checkpoint
-from ddrl.training.run import train
 from ddrl.types import Experience
 from tests.runs import BASE, REPLAYING, curves, merged, small
 from tests.runtimes import clusters

@@ -16,11 +16,12 @@ import torch
 from ddrl.algorithms import impala
 from ddrl.errors import UserError
 from ddrl.learners.all_reduce import SingleLearner
+from ddrl.train import train
 from ddrl.training import run as run_module
 from ddrl.training.config.run_config import RunConfig, fingerprint, parse_run_config
 from ddrl.training.records.recorder import read_curves
-from ddrl.training.run import Run, train
-from tests.runs import BASE, REPLAY, REPLAYING, config, curves, merged, small
+from ddrl.training.run import Run
+from tests.runs import BASE, REPLAY, REPLAYING, config, curves, local_run, merged, small
 
 SYNCHRONOUS = {"schedule": "synchronous", "num_actors": 2, "envs_per_actor": 4}
 
@@ -200,7 +201,7 @@ def test_a_threads_run_loses_no_more_than_one_checkpoint_interval(
     with pytest.raises(RuntimeError, match="cut"):
         train(chosen, tmp_path, quiet=True)
     monkeypatch.setattr(Run, "_learn", learn)
-    resumed = Run(chosen, tmp_path, quiet=True)
+    resumed = local_run(chosen, tmp_path, quiet=True)
     resumed.resume()
     assert reached[0] - resumed.learner.core.env_frames <= chosen.checkpoint.period_frames
     train(chosen, tmp_path, quiet=True)
@@ -299,7 +300,7 @@ def test_damaged_checkpoints_are_out_of_the_way_of_the_new_ones(
     assert train(config(), tmp_path) == "interrupted"
     assert "no checkpoint can be continued: starting anew" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.glob("checkpoints-unusable/*.pt")) == [path.name for path in damaged]
-    assert Run(config(), tmp_path, quiet=True).resume() == 20
+    assert local_run(config(), tmp_path, quiet=True).resume() == 20
 
 
 def test_the_configuration_is_the_reason_where_its_checkpoints_have_no_counterparts(
@@ -309,7 +310,7 @@ def test_the_configuration_is_the_reason_where_its_checkpoints_have_no_counterpa
     unfinished(tmp_path)
     lead = SingleLearner()
     lead.size = 2
-    run = Run(config(seed=4), tmp_path)
+    run = local_run(config(seed=4), tmp_path)
     run._reducer = lead
     assert run.resume() is None
     shown = capsys.readouterr().err
@@ -330,7 +331,7 @@ def test_a_finished_run_goes_on_with_a_larger_budget(tmp_path: Path) -> None:
 def test_a_run_that_did_not_save_its_actors_goes_on_with_episodes_and_actions_of_its_own(tmp_path: Path) -> None:
     topology = {"runtime": "threads"}
     train(config(topology=topology, env_frames=1000), tmp_path, quiet=True)
-    run = Run(config(topology=topology), tmp_path, quiet=True)
+    run = local_run(config(topology=topology), tmp_path, quiet=True)
     first = [(one.env.reset().observation, one.policy.state_dict()["generator"]) for one in run.collectors]
     run.resume()
     later = [(one.env.reset().observation, one.policy.state_dict()["generator"]) for one in run.collectors]

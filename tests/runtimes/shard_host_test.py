@@ -26,11 +26,11 @@ from ddrl.runtimes.ray.cluster import cluster
 from ddrl.runtimes.ray.learner_process import LearnerHost
 from ddrl.runtimes.ray.shard_process import Place, RemoteShards, ShardLinks, hire
 from ddrl.runtimes.ray.shard_side import ShardSide, shard_parts
+from ddrl.train import train
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig, parse_run_config
 from ddrl.training.learner_node import Learning
 from ddrl.training.records import checkpoint
-from ddrl.training.run import train
 from ddrl.types import Begun, Gradients
 from tests.runs import BASE, curves, merged, small
 from tests.runtimes import clusters, shards

@@ -12,9 +12,9 @@ import pytest
 from ddrl.coordinator.dynamic_adjustment import Adjustment, Limit, Limited
 from ddrl.errors import Closed, UserError
 from ddrl.system.seeding import numpy_generator
+from ddrl.train import train
 from ddrl.training.config.run_config import parse_run_config
-from ddrl.training.run import Run, train
-from tests.runs import BASE, merged, small
+from tests.runs import BASE, local_run, merged, small
 
 KINDS = ("actors", "predictors", "trainers")
 TOPOLOGY: dict[str, Any] = {
@@ -123,11 +123,11 @@ def test_a_run_adjusts_itself_records_it_and_goes_on_where_it_was(tmp_path: Path
     assert set(numbers.metric) == {f"working_{kind}" for kind in KINDS}
     assert numbers.value.nunique() > 1
     assert numbers.value.between(1, 4).all()
-    run = Run(chosen, tmp_path / "cut", quiet=True)
+    run = local_run(chosen, tmp_path / "cut", quiet=True)
     assert run.learning.adjustment is not None
     run.learning.adjustment.load_state_dict({"actors": 3, "predictors": 2, "trainers": 1})
     run._save()
-    again = Run(chosen, tmp_path / "cut", quiet=True)
+    again = local_run(chosen, tmp_path / "cut", quiet=True)
     again.resume()
     assert again.learning.adjustment is not None
     assert again.learning.adjustment.state_dict() == {"actors": 3, "predictors": 2, "trainers": 1}

@@ -11,11 +11,12 @@ from ddrl import cli
 from ddrl.cli.inspection import problems
 from ddrl.environments.base import registry
 from ddrl.errors import UserError
+from ddrl.train import train
 from ddrl.training.records import task_scores
 from ddrl.training.records.recorder import TIMING_METRICS
 from ddrl.training.records.reference_scores import Reference, references
 from ddrl.training.records.task_scores import CAPPED_SCORE, TaskScores
-from ddrl.training.run import Run, train
+from ddrl.training.run import Run
 from ddrl.types import Episode
 from tests.runs import config, curves
 

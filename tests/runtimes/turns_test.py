@@ -11,10 +11,10 @@ import torch
 
 from ddrl import algorithms
 from ddrl.environments.base import registry
+from ddrl.train import train
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig, parse_run_config
 from ddrl.training.evaluation import Evaluations
-from ddrl.training.run import train
 from tests.runs import BASE, GRADIENTS, curves, merged, small
 from tests.runtimes.turns import interrupted_after
 

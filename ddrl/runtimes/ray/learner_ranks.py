@@ -112,6 +112,7 @@ class Lead:
         self._run = Run(
             config,
             directory,
+            make_runtime=ThreadsRuntime,
             display=self._relay,
             reducer=reducer,
             remote_actors=True,

@@ -1,0 +1,63 @@
+"""Train: a population or a single run, on the runtime that its configuration names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from ddrl.inference.endpoint import Door
+from ddrl.runtimes.local import local_runtime
+from ddrl.system.calls import watched
+from ddrl.system.locks import locked
+from ddrl.system.notes import say
+from ddrl.system.signals import stopping
+from ddrl.training.config.run_config import RunConfig, load_run_config, to_json
+from ddrl.training.device import check_door
+from ddrl.training.records import finished
+from ddrl.training.records.recorder import write_json
+from ddrl.training.run import Run
+
+
+def train(
+    config: RunConfig, directory: Path, *, quiet: bool = False, wait: float = 0.0, door: Door | None = None
+) -> str:
+    """Trains or resumes in `directory`; returns the exit reason.
+
+    A run that has finished is left as it is, which the user is told. With a `door`, environments are stepped by workers
+    that come through it. Raises `UserError` when another process is at it, and still is after `wait` seconds; and where
+    another run has finished there.
+
+    `config.json` in there says what is trained, once nothing refuses the configuration any more; one that says so
+    already stays as it is.
+    """
+    if door:
+        check_door(config, door)
+    if finished.told(config, directory):  # without a lock: its file would be a change
+        return "budget_reached"
+    directory.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    with locked(directory, wait, lambda line: say(f"ddrl: {line}")), watched():  # before anything is written
+        if finished.told(config, directory):  # whoever had the lock has ended it
+            return "budget_reached"
+        path = directory / "config.json"
+        is_stated = path.exists() and load_run_config(path) == config
+
+        def state() -> None:
+            finished.set_aside(config, directory)
+            if not is_stated:
+                write_json(path, to_json(config))
+
+        if config.population:
+            from ddrl.population.controller import train_population  # only where it is used
+
+            return train_population(config, directory, quiet=quiet, accepted=state)
+        if config.topology.runtime == "ray":
+            from ddrl.runtimes.ray.launch import train_with_ray  # Ray is slow to import, so only where it is used
+
+            return train_with_ray(config, directory, quiet=quiet, accepted=state)
+        run = Run(config, directory, make_runtime=local_runtime(config), quiet=quiet, door=door)
+        with stopping(run.interrupt, directory):
+            run.resume()
+            state()
+            return run.train()
