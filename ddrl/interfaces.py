@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from ddrl.types import Begun, Experience, Gradients, Metrics, PolicyInput, PolicyOutput, Unroll
+from ddrl.types import Begun, Experience, Gradients, Metrics, NetworkOutput, PolicyInput, PolicyOutput, Unroll
 
 
 class Parameters(Protocol):
@@ -96,6 +96,32 @@ class Inference(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues where `state` was taken."""
+
+
+class KeepsStatistics(Protocol):
+    """A network that may keep running statistics of observations and returns."""
+
+    @property
+    def observation_normaliser(self) -> Any:
+        """Of observations; None: they are seen as they are."""
+
+    @property
+    def reward_normaliser(self) -> Any:
+        """Of returns; None: rewards are seen as they are."""
+
+    def observe(self, observations: Tensor, reducer: Reducer) -> None:
+        """Adds observations [N, ...] to the statistics, if there are any."""
+
+
+class BatchNetwork(Protocol):
+    """A network that a learner evaluates on a whole batch."""
+
+    @property
+    def piece_steps(self) -> int:
+        """Steps whose activations are held at once."""
+
+    def __call__(self, *inputs: Any) -> NetworkOutput:
+        """Observation, last action, last reward, start, each [T, B, ...], and the state before them."""
 
 
 class Queue(Protocol):

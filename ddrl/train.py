@@ -7,16 +7,14 @@ from pathlib import Path
 import torch
 
 from ddrl.inference.endpoint import Door
-from ddrl.runtimes.local import local_runtime
+from ddrl.runtimes.local import train_local
 from ddrl.system.calls import watched
 from ddrl.system.locks import locked
 from ddrl.system.notes import say
-from ddrl.system.signals import stopping
 from ddrl.training.config.run_config import RunConfig, load_run_config, to_json
 from ddrl.training.device import check_door
 from ddrl.training.records import finished
 from ddrl.training.records.recorder import write_json
-from ddrl.training.run import Run
 
 
 def train(
@@ -56,8 +54,4 @@ def train(
             from ddrl.runtimes.ray.launch import train_with_ray  # Ray is slow to import, so only where it is used
 
             return train_with_ray(config, directory, quiet=quiet, accepted=state)
-        run = Run(config, directory, make_runtime=local_runtime(config), quiet=quiet, door=door)
-        with stopping(run.interrupt, directory):
-            run.resume()
-            state()
-            return run.train()
+        return train_local(config, directory, quiet=quiet, accepted=state, door=door)

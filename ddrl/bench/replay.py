@@ -23,8 +23,8 @@ import torch
 from ddrl.bench.parts import quiet_run
 from ddrl.errors import UserError
 from ddrl.replay.sum_tree import SumTree
+from ddrl.runtimes.local import train_local
 from ddrl.system.exit_code import exit_code
-from ddrl.train import train
 from ddrl.training.config.run_config import RunConfig, parse_run_config
 from ddrl.training.records.recorder import read_curves
 
@@ -100,7 +100,7 @@ def short_run(algorithm: str, frames: int) -> tuple[float, float]:
         },
     )
     with tempfile.TemporaryDirectory() as directory:
-        train(config, Path(directory), quiet=True)
+        train_local(config, Path(directory), quiet=True)
         curves = read_curves(Path(directory, "curves.jsonl"))
     records = curves.pivot_table(index="updates", columns="metric", values="value").dropna(subset="learner_utilisation")
     later = records.iloc[len(records) // 2 :]

@@ -5,16 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ddrl.interfaces import Reducer
+from ddrl.interfaces import BatchNetwork, Reducer
 from ddrl.learners.data_parallel import split
-from ddrl.networks.actor_critic import ActorCritic
 from ddrl.types import NetworkOutput, Unroll
 
 EPSILON = 1e-8
 
 
 @torch.no_grad()
-def evaluate(network: ActorCritic, batch: Unroll, precision: str) -> NetworkOutput:
+def evaluate(network: BatchNetwork, batch: Unroll, precision: str) -> NetworkOutput:
     """The network's distributions [T+1, B, P] and values [T+1, B] on a batch; no state."""
     steps = (batch.length + 1) * batch.batch_size
     outputs = []

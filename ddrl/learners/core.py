@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
+from torch import nn
 
-from ddrl.interfaces import Parameters, Queue, Reducer, Shards
+from ddrl.interfaces import KeepsStatistics, Parameters, Queue, Reducer, Shards
 from ddrl.learners.data_parallel import PIECE_COLUMNS, AnyBatch
 from ddrl.learners.gradient_step import GradientStep, PartLoss
 from ddrl.learners.normalisation import Normalisation, RewardClipping
 from ddrl.learners.optimizers import AdamConfig, RMSPropConfig
-from ddrl.networks.actor_critic import ActorCritic
-from ddrl.networks.q_network import QNetwork
 from ddrl.types import Metrics, Unroll
 
 
@@ -51,7 +50,7 @@ class LearnerConfig(Protocol):
         """Columns of a fresh batch, over all learners."""
 
 
-Network = TypeVar("Network", bound=ActorCritic | QNetwork)
+Network = TypeVar("Network", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,8 @@ class LearnerCore(Generic[Network]):
         self._queue = queue
         self.setting = setting
         self.fresh_columns = config.fresh_columns // setting.reducer.size
-        self._normalisation = Normalisation(network, config.discount, config.reward_clipping, setting.reducer)
+        statistics = cast(KeepsStatistics, network)  # no type says that a network is both
+        self._normalisation = Normalisation(statistics, config.discount, config.reward_clipping, setting.reducer)
         self._gradient = GradientStep(
             network,
             config.optimizer,

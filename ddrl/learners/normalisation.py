@@ -8,9 +8,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from ddrl.interfaces import Reducer
-from ddrl.networks.actor_critic import ActorCritic
-from ddrl.networks.q_network import QNetwork
+from ddrl.interfaces import KeepsStatistics, Reducer
 from ddrl.types import Unroll
 
 RewardClipping: TypeAlias = Literal["abs_one", "none", "optimistic_asymmetric", "soft_asymmetric"]
@@ -46,7 +44,7 @@ class Normalisation:
     """
 
     def __init__(
-        self, network: ActorCritic | QNetwork, discount: float, reward_clipping: RewardClipping, reducer: Reducer
+        self, network: KeepsStatistics, discount: float, reward_clipping: RewardClipping, reducer: Reducer
     ) -> None:
         self._network = network
         self._discount = discount

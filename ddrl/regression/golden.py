@@ -24,9 +24,9 @@ import torch
 from ddrl import algorithms
 from ddrl.errors import UserError
 from ddrl.regression.checks import Outcome
+from ddrl.runtimes.local import train_local
 from ddrl.system import processor
 from ddrl.system.files import read_file
-from ddrl.train import train
 from ddrl.training.config.run_config import parse_run_config
 from ddrl.training.records import manifest
 from ddrl.training.records.recorder import COUNTS, TIMING_METRICS, write_json
@@ -71,7 +71,7 @@ def read(path: Path) -> dict[str, Any]:
 def run(config: Mapping[str, Any], where: str) -> list[dict[str, float]]:
     """Trains `config` anew; one mapping a record: counts and metrics, the final score as `evaluation_return`."""
     with tempfile.TemporaryDirectory() as directory:
-        train(parse_run_config(config, where=where), Path(directory), quiet=True)
+        train_local(parse_run_config(config, where=where), Path(directory), quiet=True)
         table = pd.read_parquet(BytesIO(read_file(Path(directory) / "curves.parquet")))
     table = table[~table["metric"].isin(TIMING_METRICS)]
     wide = table.pivot_table(index=list(COUNTS), columns="metric", values="value", aggfunc="mean", sort=False)

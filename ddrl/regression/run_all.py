@@ -12,7 +12,7 @@ from ddrl.errors import UserError, unknown_name
 from ddrl.regression import evidence, golden, throughput
 from ddrl.regression.checks import Check, timed
 from ddrl.regression.convergence import verify_against
-from ddrl.train import train
+from ddrl.runtimes.local import train_local
 from ddrl.training.config.run_config import load_run_config, to_json
 from ddrl.training.records.recorder import write_json
 
@@ -73,7 +73,7 @@ def train_seeds(reference: Path, target: Path, seeds: Sequence[int], *, env_fram
         directory = target / f"seed{seed}"
         directory.mkdir(parents=True)
         write_json(directory / "config.json", to_json(config))
-        train(config, directory, quiet=True)
+        train_local(config, directory, quiet=True)
 
 
 def throughput_checks(root: Path) -> Iterator[Check]:

@@ -1,15 +1,19 @@
-"""The runtimes that carry all roles out in one process."""
+"""Runs whose roles are all in one process: in one thread, or each in a thread of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from ddrl.coordinator.program import Runtime
+from ddrl.inference.endpoint import Door
 from ddrl.runtimes.serial import SerialRuntime
 from ddrl.runtimes.threads import ThreadsRuntime
 from ddrl.system.seeding import numpy_generator
+from ddrl.system.signals import stopping
 from ddrl.training.config.run_config import RunConfig
+from ddrl.training.run import Run
 
 
 def local_runtime(config: RunConfig) -> Callable[[], Runtime]:
@@ -21,3 +25,23 @@ def local_runtime(config: RunConfig) -> Callable[[], Runtime]:
 
 def _serial(seed: int) -> SerialRuntime:
     return SerialRuntime(numpy_generator(seed, "interleaving"))
+
+
+def train_local(
+    config: RunConfig,
+    directory: Path,
+    *,
+    quiet: bool = False,
+    accepted: Callable[[], None] = lambda: None,
+    door: Door | None = None,
+) -> str:
+    """Train or resume in `directory` with runtime `serial` or `threads`; return the exit reason.
+
+    `accepted` is called when nothing refuses the run any more. With a `door`, environments are stepped by workers that
+    come through it.
+    """
+    run = Run(config, directory, make_runtime=local_runtime(config), quiet=quiet, door=door)
+    with stopping(run.interrupt, directory):
+        run.resume()
+        accepted()
+        return run.train()

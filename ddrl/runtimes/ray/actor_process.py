@@ -11,13 +11,14 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 
 from ddrl.errors import Closed
 from ddrl.inference.client import LearnerLost
+from ddrl.runtimes.ray.messages import NOTHING_BESIDE, NOTHING_ELSEWHERE, Beside, Episodes, Place, Reply
 from ddrl.runtimes.ray.serialization import from_arrays, prepare_process, to_arrays
 from ddrl.system.calls import watched
 from ddrl.types import Begun, Episode, Experience, Gradients, Unroll
@@ -26,35 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ddrl.runtimes.ray.replay_process import ReplayLink
-    from ddrl.runtimes.ray.shard_process import Place, ShardLinks
-
-Episodes = list[Episode]
-Reply = tuple[int, Any] | None
-"""Version, and a reference to its parameters (None: those the actor has); None alone: the run is over."""
-
-
-class Beside(NamedTuple):
-    """Hosts of what has processes of its own beside learners and actors."""
-
-    replay: Any = None
-    shards: Sequence[Place] = ()
-    """Of a parameter server."""
-
-
-NOTHING_BESIDE = Beside()
-
-
-class Elsewhere(NamedTuple):
-    """What an actor had of shards in other processes since its last message to the learner."""
-
-    sent: int = 0
-    """Bytes."""
-    received: int = 0
-    cpu_seconds: float = 0.0
-    """Of all shards, since their beginning."""
-
-
-NOTHING_ELSEWHERE = Elsewhere()
+    from ddrl.runtimes.ray.shard_process import ShardLinks
 
 
 class Acting(Protocol):

@@ -30,8 +30,9 @@ from ddrl.training.records.recorder import Counts
 from ddrl.types import Metrics
 
 if TYPE_CHECKING:
-    from ddrl.runtimes.ray.actor_process import Beside, MakeActor
+    from ddrl.runtimes.ray.actor_process import MakeActor
     from ddrl.runtimes.ray.learner_process import LearnerSide
+    from ddrl.runtimes.ray.messages import Beside
     from ddrl.runtimes.ray.process_group import Plan
     from ddrl.runtimes.ray.rendezvous import Met
 

@@ -21,7 +21,7 @@ import ray
 from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import Closed
 from ddrl.runtimes.ray import rendezvous as meetings
-from ddrl.runtimes.ray.actor_process import NOTHING_ELSEWHERE, Beside, Elsewhere, Episodes, Reply
+from ddrl.runtimes.ray.messages import NOTHING_ELSEWHERE, Beside, Elsewhere, Episodes, Reply
 from ddrl.runtimes.ray.rendezvous import Meeting, Met
 from ddrl.runtimes.ray.serialization import from_arrays, prepare_process
 from ddrl.types import Begun, Experience, Gradients

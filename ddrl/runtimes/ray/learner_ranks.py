@@ -30,7 +30,7 @@ from ddrl.training.run import Run
 from ddrl.types import Episode, Metrics
 
 if TYPE_CHECKING:
-    from ddrl.runtimes.ray.actor_process import Episodes
+    from ddrl.runtimes.ray.messages import Episodes
     from ddrl.runtimes.ray.replay_process import RemoteReplay
 
 LOCK_SECONDS = 30.0

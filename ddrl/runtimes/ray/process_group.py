@@ -14,9 +14,10 @@ from ray.exceptions import GetTimeoutError, RayError
 from ddrl.coordinator.program import MAX_DEATHS
 from ddrl.errors import UserError
 from ddrl.runtimes.ray import replay_process, shard_process
-from ddrl.runtimes.ray.actor_process import ActorHost, Beside, MakeActor
+from ddrl.runtimes.ray.actor_process import ActorHost, MakeActor
 from ddrl.runtimes.ray.cluster import Pulse, log_tail
 from ddrl.runtimes.ray.learner_process import LearnerHost, MakeLearner
+from ddrl.runtimes.ray.messages import Beside
 from ddrl.runtimes.ray.placement import on_its_node, on_this_node
 
 POLL_SECONDS = 0.25

@@ -13,15 +13,15 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import ray
 import torch
 from ray.exceptions import RayError, RayTaskError
 from torch import Tensor, nn
 
-from ddrl.runtimes.ray.actor_process import Elsewhere
 from ddrl.runtimes.ray.errors import first_line
+from ddrl.runtimes.ray.messages import Elsewhere, Place
 from ddrl.runtimes.ray.serialization import from_arrays, prepare_process, to_arrays
 
 
@@ -43,13 +43,6 @@ class ShardSide(Protocol):
 
 
 MakeShard = Callable[[], ShardSide]
-
-
-class Place(NamedTuple):
-    """A shard, and which of the network's parameters it holds."""
-
-    part: slice
-    host: Any
 
 
 class ShardHost:
