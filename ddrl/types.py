@@ -61,7 +61,7 @@ class EnvSpec:
     frame_stack: int = 1
     """How many past frames the first axis of an observation holds, the newest last; 1: it is no stack."""
     image_shape: tuple[int, int, int] | None = None
-    """Of the image in an observation that also holds an instruction (`ddrl.system.instruction_words`); None: there is none."""
+    """Of the image in an observation that also holds an instruction (`instruction_words`); None: there is none."""
 
     @property
     def distribution_size(self) -> int:
@@ -70,7 +70,7 @@ class EnvSpec:
 
 
 class EnvStep(NamedTuple):
-    """What a vector environment returns for its B environments; arrays [B, ...], of numbers as `ddrl.environments.base.finite` asks."""
+    """What a vector environment returns for its B environments: arrays [B, ...] of finite numbers."""
 
     observation: Array
     reward: Array

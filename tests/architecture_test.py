@@ -9,62 +9,57 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 
 import pytest
 
+from tests import house
+
 ROOT = Path(__file__).resolve().parent.parent
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
-_BASE = {"errors", "keys", "seeding", "types", "distributions", "handles", "instructions", "streams", "waiting"}
-_BASE |= {"calls", "finite", "notes", "signals"}
-LAYERS: dict[str, set[str]] = {
-    "calls": {"notes"},
-    "csv_cells": {"files"},
-    "errors": {"notes"},
-    "files": {"errors"},
-    "finite": {"types"},
-    "instructions": {"types"},
-    "keys": {"errors"},
-    "lines": {"errors", "files"},
-    "notes": set(),
-    "reading": {"errors", "files"},
-    "sameness": set(),
-    "seeding": set(),
-    "signals": {"calls", "errors", "notes"},
-    "temporary": set(),
-    "types": set(),
-    "distributions": set(),
-    "streams": set(),
-    "waiting": set(),
-    "handles": {"types"},
-    "losses": {"errors"},
-    "networks": _BASE,
-    "learners": _BASE | {"networks"},
-    "actors": _BASE,
-    "coordinator": _BASE | {"files", "temporary"},
-    "replay": _BASE,
-    "environments": _BASE | {"csv_cells", "files", "temporary"},
-    "algorithms": _BASE | {"losses", "actors", "learners", "networks", "replay"},
-    "analysis": {"csv_cells", "errors", "files", "notes", "reading", "sameness"},
-    "report": {"csv_cells", "errors", "files", "reading", "analysis"},
-    "replications": {"errors", "analysis"},
-    "bench": {"acting", "config", "environments", "errors", "files", "manifest", "record", "replay", "run", "run_ray"}
-    | {"reading", "run_setting", "seeding", "topology", "traits", "types"},
-    "population": {"acting", "checkpoint", "config", "coordinator", "errors", "files", "keys", "locks", "manifest"}
-    | {"evaluation", "memory", "progress", "record", "run", "run_ray", "run_setting", "seeding", "shared_memory"}
-    | {"calls", "continuing", "identity", "lines", "notes", "reading", "signals", "traits", "types"},
-    "regression": {"errors", "files", "analysis", "algorithms"}
-    | {"csv_cells", "bench", "config", "manifest", "memory", "notes", "processor", "record", "report", "run"},
+FLOORS: tuple[frozenset[str], ...] = tuple(
+    frozenset(rooms.split())
+    for rooms in (
+        "ddrl errors types",
+        "interfaces losses system",
+        "actors coordinator environments learners networks papers replay",
+        "algorithms analysis inference",
+        "report training",
+        "runtimes",
+        "bench population slurm",
+        "regression train",
+        "cli",
+    )
+)
+"""Folders of `ddrl/`, and files at its root, from the ground up: each imports what stands on lower floors alone."""
+AT_THE_ROOT = {"__init__", "errors", "interfaces", "train", "types"}
+NEVER = {
+    "ddrl.losses": {"ddrl.types", "ddrl.interfaces", "ddrl.system"},
+    "ddrl.algorithms": {"ddrl.coordinator", "ddrl.environments"},
+    "ddrl.coordinator": {"ddrl.algorithms", "ddrl.environments"},
+    "ddrl.papers": {"torch", "ddrl.environments"},
+    "ddrl.analysis": {"torch", "ddrl.environments", "ddrl.algorithms"},
+    "ddrl.report": {"torch", "ddrl.environments", "ddrl.algorithms"},
 }
-"""What each part may import besides itself. Single files of `ddrl/` that are not listed (run, cli, ...) are on top."""
+"""Folder -> what none of its files may reach, also through others and inside functions."""
+LIGHT = (
+    "ddrl.cli",
+    "ddrl.environments.base.registry",
+    "ddrl.environments.toy",
+    "ddrl.inference.worker",
+    "ddrl.inference.worker_pool",
+    "ddrl.runtimes.ray.actor_process",
+    "ddrl.runtimes.ray.learner_process",
+    "ddrl.slurm.ray_cluster",
+)
+"""Whose import brings no torch, which takes two CPU seconds and 150 MB of each process."""
 
-TOGETHER_ONLY_IN_RUN = ({"algorithms", "coordinator"}, {"coordinator", "environments"})
-NO_TORCH = {"analysis", "report", "replications"}
 LOSSES_MAY_IMPORT = {"torch", "__future__", "collections", "dataclasses", "math", "typing"}
+REPLICATIONS_MAY_IMPORT = {"errors", "analysis", "papers", "system"}
 FIND_BY_FILE_NAME = {"ddrl/algorithms/__init__.py", "ddrl/environments/base/registry.py"}
 
 BASES = {
@@ -95,12 +90,6 @@ NEEDS_GENERATOR = re.compile(
 )
 
 
-def part_of(path: str) -> str:
-    """`ddrl/losses/vtrace.py` -> losses, `ddrl/training/run.py` -> run, `replications/...` -> replications."""
-    pieces = Path(path).with_suffix("").parts
-    return pieces[0] if pieces[0] != "ddrl" else pieces[1]
-
-
 def imported_names(tree: ast.AST, path: str = "ddrl/module.py") -> dict[str, str]:
     """Local name -> full dotted name, for every import in the file, also those inside functions."""
     names = {}
@@ -128,29 +117,71 @@ def dotted(node: ast.AST, names: dict[str, str]) -> str:
 
 
 def import_violations(path: str, tree: ast.AST) -> Iterator[str]:
-    """Imports that point up, torch where none belongs, modules that are refused everywhere."""
+    """Modules that are refused everywhere, imports that hide, and what replications may not see."""
     names = imported_names(tree, path)
     modules = set(names.values())
-    part = part_of(path)
-    parts = {name.split(".")[1] for name in modules if name.startswith("ddrl.")} - {part}
-    if part in LAYERS:
-        yield from (f"{part} may not import ddrl.{other}" for other in sorted(parts - LAYERS[part]))
-    if path.startswith("ddrl/") and path.count("/") > 1 and part not in LAYERS:
-        yield f"the folder {part} has no entry in LAYERS"
-    yield from (
-        f"only run.py sees {' and '.join(sorted(pair))} together"
-        for pair in TOGETHER_ONLY_IN_RUN
-        if pair <= parts | {part} and part != "run"
-    )
     roots = {name.split(".")[0] for name in modules} - {"ddrl"}
-    if part in NO_TORCH and "torch" in roots:
-        yield f"{part} may not import torch"
-    if part == "losses":
+    if path.startswith("replications/"):
+        rooms = {name.split(".")[1] for name in modules if name.startswith("ddrl.")}
+        yield from (f"replications may not import ddrl.{room}" for room in sorted(rooms - REPLICATIONS_MAY_IMPORT))
+        yield from ("replications may not import torch" for _ in roots & {"torch"})
+    if path.startswith("ddrl/losses/"):
         yield from (f"losses may not import {root}" for root in sorted(roots - LOSSES_MAY_IMPORT))
     yield from (f"{root} is refused everywhere" for root in sorted(roots & MODULES_REFUSED))
     finds = any(dotted(node, names) == "importlib.import_module" for node in ast.walk(tree))
     if finds and path not in FIND_BY_FILE_NAME:
         yield "importlib.import_module hides an import from this test"
+    if any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(tree)):
+        yield "a relative import hides from this test"
+
+
+def house_violations(texts: Mapping[str, str]) -> list[str]:
+    """What is wrong with the plan of the house, given the sources of `ddrl/` by dotted name."""
+    graph = {name: found.inside for name, found in house.read_imports(texts).items()}
+    return [*_plan_violations(graph), *_never_violations(texts), *_light_violations(texts)]
+
+
+def _plan_violations(graph: Mapping[str, set[str]]) -> Iterator[str]:
+    floor = {room: height for height, rooms in enumerate(FLOORS, 1) for room in rooms}
+    packages = {name for name in graph if any(other.startswith(f"{name}.") for other in graph)}
+    at_the_root = {
+        name.partition(".")[2] or "__init__"
+        for name in graph
+        if name.count(".") < 2 and name not in packages - {"ddrl"}
+    }
+    yield from (f"ddrl/{name}.py stands at the root" for name in sorted(at_the_root - AT_THE_ROOT))
+    for name, imported in sorted(graph.items()):
+        room = house.room_of(name, packages, 1)
+        if room not in floor:
+            yield f"{room} has no floor"
+            continue
+        for one in sorted(imported):
+            other = house.room_of(one, packages, 1)
+            if other != room and floor.get(other, 0) >= floor[room]:
+                yield f"{name} (floor {floor[room]}) may not import {one} (floor {floor[other]})"
+    for what, part in (("files", graph), ("folders", house.rooms(graph, 2))):
+        yield from (f"a circle of {what}: {', '.join(group)}" for group in house.circles(part))
+
+
+def _never_violations(texts: Mapping[str, str]) -> Iterator[str]:
+    found = house.read_imports(texts)
+    graph = {name: one.inside | {root for root in one.outside if root == "torch"} for name, one in found.items()}
+    graph["torch"] = set()
+    for folder, refused in NEVER.items():
+        start = {name for name in graph if f"{name}.".startswith(f"{folder}.")}
+        reached = house.reached(graph, start)
+        for other in sorted(refused):
+            for one in sorted(one for one in reached if f"{one}.".startswith(f"{other}.")):
+                yield f"{folder} may not reach {one}"
+
+
+def _light_violations(texts: Mapping[str, str]) -> Iterator[str]:
+    found = house.read_imports(texts, at_import=True)
+    graph = house.with_packages({name: one.inside for name, one in found.items()})
+    for name in LIGHT:
+        heavy = sorted(one for one in house.reached(graph, [name]) if "torch" in found[one].outside)
+        if heavy:
+            yield f"importing {name} brings torch, by {heavy[0]}"
 
 
 def class_violations(tree: ast.AST) -> Iterator[str]:
@@ -248,33 +279,69 @@ def test_every_source_file_keeps_the_rules(path: str) -> None:
 def test_the_rules_are_applied_to_the_library() -> None:
     files = source_files()
     assert "ddrl/training/run.py" in files
-    assert {part_of(path) for path in files} >= {"losses", "algorithms", "coordinator", "environments"}
+    assert {Path(path).parts[1] for path in files} >= {"losses", "algorithms", "coordinator", "environments"}
+
+
+def test_imports_go_down_the_floors_and_in_no_circle() -> None:
+    assert house_violations(house.sources()) == []
+
+
+def test_the_house_has_at_most_nine_floors_and_six_files_at_its_root() -> None:
+    graph = {name: found.inside for name, found in house.read_imports(house.sources()).items()}
+    assert max(house.floors(house.rooms(graph)).values()) <= 9
+    assert len(list((ROOT / "ddrl").glob("*.py"))) <= 6
+
+
+PLANTED = [
+    (
+        "ddrl.actors.policy",
+        "import ddrl.environments.atari",
+        "ddrl.actors.policy (floor 3) may not import ddrl.environ",
+    ),
+    (
+        "ddrl.learners.core",
+        "def f():\n    from ddrl.networks.torsos import Torso",
+        "may not import ddrl.networks.torsos",
+    ),
+    ("ddrl.training.run", "from ddrl import train", "ddrl.training.run (floor 5) may not import ddrl.train (floor 8)"),
+    ("ddrl.algorithms.impala", "from ddrl.coordinator import schedule", "may not reach ddrl.coordinator.schedule"),
+    (
+        "ddrl.learners.core",
+        "from ddrl.coordinator import schedule",
+        "may not reach ddrl.coordinator.schedule",
+    ),
+    ("ddrl.coordinator.traffic", "def f():\n    import ddrl.algorithms.ppo", "may not reach ddrl.algorithms.ppo"),
+    ("ddrl.losses.value", "from ddrl.types import Unroll", "ddrl.losses may not reach ddrl.types"),
+    ("ddrl.papers.schema", "import torch.nn", "ddrl.papers may not reach torch"),
+    ("ddrl.papers.schema", "def f():\n    import torch", "ddrl.report may not reach torch"),
+    ("ddrl.system.files", "from torch import nn", "importing ddrl.cli brings torch, by ddrl.system.files"),
+    ("ddrl.environments.tools.named", "import torch", "importing ddrl.inference.worker brings torch"),
+    ("ddrl.runtimes", "import torch", "importing ddrl.runtimes.ray.actor_process brings torch, by ddrl.runtimes"),
+    ("ddrl.newfolder.x", "import os", "newfolder has no floor"),
+    ("ddrl.extra", "import os", "ddrl/extra.py stands at the root"),
+    ("ddrl.training.builder", "from ddrl.training import run", "a circle of files: ddrl.training.builder, "),
+    (
+        "ddrl.training.records.progress",
+        "from ddrl.training import device",
+        "a circle of folders: training, training/rec",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "statement", "message"), PLANTED)
+def test_an_import_that_breaks_the_plan_is_found(name: str, statement: str, message: str) -> None:
+    texts = house.sources()
+    texts[name] = f"{texts.get(name, '')}\n{statement}\n"
+    assert any(message in violation for violation in house_violations(texts)), house_violations(texts)
 
 
 BAD = {
     "ddrl/algorithms/x.py": {
-        "from ddrl.coordinator.schedule import Gate": "algorithms may not import ddrl.coordinator",
-        "import ddrl.environments.atari": "algorithms may not import ddrl.environments",
-        "from ..coordinator import gate": "algorithms may not import ddrl.coordinator",
-        "def f():\n    from ddrl import coordinator": "algorithms may not import ddrl.coordinator",
+        "from ..coordinator import gate": "a relative import hides",
         "import importlib\nimportlib.import_module('ddrl.coordinator')": "hides an import",
     },
-    "ddrl/coordinator/x.py": {
-        "from ddrl.algorithms import impala": "coordinator may not import ddrl.algorithms",
-        "from ddrl import losses": "coordinator may not import ddrl.losses",
-    },
-    "ddrl/environments/x.py": {"from ddrl.algorithms.impala import Config": "environments may not import"},
-    "ddrl/replay/x.py": {"from ddrl.coordinator.schedule import Gate": "replay may not import ddrl.coordinator"},
-    "ddrl/losses/x.py": {"import numpy": "losses may not import numpy", "from ddrl.types import Unroll": "ddrl.types"},
-    "ddrl/analysis/x.py": {
-        "import torch.nn": "analysis may not import torch",
-        "from ddrl.types import EnvSpec": "analysis may not import ddrl.types",
-    },
-    "ddrl/bench.py": {
-        "from ddrl import algorithms, coordinator": "only run.py sees algorithms and coordinator together",
-        "from ddrl import environments, coordinator": "only run.py sees coordinator and environments together",
-    },
-    "ddrl/newfolder/x.py": {"import os": "newfolder has no entry in LAYERS"},
+    "ddrl/losses/x.py": {"import numpy": "losses may not import numpy"},
+    "replications/paper_2018/tables.py": {"import torch.nn": "replications may not import torch"},
     "replications/paper_2018/figures.py": {"from ddrl.train import train": "replications may not import ddrl.train"},
     "ddrl/x.py": {
         "class A: pass\nclass B(A): pass": "class B inherits from A",

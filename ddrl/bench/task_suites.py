@@ -1,6 +1,7 @@
 """A suite of tasks stepped together beside its tasks alone: does a slow task make fast ones wait?
 
-    python -m ddrl.bench.task_suites firstperson/all30 [--envs 1] [--threads 1] [--seconds 2] [--repeats 3] [--json FILE]
+    python -m ddrl.bench.task_suites firstperson/all30 [--envs 1] [--threads 1] [--seconds 2] [--repeats 3] \\
+                                     [--json FILE]
 
 Each thread steps environments of its own with random actions. In turn, once a repeat: every task alone, then all of
 them as the suite. If each task gets the same number of steps, as it does, the suite's speed can at best be the harmonic

@@ -1,7 +1,7 @@
 """Shared parameters: actors read the live tensors of the learner's network and apply their gradients to them.
 
-There are no copies of versions as in `ddrl.coordinator.parameter_server`, and nobody waits for anybody: what an actor reads
-may be half of one update and half of the next (Mnih et al. 2016, section 4, after Recht et al. 2011, Hogwild).
+There are no copies of versions as in `ddrl.coordinator.parameter_server`, and nobody waits for anybody: what an actor
+reads may be half of one update and half of the next (Mnih et al. 2016, section 4, after Recht et al. 2011, Hogwild).
 Where the shards of a parameter server have processes of their own (`ddrl.runtimes.ray.shard_process`), the tensors are
 there, and here are the count of updates and the gate that a checkpoint closes.
 """

@@ -6,8 +6,8 @@ is paid. They are other tasks than DMLab's, so scores on them are never compared
 
 As in DMLab-30, one agent can play all, and nothing tells it which one it plays:
 
-- Observations are an image of 72x96 in colour and an instruction (`ddrl.system.instruction_words`), which is empty in all tasks but
-  `miniworld_sign`.
+- Observations are an image of 72x96 in colour and an instruction (`ddrl.system.instruction_words`), which is empty in
+  all tasks but `miniworld_sign`.
 - The nine actions are those of IMPALA's Table D.2, in its order; a step repeats one for four frames.
 - An episode is truncated after the task's limit of frames, or after `max_frames` where that is not 0, and terminates
   where the task ends it. MiniWorld's rewards depend on the limit. Seeds and states: see `replayed`.

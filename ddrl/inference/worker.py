@@ -91,7 +91,7 @@ def give_up(call: Call) -> None:
 
 
 def work_alone(num_learners: int, index: int, generation: tuple[int, int], first_index: int, link: Link) -> RayWorker:
-    """The environments of actor `index` of a run on Ray, (resumes, restarts) old; see `ddrl.training.builder.act_alone`."""
+    """The environments of actor `index` of a run on Ray, (resumes, restarts) old (see `builder.act_alone`)."""
     address, token = link.address()
     place = index // num_learners
     connection = Connection(address, token=token, insecure=True)  # as all that the roles of a cluster say to each other

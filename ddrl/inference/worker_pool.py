@@ -1,8 +1,8 @@
 """Environment workers that a run starts on its own machine: a process for each actor, replaced where it dies.
 
-Runtime threads has them with `topology.central.worker_processes`. Each is `python -m ddrl.inference.worker_pool ADDRESS PLACE
-GENERATION`, with the run's token in its standard input, where no other user sees it, and ends with its learner, however
-that ends.
+Runtime threads has them with `topology.central.worker_processes`. Each is `python -m ddrl.inference.worker_pool ADDRESS
+PLACE GENERATION`, with the run's token in its standard input, where no other user sees it, and ends with its learner,
+however that ends.
 """
 
 from __future__ import annotations

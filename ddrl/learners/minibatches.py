@@ -20,8 +20,9 @@ def sample_numbers(batch: Unroll, reducer: Reducer) -> tuple[Tensor, int]:
     """Which samples of one learner's batch the valid steps of this learner's columns are; every learner calls it.
 
     The samples of one learner are the valid steps of its batch in [T, R x B] order, and a synchronous batch has its
-    columns in the order of (unroll index, actor, environment). Actors feed the learners in turn (`ddrl.training.builder`): actor
-    a of learner r is number a x R + r of all, so the columns of all learners are ordered by (unroll index, a, r).
+    columns in the order of (unroll index, actor, environment). Actors feed the learners in turn (see
+    `ddrl.training.builder`): actor a of learner r is number a x R + r of all, so the columns of all learners are
+    ordered by (unroll index, a, r).
 
     Returns:
         Numbers [n] int64 of the n valid steps of `batch` in [T, B] order, and how many samples all learners hold;

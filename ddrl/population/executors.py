@@ -1,7 +1,7 @@
 """Where segments are trained: in this process, one after the other.
 
-`ddrl.population.process_executor` has a process for each that trains at once, `ddrl.population.ray_executor` processes for the
-learners and actors of each.
+`ddrl.population.process_executor` has a process for each that trains at once, `ddrl.population.ray_executor` processes
+for the learners and actors of each.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class Journal:
         """
         self.path = directory / FILE
         self.about: dict[str, Any] | None = None
-        """What `ddrl.training.records.identity` has recorded of the population that the file is about; None: it is new."""
+        """What `Identity.recorded` has said of the population that the file is about; None: it is new."""
         self.starts: list[Start] = []
         self.decisions: list[Decision] = []
         self.note = ""

@@ -14,7 +14,7 @@ from ddrl.types import Metrics
 
 
 class Display(Protocol):
-    """Where a run shows how far it is: `ddrl.training.records.progress.Progress`, or what passes it on to another process."""
+    """Where a run shows how far it is: a `Progress`, or what passes it on to another process."""
 
     def __enter__(self) -> Any: ...
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None: ...

@@ -24,7 +24,8 @@ from ddrl.errors import Closed, UserError
 from ddrl.learners.all_reduce import SingleLearner
 from ddrl.runtimes.ray.cluster import cluster
 from ddrl.runtimes.ray.learner_process import LearnerHost
-from ddrl.runtimes.ray.shard_process import Place, RemoteShards, ShardLinks, hire
+from ddrl.runtimes.ray.messages import Place
+from ddrl.runtimes.ray.shard_process import RemoteShards, ShardLinks, hire
 from ddrl.runtimes.ray.shard_side import ShardSide, shard_parts
 from ddrl.train import train
 from ddrl.training.builder import Builder

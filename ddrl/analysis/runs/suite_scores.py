@@ -28,7 +28,8 @@ def mean_over_tasks(each: Sequence[pd.DataFrame], grid: Floats, x: str, y: str) 
 def score_times(parts: Sequence[RunData], bounds: pd.DataFrame, worse: str) -> list[dict[str, Any]]:
     """Seconds until the mean capped training score of each agent first reaches what `worse` ends with (mean of seeds).
 
-    `parts`: the runs of each agent on its tasks (`ddrl.analysis.runs.by_task`). `bounds`: random and human by environment.
+    `parts`: the runs of each agent on its tasks (`ddrl.analysis.runs.by_task`). `bounds`: random and human score by
+    environment.
     Rows: variant, seed, value (inf: never), watched.
     """
     agents: dict[tuple[str, int], list[RunData]] = {}

@@ -29,8 +29,8 @@ def scores(runs: Iterable[RunData], references: pd.DataFrame) -> pd.DataFrame:
     between_versions, statistic, random, human, and human_normalised_score (of final_return).
 
     final_return: mean of the evaluation episodes at the largest env_frames, never the best checkpoint. versions,
-    between_versions: `ddrl.analysis.runs.run_data.Spread`. mean_return: training return averaged over env_frames (the area
-    under the learning curve).
+    between_versions: `ddrl.analysis.runs.run_data.Spread`. mean_return: training return averaged over env_frames (the
+    area under the learning curve).
     """
     columns = [*KEYS, "env_frames", "final_return", "mean_return", "episodes", "versions", "between_versions"]
     columns.append("statistic")

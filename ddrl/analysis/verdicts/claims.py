@@ -1,4 +1,4 @@
-"""Claims: what the paper says in words, as tests on our own runs (see `ddrl.analysis.statistics.claim_tests` for the statistics).
+"""Claims: what the paper says in words, as tests on our own runs (statistics: `ddrl.analysis.statistics.claim_tests`).
 
 A claim about several comparisons is supported only if each of them is, and contradicted if one of them is at a level
 divided by their number.

@@ -1,1 +1,1 @@
-"""What every adapter is made with: the contract, replayed states, suites of tasks, and the registry that finds adapters."""
+"""What adapters are made with: the contract, replayed states, suites of tasks, and the registry that finds them."""

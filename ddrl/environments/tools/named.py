@@ -18,8 +18,9 @@ class NamedEnv:
     """A `VectorEnv` whose errors are a `ddrl.errors.crash` of that name, with what was raised as its cause.
 
     Every environment of a run, an evaluation or a worker is one. So this is where numbers enter: before anything is
-    clipped, normalised, stored or sent, those that `ddrl.environments.base.finite` does not let pass end the run. Its calls are among
-    those that `ddrl.system.calls` watches. All methods but `close` raise UserError where the environment's own fails.
+    clipped, normalised, stored or sent, those that `ddrl.environments.base.finite` does not let pass end the run. Its
+    calls are among those that `ddrl.system.calls` watches. All methods but `close` raise UserError where the
+    environment's own fails.
     """
 
     def __init__(self, env: VectorEnv, name: str, tasks: Sequence[str]) -> None:

@@ -22,6 +22,7 @@ from ddrl.types import Array, EnvSpec
 
 COLUMNS = ("task", "random", "human", "variant", "source", "notes")
 VARIANT = "measured"
+MODULE = "ddrl.environments.tools.random_play"
 _NUM_ENVS = 10
 
 
@@ -58,7 +59,7 @@ def row(name: str, episodes: int, seed: int) -> dict[str, str]:
         "random": f"{returns.mean():.4g}",
         "human": "",
         "variant": VARIANT,
-        "source": f"measured: python -m ddrl.environments.tools.random_play {name} --episodes {len(returns)} --seed {seed}",
+        "source": f"measured: python -m {MODULE} {name} --episodes {len(returns)} --seed {seed}",
         "notes": f"standard error {error:.2g}; {registry.spec_for(name).protocol}",
     }
 

@@ -17,7 +17,7 @@ from ddrl.runtimes.ray import replay_process, shard_process
 from ddrl.runtimes.ray.actor_process import ActorHost, MakeActor
 from ddrl.runtimes.ray.cluster import Pulse, log_tail
 from ddrl.runtimes.ray.learner_process import LearnerHost, MakeLearner
-from ddrl.runtimes.ray.messages import Beside
+from ddrl.runtimes.ray.messages import Beside, Place
 from ddrl.runtimes.ray.placement import on_its_node, on_this_node
 
 POLL_SECONDS = 0.25
@@ -100,7 +100,7 @@ class Crew:
         self._learners: list[Any] = []
         self._actors: list[Any] = []
         self._replays: list[Any] = []
-        self._shards: list[shard_process.Place] = []
+        self._shards: list[Place] = []
         self._pids: dict[Who, Any] = {}
         self._hire_learner(scheduling_strategy=on_this_node())  # only here is the run directory sure to be
         if plan.make_replay:
@@ -125,7 +125,7 @@ class Crew:
         for rank in range(1, self._plan.num_learners):
             self._hire_learner(scheduling_strategy=on_its_node(rank))
         for index, (part, make) in enumerate(self._plan.make_shards):
-            self._shards.append(shard_process.Place(part, shard_process.hire(make, **_UNRECORDED)))
+            self._shards.append(Place(part, shard_process.hire(make, **_UNRECORDED)))
             self._pids[Who(SHARD, index)] = self._shards[-1].host.pid.remote()
         self._actors = [self._actor.remote(self._plan.make_actor) for _ in range(self._plan.num_actors)]
 

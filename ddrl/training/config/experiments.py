@@ -1,8 +1,8 @@
-"""The runs of a paper at a scale, with configurations resolved and checked by `ddrl.training.config.run_config`; and the command line.
+"""The runs of a paper at a scale, each with its configuration, resolved and checked; and the command line.
 
     python -m ddrl.training.config.experiments list   --paper impala_2018 --scale smoke
-    python -m ddrl.training.config.experiments config --paper P --scale S --experiment E --variant V --environment atari-pong \\
-                                      --seed 1 --output config.json
+    python -m ddrl.training.config.experiments config --paper P --scale S --experiment E --variant V \\
+                                                      --environment atari-pong --seed 1 --output config.json
     python -m ddrl.training.config.experiments check
 """
 
