@@ -9,7 +9,7 @@ import torch
 
 from ddrl.learners.all_reduce import SingleLearner
 from tests.algorithms import ppo_ranks as ranks
-from tests.runtimes.ranks_test import start_ranks
+from tests.runtimes.ray.ranks_test import start_ranks
 
 every_case = pytest.mark.parametrize("case", sorted(ranks.CASES))
 

@@ -37,7 +37,7 @@ NOT_SAVED = re.compile(
     r"\._queue\."  # what waits there is saved by the run itself
     r"|^collector\.(agent_steps|abandoned)$"  # of this process
     r"|\.sampler\."  # an epsilon that follows from the number of unrolls, before the next one
-    r"|\._frames$"  # held by parts: what is free or given up holds anything (`tests/replay/history_test.py`)
+    r"|\._frames$"  # held by parts: what is free or given up holds anything (`tests/replay/step_storage_test.py`)
 )
 Leaf = int | float | str | bool | bytes | None
 

@@ -140,7 +140,7 @@ ACTORS = (
         "ddrl/actors/adders.py",
         'valid[:-1] & (~valid[1:] | steps["start"][1:])',
         "valid[:-1] & ~valid[1:]",
-        "tests/actors/items_test.py",
+        "tests/actors/adders_test.py",
     ),
     mutant(
         "ladder_misses_its_last_rung",
@@ -228,7 +228,7 @@ ACTORS = (
         "ddrl/training/evaluation.py",
         "            load(inference.network, version.tensors)\n",
         "            load(inference.network, shares[-1][0].tensors)\n",
-        "tests/runtimes/final_versions_test.py",
+        "tests/training/final_versions_test.py",
     ),
     mutant(
         "versions_are_lost_at_a_resume",
@@ -236,7 +236,7 @@ ACTORS = (
         "ddrl/training/evaluation.py",
         "        self.versions.load_state_dict(versions, self._counts().env_frames)\n",
         "",
-        "tests/runtimes/final_versions_test.py",
+        "tests/training/final_versions_test.py",
     ),
     mutant(
         "stopped_evaluations_are_skipped",
@@ -244,7 +244,7 @@ ACTORS = (
         "ddrl/training/evaluation.py",
         "[self._newest(inference)], should_stop):",
         "[self._newest(inference)], should_stop) or True:",
-        "tests/runtimes/final_versions_test.py",
+        "tests/training/final_versions_test.py",
     ),
 )
 
@@ -271,7 +271,7 @@ REPLAY = (
         "ddrl/replay/rate_limiter.py",
         "self._ratio * (self.inserted - self.offset) - self.sampled",
         "self._ratio * self.inserted - self.sampled",
-        "tests/replay/limiter_test.py",
+        "tests/replay/rate_limiter_test.py",
     ),
     mutant(
         "sequences_go_on_over_a_lost_life",
@@ -303,7 +303,7 @@ REPLAY = (
         "ddrl/replay/circular_buffer.py",
         "return lap * num_slots * num_traversals + slot",
         "return lap * num_slots + slot",
-        "tests/replay/circular_test.py",
+        "tests/replay/circular_buffer_test.py",
     ),
     mutant(
         "order_of_arrival",
@@ -394,7 +394,7 @@ LEARNERS = (
         "ddrl/learners/batch_values.py",
         "return result if valid is None else result.masked_fill(~valid, 0.0)",
         "return result",
-        "tests/learners/evaluation_test.py",
+        "tests/learners/batch_values_test.py",
     ),
 )
 
@@ -405,7 +405,7 @@ COORDINATOR = (
         "ddrl/coordinator/schedule.py",
         "self.first_update(self._batches_before(since) + batch) - self.max_lag)",
         "self.first_update(self._batches_before(since) + batch) - self.max_lag - 1)",
-        "tests/runtimes/gate_test.py",
+        "tests/coordinator/schedule_test.py",
     ),
     mutant(
         "delay_is_ignored",
@@ -413,7 +413,7 @@ COORDINATOR = (
         "ddrl/coordinator/parameter_server.py",
         "return self._history[0]\n",
         "return self._history[-1]\n",
-        "tests/runtimes/gate_test.py",
+        "tests/coordinator/schedule_test.py",
     ),
     mutant(
         "rounds_do_not_restart",
@@ -421,7 +421,7 @@ COORDINATOR = (
         "ddrl/coordinator/parameter_server.py",
         "self._first_version = self.version",
         "self._first_version = 0",
-        "tests/runtimes/gate_test.py",
+        "tests/coordinator/schedule_test.py",
     ),
     mutant(
         "roles_take_turns_in_order",
@@ -429,7 +429,7 @@ COORDINATOR = (
         "ddrl/runtimes/serial.py",
         "ready[int(self._generator.integers(len(ready)))].step()",
         "ready[-1].step()",
-        "tests/runtimes/run_test.py::test_the_serial_interleaving_makes_lag_that_varies",
+        "tests/training/run_test.py::test_the_serial_interleaving_makes_lag_that_varies",
     ),
     mutant(
         "restarted_actors_play_the_same_again",
@@ -437,7 +437,7 @@ COORDINATOR = (
         "ddrl/training/builder.py",
         'return role if self == Generation() else f"{role}-{self.resumes}-{self.restarts}"',
         "return role",
-        "tests/runtimes/run_test.py::"
+        "tests/training/run_test.py::"
         "test_a_run_that_did_not_save_its_actors_goes_on_with_episodes_and_actions_of_its_own",
     ),
     mutant(
@@ -454,7 +454,7 @@ COORDINATOR = (
         "ddrl/training/records/checkpoint.py",
         "KEPT = 2",
         "KEPT = 1",
-        "tests/runtimes/checkpoint_test.py",
+        "tests/training/records/checkpoint_test.py",
     ),
 )
 
@@ -465,7 +465,7 @@ RECORDS = (
         "ddrl/training/records/recorder.py",
         'max(values) if name.endswith("_max") else float(np.mean(values))',
         "float(np.mean(values))",
-        "tests/runtimes/record_test.py",
+        "tests/training/records/recorder_test.py",
     ),
     mutant(
         "resume_keeps_later_records",
@@ -473,7 +473,7 @@ RECORDS = (
         "ddrl/training/records/recorder.py",
         "self._file.truncate(offset)",
         "pass",
-        "tests/runtimes/record_test.py",
+        "tests/training/records/recorder_test.py",
     ),
     mutant(
         "abandoned_episodes_are_scored",
@@ -481,7 +481,7 @@ RECORDS = (
         "ddrl/training/records/recorder.py",
         "if whole := [episode for episode in episodes if not episode.abandoned]:",
         "if whole := list(episodes):",
-        "tests/runtimes/record_test.py",
+        "tests/training/records/recorder_test.py",
     ),
     mutant(
         "fingerprint_depends_on_order",
@@ -489,7 +489,7 @@ RECORDS = (
         "ddrl/training/config/run_config.py",
         "json.dumps(values, sort_keys=True)",
         "json.dumps(values)",
-        "tests/config_test.py",
+        "tests/training/config/run_config_test.py",
     ),
     mutant(
         "other_optimizers_inherit",
@@ -497,7 +497,7 @@ RECORDS = (
         "ddrl/training/config/run_config.py",
         'if given.get("name", own["name"]) == own["name"]:',
         "if True:",
-        "tests/config_test.py",
+        "tests/training/config/run_config_test.py",
     ),
 )
 
@@ -508,7 +508,7 @@ STATISTICS = (
         "ddrl/analysis/verdicts/cells.py",
         "LEVEL = 0.90",
         "LEVEL = 0.95",
-        "tests/analysis/verdicts_test.py",
+        "tests/analysis/verdicts/cells_test.py",
     ),
     mutant(
         "three_seeds_are_enough",
@@ -516,7 +516,7 @@ STATISTICS = (
         "ddrl/analysis/verdicts/cells.py",
         "MIN_SEEDS = 5",
         "MIN_SEEDS = 3",
-        "tests/analysis/verdicts_test.py",
+        "tests/analysis/verdicts/cells_test.py",
     ),
     mutant(
         "deviation_of_a_population",
@@ -524,7 +524,7 @@ STATISTICS = (
         "ddrl/analysis/statistics/significance.py",
         "values.std(ddof=1)",
         "values.std(ddof=0)",
-        "tests/analysis/inference_test.py",
+        "tests/analysis/statistics/significance_test.py",
     ),
     mutant(
         "prediction_of_one_run",
@@ -532,7 +532,7 @@ STATISTICS = (
         "ddrl/analysis/statistics/significance.py",
         "math.sqrt(1 + n / others)",
         "math.sqrt(1 + 1 / others)",
-        "tests/analysis/inference_test.py",
+        "tests/analysis/statistics/significance_test.py",
     ),
     mutant(
         "holm_is_not_monotone",
@@ -540,7 +540,7 @@ STATISTICS = (
         "ddrl/analysis/statistics/significance.py",
         "np.minimum(np.maximum.accumulate(steps), 1.0)",
         "np.minimum(steps, 1.0)",
-        "tests/analysis/inference_test.py",
+        "tests/analysis/statistics/significance_test.py",
     ),
     mutant(
         "equivalence_outside_the_margin",
@@ -548,7 +548,7 @@ STATISTICS = (
         "ddrl/analysis/verdicts/cells.py",
         "if band[0] <= interval.low and interval.high <= band[1]:",
         "if band[0] <= interval.high and interval.low <= band[1]:",
-        "tests/analysis/verdicts_test.py",
+        "tests/analysis/verdicts/cells_test.py",
     ),
 )
 

@@ -1,7 +1,7 @@
 """Faults that the tests must find: an edit of the package each, what it breaks, and the tests that should see it.
 
-The first group was planted by an audit and survived then. `tests/mutation_test.py` holds that every old text still
-stands exactly once where it is looked for.
+The first group was planted by an audit and survived then. `tests/mutation/mutation_test.py` holds that every old text
+still stands exactly once where it is looked for.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PLAYED = "step = env.step(policy.act(step).action.numpy())"
 POLICY, UNROLL, EVALUATOR = "ddrl/actors/policy.py", "ddrl/actors/unroll.py", "ddrl/actors/evaluator.py"
 ACTING = ("tests/actors/unroll_test.py", "tests/algorithms/acted_test.py")
 EVALUATING = ("tests/actors/evaluator_test.py",)
-EVALUATED = "tests/runtimes/evaluated_test.py::test_"
+EVALUATED = "tests/training/evaluated_test.py::test_"
 RESTORED = "tests/algorithms/restored_test.py::test_everything_that_changes_as_a_learner_learns_is_restored"
 ENDS = "tests/algorithms/rewards_and_ends_test.py"
 COPIED = "tests/learners/replay_learner_test.py"

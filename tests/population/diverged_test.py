@@ -119,7 +119,7 @@ def test_a_member_that_diverges_whatever_it_copies_ends_the_population(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(controller, "MAX_DIVERGED", 3)
-    monkeypatch.setattr(controller.rule, "replaced", lambda rule, others, generator: _hopeless(others))
+    monkeypatch.setattr(controller.exploit_explore, "replaced", lambda rule, others, generator: _hopeless(others))
     with pytest.raises(UserError, match=r"^member 1: .*for the 3th time in a row; .*tuned.optimizer.learning_rate$"):
         train(half_hopeless(), tmp_path, quiet=True)
     journal = Journal(tmp_path)
@@ -128,7 +128,7 @@ def test_a_member_that_diverges_whatever_it_copies_ends_the_population(
 
 def _hopeless(others: dict[int, Standing]) -> Any:
     found = min(member for member, standing in others.items() if standing.fitness is not None)
-    return controller.rule.Evolution(found, others[found].fitness, True, {"optimizer.learning_rate": 1e30})
+    return controller.exploit_explore.Evolution(found, others[found].fitness, True, {"optimizer.learning_rate": 1e30})
 
 
 def test_whoever_has_a_fitness_is_copied_as_often_as_any_other() -> None:

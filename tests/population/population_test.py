@@ -20,10 +20,10 @@ from ddrl.train import train
 from ddrl.training.config.run_config import RunConfig, parse_run_config, to_json
 from ddrl.training.records import checkpoint
 from ddrl.training.run import Run
-from tests.population.settings_test import SMALL, population
 from tests.runs import BASE, curves, merged
 from tests.runs import small as tiny
-from tests.runtimes.turns import interrupted_after
+from tests.training.config.population_test import SMALL, population
+from tests.training.turns import interrupted_after
 
 EVALUATION = {"period_frames": None, "final_episodes": 5}
 COPYING = {"margin": 0.0, "burn_in_frames": 400}

@@ -20,8 +20,8 @@ from ddrl.replay.queue import UnrollQueue
 from ddrl.train import train
 from tests.algorithms.rigs import Rig
 from tests.runs import REPLAYING, config, curves
-from tests.runtimes.clusters import wait_until
-from tests.streams_test import FakeGpu, FakeTensor
+from tests.runtimes.ray.clusters import wait_until
+from tests.system.cuda_streams_test import FakeGpu, FakeTensor
 from tests.unrolls import make_unroll
 
 CPU = torch.device("cpu")

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from tests.processes import PYTHON
-from tests.runtimes import clusters
-from tests.runtimes.prefork import interpreter
+from tests.runtimes.ray import clusters
+from tests.runtimes.ray.prefork import interpreter
 
 
 @pytest.fixture(scope="session")

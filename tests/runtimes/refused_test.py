@@ -14,7 +14,7 @@ from ddrl.errors import UserError
 from ddrl.runtimes.ray import launch
 from ddrl.training.run import Run
 from tests.runs import BASE, merged
-from tests.runtimes import clusters
+from tests.runtimes.ray import clusters
 
 MINIBATCHES = {
     "algorithm": "ppo",

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.runs import BASE, merged
-from tests.runtimes import clusters
+from tests.runtimes.ray import clusters
 
 MINUTES = float(os.environ.get("DDRL_SOAK_MINUTES", "20"))
 SAMPLE_SECONDS = 5.0

@@ -134,7 +134,7 @@ def test_nodes_of_a_run_are_started_outside_of_the_image_and_each_enters_it(proj
     )
     assert code == 0, output
     entered = r"apptainer exec --home \S+ --nv ddrl\.sif python -m (\S+)"
-    found = re.findall(rf"exec python -m ddrl\.coordinator\.step srun --overlap --nodes=2 .* {entered}", output)
+    found = re.findall(rf"exec python -m ddrl\.slurm\.step srun --overlap --nodes=2 .* {entered}", output)
     assert found == ["ddrl.slurm.ray_cluster"] * 3
     # Jobs of one rule are an array, of which each would run the first.
     rules = set(re.findall(r"^(train_impact_2020_workers\w*) +1$", output, re.MULTILINE))

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.runtimes import prefork
+from tests.runtimes.ray import prefork
 
 IMPORTED = (
     "jinja2",

@@ -1,0 +1,221 @@
+"""Claims over several comparisons and tasks: horizons per pair, a scale per task, and which comparison decides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from ddrl.analysis.runs.run_data import RunData
+from ddrl.analysis.statistics.significance import difference_power
+from ddrl.analysis.verdicts.claims import claims, evaluate
+from ddrl.papers.claim_kinds import EQUAL_TIME
+from tests.analysis.verdicts.claims_test import (
+    CORRECTION,
+    EXPERIMENTS,
+    PAPER,
+    claim,
+    reaching,
+    run_of,
+    sample,
+    scores,
+    with_scores,
+)
+
+A, B, C = "v_trace", "no_correction", "one_step_is"
+SEEDS = range(3)
+TIMED: dict[str, Any] = {"kind": "time_to_reach", "metric": "seconds", "threshold": 0.5, "smallest_effect": 0.0}
+
+
+def on_task(run: RunData, environment: str) -> RunData:
+    return replace(run, environment=environment)
+
+
+def two_tasks(finals: dict[str, tuple[Any, Any]], random: tuple[float, float] = (0.0, 0.0)) -> pd.DataFrame:
+    """The scores of each variant on a task of small returns and on one of large ones."""
+    names = ("toy/catch", "toy/delayed")
+    parts = [
+        scores({variant: values[index] for variant, values in finals.items()}, names[index], random=random[index])
+        for index in (0, 1)
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def test_a_third_variant_that_ends_early_does_not_cut_short_what_is_seen_of_two_others() -> None:
+    runs = [reaching(A, seed, 8, seconds=100.0 + seed) for seed in SEEDS]
+    runs += [reaching(B, seed, 4, seconds=100.0 + seed) for seed in SEEDS]
+    runs += [reaching(C, seed, None, seconds=20.0) for seed in SEEDS]
+    pair = evaluate(claim(**TIMED, worse=(B,)), CORRECTION, with_scores(runs), runs)
+    both = evaluate(claim(**TIMED, worse=(B, C)), CORRECTION, with_scores(runs), runs)
+    assert pair["verdict"] == both["verdict"] == "contradicted"
+    assert both["effect"] == pytest.approx(pair["effect"])
+    assert both["effect"] == pytest.approx(-100.0, rel=0.02)  # 80 s against 40 s, and not 20 s against 20 s
+    assert "V-trace against 1-step IS, on catch: no run reached the return" in both["detail"]
+    assert both["comparisons"].count("against") == 1
+
+
+def test_a_task_on_which_all_are_censored_says_nothing_and_is_no_difference_of_nothing() -> None:
+    runs = [on_task(reaching(A, seed, 2 + seed), task) for task in ("toy/catch",) for seed in SEEDS]
+    runs += [reaching(B, seed, 6 + seed) for seed in SEEDS]
+    alone = evaluate(claim(**TIMED), CORRECTION, with_scores(runs), runs)
+    runs += [on_task(reaching(name, seed, None), "toy/delayed") for name in (A, B) for seed in SEEDS]
+    found = evaluate(claim(**TIMED), CORRECTION, with_scores(runs), runs)
+    assert [found[key] for key in ("effect", "ci95_low", "p")] == [alone[key] for key in ("effect", "ci95_low", "p")]
+    assert "on delayed: no run reached the return while both were watched, which says nothing" in found["detail"]
+    assert "(on catch alone)" in found["comparisons"]
+
+
+def test_a_claim_with_a_comparison_that_says_nothing_is_not_supported() -> None:
+    runs = [reaching(A, seed, 4) for seed in SEEDS]
+    runs += [reaching(B, seed, 8, seconds=10.0 + 0.1 * seed) for seed in SEEDS]
+    runs += [reaching(C, seed, None, seconds=2.0) for seed in SEEDS]
+    assert evaluate(claim(**TIMED), CORRECTION, with_scores(runs), runs)["verdict"] == "supported"
+    found = evaluate(claim(**TIMED, worse=(B, C)), CORRECTION, with_scores(runs), runs)
+    assert (found["verdict"], found["seeds_needed"]) == ("inconclusive", None)
+
+
+def test_an_equal_time_is_that_of_the_two_variants_compared() -> None:
+    rising = np.linspace(0.0, 1.0, 11)
+    lengths = {A: 100.0, B: 50.0, C: 10.0}
+    runs = [run_of(name, seed, returns=rising, seconds=time + seed) for name, time in lengths.items() for seed in SEEDS]
+    timed = {"metric": EQUAL_TIME, "smallest_effect": 0.0}
+    pair = evaluate(claim(**timed), CORRECTION, with_scores(runs), runs)
+    both = evaluate(claim(**timed, worse=(B, C)), CORRECTION, with_scores(runs), runs)
+    assert pair["comparisons"] in both["comparisons"]
+
+
+def test_the_comparison_that_is_shown_is_the_nearest_to_contradicting_the_claim() -> None:
+    # Against B the interval reaches lowest; against C the effect is the smallest for its error, and negative.
+    table = scores({A: sample(1.0, 0.1, 3), B: sample(0.5, 2.0, 3), C: sample(1.1, 0.1, 3)})
+    found = evaluate(claim(worse=(B, C), smallest_effect=0.0), CORRECTION, table)
+    assert found["verdict"] == "inconclusive"
+    assert found["effect"] == pytest.approx(-0.1)
+    assert found["comparisons"].count("[") == 2
+    assert found["p"] == pytest.approx(2 * stats.ttest_ind(*[sample(m, 0.1, 3) for m in (1.0, 1.1)]).pvalue, rel=1e-6)
+
+
+def test_one_comparison_that_leans_against_a_claim_would_decide_it() -> None:
+    table = scores({A: sample(1.0, 0.1, 3), B: sample(0.9, 2.0, 3), C: sample(1.1, 0.1, 3)})
+    needed = evaluate(claim(worse=(B, C), smallest_effect=0.0), CORRECTION, table)["seeds_needed"]
+    assert difference_power(needed, 0.1, 0.1, 0.1, alpha=0.025) >= 0.8
+    assert difference_power(needed - 1, 0.1, 0.1, 0.1, alpha=0.025) < 0.8
+
+
+def test_returns_of_several_tasks_are_parts_of_the_tasks_scales() -> None:
+    finals = {A: (sample(0.8, 0.1), sample(3000, 300)), B: (sample(0.2, 0.1), sample(4000, 300))}
+    found = evaluate(claim(smallest_effect=0.0), CORRECTION, two_tasks(finals, random=(-0.45, 0.0)))
+    assert found["effect"] == pytest.approx((0.6 / 1.25 - 1000 / 4000) / 2)
+    assert found["effect_unit"] == "return, in parts of each task's scale"
+    assert "(catch 0.48 [" in found["comparisons"]
+    assert "delayed -0.25 [" in found["comparisons"]
+    assert "ends above random play: 1.25 on catch and 4,000 on delayed." in found["detail"]
+    one = evaluate(claim(), CORRECTION, scores({name: values[0] for name, values in finals.items()}))
+    assert (one["effect"], one["effect_unit"]) == (pytest.approx(0.6), "return")
+
+
+def test_a_task_with_a_reference_score_has_the_scale_of_a_human_normalised_score() -> None:
+    """Where nobody learns, the best variant's distance from random play is noise, and so would be the scale."""
+    finals = {A: (sample(0.8, 0.1), sample(0.02, 0.03)), B: (sample(0.2, 0.1), sample(-0.01, 0.03))}
+    table = two_tasks(finals, random=(-0.45, 0.0))
+    known = table.assign(human=table["environment"].map({"toy/delayed": 1.5}))
+    found = evaluate(claim(smallest_effect=0.0), CORRECTION, known)
+    assert found["effect"] == pytest.approx((0.6 / 1.25 + 0.03 / 1.5) / 2)
+    assert "how far its human or reference score lies above random play: 1.5 on delayed. Else it is" in found["detail"]
+    assert "its best variant ends above random play: 1.25 on catch." in found["detail"]
+    noisy = evaluate(claim(smallest_effect=0.0), CORRECTION, table)
+    assert noisy["ci95_high"] - noisy["ci95_low"] > 5 * (found["ci95_high"] - found["ci95_low"])
+
+
+def test_no_task_swamps_another_whatever_the_unit_of_its_returns() -> None:
+    finals = {A: (sample(0.8, 0.1), sample(30, 3)), B: (sample(0.2, 0.1), sample(40, 3))}
+    larger = {name: (small, 1000 * large) for name, (small, large) in finals.items()}
+    found = [evaluate(claim(), CORRECTION, two_tasks(each)) for each in (finals, larger)]
+    for key in ("verdict", "effect", "ci95_low", "p", "hedges_g"):
+        assert found[0][key] == pytest.approx(found[1][key])
+
+
+def test_a_task_without_a_scale_decides_nothing() -> None:
+    finals = {A: (sample(0.8, 0.1), sample(-30, 3)), B: (sample(0.2, 0.1), sample(-40, 3))}
+    found = evaluate(claim(), CORRECTION, two_tasks(finals))
+    assert found["verdict"] == "inconclusive"
+    assert found["detail"].startswith("toy/delayed has no scale")
+
+
+@pytest.mark.parametrize(
+    ("failing", "verdict"), [(-9.0, "supported"), (3.0, "supported"), (5.0, "inconclusive"), (8.0, "contradicted")]
+)
+def test_a_ratio_of_returns_is_one_of_what_was_learned_above_random_play(failing: float, verdict: str) -> None:
+    table = scores({A: sample(9.0, 0.2), B: sample(failing, 0.2)}, random=1.0)
+    found = evaluate(claim(kind="ratio", threshold=2.0, smallest_effect=0.0), CORRECTION, table)
+    assert found["verdict"] == verdict
+    assert found["effect"] == pytest.approx((9.0 - 1.0) - 2 * (failing - 1.0))
+    assert found["effect_unit"] == "return above 2 times the other's"
+    unknown = evaluate(claim(kind="ratio", threshold=2.0), CORRECTION, table.assign(random=np.nan))
+    assert (unknown["verdict"], unknown["detail"]) == ("inconclusive", "a task has no random score")
+
+
+def with_workers(run: RunData, workers: int, runtime: str = "threads") -> RunData:
+    config = {**run.config, "topology": {"num_actors": workers, "runtime": runtime}}
+    return replace(run, manifest={**run.manifest, "config": config})
+
+
+def test_more_workers_than_cores_decide_nothing_about_workers() -> None:
+    asked = claim(kind="monotone", metric="frames_per_second", better=None, worse=(), variants=(A, B))
+    base = [run_of(A, seed, seconds=1.0 + seed / 10) for seed in SEEDS] + [run_of(B, seed) for seed in SEEDS]
+    for workers, verdict in ((2, "supported"), (8, "inconclusive")):  # the machine has 2 cores
+        runs = [with_workers(run, workers if run.variant == A else 1) for run in base]
+        found = evaluate(replace(asked, smallest_effect=0.0), CORRECTION, with_scores(runs), runs)
+        assert found["verdict"] == verdict
+    assert found["detail"] == "fewer cores than workers: 2 cores for up to 8 workers"
+    alike = [with_workers(run, 8) for run in base]
+    assert evaluate(asked, CORRECTION, with_scores(alike), alike)["detail"].startswith("V-trace against")
+
+
+def test_agents_that_wait_for_a_central_inference_need_no_core_each() -> None:
+    asked = claim(kind="monotone", metric="frames_per_second", better=None, worse=(), variants=(A, B))
+    base = [run_of(A, seed, seconds=1.0 + seed / 10) for seed in SEEDS] + [run_of(B, seed) for seed in SEEDS]
+    runs = [with_workers(run, 32 if run.variant == A else 2) for run in base]
+    for run in runs[: len(SEEDS)]:
+        run.config["topology"]["inference"] = "central"
+    assert evaluate(replace(asked, smallest_effect=0.0), CORRECTION, with_scores(runs), runs)["verdict"] == "supported"
+
+
+def test_what_is_said_of_a_gpu_is_decided_on_machines_that_have_one() -> None:
+    asked = claim(metric="frames_per_second", smallest_effect=0.0, gpu=True)
+    runs = [run_of(A, seed, seconds=1.0 + seed / 10) for seed in SEEDS] + [run_of(B, seed) for seed in SEEDS]
+    found = evaluate(asked, CORRECTION, with_scores(runs), runs)
+    assert found["verdict"] == "inconclusive"
+    assert found["detail"] == "the paper says this of a GPU, which these runs had none of"
+    for run in runs:
+        run.manifest["hardware"]["gpu"] = "a GPU"
+    assert evaluate(asked, CORRECTION, with_scores(runs), runs)["verdict"] == "supported"
+
+
+def test_a_timed_claim_on_serial_runs_says_what_cannot_show() -> None:
+    runs = []
+    for name, at in ((A, 2), (B, 8)):
+        for seed in SEEDS:
+            run = with_workers(reaching(name, seed, at), 1, "serial")
+            cpu = run.curves.assign(metric="cpu_seconds", value=run.curves["seconds"])
+            runs.append(replace(run, curves=pd.concat([run.curves, cpu], ignore_index=True)))
+    found = evaluate(claim(**TIMED), CORRECTION, with_scores(runs), runs)
+    assert found["verdict"] == "supported"
+    assert "In CPU seconds of one core each" in found["detail"]
+    assert "took turns in one thread, so what a system gains by doing both at once does not show." in found["detail"]
+
+
+def test_claims_that_were_tested_have_a_p_corrected_for_each_other() -> None:
+    table = scores(
+        {A: sample(0.9, 0.3, 3), B: sample(0.2, 0.3, 3), C: sample(0.4, 0.3, 3)}, experiment="x", origin="run"
+    )
+    table["experiment"] = "off_policy_correction"
+    found = claims(PAPER, EXPERIMENTS, table, [])
+    tested = found[found["p"].notna()]
+    assert len(tested) > 1
+    lowest = tested.loc[tested["p"].idxmin()]
+    assert lowest["p_holm"] == pytest.approx(min(1.0, lowest["p"] * len(tested)))
+    assert found["p_holm"].notna().sum() == len(tested)
