@@ -292,6 +292,12 @@ def test_the_house_has_at_most_nine_floors_and_six_files_at_its_root() -> None:
     assert len(list((ROOT / "ddrl").glob("*.py"))) <= 6
 
 
+def test_the_documents_picture_is_that_of_the_imports() -> None:
+    graph = {name: found.inside for name, found in house.read_imports(house.sources()).items()}
+    drawn = "```mermaid\n" + "\n".join(house.picture(graph)) + "\n```\n"
+    assert drawn in (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+
 PLANTED = [
     (
         "ddrl.actors.policy",

@@ -1,7 +1,8 @@
 """The plan of the house: which file imports which, how many floors that makes, and whether imports go in circles.
 
     python -m tests.house           floors, circles, and the files at the root of `ddrl/`
-    python -m tests.house --walk ddrl.train ddrl.algorithms.impala ...   every file that is reached from these
+    python -m tests.house --picture     the rooms and their arrows, as docs/architecture.md has them
+    python -m tests.house --walk ddrl.algorithms.impala ...     every file that is reached from these
 
 A room is a folder of `ddrl/` or a file at its root. A room stands one floor above the highest that any of its files
 imports. Imports inside functions count; those for type checkers alone do not.
@@ -168,13 +169,26 @@ def describe(graph: Graph) -> Iterator[str]:
         yield f"  {floor}  {', '.join(sorted(name for name, height in heights.items() if height == floor))}"
 
 
+def picture(graph: Graph) -> Iterator[str]:
+    """The rooms as a Mermaid flowchart; an arrow that follows from others is left out."""
+    part = rooms(graph)
+    yield "flowchart TD"
+    for room in sorted(part, key=lambda one: (-floors(part)[one], one)):
+        others = {one: reached(part, part[one]) for one in part[room]}
+        direct = [one for one in part[room] if not any(one in far for other, far in others.items() if other != one)]
+        yield from (f"    {room} --> {one}" for one in sorted(direct))
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--walk", nargs="+", metavar="MODULE", default=[])
+    parser.add_argument("--picture", action="store_true")
     chosen = parser.parse_args()
     graph = {name: found.inside for name, found in read_imports(sources()).items()}
-    lines = sorted(reached(graph, chosen.walk)) if chosen.walk else describe(graph)
+    lines = (
+        picture(graph) if chosen.picture else sorted(reached(graph, chosen.walk)) if chosen.walk else describe(graph)
+    )
     print("\n".join(lines))
 
 

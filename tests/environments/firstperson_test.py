@@ -226,7 +226,7 @@ def test_an_episode_does_not_depend_on_those_before_it(task: str) -> None:
 
 PLAY_ON = """
 import sys, torch, numpy as np
-from ddrl.environments import registry
+from ddrl.environments.base import registry
 env = registry.make(sys.argv[1], 2, 5)
 env.load_state_dict(torch.load(sys.argv[2], weights_only=True))
 for action in range(9):
@@ -284,7 +284,7 @@ def test_a_run_that_is_over_has_no_games_left(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, psutil
-from ddrl.environments import registry
+from ddrl.environments.base import registry
 env = registry.make("firstperson/vizdoom_basic", 1, 5)
 (game,) = psutil.Process().children()
 os.write(1, f"{game.pid}\\n".encode())
@@ -342,7 +342,7 @@ def load(self, name, *arguments, **options):
 ctypes.CDLL.__init__ = load
 find = ctypes.util.find_library
 ctypes.util.find_library = lambda name: None if name == "EGL" else find(name)
-from ddrl.environments import registry
+from ddrl.environments.base import registry
 from ddrl.errors import UserError
 try:
     registry.make("firstperson/miniworld_hallway", 1, 1)

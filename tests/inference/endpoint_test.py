@@ -295,8 +295,8 @@ import os, resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 300))
 from pathlib import Path
 import torch
-from ddrl import checkpoint
-from ddrl.coordinator import service
+from ddrl.training.records import checkpoint
+from ddrl.inference import service
 from ddrl.inference.endpoint import Door
 from tests.inference.service_test import TOKEN, Rig
 service.HANDSHAKE_SECONDS = 1.0

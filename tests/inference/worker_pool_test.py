@@ -26,11 +26,11 @@ WORKERS = {"runtime": "threads", "inference": "central", "central": {"worker_pro
 LONG = {"env_frames": 2**40, "topology": WORKERS, "evaluation": {"period_frames": None}}
 BROKEN = """
 import sys
-from ddrl import local_workers
+from ddrl.inference import worker_pool
 from ddrl.environments.toy import ToyEnvs
 from tests.runtimes import crash
 ToyEnvs.step = crash.broken_step("actor", 3)
-raise SystemExit(local_workers.main(sys.argv[1:]))
+raise SystemExit(worker_pool.main(sys.argv[1:]))
 """
 
 
@@ -146,7 +146,7 @@ def test_workers_by_hand_and_own_ones_are_not_for_the_same_run() -> None:
 def test_a_worker_steps_its_environments_without_torch(name: str) -> None:
     code = f"""
 import sys
-from ddrl import local_workers
+from ddrl.inference import worker_pool
 from ddrl.environments.tools.named import make_env
 env = make_env({{"name": "{name}"}}, 2, 7, num_threads=1, name="worker 0")
 env.reset()

@@ -90,9 +90,8 @@ def systems(root: Path = ROOT, only: Sequence[str] | None = None) -> pd.DataFram
 
 
 def _topology(run: Run) -> dict[str, Any]:
-    return defaults(PACKAGE / "training" / "config" / "topology.py", "Topology") | dict(
-        run.config.get("topology") or {}
-    )
+    stated = defaults(PACKAGE / "training" / "config" / "topology.py", "Topology")
+    return stated | dict(run.config.get("topology") or {})
 
 
 def _system(paper: str, experiment: str, runs: Sequence[Run]) -> dict[str, Any]:
