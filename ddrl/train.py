@@ -6,31 +6,31 @@ from pathlib import Path
 
 import torch
 
-from ddrl.inference.endpoint import Door
+from ddrl.inference.endpoint import Endpoint
 from ddrl.runtimes.local import train_local
 from ddrl.system.calls import watched
 from ddrl.system.locks import locked
 from ddrl.system.notes import say
 from ddrl.training.config.run_config import RunConfig, load_run_config, to_json
-from ddrl.training.device import check_door
+from ddrl.training.device import check_endpoint
 from ddrl.training.records import finished
 from ddrl.training.records.recorder import write_json
 
 
 def train(
-    config: RunConfig, directory: Path, *, quiet: bool = False, wait: float = 0.0, door: Door | None = None
+    config: RunConfig, directory: Path, *, quiet: bool = False, wait: float = 0.0, endpoint: Endpoint | None = None
 ) -> str:
     """Trains or resumes in `directory`; returns the exit reason.
 
-    A run that has finished is left as it is, which the user is told. With a `door`, environments are stepped by workers
-    that come through it. Raises `UserError` when another process is at it, and still is after `wait` seconds; and where
-    another run has finished there.
+    A run that has finished is left as it is, which the user is told. With an `endpoint`, environments are stepped by
+    workers that come to it. Raises `UserError` when another process is at it, and still is after `wait` seconds; and
+    where another run has finished there.
 
     `config.json` in there says what is trained, once nothing refuses the configuration any more; one that says so
     already stays as it is.
     """
-    if door:
-        check_door(config, door)
+    if endpoint:
+        check_endpoint(config, endpoint)
     if finished.told(config, directory):  # without a lock: its file would be a change
         return "budget_reached"
     directory.mkdir(parents=True, exist_ok=True)
@@ -54,4 +54,4 @@ def train(
             from ddrl.runtimes.ray.launch import train_with_ray  # Ray is slow to import, so only where it is used
 
             return train_with_ray(config, directory, quiet=quiet, accepted=state)
-        return train_local(config, directory, quiet=quiet, accepted=state, door=door)
+        return train_local(config, directory, quiet=quiet, accepted=state, endpoint=endpoint)

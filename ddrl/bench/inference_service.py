@@ -23,7 +23,7 @@ import numpy as np
 from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import Closed
 from ddrl.inference.client import Connection, LearnerLost
-from ddrl.inference.endpoint import Door
+from ddrl.inference.endpoint import Endpoint
 from ddrl.inference.remote_env import RemoteEnv
 from ddrl.inference.service import InferenceService, Place
 from ddrl.system.notes import say
@@ -64,8 +64,8 @@ def measure(workers: int, envs: int, transport: str, seconds: float) -> Exchange
     with ExitStack() as stack:
         folder = private_folder("ddrl-roundtrip-")
         stack.callback(shutil.rmtree, folder)
-        door = Door("127.0.0.1:0" if transport == "tcp" else f"unix:{folder / SOCKET}")
-        service = InferenceService(door, places, note=say)
+        endpoint = Endpoint("127.0.0.1:0" if transport == "tcp" else f"unix:{folder / SOCKET}")
+        service = InferenceService(endpoint, places, note=say)
         actors = [threading.Thread(target=_act, args=(place.env,), daemon=True) for place in places]
         for actor in actors:
             actor.start()

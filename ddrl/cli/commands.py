@@ -20,7 +20,7 @@ from ddrl.system.files import refuse_pipe
 from ddrl.system.notes import Lasting, say
 
 if TYPE_CHECKING:
-    from ddrl.inference.endpoint import Door, Tls
+    from ddrl.inference.endpoint import Endpoint, Tls
     from ddrl.training.config.run_config import RunConfig
 
 SHORTEST_TOKEN = 16
@@ -41,19 +41,19 @@ def train(parsed: argparse.Namespace) -> int:
         print(json.dumps(to_json(config), indent=1))
         return 0
     _check_task(config, parsed.config)
-    directory, door = parsed.directory or parsed.config.parent, _door(parsed)
-    return _trained(train(config, directory, quiet=parsed.quiet, wait=parsed.wait, door=door))
+    directory, endpoint = parsed.directory or parsed.config.parent, _endpoint(parsed)
+    return _trained(train(config, directory, quiet=parsed.quiet, wait=parsed.wait, endpoint=endpoint))
 
 
-def _door(parsed: argparse.Namespace) -> Door | None:
+def _endpoint(parsed: argparse.Namespace) -> Endpoint | None:
     """Where environment workers that are started by hand come in."""
-    from ddrl.inference.endpoint import Door
+    from ddrl.inference.endpoint import Endpoint
 
     if parsed.listen is None:
         if parsed.token_file or parsed.insecure or any(_tls(parsed)):
             raise UserError("--token-file, --tls-cert, --tls-key, --tls-ca and --insecure go with --listen")
         return None
-    return Door(parsed.listen, _token(parsed.token_file), _tls(parsed), parsed.insecure)
+    return Endpoint(parsed.listen, _token(parsed.token_file), _tls(parsed), parsed.insecure)
 
 
 def _tls(parsed: argparse.Namespace) -> Tls:

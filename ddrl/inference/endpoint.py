@@ -82,7 +82,7 @@ PLAIN = Tls()
 
 
 @dataclass(frozen=True)
-class Door:
+class Endpoint:
     """Where a service listens, and who may come in."""
 
     address: str
@@ -114,7 +114,7 @@ class Door:
 
 
 def check_way(address: str, tls: Tls, insecure: bool) -> None:
-    """Raise UserError where a worker should not connect: as `Door.check`, for the other side."""
+    """Raise UserError where a worker should not connect: as `Endpoint.check`, for the other side."""
     option = f"--connect {address}"
     check_address(address, option)
     tls.check(option)

@@ -30,7 +30,7 @@ import grpc
 
 from ddrl.errors import Closed, UserError
 from ddrl.inference import proof, wire
-from ddrl.inference.endpoint import UNIX, Door, target
+from ddrl.inference.endpoint import UNIX, Endpoint, target
 from ddrl.inference.remote_env import RemoteEnv, Session
 from ddrl.inference.wire import WireError
 from ddrl.system.descriptors import make_room
@@ -85,11 +85,11 @@ class Refused(Exception):
 class InferenceService:
     """Serves the places of one learner's actors."""
 
-    def __init__(self, door: Door, places: Sequence[Place], note: Callable[[str], None]) -> None:
+    def __init__(self, endpoint: Endpoint, places: Sequence[Place], note: Callable[[str], None]) -> None:
         """Starts to listen. Raises UserError where it cannot."""
-        door.check()
+        endpoint.check()
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # of received ones: only read
-        self._door = door
+        self._endpoint = endpoint
         self._places = places
         self._log = _Log(note)
         self._lock = threading.Lock()
@@ -118,7 +118,7 @@ class InferenceService:
         threading.Thread(target=self._watch, name="inference-service", daemon=True).start()
 
     def _listen(self) -> str:
-        address, tls = self._door.address, self._door.tls
+        address, tls = self._endpoint.address, self._endpoint.tls
         try:
             if address.startswith(UNIX) and _answers(address.removeprefix(UNIX)):
                 raise UserError(f"--listen {address}: another process listens there")
@@ -181,7 +181,7 @@ class InferenceService:
 
     def _welcome(self, session: Session, said: list[str | int]) -> bytes:
         """Answers a claim with a place, once it is proven. `said`: the protocol and both nonces. Raises as `_hello`."""
-        claim, token = _said(session, "claim"), self._door.token or ""
+        claim, token = _said(session, "claim"), self._endpoint.token or ""
         place, session.generation = claim.value("place", int), claim.value("generation", int)
         said = [*said, place, session.generation]
         if not proof.holds(claim.value("proof", str), token, proof.VISITOR, *said):

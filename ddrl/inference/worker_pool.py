@@ -20,7 +20,7 @@ from contextlib import suppress
 from ddrl.coordinator.program import MAX_DEATHS
 from ddrl.errors import Closed, UserError
 from ddrl.inference.client import Connection, LearnerLost
-from ddrl.inference.endpoint import Door
+from ddrl.inference.endpoint import Endpoint
 from ddrl.inference.worker import HANGING, Worker, give_up
 from ddrl.system.allocator import keep_freed_memory
 from ddrl.system.calls import watched
@@ -55,7 +55,7 @@ class LocalWorkers:
         self._folder = private_folder("ddrl-workers-")
         remove_left(self._folder.parent, "ddrl-workers-")
         self._claim = claim(self._folder)
-        self.door = Door(f"unix:{self._folder / SOCKET}", secrets.token_hex(32))
+        self.endpoint = Endpoint(f"unix:{self._folder / SOCKET}", secrets.token_hex(32))
         self._describe = describe
         self._delivered = delivered
         self._note = note
@@ -67,17 +67,17 @@ class LocalWorkers:
         self._deaths: list[tuple[int, int]] = []
 
     def start(self, number: int) -> None:
-        """Sends so many to the learner that listens at `door`."""
+        """Sends so many to the learner that listens at `endpoint`."""
         self._restarts, self._deaths = [0] * number, [(0, -1)] * number
         self._processes = [self._started(place) for place in range(number)]
 
     def _started(self, place: int) -> subprocess.Popen[bytes]:
-        command = [*COMMAND, self.door.address, str(place), str(self._restarts[place])]
+        command = [*COMMAND, self.endpoint.address, str(place), str(self._restarts[place])]
         with deaf_children(*STOP):
             process = subprocess.Popen(command, stdin=subprocess.PIPE)
-        assert process.stdin is not None and self.door.token is not None
+        assert process.stdin is not None and self.endpoint.token is not None
         with suppress(BrokenPipeError), process.stdin as pipe:  # of one that is dead already
-            pipe.write(self.door.token.encode())
+            pipe.write(self.endpoint.token.encode())
         return process
 
     def ready(self) -> bool:

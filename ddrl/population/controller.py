@@ -19,8 +19,8 @@ import torch
 from ddrl.errors import UserError
 from ddrl.population import exploit_explore, results
 from ddrl.population.display import View
-from ddrl.population.executors import Inline, MemberDisplay, Trainers
-from ddrl.population.exploit_explore import Standing
+from ddrl.population.executors import Executor, MemberDisplay, SerialExecutor
+from ddrl.population.exploit_explore import Candidate
 from ddrl.population.journal import BURN_IN, DIVERGED, EVOLVE, FILE, FINAL, Decision, Journal, Start
 from ddrl.population.member import Job, Outcome, carry_over, evaluate_finally, member_config, ready_at
 from ddrl.system.signals import stopping
@@ -67,7 +67,7 @@ class Controller:
         self._diverged: dict[int, Outcome] = {}
         """Members that wait for another one to copy."""
         self._interrupted = False
-        self._trainers: Trainers | None = None
+        self._trainers: Executor | None = None
         self._began = time.monotonic()
         self._seconds_before = 0.0
 
@@ -86,7 +86,7 @@ class Controller:
         """To the budget of every member, and writes the results; returns the exit reason."""
         self._go_on()
         with stopping(self.interrupt, self.directory), self._view.progress:
-            with self._crew() as trainers:
+            with self._executor() as trainers:
                 self._trainers = trainers
                 if self._interrupted:
                     trainers.interrupt()
@@ -138,7 +138,7 @@ class Controller:
             self._view.note(f"resumed after {len(self._journal.decisions)} decisions from {self._journal.path}")
 
     @contextmanager
-    def _crew(self) -> Iterator[Trainers]:
+    def _executor(self) -> Iterator[Executor]:
         """Ray is slow to import, so only where it is used."""
         if self.config.topology.runtime == "ray":
             from ddrl.population.ray_executor import ray_members
@@ -146,14 +146,14 @@ class Controller:
             with ray_members(self.config, self._view) as members:
                 yield members
         elif self.rule.parallel == 1:
-            yield Inline(self._view)
+            yield SerialExecutor(self._view)
         else:
             from ddrl.population.process_executor import hosts
 
             with hosts(self.config, self._view) as trainers:
                 yield trainers
 
-    def _train(self, trainers: Trainers) -> None:
+    def _train(self, trainers: Executor) -> None:
         """Whoever has decided least often is next: in turn, where one trains at a time."""
         while True:
             waiting = [one for one in self._unfinished() if one not in self._running and one not in self._diverged]
@@ -257,12 +257,12 @@ class Controller:
         if kind not in (EVOLVE, DIVERGED):
             return kept
         newest = {one: found for one in range(self.rule.size) if (found := self._journal.newest(one)) and one != member}
-        others = {one: Standing(found.fitness, found.before) for one, found in newest.items()}
+        others = {one: Candidate(found.fitness, found.before) for one, found in newest.items()}
         generator = exploit_explore.decision_generator(self.config.seed, member, number)
         if kind == DIVERGED:
             evolved = exploit_explore.replaced(self.rule, others, generator)
         else:
-            evolved = exploit_explore.evolve(self.rule, member, Standing(outcome.fitness, before), others, generator)
+            evolved = exploit_explore.evolve(self.rule, member, Candidate(outcome.fitness, before), others, generator)
         copied = evolved.copied and outcome.env_frames > 0  # without a checkpoint there is nothing to put weights into
         source = newest[evolved.compared_with] if copied else None
         return dataclasses.replace(

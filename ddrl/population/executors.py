@@ -14,7 +14,7 @@ from ddrl.training.records.recorder import Counts
 from ddrl.types import Metrics
 
 
-class Trainers(Protocol):
+class Executor(Protocol):
     """Takes jobs and says how they ended, in the order in which they end."""
 
     def has_room(self) -> bool:
@@ -30,7 +30,7 @@ class Trainers(Protocol):
         """Ends all segments early, with checkpoints; also from a signal handler."""
 
 
-class Inline:
+class SerialExecutor:
     """Members in turn, in this process."""
 
     def __init__(self, view: View) -> None:

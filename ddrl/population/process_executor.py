@@ -30,7 +30,7 @@ OBJECT_STORE_BYTES = 128 * 2**20
 """Members send numbers, and no tensors."""
 
 
-class MemberHost:
+class MemberProcess:
     """A process that trains segments; its methods run in threads beside each other."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class MemberHost:
 
     # What a run shows, kept until the supervisor asks -----------------------------------------------------------------
 
-    def __enter__(self) -> MemberHost:
+    def __enter__(self) -> MemberProcess:
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
@@ -93,12 +93,12 @@ class MemberHost:
 
 
 @contextmanager
-def hosts(config: RunConfig, view: View) -> Iterator[Hosts]:
+def hosts(config: RunConfig, view: View) -> Iterator[ProcessExecutor]:
     """Processes for as many members as train at once, on a cluster of their own or the one of RAY_ADDRESS."""
     assert config.population is not None
     parallel, cpus = config.population.parallel, _cpus(config)
     with cluster(num_cpus=parallel * cpus, object_store_bytes=OBJECT_STORE_BYTES):
-        made = Hosts(parallel, cpus, _gpus(config, parallel, cpus), view)
+        made = ProcessExecutor(parallel, cpus, _gpus(config, parallel, cpus), view)
         try:
             yield made
         finally:
@@ -126,8 +126,8 @@ def _gpus(config: RunConfig, parallel: int, cpus: int) -> float:
     return 1.0 / math.ceil(parallel / gpus) if gpus else 0.0
 
 
-class Hosts:
-    """`ddrl.population.executors.Trainers` on processes of Ray."""
+class ProcessExecutor:
+    """`ddrl.population.executors.Executor` on processes of Ray."""
 
     def __init__(self, parallel: int, cpus: int, gpus: float, view: View) -> None:
         import ray
@@ -137,7 +137,7 @@ class Hosts:
         self._view = view
         remote: Any = ray.remote  # Ray's own stubs know no concurrency
         options = {"num_cpus": cpus, "num_gpus": gpus, "max_concurrency": 4, "scheduling_strategy": on_this_node()}
-        self._host = remote(**options)(MemberHost)
+        self._host = remote(**options)(MemberProcess)
         self._free: list[Any] = [self._host.remote() for _ in range(parallel)]
         self._busy: dict[Any, tuple[Any, Job, int]] = {}
         """Reference to an outcome -> host, job, process id."""

@@ -31,28 +31,28 @@ POLL_SECONDS = 0.25
 
 
 @contextmanager
-def ray_members(config: RunConfig, view: View) -> Iterator[RayMembers]:
+def ray_members(config: RunConfig, view: View) -> Iterator[RayExecutor]:
     """Room for as many members as train at once; on leaving, those that still train have saved and stopped."""
     assert config.population is not None
     parallel = config.population.parallel
     needed = object_store_bytes(Builder(config, torch.device("cpu")))
     with cluster(num_cpus=parallel * num_cpus(config), object_store_bytes=parallel * needed) as folder:
-        made = RayMembers(parallel, folder, view)
+        made = RayExecutor(parallel, folder, view)
         try:
             yield made
         finally:
             made.close()
 
 
-class RayMembers:
-    """`ddrl.population.executors.Trainers` on learners and actors of Ray; its methods are called by one thread."""
+class RayExecutor:
+    """`ddrl.population.executors.Executor` on learners and actors of Ray; its methods are called by one thread."""
 
     def __init__(self, parallel: int, folder: Path | None, view: View) -> None:
         """`folder` is that of an own cluster."""
         self._parallel = parallel
         self._folder = folder
         self._view = view
-        self._busy: dict[int, Turn] = {}
+        self._busy: dict[int, SegmentRun] = {}
         """Member -> its turn."""
         self._events: queue.SimpleQueue[Callable[[], Outcome | None]] = queue.SimpleQueue()
         """What the turns' threads leave to this one: to show something, or to end a turn."""
@@ -64,7 +64,7 @@ class RayMembers:
 
     def begin(self, job: Job) -> None:
         """Hires learners and actors, in a thread."""
-        turn = Turn(job, self._folder, self._parallel, partial(self._later, job.member))
+        turn = SegmentRun(job, self._folder, self._parallel, partial(self._later, job.member))
         if self._interrupted:
             turn.interrupt()
         self._busy[job.member] = turn
@@ -84,7 +84,7 @@ class RayMembers:
             self._note(member, line)
         self._view.show(member, Counts(*status["counts"]), len(self._busy))
 
-    def _end(self, turn: Turn) -> Outcome:
+    def _end(self, turn: SegmentRun) -> Outcome:
         del self._busy[turn.member]
         return turn.result()
 
@@ -109,7 +109,7 @@ class RayMembers:
             turn.join()
 
 
-class Turn:
+class SegmentRun:
     """One segment of one member, and the thread that supervises it."""
 
     def __init__(self, job: Job, folder: Path | None, parallel: int, later: Callable[..., None]) -> None:

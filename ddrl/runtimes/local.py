@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from ddrl.coordinator.program import Runtime
-from ddrl.inference.endpoint import Door
+from ddrl.inference.endpoint import Endpoint
 from ddrl.runtimes.serial import SerialRuntime
 from ddrl.runtimes.threads import ThreadsRuntime
 from ddrl.system.seeding import numpy_generator
@@ -33,14 +33,14 @@ def train_local(
     *,
     quiet: bool = False,
     accepted: Callable[[], None] = lambda: None,
-    door: Door | None = None,
+    endpoint: Endpoint | None = None,
 ) -> str:
     """Train or resume in `directory` with runtime `serial` or `threads`; return the exit reason.
 
-    `accepted` is called when nothing refuses the run any more. With a `door`, environments are stepped by workers that
-    come through it.
+    `accepted` is called when nothing refuses the run any more. With an `endpoint`, environments are stepped by
+    workers that come to it.
     """
-    run = Run(config, directory, make_runtime=local_runtime(config), quiet=quiet, door=door)
+    run = Run(config, directory, make_runtime=local_runtime(config), quiet=quiet, endpoint=endpoint)
     with stopping(run.interrupt, directory):
         run.resume()
         accepted()

@@ -1,4 +1,4 @@
-"""What surrounds a run: where it shows how far it is, its device, its door."""
+"""What surrounds a run: where it shows how far it is, its device, its endpoint."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 
 from ddrl.errors import UserError
-from ddrl.inference.endpoint import Door
+from ddrl.inference.endpoint import Endpoint
 from ddrl.training.config.run_config import RunConfig
 from ddrl.training.records.recorder import Counts
 from ddrl.types import Metrics
@@ -30,7 +30,7 @@ def resolve_device(name: str) -> torch.device:
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
 
 
-def check_door(config: RunConfig, door: Door) -> None:
+def check_endpoint(config: RunConfig, endpoint: Endpoint) -> None:
     """Raises `UserError` where no worker could come through it."""
     topology = config.topology
     if config.population:
@@ -42,4 +42,4 @@ def check_door(config: RunConfig, door: Door) -> None:
             "--listen: workers come to a run with topology.runtime: threads and topology.inference: central "
             f"(got {topology.runtime} and {topology.inference})"
         )
-    door.check()
+    endpoint.check()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ddrl.runtimes.ray.replay_process import RemoteReplay  # imports Ray
 
 
-class Learning:
+class LearnerNode:
     """A learner with its queue and its parameters; with several learners, one of them and its share of the actors."""
 
     def __init__(

@@ -8,21 +8,21 @@ from typing import Any
 
 from ddrl.actors.unroll import EpisodeSink, UnrollCollector
 from ddrl.coordinator.program import Role
-from ddrl.inference.endpoint import Door
+from ddrl.inference.endpoint import Endpoint
 from ddrl.inference.remote_env import RemoteEnv
 from ddrl.inference.service import InferenceService, Place
 from ddrl.inference.worker_pool import LocalWorkers
 from ddrl.training.builder import Generation
-from ddrl.training.learner_node import Learning
+from ddrl.training.learner_node import LearnerNode
 
 
-class Serving:
-    """The actors of one learner, on the learner; workers step their environments: its own where there is no door."""
+class RemoteActors:
+    """The actors of one learner, on the learner; workers step their environments: its own if none is given."""
 
     def __init__(
         self,
-        learning: Learning,
-        door: Door | None,
+        learning: LearnerNode,
+        endpoint: Endpoint | None,
         on_episode: EpisodeSink,
         *,
         rank: int,
@@ -34,10 +34,10 @@ class Serving:
         self._builder = builder = learning.builder
         topology = builder.config.topology
         self._workers: LocalWorkers | None = None
-        if door is None:
+        if endpoint is None:
             self._workers = LocalWorkers(self._describe, lambda: self.delivered, note, restarted)
-            door = self._workers.door
-        self._door = door
+            endpoint = self._workers.endpoint
+        self._endpoint = endpoint
         self._resumes = resumes
         self._note = note
         self._indices = range(rank, topology.num_actors, topology.num_learners)
@@ -52,9 +52,9 @@ class Serving:
         self._service: InferenceService | None = None
 
     def open(self) -> None:
-        """Lets workers in. Raises UserError where the door's address cannot be listened at."""
+        """Lets workers in. Raises UserError where the endpoint's address cannot be listened at."""
         places = [Place(env, self._offer(index)) for index, env in zip(self._indices, self._envs, strict=True)]
-        self._service = InferenceService(self._door, places, self._note)
+        self._service = InferenceService(self._endpoint, places, self._note)
         self._opened.set()
         if self._workers:
             self._workers.start(len(places))
@@ -91,7 +91,7 @@ class Serving:
         """Where workers connect, and their token; waits until the service is open."""
         self._opened.wait()
         assert self._service is not None
-        return self._service.address, self._door.token
+        return self._service.address, self._endpoint.token
 
     def close(self, reason: str) -> None:
         """Sends the workers away; `reason`: finished, or interrupted."""

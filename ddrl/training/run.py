@@ -12,7 +12,7 @@ import torch
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.coordinator.program import Named, Program, Runtime, Steps
 from ddrl.errors import UserError
-from ddrl.inference.endpoint import Door
+from ddrl.inference.endpoint import Endpoint
 from ddrl.interfaces import Reducer, Shards
 from ddrl.learners.all_reduce import SingleLearner
 from ddrl.system import processor
@@ -20,14 +20,14 @@ from ddrl.training.builder import Builder, Generation
 from ddrl.training.config.run_config import RunConfig
 from ddrl.training.device import Display, resolve_device
 from ddrl.training.evaluation import Evaluations
-from ddrl.training.learner_node import Learning, StopFlag
+from ddrl.training.learner_node import LearnerNode, StopFlag
 from ddrl.training.records import checkpoint, finished, manifest
 from ddrl.training.records.checkpoint_layout import SCHEMA
 from ddrl.training.records.identity import identity_of
 from ddrl.training.records.progress import Progress
 from ddrl.training.records.recorder import Counts, Recorder, make_recorder
 from ddrl.training.records.resume import Checkpoints, check_budget, next_due
-from ddrl.training.remote_actors import Serving
+from ddrl.training.remote_actors import RemoteActors
 from ddrl.types import Episode
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Run:
         display: Display | None = None,
         reducer: Reducer | None = None,
         remote_actors: bool = False,
-        door: Door | None = None,
+        endpoint: Endpoint | None = None,
         replay: RemoteReplay | None = None,
         shards: Shards | None = None,
         identity: str | None = None,
@@ -82,7 +82,7 @@ class Run:
         self._progress: Display = display or Progress(config.env_frames, quiet=quiet)
         self.collectors: list[UnrollCollector] = []
         self.actors: list[Any] = []
-        self._remote_actors, self._door, self._remote_replay, self._shards = remote_actors, door, replay, shards
+        self._remote_actors, self._endpoint, self._remote_replay, self._shards = remote_actors, endpoint, replay, shards
         self._make_runtime = make_runtime
         self._assemble()
         self._keep_records(make_recorder(config, directory, self.builder.tasks))
@@ -99,13 +99,13 @@ class Run:
     def _assemble(self) -> None:
         """The learner's side, actors and runtime as they begin; again where a checkpoint was loaded only in part."""
         config, lent = self.config, self._remote_actors
-        self.learning = Learning(
+        self.learning = LearnerNode(
             self.builder, self._reducer, lent_memory=lent, remote=self._remote_replay, shards=self._shards
         )
         self.params, self.queue, self.learner = self.learning.params, self.learning.queue, self.learning.learner
         self.parameter_count = self.learning.parameter_count
-        served = self._door or config.topology.central.worker_processes
-        self.serving = self._serving(self._door) if served else None
+        served = self._endpoint or config.topology.central.worker_processes
+        self.serving = self._serving(self._endpoint) if served else None
         if self.serving:
             self.collectors, self.actors = self.serving.collectors, self.serving.actors
         elif not self._remote_actors:
@@ -127,15 +127,15 @@ class Run:
             for index, actor in enumerate(self.learning.limited("actors", actors))
         ]
 
-    def _serving(self, door: Door | None) -> Serving:
+    def _serving(self, endpoint: Endpoint | None) -> RemoteActors:
         """The actors whose environments are in other processes."""
 
         def restarted() -> None:
             self.actor_restarts += 1
 
-        return Serving(
+        return RemoteActors(
             self.learning,
-            door,
+            endpoint,
             self._on_episode,
             rank=self._reducer.rank,
             resumes=lambda: self.resumes,

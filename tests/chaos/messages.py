@@ -209,7 +209,7 @@ def live(number: int, seed: int) -> dict[str, Any]:
     from ddrl.coordinator.traffic import Traffic
     from ddrl.environments.base import registry
     from ddrl.errors import Closed
-    from ddrl.inference.endpoint import Door
+    from ddrl.inference.endpoint import Endpoint
     from ddrl.inference.remote_env import RemoteEnv
     from ddrl.inference.service import METHOD, NAME, InferenceService, Place
 
@@ -232,7 +232,7 @@ def live(number: int, seed: int) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory(prefix="ddrl-chaos-") as folder:
         places = [Place(env, lambda guests, i=i: _offer(i, guests)) for i, env in enumerate(envs)]  # type: ignore[misc]
-        service = InferenceService(Door(f"unix:{folder}/s", TOKEN), places, lambda line: None)
+        service = InferenceService(Endpoint(f"unix:{folder}/s", TOKEN), places, lambda line: None)
         actors = [threading.Thread(target=act, args=(index,), daemon=True) for index in range(2)]
         for actor in actors:
             actor.start()

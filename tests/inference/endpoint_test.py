@@ -19,9 +19,9 @@ from ddrl import cli
 from ddrl.errors import UserError
 from ddrl.inference import service as service_module
 from ddrl.inference.client import Connection, LearnerLost
-from ddrl.inference.endpoint import Door, Tls, check_way, is_local
+from ddrl.inference.endpoint import Endpoint, Tls, check_way, is_local
 from ddrl.inference.worker import Worker
-from ddrl.runtimes.ray.launch import own_door
+from ddrl.runtimes.ray.launch import own_endpoint
 from ddrl.system import descriptors, private_folders
 from ddrl.system.private_folders import check_own_socket, check_private, private_folder
 from tests.inference.service_test import TOKEN, Rig, until, working
@@ -31,8 +31,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def rig_at(door: Door, places: int = 1) -> Iterator[Rig]:
-    made = Rig(door, places=places, actors=places)
+def rig_at(endpoint: Endpoint, places: int = 1) -> Iterator[Rig]:
+    made = Rig(endpoint, places=places, actors=places)
     try:
         yield made
     finally:
@@ -62,11 +62,11 @@ def test_other_machines_need_a_token_and_tls_or_the_word_that_it_is_insecure(
 ) -> None:
     certificate, key = certified
     with pytest.raises(UserError, match="--token-file"):
-        Door(address, tls=Tls(certificate, key)).check()
+        Endpoint(address, tls=Tls(certificate, key)).check()
     with pytest.raises(UserError, match=r"in the clear; give --tls-cert and --tls-key, or say --insecure"):
-        Door(address, TOKEN).check()
-    Door(address, TOKEN, Tls(certificate, key)).check()
-    Door(address, TOKEN, insecure=True).check()
+        Endpoint(address, TOKEN).check()
+    Endpoint(address, TOKEN, Tls(certificate, key)).check()
+    Endpoint(address, TOKEN, insecure=True).check()
     with pytest.raises(UserError, match=r"in the clear; give --tls-ca, or say --insecure"):
         check_way(address, Tls(), insecure=False)
     check_way(address, Tls(authority=certificate), insecure=False)
@@ -75,7 +75,7 @@ def test_other_machines_need_a_token_and_tls_or_the_word_that_it_is_insecure(
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "127.1.2.3:5", "localhost:5000", "[::1]:5000"])
 def test_this_machine_alone_needs_neither(address: str) -> None:
-    Door(address).check()
+    Endpoint(address).check()
     check_way(address, Tls(), insecure=False)
 
 
@@ -85,22 +85,22 @@ def test_a_name_that_only_looks_like_this_machine_s_is_another_s() -> None:
 
 @pytest.mark.parametrize("address", ["unix-abstract:x", "dns:///a:1", "127.0.0.1", "127.0.0.1:99999", "a b:1", "unix:"])
 def test_other_kinds_of_addresses_are_refused(address: str) -> None:
-    for check in (Door(address, TOKEN, insecure=True).check, lambda: check_way(address, Tls(), insecure=True)):
+    for check in (Endpoint(address, TOKEN, insecure=True).check, lambda: check_way(address, Tls(), insecure=True)):
         with pytest.raises(UserError, match=r"allowed are HOST:PORT and unix:/PATH|has 1 to 107 bytes"):
             check()
 
 
 def test_an_address_in_use_is_refused(tmp_path: Path) -> None:
-    with rig_at(Door(f"unix:{tmp_path}/s")), pytest.raises(UserError, match="another process listens there"):
-        Rig(Door(f"unix:{tmp_path}/s"), places=1, actors=0)
+    with rig_at(Endpoint(f"unix:{tmp_path}/s")), pytest.raises(UserError, match="another process listens there"):
+        Rig(Endpoint(f"unix:{tmp_path}/s"), places=1, actors=0)
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match=r"--listen 127\.0\.0\.1"):
-        Rig(Door(f"127.0.0.1:{taken.getsockname()[1]}"), places=1, actors=0)
+        Rig(Endpoint(f"127.0.0.1:{taken.getsockname()[1]}"), places=1, actors=0)
 
 
 def test_a_web_proxy_that_the_environment_names_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    with rig_at(Door("127.0.0.1:0", TOKEN)) as rig, working(rig):
+    with rig_at(Endpoint("127.0.0.1:0", TOKEN)) as rig, working(rig):
         assert rig.progresses(0)
 
 
@@ -111,7 +111,7 @@ def test_the_stream_is_encrypted_and_the_learner_known_by_its_certificate(
     tmp_path: Path, certified: tuple[Path, Path]
 ) -> None:
     certificate, key = certified
-    with rig_at(Door("localhost:0", TOKEN, Tls(certificate, key))) as rig:
+    with rig_at(Endpoint("localhost:0", TOKEN, Tls(certificate, key))) as rig:
         worker = Worker(rig.connect(tls=Tls(authority=certificate)))
         for _ in range(3):
             worker.step()
@@ -128,7 +128,7 @@ def test_a_learner_with_an_authority_wants_certificates_of_workers_too(
 ) -> None:
     certificate, key = certified
     own, own_key = pair(tmp_path, "worker")
-    with rig_at(Door("localhost:0", TOKEN, Tls(certificate, key, own))) as rig:
+    with rig_at(Endpoint("localhost:0", TOKEN, Tls(certificate, key, own))) as rig:
         worker = Worker(rig.connect(tls=Tls(own, own_key, certificate)))
         worker.step()
         worker.close()
@@ -152,7 +152,7 @@ def test_files_that_are_no_certificates_are_one_line(tmp_path: Path, certified: 
         (Tls(authority=certificate), "--tls-ca .* goes with --tls-cert and --tls-key"),
     ):
         with pytest.raises(UserError, match=message) as refused:
-            Door("localhost:0", TOKEN, tls).check()
+            Endpoint("localhost:0", TOKEN, tls).check()
         assert "\n" not in str(refused.value)
     with pytest.raises(UserError, match="--tls-key of a worker go with --tls-ca"):
         check_way("localhost:0", Tls(certificate, key), insecure=False)
@@ -178,7 +178,7 @@ def test_a_socket_that_a_dead_learner_has_left_is_replaced(tmp_path: Path) -> No
     left = socket.socket(socket.AF_UNIX)
     left.bind(str(tmp_path / "s"))
     left.close()
-    with rig_at(Door(f"unix:{tmp_path}/s", TOKEN)) as rig, working(rig):
+    with rig_at(Endpoint(f"unix:{tmp_path}/s", TOKEN)) as rig, working(rig):
         assert rig.progresses(0)
 
 
@@ -187,7 +187,7 @@ def test_neither_side_trusts_a_folder_that_others_may_enter(tmp_path: Path, mode
     folder = tmp_path / "planted"
     folder.mkdir()
     folder.chmod(mode)
-    for side in (Door(f"unix:{folder}/s", TOKEN).check, lambda: Connection(f"unix:{folder}/s", token=TOKEN)):
+    for side in (Endpoint(f"unix:{folder}/s", TOKEN).check, lambda: Connection(f"unix:{folder}/s", token=TOKEN)):
         with pytest.raises(UserError, match="others may enter it"):
             side()
 
@@ -196,7 +196,7 @@ def test_neither_side_trusts_what_belongs_to_another_user(tmp_path: Path, monkey
     (tmp_path / "s").touch()
     check_own_socket(tmp_path / "s")
     monkeypatch.setattr(os, "geteuid", lambda: 54321)
-    for side in (Door(f"unix:{tmp_path}/s", TOKEN).check, lambda: Connection(f"unix:{tmp_path}/s", token=TOKEN)):
+    for side in (Endpoint(f"unix:{tmp_path}/s", TOKEN).check, lambda: Connection(f"unix:{tmp_path}/s", token=TOKEN)):
         with pytest.raises(UserError, match="it belongs to user"):
             side()
 
@@ -237,12 +237,12 @@ def test_a_private_folder_below_one_of_another_user_or_group_is_none(tmp_path: P
 def test_the_socket_of_an_own_cluster_is_not_in_the_folder_that_ray_opens_to_all(tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
     folder.mkdir(mode=0o700)
-    door = own_door(folder, "0")
-    door.check()
-    assert Path(door.address.removeprefix("unix:")).parent == folder
+    endpoint = own_endpoint(folder, "0")
+    endpoint.check()
+    assert Path(endpoint.address.removeprefix("unix:")).parent == folder
     folder.chmod(0o777)
     with pytest.raises(UserError, match="others may enter it"):
-        door.check()
+        endpoint.check()
 
 
 ODD = ["a#b", "a%20b", "a%b", "a b", "a?b", "ä", "x" * 100]
@@ -258,7 +258,7 @@ def test_an_odd_or_long_temporary_directory_does_not_matter(
     try:
         assert folder.parent != tmp_path / name
         check_private(folder)
-        with rig_at(Door(f"unix:{folder / private_folders.SOCKET}", TOKEN)) as rig, working(rig):
+        with rig_at(Endpoint(f"unix:{folder / private_folders.SOCKET}", TOKEN)) as rig, working(rig):
             assert rig.progresses(0)
     finally:
         for path in folder.iterdir():
@@ -269,7 +269,7 @@ def test_an_odd_or_long_temporary_directory_does_not_matter(
 @pytest.mark.parametrize("name", ODD[:-1])
 def test_a_socket_with_an_odd_path_is_reached(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir(mode=0o700)
-    with rig_at(Door(f"unix:{tmp_path / name}/s", TOKEN)) as rig, working(rig):
+    with rig_at(Endpoint(f"unix:{tmp_path / name}/s", TOKEN)) as rig, working(rig):
         assert (tmp_path / name / "s").is_socket()
         assert rig.progresses(0)
 
@@ -277,13 +277,13 @@ def test_a_socket_with_an_odd_path_is_reached(tmp_path: Path, name: str) -> None
 def test_a_socket_s_path_need_not_be_utf_8(tmp_path: Path) -> None:
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
     folder.mkdir(mode=0o700)
-    with rig_at(Door(f"unix:{folder}/s", TOKEN)) as rig, working(rig):
+    with rig_at(Endpoint(f"unix:{folder}/s", TOKEN)) as rig, working(rig):
         assert rig.progresses(0)
 
 
 def test_a_socket_whose_path_is_too_long_is_one_line(tmp_path: Path) -> None:
     address = f"unix:{tmp_path}/{'x' * 107}"
-    for side in (Door(address, TOKEN).check, lambda: Connection(address)):
+    for side in (Endpoint(address, TOKEN).check, lambda: Connection(address)):
         with pytest.raises(UserError, match="has 1 to 107 bytes"):
             side()
 
@@ -297,10 +297,10 @@ from pathlib import Path
 import torch
 from ddrl.training.records import checkpoint
 from ddrl.inference import service
-from ddrl.inference.endpoint import Door
+from ddrl.inference.endpoint import Endpoint
 from tests.inference.service_test import TOKEN, Rig
 service.HANDSHAKE_SECONDS = 1.0
-rig = Rig(Door("127.0.0.1:0", TOKEN), places=2, actors=2)
+rig = Rig(Endpoint("127.0.0.1:0", TOKEN), places=2, actors=2)
 print(rig.service.address, resource.getrlimit(resource.RLIMIT_NOFILE)[0], flush=True)
 for line in sys.stdin:
     checkpoint.save(Path(sys.argv[1]), int(line), {"a": torch.zeros(3)})

@@ -31,7 +31,7 @@ from ddrl.inference import proof, wire
 from ddrl.inference import service as service_module
 from ddrl.inference.central import Meter
 from ddrl.inference.client import Connection, LearnerLost
-from ddrl.inference.endpoint import Door
+from ddrl.inference.endpoint import Endpoint
 from ddrl.inference.remote_env import RemoteEnv, Session
 from ddrl.inference.service import METHOD, NAME, InferenceService, Place
 from ddrl.inference.worker import Worker
@@ -47,12 +47,12 @@ NEVER = threading.Event()
 class Rig:
     """A service with places whose actors do nothing but step."""
 
-    def __init__(self, door: Door, places: int, actors: int) -> None:
+    def __init__(self, endpoint: Endpoint, places: int, actors: int) -> None:
         self.log: list[str] = []
         self.steps: list[list[EnvStep]] = [[] for _ in range(places)]
         self.envs = [RemoteEnv(SPEC, ENVS, Traffic(1)) for _ in range(places)]
         offers = [Place(env, lambda guests, i=i: offer(i, guests)) for i, env in enumerate(self.envs)]  # type: ignore[misc]
-        self.service = InferenceService(door, offers, self.log.append)
+        self.service = InferenceService(endpoint, offers, self.log.append)
         self._actors = [threading.Thread(target=self._act, args=(i,), daemon=True) for i in range(actors)]
         for actor in self._actors:
             actor.start()
@@ -98,7 +98,7 @@ def until(condition: Callable[[], bool], seconds: float = 20) -> bool:
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
-    made = Rig(Door(f"unix:{tmp_path}/s", TOKEN), places=2, actors=2)
+    made = Rig(Endpoint(f"unix:{tmp_path}/s", TOKEN), places=2, actors=2)
     yield made
     made.close()
 
@@ -456,7 +456,7 @@ def test_a_worker_that_is_stopped_loses_its_place_and_comes_back_as_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service_module, "STEP_SECONDS", 0.5)
-    rig = Rig(Door(f"unix:{tmp_path}/s", TOKEN), places=1, actors=1)
+    rig = Rig(Endpoint(f"unix:{tmp_path}/s", TOKEN), places=1, actors=1)
     process = subprocess.Popen([sys.executable, "-c", WORKER, rig.service.address, TOKEN])
     try:
         assert rig.progresses(0, 50)
@@ -483,7 +483,7 @@ def test_a_worker_whose_environments_take_long_says_so_and_keeps_its_place_for_l
     monkeypatch.setattr(service_module, "BUILD_SECONDS", longest)
     monkeypatch.setattr(service_module, "WATCH_SECONDS", 0.1)
     monkeypatch.setattr(connection_module, "BEAT_SECONDS", 0.1)
-    rig = Rig(Door(f"unix:{tmp_path}/s", TOKEN), places=1, actors=1)
+    rig = Rig(Endpoint(f"unix:{tmp_path}/s", TOKEN), places=1, actors=1)
     try:
         worker = Worker(rig.connect())
         worker.step()
@@ -570,7 +570,7 @@ def test_a_worker_that_says_nothing_loses_its_place(rig: Rig, monkeypatch: pytes
 
 def test_a_half_open_connection_holds_up_nobody(tmp_path: Path) -> None:
     """Sockets that connect and say nothing, or something that is no HTTP/2, or half of a frame."""
-    rig = Rig(Door("127.0.0.1:0", TOKEN), places=1, actors=1)
+    rig = Rig(Endpoint("127.0.0.1:0", TOKEN), places=1, actors=1)
     try:
         host, port = rig.service.address.split(":")
         sockets = [socket.create_connection((host, int(port))) for _ in range(50)]
@@ -612,7 +612,7 @@ def test_a_thousand_connects_in_a_burst_hold_up_nobody(rig: Rig) -> None:
 
 def test_workers_hear_why_the_learner_ends(tmp_path: Path) -> None:
     for reason in ("finished", "interrupted"):
-        rig = Rig(Door(f"unix:{tmp_path}/s", TOKEN), places=1, actors=1)
+        rig = Rig(Endpoint(f"unix:{tmp_path}/s", TOKEN), places=1, actors=1)
         worker = Worker(rig.connect())
         worker.step()
         rig.close(reason)
@@ -631,7 +631,7 @@ def test_workers_hear_why_the_learner_ends(tmp_path: Path) -> None:
     ],
 )
 def test_a_learner_that_says_something_wrong_is_one_line(tmp_path: Path, offered: dict[str, Any], message: str) -> None:
-    rig = Rig(Door(f"unix:{tmp_path}/s", TOKEN), places=1, actors=0)
+    rig = Rig(Endpoint(f"unix:{tmp_path}/s", TOKEN), places=1, actors=0)
     try:
         rig.service._places = [Place(rig.envs[0], lambda guests: offer(0, guests) | offered)]
         with pytest.raises(UserError, match="is no learner of ddrl: .*" + message.replace("(", r"\(")):
@@ -656,7 +656,7 @@ def test_what_nobody_asks_for_does_not_grow() -> None:
 
 
 def test_a_learner_that_ends_while_nobody_is_there_ends_at_once(tmp_path: Path) -> None:
-    rig = Rig(Door(f"unix:{tmp_path}/s"), places=3, actors=3)
+    rig = Rig(Endpoint(f"unix:{tmp_path}/s"), places=3, actors=3)
     began = time.monotonic()
     rig.close()
     assert time.monotonic() - began < 5

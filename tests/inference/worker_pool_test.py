@@ -16,9 +16,9 @@ import pytest
 from ddrl.cli.commands import INTERRUPTED
 from ddrl.errors import UserError
 from ddrl.inference import worker_pool
-from ddrl.inference.endpoint import Door
+from ddrl.inference.endpoint import Endpoint
 from ddrl.train import train
-from ddrl.training.device import check_door
+from ddrl.training.device import check_endpoint
 from tests.runs import BASE, config, curves, merged
 from tests.runtimes.ray import clusters
 
@@ -125,12 +125,12 @@ def test_a_worker_is_told_the_token_where_no_other_user_can_read_it(
     script = f"import sys; open({str(tmp_path / 'told')!r}, 'w').write(sys.stdin.read())"
     monkeypatch.setattr(worker_pool, "COMMAND", (sys.executable, "-c", script))
     workers = worker_pool.LocalWorkers(lambda *_: "a worker", lambda: [0], print, lambda: None)
-    folder = Path(workers.door.address.removeprefix("unix:")).parent
+    folder = Path(workers.endpoint.address.removeprefix("unix:")).parent
     assert folder.stat().st_mode & 0o777 == 0o700
     workers.start(1)
     process = workers._processes[0]
     workers.close()
-    token = workers.door.token
+    token = workers.endpoint.token
     assert token and len(token) == 64
     assert (tmp_path / "told").read_text() == token
     assert token not in " ".join(map(str, process.args)) + " ".join(os.environ.values())
@@ -139,7 +139,7 @@ def test_a_worker_is_told_the_token_where_no_other_user_can_read_it(
 
 def test_workers_by_hand_and_own_ones_are_not_for_the_same_run() -> None:
     with pytest.raises(UserError, match="the run starts its workers itself"):
-        check_door(config(topology=WORKERS), Door("127.0.0.1:0"))
+        check_endpoint(config(topology=WORKERS), Endpoint("127.0.0.1:0"))
 
 
 @pytest.mark.parametrize("name", ["toy/catch", "atari/pong"])

@@ -12,7 +12,7 @@ import pytest
 
 from ddrl.errors import NonFiniteError, UserError
 from ddrl.population import controller
-from ddrl.population.exploit_explore import Standing, initial_values, replaced
+from ddrl.population.exploit_explore import Candidate, initial_values, replaced
 from ddrl.population.journal import Journal
 from ddrl.train import train
 from ddrl.training.config.population import Population
@@ -126,7 +126,7 @@ def test_a_member_that_diverges_whatever_it_copies_ends_the_population(
     assert [decision.kind for decision in journal.of(1)] == ["diverged", "diverged"]
 
 
-def _hopeless(others: dict[int, Standing]) -> Any:
+def _hopeless(others: dict[int, Candidate]) -> Any:
     found = min(member for member, standing in others.items() if standing.fitness is not None)
     return controller.exploit_explore.Evolution(found, others[found].fitness, True, {"optimizer.learning_rate": 1e30})
 
@@ -134,7 +134,7 @@ def _hopeless(others: dict[int, Standing]) -> Any:
 def test_whoever_has_a_fitness_is_copied_as_often_as_any_other() -> None:
     rule = Population(size=5, perturb_probability=0.0)
     values = {member: {"entropy_cost": 0.1 * (member + 1)} for member in range(5)}
-    others = {1: Standing(None, values[1]), 2: Standing(-3.0, values[2]), 4: Standing(5.0, values[4])}
+    others = {1: Candidate(None, values[1]), 2: Candidate(-3.0, values[2]), 4: Candidate(5.0, values[4])}
     generator = np.random.default_rng(0)
     found = [replaced(rule, others, generator) for _ in range(1000)]
     assert all(one.copied and one.values == values[one.compared_with] for one in found)

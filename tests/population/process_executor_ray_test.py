@@ -42,8 +42,8 @@ def test_a_process_that_dies_is_replaced_and_its_segment_goes_on(
     tmp_path: Path, holder: psutil.Process, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def kill_one() -> None:
-        wait_until(lambda: len(lines(tmp_path)) >= 3 and bool(workers(holder, "MemberHost")))
-        workers(holder, "MemberHost")[0].kill()
+        wait_until(lambda: len(lines(tmp_path)) >= 3 and bool(workers(holder, "MemberProcess")))
+        workers(holder, "MemberProcess")[0].kill()
 
     killing = meanwhile(kill_one)
     try:
@@ -57,7 +57,7 @@ def test_a_process_that_dies_is_replaced_and_its_segment_goes_on(
         assert own.env_frames.is_monotonic_increasing
 
 
-class DyingHost(process_executor.MemberHost):
+class DyingHost(process_executor.MemberProcess):
     """Its process ends at once, without a word."""
 
     def train(self, job: Any) -> Any:
@@ -68,12 +68,12 @@ class DyingHost(process_executor.MemberHost):
 def test_processes_that_keep_dying_end_the_population_with_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_executor, "MemberHost", DyingHost)
+    monkeypatch.setattr(process_executor, "MemberProcess", DyingHost)
     with pytest.raises(UserError, match=r"^member \d: its process died 3 times in one segment"):
         train(small(PARALLEL), tmp_path, quiet=True)
 
 
-class RaisingHost(process_executor.MemberHost):
+class RaisingHost(process_executor.MemberProcess):
     """The environments of its process raise."""
 
     def train(self, job: Any) -> Any:
@@ -88,7 +88,7 @@ class RaisingHost(process_executor.MemberHost):
 def test_what_a_member_raised_is_its_traceback_and_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(process_executor, "MemberHost", RaisingHost)
+    monkeypatch.setattr(process_executor, "MemberProcess", RaisingHost)
     with pytest.raises(UserError, match=r"^actor \d, environment toy/catch, .*ArithmeticError: the ball fell"):
         train(small(PARALLEL), tmp_path, quiet=True)
     assert "ArithmeticError: the ball fell through\nthe floor" in capfd.readouterr().err

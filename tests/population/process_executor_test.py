@@ -11,16 +11,16 @@ import ray
 
 from ddrl.errors import UserError
 from ddrl.population import process_executor
-from ddrl.population.process_executor import Hosts
+from ddrl.population.process_executor import ProcessExecutor
 from ddrl.runtimes.ray import cluster
 
 
 @pytest.fixture
-def busy(monkeypatch: pytest.MonkeyPatch) -> Hosts:
+def busy(monkeypatch: pytest.MonkeyPatch) -> ProcessExecutor:
     """The host of member 3, which says nothing any more."""
     monkeypatch.setattr(ray, "wait", lambda references, **_: ([], references))
     monkeypatch.setattr(ray, "kill", MagicMock())
-    made = Hosts.__new__(Hosts)
+    made = ProcessExecutor.__new__(ProcessExecutor)
     job: Any = SimpleNamespace(member=3, start_frames=1200, segment=2)
     made._view, made._free, made._deaths = MagicMock(), [], {}
     made._busy = {"outcome": (MagicMock(), job, 0)}
@@ -28,7 +28,9 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> Hosts:
     return made
 
 
-def test_a_member_that_does_not_stop_is_given_up_after_a_bound(busy: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_that_does_not_stop_is_given_up_after_a_bound(
+    busy: ProcessExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(process_executor, "STOPPING_SECONDS", 0.0)
     assert busy.next_ended() is None, "nobody has asked it to stop"
     busy.interrupt()
@@ -37,7 +39,9 @@ def test_a_member_that_does_not_stop_is_given_up_after_a_bound(busy: Hosts, monk
     assert not busy._busy
 
 
-def test_members_of_a_cluster_that_is_gone_are_not_waited_for(busy: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_of_a_cluster_that_is_gone_are_not_waited_for(
+    busy: ProcessExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cluster, "PULSE_SECONDS", 0.0)
     monkeypatch.setattr(cluster, "what_is_gone", lambda: "its raylet on this node")
     assert busy.next_ended() is None, "once may be a moment's trouble"

@@ -94,17 +94,17 @@ def test_a_population_interrupted_within_a_turn_goes_on_from_its_checkpoint(
 ) -> None:
     config = members({"period_frames": 4000}, env_frames=12_000, checkpoint=SELDOM)
     led = controller.Controller(config, tmp_path, quiet=True)
-    show = ray_executor.RayMembers._show
+    show = ray_executor.RayExecutor._show
 
-    def interrupting(self: ray_executor.RayMembers, number: int, status: dict[str, Any]) -> None:
+    def interrupting(self: ray_executor.RayExecutor, number: int, status: dict[str, Any]) -> None:
         show(self, number, status)
         newest = led._journal.newest(number)
         if newest is not None and newest.decision == 0 and status["counts"][0] > newest.env_frames:
             led.interrupt()
 
-    monkeypatch.setattr(ray_executor.RayMembers, "_show", interrupting)
+    monkeypatch.setattr(ray_executor.RayExecutor, "_show", interrupting)
     assert led.train() == "interrupted"
-    monkeypatch.setattr(ray_executor.RayMembers, "_show", show)
+    monkeypatch.setattr(ray_executor.RayExecutor, "_show", show)
     assert not (tmp_path / "run.json").exists()
     before = Journal(tmp_path).decisions
     assert len(before) == 2
@@ -177,7 +177,7 @@ def test_a_learner_that_dies_is_replaced_and_its_turn_goes_on(
 ) -> None:
     def kill_one() -> None:
         wait_until(lambda: any(tmp_path.glob("members/1/checkpoints/rank1/*.sha256")))
-        workers(holder, "LearnerHost")[0].kill()
+        workers(holder, "LearnerProcess")[0].kill()
 
     killing = meanwhile(kill_one)
     try:
@@ -223,7 +223,7 @@ def test_a_cluster_without_room_for_all_members_at_once_is_said_in_a_line(
     )
     with pytest.raises(UserError, match=words):
         train(members({"size": 3, "parallel": 3}), tmp_path, quiet=True)
-    wait_until(lambda: not workers(holder, "LearnerHost"))
+    wait_until(lambda: not workers(holder, "LearnerProcess"))
 
 
 def test_a_learner_that_follows_begins_a_segment_as_the_lead_does() -> None:

@@ -26,7 +26,7 @@ def held() -> Iterator[tuple[psutil.Process, dict[str, str]]]:
 def holder(held: tuple[psutil.Process, dict[str, str]]) -> Iterator[psutil.Process]:
     """A cluster that the runs of the file join."""
     process, variables = held
-    roles = ("LearnerHost", "ActorHost", "ReplayHost", "ShardHost")
+    roles = ("LearnerProcess", "ActorProcess", "ReplayProcess", "ShardProcess")
     clusters.wait_until(lambda: not any(clusters.workers(process, role) for role in roles))  # of another file
     with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():

@@ -96,4 +96,4 @@ def test_nor_does_one_for_a_cluster_that_is_too_small_or_whose_learner_refuses_i
     assert (interrupted / "config.json").read_bytes() == own
     refuse(interrupted, merged(config, {"topology": {"num_actors": 12}}))
     assert "8 CPUs" in capsys.readouterr().err
-    assert clusters.workers(holder, "LearnerHost") == []
+    assert clusters.workers(holder, "LearnerProcess") == []

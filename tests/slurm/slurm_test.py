@@ -217,7 +217,7 @@ def test_one_run_spans_two_nodes_with_a_learner_on_each_and_goes_on_there_when_i
     assert head.startswith(f"{SUBNET}.")  # no node reaches another's loopback device
     own = processes_of(job)
     assert sorted(name for name, _ in own if name in RAY) == ["gcs_server", "raylet", "raylet"]  # a head and two nodes
-    assert sorted(node for name, node in own if name.startswith("ray::LearnerHost")) == ["n6", "n7"]
+    assert sorted(node for name, node in own if name.startswith("ray::LearnerProcess")) == ["n6", "n7"]
     run("scontrol", "requeue", job)
     checkout.until(lambda: goes_on(slurm, checkout), "continued run")
     assert checkout.wait() == 0, checkout.said

@@ -153,7 +153,7 @@ class LearnerLink:
         return reply
 
 
-class ActorHost:
+class ActorProcess:
     """One actor's process."""
 
     def __init__(self, make: MakeActor) -> None:

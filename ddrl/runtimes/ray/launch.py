@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ddrl.inference.endpoint import Door
+from ddrl.inference.endpoint import Endpoint
 from ddrl.inference.worker import work_alone
 from ddrl.learners.all_reduce import DistributedReducer
 from ddrl.runtimes.ray.cluster import cluster
@@ -166,25 +166,25 @@ def make_learner(
     """In a learner's process; `beside`: hosts of what else has processes of its own, of which there is one learner."""
     keep_freed_memory()
     name = f"{part.name}-{rank}" if part else str(rank)
-    door = own_door(folder, name) if config.topology.inference == "central" else None
+    endpoint = own_endpoint(folder, name) if config.topology.inference == "central" else None
     if beside is not None and beside.replay is not None:
         from ddrl.runtimes.ray.replay_process import RemoteReplay
 
-        return Lead(config, directory, None, door, replay=RemoteReplay(beside.replay), part=part)
+        return Lead(config, directory, None, endpoint, replay=RemoteReplay(beside.replay), part=part)
     if beside is not None and beside.shards:
         from ddrl.runtimes.ray.shard_process import RemoteShards
 
-        return Lead(config, directory, None, door, shards=RemoteShards(beside.shards))
+        return Lead(config, directory, None, endpoint, shards=RemoteShards(beside.shards))
     if met is None:
-        return Lead(config, directory, None, door, part=part)
+        return Lead(config, directory, None, endpoint, part=part)
     device = resolve_device(config.device) if _has_own_gpu() else torch.device("cpu")
     reducer = DistributedReducer(met.store, rank, config.topology.num_learners, device, met.token)
     if rank:
-        return Follower(config, directory, reducer, door, part)
-    return Lead(config, directory, reducer, door, part=part)
+        return Follower(config, directory, reducer, endpoint, part)
+    return Lead(config, directory, reducer, endpoint, part=part)
 
 
-def own_door(folder: Path | None, name: str) -> Door:
+def own_endpoint(folder: Path | None, name: str) -> Endpoint:
     """Where a learner's inference service listens: on a Unix socket in the folder of an own cluster, or at its node.
 
     It wants a token that only the learner's own workers are told. A joined cluster encrypts this no more than the rest.
@@ -194,8 +194,8 @@ def own_door(folder: Path | None, name: str) -> Door:
         import ray
 
         address = f"{ray.util.get_node_ip_address()}:0"  # type: ignore[no-untyped-call]
-        return Door(address, token, insecure=True)  # as all that roles of a cluster say to each other
-    return Door(f"unix:{folder / f'inference-{name}'}", token)
+        return Endpoint(address, token, insecure=True)  # as all that roles of a cluster say to each other
+    return Endpoint(f"unix:{folder / f'inference-{name}'}", token)
 
 
 def _has_own_gpu() -> bool:

@@ -102,7 +102,7 @@ MakeLearner = Callable[[int, Met | None, Beside], LearnerSide]
 """(rank, where ranks have met; None for a single one, hosts of what else has processes of its own) -> its side."""
 
 
-class LearnerHost:
+class LearnerProcess:
     """One learner's process. Methods run in groups of threads, so that waiting actors hold up nobody else."""
 
     def __init__(self, rank: int, num_actors: int, make: MakeLearner) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ddrl.coordinator.program import Program, Steps
 from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import UserError
-from ddrl.inference.endpoint import Door
+from ddrl.inference.endpoint import Endpoint
 from ddrl.interfaces import Shards
 from ddrl.learners.all_reduce import DistributedReducer
 from ddrl.runtimes.threads import ThreadsRuntime
@@ -22,10 +22,10 @@ from ddrl.system.notes import say
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig
 from ddrl.training.device import resolve_device
-from ddrl.training.learner_node import Learning, StopFlag
+from ddrl.training.learner_node import LearnerNode, StopFlag
 from ddrl.training.records import checkpoint
 from ddrl.training.records.recorder import Counts
-from ddrl.training.remote_actors import Serving
+from ddrl.training.remote_actors import RemoteActors
 from ddrl.training.run import Run
 from ddrl.types import Episode, Metrics
 
@@ -101,7 +101,7 @@ class Lead:
         config: RunConfig,
         directory: Path,
         reducer: DistributedReducer | None,
-        door: Door | None,
+        endpoint: Endpoint | None,
         replay: RemoteReplay | None = None,
         shards: Shards | None = None,
         part: Part | None = None,
@@ -116,7 +116,7 @@ class Lead:
             display=self._relay,
             reducer=reducer,
             remote_actors=True,
-            door=door,
+            endpoint=endpoint,
             replay=replay,
             shards=shards,
             identity=part.identity if part else None,
@@ -137,7 +137,7 @@ class Lead:
         return self._run.queue
 
     @property
-    def serving(self) -> Serving | None:
+    def serving(self) -> RemoteActors | None:
         """The actors, where inference is central."""
         return self._run.serving
 
@@ -198,14 +198,14 @@ class Follower:
         config: RunConfig,
         directory: Path,
         reducer: DistributedReducer,
-        door: Door | None,
+        endpoint: Endpoint | None,
         part: Part | None = None,
     ) -> None:
         self._config = config
         self._folder = checkpoint.rank_folder(directory, reducer.rank)
         self._stop = StopFlag(reducer)
         self._interrupted = self._segment_over = False
-        self._learning = Learning(Builder(config, resolve_device(config.device)), reducer, lent_memory=True)
+        self._learning = LearnerNode(Builder(config, resolve_device(config.device)), reducer, lent_memory=True)
         self._marks = part.marks if part else {}
         self._adopt = part.adoption(self._learning.learner, _ignore) if part else dict[str, Any]
         self._next_checkpoint = config.checkpoint.period_frames
@@ -213,15 +213,15 @@ class Follower:
         self.actor_restarts = 0
         self.resumes = 0
         self._tell: Callable[[Episodes], None] = lambda episodes: None
-        self.serving = self._serving(door, reducer.rank) if door else None
+        self.serving = self._serving(endpoint, reducer.rank) if endpoint else None
 
-    def _serving(self, door: Door, rank: int) -> Serving:
+    def _serving(self, endpoint: Endpoint, rank: int) -> RemoteActors:
         def on_episode(episode: Episode) -> None:
             self._tell([episode])
 
-        return Serving(
+        return RemoteActors(
             self._learning,
-            door,
+            endpoint,
             on_episode,
             rank=rank,
             resumes=lambda: self.resumes,
@@ -306,7 +306,7 @@ def _ignore(line: str) -> None:
     """The lead says it."""
 
 
-def _status(learning: Learning) -> dict[str, Any]:
+def _status(learning: LearnerNode) -> dict[str, Any]:
     counts, queue = learning.counts, learning.queue
     return {
         "counts": (counts.env_frames, counts.agent_steps, counts.updates),

@@ -14,9 +14,9 @@ from ray.exceptions import GetTimeoutError, RayError
 from ddrl.coordinator.program import MAX_DEATHS
 from ddrl.errors import UserError
 from ddrl.runtimes.ray import replay_process, shard_process
-from ddrl.runtimes.ray.actor_process import ActorHost, MakeActor
+from ddrl.runtimes.ray.actor_process import ActorProcess, MakeActor
 from ddrl.runtimes.ray.cluster import Pulse, log_tail
-from ddrl.runtimes.ray.learner_process import LearnerHost, MakeLearner
+from ddrl.runtimes.ray.learner_process import LearnerProcess, MakeLearner
 from ddrl.runtimes.ray.messages import Beside, Place
 from ddrl.runtimes.ray.placement import on_its_node, on_this_node
 
@@ -76,7 +76,7 @@ class ClusterGone(Exception):
     """A part of the cluster does not answer any more; says which."""
 
 
-class Crew:
+class ProcessGroup:
     """The processes of one attempt."""
 
     def __init__(
@@ -95,37 +95,37 @@ class Crew:
         groups = {"exchange": 2 * plan.num_actors + 2}
         self._learner: Any = ray.remote(  # type: ignore[call-overload]  # Ray's own stubs know no concurrency groups
             num_cpus=plan.learner_threads, num_gpus=gpus, max_concurrency=4, concurrency_groups=groups, **_UNRECORDED
-        )(LearnerHost)
-        self._actor: Any = ray.remote(num_cpus=1, **_UNRECORDED)(ActorHost)
+        )(LearnerProcess)
+        self._actor: Any = ray.remote(num_cpus=1, **_UNRECORDED)(ActorProcess)
         self._learners: list[Any] = []
         self._actors: list[Any] = []
         self._replays: list[Any] = []
         self._shards: list[Place] = []
         self._pids: dict[Who, Any] = {}
-        self._hire_learner(scheduling_strategy=on_this_node())  # only here is the run directory sure to be
+        self._start_learner(scheduling_strategy=on_this_node())  # only here is the run directory sure to be
         if plan.make_replay:
             here = {"scheduling_strategy": on_this_node()}  # it writes there, too
-            self._replays = [replay_process.hire(plan.make_replay, plan.num_actors, **here, **_UNRECORDED)]
+            self._replays = [replay_process.start_process(plan.make_replay, plan.num_actors, **here, **_UNRECORDED)]
             self._pids[Who("replay", 0)] = self._replays[0].pid.remote()
         if plan.folder:
-            self._hire_others()
+            self._start_others()
         self._resumes = 0
         self._restarts = [0] * plan.num_actors
         self._deaths: list[tuple[int, list[int]]] = [(0, [])] * plan.num_actors
         self._running: dict[Any, Who] = {}
         self._status: Any = None
 
-    def _hire_learner(self, **options: Any) -> None:
+    def _start_learner(self, **options: Any) -> None:
         rank = len(self._learners)
         host = self._learner.options(**options).remote(rank, self._per_learner, self._plan.make_learner)
         self._learners.append(host)
         self._pids[Who("learner", rank)] = host.pid.remote()
 
-    def _hire_others(self) -> None:
+    def _start_others(self) -> None:
         for rank in range(1, self._plan.num_learners):
-            self._hire_learner(scheduling_strategy=on_its_node(rank))
+            self._start_learner(scheduling_strategy=on_its_node(rank))
         for index, (part, make) in enumerate(self._plan.make_shards):
-            self._shards.append(Place(part, shard_process.hire(make, **_UNRECORDED)))
+            self._shards.append(Place(part, shard_process.start_process(make, **_UNRECORDED)))
             self._pids[Who(SHARD, index)] = self._shards[-1].host.pid.remote()
         self._actors = [self._actor.remote(self._plan.make_actor) for _ in range(self._plan.num_actors)]
 
@@ -134,7 +134,7 @@ class Crew:
         lead = self._learners[0]
         if not self._actors:  # they can be anywhere: the lead, which cannot, takes its place before them
             self._get(list(self._pids.values()))
-            self._hire_others()
+            self._start_others()
         several = len(self._learners) > 1
         meeting = self._get([lead.open_meeting.remote(self._plan.folder)])[0] if several else None
         building = [learner.build.remote(meeting, lead, self._beside) for learner in self._learners]

@@ -60,7 +60,7 @@ class Batch(NamedTuple):
     """Of the actors and of the replay."""
 
 
-class ReplayHost:
+class ReplayProcess:
     """The replay's process. Methods run in groups of threads, so that those who wait hold up nobody else."""
 
     def __init__(self, make: MakeReplay, num_actors: int) -> None:
@@ -89,7 +89,7 @@ class ReplayHost:
 
     @ray.method(concurrency_group="insert")
     def begin(self, actor: int, restart: int) -> int:
-        """As `LearnerHost.begin`, of which an actor knows that the replay holds what it should."""
+        """As `LearnerProcess.begin`, of which an actor knows that the replay holds what it should."""
         self._restarts[actor] = restart
         return self._delivered[actor]
 
@@ -170,10 +170,10 @@ class ReplayHost:
         return self._side
 
 
-def hire(make: MakeReplay, num_actors: int, **options: Any) -> Any:
+def start_process(make: MakeReplay, num_actors: int, **options: Any) -> Any:
     """Starts a replay's process."""
     groups = {"insert": num_actors + 2, "draw": 1, "update": 1}
-    host: Any = ray.remote(num_cpus=1, max_concurrency=4, concurrency_groups=groups)(ReplayHost)  # type: ignore[call-overload]  # Ray's own stubs know no concurrency groups
+    host: Any = ray.remote(num_cpus=1, max_concurrency=4, concurrency_groups=groups)(ReplayProcess)  # type: ignore[call-overload]  # Ray's own stubs know no concurrency groups
     return host.options(**options).remote(make, num_actors)
 
 

@@ -45,7 +45,7 @@ class ShardSide(Protocol):
 MakeShard = Callable[[], ShardSide]
 
 
-class ShardHost:
+class ShardProcess:
     """A shard's process. It does one thing at a time: what it answers with is a whole version of its part."""
 
     def __init__(self, make: MakeShard) -> None:
@@ -89,9 +89,9 @@ class ShardHost:
         return self._side
 
 
-def hire(make: MakeShard, **options: Any) -> Any:
+def start_process(make: MakeShard, **options: Any) -> Any:
     """Starts a shard's process, of several on as many nodes as there are."""
-    host: Any = ray.remote(num_cpus=1, scheduling_strategy="SPREAD", **options)(ShardHost)
+    host: Any = ray.remote(num_cpus=1, scheduling_strategy="SPREAD", **options)(ShardProcess)
     return host.remote(make)
 
 

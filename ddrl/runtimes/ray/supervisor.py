@@ -19,7 +19,7 @@ from ddrl.errors import NonFiniteError, UserError, crash
 from ddrl.runtimes.ray.cluster import Pulse, gone_error, what_is_gone
 from ddrl.runtimes.ray.errors import first_line, plain, traceback_of
 from ddrl.runtimes.ray.placement import gpus_per_learner
-from ddrl.runtimes.ray.process_group import POLL_SECONDS, ClusterGone, Crew, Interrupted, Plan, Who
+from ddrl.runtimes.ray.process_group import POLL_SECONDS, ClusterGone, Interrupted, Plan, ProcessGroup, Who
 
 SAVING_SECONDS = 30.0
 """For learners to save and stop where the head of the cluster is gone: after a minute Ray ends them."""
@@ -83,7 +83,7 @@ class RayRuntime:
         )
         deaths, reached = 0, -1
         while True:
-            crew = Crew(self._plan, gpus, self._note, self._complain, lambda: self._interrupted)
+            crew = ProcessGroup(self._plan, gpus, self._note, self._complain, lambda: self._interrupted)
             try:
                 return self._supervise(crew)
             except Interrupted:
@@ -111,7 +111,7 @@ class RayRuntime:
                 if not what_is_gone():  # Ray would wait for it
                     crew.kill()
 
-    def _supervise(self, crew: Crew) -> Any:
+    def _supervise(self, crew: ProcessGroup) -> Any:
         try:
             crew.build()
             self._accepted()
@@ -150,7 +150,7 @@ class RayRuntime:
             words = f"{crew.last_words(gone)}\n{plain(error)}".strip()
             raise _Died(first_line(error), words, gone) from None
 
-    def _result(self, crew: Crew, who: Who, reference: Any) -> Any:
+    def _result(self, crew: ProcessGroup, who: Who, reference: Any) -> Any:
         """What a role returned; an actor that died or lost its learner is replaced."""
         try:
             result = ray.get(reference)
@@ -174,7 +174,7 @@ class RayRuntime:
             crew.count_restarts(self._actor_restarts)
         return result
 
-    def _look(self, crew: Crew) -> None:
+    def _look(self, crew: ProcessGroup) -> None:
         status = crew.status(POLL_SECONDS)
         if status is not None:
             self._updates = max(self._updates, status["updates"])

@@ -31,7 +31,9 @@ def test_a_run_reaches_its_budget_and_records_what_crosses_the_wire(tmp_path: Pa
     sent = table[table.metric == "wire_bytes_per_frame_to_learner"].value
     assert (sent > 4 * 50).all()  # a float32 observation of 50 numbers, and little else
     assert (sent < 4 * 50 + 200).all()
-    clusters.wait_until(lambda: not clusters.workers(holder, "ActorHost") + clusters.workers(holder, "LearnerHost"))
+    clusters.wait_until(
+        lambda: not clusters.workers(holder, "ActorProcess") + clusters.workers(holder, "LearnerProcess")
+    )
 
 
 def test_the_synchronous_schedule_has_no_lag(tmp_path: Path, holder: psutil.Process) -> None:
@@ -46,13 +48,13 @@ def test_workers_that_are_killed_are_replaced_and_a_learner_that_is_killed_goes_
 ) -> None:
     def kill() -> None:
         clusters.wait_until(lambda: clusters.lines(tmp_path) > 3)
-        first = set(clusters.workers(holder, "ActorHost"))
+        first = set(clusters.workers(holder, "ActorProcess"))
         for worker in first:
             worker.send_signal(signal.SIGKILL)
-        clusters.wait_until(lambda: len(set(clusters.workers(holder, "ActorHost")) - first) == len(first))
+        clusters.wait_until(lambda: len(set(clusters.workers(holder, "ActorProcess")) - first) == len(first))
         before = clusters.lines(tmp_path)
         clusters.wait_until(lambda: clusters.lines(tmp_path) > before + 3)
-        clusters.workers(holder, "LearnerHost")[-1].send_signal(signal.SIGKILL)
+        clusters.workers(holder, "LearnerProcess")[-1].send_signal(signal.SIGKILL)
 
     killer = clusters.meanwhile(kill)
     chosen = config(topology=CENTRAL | {"num_actors": 2, "envs_per_actor": 4, "queue_capacity": 2}, **LONG)
@@ -73,8 +75,8 @@ def test_an_own_cluster_is_interrupted_resumed_and_leaves_nothing(tmp_path: Path
     process = clusters.start(values, tmp_path, RAY_ADDRESS="")
     clusters.wait_for_lines(process, tmp_path, 3)
     family = psutil.Process(process.pid).children(recursive=True)
-    (learner,) = [one for one in family if one.name().startswith("ray::LearnerHost")]
-    workers = [one for one in family if one.name().startswith("ray::ActorHost")]
+    (learner,) = [one for one in family if one.name().startswith("ray::LearnerProcess")]
+    workers = [one for one in family if one.name().startswith("ray::ActorProcess")]
     assert [has_torch(one) for one in [learner, *workers]] == [True] + [False] * BASE["topology"]["num_actors"]
     sockets = [one.laddr for one in learner.net_connections("unix") if str(one.laddr).endswith("/inference-0")]
     assert sockets  # one machine: no port is open

@@ -75,7 +75,7 @@ def own_cluster(tmp_path_factory: pytest.TempPathFactory, held: tuple[psutil.Pro
         family = parent.children(recursive=True)
         folders = clusters.own_folders(family)
         addresses = listening([parent, *family])
-        roles = clusters.workers(parent, "ActorHost") + clusters.workers(parent, "LearnerHost")
+        roles = clusters.workers(parent, "ActorProcess") + clusters.workers(parent, "LearnerProcess")
         niceness = [one.nice() for one in (parent, *roles)]
     finally:
         process.send_signal(signal.SIGTERM)
@@ -192,14 +192,14 @@ def crew_on(monkeypatch: pytest.MonkeyPatch, *, folder: Path | None) -> tuple[An
     monkeypatch.setattr(placement.ray, "get_runtime_context", lambda: context)
     monkeypatch.setattr(placement.ray, "nodes", lambda: [{"NodeID": digit * 56, "Alive": True} for digit in "10"])
     plan = crews.Plan(2, 2, 1, "cpu", MagicMock(), MagicMock(), MagicMock(), MagicMock(), folder)
-    return crews.Crew(plan, 0.0, MagicMock(), MagicMock(), lambda: False), hired
+    return crews.ProcessGroup(plan, 0.0, MagicMock(), MagicMock(), lambda: False), hired
 
 
 def test_the_learner_that_writes_the_run_directory_is_bound_to_the_node_of_the_supervisor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _, hired = crew_on(monkeypatch, folder=Path("/tmp/of-it"))
-    assert [name for name, _ in hired] == ["LearnerHost", "LearnerHost", "ActorHost", "ActorHost"]
+    assert [name for name, _ in hired] == ["LearnerProcess", "LearnerProcess", "ActorProcess", "ActorProcess"]
     (_, leading), (_, following), *actors = hired
     assert leading.node_id == "0" * 56 and leading.soft is False
     assert following.node_id == "1" * 56 and following.soft is True
@@ -212,7 +212,7 @@ def test_on_a_cluster_of_others_it_has_its_place_before_anyone_else_asks_for_one
     crew, hired = crew_on(monkeypatch, folder=None)
     crew.build()
     names = [name for name, _ in hired]
-    assert names[:5] == ["LearnerHost", "waited", "LearnerHost", "ActorHost", "ActorHost"]
+    assert names[:5] == ["LearnerProcess", "waited", "LearnerProcess", "ActorProcess", "ActorProcess"]
     assert hired[0][1].soft is False
 
 

@@ -63,7 +63,7 @@ def held_cluster() -> Iterator[tuple[psutil.Process, dict[str, str]]]:
 
 
 def workers(parent: psutil.Process, host: str) -> list[psutil.Process]:
-    """Worker processes below `parent` that run a method of `host` (LearnerHost or ActorHost)."""
+    """Worker processes below `parent` that run a method of `host` (LearnerProcess or ActorProcess)."""
     found = []
     for process in parent.children(recursive=True):
         try:

@@ -50,7 +50,7 @@ def test_actors_that_are_killed_are_replaced(
 ) -> None:
     def kill() -> None:
         clusters.wait_until(lambda: clusters.lines(tmp_path) > 3)
-        for actor in clusters.workers(holder, "ActorHost"):  # of every learner
+        for actor in clusters.workers(holder, "ActorProcess"):  # of every learner
             actor.send_signal(signal.SIGKILL)
 
     killer = clusters.meanwhile(kill)
@@ -70,7 +70,7 @@ def test_a_learner_that_is_killed_goes_on_from_its_checkpoint(
 ) -> None:
     def kill() -> None:
         clusters.wait_until(lambda: len(list((tmp_path / "checkpoints").glob("**/*.sha256"))) >= 2 * learners)
-        clusters.workers(holder, "LearnerHost")[-1].send_signal(number)
+        clusters.workers(holder, "LearnerProcess")[-1].send_signal(number)
 
     killer = clusters.meanwhile(kill)
     chosen = config(topology=RAY | {"num_learners": learners, "queue_capacity": 2}, **LONG)
@@ -121,7 +121,7 @@ def test_a_run_whose_supervisor_is_killed_is_completed_by_the_same_command(
     process.ended(60)
     assert process.returncode == -signal.SIGKILL
     process = clusters.start(values, tmp_path, RAY_ADDRESS="")
-    clusters.wait_until(lambda: bool(clusters.workers(psutil.Process(process.pid), "LearnerHost")))
+    clusters.wait_until(lambda: bool(clusters.workers(psutil.Process(process.pid), "LearnerProcess")))
     second = psutil.Process(process.pid).children(recursive=True)
     folders |= clusters.own_folders(second)
     error = process.ended(150)

@@ -20,7 +20,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, OwnerDiedError
 from ddrl.errors import Closed, NonFiniteError, UserError
 from ddrl.runtimes.ray import actor_process, cluster, launch
 from ddrl.runtimes.ray import supervisor as supervising
-from ddrl.runtimes.ray.process_group import ClusterGone, Crew, Plan, Who
+from ddrl.runtimes.ray.process_group import ClusterGone, Plan, ProcessGroup, Who
 from ddrl.system import temporary
 from ddrl.train import train
 from ddrl.training.config.run_config import parse_run_config
@@ -133,7 +133,9 @@ def test_an_asynchronous_run_records_its_lag_reaches_its_budget_and_leaves_the_c
     assert table[table.metric == "policy_lag_max"].value.max() >= 1
     assert table[table.metric == "episodes"].value.iloc[-1] > 100
     assert len(table[table.metric == "evaluation_return"]) >= chosen.evaluation.final_episodes
-    clusters.wait_until(lambda: not clusters.workers(holder, "ActorHost") + clusters.workers(holder, "LearnerHost"))
+    clusters.wait_until(
+        lambda: not clusters.workers(holder, "ActorProcess") + clusters.workers(holder, "LearnerProcess")
+    )
     assert holder.is_running()
 
 
@@ -311,7 +313,7 @@ def test_a_cluster_that_is_gone_ends_the_run_after_its_learners_have_saved(
         (Who("learner", 0), "interrupted") if saves and crew.interrupt.called else None
     )
     monkeypatch.setattr(supervising, "SAVING_SECONDS", 0.1)
-    monkeypatch.setattr(supervising, "Crew", lambda *_: crew)
+    monkeypatch.setattr(supervising, "ProcessGroup", lambda *_: crew)
     with pytest.raises(UserError) as caught:
         supervisor([]).run()
     assert_gone(caught.value)
@@ -324,7 +326,7 @@ def test_a_run_whose_learner_dies_with_the_cluster_is_not_begun_again(
 ) -> None:
     crew = MagicMock()
     crew.build.side_effect = ActorDiedError()
-    monkeypatch.setattr(supervising, "Crew", lambda *_: crew)
+    monkeypatch.setattr(supervising, "ProcessGroup", lambda *_: crew)
     with pytest.raises(UserError) as caught:
         supervisor([]).run()
     assert_gone(caught.value)
@@ -332,7 +334,7 @@ def test_a_run_whose_learner_dies_with_the_cluster_is_not_begun_again(
 
 
 def test_nobody_waits_for_processes_of_a_cluster_that_is_gone(headless: None) -> None:
-    waiting = Crew.__new__(Crew)
+    waiting = ProcessGroup.__new__(ProcessGroup)
     waiting._interrupted = lambda: False
     with pytest.raises(ClusterGone, match="GCS"):
         waiting._get(["a process that nobody starts"])
@@ -358,7 +360,7 @@ def test_an_actor_says_whether_the_run_is_over_or_its_learner_is_lost(
     side = MagicMock()
     side.step.side_effect = error
     monkeypatch.setattr(actor_process, "LearnerLink", MagicMock())
-    host = actor_process.ActorHost(lambda *_: side)
+    host = actor_process.ActorProcess(lambda *_: side)
     if error is GONE:
         with pytest.raises(RayTaskError):
             host.act(0, (0, 0), None, 0)
@@ -391,7 +393,7 @@ def test_an_actor_that_dies_during_an_interruption_is_replaced_in_peace(monkeypa
     monkeypatch.setattr("ddrl.runtimes.ray.process_group.on_this_node", MagicMock())
     monkeypatch.setattr("ddrl.runtimes.ray.process_group.log_tail", lambda pid: "")
     notes: list[str] = []
-    crew = Crew(plan(), 0.0, notes.append, notes.append, lambda: True)
+    crew = ProcessGroup(plan(), 0.0, notes.append, notes.append, lambda: True)
     crew._set_to_work(0)
     crew.replace_actor(0, "killed", "")
     assert notes == ["actor 0: its process died (killed); a new one takes its place"]
@@ -405,7 +407,7 @@ def test_a_learner_that_dies_while_the_run_stops_is_said_with_the_checkpoint(mon
     crew = MagicMock()
     crew.start.side_effect = ActorDiedError()
     crew.last_words.return_value = "Fatal Python error"
-    monkeypatch.setattr(supervising, "Crew", lambda *_: crew)
+    monkeypatch.setattr(supervising, "ProcessGroup", lambda *_: crew)
     monkeypatch.setattr(supervising, "gpus_per_learner", lambda *_: 0.0)
     runtime.interrupt()
     assert runtime.run() == "interrupted"

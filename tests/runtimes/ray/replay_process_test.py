@@ -27,7 +27,7 @@ from ddrl.runtimes.ray.replay_side import ReplaySide
 from ddrl.train import train
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig, parse_run_config
-from ddrl.training.learner_node import Learning
+from ddrl.training.learner_node import LearnerNode
 from ddrl.training.records import checkpoint
 from ddrl.types import Experience
 from tests.runs import BASE, REPLAYING, curves, merged, small
@@ -61,7 +61,7 @@ def test_actors_fill_a_replay_in_a_process_of_its_own(
 
     def look() -> None:
         clusters.wait_until(lambda: clusters.lines(tmp_path) > 3)
-        for host in ("ReplayHost", "LearnerHost", "ActorHost"):
+        for host in ("ReplayProcess", "LearnerProcess", "ActorProcess"):
             found.update(f"{host} {one.pid}" for one in clusters.workers(holder, host))
 
     watcher = clusters.meanwhile(look)
@@ -69,14 +69,14 @@ def test_actors_fill_a_replay_in_a_process_of_its_own(
     assert train(config, tmp_path, quiet=True) == "budget_reached"
     watcher.join()
     assert len({name.split()[1] for name in found}) == 4  # two actors
-    assert sum(name.startswith("ReplayHost") for name in found) == 1
+    assert sum(name.startswith("ReplayProcess") for name in found) == 1
     table = curves(tmp_path)
     assert table.env_frames.max() >= 3000
     last = table[table.updates == table.updates.max()].set_index("metric").value
     assert last["replay_samples_per_insert"] == pytest.approx(1.0, rel=0.1)
     assert 16 <= last["replay_items"] <= last["replay_steps"] <= 800
     assert last["episodes"] > 100
-    clusters.wait_until(lambda: not clusters.workers(holder, "ReplayHost"))
+    clusters.wait_until(lambda: not clusters.workers(holder, "ReplayProcess"))
 
 
 def test_a_replay_that_is_killed_goes_on_from_the_checkpoint_of_both(
@@ -84,7 +84,7 @@ def test_a_replay_that_is_killed_goes_on_from_the_checkpoint_of_both(
 ) -> None:
     def kill() -> None:
         clusters.wait_until(lambda: len(parts(tmp_path)) >= 2)
-        clusters.workers(holder, "ReplayHost")[0].send_signal(signal.SIGKILL)
+        clusters.workers(holder, "ReplayProcess")[0].send_signal(signal.SIGKILL)
 
     killer = clusters.meanwhile(kill)
     assert train(chosen(env_frames=3500), tmp_path) == "budget_reached"
@@ -156,7 +156,7 @@ class Pair:
     """A replay's process, and the learner's view of it."""
 
     def __init__(self, directory: Path, config: RunConfig) -> None:
-        self.host = replay_process.hire(partial(ReplaySide, config, directory), 2)
+        self.host = replay_process.start_process(partial(ReplaySide, config, directory), 2)
         ray.get(self.host.build.remote())
         self.replay = RemoteReplay(self.host)
 
@@ -179,7 +179,7 @@ def made(algorithm: str, number: int, actor: int = 0) -> list[Experience]:
     builder = Builder(free(algorithm), torch.device("cpu"))
     found: list[Experience] = []
     queue = SimpleNamespace(insert=found.append, can_insert=lambda: True)
-    one = builder.actor(builder.collector(actor, lambda *_: None), Learning(builder, SingleLearner()).params, queue)
+    one = builder.actor(builder.collector(actor, lambda *_: None), LearnerNode(builder, SingleLearner()).params, queue)
     for _ in range(number):
         one.step()
     return found

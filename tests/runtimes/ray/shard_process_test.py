@@ -23,14 +23,14 @@ from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import Closed, UserError
 from ddrl.learners.all_reduce import SingleLearner
 from ddrl.runtimes.ray.cluster import cluster
-from ddrl.runtimes.ray.learner_process import LearnerHost
+from ddrl.runtimes.ray.learner_process import LearnerProcess
 from ddrl.runtimes.ray.messages import Place
-from ddrl.runtimes.ray.shard_process import RemoteShards, ShardLinks, hire
+from ddrl.runtimes.ray.shard_process import RemoteShards, ShardLinks, start_process
 from ddrl.runtimes.ray.shard_side import ShardSide, shard_parts
 from ddrl.train import train
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig, parse_run_config
-from ddrl.training.learner_node import Learning
+from ddrl.training.learner_node import LearnerNode
 from ddrl.training.records import checkpoint
 from ddrl.types import Begun, Gradients
 from tests.runs import BASE, curves, merged, small
@@ -64,7 +64,7 @@ def test_every_update_is_in_every_shard_and_in_every_count_also_of_a_run_that_is
 
     def look() -> None:
         clusters.wait_until(lambda: clusters.lines(tmp_path / "run") > 3)
-        seen.update(one.pid for one in clusters.workers(holder, "ShardHost"))
+        seen.update(one.pid for one in clusters.workers(holder, "ShardProcess"))
 
     monkeypatch.setattr("ddrl.runtimes.ray.launch.ShardSide", partial(shards.counting, tmp_path))
     watcher, before = clusters.meanwhile(look), 0
@@ -92,7 +92,7 @@ def test_every_update_is_in_every_shard_and_in_every_count_also_of_a_run_that_is
     for way in ("to", "from"):
         sent = last[f"wire_bytes_per_frame_{way}_learner"]
         assert sent == pytest.approx(4 * run["parameters"] / 10, rel=0.3), "once an unroll of 5 steps of 2 environments"
-    clusters.wait_until(lambda: not clusters.workers(holder, "ShardHost"))
+    clusters.wait_until(lambda: not clusters.workers(holder, "ShardProcess"))
 
 
 def test_a_shard_that_is_killed_takes_the_run_back_to_its_checkpoint(
@@ -100,7 +100,7 @@ def test_a_shard_that_is_killed_takes_the_run_back_to_its_checkpoint(
 ) -> None:
     def kill() -> None:
         clusters.wait_until(lambda: len(list((tmp_path / "checkpoints").glob("*.sha256"))) >= 2)
-        clusters.workers(holder, "ShardHost")[0].send_signal(signal.SIGKILL)
+        clusters.workers(holder, "ShardProcess")[0].send_signal(signal.SIGKILL)
 
     killer = clusters.meanwhile(kill)
     assert train(chosen(env_frames=2500), tmp_path) == "budget_reached"
@@ -139,10 +139,14 @@ class Server:
 
     def __init__(self, config: RunConfig, *, apart: bool) -> None:
         builder = Builder(config, torch.device("cpu"))
-        made = [Place(part, hire(partial(ShardSide, config, part))) for part in shard_parts(builder)] if apart else []
+        made = (
+            [Place(part, start_process(partial(ShardSide, config, part))) for part in shard_parts(builder)]
+            if apart
+            else []
+        )
         ray.get([place.host.build.remote() for place in made])
         self.places, self.links = made, ShardLinks(made)
-        self.learning = Learning(builder, SingleLearner(), shards=RemoteShards(made) if made else None)
+        self.learning = LearnerNode(builder, SingleLearner(), shards=RemoteShards(made) if made else None)
         self.network: Any = builder.network()
 
     def apply(self, gradients: Gradients) -> None:
@@ -225,10 +229,10 @@ def test_shards_in_processes_of_their_own_equal_those_of_the_learner_bit_for_bit
 # Parts of it alone, without a cluster ---------------------------------------------------------------------------------
 
 
-def learner_host() -> tuple[Any, Learning]:
+def learner_host() -> tuple[Any, LearnerNode]:
     """A learner's process without one, whose shards nobody asks."""
-    learning = Learning(Builder(chosen(), torch.device("cpu")), SingleLearner(), shards=SimpleNamespace())  # type: ignore[arg-type]
-    host: Any = LearnerHost(0, 2, lambda *_: None)  # type: ignore[arg-type, return-value]
+    learning = LearnerNode(Builder(chosen(), torch.device("cpu")), SingleLearner(), shards=SimpleNamespace())  # type: ignore[arg-type]
+    host: Any = LearnerProcess(0, 2, lambda *_: None)  # type: ignore[arg-type, return-value]
     side = SimpleNamespace(queue=learning.queue, params=learning.params, traffic=Traffic(1), serving=None)
     host._side = side
     host._ready.set()
