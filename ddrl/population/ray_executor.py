@@ -1,4 +1,4 @@
-"""Members that are runs on Ray themselves, with learners and actors of their own: hired for a segment, gone after it.
+"""Members that are runs on Ray themselves, with learners and actors of their own: started for a segment, gone after it.
 
 This process supervises each in a thread, as it does a run on Ray that is alone; one after the other, or several at
 once. All are on one cluster: the population's own, or that of RAY_ADDRESS.
@@ -63,7 +63,7 @@ class RayExecutor:
         return len(self._busy) < self._parallel
 
     def begin(self, job: Job) -> None:
-        """Hires learners and actors, in a thread."""
+        """Starts learners and actors, in a thread."""
         turn = SegmentRun(job, self._folder, self._parallel, partial(self._later, job.member))
         if self._interrupted:
             turn.interrupt()

@@ -1,4 +1,4 @@
-"""The processes of one attempt at a run of runtime `ray`: hired, built, set to work, replaced, asked, and ended."""
+"""The processes of one attempt at a run of runtime `ray`: started, built, set to work, replaced, asked, and ended."""
 
 from __future__ import annotations
 

@@ -83,9 +83,9 @@ class RayRuntime:
         )
         deaths, reached = 0, -1
         while True:
-            crew = ProcessGroup(self._plan, gpus, self._note, self._complain, lambda: self._interrupted)
+            group = ProcessGroup(self._plan, gpus, self._note, self._complain, lambda: self._interrupted)
             try:
-                return self._supervise(crew)
+                return self._supervise(group)
             except Interrupted:
                 self._note(f"interrupted before the training began; {self._plan.describe_checkpoint()}")
                 return "interrupted"
@@ -109,25 +109,25 @@ class RayRuntime:
                 self._note(f"the {died.role} died ({died}): continuing from the newest checkpoint")
             finally:
                 if not what_is_gone():  # Ray would wait for it
-                    crew.kill()
+                    group.kill()
 
-    def _supervise(self, crew: ProcessGroup) -> Any:
+    def _supervise(self, group: ProcessGroup) -> Any:
         try:
-            crew.build()
+            group.build()
             self._accepted()
-            self._actor_restarts = crew.start(self._actor_restarts)
+            self._actor_restarts = group.start(self._actor_restarts)
             pulse, lost, told, reasons = Pulse(), "", 0.0, dict[int, Any]()
             while len(reasons) < self._plan.num_learners:
-                ended = crew.next_ended(POLL_SECONDS)
+                ended = group.next_ended(POLL_SECONDS)
                 if ended is not None:
                     who, reference = ended
-                    result = self._result(crew, who, reference)
+                    result = self._result(group, who, reference)
                     if who.role == "learner":
                         reasons[who.number] = result
-                self._look(crew)
+                self._look(group)
                 lost = lost or pulse.gone()
                 if (self._interrupted or lost) and not told:
-                    crew.interrupt()
+                    group.interrupt()
                     told = time.monotonic()
                 if told and time.monotonic() - told > (SAVING_SECONDS if lost else STOPPING_SECONDS):
                     if lost:
@@ -137,20 +137,20 @@ class RayRuntime:
                     return "interrupted"
             if lost:
                 raise ClusterGone(lost)
-            crew.wait_for_actors()
+            group.wait_for_actors()
             return reasons[0]
         except RayTaskError as error:
             if type(error.cause) is ConnectionError:  # it may arrive before the death it speaks of
-                gone = crew.gone()
-                words = crew.last_words(gone) or traceback_of(error)
+                gone = group.gone()
+                words = group.last_words(gone) or traceback_of(error)
                 raise _Died(first_line(error.cause), words, gone) from None
             raise self._cause(error) from None
         except RayError as error:
-            gone = crew.gone()
-            words = f"{crew.last_words(gone)}\n{plain(error)}".strip()
+            gone = group.gone()
+            words = f"{group.last_words(gone)}\n{plain(error)}".strip()
             raise _Died(first_line(error), words, gone) from None
 
-    def _result(self, crew: ProcessGroup, who: Who, reference: Any) -> Any:
+    def _result(self, group: ProcessGroup, who: Who, reference: Any) -> Any:
         """What a role returned; an actor that died or lost its learner is replaced."""
         try:
             result = ray.get(reference)
@@ -161,7 +161,7 @@ class RayRuntime:
                     self._complain(traceback_of(error))
                 if isinstance(error.cause, UserError):  # also one that the store of experience raised
                     raise error.cause from None
-                name = self._plan.describe_actor(who.number, crew.generation(who.number))
+                name = self._plan.describe_actor(who.number, group.generation(who.number))
                 raise crash(name, error.cause) from None
             raise
         except RayError as error:
@@ -169,13 +169,13 @@ class RayRuntime:
                 raise
             result, lost, words = None, first_line(error), plain(error)
         if lost is not None:
-            crew.replace_actor(who.number, lost, words)  # raises what `_supervise` expects if its learner is dead
+            group.replace_actor(who.number, lost, words)  # raises what `_supervise` expects if its learner is dead
             self._actor_restarts += 1
-            crew.count_restarts(self._actor_restarts)
+            group.count_restarts(self._actor_restarts)
         return result
 
-    def _look(self, crew: ProcessGroup) -> None:
-        status = crew.status(POLL_SECONDS)
+    def _look(self, group: ProcessGroup) -> None:
+        status = group.status(POLL_SECONDS)
         if status is not None:
             self._updates = max(self._updates, status["updates"])
             self._show(status)

@@ -166,8 +166,8 @@ def test_sigterm_is_heard_within_a_cluster_and_after_it() -> None:
 # A cluster of several nodes, without Ray ------------------------------------------------------------------------------
 
 
-def crew_on(monkeypatch: pytest.MonkeyPatch, *, folder: Path | None) -> tuple[Any, list[tuple[str, Any]]]:
-    """A crew of two learners and two actors; in order, each process that was asked for, with where it must be."""
+def group_on(monkeypatch: pytest.MonkeyPatch, *, folder: Path | None) -> tuple[Any, list[tuple[str, Any]]]:
+    """Two learners and two actors; in order, each process that was asked for, with where it must be."""
     hired: list[tuple[str, Any]] = []
 
     def remote(**_: Any) -> Any:
@@ -198,7 +198,7 @@ def crew_on(monkeypatch: pytest.MonkeyPatch, *, folder: Path | None) -> tuple[An
 def test_the_learner_that_writes_the_run_directory_is_bound_to_the_node_of_the_supervisor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    _, hired = crew_on(monkeypatch, folder=Path("/tmp/of-it"))
+    _, hired = group_on(monkeypatch, folder=Path("/tmp/of-it"))
     assert [name for name, _ in hired] == ["LearnerProcess", "LearnerProcess", "ActorProcess", "ActorProcess"]
     (_, leading), (_, following), *actors = hired
     assert leading.node_id == "0" * 56 and leading.soft is False
@@ -209,8 +209,8 @@ def test_the_learner_that_writes_the_run_directory_is_bound_to_the_node_of_the_s
 def test_on_a_cluster_of_others_it_has_its_place_before_anyone_else_asks_for_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    crew, hired = crew_on(monkeypatch, folder=None)
-    crew.build()
+    group, hired = group_on(monkeypatch, folder=None)
+    group.build()
     names = [name for name, _ in hired]
     assert names[:5] == ["LearnerProcess", "waited", "LearnerProcess", "ActorProcess", "ActorProcess"]
     assert hired[0][1].soft is False

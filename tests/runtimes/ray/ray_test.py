@@ -267,18 +267,18 @@ LOST = OwnerDiedError("00", b"", "")
 
 @pytest.mark.parametrize("error", [GONE, ActorDiedError()], ids=["the survivor's error", "the death"])
 def test_a_learner_s_death_is_recognised_whichever_news_of_it_comes_first(error: Exception) -> None:
-    crew = MagicMock()
-    crew.start.side_effect = error
+    group = MagicMock()
+    group.start.side_effect = error
     with pytest.raises(supervising._Died):
-        supervisor([])._supervise(crew)
+        supervisor([])._supervise(group)
 
 
 def test_what_a_learner_raised_while_it_was_made_is_shown_in_full_without_colours() -> None:
-    crew = MagicMock()
-    crew.start.side_effect = ActorDiedError(RayTaskError("__init__", "\x1b[36mray\x1b[39m\n  no memory", None))
-    crew.last_words.return_value = ""
+    group = MagicMock()
+    group.start.side_effect = ActorDiedError(RayTaskError("__init__", "\x1b[36mray\x1b[39m\n  no memory", None))
+    group.last_words.return_value = ""
     with pytest.raises(supervising._Died) as caught:
-        supervisor([])._supervise(crew)
+        supervisor([])._supervise(group)
     assert "no memory" in caught.value.words and "\x1b" not in caught.value.words + str(caught.value)
 
 
@@ -306,31 +306,31 @@ def assert_gone(error: UserError) -> None:
 def test_a_cluster_that_is_gone_ends_the_run_after_its_learners_have_saved(
     monkeypatch: pytest.MonkeyPatch, headless: None, saves: bool
 ) -> None:
-    crew = MagicMock()
-    crew.start.return_value = 0
-    crew.status.return_value = None
-    crew.next_ended.side_effect = lambda seconds: (
-        (Who("learner", 0), "interrupted") if saves and crew.interrupt.called else None
+    group = MagicMock()
+    group.start.return_value = 0
+    group.status.return_value = None
+    group.next_ended.side_effect = lambda seconds: (
+        (Who("learner", 0), "interrupted") if saves and group.interrupt.called else None
     )
     monkeypatch.setattr(supervising, "SAVING_SECONDS", 0.1)
-    monkeypatch.setattr(supervising, "ProcessGroup", lambda *_: crew)
+    monkeypatch.setattr(supervising, "ProcessGroup", lambda *_: group)
     with pytest.raises(UserError) as caught:
         supervisor([]).run()
     assert_gone(caught.value)
-    crew.interrupt.assert_called_once_with()
-    crew.kill.assert_not_called()  # Ray would wait for the head
+    group.interrupt.assert_called_once_with()
+    group.kill.assert_not_called()  # Ray would wait for the head
 
 
 def test_a_run_whose_learner_dies_with_the_cluster_is_not_begun_again(
     monkeypatch: pytest.MonkeyPatch, headless: None
 ) -> None:
-    crew = MagicMock()
-    crew.build.side_effect = ActorDiedError()
-    monkeypatch.setattr(supervising, "ProcessGroup", lambda *_: crew)
+    group = MagicMock()
+    group.build.side_effect = ActorDiedError()
+    monkeypatch.setattr(supervising, "ProcessGroup", lambda *_: group)
     with pytest.raises(UserError) as caught:
         supervisor([]).run()
     assert_gone(caught.value)
-    crew.build.assert_called_once_with()
+    group.build.assert_called_once_with()
 
 
 def test_nobody_waits_for_processes_of_a_cluster_that_is_gone(headless: None) -> None:
@@ -342,14 +342,14 @@ def test_nobody_waits_for_processes_of_a_cluster_that_is_gone(headless: None) ->
 
 def test_learners_that_do_not_stop_are_waited_for_no_longer_than_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervising, "STOPPING_SECONDS", 0.05)
-    crew = MagicMock()
-    crew.start.return_value = 0
-    crew.status.return_value = None
-    crew.next_ended.return_value = None
+    group = MagicMock()
+    group.start.return_value = 0
+    group.status.return_value = None
+    group.next_ended.return_value = None
     notes: list[str] = []
     run = supervisor(notes)
     run.interrupt()
-    assert run._supervise(crew) == "interrupted"
+    assert run._supervise(group) == "interrupted"
     assert notes == ["the learners have not stopped within 0 s; the next start begins anew"]
 
 
@@ -376,13 +376,13 @@ def test_an_actor_that_lost_its_learner_is_replaced_and_counted(monkeypatch: pyt
         (Who("learner", 0), "budget_reached"),
     ]
     monkeypatch.setattr(ray, "get", lambda reference: reference)
-    crew = MagicMock()
-    crew.start.return_value = 3  # restarts that the checkpoint knows of
-    crew.next_ended.side_effect = ended
-    crew.status.return_value = None
-    assert supervisor([])._supervise(crew) == "budget_reached"
-    crew.replace_actor.assert_called_once_with(1, "it lost its learner", "")
-    crew.count_restarts.assert_called_once_with(4)
+    group = MagicMock()
+    group.start.return_value = 3  # restarts that the checkpoint knows of
+    group.next_ended.side_effect = ended
+    group.status.return_value = None
+    assert supervisor([])._supervise(group) == "budget_reached"
+    group.replace_actor.assert_called_once_with(1, "it lost its learner", "")
+    group.count_restarts.assert_called_once_with(4)
 
 
 def test_an_actor_that_dies_during_an_interruption_is_replaced_in_peace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,21 +393,21 @@ def test_an_actor_that_dies_during_an_interruption_is_replaced_in_peace(monkeypa
     monkeypatch.setattr("ddrl.runtimes.ray.process_group.on_this_node", MagicMock())
     monkeypatch.setattr("ddrl.runtimes.ray.process_group.log_tail", lambda pid: "")
     notes: list[str] = []
-    crew = ProcessGroup(plan(), 0.0, notes.append, notes.append, lambda: True)
-    crew._set_to_work(0)
-    crew.replace_actor(0, "killed", "")
+    group = ProcessGroup(plan(), 0.0, notes.append, notes.append, lambda: True)
+    group._set_to_work(0)
+    group.replace_actor(0, "killed", "")
     assert notes == ["actor 0: its process died (killed); a new one takes its place"]
-    assert crew.generation(0) == (0, 1)
+    assert group.generation(0) == (0, 1)
     fake.kill.assert_called_once()  # the old process may be there still: it may only have lost its learner
 
 
 def test_a_learner_that_dies_while_the_run_stops_is_said_with_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
     runtime = supervisor(notes)
-    crew = MagicMock()
-    crew.start.side_effect = ActorDiedError()
-    crew.last_words.return_value = "Fatal Python error"
-    monkeypatch.setattr(supervising, "ProcessGroup", lambda *_: crew)
+    group = MagicMock()
+    group.start.side_effect = ActorDiedError()
+    group.last_words.return_value = "Fatal Python error"
+    monkeypatch.setattr(supervising, "ProcessGroup", lambda *_: group)
     monkeypatch.setattr(supervising, "gpus_per_learner", lambda *_: 0.0)
     runtime.interrupt()
     assert runtime.run() == "interrupted"
@@ -462,13 +462,13 @@ def test_an_actor_of_ray_whose_numbers_are_not_finite_has_diverged_and_not_crash
     """So that a population goes on without it; its gradient, or the actions of its policy."""
     told: list[str] = []
     plan = SimpleNamespace(describe_actor=lambda index, generation: f"actor {index}")
-    crew: Any = SimpleNamespace(generation=lambda index: (0, 0))
+    group: Any = SimpleNamespace(generation=lambda index: (0, 0))
     runtime: Any = SimpleNamespace(_complain=told.append, _plan=plan)
     for cause, raised in ((NonFiniteError("loss is nan"), RayTaskError), (ArithmeticError("crash"), UserError)):
         error = RayTaskError("act", "its traceback", cause)
         monkeypatch.setattr(supervising.ray, "get", lambda reference, error=error: (_ for _ in ()).throw(error))
         with pytest.raises(raised) as caught:
-            supervising.RayRuntime._result(runtime, crew, Who("actor", 1), None)
+            supervising.RayRuntime._result(runtime, group, Who("actor", 1), None)
         found = supervising.RayRuntime._cause(runtime, caught.value) if raised is RayTaskError else caught.value
         assert type(found) is (NonFiniteError if raised is RayTaskError else UserError)
     assert all("its traceback" in text for text in told)
