@@ -6,11 +6,39 @@ Every runtime offers these, in one process or over a network; algorithms know no
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 from torch import Tensor, nn
 
 from ddrl.types import Begun, Experience, Gradients, Metrics, NetworkOutput, PolicyInput, PolicyOutput, Unroll
+
+Schedule = Literal["asynchronous", "synchronous", "bounded_lag"]
+
+
+@dataclass(frozen=True)
+class System:
+    """What kind of system an algorithm is: all that other parts must know of it, stated in the algorithm's own file.
+
+    Every value is plain, so that reports, which import no torch, can read it from the source.
+    """
+
+    name: str
+    """As its paper calls it."""
+    moves: Literal["unrolls", "transitions", "overlapping sequences", "gradients"]
+    """What actors send. Of gradients, actors apply them to parameters that they share."""
+    store: Literal["queue", "circular", "prioritized", "local replay", "none"]
+    """What experience waits in. From a prioritized replay the learner draws, and never waits for a fresh batch."""
+    schedules: tuple[Schedule, ...]
+    """Under which it can learn; the first one is tried first."""
+    parameters: Literal["versions", "shared", "sharded"] = "versions"
+    """versions: the learner publishes them; shared: several threads update the same ones, without locks; sharded: they
+    are a server's, in shards that apply one gradient at a time."""
+    central_name: str = ""
+    """With central inference, where that makes another system of it."""
+    learned: tuple[str, ...] = ("network", "optimizer")
+    """Keys of the learner's state that hold what it has learned: another member of a population copies them. Counters,
+    random streams and experience stay a member's own."""
 
 
 class Parameters(Protocol):

@@ -20,7 +20,7 @@ from pydantic.dataclasses import dataclass
 from ddrl.actors.exploration import from_distribution
 from ddrl.actors.unroll_actor import UnrollActor
 from ddrl.algorithms.a3c import advantage_loss
-from ddrl.interfaces import Parameters, Queue
+from ddrl.interfaces import Parameters, Queue, System
 from ddrl.learners.core import LearnerCore, Setting
 from ddrl.learners.normalisation import RewardClipping
 from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
@@ -32,11 +32,12 @@ from ddrl.types import EnvSpec, Metrics, Unroll
 VERSION = 1
 """Raised when behaviour changes: results of older versions are then trained anew."""
 
-SYSTEM = {"name": "A2C", "moves": "unrolls", "store": "queue"}
-"""For the table of systems: what actors send to the learner, and what it waits in."""
-
-SCHEDULES = ("synchronous",)
-"""On policy: nothing corrects for a lag."""
+SYSTEM = System(
+    name="A2C",
+    moves="unrolls",
+    store="queue",
+    schedules=("synchronous",),  # on policy: nothing corrects for a lag
+)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -78,9 +79,9 @@ class Config:
         return self.batch_size
 
     @property
-    def keeps_batches(self) -> bool:
-        """Whether fresh batches stay in main memory, to be learned from again: never."""
-        return False
+    def stored_columns(self) -> int:
+        """Columns of unrolls that stay in main memory, to be learned from again: none."""
+        return 0
 
     def first_update(self, batch: int) -> int:
         """Which update first uses fresh batch number `batch`: each is learned from once, in order."""

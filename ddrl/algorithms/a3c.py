@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from ddrl.actors.exploration import from_distribution
 from ddrl.actors.unroll import UnrollCollector
-from ddrl.interfaces import SharedParameters
+from ddrl.interfaces import SharedParameters, System
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropConfig
 from ddrl.learners.shared_updates import GradientLearner, gradient_of
@@ -29,11 +29,13 @@ from ddrl.types import EnvSpec, Gradients, Metrics, Unroll
 VERSION = 1
 """Raised when behaviour changes: results of older versions are then trained anew."""
 
-SYSTEM = {"name": "A3C", "moves": "gradients", "store": "none", "parameters": "shared"}
-"""For the table of systems: what actors send to the learner, and what it waits in; actors share the parameters."""
-
-SCHEDULES = ("asynchronous",)
-"""Schedules that the algorithm can learn under."""
+SYSTEM = System(
+    name="A3C",
+    moves="gradients",
+    store="none",
+    schedules=("asynchronous",),
+    parameters="shared",
+)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -69,9 +71,9 @@ class Config:
         return 0
 
     @property
-    def keeps_batches(self) -> bool:
-        """Whether batches stay in main memory: there are none."""
-        return False
+    def stored_columns(self) -> int:
+        """Columns of unrolls that stay in main memory, to be learned from again: none."""
+        return 0
 
     def first_update(self, batch: int) -> int:
         """There are no fresh batches to wait for."""

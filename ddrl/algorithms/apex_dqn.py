@@ -20,7 +20,7 @@ from ddrl.actors.adders import TransitionItems
 from ddrl.actors.exploration import EpsilonGreedy, Sampler, epsilon_ladder
 from ddrl.actors.replay_actor import ReplayActor
 from ddrl.actors.unroll import UnrollCollector
-from ddrl.interfaces import Parameters, Replay
+from ddrl.interfaces import Parameters, Replay, System
 from ddrl.learners.core import Setting
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
@@ -35,11 +35,13 @@ from ddrl.types import EnvSpec, Metrics
 VERSION = 1
 """Raised when behaviour changes: results of older versions are then trained anew."""
 
-SYSTEM = {"name": "Ape-X", "moves": "transitions", "store": "prioritized"}
-"""For the table of systems: what actors send to the learner, and what it waits in."""
-
-SCHEDULES = ("asynchronous",)
-"""Schedules that the algorithm can learn under."""
+SYSTEM = System(
+    name="Ape-X",
+    moves="transitions",
+    store="prioritized",
+    schedules=("asynchronous",),
+    learned=("network", "optimizer", "target_network"),
+)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -87,9 +89,9 @@ class Config:
         return None if self.samples_per_insert is None else self.batch_size / self.samples_per_insert
 
     @property
-    def keeps_batches(self) -> bool:
-        """Whether batches stay in main memory: each is drawn anew."""
-        return False
+    def stored_columns(self) -> int:
+        """Columns of unrolls that stay in main memory, to be learned from again: none."""
+        return 0
 
     def first_update(self, batch: int) -> int:
         """There are no fresh batches to wait for."""

@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass
 from ddrl.actors.exploration import from_distribution
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.errors import UserError
-from ddrl.interfaces import Queue, SharedParameters
+from ddrl.interfaces import Queue, SharedParameters, System
 from ddrl.learners.core import Setting
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropConfig
@@ -36,11 +36,13 @@ from ddrl.types import EnvSpec, Metrics, Unroll
 VERSION = 1
 """Raised when behaviour changes: results of older versions are then trained anew."""
 
-SYSTEM = {"name": "GA3C", "moves": "unrolls", "store": "queue", "parameters": "shared"}
-"""For the table of systems: what actors send to the learner, and what it waits in; trainers share the parameters."""
-
-SCHEDULES = ("asynchronous",)
-"""Schedules that the algorithm can learn under."""
+SYSTEM = System(
+    name="GA3C",
+    moves="unrolls",
+    store="queue",
+    schedules=("asynchronous",),
+    parameters="shared",
+)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -67,9 +69,9 @@ class Config:
         return self.batch_size
 
     @property
-    def keeps_batches(self) -> bool:
-        """Whether fresh batches stay in main memory, to be learned from again: never."""
-        return False
+    def stored_columns(self) -> int:
+        """Columns of unrolls that stay in main memory, to be learned from again: none."""
+        return 0
 
     def first_update(self, batch: int) -> int:
         """Which update first uses fresh batch number `batch`: each is learned from once, in order."""

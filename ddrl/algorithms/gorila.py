@@ -22,7 +22,7 @@ from ddrl.actors.adders import TransitionItems
 from ddrl.actors.exploration import EpsilonGreedy, Sampler
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.errors import UserError
-from ddrl.interfaces import SharedParameters
+from ddrl.interfaces import SharedParameters, System
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropConfig
 from ddrl.learners.replay_learner import no_actions
@@ -39,11 +39,13 @@ from ddrl.types import EnvSpec, Gradients, Metrics, Unroll
 VERSION = 2
 """Raised when behaviour changes: results of older versions are then trained anew."""
 
-SYSTEM = {"name": "GORILA", "moves": "gradients", "store": "local replay", "parameters": "sharded"}
-"""For the table of systems: what actors send, where experience waits, and that the parameters are a server's."""
-
-SCHEDULES = ("asynchronous",)
-"""Schedules that the algorithm can learn under."""
+SYSTEM = System(
+    name="GORILA",
+    moves="gradients",
+    store="local replay",
+    schedules=("asynchronous",),
+    parameters="sharded",
+)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -80,9 +82,9 @@ class Config:
         return 0
 
     @property
-    def keeps_batches(self) -> bool:
-        """Whether the learner keeps batches: the actors do."""
-        return False
+    def stored_columns(self) -> int:
+        """Columns of unrolls that stay in main memory, to be learned from again: none."""
+        return 0
 
     def first_update(self, batch: int) -> int:
         """There are no fresh batches to wait for."""

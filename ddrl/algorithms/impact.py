@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ddrl.actors.exploration import from_distribution
 from ddrl.actors.unroll_actor import UnrollActor
-from ddrl.interfaces import Parameters, Queue, Reducer
+from ddrl.interfaces import Parameters, Queue, Reducer, System
 from ddrl.learners.batch_values import evaluate, explained_variance, normalised
 from ddrl.learners.core import LearnerCore, Setting
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
@@ -39,11 +39,13 @@ from ddrl.types import EnvSpec, Metrics, Unroll
 VERSION = 2
 """Raised when behaviour changes: results of older versions are then trained anew."""
 
-SYSTEM = {"name": "IMPACT", "moves": "unrolls", "store": "circular"}
-"""For the table of systems: what actors send to the learner, and what it waits in."""
-
-SCHEDULES = ("asynchronous", "synchronous", "bounded_lag")
-"""Schedules that the algorithm can learn under."""
+SYSTEM = System(
+    name="IMPACT",
+    moves="unrolls",
+    store="circular",
+    schedules=("asynchronous", "synchronous", "bounded_lag"),
+    learned=("network", "optimizer", "target_network", "kl_cost", "kls"),
+)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -87,9 +89,9 @@ class Config:
         return self.batch_size
 
     @property
-    def keeps_batches(self) -> bool:
-        """Whether fresh batches stay in main memory, to be learned from again: in the circular store."""
-        return True
+    def stored_columns(self) -> int:
+        """Columns of unrolls that stay in main memory, to be learned from again: of the circular store."""
+        return self.num_slots * self.batch_size
 
     def first_update(self, batch: int) -> int:
         """Which update first uses fresh batch number `batch`: the circular store's order."""

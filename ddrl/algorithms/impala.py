@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 from ddrl.actors.exploration import from_distribution
 from ddrl.actors.unroll_actor import UnrollActor
 from ddrl.errors import UserError
-from ddrl.interfaces import Parameters, Queue
+from ddrl.interfaces import Parameters, Queue, System
 from ddrl.learners.core import LearnerCore, Setting
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
@@ -32,11 +32,13 @@ from ddrl.types import EnvSpec, Metrics, Unroll, concatenate
 VERSION = 1
 """Raised when behaviour changes: results of older versions are then trained anew."""
 
-SYSTEM = {"name": "IMPALA", "moves": "unrolls", "store": "queue"}
-"""For the table of systems: what actors send to the learner, and what it waits in."""
-
-SCHEDULES = ("asynchronous", "synchronous", "bounded_lag")
-"""Schedules that the algorithm can learn under."""
+SYSTEM = System(
+    name="IMPALA",
+    moves="unrolls",
+    store="queue",
+    schedules=("asynchronous", "synchronous", "bounded_lag"),
+    central_name="SEED RL (V-trace)",  # Espeholt et al. 2020
+)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -78,9 +80,9 @@ class Config:
         return self.batch_size - round(self.batch_size * self.replay_fraction)
 
     @property
-    def keeps_batches(self) -> bool:
-        """Whether fresh batches stay in main memory, to be learned from again: in the replay."""
-        return self.replay_fraction > 0
+    def stored_columns(self) -> int:
+        """Columns of unrolls that stay in main memory, to be learned from again: of the replay."""
+        return self.replay_capacity if self.replay_fraction > 0 else 0
 
     def first_update(self, batch: int) -> int:
         """Which update first uses fresh batch number `batch`: each is learned from once, in order."""

@@ -22,7 +22,7 @@ from torch import Tensor
 from ddrl.actors.exploration import from_distribution
 from ddrl.actors.unroll_actor import UnrollActor
 from ddrl.errors import UserError
-from ddrl.interfaces import Parameters, Queue
+from ddrl.interfaces import Parameters, Queue, System
 from ddrl.learners.batch_values import evaluate, explained_variance, normalised
 from ddrl.learners.core import LearnerCore, Setting
 from ddrl.learners.gradients import check_finite
@@ -46,11 +46,13 @@ from ddrl.types import EnvSpec, Metrics, Unroll
 VERSION = 1
 """Raised when behaviour changes: results of older versions are then trained anew."""
 
-SYSTEM = {"name": "PPO", "moves": "unrolls", "store": "queue"}
-"""For the table of systems: what actors send to the learner, and what it waits in."""
-
-SCHEDULES = ("synchronous",)
-"""On policy: nothing corrects for a lag."""
+SYSTEM = System(
+    name="PPO",
+    moves="unrolls",
+    store="queue",
+    schedules=("synchronous",),  # on policy: nothing corrects for a lag
+    learned=("network", "optimizer", "kl_cost"),
+)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -88,9 +90,9 @@ class Config:
         return self.batch_size
 
     @property
-    def keeps_batches(self) -> bool:
-        """Whether fresh batches stay in main memory, to be learned from again: never."""
-        return False
+    def stored_columns(self) -> int:
+        """Columns of unrolls that stay in main memory, to be learned from again: none."""
+        return 0
 
     def first_update(self, batch: int) -> int:
         """Which update first uses fresh batch number `batch`: an update is all epochs over one batch."""

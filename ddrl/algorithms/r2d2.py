@@ -21,7 +21,7 @@ from ddrl.actors.exploration import EpsilonGreedy, Sampler, epsilon_ladder
 from ddrl.actors.replay_actor import ReplayActor
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.errors import UserError
-from ddrl.interfaces import Parameters, Replay
+from ddrl.interfaces import Parameters, Replay, System
 from ddrl.learners.core import Setting
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import AdamByDefault, AdamConfig
@@ -36,14 +36,16 @@ from ddrl.types import EnvSpec, Metrics, NetworkOutput, RecurrentState
 VERSION = 1
 """Raised when behaviour changes: results of older versions are then trained anew."""
 
-SYSTEM = {"name": "R2D2", "moves": "overlapping sequences", "store": "prioritized"}
-"""For the table of systems: what actors send to the learner, and what it waits in."""
+SYSTEM = System(
+    name="R2D2",
+    moves="overlapping sequences",
+    store="prioritized",
+    schedules=("asynchronous",),
+    learned=("network", "optimizer", "target_network"),
+)
 
 LEAST_VALUE = 1e-3
 """A discrepancy is not divided by less: values begin near 0. Ours."""
-
-SCHEDULES = ("asynchronous",)
-"""Schedules that the algorithm can learn under."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -102,9 +104,9 @@ class Config:
         )
 
     @property
-    def keeps_batches(self) -> bool:
-        """Whether batches stay in main memory: each is drawn anew."""
-        return False
+    def stored_columns(self) -> int:
+        """Columns of unrolls that stay in main memory, to be learned from again: none."""
+        return 0
 
     def first_update(self, batch: int) -> int:
         """There are no fresh batches to wait for."""

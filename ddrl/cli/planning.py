@@ -215,10 +215,7 @@ def _stored_bytes(builder: Builder, network: NetworkSize) -> int:
     if replays(config):
         with torch.device("meta"):  # takes no memory
             return make_history(builder, network.state_shapes).nbytes
-    columns = keys.num_slots * keys.batch_size if hasattr(keys, "num_slots") else 0
-    if getattr(keys, "replay_fraction", 0):
-        columns += keys.replay_capacity
-    stored: int = columns * (keys.unroll_length + 1) * step_bytes(builder.spec)
+    stored: int = keys.stored_columns * (keys.unroll_length + 1) * step_bytes(builder.spec)
     return stored
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ def declared(path: Path, name: str) -> Any:
 
     Raises: UserError naming the file where the name is missing or not a plain value.
     """
-    found = dict(_values(_tree(path).body))
+    found = dict(_values(_tree(path).body, _stated))
     if name not in found:
         raise UserError(f"{path}: must state {name} as a plain value")
     return found[name]
@@ -28,7 +28,7 @@ def defaults(path: Path, class_name: str) -> dict[str, Any]:
     classes = {node.name: node for node in _tree(path).body if isinstance(node, ast.ClassDef)}
     if class_name not in classes:
         raise unknown_name("class", class_name, classes, where=str(path))
-    return dict(_values(classes[class_name].body))
+    return dict(_values(classes[class_name].body, ast.literal_eval))
 
 
 def _tree(path: Path) -> ast.Module:
@@ -46,7 +46,7 @@ def _parsed(text: str) -> ast.Module:
     return ast.parse(text)
 
 
-def _values(body: list[ast.stmt]) -> Iterator[tuple[str, Any]]:
+def _values(body: list[ast.stmt], value: Callable[[ast.expr], Any]) -> Iterator[tuple[str, Any]]:
     """Name and value of each assignment of a plain value to one name."""
     for node in body:
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
@@ -58,6 +58,13 @@ def _values(body: list[ast.stmt]) -> Iterator[tuple[str, Any]]:
         if not isinstance(target, ast.Name) or node.value is None:
             continue
         try:
-            yield target.id, ast.literal_eval(node.value)
+            yield target.id, value(node.value)
         except ValueError:
             continue
+
+
+def _stated(node: ast.expr) -> Any:
+    """A literal; of a call with keywords alone, as `System(name="PPO")`, a mapping of them. Raises ValueError."""
+    if isinstance(node, ast.Call) and not node.args and all(word.arg for word in node.keywords):
+        return {word.arg: ast.literal_eval(word.value) for word in node.keywords}
+    return ast.literal_eval(node)

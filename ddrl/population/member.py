@@ -34,8 +34,6 @@ from ddrl.training.run import Run
 LOCK_SECONDS = 30.0
 """How long a member waits for its process of before, whose supervisor was killed, to be gone."""
 SEGMENT = "segment"
-COPIED = ("network", "optimizer", "target_network", "kl_cost", "kls")
-"""Of a learner's state: what it has learned. Its counters, streams of random numbers and experience stay its own."""
 
 
 @dataclass(frozen=True)
@@ -290,7 +288,7 @@ def snapshot(run: Run) -> dict[str, Any]:
     """What another member may copy of a run: the learned parts of its learner, and the parameters it has published."""
     learner = run.learner.state_dict()
     return {
-        "learner": {key: learner[key] for key in COPIED if key in learner},
+        "learner": {key: learner[key] for key in run.builder.algorithm.SYSTEM.learned},
         "tensors": run.params.state_dict()["history"][-1][1],
         "final_versions": run.evaluations.versions.state_dict(),
     }

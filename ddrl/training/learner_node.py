@@ -124,7 +124,7 @@ class LearnerNode:
         if not topology.prefetch:
             return store
         columns = hyperparameters.batch_size if self.replay else hyperparameters.fresh_columns // share
-        self.prefetch = Prefetch(store, columns, self.builder.device, upload=not hyperparameters.keeps_batches)
+        self.prefetch = Prefetch(store, columns, self.builder.device, upload=not hyperparameters.stored_columns)
         return self.prefetch
 
     @property

@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -14,13 +14,14 @@ from pydantic import ValidationError
 
 from ddrl import algorithms
 from ddrl.errors import NonFiniteError, UserError
+from ddrl.interfaces import Schedule, System
 from ddrl.learners import optimizers
 from ddrl.learners.optimizers import AdamConfig, RMSPropConfig
 from tests.algorithms.rigs import SPECS, Rig
 from tests.algorithms.sources import GENERAL, SOURCE, said, unsourced
 from tests.runs import BATCHED, CONTINUOUS, GRADIENTS, REPLAYING, SHARED
 
-EXPORTS = ("VERSION", "SYSTEM", "SCHEDULES", "Config", "make_network", "make_sampler", "Actor", "Learner", "check")
+EXPORTS = ("VERSION", "SYSTEM", "Config", "make_network", "make_sampler", "Actor", "Learner", "check")
 METRICS = {"gradient_norm", "learning_rate", "policy_lag_mean", "policy_lag_max"}
 ACTOR_CRITIC = {"policy_loss", "value_loss", "entropy"}
 Q_LEARNING = {"loss", "td_error", "q_mean", "target_updates"}
@@ -54,7 +55,8 @@ def test_a_module_exports_its_parts(name: str) -> None:
     module = algorithms.load(name)
     assert [export for export in EXPORTS if not hasattr(module, export)] == []
     assert isinstance(module.VERSION, int)
-    assert set(module.SYSTEM) - {"parameters"} == {"name", "moves", "store"}
+    assert isinstance(module.SYSTEM, System)
+    assert set(module.SYSTEM.schedules) <= set(get_args(Schedule)) and module.SYSTEM.schedules
 
 
 @every_algorithm

@@ -65,7 +65,7 @@ def _small(algorithm: str, **changes: Any) -> dict[str, Any]:
     base = {name: value for name, value in BASE.items() if name not in ("algorithm", "hyperparameters")}
     made = merged(base, {"algorithm": algorithm, "env_frames": FRAMES, "checkpoint": {"period_frames": 500}})
     made["hyperparameters"] = small(algorithm)
-    if "asynchronous" not in algorithms.load(algorithm).SCHEDULES:
+    if "asynchronous" not in algorithms.load(algorithm).SYSTEM.schedules:
         made["topology"]["schedule"] = "synchronous"
     return merged(made, changes)
 

@@ -44,7 +44,7 @@ RECURRENT = {
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", sorted(BATCHED + REPLAYING))
 def test_central_equals_local_bit_for_bit_in_serial(tmp_path: Path, algorithm: str) -> None:
-    schedule = algorithms.load(algorithm).SCHEDULES[0]
+    schedule = algorithms.load(algorithm).SYSTEM.schedules[0]
     for inference in ("local", "central"):
         topology = {"schedule": schedule, "num_actors": 2, "envs_per_actor": 4, "inference": inference}
         values = merged(BASE, {"algorithm": algorithm, "topology": topology}) | {"hyperparameters": small(algorithm)}

@@ -124,9 +124,9 @@ def test_a_run_without_threads_refuses_it() -> None:
 def test_batches_that_are_learned_from_again_stay_in_main_memory(
     algorithm: str, hyperparameters: dict[str, Any], keeps: bool
 ) -> None:
-    schedule = {"schedule": algorithms.load(algorithm).SCHEDULES[0]}
+    schedule = {"schedule": algorithms.load(algorithm).SYSTEM.schedules[0]}
     chosen = config(algorithm=algorithm, hyperparameters=hyperparameters, topology=schedule)
-    assert chosen.hyperparameters.keeps_batches == keeps
+    assert (chosen.hyperparameters.stored_columns > 0) == keeps
 
 
 class Batch:

@@ -41,7 +41,7 @@ def config_of(name: str, **overrides: Any) -> RunConfig:
     alone = {"envs_per_actor": 1} if name in ("a3c", "gorila") else {}
     keys = {"algorithm": name, "env_frames": 400, "evaluation": EVALUATION, "topology": inference | alone}
     values = merged(merged(BASE, keys), overrides)
-    values["topology"]["schedule"] = load(name).SCHEDULES[0]
+    values["topology"]["schedule"] = load(name).SYSTEM.schedules[0]
     return parse_run_config(values | {"hyperparameters": small(name)})
 
 

@@ -45,7 +45,7 @@ def run_of(tmp_path: Path, algorithm: str, **overrides: Any) -> tuple[Path, dict
     columns = 1 if algorithm in GRADIENTS else 4
     values = merged(BASE, {"algorithm": algorithm, "checkpoint": {"period_frames": 50}, "env_frames": 4000} | overrides)
     values["hyperparameters"] = small(algorithm)
-    values["topology"] |= {"envs_per_actor": columns, "schedule": algorithms.load(algorithm).SCHEDULES[0]}
+    values["topology"] |= {"envs_per_actor": columns, "schedule": algorithms.load(algorithm).SYSTEM.schedules[0]}
     path = tmp_path / "config.json"
     path.write_text(json.dumps(values))
     return path, values

@@ -35,7 +35,7 @@ def of(algorithm: str) -> RunConfig:
         values["topology"]["envs_per_actor"] = 1
     if algorithm == "ga3c":
         values["topology"]["inference"] = "central"
-    if "synchronous" in algorithms.load(algorithm).SCHEDULES:
+    if "synchronous" in algorithms.load(algorithm).SYSTEM.schedules:
         values["topology"]["schedule"] = "synchronous"
     batch = {} if algorithm in GRADIENTS else {"batch_size": 4}
     return parse_run_config(merged(TINY, values) | {"hyperparameters": small(algorithm) | batch})

@@ -105,7 +105,7 @@ def _system(paper: str, experiment: str, runs: Sequence[Run]) -> dict[str, Any]:
     return shape | {
         "paper": paper,
         "experiment": experiment,
-        "system": _CENTRAL.get(stated["name"], stated["name"]) if central else stated["name"],
+        "system": (central and stated.get("central_name")) or stated["name"],
         "algorithm": name,
         "moves": "observations" if central else stated["moves"],
         "inference": topology["inference"],
@@ -117,10 +117,6 @@ def _system(paper: str, experiment: str, runs: Sequence[Run]) -> dict[str, Any]:
         "environments": len(environments),
         "variants": ", ".join(dict.fromkeys(run.variant for run in runs)),
     }
-
-
-_CENTRAL = {"IMPALA": "SEED RL (V-trace)"}
-"""What an algorithm is called whose learner infers for all actors (Espeholt et al. 2020)."""
 
 
 def _store(kind: str, hyperparameters: Iterable[Mapping[str, Any]]) -> str:

@@ -102,7 +102,7 @@ def parse_run_config(mapping: Mapping[str, Any], where: str = "configuration") -
     values["hyperparameters"] = _validated(module.Config, hyperparameters, where, prefix="hyperparameters.")
     config = _validated(RunConfig, values, where)
     assert isinstance(config, RunConfig)
-    check_lag(config, module.SCHEDULES, where)
+    check_lag(config, module.SYSTEM.schedules, where)
     check_topology(config, where)
     check_population(config, where)
     _check_evaluation(config.evaluation, where)

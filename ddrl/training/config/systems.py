@@ -1,27 +1,34 @@
-"""What kind of system a configuration describes, as far as other parts must know it."""
+"""What kind of system a configuration describes, as its algorithm's `System` states it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ddrl import algorithms
+from ddrl.interfaces import System
+
+
+def system_of(config: Any) -> System:
+    """Return what the algorithm of a configuration states of itself."""
+    system: System = algorithms.load(config.algorithm).SYSTEM
+    return system
 
 
 def replays(config: Any) -> bool:
     """Whether the learner draws from a prioritized replay, and never waits for a fresh batch."""
-    return hasattr(config.hyperparameters, "replay")
+    return system_of(config).store == "prioritized"
 
 
 def moves_gradients(config: Any) -> bool:
     """Whether actors compute gradients and apply them to parameters that they share."""
-    return bool(algorithms.load(config.algorithm).SYSTEM["moves"] == "gradients")
+    return system_of(config).moves == "gradients"
 
 
 def shares_parameters(config: Any) -> bool:
     """Whether there are no versions of the parameters: several threads update the same ones, without locks."""
-    return algorithms.load(config.algorithm).SYSTEM.get("parameters") in ("shared", "sharded")
+    return system_of(config).parameters != "versions"
 
 
 def has_parameter_server(config: Any) -> bool:
     """Whether the parameters are a server's, in shards that apply one gradient at a time."""
-    return bool(algorithms.load(config.algorithm).SYSTEM.get("parameters") == "sharded")
+    return system_of(config).parameters == "sharded"

@@ -26,6 +26,7 @@ from ddrl.analysis.tables.systems import (
     systems,
 )
 from ddrl.errors import UserError
+from ddrl.interfaces import System
 from ddrl.papers.declared import declared, defaults
 from ddrl.papers.published import load_published
 from ddrl.papers.table_names import SUITE_TABLES
@@ -110,7 +111,8 @@ def test_topologies_that_differ_within_an_experiment_are_systems_of_their_own(tm
 @pytest.mark.parametrize("name", NAMES)
 def test_every_algorithm_declares_its_version_and_what_it_moves(name: str) -> None:
     assert declared(algorithm_module(name), "VERSION") >= 1
-    assert set(declared(algorithm_module(name), "SYSTEM")) - {"parameters"} == {"name", "moves", "store"}
+    stated = declared(algorithm_module(name), "SYSTEM")
+    assert {"name", "moves", "store", "schedules"} <= set(stated) <= set(System.__dataclass_fields__)
 
 
 def test_what_the_syntax_tree_says_is_what_the_module_holds() -> None:
@@ -118,7 +120,7 @@ def test_what_the_syntax_tree_says_is_what_the_module_holds() -> None:
     from ddrl.training.config.topology import Topology
 
     assert declared(algorithm_module("impala"), "VERSION") == impala.VERSION
-    assert declared(algorithm_module("impala"), "SYSTEM") == impala.SYSTEM
+    assert System(**declared(algorithm_module("impala"), "SYSTEM")) == impala.SYSTEM
     package = algorithm_module("impala").parents[1]
     topology = {key: value for key, value in vars(Topology()).items() if key != "central"}
     assert defaults(package / "training" / "config" / "topology.py", "Topology") == topology

@@ -50,7 +50,7 @@ def test_an_optimizer_of_which_some_keys_are_given_keeps_the_algorithms_own_valu
     def optimizer(**given: Any) -> dict[str, Any]:
         sizes = {name: value for name, value in small(algorithm).items() if name != "optimizer"}
         hyperparameters = sizes | ({"optimizer": given} if given else {})
-        topology = {"schedule": algorithms.load(algorithm).SCHEDULES[0]}
+        topology = {"schedule": algorithms.load(algorithm).SYSTEM.schedules[0]}
         values = merged(BASE, {"algorithm": algorithm, "topology": topology}) | {"hyperparameters": hyperparameters}
         found: dict[str, Any] = to_json(parse_run_config(values))["hyperparameters"]["optimizer"]
         return found
