@@ -74,4 +74,4 @@ def test_no_other_file_of_the_library_renames_over_another() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute) and ast.unparse(node) == "os.replace"
     }
-    assert calls == {"files.py"}
+    assert calls == {"system/files.py"}
