@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
-
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ddrl.types import Begun, Experience, Gradients, Metrics, NetworkOutput, PolicyInput, PolicyOutput, Unroll
+
+if TYPE_CHECKING:  # a configuration, of which every report reads some, needs no torch
+    from torch import Tensor, nn
 
 Schedule = Literal["asynchronous", "synchronous", "bounded_lag"]
 

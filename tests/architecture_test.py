@@ -54,7 +54,10 @@ LIGHT = (
     "ddrl.inference.worker_pool",
     "ddrl.runtimes.ray.actor_process",
     "ddrl.runtimes.ray.learner_process",
+    "ddrl.interfaces",
+    "ddrl.regression",
     "ddrl.slurm.ray_cluster",
+    "ddrl.training.config.run_config",
 )
 """Whose import brings no torch, which takes two CPU seconds and 150 MB of each process."""
 

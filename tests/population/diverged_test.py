@@ -146,7 +146,8 @@ def test_whoever_has_a_fitness_is_copied_as_often_as_any_other() -> None:
 @pytest.mark.usefixtures("holder")
 @pytest.mark.parametrize("changes", [{"parallel": 3}, {"topology": {"runtime": "ray"}}], ids=["hosts", "runs on Ray"])
 def test_processes_of_ray_go_on_as_well(tmp_path: Path, changes: dict[str, Any]) -> None:
-    config = half_hopeless({"parallel": changes.get("parallel", 1)}, topology=changes.get("topology", {}))
+    topology = changes.get("topology", {})
+    config = half_hopeless({"parallel": changes.get("parallel", 1)}, topology=topology, env_frames=1200)
     assert train(config, tmp_path, quiet=True) == "budget_reached"
     found = went_on(lineage(tmp_path))
     assert list(found.member)[:1] == [1]

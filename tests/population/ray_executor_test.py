@@ -200,7 +200,7 @@ def test_a_learner_that_dies_is_replaced_and_its_turn_goes_on(
 def test_members_on_ray_may_be_any_run_with_versions(tmp_path: Path, algorithm: str, topology: dict[str, Any]) -> None:
     """Two at once where eight slots suffice."""
     tuned = {"optimizer.learning_rate": {"low": 1e-4, "high": 1e-2}}
-    values = merged(to_json(members()), {"algorithm": algorithm, "topology": topology})
+    values = merged(to_json(members(env_frames=1200)), {"algorithm": algorithm, "topology": topology})
     values["hyperparameters"] = tiny(algorithm)
     values["population"] |= {"tuned": tuned, "parallel": 2}
     assert train(parse_run_config(values), tmp_path, quiet=True) == "budget_reached"
