@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from ddrl.coordinator.program import Runtime
 from ddrl.inference.endpoint import Endpoint
 from ddrl.runtimes.serial import SerialRuntime
@@ -40,6 +42,7 @@ def train_local(
     `accepted` is called when nothing refuses the run any more. With an `endpoint`, environments are stepped by
     workers that come to it.
     """
+    torch.set_num_threads(1)  # two intra-op threads collapse beside busy actors, and add up in another order
     run = Run(config, directory, make_runtime=local_runtime(config), quiet=quiet, endpoint=endpoint)
     with stopping(run.interrupt, directory):
         run.resume()
