@@ -342,8 +342,7 @@ def _ledger(kind: Literal["claims", "cells"], parsed: argparse.Namespace) -> int
 
 def plan(parsed: argparse.Namespace) -> int:
     """`ddrl plan`."""
-    from ddrl.cli import planning as planning
-    from ddrl.cli import tables
+    from ddrl.cli import planning, tables
     from ddrl.slurm.site import load_for
 
     root = tables.checkout()

@@ -80,7 +80,7 @@ class UnrollQueue:
 
 
 @dataclass(frozen=True)
-class LearnerProcess:
+class LearnerHost:
     """Where training and inference run. `accelerator`: what they share, one at a time; None: they share no more than
     the cores."""
 
@@ -98,7 +98,7 @@ class LearnerProcess:
 class Learner:
     """Takes B / uses_per_column fresh columns of the queue, trains on a batch of B, publishes, and again."""
 
-    def __init__(self, host: LearnerProcess) -> None:
+    def __init__(self, host: LearnerHost) -> None:
         self.version = 0
         """Updates so far."""
         self.busy = Integral(host.env)
@@ -151,7 +151,7 @@ class Inference:
     training shares the accelerator, it is made up of what waits once the accelerator is free.
     """
 
-    def __init__(self, host: LearnerProcess, learner: Learner) -> None:
+    def __init__(self, host: LearnerHost, learner: Learner) -> None:
         self.busy = Integral(host.env)
         """Devices that infer."""
         self.batches: list[int] = []

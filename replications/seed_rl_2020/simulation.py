@@ -20,7 +20,7 @@ from simpy import Environment, Resource
 from ddrl.errors import UserError
 from replications.seed_rl_2020.inputs import Layout, Scenario, ServiceTimes, Span, System
 from replications.seed_rl_2020.machines import Cores, Integral, Link, Server, Steps
-from replications.seed_rl_2020.services import Inference, Learner, LearnerProcess, Unroll
+from replications.seed_rl_2020.services import Inference, Learner, LearnerHost, Unroll
 
 SATURATED = 0.95
 """From this utilisation on a part is said to limit the rate."""
@@ -79,7 +79,7 @@ class _System:
     env: Environment
     times: ServiceTimes
     layout: Layout
-    host: LearnerProcess
+    host: LearnerHost
     learner: Learner
     inference: Inference
     server: Server
@@ -141,7 +141,7 @@ def _check_time_passes(times: ServiceTimes, layout: Layout, system: System) -> N
 def _build(times: ServiceTimes, layout: Layout) -> _System:
     env = Environment()
     accelerator = Resource(env, 1) if layout.shared_accelerator else None
-    host = LearnerProcess(env, times, layout, Cores(env, layout.learner_cores), accelerator)
+    host = LearnerHost(env, times, layout, Cores(env, layout.learner_cores), accelerator)
     learner = Learner(host)
     return _System(
         env=env,

@@ -20,7 +20,7 @@ from ddrl.papers.published import load_published, matching, reference_scores
 from ddrl.papers.schema import schema
 from replications.seed_rl_2020.inputs import Hosts, Layout, Scenario, ServiceTimes, Span, System, read_scenarios
 from replications.seed_rl_2020.machines import Cores, Link
-from replications.seed_rl_2020.services import Inference, Learner, LearnerProcess, Unroll, UnrollQueue
+from replications.seed_rl_2020.services import Inference, Learner, LearnerHost, Unroll, UnrollQueue
 from replications.seed_rl_2020.simulation import Prediction, predict, predict_scenarios
 
 FOLDER = Path(__file__).parents[3] / "replications" / "seed_rl_2020"
@@ -337,7 +337,7 @@ def batches(layout: Layout, requests: list[tuple[float, int]], seconds: float = 
     """What inference makes of requests (moment, columns), each batch being one of `seconds`."""
     env = Environment()
     accelerator = Resource(env, 1) if shared else None
-    host = LearnerProcess(env, replace(FREE, inference_fixed_s=seconds), layout, Cores(env, 1), accelerator)
+    host = LearnerHost(env, replace(FREE, inference_fixed_s=seconds), layout, Cores(env, 1), accelerator)
     inference = Inference(host, Learner(host))
     answered: list[tuple[float, int]] = []
 
