@@ -8,9 +8,6 @@ from typing import Any, Protocol
 
 from ddrl.errors import Closed, UserError
 
-MAX_DEATHS = 3
-"""In a row without progress, that end a run: of an actor's process without an unroll, of learners without an update."""
-
 STOPPING_SECONDS = 180.0
 """For learners in other processes to save and stop. Several of them first finish the batch that they wait for, and
 one in a single thread the step of its environments: neither ends where an environment hangs. Large checkpoints need

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from ddrl.coordinator.program import MAX_DEATHS
+from ddrl.coordinator.restarts import RestartPolicy, gives_up
 from ddrl.errors import Closed, UserError
 from ddrl.inference.client import Connection, LearnerLost
 from ddrl.inference.endpoint import Endpoint
@@ -64,11 +64,11 @@ class LocalWorkers:
         self._looking = threading.Lock()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._restarts: list[int] = []
-        self._deaths: list[tuple[int, int]] = []
+        self._policy = RestartPolicy()
 
     def start(self, number: int) -> None:
         """Sends so many to the learner that listens at `endpoint`."""
-        self._restarts, self._deaths = [0] * number, [(0, -1)] * number
+        self._restarts = [0] * number
         self._processes = [self._started(place) for place in range(number)]
 
     def _started(self, place: int) -> subprocess.Popen[bytes]:
@@ -101,11 +101,8 @@ class LocalWorkers:
         if status == FAILED:
             raise UserError(f"{name}: its process cannot go on; what it wrote stands above")
         reason = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-        delivered = self._delivered()[place]
-        deaths, before = self._deaths[place]
-        deaths = deaths + 1 if delivered == before else 1
-        self._deaths[place] = (deaths, delivered)
-        if deaths >= MAX_DEATHS:
+        deaths = self._policy.died(place, self._delivered()[place])
+        if gives_up(deaths):
             raise UserError(f"{name}: its process died {deaths} times in a row without an unroll ({reason})")
         self._restarts[place] += 1
         self._processes[place] = self._started(place)

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ddrl.coordinator.program import MAX_DEATHS, STOPPING_SECONDS
+from ddrl.coordinator.program import STOPPING_SECONDS
+from ddrl.coordinator.restarts import RestartPolicy, gives_up
 from ddrl.errors import UserError
 from ddrl.population.display import View
 from ddrl.population.member import Job, LocalSegment, Outcome, interrupted
@@ -22,6 +23,7 @@ from ddrl.runtimes.ray.cluster import Pulse, cluster, gone_error, log_tail, what
 from ddrl.runtimes.ray.errors import first_line, plain, traceback_of
 from ddrl.system.calls import watched
 from ddrl.training.config.run_config import RunConfig
+from ddrl.training.records import checkpoint
 from ddrl.training.records.recorder import Counts
 from ddrl.types import Metrics
 
@@ -141,8 +143,7 @@ class ProcessExecutor:
         self._free: list[Any] = [self._host.remote() for _ in range(parallel)]
         self._busy: dict[Any, tuple[Any, Job, int]] = {}
         """Reference to an outcome -> host, job, process id."""
-        self._deaths: dict[tuple[int, int], int] = {}
-        """(member, segment) -> how many processes died at it."""
+        self._policy = RestartPolicy()
         self._interrupt_asked = False
         self._interrupt_told: float | None = None
         self._pulse = Pulse()
@@ -208,16 +209,17 @@ class ProcessExecutor:
 
         if what := what_is_gone():
             raise gone_error(what, "members go on from their newest checkpoints")
-        place = (job.member, job.segment)
-        self._deaths[place] = deaths = self._deaths.get(place, 0) + 1
+        deaths = self._policy.died(job.member, (job.segment, checkpoint.newest_number(job.directory / "checkpoints")))
         try:
             words = log_tail(ray.get(pid, timeout=2.0))
         except RayError:  # it died before it said who it is
             words = ""
         self._view.complain(f"{words}\n{plain(error)}".strip())
         reason = first_line(error)
-        if deaths >= MAX_DEATHS:
-            raise UserError(f"member {job.member}: its process died {deaths} times in one segment ({reason})")
+        if gives_up(deaths):
+            raise UserError(
+                f"member {job.member}: its process died {deaths} times in a row without a checkpoint ({reason})"
+            )
         ray.kill(host, no_restart=True)
         if self._interrupt_asked:
             self._view.note(f"member {job.member}: its process died ({reason}) while the population was stopping")

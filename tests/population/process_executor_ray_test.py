@@ -69,7 +69,7 @@ def test_processes_that_keep_dying_end_the_population_with_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_executor, "MemberProcess", DyingHost)
-    with pytest.raises(UserError, match=r"^member \d: its process died 3 times in one segment"):
+    with pytest.raises(UserError, match=r"^member \d: its process died 3 times in a row without a checkpoint"):
         train(small(PARALLEL), tmp_path, quiet=True)
 
 

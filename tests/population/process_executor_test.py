@@ -22,7 +22,7 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> ProcessExecutor:
     monkeypatch.setattr(ray, "kill", MagicMock())
     made = ProcessExecutor.__new__(ProcessExecutor)
     job: Any = SimpleNamespace(member=3, start_frames=1200, segment=2)
-    made._view, made._free, made._deaths = MagicMock(), [], {}
+    made._view, made._free = MagicMock(), []
     made._busy = {"outcome": (MagicMock(), job, 0)}
     made._interrupt_asked, made._interrupt_told, made._pulse = False, None, cluster.Pulse()
     return made

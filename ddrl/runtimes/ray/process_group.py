@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from ddrl.coordinator.program import MAX_DEATHS
+from ddrl.coordinator.restarts import RestartPolicy, gives_up
 from ddrl.errors import UserError
 from ddrl.runtimes.ray import replay_process, shard_process
 from ddrl.runtimes.ray.actor_process import ActorProcess, MakeActor
@@ -111,7 +111,7 @@ class ProcessGroup:
             self._start_others()
         self._resumes = 0
         self._restarts = [0] * plan.num_actors
-        self._deaths: list[tuple[int, list[int]]] = [(0, [])] * plan.num_actors
+        self._policy = RestartPolicy()
         self._running: dict[Any, Who] = {}
         self._status: Any = None
 
@@ -205,14 +205,12 @@ class ProcessGroup:
         slot, rank = divmod(index, self._plan.num_learners)
         delivered = [ray.get(host.delivered.remote(slot)) for host in [self._learners[rank], *self._replays]]
         ray.get([place.host.pid.remote() for place in self._shards])  # raises where it is one of them that died
-        deaths, before = self._deaths[index]
-        deaths = deaths + 1 if delivered == before else 1
-        self._deaths[index] = (deaths, delivered)
+        deaths = self._policy.died(index, delivered)
         name = self._plan.describe_actor(index, self.generation(index))
         words = f"{self._last_words(Who('actor', index))}\n{words}".strip()
         if words:
-            (self._complain if deaths >= MAX_DEATHS else self._note)(words)
-        if deaths >= MAX_DEATHS:
+            (self._complain if gives_up(deaths) else self._note)(words)
+        if gives_up(deaths):
             raise UserError(f"{name}: its process died {deaths} times in a row without an unroll ({reason})")
         self._note(f"{name}: its process died ({reason}); a new one takes its place")
         ray.kill(self._actors[index], no_restart=True)  # one that only lost its learner still holds a slot

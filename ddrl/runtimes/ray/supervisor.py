@@ -14,7 +14,8 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from ddrl.coordinator.program import MAX_DEATHS, STOPPING_SECONDS
+from ddrl.coordinator.program import STOPPING_SECONDS
+from ddrl.coordinator.restarts import RestartPolicy, gives_up
 from ddrl.errors import NonFiniteError, UserError, crash
 from ddrl.runtimes.ray.cluster import Pulse, gone_error, what_is_gone
 from ddrl.runtimes.ray.errors import first_line, plain, traceback_of
@@ -81,7 +82,7 @@ class RayRuntime:
             len(plan.make_shards),
             plan.runs_at_once,
         )
-        deaths, reached = 0, -1
+        policy = RestartPolicy()
         while True:
             group = ProcessGroup(self._plan, gpus, self._note, self._complain, lambda: self._interrupted)
             try:
@@ -94,9 +95,8 @@ class RayRuntime:
             except _Died as died:
                 if what := what_is_gone():
                     raise gone_error(what, self._plan.describe_checkpoint()) from None
-                deaths = 1 if self._updates > reached else deaths + 1
-                reached = max(reached, self._updates)
-                give_up = deaths >= MAX_DEATHS and not self._interrupted
+                deaths = policy.died("learners", self._updates)  # the most that any attempt has reached
+                give_up = gives_up(deaths) and not self._interrupted
                 if died.words:
                     (self._complain if give_up else self._note)(died.words)
                 if self._interrupted:

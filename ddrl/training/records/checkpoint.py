@@ -135,6 +135,11 @@ def holds_any(directory: Path) -> bool:
     return any(directory.rglob("*.pt"))
 
 
+def newest_number(directory: Path) -> int:
+    """Return the updates of the newest checkpoint in a folder, whether or not it is whole; -1 where there is none."""
+    return next((updates for updates, _ in _newest_first(directory)), -1)
+
+
 def _path(directory: Path, updates: int) -> Path:
     return directory / f"{updates:012d}.pt"
 
