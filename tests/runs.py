@@ -11,6 +11,7 @@ import pandas as pd
 from ddrl import algorithms
 from ddrl.runtimes.local import local_runtime
 from ddrl.training.config.run_config import RunConfig, parse_run_config
+from ddrl.training.records.progress import Progress
 from ddrl.training.records.recorder import TIMING_METRICS
 from ddrl.training.run import Run
 
@@ -101,6 +102,7 @@ def curves(directory: Path) -> pd.DataFrame:
     return table[~table.metric.isin(TIMING_METRICS)].reset_index(drop=True)
 
 
-def local_run(config: RunConfig, directory: Path, **options: Any) -> Run:
+def local_run(config: RunConfig, directory: Path, *, quiet: bool = False, **options: Any) -> Run:
     """A run in this process, which nobody has begun."""
-    return Run(config, directory, make_runtime=local_runtime(config), **options)
+    display = None if quiet else Progress(config.env_frames)
+    return Run(config, directory, make_runtime=local_runtime(config), display=display, **options)

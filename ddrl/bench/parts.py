@@ -14,6 +14,9 @@ from typing import Any
 
 import torch
 
+from ddrl.coordinator.shared_parameters import LiveParameters
+from ddrl.replay.prefetch import Prefetch
+from ddrl.replay.prioritized import PrioritizedReplay
 from ddrl.replay.queue import UnrollQueue
 from ddrl.runtimes.local import local_runtime
 from ddrl.training.builder import Builder
@@ -107,7 +110,7 @@ def fresh_share(hyperparameters: Any) -> float:
 @contextmanager
 def quiet_run(config: RunConfig, directory: Path) -> Iterator[Run]:
     """A run in this process, closed afterwards."""
-    run = Run(config, directory, make_runtime=local_runtime(config), quiet=True)
+    run = Run(config, directory, make_runtime=local_runtime(config))
     try:
         yield run
     finally:
@@ -137,7 +140,9 @@ def _applied(acting: Run, learning: Run) -> tuple[Callable[[], object], float]:
     unroll = collector.collect(acting.config.hyperparameters.unroll_length)
     while actor.learn(unroll) is None:  # one with a replay of its own
         unroll = collector.collect(acting.config.hyperparameters.unroll_length)
-    return lambda: learning.params.apply(actor.learn(unroll)), int(unroll.valid.sum())
+    shared = learning.params
+    assert isinstance(shared, LiveParameters)
+    return lambda: shared.apply(actor.learn(unroll)), int(unroll.valid.sum())
 
 
 def _fresh(run: Run) -> tuple[Unroll, float]:
@@ -155,6 +160,7 @@ def _drawn(run: Run) -> tuple[Any, float]:
     while not run.learner.ready():
         run.actors[0].step()
     hyperparameters = run.config.hyperparameters
+    assert isinstance(run.queue, PrioritizedReplay | Prefetch)
     return run.queue.sample(hyperparameters.batch_size), hyperparameters.fresh_steps or math.nan
 
 

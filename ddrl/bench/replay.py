@@ -22,6 +22,7 @@ import torch
 
 from ddrl.bench.parts import quiet_run
 from ddrl.errors import UserError
+from ddrl.replay.prioritized import PrioritizedReplay
 from ddrl.replay.sum_tree import SumTree
 from ddrl.runtimes.local import train_local
 from ddrl.system.exit_code import exit_code
@@ -74,7 +75,8 @@ def bytes_per_step(algorithm: str) -> float:
     """Of the replay of an algorithm with its paper's settings, on an Atari game."""
     config = run_config(algorithm, {"hyperparameters": {"replay_capacity": MEASURED_STEPS}, "topology": ONE})
     with tempfile.TemporaryDirectory() as directory, quiet_run(config, Path(directory)) as run:
-        return float(run.queue.nbytes / run.queue.capacity)
+        assert isinstance(run.queue, PrioritizedReplay)
+        return run.queue.nbytes / run.queue.capacity
 
 
 def run_config(algorithm: str, changes: dict[str, Any]) -> RunConfig:

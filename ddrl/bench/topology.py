@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import torch
@@ -26,6 +26,9 @@ from ddrl.training.config.run_config import RunConfig
 from ddrl.training.config.systems import moves_gradients, replays
 from ddrl.training.records.recorder import read_curves
 from ddrl.training.run import Run
+
+if TYPE_CHECKING:
+    from ddrl.runtimes.ray.messages import Status
 
 POLL_SECONDS = 0.05
 LONGEST = 10
@@ -265,17 +268,17 @@ def _with_ray(config: RunConfig, directory: Path, seconds: float, enough_steps: 
     unroll_frames = config.hyperparameters.unroll_length * topology.envs_per_actor * frame_skip
     window = Window(seconds, enough_steps * frame_skip)
 
-    def watch(status: dict[str, Any]) -> bool:
-        frames = status["counts"][0]
+    def watch(status: Status) -> bool:
+        frames = status.counts.env_frames
 
         def look() -> Look:
             learners = topology.num_learners  # the one that leads speaks of its own actors only
             return Look(
                 frames=frames,
-                made=sum(status["delivered"]) * learners * unroll_frames,
-                insert_waited=status["insert_waited"] * learners,
-                pull_waited=status["pull_waited"] * learners,
-                sample_waited=status["sample_waited"],
+                made=sum(status.delivered) * learners * unroll_frames,
+                insert_waited=status.insert_waited * learners,
+                pull_waited=status.pull_waited * learners,
+                sample_waited=status.sample_waited,
                 learning=None,
                 cpu=_family(),
                 busy=_busy(),

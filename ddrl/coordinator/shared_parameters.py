@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from ddrl.coordinator.parameter_server import Version, copies, load, tensors_of
+from ddrl.coordinator.parameter_server import ParameterServer, Version, copies, load, tensors_of
 from ddrl.errors import Closed
 from ddrl.interfaces import Shards
 from ddrl.system.cuda_streams import Mark
@@ -227,3 +227,7 @@ class LiveParameters:
         """Continues where `state` was taken."""
         self._version = state["version"]
         self._applied.load_state_dict(state["applied"])
+
+
+AnyParameters = ParameterServer | LiveParameters
+"""What a learner publishes its parameters to: versions of them, or the ones that all share."""

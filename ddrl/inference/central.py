@@ -18,8 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from ddrl.coordinator.parameter_server import ParameterServer
-from ddrl.coordinator.shared_parameters import LiveParameters
+from ddrl.coordinator.shared_parameters import AnyParameters
 from ddrl.coordinator.traffic import recent
 from ddrl.errors import Closed
 from ddrl.interfaces import Parameters
@@ -119,14 +118,10 @@ class Network(Protocol):
         """One step of the network for [B, ...]."""
 
 
-Source = ParameterServer | LiveParameters
-"""Where the parameters come from."""
-
-
 class InferenceThread:
     """A role: one batch a step, with the newest parameters that actors may have; on a GPU in a stream of its own."""
 
-    def __init__(self, network: Network, params: Source, batcher: Batcher | None, meter: Meter) -> None:
+    def __init__(self, network: Network, params: AnyParameters, batcher: Batcher | None, meter: Meter) -> None:
         self._network = network
         self._params = params
         self._batcher = batcher
@@ -187,7 +182,7 @@ def _joined(inputs: Sequence[PolicyInput]) -> PolicyInput:
 class CentralInference:
     """The `ddrl.interfaces.Inference` of one learner's actors, which all of them share."""
 
-    def __init__(self, networks: Sequence[Network], params: Source, rule: BatchRule | None) -> None:
+    def __init__(self, networks: Sequence[Network], params: AnyParameters, rule: BatchRule | None) -> None:
         """`networks`: one for each inference thread. `rule` None: without threads, each call is inferred at once."""
         self.network = networks[0].network
         self.meter = Meter()

@@ -67,7 +67,7 @@ class Controller:
         self._diverged: dict[int, Outcome] = {}
         """Members that wait for another one to copy."""
         self._interrupted = False
-        self._trainers: Executor | None = None
+        self._running_executor: Executor | None = None
         self._began = time.monotonic()
         self._seconds_before = 0.0
 
@@ -79,19 +79,19 @@ class Controller:
     def interrupt(self) -> None:
         """Ends the training early, with checkpoints of all members."""
         self._interrupted = True
-        if self._trainers:
-            self._trainers.interrupt()
+        if self._running_executor:
+            self._running_executor.interrupt()
 
     def train(self) -> str:
         """To the budget of every member, and writes the results; returns the exit reason."""
         self._go_on()
         with stopping(self.interrupt, self.directory), self._view.progress:
-            with self._executor() as trainers:
-                self._trainers = trainers
+            with self._executor() as executor:
+                self._running_executor = executor
                 if self._interrupted:
-                    trainers.interrupt()
-                self._train(trainers)
-            self._trainers = None
+                    executor.interrupt()
+                self._train(executor)
+            self._running_executor = None
             if self._interrupted:
                 return "interrupted"
             best = results.best_member(self._journal, self.rule.size)
@@ -139,32 +139,32 @@ class Controller:
 
     @contextmanager
     def _executor(self) -> Iterator[Executor]:
-        """Ray is slow to import, so only where it is used."""
+        """Make what trains the members; Ray is slow to import, so only where it is used."""
         if self.config.topology.runtime == "ray":
-            from ddrl.population.ray_executor import ray_members
+            from ddrl.population.ray_executor import ray_executor
 
-            with ray_members(self.config, self._view) as members:
-                yield members
+            with ray_executor(self.config, self._view) as executor:
+                yield executor
         elif self.rule.parallel == 1:
             yield SerialExecutor(self._view)
         else:
-            from ddrl.population.process_executor import hosts
+            from ddrl.population.process_executor import process_executor
 
-            with hosts(self.config, self._view) as trainers:
-                yield trainers
+            with process_executor(self.config, self._view) as executor:
+                yield executor
 
-    def _train(self, trainers: Executor) -> None:
+    def _train(self, executor: Executor) -> None:
         """Whoever has decided least often is next: in turn, where one trains at a time."""
         while True:
             waiting = [one for one in self._unfinished() if one not in self._running and one not in self._diverged]
             for member in sorted(waiting, key=lambda one: (len(self._journal.of(one)), one)):
-                if self._interrupted or not trainers.has_room():
+                if self._interrupted or not executor.has_room():
                     break
                 self._running.add(member)
-                trainers.begin(self._job(member))
+                executor.begin(self._job(member))
             if not self._running:
                 break
-            if (outcome := trainers.next_ended()) is not None:
+            if (outcome := executor.next_ended()) is not None:
                 self._running.discard(outcome.member)
                 if outcome.diverged:
                     self._view.note(f"member {outcome.member}: {outcome.diverged}")

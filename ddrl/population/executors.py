@@ -6,7 +6,8 @@ for the learners and actors of each.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from ddrl.population.display import View
 from ddrl.population.member import Job, LocalSegment, Outcome
@@ -15,23 +16,23 @@ from ddrl.types import Metrics
 
 
 class Executor(Protocol):
-    """Takes jobs and says how they ended, in the order in which they end."""
+    """Takes jobs and says how they ended, in the order in which they end; its methods are called by one thread."""
 
     def has_room(self) -> bool:
-        """Whether `begin` may be called."""
+        """Return whether `begin` may be called."""
 
     def begin(self, job: Job) -> None:
-        """Begins a segment."""
+        """Begin a segment."""
 
     def next_ended(self) -> Outcome | None:
-        """The next outcome; None where there is none yet. Raises what a member raised."""
+        """Return the next outcome, or None where there is none yet. Raise what a member raised."""
 
     def interrupt(self) -> None:
-        """Ends all segments early, with checkpoints; also from a signal handler."""
+        """End all segments early, with checkpoints; also from a signal handler."""
 
 
 class SerialExecutor:
-    """Members in turn, in this process."""
+    """Trains members in turn, in this process."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -40,15 +41,15 @@ class SerialExecutor:
         self._interrupted = False
 
     def has_room(self) -> bool:
-        """One at a time."""
+        """Return whether no member trains."""
         return self._job is None
 
     def begin(self, job: Job) -> None:
-        """It is trained in `next_ended`."""
+        """Keep a segment, which `next_ended` trains."""
         self._job = job
 
     def next_ended(self) -> Outcome | None:
-        """Trains."""
+        """Train the segment that was begun."""
         assert self._job is not None
         self._segment = LocalSegment(self._job, MemberDisplay(self._view, self._job.member))
         if self._interrupted:
@@ -58,33 +59,30 @@ class SerialExecutor:
         return outcome
 
     def interrupt(self) -> None:
-        """Of the one that trains, or would next."""
+        """End the segment that trains, or would next."""
         self._interrupted = True
         if self._segment:
             self._segment.interrupt()
 
 
 class MemberDisplay:
-    """Where a member shows how far it is: as a part of its population."""
+    """Shows how far a member is, as a part of its population."""
 
-    def __init__(self, view: View, member: int) -> None:
+    def __init__(self, view: View, member: int, running: Callable[[], int] = lambda: 1) -> None:
+        """`running`: how many members train at once now."""
         self._view = view
         self._member = member
-
-    def __enter__(self) -> MemberDisplay:
-        return self
-
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        """Nothing to tidy up."""
+        self._running = running
 
     def show(self, counts: Counts, latest: Metrics) -> None:
-        """How far it is."""
-        self._view.show(self._member, counts, 1)
-
-    def done(self, counts: Counts, latest: Metrics) -> None:
-        """As `show`."""
+        """Show the counts among those of all members."""
+        self._view.show(self._member, counts, self._running())
 
     def note(self, line: str) -> None:
-        """One line to the user, but for the one that every segment begins with."""
+        """Show one line, but for the one that every segment begins with."""
         if not line.startswith("resumed at "):
             self._view.note(f"member {self._member}: {line}")
+
+    def complain(self, text: str) -> None:
+        """Show a text that the user must read."""
+        self._view.complain(f"member {self._member}: {text}")

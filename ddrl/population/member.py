@@ -23,13 +23,14 @@ from ddrl.system.locks import locked
 from ddrl.training.builder import Builder
 from ddrl.training.config.population import Population, Values, with_values
 from ddrl.training.config.run_config import RunConfig, to_json
-from ddrl.training.device import Display, resolve_device
+from ddrl.training.device import resolve_device
 from ddrl.training.evaluation import FinalVersions, Scored, evaluate
 from ddrl.training.records import checkpoint
+from ddrl.training.records.display import Display
 from ddrl.training.records.identity import identity_of
 from ddrl.training.records.recorder import Counts, make_recorder, read_records, write_json
 from ddrl.training.records.resume import Checkpoints
-from ddrl.training.run import Run
+from ddrl.training.run import Adopt, Run
 
 LOCK_SECONDS = 30.0
 """How long a member waits for its process of before, whose supervisor was killed, to be gone."""
@@ -97,31 +98,38 @@ class Segment:
         self._job = job
         self.name = str(job.member)
         self.identity = job.identity
-        self.marks: dict[str, Any] = {SEGMENT: job.segment}
 
     def prepare(self, run: Run) -> None:
-        """Says where the run pauses, and in `member.json` what it trains with."""
+        """Set where the run pauses, and write to `member.json` what it trains with."""
         job = self._job
+        run.marks = {SEGMENT: job.segment}
+        if run.rank:
+            return
         write_json(job.directory / "member.json", to_json(job.config))
-        run.marks = self.marks
         run.pause = lambda: (
             run.learner.core.env_frames >= job.end_frames
             or (job.ready_episodes is not None and run.recorder.episodes >= job.ready_episodes)
         )
 
-    def resume(self, run: Run, note: Callable[[str], None]) -> int | None:
-        """Continues where the member's newest checkpoint left it; adopted, where the segment begins with that."""
-        job = self._job
-        return run.resume(
-            self.adoption(run.learner, note), or_else=lambda: nothing_to_continue(job) if job.start_frames else None
-        )
+    def resume(self, run: Run, note: Callable[[str], None], updates: int | None = None) -> int | None:
+        """Continue where the member's newest checkpoint left it; adopted, where the segment begins with that.
 
-    def adoption(self, learner: Any, note: Callable[[str], None]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-        """What makes of a checkpoint what the segment begins with; one that was made in the segment stays as it is.
-
-        To be called before the learner is resumed, while its optimizer has the hyperparameters of the segment.
+        `updates`: of the checkpoint that rank 0 has chosen; asked of other ranks. Return those that were chosen.
         """
-        job, fresh = self._job, learner.state_dict()
+        job = self._job
+        if not run.rank:
+            refusal = nothing_to_continue(job) if job.start_frames else None
+            return run.resume(self._adoption(run, note), refusal=refusal)
+        if updates is not None:
+            run.resume_at(updates, self._adoption(run, lambda line: None))  # rank 0 says it
+        return updates
+
+    def _adoption(self, run: Run, note: Callable[[str], None]) -> Adopt:
+        """Return what makes of a checkpoint what the segment begins with; one that was made in it stays as it is.
+
+        To be called before the run is resumed, while its optimizer has the hyperparameters of the segment.
+        """
+        job, fresh = self._job, run.learner.state_dict()
         source = _load_adopted(job) if job.adopts else None
 
         def adopt(state: dict[str, Any]) -> dict[str, Any]:
@@ -138,10 +146,12 @@ class Segment:
 
         return adopt
 
-    def train(self, run: Run) -> Outcome:
-        """To the end of the segment, with a snapshot, unless it is interrupted."""
+    def train(self, run: Run) -> Outcome | None:
+        """Train to the end of the segment, with a snapshot, unless it is interrupted; return how it ended at rank 0."""
         job = self._job
         interrupted = run.train_segment() == "interrupted"
+        if run.rank:
+            return None
         if not interrupted:
             checkpoint.save(job.directory / "snapshots", job.segment, snapshot(run))
         curves = job.directory / "curves.jsonl"
@@ -194,10 +204,12 @@ class LocalSegment:
             if self._interrupted:
                 run.interrupt()
             try:
-                return segment.train(run)
+                outcome = segment.train(run)
             except NonFiniteError as error:
                 run.close()
                 return diverged(job, error)
+            assert outcome is not None
+            return outcome
 
 
 def evaluate_finally(job: Job, display: Display, should_stop: Callable[[], bool]) -> bool:

@@ -18,14 +18,15 @@ from ddrl.coordinator.program import STOPPING_SECONDS
 from ddrl.coordinator.restarts import RestartPolicy, gives_up
 from ddrl.errors import UserError
 from ddrl.population.display import View
+from ddrl.population.executors import MemberDisplay
 from ddrl.population.member import Job, LocalSegment, Outcome, interrupted
 from ddrl.runtimes.ray.cluster import Pulse, cluster, gone_error, log_tail, what_is_gone
 from ddrl.runtimes.ray.errors import first_line, plain, traceback_of
 from ddrl.system.calls import watched
 from ddrl.training.config.run_config import RunConfig
 from ddrl.training.records import checkpoint
+from ddrl.training.records.display import Relay
 from ddrl.training.records.recorder import Counts
-from ddrl.types import Metrics
 
 POLL_SECONDS = 0.25
 OBJECT_STORE_BYTES = 128 * 2**20
@@ -44,59 +45,37 @@ class MemberProcess:
         self._segment: LocalSegment | None = None
         self._interrupted = False
         self._lock = threading.Lock()
-        self._notes: list[str] = []
-        self._counts: Counts | None = None
+        self._relay = Relay()
 
     def pid(self) -> int:
-        """Of the process."""
+        """Return the process's number."""
         return os.getpid()
 
     def train(self, job: Job) -> Outcome:
-        """One segment."""
+        """Train one segment."""
         with self._lock:
-            self._counts = None  # not those of the member before
-            segment = self._segment = LocalSegment(job, self)
+            self._relay.counts = None  # not those of the member before
+            segment = self._segment = LocalSegment(job, self._relay)
             if self._interrupted:
                 segment.interrupt()
-        with watched(self.note):
+        with watched(self._relay.note):
             return segment.train()
 
     def interrupt(self) -> None:
-        """Ends the segment early, with a checkpoint, also one that is yet to come."""
+        """End the segment early, with a checkpoint, also one that is yet to come."""
         with self._lock:
             self._interrupted = True
             if self._segment:
                 self._segment.interrupt()
 
     def status(self) -> tuple[Counts | None, list[str]]:
-        """Counts of the member that trains, once it has made an update, and lines for the user since the last call."""
-        notes, self._notes = self._notes, []
-        return self._counts, notes
-
-    # What a run shows, kept until the supervisor asks -----------------------------------------------------------------
-
-    def __enter__(self) -> MemberProcess:
-        return self
-
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        """Nothing to tidy up."""
-
-    def show(self, counts: Counts, latest: Metrics) -> None:
-        """How far the member is."""
-        self._counts = counts
-
-    def done(self, counts: Counts, latest: Metrics) -> None:
-        """As `show`."""
-
-    def note(self, line: str) -> None:
-        """One line to the user, but for the one that every segment begins with."""
-        if not line.startswith("resumed at "):
-            self._notes.append(line)
+        """Return how far the member is, once it has made an update, and lines for the user since the last call."""
+        return self._relay.counts, self._relay.take_notes()
 
 
 @contextmanager
-def hosts(config: RunConfig, view: View) -> Iterator[ProcessExecutor]:
-    """Processes for as many members as train at once, on a cluster of their own or the one of RAY_ADDRESS."""
+def process_executor(config: RunConfig, view: View) -> Iterator[ProcessExecutor]:
+    """Start processes for as many members as train at once, on a cluster of their own or the one of RAY_ADDRESS."""
     assert config.population is not None
     parallel, cpus = config.population.parallel, _cpus(config)
     with cluster(num_cpus=parallel * cpus, object_store_bytes=OBJECT_STORE_BYTES):
@@ -108,13 +87,13 @@ def hosts(config: RunConfig, view: View) -> Iterator[ProcessExecutor]:
 
 
 def _cpus(config: RunConfig) -> int:
-    """Slots of one member."""
+    """Return the slots of one member."""
     topology = config.topology
     return 1 if topology.runtime == "serial" else topology.num_actors + topology.learner_threads
 
 
 def _gpus(config: RunConfig, parallel: int, cpus: int) -> float:
-    """GPUs of one member: a fraction where several share one. Raises `UserError` where this node has no room."""
+    """Return the GPUs of one member: a fraction where several share one. Raise UserError where there is no room."""
     import ray
 
     own = ray.get_runtime_context().get_node_id()
@@ -139,46 +118,46 @@ class ProcessExecutor:
         self._view = view
         remote: Any = ray.remote  # Ray's own stubs know no concurrency
         options = {"num_cpus": cpus, "num_gpus": gpus, "max_concurrency": 4, "scheduling_strategy": on_this_node()}
-        self._host = remote(**options)(MemberProcess)
-        self._free: list[Any] = [self._host.remote() for _ in range(parallel)]
-        self._busy: dict[Any, tuple[Any, Job, int]] = {}
-        """Reference to an outcome -> host, job, process id."""
+        self._member_process = remote(**options)(MemberProcess)
+        self._free: list[Any] = [self._member_process.remote() for _ in range(parallel)]
+        self._busy: dict[Any, tuple[Any, Job, Any]] = {}
+        """Reference to an outcome -> process, job, reference to the process's number."""
         self._policy = RestartPolicy()
         self._interrupt_asked = False
         self._interrupt_told: float | None = None
         self._pulse = Pulse()
 
     def has_room(self) -> bool:
-        """Whether a process is free."""
+        """Return whether a process is free."""
         return bool(self._free)
 
     def begin(self, job: Job) -> None:
-        """In a free process."""
+        """Begin a segment in a free process."""
         self._set_to_work(self._free.pop(), job)
 
-    def _set_to_work(self, host: Any, job: Job) -> None:
-        self._busy[host.train.remote(job)] = (host, job, host.pid.remote())
+    def _set_to_work(self, process: Any, job: Job) -> None:
+        self._busy[process.train.remote(job)] = (process, job, process.pid.remote())
 
     def interrupt(self) -> None:
-        """They are told in `next_ended`: a signal handler may not talk to Ray."""
+        """Have `next_ended` tell the processes: a signal handler may not talk to Ray."""
         self._interrupt_asked = True
 
     def next_ended(self) -> Outcome | None:
-        """The first that ends within a moment; a process that died is replaced."""
+        """Return how the first segment ends that does within a moment; replace a process that died."""
         import ray
         from ray.exceptions import RayError, RayTaskError
 
         if self._interrupt_asked and self._interrupt_told is None:
             self._interrupt_told = time.monotonic()
-            for host, _, _ in self._busy.values():
-                host.interrupt.remote()
+            for process, _, _ in self._busy.values():
+                process.interrupt.remote()
         ended, _ = ray.wait(list(self._busy), num_returns=1, timeout=POLL_SECONDS)
         self._look()
         if what := self._pulse.gone():
             raise gone_error(what, "members go on from their newest checkpoints")
         if not ended:
             return self._without_waiting()
-        host, job, pid = self._busy.pop(ended[0])
+        process, job, pid = self._busy.pop(ended[0])
         try:
             outcome: Outcome = ray.get(ended[0])
         except RayTaskError as error:
@@ -187,23 +166,23 @@ class ProcessExecutor:
                 self._view.complain(traceback_of(error))
             raise cause from None
         except RayError as error:
-            return self._replace(host, job, pid, error)
-        self._free.append(host)
+            return self._replace(process, job, pid, error)
+        self._free.append(process)
         return outcome
 
     def _without_waiting(self) -> Outcome | None:
-        """Gives up a member that does not stop; None while it may."""
+        """Give up a member that does not stop; return None while it may."""
         import ray
 
         if self._interrupt_told is None or time.monotonic() - self._interrupt_told < STOPPING_SECONDS:
             return None
-        host, job, _ = self._busy.pop(next(iter(self._busy)))
-        ray.kill(host, no_restart=True)
+        process, job, _ = self._busy.pop(next(iter(self._busy)))
+        ray.kill(process, no_restart=True)
         self._view.complain(f"member {job.member}: has not stopped within {STOPPING_SECONDS:.0f} s, and is given up")
         return interrupted(job)
 
-    def _replace(self, host: Any, job: Job, pid: Any, error: Exception) -> Outcome | None:
-        """Its segment goes on in a new process. Raises `UserError` where several died at it."""
+    def _replace(self, process: Any, job: Job, pid: Any, error: Exception) -> Outcome | None:
+        """Let a segment whose process died go on in a new one. Raise UserError where several died at it."""
         import ray
         from ray.exceptions import RayError
 
@@ -220,34 +199,35 @@ class ProcessExecutor:
             raise UserError(
                 f"member {job.member}: its process died {deaths} times in a row without a checkpoint ({reason})"
             )
-        ray.kill(host, no_restart=True)
+        ray.kill(process, no_restart=True)
         if self._interrupt_asked:
             self._view.note(f"member {job.member}: its process died ({reason}) while the population was stopping")
             return interrupted(job)
         self._view.note(f"member {job.member}: its process died ({reason}); it goes on from its newest checkpoint")
-        self._set_to_work(self._host.remote(), job)
+        self._set_to_work(self._member_process.remote(), job)
         return None
 
     def _look(self) -> None:
-        """Shows how far the members are that answer at once."""
+        """Show how far the members are that answer at once."""
         import ray
         from ray.exceptions import RayError
 
-        asked = {host.status.remote(): job.member for host, job, _ in self._busy.values()}
+        asked = {process.status.remote(): job.member for process, job, _ in self._busy.values()}
         answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=POLL_SECONDS) if asked else ([], [])
         for reference in answered:
             try:
                 counts, notes = ray.get(reference)
             except RayError:  # `next_ended` finds it
                 continue
+            display = MemberDisplay(self._view, asked[reference], lambda: len(self._busy))
             if counts is not None:
-                self._view.show(asked[reference], counts, len(self._busy))
+                display.show(counts, {})
             for line in notes:
-                self._view.note(f"member {asked[reference]}: {line}")
+                display.note(line)
 
     def kill(self) -> None:
-        """Ends all processes."""
+        """End all processes."""
         import ray
 
-        for host in [*self._free, *(host for host, _, _ in self._busy.values())]:
-            ray.kill(host, no_restart=True)
+        for process in [*self._free, *(process for process, _, _ in self._busy.values())]:
+            ray.kill(process, no_restart=True)

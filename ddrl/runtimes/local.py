@@ -15,6 +15,7 @@ from ddrl.runtimes.threads import ThreadsRuntime
 from ddrl.system.seeding import numpy_generator
 from ddrl.system.signals import stopping
 from ddrl.training.config.run_config import RunConfig
+from ddrl.training.records.progress import Progress
 from ddrl.training.run import Run
 
 
@@ -43,8 +44,13 @@ def train_local(
     workers that come to it.
     """
     torch.set_num_threads(1)  # two intra-op threads collapse beside busy actors, and add up in another order
-    run = Run(config, directory, make_runtime=local_runtime(config), quiet=quiet, endpoint=endpoint)
+    progress = Progress(config.env_frames, quiet=quiet)
+    run = Run(config, directory, make_runtime=local_runtime(config), display=progress, endpoint=endpoint)
     with stopping(run.interrupt, directory):
         run.resume()
         accepted()
-        return run.train()
+        with progress:
+            reason = run.train()
+        if reason == "budget_reached":
+            progress.done(run.counts, run.recorder.latest)
+    return reason

@@ -17,7 +17,7 @@ from ddrl.environments.base import registry
 from ddrl.environments.base.task_suites import common_spec
 from ddrl.environments.tools.named import NamedEnv, make_env, spec_of
 from ddrl.errors import UserError
-from ddrl.interfaces import Inference, Parameters, Queue, Replay
+from ddrl.interfaces import Inference, Parameters, Queue, Replay, SharedParameters
 from ddrl.system.seeding import numpy_generator, seed_for, torch_generator
 from ddrl.training.config.run_config import RunConfig
 from ddrl.types import Episode, VectorEnv
@@ -157,7 +157,7 @@ class Builder:
             generator=numpy_generator(self.config.seed, f"{role}-replay", index),
         )
 
-    def actor(self, collector: UnrollCollector, params: Parameters, queue: Queue | Replay) -> Any:
+    def actor(self, collector: UnrollCollector, params: Parameters, queue: Queue | Replay | SharedParameters) -> Any:
         """The algorithm's actor."""
         return self.algorithm.Actor(self.config.hyperparameters, collector, params, queue)
 

@@ -1,37 +1,23 @@
-"""What surrounds a run: where it shows how far it is, its device, its endpoint."""
+"""What a run needs of the machine: its device, and the address that environment workers come to."""
 
 from __future__ import annotations
-
-from typing import Any, Protocol
 
 import torch
 
 from ddrl.errors import UserError
 from ddrl.inference.endpoint import Endpoint
 from ddrl.training.config.run_config import RunConfig
-from ddrl.training.records.recorder import Counts
-from ddrl.types import Metrics
-
-
-class Display(Protocol):
-    """Where a run shows how far it is: a `Progress`, or what passes it on to another process."""
-
-    def __enter__(self) -> Any: ...
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None: ...
-    def show(self, counts: Counts, latest: Metrics) -> None: ...
-    def done(self, counts: Counts, latest: Metrics) -> None: ...
-    def note(self, line: str) -> None: ...
 
 
 def resolve_device(name: str) -> torch.device:
-    """`auto`: the GPU where there is one. Raises `UserError` for cuda without a GPU."""
+    """Return the device; `auto`: the GPU where there is one. Raise UserError for cuda without a GPU."""
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("key 'device': cuda was asked for, but torch finds no GPU; allowed here: auto, cpu")
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
 
 
 def check_endpoint(config: RunConfig, endpoint: Endpoint) -> None:
-    """Raises `UserError` where no worker could come through it."""
+    """Raise UserError where no worker could come to a run of `config` through `endpoint`."""
     topology = config.topology
     if config.population:
         raise UserError("--listen: the members of a population act by themselves (key 'population')")

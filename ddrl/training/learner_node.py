@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
+from torch import nn
 
 from ddrl.coordinator.dynamic_adjustment import Adjustment, Limit, Limited
 from ddrl.coordinator.parameter_server import ParameterServer
 from ddrl.coordinator.program import Role
 from ddrl.coordinator.schedule import Gate
-from ddrl.coordinator.shared_parameters import LiveParameters
+from ddrl.coordinator.shared_parameters import AnyParameters, LiveParameters
 from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import UserError
 from ddrl.inference.central import BatchRule, CentralInference
-from ddrl.interfaces import Reducer, Shards
+from ddrl.interfaces import Reducer, Replay, Shards
 from ddrl.learners.core import Setting
 from ddrl.replay.prefetch import Prefetch
 from ddrl.replay.prioritized import PrioritizedReplay
@@ -33,8 +34,45 @@ from ddrl.training.records.recorder import Counts
 from ddrl.training.records.thread_cpu import cpu_by_role
 from ddrl.types import Metrics
 
-if TYPE_CHECKING:
-    from ddrl.runtimes.ray.replay_process import RemoteReplay  # imports Ray
+
+class DistantReplay(Replay, Protocol):
+    """A replay in a process of its own, as the learner sees it; that process writes its part of checkpoints."""
+
+    @property
+    def insert_waited(self) -> float:
+        """Seconds that actors waited for the learner, over all of them."""
+
+    @property
+    def sample_waited(self) -> float:
+        """Seconds that the learner waited for batches."""
+
+    def count_in(self, traffic: Traffic) -> None:
+        """Count in `traffic` what comes from the replay and goes there."""
+
+    def take_gauges(self) -> Metrics:
+        """Return what the replay holds, and what it was sent since the last call."""
+
+    def frozen(self) -> AbstractContextManager[None]:
+        """Let nothing be inserted or drawn within the block."""
+
+    def save(self, number: int) -> str:
+        """Write the replay's part of checkpoint `number`; return its checksum."""
+
+    def restore(self, number: int) -> None:
+        """Continue where that part was written."""
+
+    def counters(self) -> dict[str, Any]:
+        """Return its state without its contents."""
+
+    def refill(self, counters: dict[str, Any]) -> int | None:
+        """Continue with these; return how many items must be there again before any is drawn."""
+
+    def close(self) -> None:
+        """End every wait with `Closed`."""
+
+
+Store = UnrollQueue | PrioritizedReplay | DistantReplay | Prefetch | LiveParameters
+"""Where experience, or a gradient, goes on its way from actors to the learner."""
 
 
 class LearnerNode:
@@ -46,27 +84,32 @@ class LearnerNode:
         reducer: Reducer,
         *,
         lent_memory: bool = False,
-        remote: RemoteReplay | None = None,
+        distant_replay: DistantReplay | None = None,
         shards: Shards | None = None,
     ) -> None:
-        """`remote`: the replay, `shards`: those of a parameter server, where they are in processes of their own."""
+        """Build the learner with its network's initial parameters.
+
+        Args:
+            lent_memory: whether unrolls lie in memory that their sender takes back.
+            distant_replay, shards: the replay, or the shards of a parameter server, in processes of their own.
+        """
         config, topology, hyperparameters = builder.config, builder.config.topology, builder.config.hyperparameters
         network = builder.network()
         self.builder = builder
         self.parameter_count = sum(parameter.numel() for parameter in network.parameters())
-        self.params: Any = _parameters(config, network, reducer, shards)
-        self.replay: PrioritizedReplay | RemoteReplay | None = remote
-        if replays(config) and not remote:
+        self.params = _parameters(config, network, reducer, shards)
+        self.replay: PrioritizedReplay | DistantReplay | None = distant_replay
+        if replays(config) and not distant_replay:
             self.replay = make_replay(builder, network, reducer)
-        self._remote, self._reducer = remote, reducer
+        self._distant_replay, self._reducer = distant_replay, reducer
         self._keeps_contents = config.checkpoint.replay == "saved"
         self.prefetch: Prefetch | None = None
-        self.queue: Any = self._store(lent_memory)
+        self.queue = self._store(lent_memory)
         """Where actors put what they collect, and the learner gets it from; gradients go to the parameters."""
         self.traffic = Traffic(builder.spec.frame_skip)
         """With actors, or their environments, in other processes; or with a replay in one."""
-        if remote:
-            remote.count_in(self.traffic)
+        if distant_replay:
+            distant_replay.count_in(self.traffic)
         self.central = _central_inference(builder, self.params) if topology.inference == "central" else None
         self.adjustment: Adjustment | None = None
         self._limits: dict[str, Limit] = {}
@@ -111,12 +154,12 @@ class LearnerNode:
         limit = self._limits.get(kind)
         return [Limited(role, limit, first + i) for i, role in enumerate(roles)] if limit else list(roles)
 
-    def _store(self, lent_memory: bool) -> Any:
-        if moves_gradients(self.builder.config):
+    def _store(self, lent_memory: bool) -> Store:
+        if isinstance(self.params, LiveParameters) and moves_gradients(self.builder.config):
             return self.params
         config, share = self.builder.config, self._reducer.size
         topology, hyperparameters = config.topology, config.hyperparameters
-        store: Any = self.replay or UnrollQueue(
+        store = self.replay or UnrollQueue(
             capacity=topology.queue_capacity,
             ordered_actors=None if topology.schedule == "asynchronous" else topology.num_actors // share,
             lent_memory=lent_memory,
@@ -171,20 +214,20 @@ class LearnerNode:
             self.adjustment.close()
 
     def frozen(self) -> AbstractContextManager[None]:
-        """Within it nothing changes that `state_dict` refers to, or has the replay write."""
+        """Let nothing change within the block that `state_dict` refers to, or has the replay write."""
         if isinstance(self.params, LiveParameters):
             return self.params.frozen()
         return self.replay.frozen() if self.replay else nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
-        """Without the unrolls that wait. A replay in a process of its own first writes its part by itself."""
+        """Return all but the unrolls that wait. A replay in a process of its own first writes its part by itself."""
         state = {"learner": self.learner.state_dict(), "params": self.params.state_dict()}
         if self.adjustment:
             state["working"] = self.adjustment.state_dict()
-        if self._remote and self._keeps_contents:
-            state["beside"] = {"replay": self._remote.save(self.counts.updates)}
-        elif self._remote:
-            state["replay"] = self._remote.counters()
+        if self._distant_replay and self._keeps_contents:
+            state["beside"] = {"replay": self._distant_replay.save(self.counts.updates)}
+        elif self._distant_replay:
+            state["replay"] = self._distant_replay.counters()
         elif isinstance(self.replay, PrioritizedReplay):
             state["replay"] = self.replay.state_dict(contents=self._keeps_contents)
         return state
@@ -192,6 +235,11 @@ class LearnerNode:
     def waiting(self) -> dict[str, Any]:
         """The unrolls that wait; none with a replay or shared parameters, which are saved by themselves."""
         return self.queue.state_dict() if isinstance(self.queue, UnrollQueue) else {}
+
+    def load_waiting(self, state: dict[str, Any]) -> None:
+        """Continue with the unrolls that `waiting` has returned."""
+        if isinstance(self.queue, UnrollQueue):
+            self.queue.load_state_dict(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> str | None:
         """Continues where `state` was taken; returns what the user should know of it."""
@@ -205,17 +253,17 @@ class LearnerNode:
         return f"the replay was not saved: it is refilled with {wanted:,} items before the learner goes on"
 
     def _load_replay(self, state: dict[str, Any]) -> int | None:
-        """How many items it must be refilled with; None where nothing is missing."""
-        if self._remote and self._keeps_contents:
-            self._remote.restore(self.counts.updates)
+        """Return how many items it must be refilled with; None where nothing is missing."""
+        if self._distant_replay and self._keeps_contents:
+            self._distant_replay.restore(self.counts.updates)
             return None
-        if self._remote:
-            return self._remote.refill(state["replay"])
+        if self._distant_replay:
+            return self._distant_replay.refill(state["replay"])
         return self.replay.load_state_dict(state["replay"]) if isinstance(self.replay, PrioritizedReplay) else None
 
 
-def _parameters(config: RunConfig, network: Any, reducer: Reducer, shards: Shards | None) -> Any:
-    """Shared ones where several threads update them, else versions that the learner publishes."""
+def _parameters(config: RunConfig, network: nn.Module, reducer: Reducer, shards: Shards | None) -> AnyParameters:
+    """Return shared ones where several threads update them, else versions that the learner publishes."""
     if shares_parameters(config):
         return LiveParameters(network, shards)
     topology, hyperparameters = config.topology, config.hyperparameters
@@ -245,7 +293,7 @@ def make_history(builder: Builder, state_shapes: Sequence[tuple[int, ...]]) -> H
     return History(builder.spec, num_streams, length, state_shapes if rule.state_period else (), rule.state_period or 1)
 
 
-def _central_inference(builder: Builder, params: ParameterServer | LiveParameters) -> CentralInference:
+def _central_inference(builder: Builder, params: AnyParameters) -> CentralInference:
     topology, central = builder.config.topology, builder.config.topology.central
     columns = topology.num_actors * topology.envs_per_actor // topology.num_learners
     rule = BatchRule(central.min_columns, central.max_columns or columns, central.max_wait_ms / 1000)

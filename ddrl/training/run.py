@@ -1,15 +1,14 @@
-"""One training run: algorithm, topology and environment joined, and carried out by the runtime that it is handed."""
+"""One learner's part of a training run, with its actors, carried out by the runtime that it is handed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from ddrl.actors.unroll import UnrollCollector
+from ddrl.actors.unroll import EpisodeSink, UnrollCollector
 from ddrl.coordinator.program import Named, Program, Runtime, Steps
 from ddrl.errors import UserError
 from ddrl.inference.endpoint import Endpoint
@@ -18,26 +17,25 @@ from ddrl.learners.all_reduce import SingleLearner
 from ddrl.system import processor
 from ddrl.training.builder import Builder, Generation
 from ddrl.training.config.run_config import RunConfig
-from ddrl.training.device import Display, resolve_device
+from ddrl.training.device import resolve_device
 from ddrl.training.evaluation import Evaluations
-from ddrl.training.learner_node import LearnerNode, StopFlag
-from ddrl.training.records import checkpoint, finished, manifest
-from ddrl.training.records.checkpoint_layout import SCHEMA
-from ddrl.training.records.identity import identity_of
-from ddrl.training.records.progress import Progress
-from ddrl.training.records.recorder import Counts, Recorder, make_recorder
-from ddrl.training.records.resume import Checkpoints, check_budget, next_due
+from ddrl.training.learner_node import DistantReplay, LearnerNode, StopFlag
+from ddrl.training.records import checkpoint, finished
+from ddrl.training.records.display import Display, Relay
+from ddrl.training.records.recorder import Counts, Recorder
+from ddrl.training.records.resume import Checkpoints, check_budget
 from ddrl.training.remote_actors import RemoteActors
-from ddrl.types import Episode
+from ddrl.training.run_records import RankRecords, RunRecords
 
-if TYPE_CHECKING:
-    from ddrl.runtimes.ray.replay_process import RemoteReplay  # imports Ray
+Adopt = Callable[[dict[str, Any]], dict[str, Any]]
+"""Makes of a checkpoint the state to continue from."""
 
 
 class Run:
-    """One training run in its directory: builds the roles, trains, checkpoints, evaluates, writes the results.
+    """One learner of a training run: builds the roles, trains, checkpoints.
 
-    With `remote_actors` the actors are elsewhere, and this is the learner that leads: the only one, or rank 0.
+    The only learner, or the one of rank 0, also evaluates and writes the results. Learners of other ranks take their
+    share of every batch, save when rank 0 does, and send it the episodes of their actors.
     """
 
     def __init__(
@@ -46,20 +44,27 @@ class Run:
         directory: Path,
         *,
         make_runtime: Callable[[], Runtime],
-        quiet: bool = False,
         display: Display | None = None,
         reducer: Reducer | None = None,
         remote_actors: bool = False,
         endpoint: Endpoint | None = None,
-        replay: RemoteReplay | None = None,
+        replay: DistantReplay | None = None,
         shards: Shards | None = None,
         identity: str | None = None,
+        forward: EpisodeSink | None = None,
     ) -> None:
-        """`make_runtime`: what carries its roles out; another one where a checkpoint was loaded only in part.
+        """Build the learner and its actors; nothing is trained yet.
 
-        `replay`, `shards`: where they are in processes of their own.
-
-        `identity`: the name that its checkpoints go by, of a population's member, whose hyperparameters change.
+        Args:
+            make_runtime: makes what carries out the roles; called again where a checkpoint was loaded only in part.
+            display: where to show how far it is; None: nowhere.
+            reducer: joins this learner with others; None: it is the only one.
+            remote_actors: whether the actors are in other processes.
+            endpoint: where environment workers come to, if any do.
+            replay: the replay, where it is in a process of its own.
+            shards: those of a parameter server, where they are in processes of their own.
+            identity: the name that checkpoints go by, of a population's member, whose hyperparameters change.
+            forward: sends an episode to rank 0; None: this is rank 0.
         """
         self.config = config
         self.directory = directory
@@ -67,58 +72,82 @@ class Run:
         self.actor_restarts = 0
         self._reducer = reducer or SingleLearner()
         self._stop = StopFlag(self._reducer)
-        self._identity = identity_of(config, directory)
-        if identity is not None:
-            self._identity = replace(self._identity, name=identity, by_name=True)
         self.pause: Callable[[], bool] = lambda: False
-        """Whether a segment of the training is over before its budget; of several learners, the lead's counts."""
+        """Whether a segment of the training is over before its budget; of several learners, that of rank 0 counts."""
         self._segment_over = False
         self.marks: dict[str, Any] = {}
         """Kept in its checkpoints for whoever leads the run."""
         self.builder = Builder(config, resolve_device(config.device))
         self.spec = self.builder.spec
-        self._provenance = manifest.provenance()  # now: the checkout may move on while the run goes on
-        self._history = [{"git_sha": self._provenance["git_sha"], "started": manifest.now(), "env_frames": 0}]
-        self._progress: Display = display or Progress(config.env_frames, quiet=quiet)
+        self.records: RunRecords | RankRecords
+        if forward:
+            self.records = RankRecords(forward)
+        else:
+            self.records = RunRecords(self.builder, directory, display or Relay(), identity)
         self.collectors: list[UnrollCollector] = []
         self.actors: list[Any] = []
-        self._remote_actors, self._endpoint, self._remote_replay, self._shards = remote_actors, endpoint, replay, shards
+        self._remote_actors, self._endpoint = remote_actors, endpoint
+        self._distant_replay, self._shards = replay, shards
         self._make_runtime = make_runtime
         self._assemble()
-        self._keep_records(make_recorder(config, directory, self.builder.tasks))
         self._next_checkpoint = config.checkpoint.period_frames
 
-    def _keep_records(self, recorder: Recorder) -> None:
-        """What is measured and evaluated of the learner's side that has just been assembled."""
-        self.recorder = recorder
-        self.recorder.gauges = self.learning.gauges
-        self.evaluations = Evaluations(
-            self.builder, self.params, self.recorder, lambda: self.counts, lambda line: self._progress.note(line)
-        )
+    @property
+    def rank(self) -> int:
+        """Which of the learners this is."""
+        return self._reducer.rank
+
+    @property
+    def recorder(self) -> Recorder:
+        """The recorder of rank 0."""
+        return self._own_records.recorder
+
+    @property
+    def evaluations(self) -> Evaluations:
+        """The evaluations of rank 0."""
+        return self._own_records.evaluations
+
+    @property
+    def _own_records(self) -> RunRecords:
+        assert isinstance(self.records, RunRecords), "only rank 0 has records"
+        return self.records
+
+    @property
+    def resumes(self) -> int:
+        """How often the run was continued from a checkpoint."""
+        return self.records.resumes
+
+    @property
+    def counts(self) -> Counts:
+        """Frames, steps and updates so far."""
+        return self.learning.counts
 
     def _assemble(self) -> None:
-        """The learner's side, actors and runtime as they begin; again where a checkpoint was loaded only in part."""
-        config, lent = self.config, self._remote_actors
+        """Build the learner, actors and runtime as they begin; again where a checkpoint was loaded only in part."""
         self.learning = LearnerNode(
-            self.builder, self._reducer, lent_memory=lent, remote=self._remote_replay, shards=self._shards
+            self.builder,
+            self._reducer,
+            lent_memory=self._remote_actors,
+            distant_replay=self._distant_replay,
+            shards=self._shards,
         )
         self.params, self.queue, self.learner = self.learning.params, self.learning.queue, self.learning.learner
         self.parameter_count = self.learning.parameter_count
-        served = self._endpoint or config.topology.central.worker_processes
-        self.serving = self._serving(self._endpoint) if served else None
-        if self.serving:
-            self.collectors, self.actors = self.serving.collectors, self.serving.actors
+        self.serving: RemoteActors | None = None
+        if self._endpoint or self.config.topology.central.worker_processes:
+            self._serve_remote_actors()
         elif not self._remote_actors:
-            self._take_on_actors()
+            self._make_actors()
         self.runtime = self._make_runtime()
+        self.records.follow(self.learning)
 
-    def _take_on_actors(self) -> None:
-        """Those whose environments are in this process; again where a run that did not save them is continued."""
+    def _make_actors(self) -> None:
+        """Make those whose environments are in this process; again where a run that did not save them is continued."""
         for collector in self.collectors:
             collector.env.close()
         builder, generation = self.builder, Generation(self.resumes)
         self.collectors = [
-            builder.collector(index, self._on_episode, generation=generation, inference=self.learning.central)
+            builder.collector(index, self.records.episode, generation=generation, inference=self.learning.central)
             for index in range(self.config.topology.num_actors)
         ]
         actors = [builder.actor(collector, self.params, self.queue) for collector in self.collectors]
@@ -127,88 +156,82 @@ class Run:
             for index, actor in enumerate(self.learning.limited("actors", actors))
         ]
 
-    def _serving(self, endpoint: Endpoint | None) -> RemoteActors:
-        """The actors whose environments are in other processes."""
+    def _serve_remote_actors(self) -> None:
+        """Make the actors whose environments are in other processes."""
 
         def restarted() -> None:
             self.actor_restarts += 1
 
-        return RemoteActors(
+        self.serving = RemoteActors(
             self.learning,
-            endpoint,
-            self._on_episode,
-            rank=self._reducer.rank,
+            self._endpoint,
+            self.records.episode,
+            rank=self.rank,
             resumes=lambda: self.resumes,
-            note=lambda line: self._progress.note(line),
+            note=self.records.note,
             restarted=restarted,
         )
-
-    def _on_episode(self, episode: Episode) -> None:
-        self.recorder.episode(episode)
+        self.collectors, self.actors = self.serving.collectors, self.serving.actors
 
     # What the runtime runs ------------------------------------------------------------------------------------------
 
     def train(self) -> str:
-        """Trains to the budget and writes the results; returns the exit reason, `budget_reached` or `interrupted`."""
-        with self._progress:
-            self.run_roles()
-            self._save()
-            self._close_environments()
-            if not self.interrupted:
-                self.recorder.flush(self.counts)
-                self.evaluations.finish(lambda: self.interrupted)
+        """Train to the budget and write the results; return the exit reason, `budget_reached` or `interrupted`."""
+        self.run_roles()
+        self._save()
+        self._close_environments()
+        if not self.interrupted:
+            self.records.finish(lambda: self.interrupted)
         self.learner.core.close()
-        self.recorder.close()
+        self.records.close()
         if self.interrupted:
             return "interrupted"
-        finished.write(self, self._provenance, self._history)
-        self._progress.done(self.counts, self.recorder.latest)
+        self.records.write_results(self)
         return "budget_reached"
 
     def train_segment(self) -> str:
-        """Trains to the budget or until `pause`, with a record and a checkpoint at the end, and writes no results.
+        """Train to the budget or until `pause`, with a record and a checkpoint at the end, and write no results.
 
-        Returns the exit reason as `train` does; the run is of no further use.
+        Return `interrupted` or `segment_over`; the run is of no further use.
         """
-        with self._progress:
-            self.run_roles()
-            if not self.interrupted:
-                self.recorder.flush(self.counts)
-            self._save()
+        self.run_roles()
+        if not self.interrupted:
+            self.records.flush()
+        self._save()
         self.close()
         return "interrupted" if self.interrupted else "segment_over"
 
     def close(self) -> None:
-        """Lets go of the files and the environments; the run is of no further use."""
+        """Let go of the files and the environments; the run is of no further use."""
         self.learner.core.close()
-        self.recorder.close()
+        self.records.close()
         self._close_environments()
 
     def _close_environments(self) -> None:
-        """Those in this process: engines of their own would go on, and complain that their folders are gone."""
+        """Close those in this process: their engines would go on, and complain that their folders are gone."""
         if not self.serving:
             for collector in self.collectors:
                 collector.env.close()
 
     def interrupt(self) -> None:
-        """Ends the training early, with a checkpoint."""
+        """End the training early, with a checkpoint."""
         self._stop.ask()
         if self._reducer.size == 1 or self._is_finished():
             self.interrupted = True
 
     def run_roles(self) -> None:
-        """Acts and learns until the budget is reached or `interrupted` is set."""
+        """Act and learn until the budget is reached or `interrupted` is set."""
         if slow := processor.warning(self.config.precision, self.builder.device.type):
-            self._progress.note(slow)
+            self.records.announce(slow)
         if self.learning.replay:
-            self._progress.note(str(self.learning.replay))
+            self.records.announce(str(self.learning.replay))
         if self.serving:
             self.serving.open()
         self.runtime.run(
             Program(
                 actors=self.actors,
                 learner=Steps(self.learner.ready, self._learn),
-                evaluator=Steps(self.evaluations.is_due, lambda: self.evaluations.step(self._is_over)),
+                evaluator=self.records.evaluator(self._is_over),
                 finished=self._is_finished,
                 interrupted=lambda: self.interrupted,
                 close=self._close,
@@ -217,15 +240,10 @@ class Run:
         )
 
     def _close(self) -> None:
-        """Ends every wait of every role, and sends environment workers away."""
+        """End every wait of every role, and send environment workers away."""
         self.learning.close()
         if self.serving:
             self.serving.close("finished" if self._is_finished() else "interrupted")
-
-    @property
-    def counts(self) -> Counts:
-        """Frames, steps and updates so far."""
-        return self.learning.counts
 
     def _learn(self) -> None:
         verdict = self._stop.decide(self.pause())
@@ -233,10 +251,7 @@ class Run:
         self._segment_over = verdict.segment_over
         if any(verdict):
             return
-        metrics = self.learner.step()
-        self.recorder.update(self.counts, metrics)
-        self._progress.show(self.counts, self.recorder.latest)
-        self.evaluations.keep_version()
+        self.records.updated(self.learner.step())
         if self.learner.core.env_frames >= self._next_checkpoint:
             self._next_checkpoint += self.config.checkpoint.period_frames
             self._save()
@@ -252,22 +267,18 @@ class Run:
 
     # State ----------------------------------------------------------------------------------------------------------
 
+    @property
+    def _checkpoints(self) -> Path:
+        return checkpoint.rank_folder(self.directory, self.rank) if self.rank else self.directory / "checkpoints"
+
     def _save(self) -> None:
-        """Saves what the runtime promises to restore: everything in `serial`; the learner's side elsewhere."""
+        """Save what the runtime promises to restore: everything in `serial`; the learner's side elsewhere."""
         with self.learning.frozen():
-            checkpoint.save(self.directory / "checkpoints", self.learner.core.updates, self._state())
+            checkpoint.save(self._checkpoints, self.learner.core.updates, self._state())
 
     def _state(self) -> dict[str, Any]:
-        state: dict[str, Any] = self.learning.state_dict() | self._identity.recorded()
-        state |= {
-            "schema": SCHEMA,
-            "recorder": self.recorder.state_dict(),
-            "next": [self._next_checkpoint, *self.evaluations.state_dict()],
-            "final_versions": self.evaluations.versions.state_dict(),
-            "history": self._history,
-            "actor_restarts": self.actor_restarts,
-            "marks": self.marks,
-        }
+        state: dict[str, Any] = self.learning.state_dict() | self.records.state_dict(self._next_checkpoint)
+        state |= {"actor_restarts": self.actor_restarts, "marks": self.marks}
         if self.runtime.saves_roles:
             state["runtime"] = self.runtime.state_dict()
             state["queue"] = self.learning.waiting()
@@ -275,19 +286,15 @@ class Run:
             state["actors"] = [actor.state_dict() for actor in self.actors]
         return state
 
-    def resume(
-        self,
-        adopt: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
-        *,
-        or_else: Callable[[], UserError | None] = lambda: None,
-    ) -> int | None:
-        """Continues from the newest checkpoint that fits; returns its updates, or None where training begins anew.
+    def resume(self, adopt: Adopt | None = None, *, refusal: UserError | None = None) -> int | None:
+        """Continue from the newest checkpoint that fits; return its updates, or None where training begins anew.
 
         `adopt` makes of its state the one to continue from. Nothing is left of one that loads only in part. Where none
-        fits, what is there is put aside; or, without a change to any file, what `or_else` returns is raised, as where
-        a run has finished.
+        fits, what is there is put aside; or, without a change to any file, `refusal` is raised if there is one, or the
+        one of an environment, or of a run that has finished there.
         """
-        found = Checkpoints(self.directory, self._identity, self._reducer.size, self._progress.note)
+        records = self._own_records
+        found = Checkpoints(self.directory, records.identity, self._reducer.size, records.note)
         for state in found.newest_first():
             check_budget(self.config, self.directory, found.reached, int(state["config"]["env_frames"]))
             try:
@@ -299,34 +306,42 @@ class Run:
                 self._start_over()
                 continue
             frames = self.learner.core.env_frames
-            self._progress.note(f"resumed at {frames:,} frames from {self.directory / 'checkpoints'}")
+            records.note(f"resumed at {frames:,} frames from {self.directory / 'checkpoints'}")
             return int(self.learner.core.updates)
-        if refusal := found.refusal or or_else() or finished.kept(self.directory):
-            raise refusal
-        if curves := self.recorder.begin_anew(found.set_aside()):
-            self._progress.note(f"what was recorded before is in {curves}")
-        if found.loaded and (self._remote_replay or self._shards):
+        if refused := found.refusal or refusal or finished.kept(self.directory):
+            raise refused
+        if curves := records.recorder.begin_anew(found.set_aside()):
+            records.note(f"what was recorded before is in {curves}")
+        if found.loaded and (self._distant_replay or self._shards):
             raise UserError(f"{self.directory}: no checkpoint could be loaded; start it again, from the beginning")
         return None
 
+    def resume_at(self, updates: int, adopt: Adopt | None = None) -> None:
+        """Continue from the checkpoint that rank 0 has chosen, as another rank. Raise UserError if it cannot."""
+        folder = self._checkpoints
+        try:
+            state = checkpoint.load(folder, updates)
+            self._load(adopt(state) if adopt else state)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
+            words = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise UserError(
+                f"{folder}: checkpoint {updates} is of another layout ({words}); without this folder the run begins "
+                "anew, and keeps what is in the other one"
+            ) from None
+
     def _start_over(self) -> None:
         self.learner.core.close()
-        self._history = [self._history[-1] | {"env_frames": 0}]
+        self._own_records.start_over()
         self._assemble()
-        self._keep_records(self.recorder)
 
     def _load(self, state: dict[str, Any]) -> None:
-        """The records last, since that cuts a file."""
+        """Load `state`; the curves last, since that cuts a file."""
         refill = self.learning.load_state_dict(state)
-        frames = self.learner.core.env_frames
-        self._next_checkpoint, *evaluations = next_due(self.config, state, frames)
-        self.evaluations.load_state_dict(evaluations, state.get("final_versions", []))
-        self._history = [*state["history"], self._history[-1] | {"env_frames": frames}]
-        self.actor_restarts = state["actor_restarts"]
+        self._next_checkpoint = self.records.load_state_dict(state)
+        self.actor_restarts = state.get("actor_restarts", 0)  # other ranks than 0 had none in former versions
         if self.runtime.saves_roles:
             self.runtime.load_state_dict(state["runtime"])
-            if state["queue"]:
-                self.queue.load_state_dict(state["queue"])
+            self.learning.load_waiting(state["queue"])
             for part, saved in zip(
                 [*self.collectors, *self.actors], [*state["collectors"], *state["actors"]], strict=True
             ):
@@ -334,12 +349,7 @@ class Run:
         else:
             self.params.restart_rounds()
             if self.collectors and not self.serving:
-                self._take_on_actors()
-        lost = self.recorder.load_state_dict(state["recorder"], frames)
+                self._make_actors()
+        lost = self.records.continue_curves(state)
         for line in filter(None, (refill, lost)):
-            self._progress.note(line)
-
-    @property
-    def resumes(self) -> int:
-        """How often the run was continued from a checkpoint."""
-        return len(self._history) - 1
+            self.records.announce(line)

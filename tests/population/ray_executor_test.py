@@ -12,11 +12,14 @@ import pytest
 import torch
 
 from ddrl.errors import UserError
-from ddrl.population import controller, member, ray_executor
+from ddrl.population import controller, member
+from ddrl.population.executors import MemberDisplay
 from ddrl.population.journal import Journal
 from ddrl.train import train
 from ddrl.training.config.run_config import RunConfig, parse_run_config, to_json
 from ddrl.training.records import checkpoint
+from ddrl.training.records.recorder import Counts
+from ddrl.types import Metrics
 from tests.population.population_test import lineage, small, summary
 from tests.runs import merged
 from tests.runs import small as tiny
@@ -94,17 +97,17 @@ def test_a_population_interrupted_within_a_turn_goes_on_from_its_checkpoint(
 ) -> None:
     config = members({"period_frames": 4000}, env_frames=12_000, checkpoint=SELDOM)
     led = controller.Controller(config, tmp_path, quiet=True)
-    show = ray_executor.RayExecutor._show
+    show = MemberDisplay.show
 
-    def interrupting(self: ray_executor.RayExecutor, number: int, status: dict[str, Any]) -> None:
-        show(self, number, status)
-        newest = led._journal.newest(number)
-        if newest is not None and newest.decision == 0 and status["counts"][0] > newest.env_frames:
+    def interrupting(self: MemberDisplay, counts: Counts, latest: Metrics) -> None:
+        show(self, counts, latest)
+        newest = led._journal.newest(self._member)
+        if newest is not None and newest.decision == 0 and counts.env_frames > newest.env_frames:
             led.interrupt()
 
-    monkeypatch.setattr(ray_executor.RayExecutor, "_show", interrupting)
+    monkeypatch.setattr(MemberDisplay, "show", interrupting)
     assert led.train() == "interrupted"
-    monkeypatch.setattr(ray_executor.RayExecutor, "_show", show)
+    monkeypatch.setattr(MemberDisplay, "show", show)
     assert not (tmp_path / "run.json").exists()
     before = Journal(tmp_path).decisions
     assert len(before) == 2

@@ -21,6 +21,7 @@ from ddrl.train import train
 from ddrl.training.config.run_config import RunConfig, fingerprint, parse_run_config
 from ddrl.training.records.recorder import read_curves
 from ddrl.training.run import Run
+from ddrl.training.run_records import RunRecords
 from tests.runs import BASE, REPLAY, REPLAYING, config, curves, local_run, merged, small
 
 SYNCHRONOUS = {"schedule": "synchronous", "num_actors": 2, "envs_per_actor": 4}
@@ -228,14 +229,14 @@ def test_an_interrupted_run_saves_and_goes_on(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("runtime", ["serial", "threads"])
-@pytest.mark.parametrize("role", ["_learn", "_on_episode", "_is_over"])
+@pytest.mark.parametrize("role", ["_learn", "episode", "_is_over"])
 def test_an_error_in_any_role_ends_the_run_and_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: str, role: str
 ) -> None:
     def fail(*arguments: object) -> None:
         raise ZeroDivisionError(role)
 
-    monkeypatch.setattr(Run, role, fail)
+    monkeypatch.setattr(RunRecords if role == "episode" else Run, role, fail)
     before = threading.active_count()
     with pytest.raises(ZeroDivisionError, match=role):
         train(config(topology={"runtime": runtime}), tmp_path, quiet=True)

@@ -6,33 +6,30 @@ import secrets
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
+from ddrl.actors.unroll import EpisodeSink
 from ddrl.inference.endpoint import Endpoint
 from ddrl.inference.worker import work_alone
 from ddrl.learners.all_reduce import DistributedReducer
 from ddrl.runtimes.ray.cluster import cluster
-from ddrl.runtimes.ray.learner_ranks import Follower, Lead, Part
+from ddrl.runtimes.ray.learner_ranks import LearnerRank, Part
 from ddrl.runtimes.ray.object_store import object_store_bytes
 from ddrl.runtimes.ray.replay_side import ReplaySide
 from ddrl.runtimes.ray.shard_side import ShardSide, shard_parts
 from ddrl.system.allocator import keep_freed_memory
-from ddrl.system.notes import say
 from ddrl.system.signals import Request, stopping
 from ddrl.training.builder import Builder, Generation, act_alone
 from ddrl.training.config.run_config import RunConfig
 from ddrl.training.device import resolve_device
 from ddrl.training.records import checkpoint
 from ddrl.training.records.progress import Progress
-from ddrl.training.records.recorder import Counts
-from ddrl.types import Metrics
 
 if TYPE_CHECKING:
     from ddrl.runtimes.ray.actor_process import MakeActor
-    from ddrl.runtimes.ray.learner_process import LearnerSide
-    from ddrl.runtimes.ray.messages import Beside
+    from ddrl.runtimes.ray.messages import Beside, Status
     from ddrl.runtimes.ray.process_group import Plan
     from ddrl.runtimes.ray.rendezvous import Met
 
@@ -43,43 +40,21 @@ def train_with_ray(
     *,
     quiet: bool = False,
     accepted: Callable[[], None] = lambda: None,
-    watch: Callable[[dict[str, Any]], bool] = lambda status: False,
+    watch: Callable[[Status], bool] = lambda status: False,
 ) -> str:
-    """Trains or resumes in `directory` with runtime `ray`; returns the exit reason.
+    """Train or resume in `directory` with runtime `ray`; return the exit reason.
 
     `accepted` is called whenever the learners are built, so that nothing refuses the run any more, and not yet resumed.
-    `watch` is shown every status of the learner that leads, and says whether to end the training early.
+    `watch` is shown every status of rank 0, and says whether to end the training early.
     """
     topology = config.topology
     builder, progress = Builder(config, torch.device("cpu")), Progress(config.env_frames, quiet=quiet)
     shards = shard_parts(builder)
-    latest: list[tuple[Counts, Metrics]] = []
-
-    def complain(text: str) -> None:
-        if quiet:
-            say(text)
-        else:
-            progress.note(text)
-
-    def show(status: dict[str, Any]) -> None:
-        latest[:] = [(Counts(*status["counts"]), status["latest"])]
-        for line in status["notes"]:
-            progress.note(line)
-        progress.show(*latest[0])
-        if watch(status):
-            runtime.interrupt()
-
     request, slots, memory = Request(), num_cpus(config) + len(shards), object_store_bytes(builder)
     with stopping(request.ask, directory), cluster(num_cpus=slots, object_store_bytes=memory) as folder:
         from ddrl.runtimes.ray.supervisor import RayRuntime  # imports Ray, which reads what `cluster` has set
 
-        runtime = RayRuntime(
-            plan(builder, directory, folder, shards),
-            note=progress.note,
-            complain=complain,
-            show=show,
-            accepted=accepted,
-        )
+        runtime = RayRuntime(plan(builder, directory, folder, shards), progress, accepted=accepted, watch=watch)
         request.answer(runtime.interrupt)
         with progress:
             if 0 < len(shards) < topology.parameter_shards:
@@ -87,8 +62,8 @@ def train_with_ray(
                     f"parameter shards: {len(shards)}, not {topology.parameter_shards}; none divides a tensor"
                 )
             reason: str = runtime.run()
-    if reason == "budget_reached" and latest:
-        progress.done(*latest[0])
+    if reason == "budget_reached" and (last := runtime.last_status):
+        progress.done(last.counts, last.latest)
     return reason
 
 
@@ -160,28 +135,30 @@ def make_learner(
     folder: Path | None,
     rank: int,
     met: Met | None,
-    beside: Beside | None = None,
+    beside: Beside,
+    forward: EpisodeSink,
     part: Part | None = None,
-) -> LearnerSide:
-    """In a learner's process; `beside`: hosts of what else has processes of its own, of which there is one learner."""
+) -> LearnerRank:
+    """Build a learner, in its process; the arguments from `rank` on are those of `MakeLearner`."""
+    from ddrl.runtimes.ray.replay_process import RemoteReplay
+    from ddrl.runtimes.ray.shard_process import RemoteShards
+
     keep_freed_memory()
     name = f"{part.name}-{rank}" if part else str(rank)
-    endpoint = own_endpoint(folder, name) if config.topology.inference == "central" else None
-    if beside is not None and beside.replay is not None:
-        from ddrl.runtimes.ray.replay_process import RemoteReplay
-
-        return Lead(config, directory, None, endpoint, replay=RemoteReplay(beside.replay), part=part)
-    if beside is not None and beside.shards:
-        from ddrl.runtimes.ray.shard_process import RemoteShards
-
-        return Lead(config, directory, None, endpoint, shards=RemoteShards(beside.shards))
-    if met is None:
-        return Lead(config, directory, None, endpoint, part=part)
-    device = resolve_device(config.device) if _has_own_gpu() else torch.device("cpu")
-    reducer = DistributedReducer(met.store, rank, config.topology.num_learners, device, met.token)
-    if rank:
-        return Follower(config, directory, reducer, endpoint, part)
-    return Lead(config, directory, reducer, endpoint, part=part)
+    reducer = None
+    if met is not None:
+        device = resolve_device(config.device) if _has_own_gpu() else torch.device("cpu")
+        reducer = DistributedReducer(met.store, rank, config.topology.num_learners, device, met.token)
+    return LearnerRank(
+        config,
+        directory,
+        reducer=reducer,
+        endpoint=own_endpoint(folder, name) if config.topology.inference == "central" else None,
+        replay=RemoteReplay(beside.replay) if beside.replay is not None else None,
+        shards=RemoteShards(beside.shards) if beside.shards else None,
+        part=part,
+        forward=forward if rank else None,
+    )
 
 
 def own_endpoint(folder: Path | None, name: str) -> Endpoint:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ddrl.types import Episode
+from ddrl.types import Episode, Metrics
+
+if TYPE_CHECKING:
+    from ddrl.training.records.recorder import Counts
 
 Episodes = list[Episode]
 Reply = tuple[int, Any] | None
@@ -28,6 +31,24 @@ class Beside(NamedTuple):
 
 
 NOTHING_BESIDE = Beside()
+
+
+class Status(NamedTuple):
+    """How far a learner is, for the supervisor."""
+
+    counts: Counts
+    latest: Metrics
+    """The newest value of every metric; of rank 0."""
+    notes: list[str]
+    """Lines for the user since the last status; of rank 0."""
+    insert_waited: float
+    """Seconds that actors waited to insert, over those of this learner."""
+    pull_waited: float
+    """Seconds that they waited for parameters."""
+    sample_waited: float
+    """Seconds that the learner waited for batches."""
+    delivered: list[int]
+    """Unrolls of each actor of this learner."""
 
 
 class Elsewhere(NamedTuple):

@@ -17,8 +17,9 @@ from ddrl.runtimes.ray import replay_process, shard_process
 from ddrl.runtimes.ray.actor_process import ActorProcess, MakeActor
 from ddrl.runtimes.ray.cluster import Pulse, log_tail
 from ddrl.runtimes.ray.learner_process import LearnerProcess, MakeLearner
-from ddrl.runtimes.ray.messages import Beside, Place
+from ddrl.runtimes.ray.messages import Beside, Place, Status
 from ddrl.runtimes.ray.placement import on_its_node, on_this_node
+from ddrl.training.records.display import Display
 
 POLL_SECONDS = 0.25
 ENDING_SECONDS = 20.0
@@ -83,13 +84,12 @@ class ProcessGroup:
         self,
         plan: Plan,
         gpus: float,
-        note: Callable[[str], None],
-        complain: Callable[[str], None],
+        display: Display,
         interrupted: Callable[[], bool],
     ) -> None:
+        """Start the processes that need no other one to be placed."""
         self._plan = plan
-        self._note = note
-        self._complain = complain
+        self._display = display
         self._interrupted = interrupted
         self._per_learner = plan.num_actors // plan.num_learners
         groups = {"exchange": 2 * plan.num_actors + 2}
@@ -178,13 +178,13 @@ class ProcessGroup:
         reference = min(ended, key=lambda one: self._running[one].role == "actor")
         return self._running.pop(reference), reference
 
-    def status(self, seconds: float) -> dict[str, Any] | None:
-        """The lead's, if it answers in time; otherwise the next call goes on waiting for the same answer."""
+    def status(self, seconds: float) -> Status | None:
+        """Return the status of rank 0 if it answers in time; else the next call goes on waiting for the same answer."""
         self._status = self._status or self._learners[0].status.remote()
         answered, _ = ray.wait([self._status], timeout=seconds)
         if not answered:
             return None
-        status: dict[str, Any] = ray.get(self._status)
+        status: Status = ray.get(self._status)
         self._status = None
         return status
 
@@ -209,10 +209,10 @@ class ProcessGroup:
         name = self._plan.describe_actor(index, self.generation(index))
         words = f"{self._last_words(Who('actor', index))}\n{words}".strip()
         if words:
-            (self._complain if gives_up(deaths) else self._note)(words)
+            (self._display.complain if gives_up(deaths) else self._display.note)(words)
         if gives_up(deaths):
             raise UserError(f"{name}: its process died {deaths} times in a row without an unroll ({reason})")
-        self._note(f"{name}: its process died ({reason}); a new one takes its place")
+        self._display.note(f"{name}: its process died ({reason}); a new one takes its place")
         ray.kill(self._actors[index], no_restart=True)  # one that only lost its learner still holds a slot
         self._restarts[index] += 1
         self._actors[index] = self._actor.remote(self._plan.make_actor)
@@ -261,7 +261,7 @@ class ProcessGroup:
             if waiting and (gone := pulse.gone()):
                 raise ClusterGone(gone)
             if not said and time.monotonic() - begun > PATIENCE_SECONDS:
-                self._note("waiting for the Ray cluster to start processes")
+                self._display.note("waiting for the Ray cluster to start processes")
                 said = True
         results: list[Any] = ray.get(references)
         return results

@@ -1,8 +1,7 @@
 """Runtime `ray`: each learner and each actor a process of its own; this one supervises them.
 
 It shows how far the run is, passes an interruption on, replaces an actor that died, begins again from the newest
-checkpoint where a learner, the replay or a shard died, and raises what a role raised. `hosts`, `actor_host`,
-`replay_host` and `shard_host` of `ddrl.coordinator` are what runs in the processes.
+checkpoint where a learner, the replay or a shard died, and raises what a role raised.
 """
 
 from __future__ import annotations
@@ -19,8 +18,10 @@ from ddrl.coordinator.restarts import RestartPolicy, gives_up
 from ddrl.errors import NonFiniteError, UserError, crash
 from ddrl.runtimes.ray.cluster import Pulse, gone_error, what_is_gone
 from ddrl.runtimes.ray.errors import first_line, plain, traceback_of
+from ddrl.runtimes.ray.messages import Status
 from ddrl.runtimes.ray.placement import gpus_per_learner
 from ddrl.runtimes.ray.process_group import POLL_SECONDS, ClusterGone, Interrupted, Plan, ProcessGroup, Who
+from ddrl.training.records.display import Display
 
 SAVING_SECONDS = 30.0
 """For learners to save and stop where the head of the cluster is gone: after a minute Ray ends them."""
@@ -43,33 +44,33 @@ class RayRuntime:
     def __init__(
         self,
         plan: Plan,
+        display: Display,
         *,
-        note: Callable[[str], None],
-        complain: Callable[[str], None],
-        show: Callable[[dict[str, Any]], None],
-        accepted: Callable[[], None],
+        accepted: Callable[[], None] = lambda: None,
+        watch: Callable[[Status], bool] = lambda status: False,
     ) -> None:
-        """What the user reads: `note` in passing, `complain` also when nothing else is to be seen.
+        """Start nothing yet.
 
-        `accepted` is called each time the learners are built, before they continue from a checkpoint.
+        `accepted` is called each time the learners are built, before they continue from a checkpoint. `watch` is shown
+        every status of rank 0, and says whether to end the training early.
         """
         self._plan = plan
-        self._note = note
-        self._complain = complain
-        self._show = show
+        self._display = display
         self._accepted = accepted
+        self._watch = watch
+        self.last_status: Status | None = None
         self._interrupted = False
         self._updates = -1
         self._actor_restarts = 0
 
     def interrupt(self) -> None:
-        """Asks the learners to save and stop."""
+        """Ask the learners to save and stop."""
         self._interrupted = True
 
     def run(self) -> Any:
-        """Until the run is over; returns what the lead does, the exit reason, or "interrupted" where it cannot.
+        """Run until the run is over; return what rank 0 does, or "interrupted" where it cannot say.
 
-        Raises UserError where the cluster is too small, an actor raised or processes keep dying, and whatever a learner
+        Raise UserError where the cluster is too small, an actor raised or processes keep dying, and whatever a learner
         raised.
         """
         plan = self._plan
@@ -84,11 +85,11 @@ class RayRuntime:
         )
         policy = RestartPolicy()
         while True:
-            group = ProcessGroup(self._plan, gpus, self._note, self._complain, lambda: self._interrupted)
+            group = ProcessGroup(self._plan, gpus, self._display, lambda: self._interrupted)
             try:
                 return self._supervise(group)
             except Interrupted:
-                self._note(f"interrupted before the training began; {self._plan.describe_checkpoint()}")
+                self._display.note(f"interrupted before the training began; {self._plan.describe_checkpoint()}")
                 return "interrupted"
             except ClusterGone as gone:
                 raise gone_error(str(gone), self._plan.describe_checkpoint()) from None
@@ -98,15 +99,15 @@ class RayRuntime:
                 deaths = policy.died("learners", self._updates)  # the most that any attempt has reached
                 give_up = gives_up(deaths) and not self._interrupted
                 if died.words:
-                    (self._complain if give_up else self._note)(died.words)
+                    (self._display.complain if give_up else self._display.note)(died.words)
                 if self._interrupted:
                     where = self._plan.describe_checkpoint()
-                    self._note(f"the {died.role} died ({died}) while the run was stopping; {where}")
+                    self._display.note(f"the {died.role} died ({died}) while the run was stopping; {where}")
                     return "interrupted"
                 if give_up:
                     role = died.role
                     raise UserError(f"the {role} died {deaths} times in a row without an update: {died}") from None
-                self._note(f"the {died.role} died ({died}): continuing from the newest checkpoint")
+                self._display.note(f"the {died.role} died ({died}): continuing from the newest checkpoint")
             finally:
                 if not what_is_gone():  # Ray would wait for it
                     group.kill()
@@ -133,7 +134,7 @@ class RayRuntime:
                     if lost:
                         break
                     where = self._plan.describe_checkpoint()
-                    self._complain(f"the learners have not stopped within {STOPPING_SECONDS:.0f} s; {where}")
+                    self._display.complain(f"the learners have not stopped within {STOPPING_SECONDS:.0f} s; {where}")
                     return "interrupted"
             if lost:
                 raise ClusterGone(lost)
@@ -151,14 +152,14 @@ class RayRuntime:
             raise _Died(first_line(error), words, gone) from None
 
     def _result(self, group: ProcessGroup, who: Who, reference: Any) -> Any:
-        """What a role returned; an actor that died or lost its learner is replaced."""
+        """Return what a role returned; replace an actor that died or lost its learner."""
         try:
             result = ray.get(reference)
             lost, words = result if who.role == "actor" else None, ""
         except RayTaskError as error:
             if who.role == "actor" and not isinstance(error.cause, NonFiniteError):
                 if not isinstance(error.cause, UserError) or error.cause.is_crash:
-                    self._complain(traceback_of(error))
+                    self._display.complain(traceback_of(error))
                 if isinstance(error.cause, UserError):  # also one that the store of experience raised
                     raise error.cause from None
                 name = self._plan.describe_actor(who.number, group.generation(who.number))
@@ -176,13 +177,19 @@ class RayRuntime:
 
     def _look(self, group: ProcessGroup) -> None:
         status = group.status(POLL_SECONDS)
-        if status is not None:
-            self._updates = max(self._updates, status["updates"])
-            self._show(status)
+        if status is None:
+            return
+        self.last_status = status
+        self._updates = max(self._updates, status.counts.updates)
+        for line in status.notes:
+            self._display.note(line)
+        self._display.show(status.counts, status.latest)
+        if self._watch(status):
+            self.interrupt()
 
     def _cause(self, error: RayTaskError) -> BaseException:
-        """What a learner raised in its own process, whose traceback is shown: also that of an evaluation's crash."""
+        """Return what a learner raised in its own process; show the traceback, also that of an evaluation's crash."""
         cause: BaseException = error.cause
         if not isinstance(cause, UserError) or cause.is_crash:
-            self._complain(traceback_of(error))
+            self._display.complain(traceback_of(error))
         return cause

@@ -23,14 +23,15 @@ from ddrl.training.records.recorder import write_curves, write_json
 
 if TYPE_CHECKING:
     from ddrl.training.run import Run
+    from ddrl.training.run_records import RunRecords
 
 ELSEWHERE = "train in another directory"
 DECISIONS = "lineage.jsonl"
 """Those of a population, beside its members."""
 
 
-def write(run: Run, provenance: dict[str, Any], history: list[dict[str, Any]]) -> None:
-    """`run.json` and `curves.parquet` of a run that has reached its budget."""
+def write(run: Run, records: RunRecords) -> None:
+    """Write `run.json` and `curves.parquet` of a run that has reached its budget."""
     tasks = list(run.builder.evaluated_tasks)
     write_json(
         run.directory / "run.json",
@@ -40,19 +41,19 @@ def write(run: Run, provenance: dict[str, Any], history: list[dict[str, Any]]) -
             "algorithm_version": run.builder.algorithm.VERSION,
             "protocol": run.spec.protocol,
             "evaluated_tasks": tasks if len(tasks) > 1 else [],
-            **provenance,
-            "started": history[0]["started"],
+            **records.provenance,
+            "started": records.history[0]["started"],
             "finished": manifest.now(),
-            "seconds": round(run.recorder.seconds, 1),
+            "seconds": round(records.recorder.seconds, 1),
             **run.counts.__dict__,
-            "episodes": run.recorder.episodes,
-            "resumes": run.resumes,
+            "episodes": records.recorder.episodes,
+            "resumes": records.resumes,
             "actor_restarts": run.actor_restarts,
-            "history": history,
+            "history": records.history,
             "exit_reason": "budget_reached",
             "peak_memory_mib": manifest.peak_memory_mib(),
             "parameters": run.parameter_count,
-            **({"records_lost_bytes": lost} if (lost := run.recorder.lost_bytes) else {}),
+            **({"records_lost_bytes": lost} if (lost := records.recorder.lost_bytes) else {}),
         },
     )
     write_curves(run.directory)  # last: a run with this file is whole

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import IO, cast
+from typing import IO, Self, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
@@ -38,7 +38,7 @@ class Progress:
         self._shown = 0.0
         self._first: tuple[float, int] | None = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         if self._in_terminal:
             self._bar.start()
         return self
@@ -85,6 +85,13 @@ class Progress:
             self._console.print(line, markup=False, highlight=False)
         else:
             say(line)
+
+    def complain(self, text: str) -> None:
+        """Show a text that the user must read, also where nothing else is to be seen."""
+        if self._quiet:
+            say(text)
+        else:
+            self.note(text)
 
 
 def _describe(latest: Metrics, speed: float) -> str:

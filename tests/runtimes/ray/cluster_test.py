@@ -192,7 +192,7 @@ def group_on(monkeypatch: pytest.MonkeyPatch, *, folder: Path | None) -> tuple[A
     monkeypatch.setattr(placement.ray, "get_runtime_context", lambda: context)
     monkeypatch.setattr(placement.ray, "nodes", lambda: [{"NodeID": digit * 56, "Alive": True} for digit in "10"])
     plan = crews.Plan(2, 2, 1, "cpu", MagicMock(), MagicMock(), MagicMock(), MagicMock(), folder)
-    return crews.ProcessGroup(plan, 0.0, MagicMock(), MagicMock(), lambda: False), hired
+    return crews.ProcessGroup(plan, 0.0, MagicMock(), lambda: False), hired
 
 
 def test_the_learner_that_writes_the_run_directory_is_bound_to_the_node_of_the_supervisor(

@@ -20,6 +20,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, OwnerDiedError
 from ddrl.errors import Closed, NonFiniteError, UserError
 from ddrl.runtimes.ray import actor_process, cluster, launch
 from ddrl.runtimes.ray import supervisor as supervising
+from ddrl.runtimes.ray.messages import Beside
 from ddrl.runtimes.ray.process_group import ClusterGone, Plan, ProcessGroup, Who
 from ddrl.system import temporary
 from ddrl.train import train
@@ -254,11 +255,14 @@ def plan(**changes: Any) -> Plan:
     return Plan(**values | changes)
 
 
+def noting(notes: list[str]) -> Any:
+    """Return a display that adds to `notes` what it is told."""
+    return SimpleNamespace(note=notes.append, complain=notes.append, show=lambda counts, latest: None)
+
+
 def supervisor(notes: list[str]) -> supervising.RayRuntime:
-    """Of that plan."""
-    return supervising.RayRuntime(
-        plan(), note=notes.append, complain=notes.append, show=lambda status: None, accepted=lambda: None
-    )
+    """Return what supervises that plan."""
+    return supervising.RayRuntime(plan(), noting(notes))
 
 
 GONE = RayTaskError("learn", "Traceback", ConnectionError("connection closed by peer"))
@@ -393,7 +397,7 @@ def test_an_actor_that_dies_during_an_interruption_is_replaced_in_peace(monkeypa
     monkeypatch.setattr("ddrl.runtimes.ray.process_group.on_this_node", MagicMock())
     monkeypatch.setattr("ddrl.runtimes.ray.process_group.log_tail", lambda pid: "")
     notes: list[str] = []
-    group = ProcessGroup(plan(), 0.0, notes.append, notes.append, lambda: True)
+    group = ProcessGroup(plan(), 0.0, noting(notes), lambda: True)
     group._set_to_work(0)
     group.replace_actor(0, "killed", "")
     assert notes == ["actor 0: its process died (killed); a new one takes its place"]
@@ -437,10 +441,11 @@ def test_learners_that_share_a_gpu_add_up_on_the_cpu(
     monkeypatch.setattr(ray, "get_runtime_context", lambda: resources)
     monkeypatch.setattr(launch, "resolve_device", lambda name: torch.device("cuda"))
     monkeypatch.setattr(launch, "keep_freed_memory", lambda: None)
-    monkeypatch.setattr(launch, "Follower", lambda *_: None)
+    monkeypatch.setattr(launch, "LearnerRank", lambda *_, **__: None)
     reducer = MagicMock()
     monkeypatch.setattr(launch, "DistributedReducer", reducer)
-    launch.make_learner(config(topology=RAY | {"num_learners": 2}), tmp_path, None, 1, MagicMock())
+    chosen = config(topology=RAY | {"num_learners": 2})
+    launch.make_learner(chosen, tmp_path, None, 1, MagicMock(), Beside(), lambda episode: None)
     assert reducer.call_args.args[3] == torch.device(device)
 
 
@@ -463,7 +468,7 @@ def test_an_actor_of_ray_whose_numbers_are_not_finite_has_diverged_and_not_crash
     told: list[str] = []
     plan = SimpleNamespace(describe_actor=lambda index, generation: f"actor {index}")
     group: Any = SimpleNamespace(generation=lambda index: (0, 0))
-    runtime: Any = SimpleNamespace(_complain=told.append, _plan=plan)
+    runtime: Any = SimpleNamespace(_display=noting(told), _plan=plan)
     for cause, raised in ((NonFiniteError("loss is nan"), RayTaskError), (ArithmeticError("crash"), UserError)):
         error = RayTaskError("act", "its traceback", cause)
         monkeypatch.setattr(supervising.ray, "get", lambda reference, error=error: (_ for _ in ()).throw(error))

@@ -19,7 +19,6 @@ import pytest
 import ray
 import torch
 
-from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import Closed, UserError
 from ddrl.learners.all_reduce import SingleLearner
 from ddrl.runtimes.ray.cluster import cluster
@@ -233,8 +232,8 @@ def learner_host() -> tuple[Any, LearnerNode]:
     """A learner's process without one, whose shards nobody asks."""
     learning = LearnerNode(Builder(chosen(), torch.device("cpu")), SingleLearner(), shards=SimpleNamespace())  # type: ignore[arg-type]
     host: Any = LearnerProcess(0, 2, lambda *_: None)  # type: ignore[arg-type, return-value]
-    side = SimpleNamespace(queue=learning.queue, params=learning.params, traffic=Traffic(1), serving=None)
-    host._side = side
+    run = SimpleNamespace(queue=learning.queue, params=learning.params, learning=learning, serving=None)
+    host._side = SimpleNamespace(run=run)
     host._ready.set()
     return host, learning
 
