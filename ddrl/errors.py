@@ -46,7 +46,7 @@ class UserError(Exception):
 
 
 def crash(name: str, error: BaseException | None) -> UserError:
-    """With what every runtime ends where an environment raised `error`; `name` is what `Builder.describe` says."""
+    """Return what ends a run where an environment raised `error`; `name` is what `Builder.describe` returns."""
     try:
         said = str(error)
     except Exception as unsayable:
@@ -70,7 +70,7 @@ def ends_the_program(error: BaseException) -> bool:
 
 @contextmanager
 def about(file: Path | str) -> Iterator[None]:
-    """Puts a file's name, or a place in it, before what is wrong with its content."""
+    """Put a file's name, or a place in it, before what the block says is wrong with its content."""
     try:
         yield
     except UserError as error:
@@ -80,12 +80,12 @@ def about(file: Path | str) -> Iterator[None]:
 
 
 def printable(text: str, instead: str = " ") -> str:
-    """A text that nobody has vouched for, with `instead` for each letter that a terminal might obey."""
+    """Return `text` with `instead` for each letter that a terminal might obey."""
     return "".join(letter if letter.isprintable() else instead for letter in text)
 
 
 def unknown_name(kind: str, name: object, allowed: Iterable[str], *, where: str = "") -> UserError:
-    """A `UserError` for a name that is not in `allowed`: names the place, the closest match and what is allowed."""
+    """Return the error of a name that is not in `allowed`, with the place, the closest match and what is allowed."""
     names = sorted(allowed)
     close = difflib.get_close_matches(str(name), names, n=1)
     hint = f" (did you mean '{close[0]}'?)" if close else ""
@@ -95,7 +95,7 @@ def unknown_name(kind: str, name: object, allowed: Iterable[str], *, where: str 
 
 
 def file_error(error: OSError, file: Path | str | None = None) -> UserError:
-    """What the operating system says of a file, as one line; `file`: where the error does not name it itself."""
+    """Return one line of what the operating system says of a file; `file`: where the error does not name it."""
     named = file or error.filename2 or error.filename
     reason = os.strerror(error.errno) if error.errno is not None else str(error)
     return UserError(f"{named}: {_REASONS.get(error.errno or 0, reason[:1].lower() + reason[1:])}")
@@ -103,9 +103,9 @@ def file_error(error: OSError, file: Path | str | None = None) -> UserError:
 
 @contextmanager
 def using(file: Path | str) -> Iterator[None]:
-    """Makes one line about `file` of what the operating system refuses in the block (see `is_of_a_file`).
+    """Raise one line about `file` where the operating system refuses it in the block (see `is_of_a_file`).
 
-    Raises UserError, before the block, where a pipe or a device stands there: to open it may wait for ever.
+    Raise UserError, before the block, where a pipe or a device stands there: to open it may wait for ever.
     """
     with suppress(OSError):
         mode = os.stat(file).st_mode
@@ -120,7 +120,7 @@ def using(file: Path | str) -> Iterator[None]:
 
 
 def is_of_a_file(error: BaseException) -> bool:
-    """Whether the operating system refused a file or folder, for a reason that lies outside of the program.
+    """Return whether the operating system refused a file or folder, for a reason outside of the program.
 
     Any other error is one of the program, and keeps its traceback: of another type, without a file's name, or of a
     kind that no disk, folder or permission explains.
@@ -133,4 +133,4 @@ class NonFiniteError(ArithmeticError):
 
 
 class Closed(Exception):
-    """The run is over: whoever waited on a store or on parameters should end."""
+    """The run is over; raised to all that wait for experience or parameters."""

@@ -1,4 +1,4 @@
-"""How roles see each other: what an actor and a learner may ask of the parameters and of the queue between them.
+"""What an actor and a learner may ask of the parameters and of the store between them.
 
 Every runtime offers these, in one process or over a network; algorithms know nothing else of the coordinator.
 """
@@ -27,16 +27,16 @@ class System:
     name: str
     """As its paper calls it."""
     moves: Literal["unrolls", "transitions", "overlapping sequences", "gradients"]
-    """What actors send. Of gradients, actors apply them to parameters that they share."""
+    """What actors send. Gradients are applied by the actors themselves, to parameters that they share."""
     store: Literal["queue", "circular", "prioritized", "local replay", "none"]
-    """What experience waits in. From a prioritized replay the learner draws, and never waits for a fresh batch."""
+    """What experience waits in. A learner that draws from a prioritized replay never waits for a fresh batch."""
     schedules: tuple[Schedule, ...]
-    """Under which it can learn; the first one is tried first."""
+    """Schedules under which it can learn; the benchmark uses the first one."""
     parameters: Literal["versions", "shared", "sharded"] = "versions"
-    """versions: the learner publishes them; shared: several threads update the same ones, without locks; sharded: they
-    are a server's, in shards that apply one gradient at a time."""
+    """versions: the learner publishes them; shared: several threads update the same ones, without locks; sharded: a
+    server holds them, in shards that apply one gradient at a time."""
     central_name: str = ""
-    """With central inference, where that makes another system of it."""
+    """The system's name with central inference, where it has another one then."""
     learned: tuple[str, ...] = ("network", "optimizer")
     """Keys of the learner's state that hold what it has learned: another member of a population copies them. Counters,
     random streams and experience stay a member's own."""
@@ -50,13 +50,13 @@ class Parameters(Protocol):
         """The newest version."""
 
     def can_pull(self, unroll_index: int) -> bool:
-        """Whether the schedule lets an actor begin its unroll `unroll_index` now."""
+        """Return whether the schedule lets an actor begin its unroll `unroll_index` now."""
 
     def pull(self, network: nn.Module, unroll_index: int) -> int:
-        """Copies the version to act with into `network` and returns it; waits for the schedule's gate."""
+        """Copy the version to act with into `network` and return it; wait until the schedule allows it."""
 
     def publish(self, network: nn.Module) -> int:
-        """Makes the network's present parameters the next version; returns it."""
+        """Make the network's present parameters the next version; return it."""
 
 
 class SharedParameters(Protocol):
@@ -67,44 +67,44 @@ class SharedParameters(Protocol):
         """The newest version."""
 
     def can_pull(self, unroll_index: int) -> bool:
-        """Whether `pull` would return at once: always."""
+        """Return whether `pull` would return at once: always."""
 
     def pull(self, network: nn.Module, unroll_index: int) -> int:
-        """Copies the parameters as they are into `network`; returns their version."""
+        """Copy the parameters as they are into `network`; return their version."""
 
     def publish(self, network: nn.Module) -> int:
-        """Counts an update of the network's parameters; returns the version."""
+        """Count an update of the network's parameters; return the version."""
 
     def apply(self, gradients: Gradients) -> None:
-        """Applies a gradient to the parameters, beside what other actors do."""
+        """Apply a gradient to the parameters, beside what other actors do."""
 
     def lend(self, network: nn.Module) -> None:
-        """Makes `network` another one with the shared tensors themselves."""
+        """Let `network` have the shared tensors themselves."""
 
     def serve(self, update: Callable[..., Metrics], begin: Callable[[], Begun] | None = None) -> None:
-        """The learner's side: `update` applies a gradient, in whatever thread brings one.
+        """Have gradients applied by the learner's `update`, in whatever thread brings one.
 
-        `begin` is asked before shards in processes of their own apply one; `update` is then given its answer, too.
+        `begin` is called before shards in processes of their own apply one; `update` then gets its result too.
         """
 
     def can_take(self) -> bool:
-        """Whether `take` would return at once."""
+        """Return whether `take` would return at once."""
 
     def take(self) -> Metrics:
-        """The learner's side: of the gradients applied since the last call; waits for one."""
+        """Return metrics of the gradients applied since the last call; wait for one."""
 
 
 class Shards(Protocol):
     """The learner's side of a parameter server whose shards are in processes of their own."""
 
     def pull(self, network: nn.Module) -> None:
-        """Copies the parameters as they are into `network`."""
+        """Copy the parameters as they are into `network`."""
 
     def collect(self, network: nn.Module) -> list[dict[str, Any]]:
-        """Copies the parameters into `network`; returns the state of each shard's optimizer."""
+        """Copy the parameters into `network`; return the state of each shard's optimizer."""
 
     def restore(self, network: nn.Module, optimizers: list[dict[str, Any]]) -> None:
-        """Gives the shards these parameters and states."""
+        """Give the shards these parameters and states."""
 
 
 class Inference(Protocol):
@@ -115,16 +115,16 @@ class Inference(Protocol):
         """The network, or one like it."""
 
     def pull(self, params: Parameters, unroll_index: int) -> None:
-        """Makes ready for the actor's unroll `unroll_index`; waits for the schedule's gate."""
+        """Make ready for the actor's unroll `unroll_index`; wait until the schedule allows it."""
 
     def infer(self, inputs: PolicyInput) -> PolicyOutput:
-        """The behaviour policy for B environments, [B, ...]; advances the recurrent state."""
+        """Return the behaviour policy for B environments, [B, ...]; advance the recurrent state."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` needs to continue with the same bits."""
+        """Return what `load_state_dict` needs to continue with the same bits."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues where `state` was taken."""
+        """Continue where `state` was taken."""
 
 
 class KeepsStatistics(Protocol):
@@ -139,7 +139,7 @@ class KeepsStatistics(Protocol):
         """Of returns; None: rewards are seen as they are."""
 
     def observe(self, observations: Tensor, reducer: Reducer) -> None:
-        """Adds observations [N, ...] to the statistics, if there are any."""
+        """Add observations [N, ...] to the statistics, if there are any."""
 
 
 class BatchNetwork(Protocol):
@@ -150,42 +150,42 @@ class BatchNetwork(Protocol):
         """Steps whose activations are held at once."""
 
     def __call__(self, *inputs: Any) -> NetworkOutput:
-        """Observation, last action, last reward, start, each [T, B, ...], and the state before them."""
+        """Evaluate observation, last action, last reward, start, each [T, B, ...], from the state before them."""
 
 
 class Queue(Protocol):
     """Where unrolls wait for the learner: each column is handed out once."""
 
     def can_insert(self) -> bool:
-        """Whether `insert` would return at once."""
+        """Return whether `insert` would return at once."""
 
     def insert(self, unroll: Unroll) -> None:
-        """Adds an unroll; waits while the queue is full."""
+        """Add an unroll; wait while the queue is full."""
 
     def can_sample(self, columns: int) -> bool:
-        """Whether `sample(columns)` would return at once."""
+        """Return whether `sample(columns)` would return at once."""
 
     def sample(self, columns: int) -> Unroll:
-        """Takes the oldest `columns` columns; waits until there are so many."""
+        """Take the oldest `columns` columns; wait until there are so many."""
 
 
 class Replay(Protocol):
     """Where experience is kept and drawn from again and again (`ddrl.replay.prioritized`)."""
 
     def can_insert(self) -> bool:
-        """Whether `insert` would return at once."""
+        """Return whether `insert` would return at once."""
 
     def insert(self, experience: Experience) -> None:
-        """Adds an unroll and the items that became whole with it; waits while the learner is behind."""
+        """Add an unroll and the items that became whole with it; wait while the learner is behind."""
 
     def can_sample(self, count: int) -> bool:
-        """Whether `sample(count)` would return at once."""
+        """Return whether `sample(count)` would return at once."""
 
     def sample(self, count: int) -> Any:
-        """Draws `count` items (`ddrl.replay.items.Drawing`); waits while actors are behind."""
+        """Draw `count` items (`ddrl.replay.items.Drawing`); wait while actors are behind."""
 
     def update(self, drawn: Any, priorities: Tensor) -> None:
-        """Gives the items of a `ddrl.replay.items.Drawn` new priorities [B]."""
+        """Give the items of a `ddrl.replay.items.Drawn` new priorities [B]."""
 
 
 class Reducer(Protocol):
@@ -200,4 +200,4 @@ class Reducer(Protocol):
         """How many learners there are."""
 
     def sum_(self, tensors: list[Tensor]) -> None:
-        """Replaces each tensor, in place, by its sum over all learners; every learner calls it in the same order."""
+        """Replace each tensor, in place, by its sum over all learners; every learner calls it in the same order."""

@@ -20,14 +20,17 @@ from ddrl.training.records.recorder import write_json
 def train(
     config: RunConfig, directory: Path, *, quiet: bool = False, wait: float = 0.0, endpoint: Endpoint | None = None
 ) -> str:
-    """Trains or resumes in `directory`; returns the exit reason.
+    """Train or resume in `directory`; return the exit reason, `budget_reached` or `interrupted`.
 
-    A run that has finished is left as it is, which the user is told. With an `endpoint`, environments are stepped by
-    workers that come to it. Raises `UserError` when another process is at it, and still is after `wait` seconds; and
-    where another run has finished there.
+    A run that has finished is left as it is, and the user is told. `config.json` is written once nothing refuses the
+    configuration any more.
 
-    `config.json` in there says what is trained, once nothing refuses the configuration any more; one that says so
-    already stays as it is.
+    Args:
+        wait: seconds to wait for another process that trains there.
+        endpoint: where environment workers come to, if any do.
+
+    Raises: UserError where another process trains there, another run has finished there, or the configuration cannot
+        be trained on this machine.
     """
     if endpoint:
         check_endpoint(config, endpoint)

@@ -94,19 +94,19 @@ class VectorEnv(Protocol):
     num_envs: int
 
     def reset(self) -> EnvStep:
-        """Starts every environment anew: reward 0, `start` and `valid` True, no end."""
+        """Start every environment anew: reward 0, `start` and `valid` True, no end."""
 
     def step(self, actions: Array) -> EnvStep:
-        """Applies `actions`: [B] int64, or [B, A] float32 (each dimension is clipped to [-1, 1])."""
+        """Apply `actions`: [B] int64, or [B, A] float32 (each dimension is clipped to [-1, 1])."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything `load_state_dict` needs to continue with the same bits (tensors, ints, strings, lists, dicts)."""
+        """Return what `load_state_dict` needs to continue with the same bits (tensors, ints, strings, lists, dicts)."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues where `state` was taken."""
+        """Continue where `state` was taken."""
 
     def close(self) -> None:
-        """Frees native resources."""
+        """Free native resources."""
 
 
 class Episode(NamedTuple):
@@ -150,7 +150,7 @@ class PolicyInput(NamedTuple):
 
 
 class PolicyOutput(NamedTuple):
-    """What it answers."""
+    """What a network answers to a `PolicyInput`."""
 
     distribution: torch.Tensor  # [B, P] float32, on the CPU
     state: RecurrentState  # each [B, ...], after this step
@@ -191,33 +191,33 @@ class Unroll:
 
     @property
     def nbytes(self) -> int:
-        """Of all tensors."""
+        """Size of all tensors in bytes."""
         return sum(tensor.nbytes for tensor in self.tensors)
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """All of them."""
+        """All tensors, those in tuples too."""
         parts = self.as_dict().values()
         return [tensor for part in parts for tensor in (part if isinstance(part, tuple) else (part,))]
 
     def columns(self, start: int, stop: int) -> Unroll:
-        """Columns start..stop-1 as views."""
+        """Return columns start..stop-1 as views."""
         return self._map(lambda tensor, axis: tensor.narrow(axis, start, stop - start))
 
     def to(self, device: torch.device) -> Unroll:
-        """The same unroll on `device`."""
+        """Return the same unroll on `device`."""
         return self._map(lambda tensor, axis: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> Unroll:
-        """A copy in memory from which a GPU copies by itself, while the processor goes on."""
+        """Return a copy in memory from which a GPU copies by itself, while the processor goes on."""
         return self._map(lambda tensor, axis: tensor.pin_memory())
 
     def clone(self) -> Unroll:
-        """A copy that shares no memory."""
+        """Return a copy that shares no memory."""
         return self._map(lambda tensor, axis: tensor.clone())
 
     def _map(self, function: Callable[[torch.Tensor, int], torch.Tensor]) -> Unroll:
-        """`function(tensor, axis of the columns)` for every tensor."""
+        """Apply `function(tensor, axis of the columns)` to every tensor."""
         mapped: dict[str, Any] = {
             name: tuple(function(part, _axis(name)) for part in value)
             if isinstance(value, tuple)
@@ -227,12 +227,12 @@ class Unroll:
         return Unroll(**mapped)
 
     def as_dict(self) -> dict[str, Any]:
-        """Field name -> tensor (or tuple of tensors)."""
+        """Return field name -> tensor (or tuple of tensors)."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def _axis(name: str) -> int:
-    """Of the columns, in a field of an unroll."""
+    """Return the axis of the columns in a field of an unroll."""
     return 0 if name in ("actor", "env", "index", "initial_state") else 1
 
 
@@ -254,7 +254,7 @@ class Experience:
 
     @property
     def nbytes(self) -> int:
-        """Of all tensors."""
+        """Size of all tensors in bytes."""
         own = (self.item_column, self.item_step, self.priority, self.state_column, self.state_step, *self.state)
         return self.unroll.nbytes + sum(tensor.nbytes for tensor in own)
 
@@ -272,12 +272,12 @@ class Gradients:
     items: int  # steps or transitions that the loss is of
 
     def as_dict(self) -> dict[str, Any]:
-        """Field name -> value."""
+        """Return field name -> value."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def nbytes(self) -> int:
-        """Of all tensors."""
+        """Size of all tensors in bytes."""
         return sum(tensor.nbytes for tensor in self.tensors)
 
 
@@ -289,7 +289,7 @@ class Begun(NamedTuple):
 
 
 def concatenate(unrolls: list[Unroll]) -> Unroll:
-    """One batch of all columns, in the order given; a single unroll is returned as it is."""
+    """Return one batch of all columns, in the order given; a single unroll is returned as it is."""
     if len(unrolls) == 1:
         return unrolls[0]
     import torch  # not by who steps environments alone

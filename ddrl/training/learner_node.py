@@ -1,4 +1,4 @@
-"""The learner's side of a run: a learner, the queue it samples from, the parameters it publishes."""
+"""A learner with the store that it samples from and the parameters that it publishes."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class LearnerNode:
         )
 
     def limited(self, kind: str, roles: Sequence[Any], first: int = 0) -> list[Any]:
-        """Roles of a kind, numbers `first` and up; where numbers are adjusted, those that are too many wait."""
+        """Return roles of a kind, numbers `first` and up; where numbers are adjusted, those that are too many wait."""
         limit = self._limits.get(kind)
         return [Limited(role, limit, first + i) for i, role in enumerate(roles)] if limit else list(roles)
 
@@ -205,7 +205,7 @@ class LearnerNode:
         return gauges
 
     def close(self) -> None:
-        """Ends every wait of every role with `Closed`."""
+        """End every wait of every role with `Closed`."""
         self.queue.close()
         self.params.close()
         if self.central:
@@ -233,7 +233,7 @@ class LearnerNode:
         return state
 
     def waiting(self) -> dict[str, Any]:
-        """The unrolls that wait; none with a replay or shared parameters, which are saved by themselves."""
+        """Return the unrolls that wait; none with a replay or shared parameters, which are saved by themselves."""
         return self.queue.state_dict() if isinstance(self.queue, UnrollQueue) else {}
 
     def load_waiting(self, state: dict[str, Any]) -> None:
@@ -242,7 +242,7 @@ class LearnerNode:
             self.queue.load_state_dict(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> str | None:
-        """Continues where `state` was taken; returns what the user should know of it."""
+        """Continue where `state` was taken; return what the user should know of it."""
         self.learner.load_state_dict(state["learner"])
         self.params.load_state_dict(state["params"])
         if self.adjustment:
@@ -278,14 +278,14 @@ def _parameters(config: RunConfig, network: nn.Module, reducer: Reducer, shards:
 
 
 def make_replay(builder: Builder, network: Any, reducer: Reducer) -> PrioritizedReplay:
-    """An empty one. Raises `UserError` where it would be too small."""
+    """Return an empty replay. Raise UserError where it would be too small."""
     history = make_history(builder, [part.shape[1:] for part in network.initial_state(1)])
     generator = numpy_generator(builder.config.seed, "replay", reducer.rank)
     return PrioritizedReplay(builder.config.hyperparameters.replay, history, generator)
 
 
 def make_history(builder: Builder, state_shapes: Sequence[tuple[int, ...]]) -> History:
-    """What a replay holds steps in; `state_shapes`: of the network's recurrent state."""
+    """Return what a replay holds steps in; `state_shapes`: of the network's recurrent state."""
     rule: ReplayRule = builder.config.hyperparameters.replay
     topology = builder.config.topology
     num_streams = topology.num_actors * topology.envs_per_actor
@@ -306,7 +306,7 @@ def _central_inference(builder: Builder, params: AnyParameters) -> CentralInfere
 
 
 def _named_device(name: str) -> torch.device:
-    """Raises `UserError` where there is no such GPU."""
+    """Return a device. Raise UserError where there is no such GPU."""
     device, gpus = torch.device(name), torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= gpus:
         there = f"{gpus} GPUs" if gpus > 1 else "one GPU" if gpus else "no GPU"
@@ -324,18 +324,18 @@ class Verdict(NamedTuple):
 
 
 class StopFlag:
-    """Whether to stop: asked of one learner, decided by all of them before the same update."""
+    """Stops several learners before the same update, whichever of them was asked."""
 
     def __init__(self, reducer: Reducer) -> None:
         self._reducer = reducer
         self._asked = False
 
     def ask(self) -> None:
-        """From any thread or signal handler."""
+        """Ask for a stop; from any thread or signal handler."""
         self._asked = True
 
     def decide(self, segment_over: bool = False) -> Verdict:
-        """What any learner was asked, or says of the segment; every learner calls it before each update."""
+        """Return what any learner was asked, or says of the segment; every learner calls it before each update."""
         said = torch.tensor([float(self._asked), float(segment_over)])
         self._reducer.sum_([said])
         interrupted, over = said.tolist()
