@@ -1,4 +1,4 @@
-"""Facts that a module states as plain values, read from its syntax tree: nothing is imported, nothing is run."""
+"""Reads constants from the syntax tree of a module, without importing or running it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ddrl.system.files import read_file
 
 
 def declared(path: Path, name: str) -> Any:
-    """The value that module `path` gives to `name` at its top level.
+    """Return the value that module `path` gives to `name` at its top level.
 
-    Raises: UserError naming the file where the name is missing or not a plain value.
+    Raise UserError naming the file if the name is missing or not a plain value.
     """
     found = dict(_values(_tree(path).body, _stated))
     if name not in found:
@@ -24,7 +24,7 @@ def declared(path: Path, name: str) -> Any:
 
 
 def defaults(path: Path, class_name: str) -> dict[str, Any]:
-    """The fields of a class of module `path` whose defaults are plain values. Raises `UserError` as `declared`."""
+    """Return the fields of a module's class whose defaults are plain values. Raise `UserError` as `declared`."""
     classes = {node.name: node for node in _tree(path).body if isinstance(node, ast.ClassDef)}
     if class_name not in classes:
         raise unknown_name("class", class_name, classes, where=str(path))
@@ -42,12 +42,12 @@ def _tree(path: Path) -> ast.Module:
 
 @cache
 def _parsed(text: str) -> ast.Module:
-    """The same few modules are asked for each run of a scale."""
+    """Parse a module; cached, since the same few modules are asked for each run of a scale."""
     return ast.parse(text)
 
 
 def _values(body: list[ast.stmt], value: Callable[[ast.expr], Any]) -> Iterator[tuple[str, Any]]:
-    """Name and value of each assignment of a plain value to one name."""
+    """Yield name and value of each assignment of a plain value to one name."""
     for node in body:
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target: ast.expr = node.targets[0]
@@ -64,7 +64,7 @@ def _values(body: list[ast.stmt], value: Callable[[ast.expr], Any]) -> Iterator[
 
 
 def _stated(node: ast.expr) -> Any:
-    """A literal; of a call with keywords alone, as `System(name="PPO")`, a mapping of them. Raises ValueError."""
+    """Return a literal; a call with keywords alone, such as `System(name="PPO")`, as a mapping. Raise ValueError."""
     if isinstance(node, ast.Call) and not node.args and all(word.arg for word in node.keywords):
         return {word.arg: ast.literal_eval(word.value) for word in node.keywords}
     return ast.literal_eval(node)
