@@ -82,7 +82,7 @@ _THRESHOLDS = {
     "no_worse": "what may be lost",
     "diminishing": "steps that do not shrink",
 }
-"""What a supported claim of such a kind lies above."""
+"""What the interval of a supported claim of such a kind lies above."""
 COLUMNS = [
     "claim",
     "title",
@@ -114,7 +114,7 @@ COLUMNS = [
 def claims(
     paper: Paper, experiments: Mapping[str, Experiment], scores: pd.DataFrame, runs: Sequence[RunData]
 ) -> pd.DataFrame:
-    """Every claim on every origin: columns `COLUMNS`. Origin "run" has a row for each claim."""
+    """Decide every claim on every origin: columns `COLUMNS`. Origin "run" has a row for each claim."""
     rows = []
     for claim in paper.claims:
         for origin in ("run", "reference"):
@@ -126,28 +126,22 @@ def claims(
             result = evaluate(claim, experiment, part, own, paper.milestones, paper.prices)
             flags = "" if result["verdict"] == "not_run" else _version_flag(claim, own, paper)
             rows.append(_head(claim) | {"origin": origin, "flags": flags} | result)
-    table = pd.DataFrame(rows, columns=COLUMNS)
     counts = dict.fromkeys(("seeds", "env_frames", "environments", "seeds_needed"), "Int64")
     floats = dict.fromkeys(("effect", "ci95_low", "ci95_high", "hedges_g", "p", "p_holm"), "float64")
-    table = table.astype({**counts, **floats})
+    table = pd.DataFrame(rows, columns=COLUMNS).astype(counts | floats)
     return table.assign(p_holm=holm(table, family=["origin"]))
 
 
 def _head(claim: Claim) -> dict[str, Any]:
-    return {
+    names = ("title", "text", "source", "kind", "experiment", "effect_unit")
+    return {name: getattr(claim, name) for name in names} | {
         "claim": claim.name,
-        "title": claim.title,
-        "text": claim.text,
-        "source": claim.source,
-        "kind": claim.kind,
-        "experiment": claim.experiment,
-        "effect_unit": claim.effect_unit,
         "published": ";".join(claim.published),
     }
 
 
 def _version_flag(claim: Claim, runs: Sequence[RunData], paper: Paper) -> str:
-    """Whether the environments of a claim's runs are of other versions than the paper states."""
+    """Return env_version_gap if the environments of a claim's runs have other versions than the paper's."""
     variants = claim.named_variants
     own = [run for run in runs if run.variant in variants or system_of(run.variant) in variants]
     tasks = [run for run in own if not claim.named_environments or run.environment in claim.named_environments]
@@ -162,7 +156,7 @@ def evaluate(
     milestones: Mapping[str, float] | None = None,
     prices: Prices | None = None,
 ) -> dict[str, Any]:
-    """Verdict, effect and what it rests on, from the scores and runs of one origin and the claim's experiment."""
+    """Return verdict, effect and evidence of a claim, from the scores and runs of one origin and its experiment."""
     if experiment is None:
         return {"verdict": "not_run", "detail": f"planned as experiment '{claim.experiment}'"}
     scores = scores.assign(run=scores["variant"])
@@ -174,7 +168,11 @@ def evaluate(
         return {"verdict": "not_run", "detail": f"no environment has been run with {words(variants)}"}
     used = scores[scores["variant"].isin(variants) & scores["environment"].isin(environments)]
     groups, reach = compared(claim), scales(claim, used)
-    parts = [_observed(claim, used, names, runs, milestones or {}, prices) for names in groups]
+    parts = []
+    for names in groups:
+        # The best setting counts among those of all variants, not only of the compared ones.
+        part = used if claim.kind == "stability" else used[used["variant"].isin(names)]
+        parts.append(on_scale(claim, used, observations(claim, part, runs, milestones or {}, prices)))
     observed = pd.concat([part.assign(comparison=index) for index, part in enumerate(parts)], ignore_index=True)
     keys = ["environment", "variant", *(["setting"] if claim.kind == "stability" else [])]
     seeds = observed.groupby(keys)["seed"].nunique()
@@ -195,21 +193,8 @@ def evaluate(
     return ground | found | {"detail": found["detail"] + said}
 
 
-def _observed(
-    claim: Claim,
-    used: pd.DataFrame,
-    names: Sequence[str],
-    runs: Sequence[RunData],
-    milestones: Mapping[str, float],
-    prices: Prices | None,
-) -> pd.DataFrame:
-    """The values of the variants that are compared with one another; of settings those of all, whose best counts."""
-    part = used if claim.kind == "stability" else used[used["variant"].isin(names)]
-    return on_scale(claim, used, observations(claim, part, runs, milestones, prices))
-
-
 def _unit(claim: Claim, scaled: bool) -> str:
-    """What the effect is counted in: what the paper's file says, except where the test itself sets it."""
+    """Return the unit of the effect: as paper.yaml says, unless the test itself sets it."""
     if claim.kind == "time_to_reach" and claim.factor != 1:
         return f"times as {'few frames' if claim.metric == 'env_frames' else 'early'}"
     if claim.kind == "time_to_reach":
@@ -221,7 +206,7 @@ def _unit(claim: Claim, scaled: bool) -> str:
 
 
 def _scale_note(reach: pd.DataFrame | None) -> str:
-    """What one part is on each task, where returns of several tasks are averaged."""
+    """Return the size of the scale of each task, if returns of several tasks are averaged."""
     if reach is None:
         return ""
     said = ""
@@ -234,7 +219,7 @@ def _scale_note(reach: pd.DataFrame | None) -> str:
 
 
 def _reach_note(claim: Claim, used: pd.DataFrame, milestones: Mapping[str, float]) -> str:
-    """The returns to reach where they follow from a rule."""
+    """Return the returns to reach, if they follow from a rule."""
     if claim.reference_part is None or claim.threshold is not None:
         return ""
     wanted = returns_to_reach(claim, used, milestones)
@@ -242,13 +227,13 @@ def _reach_note(claim: Claim, used: pd.DataFrame, milestones: Mapping[str, float
 
 
 def _on_tasks(values: Mapping[str, float]) -> str:
-    """`0.9 on catch and 1,234 on pong`."""
+    """Return `0.9 on catch and 1,234 on pong`."""
     numbers = {task: f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" for task, value in values.items()}
     return words([f"{number} on {short(task)}" for task, number in numbers.items()])
 
 
 def _judged(claim: Claim, experiment: Experiment, found: Sequence[Comparison]) -> dict[str, Any]:
-    """The verdict on all comparisons, and the one that decides: the nearest to contradicting the claim."""
+    """Return the verdict on all comparisons, and the one that decides: the nearest to contradicting the claim."""
     smallest, number = claim.smallest_effect, len(found)
     told = [(item, item.contrast, item.contrast.verdict(smallest, number)) for item in found if item.contrast]
     silence = "".join(map(_silence, found))
@@ -282,10 +267,10 @@ def _judged(claim: Claim, experiment: Experiment, found: Sequence[Comparison]) -
 
 
 def _needed(claim: Claim, undecided: Sequence[Contrast], number: int, *, complete: bool) -> int | None:
-    """Seeds (or settings) that would decide a claim, were the observed effects the true ones.
+    """Return how many seeds (or settings) would decide a claim if the observed effects were the true ones.
 
-    One comparison that contradicts decides it: where some lean against the claim, the fewest of theirs. Otherwise each
-    must support it: the most, and no number where one says nothing (not `complete`).
+    One comparison that contradicts decides it: if some lean against the claim, the fewest of theirs. Otherwise each
+    must support it: the most, and None if one comparison says nothing (not `complete`).
     """
     fewest = MIN_SETTINGS if claim.kind == "stability" else MIN_SEEDS
     against = [item for item in undecided if item.effect < item.null]
@@ -297,7 +282,7 @@ def _needed(claim: Claim, undecided: Sequence[Contrast], number: int, *, complet
 
 
 def _environments(claim: Claim, variants: Sequence[str], scores: pd.DataFrame) -> list[str]:
-    """Those named by the claim, or all, that every variant has been run on."""
+    """Return the environments that every variant has been run on, of those that the claim names."""
     per_variant = [set(scores["environment"][scores["variant"] == variant]) for variant in variants]
     common = set.intersection(*per_variant) if per_variant else set()
     named = claim.named_environments
@@ -305,13 +290,13 @@ def _environments(claim: Claim, variants: Sequence[str], scores: pd.DataFrame) -
 
 
 def _both_sides(claim: Claim, environments: Sequence[str]) -> bool:
-    """Whether tasks on either side of an interaction are among these."""
+    """Return whether tasks on either side of an interaction are among these."""
     others = claim.over.environments if claim.over else ()
     return not others or set(claim.environments) & set(environments) != set() != set(others) & set(environments)
 
 
 def _silence(item: Comparison) -> str:
-    """Where a comparison of times says nothing."""
+    """Return on which tasks a comparison of times says nothing."""
     if not item.silent:
         return ""
     where = words([short(name) for name in item.silent])
@@ -319,7 +304,7 @@ def _silence(item: Comparison) -> str:
 
 
 def _would_decide(claim: Claim, needed: int | None) -> str:
-    """What it would take, where the tests left a claim open."""
+    """Return how many seeds or settings would decide a claim that the tests left open."""
     unit = "settings" if claim.kind == "stability" else "seeds a group"
     if needed is None:
         return f"No number of {unit} up to 1000 would decide it, were the observed effects the true ones."
@@ -327,7 +312,7 @@ def _would_decide(claim: Claim, needed: int | None) -> str:
 
 
 def _detail(claim: Claim, experiment: Experiment, chosen: Comparison, decisive: Contrast, verdict: str) -> str:
-    """One sentence on what decided."""
+    """Return one sentence on what decided."""
     where = words([short(name) for name in chosen.by_task])
     against = _multiple(claim)
     if verdict == "supported":
@@ -350,7 +335,7 @@ def _detail(claim: Claim, experiment: Experiment, chosen: Comparison, decisive: 
 
 
 def _multiple(claim: Claim) -> str:
-    """What the effect is held against, in words, where 1 is not what says nothing; else empty."""
+    """Return what the effect is compared with, in words, if that is a multiple; else empty."""
     if claim.kind == "interaction":
         return "the other ratio" if claim.threshold in (None, 1) else f"{claim.threshold:g} times the other ratio"
     if claim.kind == "ratio" and claim.threshold != 1:
