@@ -1,4 +1,5 @@
-"""The mean score over tasks while an agent trains, and when it reaches what another ends with (IMPALA, Figure 6)."""
+"""Computes the mean score over tasks during training, and when it reaches another agent's final one (IMPALA, Figure
+6)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from ddrl.analysis.statistics.normalise import capped, human_normalised
 
 
 def mean_over_tasks(each: Sequence[pd.DataFrame], grid: Floats, x: str, y: str) -> Floats:
-    """The mean of `y` over the tables of `each`, one a task, at the places `grid` of `x`: [G].
+    """Return the mean of `y` over the tables of `each`, one per task, at the places `grid` of `x`: [G].
 
     Records are joined by straight lines; before the first and after the last one its value holds.
     """
@@ -26,11 +27,10 @@ def mean_over_tasks(each: Sequence[pd.DataFrame], grid: Floats, x: str, y: str) 
 
 
 def score_times(parts: Sequence[RunData], bounds: pd.DataFrame, worse: str) -> list[dict[str, Any]]:
-    """Seconds until the mean capped training score of each agent first reaches what `worse` ends with (mean of seeds).
+    """Return when the mean capped training score of each agent first reaches the final one of `worse` (mean of seeds).
 
     `parts`: the runs of each agent on its tasks (`ddrl.analysis.runs.by_task`). `bounds`: random and human score by
-    environment.
-    Rows: variant, seed, value (inf: never), watched.
+    environment. Rows: variant, seed, value (seconds; inf: never), watched.
     """
     agents: dict[tuple[str, int], list[RunData]] = {}
     for part in parts:
@@ -50,9 +50,9 @@ def score_times(parts: Sequence[RunData], bounds: pd.DataFrame, worse: str) -> l
 
 
 def _scores(parts: Sequence[RunData], bounds: pd.DataFrame) -> pd.DataFrame:
-    """env_frames, seconds, value: an agent's mean capped score at each record from where every task has one.
+    """Return an agent's mean capped score at each record from which every task has one: env_frames, seconds, value.
 
-    Empty where a task has none.
+    Empty if a task has none.
     """
     each = []
     for part in parts:
