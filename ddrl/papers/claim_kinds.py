@@ -43,8 +43,7 @@ EFFICIENCY_METRICS = (
 )
 """`COST_METRICS`, and metrics that are the same on every machine."""
 TO_MILESTONE = "seconds_to_milestone"
-"""Metric of cells: the time until the training return first reaches the milestone; its ratio is how many times as
-early."""
+"""Metric of cells: the time until the training return first reaches the milestone (ratio: how many times as early)."""
 TO_SCORE = "seconds_to_final_score"
 """The time until an agent for several tasks has the mean capped training score that the other one ends with."""
 TIMED_METRICS = ("frames_per_second", "seconds", EQUAL_TIME, TO_MILESTONE, TO_SCORE, *COST_METRICS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,7 @@ from ddrl.system.files import read_file
 
 
 def declared(path: Path, name: str) -> Any:
-    """Return the value that module `path` gives to `name` at its top level.
-
-    Raise UserError naming the file if the name is missing or not a plain value.
-    """
+    """Return the plain value that a module gives to `name` at its top level. Raise UserError if it gives none."""
     found = dict(_values(_tree(path).body, _stated))
     if name not in found:
         raise UserError(f"{path}: must state {name} as a plain value")
@@ -49,18 +47,11 @@ def _parsed(text: str) -> ast.Module:
 def _values(body: list[ast.stmt], value: Callable[[ast.expr], Any]) -> Iterator[tuple[str, Any]]:
     """Yield name and value of each assignment of a plain value to one name."""
     for node in body:
-        if isinstance(node, ast.Assign) and len(node.targets) == 1:
-            target: ast.expr = node.targets[0]
-        elif isinstance(node, ast.AnnAssign):
-            target = node.target
-        else:
-            continue
-        if not isinstance(target, ast.Name) or node.value is None:
-            continue
-        try:
-            yield target.id, value(node.value)
-        except ValueError:
-            continue
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if len(targets) == 1 and isinstance(targets[0], ast.Name):
+                with suppress(ValueError):
+                    yield targets[0].id, value(node.value)
 
 
 def _stated(node: ast.expr) -> Any:

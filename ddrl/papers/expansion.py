@@ -1,5 +1,4 @@
-"""Lists the runs of a scale: every variant of every experiment on every task with every seed, or part of them. No
-pandas."""
+"""Lists the runs of a scale: every variant of every experiment on every task with every seed. No pandas."""
 
 from __future__ import annotations
 
@@ -20,11 +19,11 @@ from ddrl.papers.experiments import (
 from ddrl.papers.schema import check_known
 
 FINAL_VERSIONS = 10
-"""Number of parameter versions that share a run's final episodes at scales between smoke and paper, unless the
-experiment says how many or plays a single episode.
+"""Number of parameter versions that share a run's final episodes at scales between smoke and paper.
 
-A single version gives a chance result if the greedy policy changes from update to update (DECISIONS 50). At scale
-paper a run is scored as its paper says; scale smoke decides nothing, and has no time to play several versions.
+An experiment may give another number, or play a single episode. One version gives a chance result if the greedy policy
+changes from update to update (DECISIONS 50). At scale paper a run is scored as its paper says; scale smoke decides
+nothing.
 """
 
 
@@ -54,7 +53,8 @@ def expand(
     runs = [
         _run(paper, scale, entry, variant, environment, seed)
         for entry in chosen
-        for variant in variants_of(entry, scale, variants)
+        for variant in entry.variants
+        if variant in (variants or entry.scales[scale].variants or entry.variants)
         for environment in environments_of(entry, scale, environments)
         if (entry if environments else entry.scales[scale]).has(variant, environment)
         for seed in (entry.scales[scale].seeds if seeds is None else seeds)
@@ -75,8 +75,7 @@ def narrowed(
 ) -> dict[str, dict[str, list[str] | None]]:
     """Return for each of several papers the part of the lists that it knows, as filters for `expand`.
 
-    Leave out a paper that knows none of a list. Raise UserError for a name that no paper knows, and if no paper is
-    left.
+    Leave out a paper that knows none of a list. Raise UserError for an unknown name, and if no paper is left.
     """
     wanted = {"experiments": experiments, "variants": variants, "environments": environments}
     known = {paper: _names(load_experiments(root / paper).values()) for paper in names}
@@ -102,12 +101,6 @@ def _names(entries: Collection[Experiment]) -> dict[str, list[str]]:
         "variants": [name for entry in entries for name in entry.variants],
         "environments": [name for entry in entries for name in environments_of(entry)],
     }
-
-
-def variants_of(entry: Experiment, scale: str, wanted: Sequence[str] | None = None) -> list[str]:
-    """Return the variants of a scale; with `wanted`, those of the experiment that are wanted."""
-    chosen = wanted or entry.scales[scale].variants
-    return [name for name in entry.variants if not chosen or name in chosen]
 
 
 def environments_of(entry: Experiment, scale: str | None = None, wanted: Sequence[str] | None = None) -> list[str]:
@@ -143,7 +136,7 @@ def _run(paper: str, scale: str, entry: Experiment, variant: str, environment: s
     if scale not in ("smoke", "paper"):
         evaluation = config.get("evaluation", {})
         versions = min(FINAL_VERSIONS, evaluation.get("final_episodes", FINAL_VERSIONS))
-        if versions > 1 and "final_versions" not in evaluation:
+        if versions != 1 and "final_versions" not in evaluation:
             config = with_settings(config, {"evaluation.final_versions": versions})
     resources = spec.resources[variant]
     if resources.nodes > 1 and config.get("topology", {}).get("runtime") != "ray":

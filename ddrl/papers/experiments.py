@@ -55,8 +55,7 @@ def system_of(variant: str) -> str:
 
 
 def system_label(variant: str, label: str) -> str:
-    """Return the label of a variant's system: "IMPALA, 0.001, 0.01" -> "IMPALA, all settings"; outside a sweep, the
-    label."""
+    """Return the label of a variant's system: IMPALA, 0.001, 0.01 -> IMPALA, all settings."""
     return label if system_of(variant) == variant else f"{label.partition(',')[0]}, all settings"
 
 
@@ -171,10 +170,7 @@ def papers(root: Path = ROOT) -> list[str]:
 
 
 def load_experiments(paper_dir: Path) -> dict[str, Experiment]:
-    """Read `paper_dir/experiments.yaml`.
-
-    Raise UserError naming file, key and what is allowed, also if a scale would change the algorithm.
-    """
+    """Read `paper_dir/experiments.yaml`. Raise UserError naming file, key and what is allowed."""
     path = paper_dir / "experiments.yaml"
     data = load_checked(path, "experiments")
     if data["paper"] != paper_dir.name:

@@ -140,8 +140,7 @@ class Claim:
     gpu: bool = False
     """True if the claim is about a GPU: runs without one decide nothing."""
     reference_part: float | None = None
-    """The return to reach on a task without a milestone, between random play (0) and the reference score (1)
-    (time_to_reach)."""
+    """Where the return to reach lies on a task without milestone: 0 is random play, 1 the reference score."""
     threshold_from: str = ""
     """Source of a threshold that the paper does not print (at_least)."""
 
@@ -317,10 +316,7 @@ def _claim(item: Mapping[str, Any], path: Path) -> Claim:
 
 
 def load_deviations(directory: Path) -> tuple[Deviation, ...]:
-    """Read the one table of DEVIATIONS.md: columns Deviation, Paper, Here, Why, Flag.
-
-    Raise UserError naming the file and line for a row of another width or an unknown flag.
-    """
+    """Read the table of DEVIATIONS.md. Raise UserError naming the line for a row of another width or flag."""
     path = directory / "DEVIATIONS.md"
     lines = read_text(path).splitlines()
     rows = [(number, line) for number, line in enumerate(lines, start=1) if line.startswith("|")]

@@ -1,7 +1,6 @@
 """Reads published cells and reference scores from CSV files, typed and checked; a cell without a source is refused.
 
-Cells are in `replications/<paper>/published/`; random and human scores are in `replications/references/`, once for all
-papers.
+Cells are in `replications/<paper>/published/`, random and human scores of all papers in `replications/references/`.
 """
 
 from __future__ import annotations
@@ -23,15 +22,8 @@ from ddrl.system.files import read_file
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.]*")
 _TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-_DTYPES = {
-    "name": "string",
-    "task": "string",
-    "text": "string",
-    "choice": "string",
-    "number": "float64",
-    "count": "Int64",
-    "flag": "bool",
-}
+_DTYPES = {"number": "float64", "count": "Int64", "flag": "bool"}
+"""Types of columns by their kind; all others are texts."""
 
 
 def load_published(directory: Path) -> pd.DataFrame:
@@ -64,10 +56,9 @@ def matching(published: pd.DataFrame, wanted: Mapping[str, str]) -> pd.DataFrame
 
 
 def load_references(paper: Paper) -> pd.DataFrame:
-    """Return random and human score of each environment: environment, task, random, human (may be missing), source.
+    """Return environment, task, random, human (may be missing) and source, by the rules of the paper.
 
-    Of the variants that a rule names, a later one overrides an earlier one, task by task. Raise UserError as
-    `reference_scores`.
+    A later variant of a rule overrides an earlier one, task by task. Raise UserError as `reference_scores`.
     """
     found = [pd.DataFrame(columns=["environment", "task", "random", "human", "source"])]
     for rule in paper.references:
@@ -80,10 +71,8 @@ def load_references(paper: Paper) -> pd.DataFrame:
 def reference_scores(path: Path, variants: Sequence[str]) -> pd.DataFrame:
     """Return random and human scores of one file: task, random, human (may be missing), variant, source, notes.
 
-    Sources disagree on some tasks: each gives its scores as a variant, and a later one of `variants` overrides an
-    earlier one.
-    Raise UserError for a missing variant, a task given twice by one, equal random and human scores, or as
-    `load_published`.
+    Sources disagree on some tasks: each is a variant, and a later one of `variants` overrides an earlier one. Raise
+    UserError for a missing variant, a task given twice by one, equal random and human scores, or as `load_published`.
     """
     table = _load(path, "references")
     for row in table[table.duplicated(["task", "variant"])].to_dict("records"):
@@ -120,19 +109,23 @@ def _load(path: Path, kind: str) -> pd.DataFrame:
         cells = zip(header, row, strict=True)
         records.append({name: _value(text, columns[name], f"{where} '{name}'") for name, text in cells})
     table = pd.DataFrame(records, columns=header)
-    return table.astype({name: _DTYPES[columns[name]["kind"]] for name in header})
+    return table.astype({name: _DTYPES.get(columns[name]["kind"], "string") for name in header})
 
 
 def _value(text: str, column: Mapping[str, Any], where: str) -> Any:
-    """Return one cell with its type; an empty one is missing. Raise UserError for an empty required cell or a bad
-    value."""
+    """Return one cell with its type, an empty one as missing. Raise UserError for a bad or absent value."""
     kind = column["kind"]
     if not text.strip():
         if column.get("required"):
             raise UserError(f"{where}: must not be empty")
         return {"number": math.nan, "count": pd.NA}.get(kind, "")
     if kind == "number":
-        return _number(text, where)
+        # float() would also take "nan", "1_000" and blanks.
+        if not re.fullmatch(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?", text):
+            raise UserError(f"{where}: '{text}' is not a number")
+        if not math.isfinite(float(text)):
+            raise UserError(f"{where}: '{text}' is too large")
+        return float(text)
     if kind == "count":
         if not re.fullmatch(r"[1-9][0-9]*", text):
             raise UserError(f"{where}: '{text}' is not a whole number above 0")
@@ -144,13 +137,3 @@ def _value(text: str, column: Mapping[str, Any], where: str) -> Any:
     if kind == "task" and not _TASK.fullmatch(text):
         raise UserError(f"{where}: '{text}' is not a task's name (letters, digits, '_' and '-')")
     return text == "true" if kind == "flag" else text
-
-
-def _number(text: str, where: str) -> float:
-    # float() would also take "nan", "1_000" and blanks.
-    if not re.fullmatch(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?", text):
-        raise UserError(f"{where}: '{text}' is not a number")
-    value = float(text)
-    if not math.isfinite(value):
-        raise UserError(f"{where}: '{text}' is too large")
-    return value

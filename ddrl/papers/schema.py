@@ -23,8 +23,7 @@ SCHEMAS = Path(__file__).parents[2] / "workflows" / "schemas"
 @cache
 def schema(name: str) -> dict[str, Any]:
     """Return the schema `workflows/schemas/<name>.schema.yaml`."""
-    loaded: dict[str, Any] = read_yaml(SCHEMAS / f"{name}.schema.yaml")
-    return loaded
+    return dict(read_yaml(SCHEMAS / f"{name}.schema.yaml"))
 
 
 def check_known(kind: str, names: Iterable[object], allowed: Iterable[str], *, where: str = "") -> None:
@@ -45,8 +44,7 @@ def _checked(path: Path, name: str, content: bytes) -> dict[str, Any]:
     """Return the checked data of a file; the cache spares a process that reads it again from checking it again."""
     data = read_yaml(path)
     check(data, name, where=str(path))
-    checked: dict[str, Any] = data
-    return checked
+    return dict(data)
 
 
 def check(data: Any, name: str, *, where: str) -> None:
