@@ -1,5 +1,4 @@
-"""The commands `python -m ddrl.analysis aggregate | suite | table | figure | figures`. Exit codes: 0 done; 2 bad
-input."""
+"""Runs `python -m ddrl.analysis aggregate | suite | table | figure | figures`. Exit codes: 0 done; 2 bad input."""
 
 from __future__ import annotations
 
@@ -138,8 +137,7 @@ def _named(kind: str, name: str, items: Iterable[AnyNamed], paper: Path) -> AnyN
 
 def _paper(parsed: argparse.Namespace) -> Path:
     check_known("paper", [parsed.paper], papers(parsed.replications))
-    directory: Path = parsed.replications / parsed.paper
-    return directory
+    return Path(parsed.replications, parsed.paper)
 
 
 if __name__ == "__main__":

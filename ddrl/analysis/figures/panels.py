@@ -1,5 +1,4 @@
-"""Draws panels that figures of several replications share: returns of variants, sorted settings, one row per
-variant."""
+"""Draws panels that figures of several replications share: returns, sorted settings, one row per variant."""
 
 from __future__ import annotations
 
@@ -80,8 +79,7 @@ def systems(curves: pd.DataFrame, references: pd.DataFrame, labels: Mapping[str,
 
 
 def in_windows(curves: pd.DataFrame, count: int) -> pd.DataFrame:
-    """Average each run's returns over `count` windows of its frames, placed at their ends: for records of few
-    episodes."""
+    """Average each run's returns over `count` windows of its frames, placed at the ends of the windows."""
     runs = ["origin", "variant", "environment", "seed"]
     width = curves.groupby(["origin", "variant", "environment"])["env_frames"].transform("max") / count
     ends = width * np.ceil(curves["env_frames"] / width)
@@ -97,10 +95,7 @@ def learning(
     tasks: Sequence[str],
     labels: Mapping[str, str] | None = None,
 ) -> Canvas:
-    """Draw one panel per task: training return of each variant against frames; random play and a human tester.
-
-    `labels`: of the variants; default: the table's own.
-    """
+    """Draw one panel per task with the training returns of variants; `labels` replace the table's own."""
     if curves.empty:
         return nothing()
     canvas = plots.new_figure("full", 0.5 + 1.9 * -(-len(tasks) // 3))
@@ -122,10 +117,7 @@ def learning(
 
 
 def levels(axes: Axes, values: pd.Series, known: pd.Series | None) -> None:
-    """Draw lines at random play and at a human tester, if the axis reaches nearly that far.
-
-    If no human played, and the score was measured as random play was, the line is called reference.
-    """
+    """Draw lines at random play and at a human tester ("reference" if no human played) near the values."""
     if known is None:
         return
     low, high = float(values.min()), float(values.max())
@@ -151,10 +143,7 @@ def marks(axes: Axes, x: Any, y: Any, style: Style, *, thin: bool) -> None:
 
 
 def sorted_settings(axes: Axes, scores: pd.DataFrame, systems: pd.Series, styles: Mapping[str, Style]) -> None:
-    """Draw mean final returns over hyperparameter settings, from best to worst; one line per system and origin.
-
-    `systems`: the system that each row's variant is a setting of.
-    """
+    """Draw final returns over settings, best first; `systems`: the system of each row's variant."""
     for (origin, system), part in scores.groupby(["origin", systems], sort=True):
         best_first = part.groupby("variant")["final_return"].mean().sort_values(ascending=False).to_numpy()
         places = np.arange(1, len(best_first) + 1)
@@ -184,8 +173,7 @@ def ratios(runs: pd.DataFrame, column: str, pairs: Mapping[str, str]) -> dict[tu
 
 
 def rows(axes: Axes, samples: Samples, labels: Mapping[str, str], origins: Sequence[str], spread: float = 0.24) -> None:
-    """Draw one row per variant of `labels`, the first on top: one tick per run, the mean and its interval, by
-    origin."""
+    """Draw one row per variant of `labels`, first on top: a tick per run, mean and interval, by origin."""
     shown = list(labels)
     for (origin, variant), values in samples.items():
         shift = spread * (origins.index(origin) - (len(origins) - 1) / 2)

@@ -124,13 +124,12 @@ def band(
     *,
     colour: str,
     dashes: Any = "-",
-    scale: float = 1.0,
     x: str = "env_frames",
     width: float = 1.4,
 ) -> None:
-    """Draw the mean over seeds of `column` against `x` / `scale`, with its 95 % interval; below 3 seeds, every seed."""
+    """Draw the mean over seeds of `column` against `x`, with its 95 % interval; below 3 seeds, every seed."""
     grid = curves.pivot(index=x, columns="seed", values=column).dropna(how="all")
-    places = grid.index.to_numpy(dtype=np.float64) / scale
+    places = grid.index.to_numpy(dtype=np.float64)
     if grid.shape[1] < 3:
         for seed in grid:
             axes.plot(places, grid[seed].to_numpy(dtype=np.float64), color=colour, ls=dashes, lw=width - 0.2)
@@ -173,10 +172,7 @@ def handle(label: str, colour: str, *, marker: str = "", dashes: Any = "none", f
 
 
 def speeds(axes: Axes, runs: pd.DataFrame, colour: str, counts: Sequence[int]) -> None:
-    """Draw `training_speed` of each run against `num_actors`, and join their means.
-
-    A dotted line over all `counts` shows the speed proportional to that of the fewest actors.
-    """
+    """Draw `training_speed` against `num_actors`; a dotted line over all `counts` is linear scaling of the fewest."""
     for count in sorted(set(runs["num_actors"])):
         values = runs["training_speed"][runs["num_actors"] == count].to_numpy(dtype=np.float64)
         dot(axes, values, float(count), colour=colour, vertical=True)
@@ -196,11 +192,7 @@ def thin_handle(text: str = "reference runs (thin)", *, marker: str = "") -> Lin
 def variant_handles(
     table: pd.DataFrame, styles: Mapping[str, Style], labels: Mapping[str, str] | None = None
 ) -> list[Line2D]:
-    """Return legend entries for a table's variants in the order of `styles`, and for reference runs if both origins
-    exist.
-
-    `labels`: by variant; default: the table's own.
-    """
+    """Return legend entries in the order of `styles`, and for reference runs if both origins exist."""
     there = dict(zip(table["variant"], table["variant_label"], strict=True))
     named = {name: (labels or there)[name] for name in styles if name in there}
     handles = [handle(label, styles[name][0], dashes=styles[name][1]) for name, label in named.items()]

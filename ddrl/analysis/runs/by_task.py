@@ -19,8 +19,6 @@ import pandas as pd
 from ddrl.analysis.runs.run_data import RunData
 
 OF_EPISODES = ("episode_return", "episode_length", "evaluation_return", "evaluation_length", "evaluation_updates")
-KINDS = ("episode_", "evaluation_")
-"""Prefixes of the metrics of training episodes and of evaluations."""
 
 
 def by_task(runs: Iterable[RunData]) -> list[RunData]:
@@ -44,10 +42,7 @@ def _parts(run: RunData) -> Sequence[RunData]:
 
 
 def _counting(curves: pd.DataFrame, counted: pd.DataFrame) -> pd.DataFrame:
-    """Return `curves` with the task's own number of episodes until each record in place of that of all tasks.
-
-    `counted`: the task's new episodes per record; a record in which none ended has no row.
-    """
+    """Return `curves` with the cumulated episodes of a task (`counted`: its new ones per record) as its episodes."""
     until = counted.sort_values("env_frames").set_index("env_frames")["value"].cumsum()
     own = until.reindex(curves["env_frames"], method="ffill").fillna(0.0)
     return curves.assign(value=np.where(curves["metric"] == "episodes", own, curves["value"]))
@@ -59,7 +54,9 @@ def _trained_and_tested(run: RunData) -> Sequence[RunData]:
     if tested == run.environment:
         return [run]
     metric = run.curves["metric"]
-    trained, evaluated = (metric.isin([name for name in OF_EPISODES if name.startswith(kind)]) for kind in KINDS)
+    trained, evaluated = (
+        metric.isin([name for name in OF_EPISODES if name.startswith(kind)]) for kind in ("episode_", "evaluation_")
+    )
     return [
         replace(run, curves=run.curves[~evaluated]),
         replace(run, environment=tested, suite=run.environment, curves=run.curves[~trained]),

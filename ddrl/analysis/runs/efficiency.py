@@ -2,8 +2,7 @@
 
 Speeds and CPU times are slopes from the first record to the last, so the start-up time does not count. Everything else
 is the mean over the records after the first (the median for percentiles); each record covers the time since the one
-before. A quantity that a run did not record is missing: its runtime has no such part, or it is older than the
-measurement.
+before. A quantity that a run did not record is missing: its runtime has no such part, or it is too old.
 """
 
 from __future__ import annotations
@@ -50,8 +49,7 @@ COLUMNS = [
     "policy_lag_span",
     *(f"{role}_thread_cpu_seconds_per_million_frames" for role in THREADS),
 ]
-"""Columns of the table besides those that name a run. `learner_cpu_...` is the learner's process alone, including its
-inference."""
+"""Columns besides those that name a run. `learner_cpu_...` is the learner's process alone, with its inference."""
 
 
 def efficiency(run: RunData, prices: Prices | None) -> dict[str, float]:

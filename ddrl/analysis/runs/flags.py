@@ -1,7 +1,7 @@
 """Decides from the runs' manifests what makes a published number and our runs incomparable, never by hand.
 
-`FLAGS` of `ddrl.papers.paper` explains each flag. A hard flag leaves a cell without a verdict; the others are printed
-beside it.
+`FLAGS` of `ddrl.papers.paper` explains each flag. A hard flag leaves a cell without a verdict; others are only
+printed.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _environment_flags(
     if protocol is None or not runs:
         return ["proxy_env"] if declared else []
     ids = [parse_protocol(str(run.manifest["protocol"])) for run in runs]
-    # A rule that names environments finds the published row's own task, whatever stands for it at other scales.
+    # A rule with an environment pairs the row with its own task, whatever task replaces it at other scales.
     stands_in = declared and rule.environment is None
     if stands_in or any(one.environment != protocol.environment for one in ids):
         return ["proxy_env"]
@@ -88,8 +88,7 @@ def _environment_flags(
 
 
 def version_flag(texts: Iterable[str], stated: Iterable[Protocol]) -> str:
-    """Return env_version_gap of runs with these protocol ids, compared with what a paper states; empty if there is
-    none.
+    """Return env_version_gap if runs with these protocol ids have other versions than a paper states, else "".
 
     A run with one of several stated versions has no gap, nor has one whose environment the paper does not state.
     """
@@ -121,7 +120,7 @@ def _run_flags(
         found.append(f"reduced_suite({len(environments)}/{rule.environments})")
     if rule.metric in COST_METRICS and not all(_same_hardware(run, str(row["hardware"])) for run in runs):
         found.append("other_hardware")
-    # Of two variants the paper's number is of the first: the other may be what fewer actors are held against.
+    # Of two variants only the first needs the paper's actors: the other may be the one with fewer.
     topologies = [run.config["topology"] for run in runs if not rule.than or run.variant == rule.variant]
     envs = min((one["num_actors"] * one["envs_per_actor"] for one in topologies), default=math.inf)
     if rule.paper_envs is not None and envs < rule.paper_envs:

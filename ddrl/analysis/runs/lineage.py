@@ -19,8 +19,7 @@ COLUMNS = [*KEYS, *DECISION, "hyperparameter", "before", "after"]
 
 
 def read_lineage(directory: Path) -> pd.DataFrame | None:
-    """Read the decisions of a population's run directory; None for a single agent. Raise UserError for a damaged
-    file."""
+    """Read the decisions of a population's run, None for a single agent. Raise UserError if damaged."""
     path = directory / FILE
     if not path.exists():
         return None

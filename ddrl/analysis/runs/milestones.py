@@ -16,8 +16,8 @@ from ddrl.analysis.runs.run_data import RunData, training_returns
 from ddrl.analysis.statistics.claim_tests import first_reached
 
 FEWEST_EPISODES = 20
-"""Number of newest training episodes over which a return must be reached: the standard error of a return that is 0 or
-1 is then at most 0.11."""
+"""Fewest episodes behind a mean return that counts as reached: if each is 0 or 1, its standard error is at most
+0.11."""
 
 
 def recent_returns(run: RunData) -> pd.DataFrame:
@@ -30,7 +30,7 @@ def recent_returns(run: RunData) -> pd.DataFrame:
     if counted.empty:
         return records
     until = counted.set_index("env_frames")["value"].reindex(records["env_frames"])
-    # A record with a return has an episode, though one that ends as it is written may be counted by the next alone.
+    # A record with a return has at least one episode, though the next record may be the one that counts it.
     episodes = until.diff().fillna(until).clip(lower=1).to_numpy(np.float64)
     values = records["value"].to_numpy(np.float64)
     means = np.full(len(values), math.nan)
@@ -47,10 +47,7 @@ def recent_returns(run: RunData) -> pd.DataFrame:
 
 
 def reached(run: RunData, threshold: float, clock: str) -> dict[str, float]:
-    """Return when a run first reaches a return, by `clock` env_frames or seconds, and how long it was watched.
-
-    value: inf if it never does, missing if there is no return to reach.
-    """
+    """Return when a return is first reached (inf: never, missing: no return to reach), and how long was watched."""
     value = first_reached(recent_returns(run), threshold, clock)
     records = training_returns(run)
     # The manifest's seconds include the evaluation after the training.

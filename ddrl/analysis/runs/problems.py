@@ -71,8 +71,7 @@ def gather(
 ) -> Gathered:
     """Return the planned runs and every run of `results/reference/<paper>`.
 
-    Raise UserError for a planned run that has not finished, unless allowed, and if runs have problems and none is
-    left.
+    Raise UserError for an unfinished planned run, unless allowed, and if runs have problems and none is left.
     """
     own = planned_runs(planned, results, allow_missing=allow_missing)
     reference = reference_runs(results / "reference" / paper, paper, experiments)
@@ -99,7 +98,7 @@ def planned_runs(planned: Sequence[Run], results: Path, *, allow_missing: bool) 
         if isinstance(read, RunData) and (detail := _off_plan(read, run)):
             read = Fault("different_config", directory / "run.json", detail)
         found.append((directory, ("run", run.paper, run.experiment, run.variant, run.environment, run.seed), read))
-    return _sorted_out(found)
+    return _separated(found)
 
 
 def reference_runs(folder: Path, paper: str, experiments: Mapping[str, Experiment]) -> Gathered:
@@ -116,7 +115,7 @@ def reference_runs(folder: Path, paper: str, experiments: Mapping[str, Experimen
         seed = int(directory.name.removeprefix("seed"))
         place = ("reference", paper, experiment, variant, environment.replace("-", "/", 1), seed)
         found.append((directory, place, read))
-    return _sorted_out(found)
+    return _separated(found)
 
 
 def _read(directory: Path, origin: str, paper: str, experiment: str, variant: str) -> RunData | Fault:
@@ -138,7 +137,7 @@ def _off_plan(run: RunData, planned: Run) -> str:
     return _spelled([f"{key} is {_text(ours.get(key))}, experiments.yaml plans {_text(plan[key])}" for key in keys])
 
 
-def _sorted_out(found: Sequence[tuple[Path, Place, RunData | Fault]]) -> Gathered:
+def _separated(found: Sequence[tuple[Path, Place, RunData | Fault]]) -> Gathered:
     """Separate usable runs from problems: faults, seeds with an odd configuration, and tasks without a final score."""
     problems = [
         Problem(*place, fault.file, fault.what, fault.detail) for _, place, fault in found if isinstance(fault, Fault)
@@ -151,12 +150,12 @@ def _sorted_out(found: Sequence[tuple[Path, Place, RunData | Fault]]) -> Gathere
     left_out = {problem.file.parent for problem in odd}
     kept = [(directory, run) for directory, run in runs if directory not in left_out]
     detail = "the task has no final score: its environments failed"
-    holes = [
+    unscored = [
         Problem(*_place(replace(run, environment=task)), directory / "curves.parquet", "not_evaluated", detail)
         for directory, run in kept
         for task in unevaluated(run)
     ]
-    return Gathered(tuple(run for _, run in kept), (*problems, *odd, *holes))
+    return Gathered(tuple(run for _, run in kept), (*problems, *odd, *unscored))
 
 
 def _place(run: RunData) -> Place:
@@ -169,7 +168,7 @@ def _odd_seeds(group: Sequence[tuple[Path, RunData]]) -> list[Problem]:
     Odd: different from the largest set of seeds with one configuration; of equal sets, that of the lowest seed.
     """
     flat = {run.seed: flatten(run.config) for _, run in group}
-    # A key that an older version did not write yet tells nothing.
+    # Ignore keys that not all runs have: an older version did not write them yet.
     common = set.intersection(*(set(config) for config in flat.values())) - {"seed"}
     keys = sorted(key for key in common if compared(key))
     sets: list[list[int]] = []

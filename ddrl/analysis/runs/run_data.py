@@ -28,6 +28,8 @@ _ARROW_TYPES: dict[str, tuple[Any, ...]] = {
 }
 LAST_PART = 0.1
 """A run's current level is its mean over this last fraction of its time or frames: single records are noisy."""
+MOST_POINTS = 200
+"""Most points of a grid that the seeds of a group share."""
 MOST = 10**15
 """Largest allowed number of frames, steps or updates, as in the schema of run.json."""
 LARGEST = 1e100
@@ -71,8 +73,7 @@ class RunData:
 def clock_of(run: RunData) -> Literal["cpu", "wall"]:
     """Return the clock of `training_returns`: CPU time for runtime serial, else wall-clock time.
 
-    A serial run is one thread, so its CPU time is the wall-clock time that it takes on a core of its own, and hardly
-    changes if the machine does other work besides.
+    A serial run is one thread: its CPU time hardly changes if the machine does other work besides.
     """
     serial = run.config.get("topology", {}).get("runtime") == "serial"
     return "cpu" if serial and (run.curves["metric"] == "cpu_seconds").any() else "wall"
@@ -108,8 +109,7 @@ class Spread(NamedTuple):
     versions: int
     """Number of versions that shared the final episodes."""
     deviation: float
-    """Standard deviation between the versions' expected returns; NaN with fewer than two versions, or with one episode
-    each."""
+    """Standard deviation between the versions' expected returns; NaN unless two have two episodes each."""
 
 
 def version_spread(run: RunData) -> Spread:
@@ -220,7 +220,7 @@ def read_curves(path: Path) -> pd.DataFrame:
     """Read curves.parquet and check its pages, columns and types. Raise `UserError` naming the file and the column."""
     columns: dict[str, str] = schema("curves")["columns"]
     try:
-        # From memory: an error then names no path, and the folders' names are not taken for columns.
+        # Read from memory: errors then contain no path, and folder names are not taken for partition columns.
         table = pq.read_table(pa.BufferReader(read_file(path)), page_checksum_verification=True)
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -240,7 +240,7 @@ def read_curves(path: Path) -> pd.DataFrame:
         for wrong, where in ((frame[name] < 0, "below 0"), (frame[name] > MOST, f"above {MOST:,}")):
             if wrong.any():
                 raise UserError(f"{path}: column '{name}' has values {where}")
-    found_metrics = set(frame["metric"].str.partition("/")[0])  # of a suite each task has metrics of its own
+    found_metrics = set(frame["metric"].str.partition("/")[0])  # metrics of a suite's tasks end in /<task>
     missing = [name for name in schema("curves")["required_metrics"] if name not in found_metrics]
     if missing:
         raise UserError(f"{path}: has no metric '{missing[0]}'")
@@ -272,12 +272,11 @@ def long_frame(runs: Iterable[RunData], metrics: Iterable[str] | None = None) ->
     return pd.concat(filled, ignore_index=True) if filled else parts[0]
 
 
-def on_common_grid(long: pd.DataFrame, metrics: list[str], points: int = 200) -> pd.DataFrame:
+def on_common_grid(long: pd.DataFrame, metrics: list[str], points: int = MOST_POINTS) -> pd.DataFrame:
     """Return one row per run and grid point, one column per metric: `KEYS`, env_frames, *metrics.
 
     The seeds of a group share a grid of at most `points` env_frames, from the latest first record to the earliest last
-    one. A value is the mean over the interval around its grid point (the maximum for metrics named *_max), with
-    records joined by straight lines.
+    one. A value is the mean over the interval around its grid point (the maximum of *_max), linearly interpolated.
     """
     columns = [*KEYS, "env_frames", *metrics]
     parts = []
@@ -293,11 +292,10 @@ def on_common_grid(long: pd.DataFrame, metrics: list[str], points: int = 200) ->
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
 
-def on_common_clock(runs: Iterable[RunData], points: int = 200) -> pd.DataFrame:
+def on_common_clock(runs: Iterable[RunData]) -> pd.DataFrame:
     """Return the training return against seconds of training: `KEYS`, clock, seconds, env_frames, episode_return.
 
-    As `on_common_grid`, with seconds instead of frames: the grid of a group ends with its fastest seed. `env_frames`
-    is how far a run was then.
+    As `on_common_grid`, in seconds: a group's grid ends with its fastest seed. `env_frames` is how far a run was then.
     """
     columns = [*KEYS, "clock", "seconds", "env_frames", "episode_return"]
     groups: dict[tuple[Any, ...], list[tuple[RunData, pd.DataFrame]]] = {}
@@ -309,7 +307,7 @@ def on_common_clock(runs: Iterable[RunData], points: int = 200) -> pd.DataFrame:
     for _, group in sorted(groups.items()):
         first = max(float(records["seconds"].min()) for _, records in group)
         last = max(first, min(float(records["seconds"].max()) for _, records in group))
-        count = min(points, max(len(records) for _, records in group))
+        count = min(MOST_POINTS, max(len(records) for _, records in group))
         grid = np.unique(np.linspace(first, last, count))
         for run, records in sorted(group, key=lambda pair: pair[0].seed):
             timed = pd.DataFrame({"env_frames": records["seconds"], "value": records["value"]})
@@ -331,11 +329,11 @@ def _on_grid(records: pd.DataFrame, grid: Values, largest: bool) -> Values:
         return points
     edges = np.concatenate([grid[:1], (grid[1:] + grid[:-1]) / 2, grid[-1:]])
     if largest:
-        stretches = zip(edges, edges[1:], points, strict=False)
+        intervals = zip(edges, edges[1:], points, strict=False)
         return np.array(
-            [values[(low <= frames) & (frames <= high)].max(initial=point) for low, high, point in stretches]
+            [values[(low <= frames) & (frames <= high)].max(initial=point) for low, high, point in intervals]
         )
-    # The mean over a stretch is a difference of the integral, which is exact for straight lines.
+    # The mean over an interval is a difference of the integral, which is exact for straight lines.
     corners = np.union1d(frames, edges)
     heights = np.interp(corners, frames, values)
     integral = np.concatenate([[0.0], np.cumsum(np.diff(corners) * (heights[1:] + heights[:-1]) / 2)])

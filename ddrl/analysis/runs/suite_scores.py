@@ -1,5 +1,4 @@
-"""Computes the mean score over tasks during training, and when it reaches another agent's final one (IMPALA, Figure
-6)."""
+"""Computes the mean score over tasks during training, and when it reaches another agent's (IMPALA, Figure 6)."""
 
 from __future__ import annotations
 
@@ -16,10 +15,7 @@ from ddrl.analysis.statistics.normalise import capped, human_normalised
 
 
 def mean_over_tasks(each: Sequence[pd.DataFrame], grid: Floats, x: str, y: str) -> Floats:
-    """Return the mean of `y` over the tables of `each`, one per task, at the places `grid` of `x`: [G].
-
-    Records are joined by straight lines; before the first and after the last one its value holds.
-    """
+    """Return the mean of `y` over the tasks' tables at the places `grid` of `x`, linearly interpolated: [G]."""
     ordered = [part.sort_values(x) for part in each]
     rows = [np.interp(grid, part[x].to_numpy(np.float64), part[y].to_numpy(np.float64)) for part in ordered]
     mean: Floats = np.mean(rows, axis=0)
@@ -50,10 +46,7 @@ def score_times(parts: Sequence[RunData], bounds: pd.DataFrame, worse: str) -> l
 
 
 def _scores(parts: Sequence[RunData], bounds: pd.DataFrame) -> pd.DataFrame:
-    """Return an agent's mean capped score at each record from which every task has one: env_frames, seconds, value.
-
-    Empty if a task has none.
-    """
+    """Return env_frames, seconds, value: an agent's mean capped score from where every task has one, else no row."""
     each = []
     for part in parts:
         own = training_returns(part).assign(**bounds.loc[part.environment])

@@ -27,8 +27,8 @@ Integers = np.ndarray[Any, np.dtype[np.int64]]
 class Draws:
     """R versions of a suite of G environments with at most S seeds each.
 
-    scores [R, G, S], weights [R, G, S]; a weight is 0 if an environment has fewer seeds. The weights of an environment
-    add up to `unit`.
+    scores [R, G, S], weights [R, G, S] (0 past an environment's seeds); the weights of an environment add up to
+    `unit`.
     """
 
     scores: Floats
@@ -58,13 +58,12 @@ class Suite:
         return Draws(self.scores[None], weights[None], unit)
 
     def drawn(self, generator: np.random.Generator, resamples: int, draw_environments: bool) -> Draws:
-        """Return `resamples` versions: seeds drawn with replacement within each environment, or environments drawn
-        first."""
+        """Return `resamples` versions: seeds drawn with replacement per environment, or environments first."""
         count, most = self.scores.shape
         rows = np.broadcast_to(np.arange(count), (resamples, count))
         if draw_environments:
             rows = generator.integers(count, size=(resamples, count))
-        # Columns past an environment's number of seeds get some seed and no weight.
+        # Columns past an environment's number of seeds hold arbitrary seeds with weight 0.
         columns = generator.integers(self.seeds[rows][:, :, None], size=(resamples, count, most))
         weights, unit = self._weights()
         return Draws(self.scores[rows[:, :, None], columns], weights[rows], unit)
@@ -128,8 +127,8 @@ def _capped_mean(draws: Draws, cap: float = 1.0) -> Floats:
     return draws.mean_of(np.minimum(draws.scores, cap))
 
 
-def _optimality_gap(draws: Draws, cap: float = 1.0) -> Floats:
-    return cap - _capped_mean(draws, cap)
+def _optimality_gap(draws: Draws) -> Floats:
+    return 1.0 - _capped_mean(draws)
 
 
 STATISTICS: Mapping[str, Statistic] = {
@@ -159,9 +158,9 @@ def iqm(table: pd.DataFrame, metric: str, **columns: str) -> float:
     return _value(table, metric, _iqm, **columns)
 
 
-def optimality_gap(table: pd.DataFrame, metric: str, *, cap: float = 1.0, **columns: str) -> float:
-    """Return how far runs are short of `cap` on average, those above it by nothing (Agarwal et al. 2021)."""
-    return _value(table, metric, partial(_optimality_gap, cap=cap), **columns)
+def optimality_gap(table: pd.DataFrame, metric: str, **columns: str) -> float:
+    """Return how far runs are short of 1 on average, those above it by nothing (Agarwal et al. 2021)."""
+    return _value(table, metric, _optimality_gap, **columns)
 
 
 def capped_mean(table: pd.DataFrame, metric: str, *, cap: float = 1.0, **columns: str) -> float:
@@ -186,10 +185,8 @@ def bootstrap(
 ) -> Interval:
     """Return one of `STATISTICS` with its percentile interval from a bootstrap stratified by environment.
 
-    Seeds are drawn within each environment, so the interval says how the value would change with other seeds on the
-    same environments; it is missing if an environment has one seed. With `draw_environments` the environments are
-    drawn too: how the value would change on other environments like them. With a single environment the two are the
-    same.
+    The interval says how the value would change with other seeds on the same environments; it is missing if one has a
+    single seed. With `draw_environments`: how it would change on other environments like them.
     """
     if statistic not in STATISTICS:
         raise ValueError(f"no statistic '{statistic}'; allowed: {', '.join(STATISTICS)}")

@@ -53,10 +53,9 @@ class Contrast:
     null: float = 0.0
     """The value of `effect` that is neither for nor against the claim."""
     form: Literal["difference", "ratio", "saved"] = "difference"
-    """The shown form: the effect itself, the ratio whose logarithm it is, or the percentage saved, 100 (1 - 1 /
-    ratio)."""
+    """The shown form: the effect, the ratio whose logarithm it is, or the percentage saved, 100 (1 - 1 / ratio)."""
     cut: bool = False
-    """True if some values were cut at a horizon: the true effect may lie further from 0, on the same side."""
+    """True if values were cut at a horizon: the true effect may lie further from 0, on the same side."""
 
     def interval(self, alpha: float = ALPHA) -> tuple[float, float]:
         """Return the two-sided interval of level 1 - alpha, on the tested scale."""
@@ -105,11 +104,7 @@ class Contrast:
         return self.null - smallest <= low and high <= self.null + smallest
 
     def units_needed(self, smallest: float, comparisons: int = 1) -> int | None:
-        """Return how many seeds (or settings) per group would decide it with power `POWER`, if the effect is as
-        observed.
-
-        None: more than 1000, or the observed effect is too small to count.
-        """
+        """Return the seeds (or settings) per group that would decide it, were the effect true; None: over 1000."""
         excess = self.beyond() - smallest
         alpha = ALPHA if self.effect > self.null else ALPHA / comparisons
         return seeds_for_difference(*self.deviations, excess, power=POWER, alpha=alpha) if excess > 0 else None
@@ -124,10 +119,7 @@ def difference(label: str, pairs: Sequence[tuple[Sample, Sample | None]], *, off
 
 
 def ratio(label: str, pairs: Sequence[tuple[Sample, Sample]], threshold: float) -> Contrast:
-    """Return log(mean(a) / mean(b)) over the tasks' (a [n_a], b [n_b]), with log(threshold) as its null value.
-
-    Raise ValueError unless every mean is positive.
-    """
+    """Return log(mean(a) / mean(b)) over the tasks' ([n_a], [n_b]). Raise ValueError unless all means are positive."""
     if any(group.mean() <= 0 for pair in pairs for group in pair):
         raise ValueError("a ratio needs positive means")
     effects = [math.log(float(a.mean()) / float(b.mean())) for a, b in pairs]
@@ -140,14 +132,10 @@ def ratio(label: str, pairs: Sequence[tuple[Sample, Sample]], threshold: float) 
 def interaction(
     label: str, first: Sequence[tuple[Sample, Sample]], second: Sequence[tuple[Sample, Sample]], threshold: float
 ) -> Contrast:
-    """Return log(mean(a) / mean(b)) over the tasks' (a [n_a], b [n_b]) of `first`, less the same of `second`, of other
-    runs.
-
-    Its null value is log(threshold). Raise ValueError unless every mean is positive.
-    """
+    """Return `ratio` of `first`, less that of `second`, which are other runs. Raise ValueError as `ratio`."""
     over, under = ratio(label, first, 1.0), ratio(label, second, 1.0)
     variance = over.error**2 + under.error**2
-    # Each ratio's own degrees of freedom hold the sum over its groups already.
+    # The degrees of freedom of each ratio already include the sum over its groups.
     parts = over.error**4 / over.freedom + under.error**4 / under.freedom
     (a, b), (c, d) = over.deviations, under.deviations
     return Contrast(
@@ -163,10 +151,7 @@ def interaction(
 
 
 def shrinking(label: str, groups: Sequence[tuple[Sample, Sample, Sample]]) -> Contrast:
-    """Return 2 log mean(b) - log mean(a) - log mean(c) over the tasks' (a [n_a], b [n_b], c [n_c]).
-
-    Raise ValueError unless every mean is positive.
-    """
+    """Return 2 log mean(b) - log mean(a) - log mean(c) over the tasks' ([n_a], [n_b], [n_c]). Raise as `ratio`."""
     if any(group.mean() <= 0 for task in groups for group in task):
         raise ValueError("a ratio needs positive means")
     effects = [2 * math.log(b.mean()) - math.log(a.mean()) - math.log(c.mean()) for a, b, c in groups]
@@ -229,7 +214,7 @@ def near_best(scores: pd.DataFrame, within: float) -> pd.DataFrame:
 
 
 def over_settings(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return a setting x variant table of `value`, averaged over seeds and then over environments; missing if not run.
+    """Return a setting x variant table of `value`, averaged over seeds, then over environments; missing if not run.
 
     Its column means are the areas under the curves of sorted scores, where each of K settings is 1/K wide.
     """

@@ -6,11 +6,9 @@ import pandas as pd
 
 
 def human_normalised(scores: pd.Series, random: pd.Series, human: pd.Series) -> pd.Series:
-    """Return (score - random) / (human - random), elementwise; missing if a reference is (Mnih et al. 2015,
-    Methods)."""
+    """Return (score - random) / (human - random); missing if a reference is (Mnih et al. 2015, Methods)."""
     span = human.astype("float64") - random.astype("float64")
-    normalised: pd.Series = (scores.astype("float64") - random.astype("float64")) / span.where(span != 0)
-    return normalised
+    return (scores.astype("float64") - random.astype("float64")) / span.where(span != 0)
 
 
 def capped(normalised: pd.Series, cap: float = 1.0) -> pd.Series:

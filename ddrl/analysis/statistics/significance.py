@@ -89,8 +89,7 @@ def t_interval(values: Sample, level: float) -> Interval:
 
 
 def geometric_mean(ratios: Sample, level: float) -> Interval:
-    """Return the geometric mean of positive ratios [n] with the interval of their logarithms: none below three
-    ratios."""
+    """Return the geometric mean of positive ratios [n], with the interval of their logarithms from three on."""
     if not len(ratios):
         return Interval(math.nan, math.nan, math.nan)
     found = t_interval(np.log(ratios), level)
@@ -193,7 +192,7 @@ def holm(table: pd.DataFrame, p: str = "p", family: Sequence[str] = ()) -> pd.Se
 def equivalence_power(n: int, deviation: float, margin: float, *, alpha: float = 0.05, bias: float = 0.0) -> float:
     """Return the chance that `equivalence` of n seeds has p <= alpha, if the true mean is `bias` off the target.
 
-    Exact: Owen's Q (Owen 1965; Julious 2004, section 5), as an integral over the sample deviation s of the chance that
+    Exact: Owen's Q (Owen 1965; Julious 2004, section 5), an integral over the sample deviation s of the chance that
     the mean falls between -margin + t s / sqrt(n) and margin - t s / sqrt(n).
     """
     from scipy import integrate  # takes long to import
@@ -201,7 +200,7 @@ def equivalence_power(n: int, deviation: float, margin: float, *, alpha: float =
     free, root = n - 1, math.sqrt(n)
     quantile = float(t_quantile(1 - alpha, free))
     upper, lower = root * (margin - bias) / deviation, -root * (margin + bias) / deviation
-    # `stats.chi.pdf` is the same density, but takes 150 microseconds for a number.
+    # `stats.chi.pdf` is the same density, but takes 150 microseconds per number.
     log_scale = math.log(2) + free / 2 * math.log(free / 2) - math.lgamma(free / 2)
 
     def integrand(ratio: float) -> float:
@@ -238,30 +237,25 @@ def difference_power(n: int, deviation_a: float, deviation_b: float, effect: flo
     return float(weights @ stats.nct.sf(bound, 2 * free, noncentrality) / 2)
 
 
-def seeds_for_equivalence(
-    deviation: float, margin: float, *, power: float = 0.8, alpha: float = 0.05, bias: float = 0.0
-) -> int | None:
-    """Return the fewest seeds whose equivalence test succeeds with this power, if the true mean is `bias` off the
-    target.
+def seeds_for_equivalence(deviation: float, margin: float, *, power: float = 0.8, bias: float = 0.0) -> int | None:
+    """Return the fewest seeds whose equivalence test has this power, if the true mean is `bias` off the target.
 
     None: more than 1000, or never, since the bias is not inside the margin.
     """
-    _check_power(power, alpha, deviation)
+    _check_power(power, deviation)
     if not (math.isfinite(margin) and margin > 0 and math.isfinite(bias)):
         raise ValueError(f"margin must be a number above 0 and bias a number, not {margin} and {bias}")
     if abs(bias) >= margin:
         return None
-    return _fewest(lambda n: deviation == 0 or equivalence_power(n, deviation, margin, alpha=alpha, bias=bias) >= power)
+    return _fewest(lambda n: deviation == 0 or equivalence_power(n, deviation, margin, bias=bias) >= power)
 
 
 def seeds_for_difference(
     deviation_a: float, deviation_b: float, effect: float, *, power: float = 0.8, alpha: float = 0.05
 ) -> int | None:
-    """Return the fewest seeds per group with which Welch's test finds the true difference `effect` with this power.
-
-    None: more than 1000, or never, since the effect is 0.
-    """
-    _check_power(power, alpha, deviation_a, deviation_b)
+    """Return the fewest seeds per group with which Welch's test has this power; None: over 1000, or effect 0."""
+    _check_probability("alpha", alpha)
+    _check_power(power, deviation_a, deviation_b)
     if not math.isfinite(effect):
         raise ValueError(f"effect must be a number, not {effect}")
     if effect == 0:
@@ -297,9 +291,8 @@ def _check_probability(name: str, value: float) -> None:
         raise ValueError(f"{name} must lie between 0 and 1, not {value}")
 
 
-def _check_power(power: float, alpha: float, *deviations: float) -> None:
+def _check_power(power: float, *deviations: float) -> None:
     _check_probability("power", power)
-    _check_probability("alpha", alpha)
     for deviation in deviations:
         if not (math.isfinite(deviation) and deviation >= 0):
             raise ValueError(f"a deviation must be a number of at least 0, not {deviation}")

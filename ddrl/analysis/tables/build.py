@@ -49,11 +49,10 @@ class Evidence:
 def build(
     paper_dir: Path, scale: str, planned: Sequence[Run], results: Path, *, allow_missing: bool = False
 ) -> Evidence:
-    """Read the planned runs and the reference runs, and make every table.
+    """Read the planned runs and the reference runs (which alone are reported at `REFERENCE`), and make every table.
 
-    At the pseudo-scale `REFERENCE` nothing is planned and the reference runs are the subject. A run that cannot be
-    used is a row of table `problems` and of no other. Raise UserError for a planned run that has not finished (unless
-    allowed), and if no run is left.
+    A run that cannot be used is a row of table `problems` and of no other. Raise UserError for a planned run that has
+    not finished (unless allowed), and if no run is left.
     """
     paper, experiments = load_paper(paper_dir), load_experiments(paper_dir)
     found = gather(paper.key, planned, results, experiments, allow_missing=allow_missing)
@@ -104,8 +103,7 @@ def _labelled(table: pd.DataFrame, experiments: Mapping[str, Experiment]) -> pd.
 
 
 def _flagged(scores: pd.DataFrame, runs: Sequence[RunData], paper: Paper) -> pd.DataFrame:
-    """Return `scores` with column flags: env_version_gap if a run's environment has another version than the
-    paper's."""
+    """Return `scores` with column flags: env_version_gap if a run's environment has another version."""
     stated = list(paper.protocols.values())
     gaps = {"flags": [version_flag([str(run.manifest["protocol"])], stated) for run in runs]}
     flags = pd.DataFrame([run.keys() for run in runs]).assign(**gaps)
@@ -119,8 +117,7 @@ def _of_reference(table: pd.DataFrame, key: str) -> pd.DataFrame:
 
 
 def used_published(paper: Paper, published: pd.DataFrame) -> pd.DataFrame:
-    """Return the published rows that a rule or a claim of the paper names, with the experiment and variant compared
-    with them.
+    """Return the published rows that a rule or a claim names, with the experiment and variant compared with them.
 
     A row that only a claim names has neither variant nor environment.
     """

@@ -22,7 +22,7 @@ def own_function(paper_dir: Path, file: str, name: str) -> Callable[..., Any]:
     if spec is None or spec.loader is None or not path.exists():
         raise UserError(f"{path}: no such file")
     checkout = str(paper_dir.resolve().parents[1])
-    if checkout not in sys.path:  # `replications` is no part of what is installed
+    if checkout not in sys.path:  # `replications` is not part of the installed package
         sys.path.append(checkout)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -33,9 +33,6 @@ def own_function(paper_dir: Path, file: str, name: str) -> Callable[..., Any]:
 
 
 def derive(paper_dir: Path, table: DerivedTable, tables: Path, output: Path) -> list[Path]:
-    """Make one table with `paper_dir/tables.py` from exactly its tables; write `<name>.parquet` and `<name>.csv`.
-
-    Raise UserError for a missing table or function.
-    """
+    """Make one table with `paper_dir/tables.py` and write it. Raise UserError as `own_function` and `read`."""
     made: pd.DataFrame = own_function(paper_dir, "tables.py", table.name)(**read(tables, table.tables))
     return write_table(made, output, table.name)

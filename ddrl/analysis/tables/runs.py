@@ -72,24 +72,21 @@ def run_table(runs: Sequence[RunData], experiments: Mapping[str, Experiment]) ->
 
 
 def hyperparameter_table(paper: Paper, runs: Sequence[RunData], origin: str) -> pd.DataFrame:
-    """Return what the paper states beside the distinct values of the runs of one origin.
-
-    Columns experiment, name, paper, ours, source, changed.
-    """
+    """Return what the paper states beside the distinct values of the runs of one origin."""
     rows = []
     for stated in paper.hyperparameters:
         own = [run for run in runs if run.experiment == stated.experiment and run.origin == origin]
         configs = [flatten(run.config) for run in own if stated.variant in (None, run.variant)]
-        if stated.name.startswith("environment."):  # what a configuration leaves to its default the protocol id says
+        if stated.name.startswith("environment."):  # a default is in the protocol id instead
             configs = [config for config in configs if stated.name in config]
         values = list(dict.fromkeys(_text(config.get(stated.name)) for config in configs))
         agree = all(same(config.get(stated.name), stated.paper) for config in configs)
-        for_whom = f" ({stated.variant})" if stated.variant else ""
+        scope = f" ({stated.variant})" if stated.variant else ""
         absent = "not read" if stated.source.startswith("not read") else NOT_PRINTED
         rows.append(
             {
                 "experiment": stated.experiment,
-                "name": stated.name.removeprefix("hyperparameters.") + for_whom,
+                "name": stated.name.removeprefix("hyperparameters.") + scope,
                 "paper": absent if stated.paper is None else _text(stated.paper),
                 "ours": ", ".join(values),
                 "source": stated.source,
@@ -113,8 +110,7 @@ def _text(value: Any) -> str:
 def milestone_table(paper: Paper, runs: Sequence[RunData]) -> pd.DataFrame:
     """Return when the training return first reaches a stated threshold (`recent_returns`).
 
-    Columns `KEYS`, threshold, env_frames and seconds (missing if it never does), clock (what the seconds measure:
-    `clock_of`), final_frames (the run's own env_frames).
+    env_frames and seconds (by `clock`) are missing if it never does; final_frames is how long was looked.
     """
     rows = []
     for run in runs:
@@ -140,11 +136,11 @@ def departure_table(
             settings = [
                 experiment.paper_setting(run.variant, run.environment) for run in runs if departure in run.departures
             ]
-            for_whom = f" ({_labels(experiment, departure.variants)})" if departure.variants else ""
+            scope = f" ({_labels(experiment, departure.variants)})" if departure.variants else ""
             for key, value in departure.settings.items():
                 if compared(key):
-                    stated = {_text(_at(setting, key)) for setting in settings}
-                    row = _departure(experiment, key, for_whom, stated, _text(value), departure.reason)
+                    stated = {_text(_value_at(setting, key)) for setting in settings}
+                    row = _departure(experiment, key, scope, stated, _text(value), departure.reason)
                     rows.append(row | {"where": f"{name}, scale {scale}"})
     return pd.DataFrame(rows, columns=DEPARTURE_COLUMNS)
 
@@ -152,10 +148,7 @@ def departure_table(
 def reference_departure_table(
     paper_dir: Path, runs: Sequence[RunData], experiments: Mapping[str, Experiment]
 ) -> pd.DataFrame:
-    """Return the same as `departure_table` from the reference runs' configurations: what they did, not a plan.
-
-    The reason is that of experiments.yaml if it sets the same value for such a run at any scale.
-    """
+    """Return `departure_table` of the reference runs: what they did, with a reason if any scale plans the same."""
     rows = _known(paper_dir)
     for name, experiment in experiments.items():
         own = [run for run in runs if run.experiment == name and run.origin == "reference"]
@@ -167,13 +160,13 @@ def reference_departure_table(
                     case = (key, _text(value), _text(config.get(key)), _reason(experiment, run, key, config.get(key)))
                     found.setdefault(case, []).append(run)
         for (key, stated, ours, reason), concerned in found.items():
-            row = _departure(experiment, key, _for_whom(experiment, concerned, own), {stated}, ours, reason)
+            row = _departure(experiment, key, _scope(experiment, concerned, own), {stated}, ours, reason)
             rows.append(row | {"where": f"{name}, reference runs"})
     return pd.DataFrame(rows, columns=DEPARTURE_COLUMNS)
 
 
 def _departure(
-    experiment: Experiment, key: str, for_whom: str, stated: set[str], ours: str, reason: str
+    experiment: Experiment, key: str, scope: str, stated: set[str], ours: str, reason: str
 ) -> dict[str, Any]:
     """Return one setting that differs from the paper's; `stated` are its values in the paper's settings."""
     if key == "env_frames" and experiment.paper_budget:
@@ -181,7 +174,7 @@ def _departure(
     else:
         unknown = stated == {"none"} or (key == "env_frames" and experiment.proxy is not None)
         paper = NOT_PRINTED if unknown else ", ".join(sorted(stated))
-    what = key.removeprefix("hyperparameters.") + for_whom
+    what = key.removeprefix("hyperparameters.") + scope
     return {"what": what, "paper": paper, "ours": ours, "reason": reason, "flag": _flag(experiment, key)}
 
 
@@ -199,7 +192,7 @@ def _reason(experiment: Experiment, run: RunData, key: str, value: Any) -> str:
     return "Not a setting of any scale: these runs were made with their own."
 
 
-def _for_whom(experiment: Experiment, concerned: Sequence[RunData], all_runs: Sequence[RunData]) -> str:
+def _scope(experiment: Experiment, concerned: Sequence[RunData], all_runs: Sequence[RunData]) -> str:
     """Return " (shallow; Breakout)" if a departure is not of every variant or of every environment, else ""."""
     parts = []
     variants = dict.fromkeys(run.variant for run in concerned)
@@ -221,7 +214,7 @@ def _labels(experiment: Experiment, variants: Iterable[str]) -> str:
     )
 
 
-def _at(setting: Any, key: str) -> Any:
+def _value_at(setting: Any, key: str) -> Any:
     """Return what a setting has at a dotted key: a value, a mapping, or None."""
     for name in key.split("."):
         setting = setting.get(name) if isinstance(setting, Mapping) else None

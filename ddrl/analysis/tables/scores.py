@@ -26,17 +26,15 @@ TAUS = tuple(step / 10 for step in range(81))
 
 
 def scores(runs: Iterable[RunData], references: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per run, or task of a run on a suite: `SCORES`, random, human, and human_normalised_score (of
-    final_return).
+    """Return one row per run, or task of a run on a suite: `SCORES`, random, human, human_normalised_score.
 
     final_return: mean of the evaluation episodes at the largest env_frames, never the best checkpoint. versions,
-    between_versions: `ddrl.analysis.runs.run_data.Spread`. mean_return: training return averaged over env_frames (the
-    area under the learning curve).
+    between_versions: `Spread` of run_data. mean_return: training return averaged over env_frames.
     """
     rows = []
     for run in runs:
         final = final_episodes(run)
-        if final.empty:  # a task of a suite that is trained on and not evaluated, or that failed
+        if final.empty:  # a suite's task that was not evaluated, or failed
             continue
         last = int(run.curves["env_frames"][final.index[0]])
         spread = version_spread(run)
@@ -77,7 +75,7 @@ def aggregates(table: pd.DataFrame, *, seed: int, resamples: int) -> pd.DataFram
             generator = _generator(seed, *names, statistic)
             found = bootstrap(part, SCORE, statistic, generator=generator, resamples=resamples)
             head = dict(zip(GROUP, names, strict=True)) | {"metric": SCORE, "statistic": statistic}
-            rows.append(head | _interval(found) | _extent(part))
+            rows.append(head | _interval(found) | _counts(part))
     return _typed(pd.DataFrame(rows, columns=AGGREGATES))
 
 
@@ -99,9 +97,8 @@ def profiles(table: pd.DataFrame, *, seed: int, resamples: int, taus: Sequence[f
 def improvement(table: pd.DataFrame, *, seed: int, resamples: int) -> pd.DataFrame:
     """Return the probability of improvement between each two variants of an experiment, by final return.
 
-    Columns `IMPROVEMENT`. `better` is the variant that scores above the other more often than not (if equal, the first
-    by name). Only environments on which both have run, with the same number of frames. Settings of a sweep are left to
-    the claims about them: their pairs would be thousands of rows.
+    Columns `IMPROVEMENT`. `better` scores above the other more often than not. Only environments on which both have
+    run, with the same number of frames. Settings of a sweep are left out: their pairs would be thousands of rows.
     """
     rows = []
     for names, part in table.groupby(GROUP[:-1], sort=True):
@@ -115,7 +112,7 @@ def improvement(table: pd.DataFrame, *, seed: int, resamples: int) -> pd.DataFra
             better, worse = first, second
             if found.value < 0.5:
                 found, better, worse = Interval(1 - found.value, 1 - found.high, 1 - found.low), second, first
-            extent = _extent(a) | {"seeds": min(_extent(a)["seeds"], _extent(b)["seeds"])}
+            extent = _counts(a) | {"seeds": min(_counts(a)["seeds"], _counts(b)["seeds"])}
             head = dict(zip(GROUP[:-1], names, strict=True)) | {"better": better, "worse": worse}
             rows.append(head | _interval(found) | extent)
     return _typed(pd.DataFrame(rows, columns=IMPROVEMENT))
@@ -141,7 +138,7 @@ def _interval(found: Interval) -> dict[str, float]:
     return {"value": found.value, "ci95_low": found.low, "ci95_high": found.high}
 
 
-def _extent(part: pd.DataFrame) -> dict[str, int]:
+def _counts(part: pd.DataFrame) -> dict[str, int]:
     seeds = part.groupby("environment")["seed"].nunique()
     return {"environments": len(seeds), "seeds": int(seeds.min())}
 

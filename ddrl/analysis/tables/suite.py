@@ -27,7 +27,7 @@ from ddrl.analysis.tables.systems import (
 )
 from ddrl.errors import UserError
 from ddrl.papers.declared import declared
-from ddrl.papers.experiments import ROOT, system_label, system_of
+from ddrl.papers.experiments import system_label, system_of
 from ddrl.papers.paper import Paper, load_paper
 from ddrl.papers.table_names import REFERENCE, SUITE_TABLES
 from ddrl.system.files import read_file
@@ -57,24 +57,17 @@ THROUGHPUT_COLUMNS = [
 ]
 
 
-def build_suite(
-    root: Path = ROOT,
-    results: Path = Path("results"),
-    scale: str = "smoke",
-    *,
-    folder: Path | None = None,
-    only: Sequence[str] | None = None,
-) -> Evidence:
-    """Return every table of `SUITE_TABLES` at one scale, from `folder/<paper>/tables` (default: `results/<scale>`).
-
-    Raise UserError if no paper has tables.
-    """
-    papers, paper_problems = read_papers(root, folder or results / scale, only)
+def build_suite(root: Path, results: Path, scale: str, *, folder: Path, only: Sequence[str] | None) -> Evidence:
+    """Return every table of `SUITE_TABLES`, from `folder/<paper>/tables`. Raise UserError if no paper has tables."""
+    papers, paper_problems = read_papers(root, folder, only)
     subject = "reference" if scale == REFERENCE else "run"
     runs = _joined(papers, "runs")
     counted = {name: _joined(papers, name) for name in ("claims", "cells")}
     by_verdict = counted["cells"].groupby(["paper", "experiment", "origin", "verdict"], sort=True, as_index=False)
     bench, bench_problems = _benchmarks(results)
+    problems = [*_joined(papers, "problems").to_dict("records"), *paper_problems, *bench_problems]
+    # Problems of tables and benchmarks have no seed.
+    types = {name: "Int64" if name == "seed" else "string" for name in PROBLEM_COLUMNS}
     tables = {
         "systems": systems(root, list(papers)),
         "coverage": coverage(root, scale, papers),
@@ -85,7 +78,7 @@ def build_suite(
         "compute": _compute(runs),
         "throughput": _throughput(runs, bench),
         "lag": _lag(runs, _joined(papers, "policy_lag")),
-        "problems": _problems(_joined(papers, "problems"), [*paper_problems, *bench_problems]),
+        "problems": pd.DataFrame(problems, columns=PROBLEM_COLUMNS).astype(types),
     }
     beside = subject == "run" and bool((runs["origin"] == "reference").any())
     summary = {
@@ -108,12 +101,6 @@ def _joined(tables: Tables, name: str) -> pd.DataFrame:
     filled = [part for part in parts if len(part)] or parts[:1]
     joined = pd.concat(filled, ignore_index=True)
     return joined[["paper", *(column for column in joined.columns if column != "paper")]]
-
-
-def _problems(own: pd.DataFrame, others: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return problems of runs, then of tables and benchmarks, which have no seed."""
-    types = {name: "Int64" if name == "seed" else "string" for name in PROBLEM_COLUMNS}
-    return pd.DataFrame([*own.to_dict("records"), *others], columns=PROBLEM_COLUMNS).astype(types)
 
 
 def _paper_facts(paper: Paper, tables: Mapping[str, pd.DataFrame], subject: str) -> dict[str, Any]:
@@ -178,8 +165,7 @@ def _system_name(algorithm: str) -> str:
 
 
 def _benchmarks(results: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return rows of table `throughput` from `results/reference/bench`, and problems of files that are no
-    benchmarks."""
+    """Return rows of table `throughput` from `results/reference/bench`, and problems of unusable files."""
     rows, problems = [], []
     for path in sorted((results / "reference" / "bench").glob("*.json")):
         file = portable(path, results)
@@ -221,10 +207,7 @@ def _benchmark(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lag(runs: pd.DataFrame, policy_lag: pd.DataFrame) -> pd.DataFrame:
-    """Return policy lag in learner updates, per group of seeds (and settings): group, layout, runs, lag_mean, lag_max.
-
-    lag_mean: over training, then over runs. lag_max: the largest of any batch.
-    """
+    """Return policy lag in updates per group: lag_mean over training, then over runs; lag_max of any batch."""
     layouts = {tuple(row[name] for name in _RUN_GROUP): row for row in _by_system(runs).to_dict("records")}
     rows = []
     for names, part in _by_system(policy_lag.assign(setting=policy_lag["variant"])).groupby(_RUN_GROUP, sort=True):

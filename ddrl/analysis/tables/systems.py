@@ -25,26 +25,7 @@ from ddrl.papers.published import load_published
 from ddrl.papers.table_names import REFERENCE, SUITE_NEEDS
 
 PACKAGE = Path(__file__).parents[2]
-SYSTEM_COLUMNS = [
-    "paper",
-    "experiment",
-    "system",
-    "algorithm",
-    "moves",
-    "schedule",
-    "inference",
-    "store",
-    "runtime",
-    "num_actors",
-    "envs_per_actor",
-    "learner_threads",
-    "max_policy_lag",
-    "parameter_delay",
-    "networks",
-    "tasks",
-    "environments",
-    "variants",
-]
+_TOPOLOGY_NUMBERS = ("num_actors", "envs_per_actor", "learner_threads", "max_policy_lag", "parameter_delay")
 CELL_VERDICTS = ("equivalent", "consistent", "below", "above", "inconclusive", "not_comparable", "not_run")
 CLAIM_VERDICTS = ("supported", "contradicted", "inconclusive", "not_run")
 MAX_TASKS = 3
@@ -60,10 +41,7 @@ def algorithm_module(name: str) -> Path:
 
 
 def systems(root: Path = ROOT, only: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return one row per paper, experiment and distinct pair of algorithm and topology: columns `SYSTEM_COLUMNS`.
-
-    Raise UserError for an experiments.yaml or an algorithm's module that cannot be read.
-    """
+    """Return one row per paper, experiment and distinct algorithm and topology. Raise UserError as `declared`."""
     rows = []
     for paper in only or papers(root):
         groups: dict[tuple[str, str], list[Run]] = {}
@@ -71,9 +49,7 @@ def systems(root: Path = ROOT, only: Sequence[str] | None = None) -> pd.DataFram
             key = json.dumps([run.config["algorithm"], _topology(run)], sort_keys=True)
             groups.setdefault((run.experiment, key), []).append(run)
         rows += [_system(paper, experiment, runs) for (experiment, _), runs in groups.items()]
-    table = pd.DataFrame(rows, columns=SYSTEM_COLUMNS)
-    counts = ("num_actors", "envs_per_actor", "learner_threads", "max_policy_lag", "parameter_delay")
-    return table.astype(dict.fromkeys(counts, "Int64"))
+    return pd.DataFrame(rows).astype(dict.fromkeys(_TOPOLOGY_NUMBERS, "Int64"))
 
 
 def _topology(run: Run) -> dict[str, Any]:
@@ -88,17 +64,17 @@ def _system(paper: str, experiment: str, runs: Sequence[Run]) -> dict[str, Any]:
     hyperparameters = [settings | dict(run.config.get("hyperparameters") or {}) for run in runs]
     environments = list(dict.fromkeys(run.environment for run in runs))
     central = topology["inference"] == "central"
-    shape = {key: topology[key] for key in ("runtime", "schedule", "num_actors", "envs_per_actor", "learner_threads")}
-    return shape | {
+    return {
         "paper": paper,
         "experiment": experiment,
         "system": (central and stated.get("central_name")) or stated["name"],
         "algorithm": name,
         "moves": "observations" if central else stated["moves"],
+        "schedule": topology["schedule"],
         "inference": topology["inference"],
         "store": _store(topology.get("store", stated["store"]), hyperparameters),
-        "max_policy_lag": topology["max_policy_lag"],
-        "parameter_delay": topology["parameter_delay"],
+        "runtime": topology["runtime"],
+        **{key: topology[key] for key in _TOPOLOGY_NUMBERS},
         "networks": ", ".join(dict.fromkeys(_network(item) for item in hyperparameters)),
         "tasks": _tasks(environments),
         "environments": len(environments),
@@ -144,11 +120,9 @@ def _tasks(environments: Sequence[str]) -> str:
 
 
 def read_papers(root: Path, folder: Path, only: Sequence[str] | None = None) -> tuple[Tables, list[dict[str, Any]]]:
-    """Read the tables of every paper (or of `only` these) in `folder/<paper>/tables`; also return rows of table
-    `problems`.
+    """Read the tables of every paper in `folder/<paper>/tables`, and make a row of table `problems` for each without.
 
-    A paper whose tables are missing or damaged is a problem, and the others go on. Raise UserError if no paper has
-    tables.
+    Raise UserError if no paper has tables.
     """
     found, problems = {}, []
     for paper in only or papers(root):
@@ -206,8 +180,7 @@ def _counted(runs: Iterable[Any]) -> Counter[Place]:
 
 
 def _places(experiments: Mapping[str, Experiment], with_runs: set[Place]) -> dict[Place, tuple[str, str]]:
-    """Return every place of experiments.yaml at any scale, and others that have runs -> labels of variant and
-    environment."""
+    """Return every place of experiments.yaml, and others with runs -> labels of variant and environment."""
     found, labels = {}, {}
     for name, entry in experiments.items():
         for variant in entry.variants:
@@ -259,10 +232,7 @@ def coverage(root: Path, scale: str, tables: Tables) -> pd.DataFrame:
 
 
 def published_only(root: Path = ROOT) -> pd.DataFrame:
-    """Return papers with published numbers but no replication: a folder with `published/` and no paper.yaml.
-
-    Columns paper, cells (how many), items (where they were printed). Raise UserError as `load_published`.
-    """
+    """Return papers with published numbers but no paper.yaml: paper, cells (how many), items."""
     rows = []
     for folder in sorted({path.parents[1] for path in root.glob("*/published/*.csv")}):
         if not (folder / "paper.yaml").exists():

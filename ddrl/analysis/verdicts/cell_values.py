@@ -34,7 +34,7 @@ def own_values(
     prices: Prices | None = None,
     milestones: Mapping[str, float] | None = None,
 ) -> Sample:
-    """Return one value per seed [n]: a return, or (in percent) an aggregate over tasks, of seeds that have every task.
+    """Return one value per seed [n]: a return, or (in percent) an aggregate over tasks, of seeds with every task.
 
     If the rule compares two variants: the ratio or reduction of `_against`.
     """
@@ -52,10 +52,7 @@ def own_values(
 
 
 def obstacle(rule: CellRule, runs: Sequence[RunData], milestones: Mapping[str, float]) -> str:
-    """Return why a comparison of two variants gets no verdict, though its numbers are shown; empty if it gets one.
-
-    Reasons are those of claims on times, and a time that was cut, since the paper's were not.
-    """
+    """Return why a comparison of two variants gets no verdict: as for claims on times, or a time was cut."""
     reason = unfair_times(str(rule.metric), runs) if rule.than else ""
     if reason or rule.metric != TO_MILESTONE:
         return reason
@@ -65,10 +62,7 @@ def obstacle(rule: CellRule, runs: Sequence[RunData], milestones: Mapping[str, f
 
 
 def _times(runs: Sequence[RunData], milestones: Mapping[str, float]) -> pd.DataFrame:
-    """Return seconds until the milestone, of tasks that have one: variant, environment, seed, value and censored.
-
-    Times are cut as those of a claim with a factor (`ddrl.analysis.runs.milestones`).
-    """
+    """Return variant, environment, seed, value and censored: seconds until the milestone, of tasks with one."""
     rows = [
         _named(run) | reached(run, milestones[run.environment], "seconds")
         for run in runs
@@ -85,8 +79,7 @@ def _named(run: RunData) -> dict[str, Any]:
 def _against(rule: CellRule, runs: Sequence[RunData], prices: Prices | None, milestones: Mapping[str, float]) -> Sample:
     """Return the ratio of `rule.variant` to `rule.than` (`paired_ratios`), or as a reduction the percentage saved.
 
-    The ratio of times is inverted (how many times as early) and leaves out tasks on which no run reaches the
-    milestone.
+    The ratio of times is inverted (how many times as early); tasks on which no run reaches the milestone do not count.
     """
     if rule.metric == TO_MILESTONE:
         times = _times(runs, milestones)
@@ -131,7 +124,6 @@ def suite_value(scores: pd.DataFrame, metric: str) -> float:
 
 
 def _return_at(run: RunData, frames: int) -> float:
-    """Return the training return at `frames`, with records joined by straight lines; beyond the last record its
-    value."""
+    """Return the training return at `frames`, interpolated; beyond the last record its value."""
     records = training_returns(run)
     return float(np.interp(frames, records["env_frames"], records["value"]))

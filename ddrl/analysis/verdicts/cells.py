@@ -33,24 +33,16 @@ import pandas as pd
 
 from ddrl.analysis.runs.flags import flags, hard
 from ddrl.analysis.runs.run_data import RunData
+from ddrl.analysis.statistics import significance
 from ddrl.analysis.statistics.normalise import human_normalised
-from ddrl.analysis.statistics.significance import (
-    Sample,
-    difference_p,
-    equivalence,
-    holm,
-    prediction_interval,
-    seeds_for_difference,
-    seeds_for_equivalence,
-    t_interval,
-)
+from ddrl.analysis.statistics.significance import Sample, t_interval
 from ddrl.analysis.verdicts.cell_values import SCORE, obstacle, own_values, suite_value
-from ddrl.errors import unknown_name
 from ddrl.papers.claim_kinds import SUITE_METRICS
 from ddrl.papers.experiments import Experiment
 from ddrl.papers.paper import CellRule, Evidence, Paper
-from ddrl.papers.protocols import Protocol, spelled, spelled_ours
+from ddrl.papers.protocols import spelled, spelled_ours
 from ddrl.papers.published import matching
+from ddrl.papers.schema import check_known
 
 MIN_SEEDS = 5
 LEVEL = 0.90
@@ -116,8 +108,7 @@ class Given(NamedTuple):
 
 
 def decide(ours: Sample, published: float, margin: float, published_seeds: int | None, found: Iterable[str]) -> Verdict:
-    """Return the verdict on one cell from our seeds [n], by the rules of the module's docstring; `found` are hard
-    flags."""
+    """Return the verdict on one cell from our seeds [n], by the rules above; `found` are hard flags."""
     found = list(found)
     if found:
         return Verdict("not_comparable", None, f"not comparable: {', '.join(found)}")
@@ -125,12 +116,12 @@ def decide(ours: Sample, published: float, margin: float, published_seeds: int |
         seeds = f"{len(ours)} seed{'s' if len(ours) > 1 else ''}"
         needed = seeds_needed(ours, margin) if len(ours) > 1 else None
         return Verdict("inconclusive", max(MIN_SEEDS, needed or 0), f"{seeds}; a verdict needs at least {MIN_SEEDS}")
-    p_difference = difference_p(ours, published)
+    p_difference = significance.difference_p(ours, published)
     if not _usable(margin):
         detail = "no margin: the task has no random and human score"
         return Verdict("inconclusive", None, detail, math.nan, p_difference)
     interval = t_interval(ours, LEVEL)
-    p_values = (equivalence(ours, published, margin).p, p_difference)
+    p_values = (significance.equivalence(ours, published, margin).p, p_difference)
     band = (published - margin, published + margin)
     if band[0] <= interval.low and interval.high <= band[1]:
         return Verdict("equivalent", None, "our 90 % interval lies within the margin", *p_values)
@@ -141,7 +132,7 @@ def decide(ours: Sample, published: float, margin: float, published_seeds: int |
         needed = seeds_needed(ours, margin)
         detail = f"our 90 % interval is wider than the margins; {_would_show(needed, 'if there were no difference')}"
         return Verdict("inconclusive", needed, detail, *p_values)
-    low, high = prediction_interval(ours, 0.95, published_seeds or 1)
+    low, high = significance.prediction_interval(ours, 0.95, published_seeds or 1)
     if low <= published <= high:
         detail = "inside our 95 % prediction interval, which is no evidence of equality"
         return Verdict("consistent", None, detail, *p_values)
@@ -151,9 +142,8 @@ def decide(ours: Sample, published: float, margin: float, published_seeds: int |
 
 
 def seeds_needed(ours: Sample, margin: float) -> int | None:
-    """Return how many seeds would show equality with power `POWER` at our spread, if there is no difference; None:
-    over 1000."""
-    return seeds_for_equivalence(float(ours.std(ddof=1)), margin, power=POWER) if _usable(margin) else None
+    """Return the seeds that would show equality with power `POWER` if there is no difference; None: over 1000."""
+    return significance.seeds_for_equivalence(float(ours.std(ddof=1)), margin, power=POWER) if _usable(margin) else None
 
 
 def _usable(margin: float) -> bool:
@@ -164,9 +154,9 @@ def _seeds_at_edge(ours: Sample, published: float, margin: float) -> int | None:
     """Return how many seeds would show on which side of the margin's edge our mean lies, if our mean is exact."""
     deviation, bias = float(ours.std(ddof=1)), abs(float(ours.mean()) - published)
     if bias < margin:
-        return seeds_for_equivalence(deviation, margin, power=POWER, bias=bias)
-    # One group against a known number, one-sided at 5 %, as the 90 % interval asks.
-    return seeds_for_difference(deviation, 0.0, bias - margin, power=POWER, alpha=1 - LEVEL)
+        return significance.seeds_for_equivalence(deviation, margin, power=POWER, bias=bias)
+    # One group against a known number, one-sided at 5 %, which matches the 90 % interval.
+    return significance.seeds_for_difference(deviation, 0.0, bias - margin, power=POWER, alpha=1 - LEVEL)
 
 
 def _would_show(needed: int | None, condition: str) -> str:
@@ -206,7 +196,7 @@ def cells(
     table = pd.DataFrame(rows, columns=COLUMNS).astype(counts | dict.fromkeys(measured, "float64"))
     single = table[(table["task"] != "") & (table["environment"] != "")]
     family = ["origin", "item", "system", "published_variant"]
-    table.loc[single.index, "p_holm"] = holm(single, p="p_difference", family=family)
+    table.loc[single.index, "p_holm"] = significance.holm(single, p="p_difference", family=family)
     return table
 
 
@@ -216,8 +206,7 @@ def _origins(runs: Iterable[RunData]) -> list[str]:
 
 
 def _suite(given: Given, rule: CellRule, part: pd.DataFrame, runs: Sequence[RunData]) -> list[dict[str, Any]]:
-    """Return the suite's row for each origin: the published IQM over the tasks we share (without runs: over all
-    tasks)."""
+    """Return the suite's row for each origin: the published IQM over the tasks we share (without runs: over all)."""
     environments = part["task"].map(lambda task: str(rule.environment).replace("{task}", str(task)))
     bounds = given.references[["random", "human"]].dropna()
     known = environments.isin(bounds.index)
@@ -253,7 +242,10 @@ def _cell(
     given: Given, rule: CellRule, row: Mapping[Any, Any], environment: str, origin: str, runs: list[RunData]
 ) -> dict[str, Any]:
     """Return one row of the table; a rule without a metric has flags and protocols, and no value of ours."""
-    protocol = _protocol(given.paper, row)
+    name = "" if pd.isna(row["protocol"]) else str(row["protocol"])
+    where = f"{given.paper.directory / 'published'}: cell '{row['cell']}'"
+    check_known("protocol", filter(None, [name]), given.paper.protocols, where=where)
+    protocol = given.paper.protocols.get(name)
     experiment = given.experiments.get(rule.experiment)
     found = flags(rule, row, runs, experiment, given.paper.evidence.full_budget, protocol)
     head = {name: row[name] for name in ("cell", "item", "system", "task", "metric", "unit", "source")}
@@ -274,14 +266,6 @@ def _cell(
     if not runs or rule.metric is None:
         return head | _unmeasured(rule, experiment, "proxy_env" in found)
     return head | _compare(given, rule, row, runs, hard(found, protocol))
-
-
-def _protocol(paper: Paper, row: Mapping[Any, Any]) -> Protocol | None:
-    name = "" if pd.isna(row["protocol"]) else str(row["protocol"])
-    if name and name not in paper.protocols:
-        where = f"{paper.directory / 'published'}: cell '{row['cell']}'"
-        raise unknown_name("protocol", name, paper.protocols, where=where)
-    return paper.protocols.get(name)
 
 
 def _unmeasured(rule: CellRule, experiment: Experiment | None, proxy: bool) -> dict[str, Any]:
@@ -330,10 +314,10 @@ def _compare(
 def _margin(
     evidence: Evidence, rule: CellRule, published: float, runs: Sequence[RunData], references: pd.DataFrame
 ) -> float:
-    """Return half the width of the equivalence band: the larger fraction of |published - random| and of |human -
-    random|.
+    """Return half the width of the equivalence band.
 
-    For a comparison of two systems: a fraction of the published number.
+    It is the larger of a fraction of |published - random| and one of |human - random|; for a comparison of two
+    systems, the same fraction of the published number.
     """
     if rule.than:
         return evidence.margin_of_range * abs(published)

@@ -75,8 +75,7 @@ def _label(claim: Claim, experiment: Experiment, names: tuple[str, ...], tasks: 
 
 
 def _named(experiment: Experiment, name: str) -> str:
-    """Return the label of a variant; for one that is spread over settings, what the labels of all settings begin
-    with."""
+    """Return the label of a variant; for a sweep, what the labels of its settings begin with."""
     labels = experiment.labels
     settings = (label for variant, label in labels.items() if variant.startswith(f"{name}__"))
     return labels.get(name) or next(settings, name).partition(",")[0]

@@ -25,7 +25,7 @@ from ddrl.papers.paper import Claim, Prices
 
 SUITE = "suite"
 """Stands for the environment of a value over all tasks."""
-_ALIKE = ("no_worse", "diminishing", "at_least", "time_to_reach")
+_SCALE_FREE_KINDS = ("no_worse", "diminishing", "at_least", "time_to_reach")
 """Kinds whose effects do not depend on a task's scale, or are a distance from a printed number."""
 
 
@@ -50,7 +50,7 @@ def observations(
         return pd.concat(parts, ignore_index=True)
     if claim.kind == "stability":
         settings = [{"setting": setting_of(run.config, claim.settings)} for run in runs]
-        return _joined(used, runs, settings).assign(value=lambda table: table[metric].astype("float64"))
+        return _with_facts(used, runs, settings).assign(value=lambda table: table[metric].astype("float64"))
     if metric == TO_SCORE:
         bounds = used.drop_duplicates("environment").set_index("environment")[["random", "human"]]
         (worse,) = set(used["variant"]) - {claim.better}
@@ -59,26 +59,25 @@ def observations(
     if claim.kind == "time_to_reach":
         wanted = returns_to_reach(claim, used, milestones)
         facts = [reached(run, wanted.get(run.environment, math.nan), metric) for run in runs]
-        return restricted(_joined(used, runs, facts), "all" if claim.factor == 1 else "unreached")
+        return restricted(_with_facts(used, runs, facts), "all" if claim.factor == 1 else "unreached")
     if metric == EQUAL_TIME:
         return _at_equal_time(used, taken(used, runs))
     if metric == "frames_per_second":
-        return _joined(used, runs, [{"value": training_speed(run)} for run in runs])
+        return _with_facts(used, runs, [{"value": training_speed(run)} for run in runs])
     if metric in EFFICIENCY_METRICS:
         own = taken(used, runs)
-        return _joined(used, own, [{"value": efficiency(run, prices)[metric]} for run in own])
+        return _with_facts(used, own, [{"value": efficiency(run, prices)[metric]} for run in own])
     return used.assign(value=used[metric].astype("float64"))
 
 
 def scales(claim: Claim, used: pd.DataFrame) -> pd.DataFrame | None:
-    """Return the divisor of each task's returns: `size` by environment, and whether it is `stated`.
+    """Return the divisor of each task's returns: `size` by environment, and if it is `stated`; None if not needed.
 
-    Stated: from random play to the task's human or reference score, the 100 % of a human-normalised score. If a task
-    has none: how far the best variant of the claim gets, its mean final return less that of random play. For returns
-    on several tasks; None if no scale is needed. Missing if random play is unknown or not surpassed.
+    Stated: from random play to the human or reference score. If a task has none: from random play to the mean final
+    return of the claim's best variant. Missing if random play is unknown or not surpassed.
     """
-    alike = claim.kind in _ALIKE or claim.statistic == "near_best"
-    if claim.metric not in RETURN_METRICS or alike or used["environment"].nunique() < 2:
+    scale_free = claim.kind in _SCALE_FREE_KINDS or claim.statistic == "near_best"
+    if claim.metric not in RETURN_METRICS or scale_free or used["environment"].nunique() < 2:
         return None
     best = used.groupby(["environment", "variant"])["final_return"].mean().groupby(level=0).max()
     bounds = _bounds(used)
@@ -103,7 +102,7 @@ def _bounds(used: pd.DataFrame) -> pd.DataFrame:
     return used.groupby("environment")[["random", "human"]].first().astype("float64")
 
 
-def _joined(used: pd.DataFrame, runs: Sequence[RunData], facts: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def _with_facts(used: pd.DataFrame, runs: Sequence[RunData], facts: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return `used` with the columns of `facts`, one per run."""
     keys = ["run", "environment", "seed"]
     rows = [
@@ -124,8 +123,7 @@ def returns_to_reach(claim: Claim, used: pd.DataFrame, milestones: Mapping[str, 
 
 
 def setting_of(config: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """Return a run's setting, from the named keys of its config: `optimizer.learning_rate=0.0006,
-    entropy_cost=0.01`."""
+    """Return a run's setting: `optimizer.learning_rate=0.0006, entropy_cost=0.01`."""
     flat = flatten(config)
     return ", ".join(f"{key.removeprefix('hyperparameters.')}={flat.get(key)}" for key in keys)
 
@@ -137,12 +135,11 @@ def _at_equal_time(used: pd.DataFrame, runs: Sequence[RunData]) -> pd.DataFrame:
     names = [run.environment for run in runs]
     horizons = pd.Series(ends, index=names, dtype="float64").groupby(level=0).min()
     values = [_return_at(curve, float(horizons[name])) for curve, name in zip(curves, names, strict=True)]
-    return _joined(used, runs, [{"value": value} for value in values])
+    return _with_facts(used, runs, [{"value": value} for value in values])
 
 
 def _return_at(records: pd.DataFrame, seconds: float) -> float:
-    """Return the mean training return over the last part of the time until `seconds`, records joined by straight
-    lines."""
+    """Return the mean training return over the last part of the time until `seconds`, interpolated."""
     if records.empty:
         return math.nan
     moments = np.linspace((1 - LAST_PART) * seconds, seconds, 101)

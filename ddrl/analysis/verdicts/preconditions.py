@@ -29,12 +29,11 @@ def obstacle(
     observed: pd.DataFrame,
     seeds: int,
     runs: Sequence[RunData],
-    reach: pd.DataFrame | None,
+    task_scales: pd.DataFrame | None,
 ) -> str:
     """Return why no test is made; empty if one is.
 
-    `used`: the scores, `observed`: the values of each comparison, `seeds`: fewest per group, `reach`: the tasks'
-    scales.
+    `used`: scores, `observed`: values of each comparison, `seeds`: fewest per group, `task_scales`: of `scales`.
     """
     tasks, own = used["environment"].nunique(), taken(used, runs)
     if claim.tasks is not None and tasks < claim.tasks:
@@ -42,10 +41,10 @@ def obstacle(
     if claim.gpu and not all(run.manifest["hardware"]["gpu"] for run in own):
         return "the paper says this of a GPU, which these runs had none of"
     return (
-        _uneven(claim, used, own)
+        _unequal_budgets(claim, used, own)
         or unfair_times(str(claim.metric), own)
-        or _few_seeds(claim, observed, seeds)
-        or _unusable(claim, observed, reach)
+        or _too_few_units(claim, observed, seeds)
+        or _unusable_values(claim, observed, task_scales)
     )
 
 
@@ -55,7 +54,7 @@ def notes(claim: Claim, used: pd.DataFrame, runs: Sequence[RunData]) -> str:
     own_threshold = f" The threshold is ours: {claim.threshold_from.rstrip('.')}." if claim.threshold_from else ""
     began = [str(run.manifest.get("started") or "") for run in own]
     late = any(time and time < claim.stated for time in began)
-    return own_threshold + _load(claim, own) + (" This test was written after the runs." if late else "")
+    return own_threshold + _machine_note(claim, own) + (" This test was written after the runs." if late else "")
 
 
 def taken(used: pd.DataFrame, runs: Sequence[RunData]) -> list[RunData]:
@@ -66,7 +65,7 @@ def taken(used: pd.DataFrame, runs: Sequence[RunData]) -> list[RunData]:
 
 def unfair_times(metric: str, runs: Sequence[RunData]) -> str:
     """Return why times or speeds of these runs do not compare; empty if they do, or `metric` is no time."""
-    return (_other_machines(runs) or _crowded(runs)) if metric in TIMED_METRICS else ""
+    return (_other_machines(runs) or _too_few_cores(runs)) if metric in TIMED_METRICS else ""
 
 
 def _other_machines(runs: Sequence[RunData]) -> str:
@@ -79,11 +78,8 @@ def _other_machines(runs: Sequence[RunData]) -> str:
     return f"times on different hardware say nothing about the variants: {'; '.join(found)}"
 
 
-def _crowded(runs: Sequence[RunData]) -> str:
-    """Return why a number of workers cannot show its speed: fewer cores than workers, in wall-clock time.
-
-    Actors that wait for a central inference do not count as workers: there may be many per core.
-    """
+def _too_few_cores(runs: Sequence[RunData]) -> str:
+    """Return why workers cannot show their speed: more workers with local inference than cores, in wall-clock time."""
     if any(clock_of(run) == "cpu" for run in runs):
         return ""
     topologies = [run.config.get("topology", {}) for run in runs]
@@ -94,7 +90,7 @@ def _crowded(runs: Sequence[RunData]) -> str:
     return f"fewer cores than workers: {cores} cores for up to {max(counts)} workers"
 
 
-def _load(claim: Claim, runs: Sequence[RunData]) -> str:
+def _machine_note(claim: Claim, runs: Sequence[RunData]) -> str:
     """Return on what machine times or speeds were measured, and how many of the runs went side by side."""
     if claim.metric not in TIMED_METRICS or not runs:
         return ""
@@ -104,12 +100,12 @@ def _load(claim: Claim, runs: Sequence[RunData]) -> str:
             f" In CPU seconds of one core each; all on {where}. Acting and learning took turns in one thread, so what "
             "a system gains by doing both at once does not show."
         )
-    most = _side_by_side(runs)
+    most = _most_at_once(runs)
     beside = f"; up to {most} of these runs went side by side" if most > 1 else "; these runs went one by one"
     return f" All on {where}{beside if most else ''}. Other load is not recorded."
 
 
-def _side_by_side(runs: Sequence[RunData]) -> int:
+def _most_at_once(runs: Sequence[RunData]) -> int:
     """Return the most runs that were under way at one moment; 0 if their times are not known."""
     changes = []
     for run in runs:
@@ -125,7 +121,7 @@ def _side_by_side(runs: Sequence[RunData]) -> int:
     return most
 
 
-def _uneven(claim: Claim, used: pd.DataFrame, runs: Sequence[RunData]) -> str:
+def _unequal_budgets(claim: Claim, used: pd.DataFrame, runs: Sequence[RunData]) -> str:
     """Return why budgets forbid a comparison; a metric per second or in seconds needs no equal number of frames.
 
     Nor do variants that are each compared with a number, and not with each other. A metric over all tasks has the
@@ -134,13 +130,13 @@ def _uneven(claim: Claim, used: pd.DataFrame, runs: Sequence[RunData]) -> str:
     if claim.metric in TIMED_METRICS:
         return ""
     if claim.metric in SUITE_METRICS and claim.kind != "at_least":
-        return _difference("over all tasks", _frames_of_all_tasks(used, runs))
+        return _budget_difference("over all tasks", _frames_of_all_tasks(used, runs))
     together = ["environment", "variant"] if claim.kind == "at_least" else ["environment"]
-    reasons = (_difference(f"on {place}", group) for (place, *_), group in used.groupby(together)["env_frames"])
+    reasons = (_budget_difference(f"on {place}", group) for (place, *_), group in used.groupby(together)["env_frames"])
     return next(filter(None, reasons), "")
 
 
-def _difference(where: str, env_frames: pd.Series) -> str:
+def _budget_difference(where: str, env_frames: pd.Series) -> str:
     low, high = env_frames.min(), env_frames.max()
     return f"budgets differ {where}: {low:,.0f} against {high:,.0f} frames" if high > (1 + EQUAL_BUDGET) * low else ""
 
@@ -157,7 +153,7 @@ def _frames_of_all_tasks(used: pd.DataFrame, runs: Sequence[RunData]) -> pd.Seri
     return pd.Series([sum(own.values()) for agent, own in budgets.items() if len(tasks[agent]) == every], dtype="int64")
 
 
-def _few_seeds(claim: Claim, observed: pd.DataFrame, seeds: int) -> str:
+def _too_few_units(claim: Claim, observed: pd.DataFrame, seeds: int) -> str:
     """Return why there are too few seeds, or settings if those are the unit."""
     if claim.kind == "stability":
         counts = [len(settings(claim, observed, worse)) for worse in claim.worse]
@@ -168,10 +164,10 @@ def _few_seeds(claim: Claim, observed: pd.DataFrame, seeds: int) -> str:
     return ""
 
 
-def _unusable(claim: Claim, observed: pd.DataFrame, reach: pd.DataFrame | None) -> str:
+def _unusable_values(claim: Claim, observed: pd.DataFrame, task_scales: pd.DataFrame | None) -> str:
     """Return why the test cannot take the values."""
-    if reach is not None and (unknown := reach["size"].isna()).any():
-        where = reach.index[unknown][0]
+    if task_scales is not None and (unknown := task_scales["size"].isna()).any():
+        where = task_scales.index[unknown][0]
         return f"{where} has no scale: random play is not known there, or no variant ends above it"
     if observed["value"].isna().any():
         if claim.kind == "time_to_reach":
