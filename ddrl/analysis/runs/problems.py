@@ -95,8 +95,10 @@ def planned_runs(planned: Sequence[Run], results: Path, *, allow_missing: bool) 
         read = _read(directory, "run", run.paper, run.experiment, run.variant)
         if isinstance(read, Fault) and read.what == "missing" and not allow_missing:
             raise UserError(f"{read.file}: {read.detail}")
-        if isinstance(read, RunData) and (detail := _off_plan(read, run)):
-            read = Fault("different_config", directory / "run.json", detail)
+        if isinstance(read, RunData):
+            plan = flatten(run.config)
+            detail = _differences(flatten(read.config), plan, filter(compared, plan), "experiments.yaml plans")
+            read = Fault("different_config", directory / "run.json", detail) if detail else read
         found.append((directory, ("run", run.paper, run.experiment, run.variant, run.environment, run.seed), read))
     return _separated(found)
 
@@ -128,13 +130,6 @@ def _read(directory: Path, origin: str, paper: str, experiment: str, variant: st
     except UserError as error:
         file = directory / FILE
         return Fault("damaged", file, str(error).removeprefix(f"{file}: "))
-
-
-def _off_plan(run: RunData, planned: Run) -> str:
-    """Return the keys in which a run differs from its plan, with both values; empty if there is none."""
-    ours, plan = flatten(run.config), flatten(planned.config)
-    keys = _differing(ours, plan, filter(compared, plan))
-    return _spelled([f"{key} is {_text(ours.get(key))}, experiments.yaml plans {_text(plan[key])}" for key in keys])
 
 
 def _separated(found: Sequence[tuple[Path, Place, RunData | Fault]]) -> Gathered:
@@ -173,7 +168,7 @@ def _odd_seeds(group: Sequence[tuple[Path, RunData]]) -> list[Problem]:
     keys = sorted(key for key in common if compared(key))
     sets: list[list[int]] = []
     for seed in sorted(flat):
-        alike = [members for members in sets if not _differing(flat[seed], flat[members[0]], keys)]
+        alike = [members for members in sets if not _differences(flat[seed], flat[members[0]], keys, "")]
         if alike:
             alike[0].append(seed)
         else:
@@ -182,25 +177,25 @@ def _odd_seeds(group: Sequence[tuple[Path, RunData]]) -> list[Problem]:
     names = f"seeds {', '.join(map(str, most))} have" if len(most) > 1 else f"seed {most[0]} has"
     problems = []
     for directory, run in group:
-        ours, usual = flat[run.seed], flat[most[0]]
-        differing = _differing(ours, usual, keys)
-        if differing:
-            detail = _spelled([f"{key} is {_text(ours[key])}, {names} {_text(usual[key])}" for key in differing])
+        detail = _differences(flat[run.seed], flat[most[0]], keys, names)
+        if detail:
             problems.append(Problem(*_place(run), directory / "run.json", "different_config", detail))
     return problems
 
 
-def _differing(ours: Mapping[str, Any], others: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
-    return [key for key in keys if not same(ours.get(key), others.get(key))]
+def _differences(ours: Mapping[str, Any], others: Mapping[str, Any], keys: Iterable[str], whose: str) -> str:
+    """Return the keys in which two flat configurations differ, with both values; empty if there is none."""
+    found = [
+        f"{key} is {_text(ours.get(key))}, {whose} {_text(others.get(key))}"
+        for key in keys
+        if not same(ours.get(key), others.get(key))
+    ]
+    more = len(found) - MAX_KEYS
+    return "; ".join(found[:MAX_KEYS]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def _spelled(differences: Sequence[str]) -> str:
-    more = len(differences) - MAX_KEYS
-    return "; ".join(differences[:MAX_KEYS]) + (f"; and {more} more" if more > 0 else "")
 
 
 def problem_table(problems: Iterable[Problem], results: Path) -> pd.DataFrame:
