@@ -1,1 +1,1 @@
-"""From curves to evidence: tables, verdicts and figures. No torch here, and no pandas in this file."""
+"""Makes tables, verdicts and figures from curves. No torch here, and no pandas in this file."""

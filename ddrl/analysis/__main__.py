@@ -1,4 +1,4 @@
-"""`python -m ddrl.analysis aggregate | suite | table | figure | figures`. Exit codes: 0 done; 2 bad input."""
+"""Runs `python -m ddrl.analysis aggregate | suite | table | figure | figures`. Exit codes: 0 done; 2 bad input."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from ddrl.errors import UserError, unknown_name
+from ddrl.errors import UserError
 from ddrl.papers.expansion import expand
 from ddrl.papers.experiments import ROOT, SCALES, Run, papers
 from ddrl.papers.paper import DerivedTable, Figure, load_paper
+from ddrl.papers.schema import check_known
 from ddrl.papers.table_names import REFERENCE
 from ddrl.system.exit_code import exit_code
 from ddrl.system.notes import say
@@ -19,7 +20,7 @@ AnyNamed = TypeVar("AnyNamed", DerivedTable, Figure)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit code."""
+    """Run one command and return the exit code."""
     parsed = _parser().parse_args(arguments)
     return exit_code(lambda: parsed.run(parsed))
 
@@ -79,11 +80,8 @@ def _suite(parsed: argparse.Namespace) -> None:
     from ddrl.analysis.tables.build import write
     from ddrl.analysis.tables.suite import build_suite
 
-    known = papers(parsed.replications)
-    for paper in parsed.papers or ():
-        if paper not in known:
-            raise unknown_name("paper", paper, known)
-    _check_scale(parsed.scale)
+    check_known("paper", parsed.papers or (), papers(parsed.replications))
+    check_known("scale", [parsed.scale], [*SCALES, REFERENCE])
     folder = parsed.tables or parsed.results / parsed.scale
     found = build_suite(parsed.replications, parsed.results, parsed.scale, folder=folder, only=parsed.papers)
     problems = found.tables["problems"]
@@ -93,15 +91,10 @@ def _suite(parsed: argparse.Namespace) -> None:
     print(f"{len(write(found.tables, found.summary, output))} files in {output}")
 
 
-def _check_scale(scale: str) -> None:
-    if scale not in (*SCALES, REFERENCE):
-        raise unknown_name("scale", scale, [*SCALES, REFERENCE])
-
-
 def _planned(parsed: argparse.Namespace) -> list[Run]:
-    """The runs that were asked for; none at the pseudo-scale `REFERENCE`."""
+    """Return the runs that were asked for; none at the pseudo-scale `REFERENCE`."""
     filters = {name: getattr(parsed, name) for name in ("experiments", "variants", "environments", "seeds")}
-    _check_scale(parsed.scale)
+    check_known("scale", [parsed.scale], [*SCALES, REFERENCE])
     if parsed.scale != REFERENCE:
         return expand(parsed.paper, parsed.scale, root=parsed.replications, **filters)
     given = [name for name, value in filters.items() if value is not None]
@@ -136,19 +129,15 @@ def _figures(parsed: argparse.Namespace) -> None:
 
 
 def _named(kind: str, name: str, items: Iterable[AnyNamed], paper: Path) -> AnyNamed:
-    """The one of that name. Raises UserError where paper.yaml has none."""
+    """Return the item of that name. Raise UserError if paper.yaml has none."""
     found = {item.name: item for item in items}
-    if name not in found:
-        raise unknown_name(kind, name, found, where=str(paper / "paper.yaml"))
+    check_known(kind, [name], found, where=str(paper / "paper.yaml"))
     return found[name]
 
 
 def _paper(parsed: argparse.Namespace) -> Path:
-    known = papers(parsed.replications)
-    if parsed.paper not in known:
-        raise unknown_name("paper", parsed.paper, known)
-    directory: Path = parsed.replications / parsed.paper
-    return directory
+    check_known("paper", [parsed.paper], papers(parsed.replications))
+    return Path(parsed.replications, parsed.paper)
 
 
 if __name__ == "__main__":

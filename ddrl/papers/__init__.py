@@ -1,1 +1,1 @@
-"""What a paper says: citation, claims, published cells, experiments, settings. No torch, and no pandas at import."""
+"""Reads what a paper says: citation, claims, published cells, experiments, settings. No torch, no pandas at import."""

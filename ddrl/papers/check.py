@@ -1,4 +1,4 @@
-"""What a schema cannot say: that the names in paper.yaml exist elsewhere, and that no published row is forgotten."""
+"""Checks what a schema cannot: that names in paper.yaml exist elsewhere, and that every published row is named once."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pandas as pd
 
-from ddrl.errors import UserError, unknown_name
+from ddrl.errors import UserError
 from ddrl.papers.claim_kinds import EFFICIENCY_METRICS, TO_MILESTONE
 from ddrl.papers.experiments import Experiment, load_experiments, system_of
-from ddrl.papers.paper import Claim, Paper, load_deviations, load_paper
+from ddrl.papers.paper import CellRule, Claim, Paper, load_deviations, load_paper
 from ddrl.papers.published import load_published, load_references, matching
+from ddrl.papers.schema import check_known
 
 
 def check_paper(directory: Path) -> None:
-    """Raises `UserError` where paper.yaml, its names from experiments.yaml, published/ or DEVIATIONS.md are wrong."""
+    """Raise `UserError` if paper.yaml, its names from experiments.yaml, published/ or DEVIATIONS.md are wrong."""
     paper, experiments = load_paper(directory), load_experiments(directory)
     load_deviations(directory)
     path = directory / "paper.yaml"
@@ -23,33 +24,33 @@ def check_paper(directory: Path) -> None:
     for claim in paper.claims:
         _check_claim(claim, experiments, published, f"{path}: claims.{claim.name}")
     for rule in paper.cells:
-        where = f"{path}: cells.{rule.experiment}"
-        if rule.experiment in experiments and rule.variant not in experiments[rule.experiment].variants:
-            raise unknown_name("variant", rule.variant, experiments[rule.experiment].variants, where=where)
-        if rule.than and rule.experiment in experiments and rule.than not in experiments[rule.experiment].variants:
-            raise unknown_name("variant", rule.than, experiments[rule.experiment].variants, where=where)
-        of_two = rule.metric in EFFICIENCY_METRICS or rule.metric == TO_MILESTONE
-        if of_two != bool(rule.than) or bool(rule.than) != bool(rule.compared_as):
-            what = f"what frames take and {TO_MILESTONE}"
-            raise UserError(f"{where}: keys 'than' and 'compared_as' go with {what}, and these with them")
-        if rule.metric == TO_MILESTONE and not paper.milestones:
-            raise UserError(f"{where}: metric '{TO_MILESTONE}' needs the key 'milestones'")
-        rows = matching(published, rule.published)
-        for protocol in dict.fromkeys(rows["protocol"]):
-            if protocol and protocol not in paper.protocols:
-                raise unknown_name("protocol", protocol, paper.protocols, where=f"{where}: published rows")
-        if rule.metric == "return_at_frames" and rows["budget_frames"].isna().any():
-            cell = rows["cell"][rows["budget_frames"].isna()].iloc[0]
-            raise UserError(f"{where}: published cell '{cell}' of a curve has no budget_frames")
+        _check_rule(rule, paper, experiments, published, f"{path}: cells.{rule.experiment}")
     _check_coverage(paper, published, path)
     load_references(paper)
 
 
+def _check_rule(
+    rule: CellRule, paper: Paper, experiments: Mapping[str, Experiment], published: pd.DataFrame, where: str
+) -> None:
+    if rule.experiment in experiments:
+        named = [rule.variant, *filter(None, [rule.than])]
+        check_known("variant", named, experiments[rule.experiment].variants, where=where)
+    of_two = rule.metric in EFFICIENCY_METRICS or rule.metric == TO_MILESTONE
+    if of_two != bool(rule.than) or bool(rule.than) != bool(rule.compared_as):
+        what = f"what frames take and {TO_MILESTONE}"
+        raise UserError(f"{where}: keys 'than' and 'compared_as' go with {what}, and these with them")
+    if rule.metric == TO_MILESTONE and not paper.milestones:
+        raise UserError(f"{where}: metric '{TO_MILESTONE}' needs the key 'milestones'")
+    rows = matching(published, rule.published)
+    stated = filter(None, dict.fromkeys(rows["protocol"]))
+    check_known("protocol", stated, paper.protocols, where=f"{where}: published rows")
+    if rule.metric == "return_at_frames" and rows["budget_frames"].isna().any():
+        cell = rows["cell"][rows["budget_frames"].isna()].iloc[0]
+        raise UserError(f"{where}: published cell '{cell}' of a curve has no budget_frames")
+
+
 def _check_claim(claim: Claim, experiments: Mapping[str, Experiment], published: pd.DataFrame, where: str) -> None:
-    known_cells = set(published["cell"])
-    for cell in claim.published:
-        if cell not in known_cells:
-            raise unknown_name("published cell", cell, known_cells, where=where)
+    check_known("published cell", claim.published, published["cell"], where=where)
     number = "factor" if claim.factor != 1 else "threshold" if claim.kind == "interaction" and claim.threshold else ""
     if (claim.kind in ("ratio", "at_least") or number) and not claim.published and not claim.threshold_from:
         own = ", or say in 'test.threshold_from' where the threshold is from" if claim.kind == "at_least" else ""
@@ -59,33 +60,26 @@ def _check_claim(claim: Claim, experiments: Mapping[str, Experiment], published:
         return
     if claim.metric is None:
         raise UserError(f"{where}.test: key 'metric' is missing, but there is an experiment '{claim.experiment}'")
-    known = experiments[claim.experiment].variants
-    accepted = [*known, *map(system_of, known)] if claim.kind == "stability" else list(known)
-    for variant in claim.named_variants:
-        if variant not in accepted:
-            raise unknown_name("variant", variant, known, where=where)
+    known = list(experiments[claim.experiment].variants)
+    systems = {system_of(name) for name in known} if claim.kind == "stability" else set()
+    check_known("variant", (name for name in claim.named_variants if name not in systems), known, where=where)
     tasks = {name for scale in experiments[claim.experiment].scales.values() for name in scale.environments}
-    for environment in claim.named_environments:
-        if environment not in tasks:
-            raise unknown_name("environment", environment, tasks, where=where)
+    check_known("environment", claim.named_environments, tasks, where=where)
 
 
 def coverage(paper: Paper, published: pd.DataFrame) -> pd.DataFrame:
-    """One row per published cell: cell, item, rules (how many name it), experiment (of the first), reason.
+    """Return one row per published cell: cell, item, rules (how many name it), experiment (of the last), reason.
 
-    `reason` is the one stated under `not_compared`; it counts as a rule.
+    `reason` is the one given under `not_compared`, which counts as a rule.
     """
-    named = pd.DataFrame(
-        {"cell": published["cell"], "item": published["item"], "rules": 0, "experiment": "", "reason": ""}
-    )
-    for rule in paper.cells:
-        chosen = matching(published, rule.published).index
+    columns = {"cell": published["cell"], "item": published["item"], "rules": 0, "experiment": "", "reason": ""}
+    named = pd.DataFrame(columns)
+    uses = [(rule.published, "experiment", rule.experiment) for rule in paper.cells]
+    uses += [(entry.published, "reason", entry.reason) for entry in paper.not_compared]
+    for wanted, column, text in uses:
+        chosen = matching(published, wanted).index
         named.loc[chosen, "rules"] += 1
-        named.loc[chosen, "experiment"] = rule.experiment
-    for entry in paper.not_compared:
-        chosen = matching(published, entry.published).index
-        named.loc[chosen, "rules"] += 1
-        named.loc[chosen, "reason"] = entry.reason
+        named.loc[chosen, column] = text
     return named
 
 

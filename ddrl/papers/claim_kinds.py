@@ -1,4 +1,4 @@
-"""Kinds of claims: what each can be about, and the keys that its test has in paper.yaml. No pandas here."""
+"""Kinds of claims: the metrics and the keys in paper.yaml that the test of each kind allows. No pandas here."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ SUITE_METRICS = (
     "mean_capped_human_normalised_score",
     "iqm_human_normalised_score",
 )
-"""Aggregates over tasks, one value a seed, in percent."""
+"""Aggregates over tasks, one value per seed, in percent."""
 EQUAL_TIME = "return_at_equal_time"
 """The training return at the moment, in seconds of training, when the fastest run of the comparison ended."""
 RETURN_METRICS = ("final_return", "mean_return", EQUAL_TIME)
-"""In a unit of the task's own: returns of several tasks say nothing together until each is on a common scale."""
+"""Metrics in the task's own unit: returns of several tasks are only averaged on a common scale."""
 COST_METRICS = (
     "steady_frames_per_second",
     "updates_per_second",
@@ -29,7 +29,7 @@ COST_METRICS = (
     "round_trip_ms_p50",
     "round_trip_ms_p99",
 )
-"""What frames take of a machine (`ddrl.analysis.runs.efficiency`)."""
+"""Metrics of what frames cost on one machine (`ddrl.analysis.runs.efficiency`)."""
 EFFICIENCY_METRICS = (
     *COST_METRICS,
     "inference_columns_mean",
@@ -41,13 +41,13 @@ EFFICIENCY_METRICS = (
     "q_discrepancy_first",
     "q_discrepancy_last",
 )
-"""These, and what any machine would measure alike."""
+"""`COST_METRICS`, and metrics that are the same on every machine."""
 TO_MILESTONE = "seconds_to_milestone"
-"""Of cells: the time until the training return first reaches the milestone; its ratio is how many times as early."""
+"""Metric of cells: the time until the training return first reaches the milestone (ratio: how many times as early)."""
 TO_SCORE = "seconds_to_final_score"
 """The time until an agent for several tasks has the mean capped training score that the other one ends with."""
 TIMED_METRICS = ("frames_per_second", "seconds", EQUAL_TIME, TO_MILESTONE, TO_SCORE, *COST_METRICS)
-"""What says something about two variants only where their runs had the same kind of machine."""
+"""Metrics that compare two variants only if their runs had the same kind of machine."""
 RATIO_KINDS = ("ratio", "no_worse", "diminishing", "interaction")
 """Kinds of claims that divide means, which must be positive."""
 _SCORES = ("final_return", "mean_return", "human_normalised_score")
@@ -60,7 +60,7 @@ KIND_METRICS: Mapping[str, tuple[str, ...]] = {
     "stability": _SCORES,
     "time_to_reach": ("env_frames", "seconds", TO_SCORE),
 }
-"""Kinds of claims, and what each can be about."""
+"""The metrics that each kind of claim allows."""
 _KIND_KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "ordering": (("better", "worse"), ("smallest_effect",)),
     "ratio": (("better", "worse", "threshold"), ()),
@@ -72,14 +72,14 @@ _KIND_KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "stability": (("better", "worse", "settings", "statistic"), ("within", "smallest_effect", "margin")),
     "time_to_reach": (("better", "worse"), ("threshold", "reference_part", "factor")),
 }
-"""Keys of a test by its kind: those it must have once it has a metric, and those it may have besides."""
+"""Keys of a test by its kind: those required once it has a metric, and optional ones."""
 _COMMON_KEYS = ("kind", "experiment", "metric", "environments", "effect_unit", "gpu")
 
 
 def check_test(test: Mapping[str, Any], where: str) -> None:
-    """A test without a metric waits for its experiment; one with a metric is complete and holds nothing unread.
+    """Raise UserError, naming `where`, the key and what is allowed, if a test lacks a key or has one that is not read.
 
-    Raises: UserError naming `where`, the key and what is allowed.
+    A test without a metric waits for its experiment, so it may lack keys.
     """
     kind = test["kind"]
     required, optional = _KIND_KEYS[kind]
@@ -110,10 +110,7 @@ def check_test(test: Mapping[str, Any], where: str) -> None:
 
 
 def _check_over(test: Mapping[str, Any], where: str) -> None:
-    """An interaction is of two pairs of variants on the same tasks, or of one pair on two sets of tasks.
-
-    Raises: as `check_test`.
-    """
+    """Raise UserError unless an interaction compares two pairs of variants, or one pair on two sets of tasks."""
     over, own = test["over"], test.get("environments", ())
     if sorted(over) not in (["better", "worse"], ["environments"]):
         raise UserError(

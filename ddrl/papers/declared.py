@@ -1,9 +1,10 @@
-"""Facts that a module states as plain values, read from its syntax tree: nothing is imported, nothing is run."""
+"""Reads constants from the syntax tree of a module, without importing or running it."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,7 @@ from ddrl.system.files import read_file
 
 
 def declared(path: Path, name: str) -> Any:
-    """The value that module `path` gives to `name` at its top level.
-
-    Raises: UserError naming the file where the name is missing or not a plain value.
-    """
+    """Return the plain value that a module gives to `name` at its top level. Raise UserError if it gives none."""
     found = dict(_values(_tree(path).body, _stated))
     if name not in found:
         raise UserError(f"{path}: must state {name} as a plain value")
@@ -24,7 +22,7 @@ def declared(path: Path, name: str) -> Any:
 
 
 def defaults(path: Path, class_name: str) -> dict[str, Any]:
-    """The fields of a class of module `path` whose defaults are plain values. Raises `UserError` as `declared`."""
+    """Return the fields of a module's class whose defaults are plain values. Raise `UserError` as `declared`."""
     classes = {node.name: node for node in _tree(path).body if isinstance(node, ast.ClassDef)}
     if class_name not in classes:
         raise unknown_name("class", class_name, classes, where=str(path))
@@ -42,29 +40,22 @@ def _tree(path: Path) -> ast.Module:
 
 @cache
 def _parsed(text: str) -> ast.Module:
-    """The same few modules are asked for each run of a scale."""
+    """Parse a module; cached, since the same few modules are asked for each run of a scale."""
     return ast.parse(text)
 
 
 def _values(body: list[ast.stmt], value: Callable[[ast.expr], Any]) -> Iterator[tuple[str, Any]]:
-    """Name and value of each assignment of a plain value to one name."""
+    """Yield name and value of each assignment of a plain value to one name."""
     for node in body:
-        if isinstance(node, ast.Assign) and len(node.targets) == 1:
-            target: ast.expr = node.targets[0]
-        elif isinstance(node, ast.AnnAssign):
-            target = node.target
-        else:
-            continue
-        if not isinstance(target, ast.Name) or node.value is None:
-            continue
-        try:
-            yield target.id, value(node.value)
-        except ValueError:
-            continue
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if len(targets) == 1 and isinstance(targets[0], ast.Name):
+                with suppress(ValueError):
+                    yield targets[0].id, value(node.value)
 
 
 def _stated(node: ast.expr) -> Any:
-    """A literal; of a call with keywords alone, as `System(name="PPO")`, a mapping of them. Raises ValueError."""
+    """Return a literal; a call with keywords alone, such as `System(name="PPO")`, as a mapping. Raise ValueError."""
     if isinstance(node, ast.Call) and not node.args and all(word.arg for word in node.keywords):
         return {word.arg: ast.literal_eval(word.value) for word in node.keywords}
     return ast.literal_eval(node)

@@ -1,12 +1,12 @@
-"""The runs of a scale: every variant of every experiment on every task with every seed, or part of them. No pandas."""
+"""Lists the runs of a scale: every variant of every experiment on every task with every seed. No pandas."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ddrl.errors import UserError, unknown_name
+from ddrl.errors import UserError
 from ddrl.papers.experiments import (
     ROOT,
     SCALES,
@@ -16,12 +16,14 @@ from ddrl.papers.experiments import (
     papers,
     with_settings,
 )
+from ddrl.papers.schema import check_known
 
 FINAL_VERSIONS = 10
-"""How many versions of the parameters share a run's final episodes between scales smoke and paper, in every experiment.
+"""Number of parameter versions that share a run's final episodes at scales between smoke and paper.
 
-One version is a lottery where the greedy policy changes from update to update (DECISIONS 50). At scale paper a run is
-scored as its paper says; scale smoke, which decides nothing, has no time for versions that play one after another.
+An experiment may give another number, or play a single episode. One version gives a chance result if the greedy policy
+changes from update to update (DECISIONS 50). At scale paper a run is scored as its paper says; scale smoke decides
+nothing.
 """
 
 
@@ -35,24 +37,24 @@ def expand(
     seeds: Sequence[int] | None = None,
     root: Path = ROOT,
 ) -> list[Run]:
-    """The runs of one paper at one scale, in a fixed order; the lists narrow them (`seeds` may also add).
+    """Return the runs of one paper at one scale, in a fixed order; the lists narrow them (`seeds` may also add).
 
-    Raises: UserError for anything not allowed, before anything has run.
+    Raise UserError for anything not allowed, before anything has run.
     """
-    if scale not in SCALES:
-        raise unknown_name("scale", scale, SCALES)
-    if paper not in papers(root):
-        raise unknown_name("paper", paper, papers(root))
+    check_known("scale", [scale], SCALES)
+    check_known("paper", [paper], papers(root))
     loaded = load_experiments(root / paper)
     _check_filter("experiment", experiments, loaded)
     chosen = [entry for name, entry in loaded.items() if not experiments or name in experiments]
-    _check_filter("variant", variants, [name for entry in chosen for name in entry.variants])
-    _check_filter("environment", environments, [name for entry in chosen for name in environments_of(entry)])
+    known = _names(chosen)
+    _check_filter("variant", variants, known["variants"])
+    _check_filter("environment", environments, known["environments"])
     _check_seeds(seeds)
     runs = [
         _run(paper, scale, entry, variant, environment, seed)
         for entry in chosen
-        for variant in variants_of(entry, scale, variants)
+        for variant in entry.variants
+        if variant in (variants or entry.scales[scale].variants or entry.variants)
         for environment in environments_of(entry, scale, environments)
         if (entry if environments else entry.scales[scale]).has(variant, environment)
         for seed in (entry.scales[scale].seeds if seeds is None else seeds)
@@ -71,13 +73,12 @@ def narrowed(
     environments: Sequence[str] | None = None,
     root: Path = ROOT,
 ) -> dict[str, dict[str, list[str] | None]]:
-    """What the lists leave of each of several papers, as filters for `expand`: of each list what the paper knows.
+    """Return for each of several papers the part of the lists that it knows, as filters for `expand`.
 
-    A paper that knows none of a list is left out. Raises: UserError for a name that no paper knows, and where no paper
-    is left.
+    Leave out a paper that knows none of a list. Raise UserError for an unknown name, and if no paper is left.
     """
     wanted = {"experiments": experiments, "variants": variants, "environments": environments}
-    known = {paper: _names(load_experiments(root / paper)) for paper in names}
+    known = {paper: _names(load_experiments(root / paper).values()) for paper in names}
     for kind, values in wanted.items():
         _check_filter(kind.removesuffix("s"), values, [name for own in known.values() for name in own[kind]])
     found = {}
@@ -94,22 +95,16 @@ def narrowed(
     return found
 
 
-def _names(loaded: Mapping[str, Experiment]) -> dict[str, list[str]]:
+def _names(entries: Collection[Experiment]) -> dict[str, list[str]]:
     return {
-        "experiments": list(loaded),
-        "variants": [name for entry in loaded.values() for name in entry.variants],
-        "environments": [name for entry in loaded.values() for name in environments_of(entry)],
+        "experiments": [entry.name for entry in entries],
+        "variants": [name for entry in entries for name in entry.variants],
+        "environments": [name for entry in entries for name in environments_of(entry)],
     }
 
 
-def variants_of(entry: Experiment, scale: str, wanted: Sequence[str] | None = None) -> list[str]:
-    """Those of a scale; with `wanted`, those of the experiment that are wanted."""
-    chosen = wanted or entry.scales[scale].variants
-    return [name for name in entry.variants if not chosen or name in chosen]
-
-
 def environments_of(entry: Experiment, scale: str | None = None, wanted: Sequence[str] | None = None) -> list[str]:
-    """Those of a scale; with `wanted`, those of any scale that are wanted."""
+    """Return the environments of a scale; with `wanted`, those of any scale that are wanted."""
     if scale is not None and not wanted:
         return list(entry.scales[scale].every_environment)
     every = dict.fromkeys(name for spec in entry.scales.values() for name in spec.every_environment)
@@ -121,10 +116,7 @@ def _check_filter(kind: str, wanted: Sequence[str] | None, allowed: Iterable[str
         return
     if isinstance(wanted, str) or not all(isinstance(name, str) for name in wanted) or not wanted:
         raise UserError(f"key '{kind}s': must be a list of names (got {wanted!r})")
-    names = list(dict.fromkeys(allowed))
-    for name in wanted:
-        if name not in names:
-            raise unknown_name(kind, name, names)
+    check_known(kind, wanted, set(allowed))
 
 
 def _check_seeds(seeds: Any) -> None:
@@ -135,15 +127,6 @@ def _check_seeds(seeds: Any) -> None:
         raise UserError(f"key 'seeds': must be a list of different integers from 0 to 2147483647 (got {seeds!r})")
 
 
-def _scored_over_versions(config: dict[str, Any]) -> dict[str, Any]:
-    """Spread the final episodes over `FINAL_VERSIONS`, unless the experiment says over how many, or plays but one."""
-    evaluation = config.get("evaluation", {})
-    versions = min(FINAL_VERSIONS, evaluation.get("final_episodes", FINAL_VERSIONS))
-    if versions == 1 or "final_versions" in evaluation:
-        return config
-    return with_settings(config, {"evaluation.final_versions": versions})
-
-
 def _run(paper: str, scale: str, entry: Experiment, variant: str, environment: str, seed: int) -> Run:
     spec = entry.scales[scale]
     departures = tuple(d for d in (*entry.departures, *spec.departures) if d.applies(variant, environment, scale))
@@ -151,21 +134,14 @@ def _run(paper: str, scale: str, entry: Experiment, variant: str, environment: s
     for departure in departures:
         config = with_settings(config, departure.settings)
     if scale not in ("smoke", "paper"):
-        config = _scored_over_versions(config)
+        evaluation = config.get("evaluation", {})
+        versions = min(FINAL_VERSIONS, evaluation.get("final_episodes", FINAL_VERSIONS))
+        if versions != 1 and "final_versions" not in evaluation:
+            config = with_settings(config, {"evaluation.final_versions": versions})
     resources = spec.resources[variant]
     if resources.nodes > 1 and config.get("topology", {}).get("runtime") != "ray":
         raise UserError(
             f"replications/{paper}/experiments.yaml: experiments.{entry.name}.scales.{scale}.resources: {variant} has "
             f"nodes: {resources.nodes}; allowed for runs whose topology.runtime is not ray: 1"
         )
-    return Run(
-        paper=paper,
-        scale=scale,
-        experiment=entry.name,
-        variant=variant,
-        environment=environment,
-        seed=seed,
-        config=config,
-        departures=departures,
-        resources=resources,
-    )
+    return Run(paper, scale, entry.name, variant, environment, seed, config, departures, resources)

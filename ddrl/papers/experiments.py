@@ -1,27 +1,26 @@
-"""`experiments.yaml` of a replication -> the runs of a scale, each with its configuration.
+"""Reads a replication's `experiments.yaml`: the experiments of a paper, their settings, scales and variants.
 
-A paper's setting stands once, in `base`; `departures` say what differs, for which runs, and why. Where an experiment
-compares algorithms, each variant has a base of its own; bases that several experiments share stand under `bases`, and
-are named. A scale changes budgets, seeds, the lists of tasks and variants and what is recorded or evaluated, and never
-the algorithm: the loader refuses it.
-No pandas here.
+`base` holds a paper's setting; `departures` hold what differs, for which runs, and why. Where an experiment compares
+algorithms, each variant has a base of its own; bases that several experiments share are named under `bases`. A scale
+may change budgets, seeds, the lists of tasks and variants and what is recorded or evaluated. It may not change the
+algorithm. No pandas here.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddrl.errors import UserError, unknown_name
-from ddrl.papers.schema import load_checked
+from ddrl.errors import UserError
+from ddrl.papers.schema import check_known, load_checked
 
 SCALES = ("smoke", "workstation", "paper")
 ROOT = Path("replications")
 MANIFESTS = "*/*/*/*/*/seed*/run.json"
-"""Of finished runs below a folder of results: scale/paper/experiment/variant/environment/seed."""
+"""Pattern of finished runs below a results folder: scale/paper/experiment/variant/environment/seed."""
 
 SCALE_KEYS = (
     "env_frames",
@@ -36,7 +35,7 @@ SCALE_KEYS = (
     "population.period_frames",
     "population.parallel",
 )
-"""What a scale may set: budget, bookkeeping, and how the machine computes it."""
+"""Keys that a scale may set: budget, bookkeeping, and how the machine computes the run."""
 PAPER_SCALE_KEYS = (
     "evaluation.period_frames",
     "evaluation.episodes",
@@ -46,17 +45,17 @@ PAPER_SCALE_KEYS = (
     "topology.env_threads",
     "topology.learner_threads",
 )
-"""What scale `paper` may set: its budget, final score and precision are the paper's."""
+"""Keys that scale `paper` may set; its budget, final score and precision are the paper's."""
 _RUN_KEYS = ("seed", "environment.name", "algorithm")
 
 
 def system_of(variant: str) -> str:
-    """The variant without its setting: a sweep may spread the settings of one over several, <variant>__<setting>."""
+    """Return the variant without its setting: the settings of a sweep are variants named <variant>__<setting>."""
     return variant.partition("__")[0]
 
 
 def system_label(variant: str, label: str) -> str:
-    """The label of `system_of` a variant: "IMPALA, 0.001, 0.01" -> "IMPALA, all settings"; of no sweep, the label."""
+    """Return the label of a variant's system: IMPALA, 0.001, 0.01 -> IMPALA, all settings."""
     return label if system_of(variant) == variant else f"{label.partition(',')[0]}, all settings"
 
 
@@ -71,14 +70,14 @@ class Departure:
     scales: tuple[str, ...]
 
     def applies(self, variant: str, environment: str, scale: str) -> bool:
-        """Whether a run departs in this way."""
+        """Return whether a run departs in this way."""
         chosen = ((self.variants, variant), (self.environments, environment), (self.scales, scale))
         return all(not names or name in names for names, name in chosen)
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What one run needs of a machine, or of each of several."""
+    """What one run needs of each machine that it uses."""
 
     threads: int
     memory_mib: int
@@ -88,28 +87,28 @@ class Resources:
 
 @dataclass(frozen=True)
 class Scale:
-    """Which variants, tasks and seeds, how much, and what one run needs."""
+    """The variants, tasks and seeds of a scale, its budget, and what one run needs."""
 
     variants: tuple[str, ...]
-    """Those that a machine of this scale can run; empty: all."""
+    """The variants that a machine of this scale can run; empty: all."""
     environments: tuple[str, ...]
-    """Of every variant that has none of its own."""
+    """Environments of every variant that is not in `environments_of`."""
     environments_of: Mapping[str, tuple[str, ...]]
-    """Of single variants: experts, say, have a run for each task where one agent has one for all."""
+    """Environments of single variants: experts, for example, have one run per task where one agent has one for all."""
     seeds: tuple[int, ...]
     reason: str
     departures: tuple[Departure, ...]
     resources: Mapping[str, Resources]
-    """Of a run of each variant."""
+    """Needs of one run, by variant."""
 
     @property
     def every_environment(self) -> tuple[str, ...]:
-        """Of any variant."""
+        """The environments of all variants."""
         own = [name for names in self.environments_of.values() for name in names]
         return tuple(dict.fromkeys([*self.environments, *own]))
 
     def has(self, variant: str, environment: str) -> bool:
-        """Whether this variant is run on this environment."""
+        """Return whether this variant is run on this environment."""
         return environment in self.environments_of.get(variant, self.environments)
 
 
@@ -121,9 +120,9 @@ class Experiment:
     title: str
     source: str
     proxy: str | None
-    """Why these tasks stand for the paper's; None where they are the paper's own."""
+    """Why these tasks replace the paper's; None if they are the paper's own."""
     paper_budget: str | None
-    """What the paper gives as its budget where that is no number of frames: `env_frames` of a base is then ours."""
+    """The paper's budget if it is not a number of frames: `env_frames` of a base is then ours."""
     bases: Mapping[str, Mapping[str, Any]]
     """The paper's setting of each variant, before `variants` sets what it compares."""
     labels: Mapping[str, str]
@@ -132,11 +131,11 @@ class Experiment:
     scales: Mapping[str, Scale]
 
     def has(self, variant: str, environment: str) -> bool:
-        """Whether this variant is run on this environment at any scale."""
+        """Return whether this variant is run on this environment at any scale."""
         return any(scale.has(variant, environment) for scale in self.scales.values())
 
     def paper_setting(self, variant: str, environment: str) -> dict[str, Any]:
-        """The configuration the paper states, without seed."""
+        """Return the configuration that the paper states, without seed."""
         base = copy.deepcopy(dict(self.bases[variant]))
         return with_settings(base, {"environment.name": environment, **self.variants[variant]})
 
@@ -156,30 +155,22 @@ class Run:
     resources: Resources
 
     @property
-    def env_dir(self) -> str:
-        """The environment's name as a folder."""
-        return self.environment.replace("/", "-")
-
-    @property
     def key(self) -> str:
-        """Where the run stands below its paper's folder."""
-        return f"{self.experiment}/{self.variant}/{self.env_dir}/seed{self.seed}"
+        """The run's folder, relative to its paper's."""
+        return f"{self.experiment}/{self.variant}/{self.environment.replace('/', '-')}/seed{self.seed}"
 
     def directory(self, results: str | Path = "results") -> Path:
-        """The run directory."""
+        """Return the run directory."""
         return Path(results) / self.scale / self.paper / self.key
 
 
 def papers(root: Path = ROOT) -> list[str]:
-    """Every folder of `root` with a paper.yaml."""
+    """Return the name of every folder of `root` with a paper.yaml."""
     return sorted(path.parent.name for path in root.glob("*/paper.yaml"))
 
 
 def load_experiments(paper_dir: Path) -> dict[str, Experiment]:
-    """Reads `paper_dir/experiments.yaml`.
-
-    Raises: UserError naming file, key and what is allowed; also where a scale would change the algorithm.
-    """
+    """Read `paper_dir/experiments.yaml`. Raise UserError naming file, key and what is allowed."""
     path = paper_dir / "experiments.yaml"
     data = load_checked(path, "experiments")
     if data["paper"] != paper_dir.name:
@@ -197,17 +188,7 @@ def _experiment(name: str, entry: Mapping[str, Any], named: Mapping[str, Mapping
     where = f"{path}: experiments.{name}"
     variants = {variant: dict(spec.get("set", {})) for variant, spec in entry["variants"].items()}
     departures = _departures(entry, where, variants, ())
-    for departure in departures:
-        _refuse(
-            departure.settings,
-            lambda key: key not in _RUN_KEYS,
-            where,
-            "departures",
-            "anything but " + ", ".join(_RUN_KEYS),
-        )
-    scales = {
-        scale: _scale(spec, scale, f"{where}.scales.{scale}", variants) for scale, spec in entry["scales"].items()
-    }
+    _check_settings(departures, lambda key: key not in _RUN_KEYS, f"anything but {', '.join(_RUN_KEYS)}", where)
     return Experiment(
         name=name,
         title=entry["title"],
@@ -221,18 +202,20 @@ def _experiment(name: str, entry: Mapping[str, Any], named: Mapping[str, Mapping
         labels={variant: spec["label"] for variant, spec in entry["variants"].items()},
         variants=variants,
         departures=departures,
-        scales=scales,
+        scales={
+            scale: _scale(spec, scale, f"{where}.scales.{scale}", variants) for scale, spec in entry["scales"].items()
+        },
     )
 
 
 def _base(given: Any, named: Mapping[str, Mapping[str, Any]], where: str) -> Mapping[str, Any]:
-    """A base itself, or the one of that name."""
+    """Return the base that is given, or the one of that name."""
     if given is None:
         raise UserError(f"{where}: key 'base' is missing, and the experiment has none either")
-    if isinstance(given, str) and given not in named:
-        raise unknown_name("base", given, named, where=where)
-    base: Mapping[str, Any] = named[given] if isinstance(given, str) else given
-    return base
+    if not isinstance(given, str):
+        return dict(given)
+    check_known("base", [given], named, where=where)
+    return named[given]
 
 
 def _scale(spec: Mapping[str, Any], scale: str, where: str, variants: Mapping[str, Any]) -> Scale:
@@ -240,11 +223,10 @@ def _scale(spec: Mapping[str, Any], scale: str, where: str, variants: Mapping[st
     every = [*spec["environments"], *(name for names in own.values() for name in names)]
     departures = _departures(spec, where, variants, every)
     allowed = PAPER_SCALE_KEYS if scale == "paper" else SCALE_KEYS
-    for departure in departures:
-        _refuse(departure.settings, lambda key: _covered(key, allowed), where, "departures", ", ".join(allowed))
-    for variant in (*spec.get("variants", ()), *own):
-        if variant not in variants:
-            raise unknown_name("variant", variant, variants, where=where)
+    _check_settings(
+        departures, lambda key: any(f"{key}.".startswith(f"{name}.") for name in allowed), ", ".join(allowed), where
+    )
+    check_known("variant", (*spec.get("variants", ()), *own), variants, where=where)
     return Scale(
         variants=tuple(spec.get("variants", ())),
         environments=tuple(spec["environments"]),
@@ -257,12 +239,10 @@ def _scale(spec: Mapping[str, Any], scale: str, where: str, variants: Mapping[st
 
 
 def _resources(spec: Mapping[str, Any], where: str, variants: Iterable[str]) -> dict[str, Resources]:
-    """Those of the scale, with what single variants need otherwise."""
+    """Return the resources of each variant: the scale's, overridden by the variant's own."""
     common = {name: value for name, value in spec.items() if name != "variants"}
     own = spec.get("variants", {})
-    for variant in own:
-        if variant not in variants:
-            raise unknown_name("variant", variant, variants, where=f"{where}.resources")
+    check_known("variant", own, variants, where=f"{where}.resources")
     return {variant: Resources(**common | own.get(variant, {})) for variant in variants}
 
 
@@ -271,31 +251,24 @@ def _departures(
 ) -> tuple[Departure, ...]:
     found = []
     for item in entry.get("departures", ()):
-        for variant in item.get("variants", ()):
-            if variant not in variants:
-                raise unknown_name("variant", variant, variants, where=f"{where}.departures")
-        for environment in item.get("environments", ()):
-            if environments and environment not in environments:
-                raise unknown_name("environment", environment, environments, where=f"{where}.departures")
         chosen = [tuple(item.get(name, ())) for name in ("variants", "environments", "scales")]
+        check_known("variant", chosen[0], variants, where=f"{where}.departures")
+        if environments:
+            check_known("environment", chosen[1], environments, where=f"{where}.departures")
         found.append(Departure(dict(item["set"]), " ".join(item["reason"].split()), *chosen))
     return tuple(found)
 
 
-def _covered(key: str, allowed: Iterable[str]) -> bool:
-    return any(key == name or key.startswith(f"{name}.") for name in allowed)
-
-
-def _refuse(settings: Mapping[str, Any], accepts: Any, where: str, part: str, allowed: str) -> None:
-    for key in settings:
+def _check_settings(departures: Iterable[Departure], accepts: Callable[[str], bool], allowed: str, where: str) -> None:
+    """Raise UserError for the first setting whose key is not accepted; `allowed` says which are."""
+    for key in (key for departure in departures for key in departure.settings):
         if not accepts(key):
-            raise UserError(
-                f"{where}.{part}: may not set '{key}' (a scale never changes the algorithm); allowed: {allowed}"
-            )
+            said = "(a scale never changes the algorithm); allowed:"
+            raise UserError(f"{where}.departures: may not set '{key}' {said} {allowed}")
 
 
 def with_settings(config: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """`config` with dotted keys set, in place."""
+    """Set dotted keys of `config`, in place, and return it."""
     for key, value in settings.items():
         *path, last = key.split(".")
         place = config

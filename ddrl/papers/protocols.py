@@ -1,4 +1,4 @@
-"""What an environment was, as a run records it, beside what a paper states about its own.
+"""Compares the environment protocol that a run records with the one that a paper states.
 
 A run's manifest names its environment by a protocol id: `<environment>-<version>/<task>;<part>;<part>,<part>;...`, for
 example `ale-0.12.1/pong;skip4,max2,gray84x84,stack4;noop1-30;sticky0;minimal-actions;life-loss-terminal;cap108k`.
@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 NOT_PRINTED = "not printed"
-"""How paper.yaml says that the paper does not state something."""
+"""Stands in paper.yaml for what the paper does not state."""
 
 
 @dataclass(frozen=True)
 class ProtocolId:
-    """A run's protocol id, taken apart; `version` and `task` are empty where it has none."""
+    """The parts of a run's protocol id; `version` and `task` are empty if it has none."""
 
     environment: str
     version: str
@@ -24,9 +24,9 @@ class ProtocolId:
     parts: frozenset[str]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """What a paper states about the environment behind a group of its numbers (key `protocols` of paper.yaml)."""
+    """A paper's statement about the environment behind a group of its numbers (key `protocols` of paper.yaml)."""
 
     name: str
     """The value of the published column `protocol`."""
@@ -34,20 +34,20 @@ class Protocol:
     """The environment's name in a protocol id: ale, dmlab, mujoco ..."""
     version: str | None
     """None: not printed."""
-    task_version: str | None
-    """Version in the task's name, such as v2 for HalfCheetah-v2; None: tasks have none, or it is not printed."""
-    era_before: str | None
-    """Of an unprinted version: the first version that is of a later era; None where that is not known."""
-    other_versions: str
-    """"comparable" (other versions flag a cell) or "never" (they leave it without a verdict)."""
-    reason: str
+    task_version: str | None = None
+    """Version in the task's name, such as v2 in HalfCheetah-v2; None: tasks have none, or it is not printed."""
+    era_before: str | None = None
+    """If `version` is not printed: the first version of a later era; None if unknown."""
+    other_versions: str = "comparable"
+    """"comparable" (another version only flags a cell) or "never" (it leaves the cell without a verdict)."""
+    reason: str = ""
     parts: Mapping[str, str | None]
-    """Part of a protocol id by its name, which is the environment's option where it has one; None: not printed."""
+    """Part of a protocol id by its name (the environment's option where there is one); None: not printed."""
     source: str
 
 
 def parse_protocol(text: str) -> ProtocolId:
-    """Takes a protocol id apart; never fails, since old runs may hold anything."""
+    """Split a protocol id into its parts. Never fail: old runs may hold any text."""
     head, *parts = text.split(";")
     name, _, task = head.partition("/")
     environment, dash, version = name.rpartition("-")
@@ -57,9 +57,9 @@ def parse_protocol(text: str) -> ProtocolId:
 
 
 def version_gap(ours: ProtocolId, paper: Protocol) -> str:
-    """How our environment's version differs from the paper's; empty where it does not.
+    """Return how our environment's version differs from the paper's; empty if it does not.
 
-    A version the paper does not print counts as another one, unless ours is known to be of the paper's era.
+    A version that the paper does not print counts as different, unless ours is known to be of the paper's era.
     """
     own_version = re.search(r"-(v\d+)$", ours.task)
     if paper.task_version is not None and own_version is not None and own_version[1] != paper.task_version:
@@ -72,12 +72,12 @@ def version_gap(ours: ProtocolId, paper: Protocol) -> str:
 
 
 def changed_parts(ours: ProtocolId, paper: Protocol) -> list[str]:
-    """Names of the stated parts that are not in our protocol id, sorted."""
+    """Return the sorted names of the stated parts that are not in our protocol id."""
     return sorted(name for name, part in paper.parts.items() if part is not None and part not in ours.parts)
 
 
 def spelled(paper: Protocol) -> str:
-    """The paper's protocol in the form of a protocol id, and why an unprinted version counts as it does."""
+    """Return the paper's protocol in the form of a protocol id, with the reason given for an unprinted version."""
     version = paper.version or f"version {NOT_PRINTED}"
     parts = [part if part is not None else f"{name} {NOT_PRINTED}" for name, part in paper.parts.items()]
     reason = f" ({paper.reason})" if paper.reason else ""
@@ -85,7 +85,7 @@ def spelled(paper: Protocol) -> str:
 
 
 def spelled_ours(texts: Iterable[str]) -> str:
-    """The protocol ids of a cell's runs; those that differ in their task alone stand once, without it."""
+    """Return the protocol ids of a cell's runs; ids that differ only in their task are given once, without it."""
     ids = sorted(set(texts))
     if len(ids) > 1:
         ids = sorted({re.sub(r"^([^/;]*)/[^;]*", r"\1", text) for text in ids})
@@ -93,6 +93,6 @@ def spelled_ours(texts: Iterable[str]) -> str:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """0.12.1 -> (0, 12, 1); a version without a number is later than any with one."""
+    """Return 0.12.1 as (0, 12, 1); a version without a number comes after every version with one."""
     found = tuple(int(number) for number in re.findall(r"\d+", version))
     return found or (2**31,)

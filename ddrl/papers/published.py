@@ -1,7 +1,6 @@
-"""Published cells and reference scores: tidy CSV files, typed and checked; a cell without a source is refused.
+"""Reads published cells and reference scores from CSV files, typed and checked; a cell without a source is refused.
 
-Cells stand in `replications/<paper>/published/`, random and human scores once for all papers in
-`replications/references/`.
+Cells are in `replications/<paper>/published/`, random and human scores of all papers in `replications/references/`.
 """
 
 from __future__ import annotations
@@ -16,28 +15,21 @@ from typing import Any
 
 import pandas as pd
 
-from ddrl.errors import UserError, unknown_name
+from ddrl.errors import UserError
 from ddrl.papers.paper import Paper
-from ddrl.papers.schema import schema
+from ddrl.papers.schema import check_known, schema
 from ddrl.system.files import read_file
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.]*")
 _TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-_DTYPES = {
-    "name": "string",
-    "task": "string",
-    "text": "string",
-    "choice": "string",
-    "number": "float64",
-    "count": "Int64",
-    "flag": "bool",
-}
+_DTYPES = {"number": "float64", "count": "Int64", "flag": "bool"}
+"""Types of columns by their kind; all others are texts."""
 
 
 def load_published(directory: Path) -> pd.DataFrame:
-    """Every cell of `directory/published`, one row each; columns as in `workflows/schemas/published.schema.yaml`.
+    """Read every cell of `directory/published`, one row each; columns as in `workflows/schemas/published.schema.yaml`.
 
-    Raises: UserError naming file, row and column for a cell without source, an unknown column or a bad value.
+    Raise UserError naming file, row and column for a cell without source, an unknown column or a bad value.
     """
     files = sorted((directory / "published").glob("*.csv"))
     if not files:
@@ -56,7 +48,7 @@ def load_published(directory: Path) -> pd.DataFrame:
 
 
 def matching(published: pd.DataFrame, wanted: Mapping[str, str]) -> pd.DataFrame:
-    """The rows that equal `wanted` in every one of its columns."""
+    """Return the rows that equal `wanted` in every one of its columns."""
     chosen = pd.Series(True, index=published.index)
     for column, value in wanted.items():
         chosen &= (published[column] == value).fillna(False).astype(bool)
@@ -64,10 +56,9 @@ def matching(published: pd.DataFrame, wanted: Mapping[str, str]) -> pd.DataFrame
 
 
 def load_references(paper: Paper) -> pd.DataFrame:
-    """Random and human score of each environment: environment, task, random, human (may be missing), source.
+    """Return environment, task, random, human (may be missing) and source, by the rules of the paper.
 
-    Of the variants a rule names, a later one overrides an earlier one, task by task.
-    Raises: as `reference_scores`.
+    A later variant of a rule overrides an earlier one, task by task. Raise UserError as `reference_scores`.
     """
     found = [pd.DataFrame(columns=["environment", "task", "random", "human", "source"])]
     for rule in paper.references:
@@ -78,11 +69,10 @@ def load_references(paper: Paper) -> pd.DataFrame:
 
 
 def reference_scores(path: Path, variants: Sequence[str]) -> pd.DataFrame:
-    """Random and human scores of one file: task, random, human (may be missing), variant, source, notes.
+    """Return random and human scores of one file: task, random, human (may be missing), variant, source, notes.
 
-    Sources disagree on some tasks; each says its own as a variant, and a later one here overrides an earlier one.
-    Raises: UserError for a missing variant, a task given twice by one, a human no better or worse than random play,
-    or as `load_published`.
+    Sources disagree on some tasks: each is a variant, and a later one of `variants` overrides an earlier one. Raise
+    UserError for a missing variant, a task given twice by one, equal random and human scores, or as `load_published`.
     """
     table = _load(path, "references")
     for row in table[table.duplicated(["task", "variant"])].to_dict("records"):
@@ -91,10 +81,8 @@ def reference_scores(path: Path, variants: Sequence[str]) -> pd.DataFrame:
         raise UserError(f"{path}: task '{row['task']}', variant '{row['variant']}': random and human are the same")
     rows: dict[str, dict[str, Any]] = {}
     for variant in variants:
-        chosen = table[table["variant"] == variant]
-        if chosen.empty:
-            raise unknown_name("variant", variant, set(table["variant"]), where=str(path))
-        for row in chosen.to_dict("records"):
+        check_known("variant", [variant], set(table["variant"]), where=str(path))
+        for row in table[table["variant"] == variant].to_dict("records"):
             rows[str(row["task"])] = {str(key): value for key, value in row.items()}
     return pd.DataFrame(rows.values(), columns=table.columns)
 
@@ -110,55 +98,42 @@ def _load(path: Path, kind: str) -> pd.DataFrame:
     if not rows:
         raise UserError(f"{path}: is empty")
     header = rows[0]
-    for name in header:
-        if name not in columns:
-            raise unknown_name("column", name, columns, where=str(path))
-    missing = [name for name in columns if name not in header]
-    if missing or len(set(header)) < len(header):
+    check_known("column", header, columns, where=str(path))
+    if sorted(header) != sorted(columns):
         raise UserError(f"{path}: columns must be exactly {', '.join(columns)}")
     records = []
     for number, row in enumerate(rows[1:], start=2):
         if len(row) != len(header):
             raise UserError(f"{path}: row {number}: {len(row)} values; allowed: {len(header)}")
-        records.append(
-            {
-                name: _value(text, columns[name], f"{path}: row {number}, column '{name}'")
-                for name, text in zip(header, row, strict=True)
-            }
-        )
+        where = f"{path}: row {number}, column"
+        cells = zip(header, row, strict=True)
+        records.append({name: _value(text, columns[name], f"{where} '{name}'") for name, text in cells})
     table = pd.DataFrame(records, columns=header)
-    return table.astype({name: _DTYPES[columns[name]["kind"]] for name in header})
+    return table.astype({name: _DTYPES.get(columns[name]["kind"], "string") for name in header})
 
 
 def _value(text: str, column: Mapping[str, Any], where: str) -> Any:
-    """One cell, typed; an empty one is missing, and refused where the column requires a value."""
+    """Return one cell with its type, an empty one as missing. Raise UserError for a bad or absent value."""
+    kind = column["kind"]
     if not text.strip():
         if column.get("required"):
             raise UserError(f"{where}: must not be empty")
-        return math.nan if column["kind"] == "number" else pd.NA if column["kind"] == "count" else ""
-    kind = column["kind"]
+        return {"number": math.nan, "count": pd.NA}.get(kind, "")
     if kind == "number":
-        return _number(text, where)
+        # float() would also take "nan", "1_000" and blanks.
+        if not re.fullmatch(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?", text):
+            raise UserError(f"{where}: '{text}' is not a number")
+        if not math.isfinite(float(text)):
+            raise UserError(f"{where}: '{text}' is too large")
+        return float(text)
     if kind == "count":
         if not re.fullmatch(r"[1-9][0-9]*", text):
             raise UserError(f"{where}: '{text}' is not a whole number above 0")
         return int(text)
-    if kind == "flag" and text not in ("true", "false"):
-        raise unknown_name("value", text, ["true", "false"], where=where)
-    if kind == "choice" and text not in column["allowed"]:
-        raise unknown_name("value", text, column["allowed"], where=where)
+    if kind in ("flag", "choice"):
+        check_known("value", [text], ["true", "false"] if kind == "flag" else column["allowed"], where=where)
     if kind == "name" and not _NAME.fullmatch(text):
         raise UserError(f"{where}: '{text}' is not a name (lower-case letters, digits, '_' and '.')")
     if kind == "task" and not _TASK.fullmatch(text):
         raise UserError(f"{where}: '{text}' is not a task's name (letters, digits, '_' and '-')")
     return text == "true" if kind == "flag" else text
-
-
-def _number(text: str, where: str) -> float:
-    # float() would also take "nan", "1_000" and blanks.
-    if not re.fullmatch(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?", text):
-        raise UserError(f"{where}: '{text}' is not a number")
-    value = float(text)
-    if not math.isfinite(value):
-        raise UserError(f"{where}: '{text}' is too large")
-    return value

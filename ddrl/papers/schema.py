@@ -1,8 +1,9 @@
-"""YAML files checked against the JSON schemas of `workflows/schemas`: one clear line for what is wrong."""
+"""Checks YAML files against the JSON schemas of `workflows/schemas`; an error is one clear line."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,33 +16,39 @@ from ddrl.system.files import read_file
 from ddrl.system.text_files import read_yaml
 
 SHOWN = 60
-"""Characters of a wrong value that its error repeats."""
+"""Number of characters of a wrong value that its error message repeats."""
 SCHEMAS = Path(__file__).parents[2] / "workflows" / "schemas"
 
 
 @cache
 def schema(name: str) -> dict[str, Any]:
-    """The schema `workflows/schemas/<name>.schema.yaml`."""
-    loaded: dict[str, Any] = read_yaml(SCHEMAS / f"{name}.schema.yaml")
-    return loaded
+    """Return the schema `workflows/schemas/<name>.schema.yaml`."""
+    return dict(read_yaml(SCHEMAS / f"{name}.schema.yaml"))
+
+
+def check_known(kind: str, names: Iterable[object], allowed: Iterable[str], *, where: str = "") -> None:
+    """Raise UserError for the first of `names` that is not `allowed`; `kind` says what they are names of."""
+    allowed = list(allowed)
+    for name in names:
+        if name not in allowed:
+            raise unknown_name(kind, name, allowed, where=where)
 
 
 def load_checked(path: Path, name: str) -> dict[str, Any]:
-    """Reads a YAML file and checks it against schema `name`. Raises `UserError` naming file, key, what is allowed."""
+    """Read a YAML file and check it against schema `name`. Raise `UserError` naming file, key and what is allowed."""
     return copy.deepcopy(_checked(path, name, read_file(path) if path.is_file() else b""))
 
 
 @cache
 def _checked(path: Path, name: str, content: bytes) -> dict[str, Any]:
-    """Of a file that holds `content`: a process that reads it again need not check it again."""
+    """Return the checked data of a file; the cache spares a process that reads it again from checking it again."""
     data = read_yaml(path)
     check(data, name, where=str(path))
-    checked: dict[str, Any] = data
-    return checked
+    return dict(data)
 
 
 def check(data: Any, name: str, *, where: str) -> None:
-    """Checks plain data against schema `name`. Raises `UserError` naming `where`, the key and what is allowed."""
+    """Check plain data against schema `name`. Raise `UserError` naming `where`, the key and what is allowed."""
     error = best_match(Draft202012Validator(schema(name)).iter_errors(data))
     if error is not None:
         raise _explained(error, where)

@@ -1,4 +1,4 @@
-"""The names of every table, which paper.yaml may name, and the pseudo-scale of committed results."""
+"""Names of all tables (paper.yaml may name them), and the pseudo-scale of the committed results."""
 
 TABLES: tuple[str, ...] = (
     "runs",
@@ -20,7 +20,7 @@ TABLES: tuple[str, ...] = (
     "departures",
     "problems",
 )
-"""Every table `python -m ddrl.analysis aggregate` writes, as `<name>.parquet` and `<name>.csv`."""
+"""Tables that `python -m ddrl.analysis aggregate` writes, as `<name>.parquet` and `<name>.csv`."""
 
 SUITE_TABLES: tuple[str, ...] = (
     "systems",
@@ -34,10 +34,10 @@ SUITE_TABLES: tuple[str, ...] = (
     "lag",
     "problems",
 )
-"""Every table `python -m ddrl.analysis suite` writes, from the tables of the papers."""
+"""Tables that `python -m ddrl.analysis suite` makes from the tables of the papers."""
 
 SUITE_NEEDS: tuple[str, ...] = ("runs", "policy_lag", "cells", "claims", "problems")
-"""The tables of each paper that the suite's tables are made from."""
+"""Tables of each paper that the suite's tables are made from."""
 
 REFERENCE = "reference"
-"""The pseudo-scale that plans no run and takes the committed results of `results/reference` as its subject."""
+"""Pseudo-scale that plans no run and reports the committed results of `results/reference`."""

@@ -1,1 +1,1 @@
-"""The look of every figure, and the panels that figures of several papers share."""
+"""Draws figures: their look, and the panels that figures of several papers share."""

@@ -1,7 +1,7 @@
-"""Figures of papers that train on single games: learning curves and final scores beside the published ones.
+"""Draws figures of papers that train on single games: learning curves and final scores beside the published ones.
 
-Games are environments, one panel or one group of rows each. A paper says which variants it has and how its published
-scores are drawn; their rows come with the columns environment, compared_variant, value and mark (a key of the marks).
+Games are environments, one panel or one group of rows each. A paper gives its variants and how its published scores
+are drawn; their rows have the columns environment, compared_variant, value and mark (a key of the marks).
 """
 
 from __future__ import annotations
@@ -18,49 +18,50 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from ddrl.analysis.figures import plots
+from ddrl.analysis.figures.panels import origins_of
 from ddrl.analysis.figures.plots import COLOURS, FAINT, GREY, INK, NAMES, PUBLISHED
 
 DENSE = 12
-"""More games than this are drawn small."""
+"""With more games than this they are drawn small."""
 EVERY_PERCENT = (-100, -50, 0, 50, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
 NOTHING = "No Atari run has finished."
 
 
 @dataclass(frozen=True)
 class Variant:
-    """How a variant is told from the others; its colour is that of the runs' origin."""
+    """The look of a variant; its colour is that of the runs' origin."""
 
     label: str
     marker: str = "o"
     dashes: Any = "-"
 
     def within_text(self) -> str:
-        """The label after other words: feed-forward, but LSTM."""
+        """Return the label for the middle of a text: feed-forward, but LSTM."""
         return self.label if self.label.isupper() else self.label.lower()
 
 
 @dataclass(frozen=True)
 class Mark:
-    """How a published score is drawn: at the frames that it took, as a line across the panel where none are printed."""
+    """The look of a published score: a mark at the frames it took, or a line across the panel if none are printed."""
 
     label: str
-    """In the legend."""
+    """Text in the legend."""
     frames: float | None
     marker: str = "o"
     filled: bool = True
     short: str = ""
-    """Before the number of a score that lies above its panel."""
+    """Text before the number of a score that lies above its panel."""
 
 
 @dataclass(frozen=True)
 class Panels:
-    """Measures of the learning curves, in inches, and where the axis of frames ends: without `end`, behind ours."""
+    """Sizes of the learning curves, in inches, and the end of the axis of frames (without `end`: behind our frames)."""
 
     end: float | None = None
     height: float = 1.72
     head: float = 0.5
     ticks: int | None = 5
-    """At most so many on the axis of frames, where games are few."""
+    """Most ticks on the axis of frames, if there are few games."""
 
 
 def learning_curves(
@@ -71,7 +72,7 @@ def learning_curves(
     marks: Mapping[str, Mark],
     panels: Panels,
 ) -> Canvas:
-    """One panel per game: training return against frames, published scores, random and human play."""
+    """Draw one panel per game: training return against frames, published scores, random and human play."""
     games = sorted(set(curves["environment"]))
     if not games:
         return plots.blank(plots.new_figure("full", 1.0), NOTHING)
@@ -86,7 +87,12 @@ def learning_curves(
         scores = published[published["environment"] == game]
         _game_axes(axes, own, references[references["environment"] == game], scores["value"], panels, dense)
         _marks(axes, scores, marks)
-    handles = [*_curve_handles(curves, variants), *(_mark_handle(mark) for mark in marks.values())]
+    handles = _curve_handles(curves, variants)
+    for mark in marks.values():
+        look: dict[str, Any] = (
+            {"dashes": "-"} if mark.frames is None else {"marker": mark.marker, "filled": mark.filled}
+        )
+        handles.append(plots.handle(mark.label, PUBLISHED, **look))
     plots.legend_above(canvas, handles, columns=-(-len(handles) // len(variants)))
     canvas.supxlabel("environment frames", fontsize=7.5)
     canvas.supylabel("episode return", fontsize=7.5)
@@ -94,36 +100,22 @@ def learning_curves(
 
 
 def _curve_handles(curves: pd.DataFrame, variants: Mapping[str, Variant]) -> list[Line2D]:
-    """What a line's colour and dashes stand for."""
+    """Return legend entries for the colours and dashes of lines."""
     there = set(zip(curves["origin"], curves["variant"], strict=True))
-    # A legend is filled column by column: an empty entry keeps one column per origin.
-    return [
-        plots.handle(_of_variant(NAMES[origin], look, variants), COLOURS[origin], dashes=look.dashes)
-        if (origin, name) in there
-        else plots.handle("", "none")
-        for origin in _origins(curves)
-        for name, look in variants.items()
-    ]
-
-
-def _of_variant(text: str, look: Variant, variants: Mapping[str, Variant]) -> str:
-    return f"{text}, {look.within_text()}" if len(variants) > 1 else text
-
-
-def _mark_handle(mark: Mark) -> Line2D:
-    if mark.frames is None:
-        return plots.handle(mark.label, PUBLISHED, dashes="-")
-    return plots.handle(mark.label, PUBLISHED, marker=mark.marker, filled=mark.filled)
-
-
-def _origins(table: pd.DataFrame) -> list[str]:
-    return [name for name in ("run", "reference") if name in set(table["origin"])]
+    handles = []
+    for origin in origins_of(curves):
+        for name, look in variants.items():
+            label = f"{NAMES[origin]}, {look.within_text()}" if len(variants) > 1 else NAMES[origin]
+            entry = plots.handle(label, COLOURS[origin], dashes=look.dashes)
+            # A legend is filled column by column: an empty entry keeps one column per origin.
+            handles.append(entry if (origin, name) in there else plots.handle("", "none"))
+    return handles
 
 
 def _game_axes(
     axes: Axes, own: pd.DataFrame, reference: pd.DataFrame, published: pd.Series, panels: Panels, dense: bool
 ) -> None:
-    """Axes, and lines at random and human play."""
+    """Set up the axes, with lines at random and human play."""
     axes.set_xscale("log")
     start = max(1_000.0, own["env_frames"].min() / 1.5)
     axes.set_xlim(start, panels.end or 1.5 * own["env_frames"].max())
@@ -153,13 +145,14 @@ def _game_axes(
 
 
 def _marks(axes: Axes, scores: pd.DataFrame, marks: Mapping[str, Mark]) -> None:
-    """The published scores of a game; arrows with the number where they lie above the panel."""
+    """Draw the published scores of a game; those above the panel are an arrow with the number."""
     top = axes.get_ylim()[1]
     above = []
     for row in scores.sort_values("compared_variant", ascending=False, kind="stable").to_dict("records"):
         mark = marks[row["mark"]]
         if row["value"] > top:
-            above.append(f"{mark.short} {_grouped(row['value'])}".strip())
+            number = f"{row['value']:,.0f}".replace(",", "\N{NO-BREAK SPACE}").replace("-", "\N{MINUS SIGN}")
+            above.append(f"{mark.short} {number}".strip())
         elif mark.frames is None:
             axes.axhline(row["value"], color=PUBLISHED, lw=1.0, zorder=1.5)
         else:
@@ -171,17 +164,13 @@ def _marks(axes: Axes, scores: pd.DataFrame, marks: Mapping[str, Mark]) -> None:
         axes.annotate(text, (1, 1), xycoords="axes fraction", xytext=(0, -1), textcoords="offset points", **style)
 
 
-def _grouped(value: float) -> str:
-    return f"{value:,.0f}".replace(",", "\N{NO-BREAK SPACE}").replace("-", "\N{MINUS SIGN}")
-
-
 @dataclass(frozen=True)
 class Rows:
-    """Measures of the normalised scores, in inches."""
+    """Sizes of the normalised scores, in inches."""
 
     height: float = 0.34
     dense: float = 0.12
-    """Of a row, where games are few and where they are many."""
+    """Height of a row: with few games `height`, with many `dense`."""
     head: float = 0.8
     lift: float = 4.0
     """Points from a dot up to the frames of this run, and down to those of a reference run."""
@@ -195,7 +184,7 @@ def normalised_scores(
     marks: Mapping[str, Mark],
     rows: Rows,
 ) -> Canvas:
-    """One row per game and variant: our final human-normalised scores beside the published ones."""
+    """Draw one row per game and variant: our final human-normalised scores beside the published ones."""
     own = scores[scores["human_normalised_score"].notna()]
     if own.empty:
         return plots.blank(plots.new_figure("full", 1.0), NOTHING)
@@ -220,7 +209,9 @@ def normalised_scores(
             if not dense:
                 _budget(axes, float(values.mean()), y, float(runs["env_frames"].min()), str(origin), rows.lift)
         if several and not dense:
-            _row_label(axes, y, variants[variant].within_text())
+            style: dict[str, Any] = {"ha": "right", "va": "center", "fontsize": 6.5, "color": GREY}
+            style |= {"xycoords": ("axes fraction", "data"), "xytext": (-4, 0), "textcoords": "offset points"}
+            axes.annotate(variants[variant].within_text(), (0, y), **style)
     axes.set_yticks([(index + 0.5) * len(variants) - 0.5 for index in range(len(labels))], list(labels.values()))
     axes.tick_params(axis="y", length=0, labelsize=5.5 if dense else 7)
     if several:
@@ -233,10 +224,10 @@ def normalised_scores(
 
 
 def _score_handles(own: pd.DataFrame, variants: Mapping[str, Variant], marks: Mapping[str, Mark]) -> list[Line2D]:
-    """Colours by origin, and shapes by variant; published scores with theirs where those are their own."""
+    """Return legend entries: colours by origin, shapes by variant, published scores if their shapes are their own."""
     several = len(variants) > 1
     general = "s" if several else next(iter(variants.values())).marker
-    handles = [plots.handle(NAMES[name], COLOURS[name], marker=general) for name in _origins(own)]
+    handles = [plots.handle(NAMES[name], COLOURS[name], marker=general) for name in origins_of(own)]
     if _of_their_own(marks, variants):
         handles += [plots.handle(m.label, PUBLISHED, marker=m.marker, filled=m.filled) for m in marks.values()]
     else:
@@ -245,32 +236,26 @@ def _score_handles(own: pd.DataFrame, variants: Mapping[str, Variant], marks: Ma
 
 
 def _of_their_own(marks: Mapping[str, Mark], variants: Mapping[str, Variant]) -> bool:
-    """Whether published scores have other shapes than the variants, so that a legend has to name them one by one."""
+    """Return whether published scores have other shapes than the variants, so that the legend must name each."""
     return len(marks) > 1 and {mark.marker for mark in marks.values()} != {look.marker for look in variants.values()}
 
 
 def _percent(published: pd.DataFrame, references: pd.DataFrame) -> pd.DataFrame:
-    """The published scores with a column percent: human-normalised. Games without both references are left out."""
+    """Return the published scores with a column percent: human-normalised. Leave out games without both references."""
     joined = published.merge(references[["environment", "random", "human"]].dropna(), on="environment")
     percent = 100 * (joined["value"] - joined["random"]) / (joined["human"] - joined["random"])
     return joined.assign(percent=percent)
 
 
 def _budget(axes: Axes, x: float, y: float, frames: float, origin: str, lift: float) -> None:
-    """How many frames, above the dot of this run and below that of the reference runs."""
+    """Write the number of frames, above the dot of this run and below that of the reference runs."""
     place = (4, lift if origin == "run" else -lift)
     style: dict[str, Any] = {"va": "center", "fontsize": 5.5, "color": COLOURS[origin], "textcoords": "offset points"}
     axes.annotate(plots.frames_text(frames), (x, y), xytext=place, **style)
 
 
-def _row_label(axes: Axes, y: float, text: str) -> None:
-    style: dict[str, Any] = {"ha": "right", "va": "center", "fontsize": 6.5, "color": GREY}
-    place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "xytext": (-4, 0), "textcoords": "offset points"}
-    axes.annotate(text, (0, y), **place, **style)
-
-
 def _percent_axis(axes: Axes, values: Sequence[float]) -> None:
-    """Ticks at round percentages within reach, lines at random play and at a human tester."""
+    """Set ticks at round percentages within reach, and lines at random play and at a human tester."""
     low, high = 1.2 * min(0.0, *values) - 15, 1.7 * max(100.0, *values)
     axes.set_xlim(low, high)
     shown = [tick for tick in EVERY_PERCENT if low <= tick <= high]

@@ -1,4 +1,4 @@
-"""Panels that figures of several replications consist of: returns of variants, sorted settings, one row per variant."""
+"""Draws panels that figures of several replications share: returns, sorted settings, one row per variant."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from ddrl.analysis.verdicts.cell_values import paired_ratios
 Samples = Mapping[tuple[str, str], Sample]
 """(origin, variant) -> one value per run."""
 FAR_APART = 5
-"""From this ratio of budgets on, an axis of frames or times is logarithmic."""
+"""With budgets that differ by this ratio or more, an axis of frames or times is logarithmic."""
 
 
 def nothing(width: str = "full", why: str = "No run of this experiment has finished.") -> Canvas:
-    """In place of a figure whose experiment has no runs, or none that it can show."""
+    """Return a figure in place of one whose experiment has no runs that it can show."""
     return plots.blank(plots.new_figure(width, 1.0), why)
 
 
 def unordered(variants: Sequence[str]) -> dict[str, Style]:
-    """A colour and dashes for each of a few variants that have no order."""
+    """Return a colour and dashes for each of a few variants that have no order."""
     return dict(zip(variants, zip(plots.SERIES, plots.DASHES, strict=True), strict=False))
 
 
 def in_order(variants: Sequence[str]) -> dict[str, Style]:
-    """Colours from light to dark for variants that have an order."""
+    """Return colours from light to dark for variants that have an order."""
     return {name: (colour, "-") for name, colour in zip(variants, plots.graded(len(variants)), strict=True)}
 
 
 def origins_of(*tables: pd.DataFrame) -> list[str]:
-    """The origins that are there, this run's first."""
+    """Return the origins in the tables, this run's first."""
     there = {origin for table in tables for origin in table["origin"]}
     return [name for name in ("run", "reference") if name in there]
 
@@ -52,7 +52,7 @@ def returns(
     column: str = "episode_return",
     thin: bool = True,
 ) -> None:
-    """One line per variant and origin with its interval; reference runs are `thin`."""
+    """Draw one line per variant and origin with its interval; reference runs are `thin`."""
     for (origin, variant), part in table.groupby(["origin", "variant"], sort=True):
         colour, dashes = styles[str(variant)]
         width = 0.9 if thin and origin == "reference" else 1.4
@@ -60,7 +60,7 @@ def returns(
 
 
 def extent(axes: Axes, table: pd.DataFrame, x: str) -> None:
-    """The axis of frames or seconds, logarithmic where some lines are far longer than others; a grid of returns."""
+    """Set up the axis of frames or seconds (logarithmic if lines differ much in length) and a grid of returns."""
     ends = table.groupby(["origin", "variant"])[x].max()
     if len(ends) and ends.max() > FAR_APART * ends.min():
         axes.set_xscale("log")
@@ -73,13 +73,13 @@ def extent(axes: Axes, table: pd.DataFrame, x: str) -> None:
 
 
 def systems(curves: pd.DataFrame, references: pd.DataFrame, labels: Mapping[str, str]) -> Canvas:
-    """`learning` of the variants that have `labels`, which have no order, on every task that they have run on."""
+    """Draw `learning` of the variants that have `labels` and no order, on every task that they have run on."""
     own = curves[curves["variant"].isin(list(labels))]
     return learning(own, references, unordered(list(labels)), sorted(set(own["environment"]), reverse=True), labels)
 
 
 def in_windows(curves: pd.DataFrame, count: int) -> pd.DataFrame:
-    """Each run's returns averaged over `count` windows of its frames, at their ends: for records of few episodes."""
+    """Average each run's returns over `count` windows of its frames, placed at the ends of the windows."""
     runs = ["origin", "variant", "environment", "seed"]
     width = curves.groupby(["origin", "variant", "environment"])["env_frames"].transform("max") / count
     ends = width * np.ceil(curves["env_frames"] / width)
@@ -95,10 +95,7 @@ def learning(
     tasks: Sequence[str],
     labels: Mapping[str, str] | None = None,
 ) -> Canvas:
-    """One panel per task: training return of each variant against frames; random play and a human tester.
-
-    `labels`: of the variants, the table's own without.
-    """
+    """Draw one panel per task with the training returns of variants; `labels` replace the table's own."""
     if curves.empty:
         return nothing()
     canvas = plots.new_figure("full", 0.5 + 1.9 * -(-len(tasks) // 3))
@@ -120,10 +117,7 @@ def learning(
 
 
 def levels(axes: Axes, values: pd.Series, known: pd.Series | None) -> None:
-    """Random play and a human tester, where the axis would reach that far anyway.
-
-    Where no human played, and the score was measured as random play was, the line says so.
-    """
+    """Draw lines at random play and at a human tester ("reference" if no human played) near the values."""
     if known is None:
         return
     low, high = float(values.min()), float(values.max())
@@ -135,24 +129,21 @@ def levels(axes: Axes, values: pd.Series, known: pd.Series | None) -> None:
 
 
 def level_line(axes: Axes, level: float, text: str, dashes: Any = (0, (1, 2))) -> None:
-    """A named line across a panel."""
+    """Draw a named line across a panel."""
     axes.axhline(level, color=GREY, lw=0.8, ls=dashes, zorder=1)
     place: dict[str, Any] = {"xytext": (-2, 1.5), "textcoords": "offset points", "ha": "right", "fontsize": 6}
     axes.annotate(text, (1, level), xycoords=("axes fraction", "data"), color=GREY, **place)
 
 
 def marks(axes: Axes, x: Any, y: Any, style: Style, *, thin: bool) -> None:
-    """A line through one mark for each value, `thin` and with open marks for reference runs."""
+    """Draw a line through one mark for each value, `thin` and with open marks for reference runs."""
     colour, dashes = style
     face, width = ("white", 0.9) if thin else (colour, 1.4)
     axes.plot(x, y, color=colour, ls=dashes, lw=width, marker="o", ms=3.5, mfc=face, mew=0.9, clip_on=False)
 
 
 def sorted_settings(axes: Axes, scores: pd.DataFrame, systems: pd.Series, styles: Mapping[str, Style]) -> None:
-    """Final returns over hyperparameter settings, the mean of each, from best to worst; one line per system and origin.
-
-    `systems`: what each row's variant is a setting of.
-    """
+    """Draw final returns over settings, best first; `systems`: the system of each row's variant."""
     for (origin, system), part in scores.groupby(["origin", systems], sort=True):
         best_first = part.groupby("variant")["final_return"].mean().sort_values(ascending=False).to_numpy()
         places = np.arange(1, len(best_first) + 1)
@@ -164,14 +155,14 @@ def sorted_settings(axes: Axes, scores: pd.DataFrame, systems: pd.Series, styles
 
 
 def by_variant(runs: pd.DataFrame, column: str) -> dict[tuple[str, str], Sample]:
-    """The values of a column, where it has any."""
+    """Return the known values of a column by (origin, variant)."""
     known = runs.dropna(subset=[column])
     groups = known.groupby(["origin", "variant"], sort=True)
     return {(str(o), str(v)): part[column].to_numpy(dtype=np.float64) for (o, v), part in groups}
 
 
 def ratios(runs: pd.DataFrame, column: str, pairs: Mapping[str, str]) -> dict[tuple[str, str], Sample]:
-    """For each variant and the one that it is held against (`pairs`): the ratio of each seed, by origin."""
+    """Return by (origin, variant) the ratio of each seed to the variant that `pairs` compares it with."""
     found = {}
     for origin, part in runs.groupby("origin", sort=True):
         for variant, than in pairs.items():
@@ -182,7 +173,7 @@ def ratios(runs: pd.DataFrame, column: str, pairs: Mapping[str, str]) -> dict[tu
 
 
 def rows(axes: Axes, samples: Samples, labels: Mapping[str, str], origins: Sequence[str], spread: float = 0.24) -> None:
-    """One row per variant of `labels`, the first on top: one tick per run, the mean and its interval, by origin."""
+    """Draw one row per variant of `labels`, first on top: a tick per run, mean and interval, by origin."""
     shown = list(labels)
     for (origin, variant), values in samples.items():
         shift = spread * (origins.index(origin) - (len(origins) - 1) / 2)
@@ -194,7 +185,7 @@ def rows(axes: Axes, samples: Samples, labels: Mapping[str, str], origins: Seque
 
 
 def published_row(axes: Axes, values: Sequence[float], row: int, texts: Sequence[str] = ()) -> None:
-    """Published values in a row of `rows`, each with a short text above it where there are `texts`."""
+    """Draw published values in a row of `rows`, each with a short text above it if there are `texts`."""
     axes.plot(values, [-row] * len(values), "D", color=PUBLISHED, ms=4.5, mfc="none", mew=1.1, zorder=4)
     for value, text in zip(values, texts, strict=False):
         style: dict[str, Any] = {"ha": "center", "fontsize": 6, "color": PUBLISHED, "textcoords": "offset points"}
@@ -202,12 +193,12 @@ def published_row(axes: Axes, values: Sequence[float], row: int, texts: Sequence
 
 
 def one_line(axes: Axes) -> None:
-    """Where a ratio says that both are the same."""
+    """Draw a line at a ratio of 1."""
     axes.axvline(1.0, color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
 
 
 def logarithmic(axes: Axes) -> None:
-    """A logarithmic axis of what is drawn, wide enough for a labelled number wherever it lies."""
+    """Make the axis logarithmic, wide enough for a labelled number wherever the values lie."""
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     widened = max(1.15, (3 * low / high) ** 0.5)

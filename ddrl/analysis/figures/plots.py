@@ -1,4 +1,4 @@
-"""The look of every figure, the pieces they share, and the command that draws one from its tables."""
+"""Sets the look of every figure, draws the pieces they share, and draws a figure from its tables."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from ddrl.system.files import replacing
 INK, GREY, FAINT = "#1f2430", "#8a8f98", "#d9dce1"
 OWN, REFERENCE, PUBLISHED = "#1b5e8c", "#5b7f4b", "#b3541e"
 COLOURS = {"run": OWN, "reference": REFERENCE, "published": PUBLISHED}
-"""Told apart by lightness too (contrast with white 6.9, 4.5, 4.9), and always by shape or place as well."""
+"""They also differ in lightness (contrast with white 6.9, 4.5, 4.9), and the data always in shape or place as well."""
 NAMES = {"run": "this run", "reference": "reference run", "published": "published"}
 SERIES = (OWN, PUBLISHED, "#5b7f4b", "#7d5a99", "#8a6d1f", "#3d8792")
-"""Colours of variants that have no order; the first and the second are the farthest apart in lightness and hue."""
+"""Colours of variants that have no order; the first two are the farthest apart in lightness and hue."""
 DASHES: tuple[Any, ...] = ("-", (0, (3.5, 1.6)), (0, (1.2, 1.2)), (0, (5, 1.4, 1.2, 1.4)), (0, (7, 2)), (0, (2, 1)))
-"""One with each of `SERIES`, so that no line is known by its colour alone."""
+"""One for each of `SERIES`, so that no line is known by its colour alone."""
 Style = tuple[str, Any]
 """Colour and dashes of a variant."""
 WIDTHS = {"full": 6.3, "column": 4.2}
-"""Inches; figures are set at their own size."""
+"""In inches; figures are printed at their own size."""
 DPI = 200
 ROUND_TIMES = (0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, 36_000.0, 360_000.0)
-"""Seconds that a logarithmic axis of times is labelled at."""
+"""Seconds at which a logarithmic axis of times is labelled."""
 STYLE: dict[str, Any] = {
     "font.family": ["DejaVu Sans"],
     "font.size": 8,
@@ -52,14 +52,10 @@ STYLE: dict[str, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "xtick.color": GREY,
-    "ytick.color": GREY,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), 7),
+    **dict.fromkeys(("xtick.color", "ytick.color"), GREY),
+    **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), INK),
+    **dict.fromkeys(("xtick.major.width", "ytick.major.width"), 0.6),
     "xtick.minor.size": 0,
     "grid.color": FAINT,
     "grid.linewidth": 0.5,
@@ -77,7 +73,7 @@ STYLE: dict[str, Any] = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Within it, figures have the suite's look, whatever the reader's own settings are."""
+    """Give figures the suite's look within the block, whatever the reader's own settings are."""
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(cast(Any, STYLE))
@@ -85,14 +81,14 @@ def style() -> Iterator[None]:
 
 
 def new_figure(width: str, height: float) -> Canvas:
-    """An empty figure of a named width and a height in inches, with a layout that leaves nothing cut off."""
+    """Return an empty figure of a named width and a height in inches, with a layout that cuts nothing off."""
     return Canvas(figsize=(WIDTHS[width], height), layout="constrained")
 
 
 def draw(paper_dir: Path, figure: Figure, tables: Path, output: Path) -> list[Path]:
-    """Draws one figure of `paper_dir/figures.py` from exactly its tables; writes `<name>.svg` and `<name>.png`.
+    """Draw one figure of `paper_dir/figures.py` from exactly its tables; write `<name>.svg` and `<name>.png`.
 
-    The same tables give the same bytes. Raises: UserError for a missing table or function.
+    The same tables give the same bytes. Raise UserError for a missing table or function.
     """
     function = own_function(paper_dir, "figures.py", figure.name)
     with style():
@@ -100,7 +96,7 @@ def draw(paper_dir: Path, figure: Figure, tables: Path, output: Path) -> list[Pa
 
 
 def save(canvas: Canvas, output: Path, name: str) -> list[Path]:
-    """Writes SVG and PNG, each atomically and without a date."""
+    """Write SVG and PNG, each atomically and without a date."""
     output.mkdir(parents=True, exist_ok=True)
     written = []
     for suffix, backend, options in (
@@ -116,7 +112,7 @@ def save(canvas: Canvas, output: Path, name: str) -> list[Path]:
 
 
 def graded(count: int) -> list[str]:
-    """Colours of `count` variants in an order, from light to dark."""
+    """Return colours of `count` variants in an order, from light to dark."""
     light, dark = np.array(mpl.colors.to_rgb("#9cc3dd")), np.array(mpl.colors.to_rgb("#12354f"))
     return [mpl.colors.to_hex(light + (dark - light) * step) for step in np.linspace(0, 1, max(count, 2))[:count]]
 
@@ -128,13 +124,12 @@ def band(
     *,
     colour: str,
     dashes: Any = "-",
-    scale: float = 1.0,
     x: str = "env_frames",
     width: float = 1.4,
 ) -> None:
-    """Mean over seeds of `column` against `x` / `scale`, with its 95 % interval; below 3 seeds, every seed."""
+    """Draw the mean over seeds of `column` against `x`, with its 95 % interval; below 3 seeds, every seed."""
     grid = curves.pivot(index=x, columns="seed", values=column).dropna(how="all")
-    places = grid.index.to_numpy(dtype=np.float64) / scale
+    places = grid.index.to_numpy(dtype=np.float64)
     if grid.shape[1] < 3:
         for seed in grid:
             axes.plot(places, grid[seed].to_numpy(dtype=np.float64), color=colour, ls=dashes, lw=width - 0.2)
@@ -154,9 +149,9 @@ def dot(
     filled: bool = True,
     vertical: bool = False,
 ) -> None:
-    """One tick per seed [n], and their mean with its 95 % interval where there are 3 or more.
+    """Draw one tick per seed [n], and their mean with its 95 % interval if there are 3 or more.
 
-    Values lie along x and `place` on y; the other way round where `vertical`.
+    Values lie along x and `place` on y; the other way round if `vertical`.
     """
 
     def plot(numbers: Sequence[float], *style: str, **options: Any) -> None:
@@ -171,16 +166,13 @@ def dot(
 
 
 def handle(label: str, colour: str, *, marker: str = "", dashes: Any = "none", filled: bool = True) -> Line2D:
-    """An entry of a legend."""
+    """Return an entry of a legend."""
     face = colour if filled else "white"
     return Line2D([], [], color=colour, ls=dashes, marker=marker, ms=5, mfc=face, mew=1.1, lw=1.4, label=label)
 
 
 def speeds(axes: Axes, runs: pd.DataFrame, colour: str, counts: Sequence[int]) -> None:
-    """`training_speed` of each run against `num_actors`, their means joined; dotted: proportional to the fewest actors.
-
-    The dotted line reaches over all `counts`.
-    """
+    """Draw `training_speed` against `num_actors`; a dotted line over all `counts` is linear scaling of the fewest."""
     for count in sorted(set(runs["num_actors"])):
         values = runs["training_speed"][runs["num_actors"] == count].to_numpy(dtype=np.float64)
         dot(axes, values, float(count), colour=colour, vertical=True)
@@ -191,7 +183,7 @@ def speeds(axes: Axes, runs: pd.DataFrame, colour: str, counts: Sequence[int]) -
 
 
 def thin_handle(text: str = "reference runs (thin)", *, marker: str = "") -> Line2D:
-    """The entry that says how runs of the reference are drawn."""
+    """Return the legend entry for the look of reference runs."""
     entry = handle(text, GREY, dashes="-", marker=marker, filled=False)
     entry.set_linewidth(0.9)
     return entry
@@ -200,10 +192,7 @@ def thin_handle(text: str = "reference runs (thin)", *, marker: str = "") -> Lin
 def variant_handles(
     table: pd.DataFrame, styles: Mapping[str, Style], labels: Mapping[str, str] | None = None
 ) -> list[Line2D]:
-    """The variants of a table in the order of `styles`; where both origins are there, how a reference run is drawn.
-
-    `labels`: by variant; the table's own without.
-    """
+    """Return legend entries in the order of `styles`, and for reference runs if both origins exist."""
     there = dict(zip(table["variant"], table["variant_label"], strict=True))
     named = {name: (labels or there)[name] for name in styles if name in there}
     handles = [handle(label, styles[name][0], dashes=styles[name][1]) for name, label in named.items()]
@@ -211,7 +200,7 @@ def variant_handles(
 
 
 def legend_above(canvas: Canvas, handles: Sequence[Line2D], columns: int | None = None) -> None:
-    """One legend for the whole figure, above its panels, in at most `columns`: as many as its width has room for."""
+    """Draw one legend for the whole figure, above its panels, in at most `columns`, as many as fit its width."""
     most = columns or len(handles)
     for ncols in range(most, 0, -1):
         legend = canvas.legend(
@@ -229,7 +218,7 @@ def legend_above(canvas: Canvas, handles: Sequence[Line2D], columns: int | None 
 
 
 def frames_text(frames: float) -> str:
-    """400000 -> 400k."""
+    """Return 400000 as 400k."""
     for limit, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if frames >= limit:
             return f"{frames / limit:.3g}{unit}"
@@ -237,13 +226,13 @@ def frames_text(frames: float) -> str:
 
 
 def frames_axis(axes: Axes) -> None:
-    """Tick labels such as 1M, at major ticks only."""
+    """Label the x axis with texts such as 1M, at major ticks only."""
     axes.xaxis.set_minor_formatter(ticker.NullFormatter())
     axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: frames_text(value)))
 
 
 def time_axis(axes: Axes) -> None:
-    """Tick labels such as 2 h or 10 min of an axis in seconds, at round times; if logarithmic, each in its unit."""
+    """Label an x axis in seconds with round times such as 2 h or 10 min; if logarithmic, each in its own unit."""
     low, longest = sorted(axes.get_xlim())
     size, unit = _unit_of(longest / 2)
     if axes.get_xscale() == "linear":
@@ -258,18 +247,18 @@ def time_axis(axes: Axes) -> None:
 
 
 def _unit_of(seconds: float) -> tuple[int, str]:
-    """The largest unit of which a time is at least one."""
+    """Return the largest unit of which a time is at least one."""
     return next(((size, unit) for size, unit in ((3600, "h"), (60, "min")) if seconds >= size), (1, "s"))
 
 
 def blank(canvas: Canvas, text: str) -> Canvas:
-    """A figure that says why it shows nothing."""
+    """Return a figure that says why it shows nothing."""
     canvas.text(0.5, 0.5, text, ha="center", va="center", color=GREY)
     return canvas
 
 
 def panels(canvas: Canvas, count: int, columns: int, **options: Any) -> list[Axes]:
-    """`count` axes in rows of at most `columns`."""
+    """Return `count` axes in rows of at most `columns`."""
     columns = min(columns, count)
     rows = -(-count // columns)
     grid: Sequence[Axes] = canvas.subplots(rows, columns, squeeze=False, **options).ravel().tolist()

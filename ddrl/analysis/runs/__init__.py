@@ -1,1 +1,1 @@
-"""What is read of runs: curves, manifests, and what is wrong with them."""
+"""Reads runs: curves, manifests, and what is wrong with them."""

@@ -1,8 +1,8 @@
-"""What the frames of a run take: speed, CPU, traffic, latencies and lag, from what was recorded beside its training.
+"""Computes what the frames of a run cost: speed, CPU, traffic, latencies and lag, as recorded during training.
 
-Speeds and CPU times are slopes from the first record to the last, so that starting up counts as nothing. Everything
-else is the mean over the records after the first (of percentiles the median), each record being of the time since the
-one before. What a run did not record is missing: its runtime has no such part, or it is older than the measurement.
+Speeds and CPU times are slopes from the first record to the last, so the start-up time does not count. Everything else
+is the mean over the records after the first (the median for percentiles); each record covers the time since the one
+before. A quantity that a run did not record is missing: its runtime has no such part, or it is too old.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ddrl.papers.experiments import Experiment
 from ddrl.papers.paper import Prices
 
 THREADS = ("actor", "inference", "learner", "environment", "other")
-"""Roles whose threads' CPU seconds runs with runtime `threads` record (`ddrl.training.records.thread_cpu`)."""
+"""Roles for which runs with runtime `threads` record CPU seconds (`ddrl.training.records.thread_cpu`)."""
 GAUGES = (
     "learner_utilisation",
     "inference_columns_mean",
@@ -49,20 +49,19 @@ COLUMNS = [
     "policy_lag_span",
     *(f"{role}_thread_cpu_seconds_per_million_frames" for role in THREADS),
 ]
-"""Of the table, besides what names a run. `learner_cpu_...` is of the learner's process alone, with what it infers."""
+"""Columns besides those that name a run. `learner_cpu_...` is the learner's process alone, with its inference."""
 
 
 def efficiency(run: RunData, prices: Prices | None) -> dict[str, float]:
-    """`COLUMNS` of a run; NaN where it says nothing of one. All of `EFFICIENCY_METRICS` are among them."""
+    """Return `COLUMNS` of a run, among them all `EFFICIENCY_METRICS`; NaN where the run recorded nothing."""
     wide = run.curves.pivot_table(index="env_frames", columns="metric", values="value", aggfunc="mean")
     records = run.curves[run.curves["metric"] == "episodes"].set_index("env_frames")
     wide = wide.loc[wide.index.isin(records.index)].assign(seconds=records["seconds"], updates=records["updates"])
     seconds, learner, workers = (_per_frame(wide, name) for name in ("seconds", "cpu_seconds", "worker_cpu_seconds"))
     cpu = learner + (workers if "worker_cpu_seconds" in wide else 0.0)
     found = {name: _gauge(wide, name) for name in GAUGES}
-    for role in THREADS:
-        name = f"{role}_thread_cpu_seconds"
-        found[f"{name}_per_million_frames"] = 1e6 * _per_frame(wide, name)
+    threads = [f"{role}_thread_cpu_seconds" for role in THREADS]
+    found |= {f"{name}_per_million_frames": 1e6 * _per_frame(wide, name) for name in threads}
     to_learner, from_learner = (found[f"wire_bytes_per_frame_{way}_learner"] for way in ("to", "from"))
     return found | {
         "steady_frames_per_second": 1 / seconds if seconds > 0 else math.nan,
@@ -76,7 +75,7 @@ def efficiency(run: RunData, prices: Prices | None) -> dict[str, float]:
 
 
 def _per_frame(wide: pd.DataFrame, name: str) -> float:
-    """How much of it a frame takes; missing where it was not recorded twice, or where it began anew on the way."""
+    """Return the increase of a counter per frame; missing if it was recorded only once, or was reset on the way."""
     values = wide[name].dropna() if name in wide else pd.Series(dtype="float64")
     if len(values) < 2 or (values.diff() < 0).any():
         return math.nan
@@ -84,14 +83,14 @@ def _per_frame(wide: pd.DataFrame, name: str) -> float:
 
 
 def _gauge(wide: pd.DataFrame, name: str) -> float:
-    """The mean of a metric after its first record, of a percentile the median."""
+    """Return the mean of a metric after its first record (the median for a percentile)."""
     values = wide[name].dropna() if name in wide else pd.Series(dtype="float64")
     later = values.iloc[1:] if len(values) > 1 else values
     return float(later.median() if name.endswith(("_p50", "_p99")) else later.mean())
 
 
 def _dollars(run: RunData, prices: Prices | None, seconds: float, cpu: float) -> float:
-    """For a billion frames: cores for the time that they worked, accelerators for the time that they were held."""
+    """Return dollars per billion frames: cores for the time they worked, accelerators for the time they were held."""
     if prices is None:
         return math.nan
     held = 1.0 if run.manifest["hardware"].get("gpu") and run.config.get("device") != "cpu" else 0.0
@@ -101,7 +100,7 @@ def _dollars(run: RunData, prices: Prices | None, seconds: float, cpu: float) ->
 def efficiency_table(
     runs: Sequence[RunData], experiments: Mapping[str, Experiment], prices: Prices | None
 ) -> pd.DataFrame:
-    """One row per run: `KEYS`, label, sizes of network, batch and unroll, topology, machine, and `COLUMNS`."""
+    """Return one row per run: `KEYS`, label, sizes of network, batch and unroll, topology, machine, and `COLUMNS`."""
     rows = []
     for run in runs:
         facts = {

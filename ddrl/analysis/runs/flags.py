@@ -1,7 +1,7 @@
-"""What stands between a published number and our runs, decided from the runs' manifests and never by hand.
+"""Decides from the runs' manifests what makes a published number and our runs incomparable, never by hand.
 
-`FLAGS` of `ddrl.papers.paper` says what each flag means. A hard flag leaves a cell without a verdict; the others are
-printed beside it.
+`FLAGS` of `ddrl.papers.paper` explains each flag. A hard flag leaves a cell without a verdict; others are only
+printed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HARD_FLAGS = (
     "changed_hyperparameters",
     "published_best_of_k",
 )
-"""With one of these the two numbers are not about the same thing. env_version_gap joins them if a protocol says so."""
+"""Flags with which the two numbers measure different things. env_version_gap joins them if a protocol says so."""
 BEST_OF_K = ("best_during_training", "mean_of_best_3_of_24", "best_per_architecture", "population_of_24")
 BOOKKEEPING = ("algorithm", "env_frames", "evaluation", "recording", "checkpoint", "device")
 """Keys of a configuration that budget and measure a run; the rest is the paper's setting."""
@@ -41,7 +41,7 @@ SIZE_KEYS = (
     "topology.queue_capacity",
     "topology.runtime",
 )
-"""How a run is laid out on a machine: flagged as fewer_actors, where the paper says how many it had."""
+"""Layout of a run on a machine: flagged as fewer_actors, if the paper says how many it had."""
 
 
 def flags(
@@ -52,7 +52,7 @@ def flags(
     full_budget: float,
     protocol: Protocol | None,
 ) -> list[str]:
-    """Everything that stands between a published row and `runs`; `protocol` is what the paper states for the row."""
+    """Return all flags of a published row and `runs`; `protocol` is what the paper states for the row."""
     found = _environment_flags(rule, runs, experiment, protocol)
     if runs and experiment is not None:
         found += _run_flags(rule, row, runs, experiment, full_budget, protocol)
@@ -66,7 +66,7 @@ def flags(
 
 
 def hard(found: Iterable[str], protocol: Protocol | None) -> list[str]:
-    """Those of `found` that leave a cell without a verdict."""
+    """Return the flags of `found` that leave a cell without a verdict."""
     names = [*HARD_FLAGS, *(["env_version_gap"] if protocol is not None and protocol.other_versions == "never" else [])]
     return [flag for flag in found if flag.partition("(")[0] in names]
 
@@ -74,12 +74,12 @@ def hard(found: Iterable[str], protocol: Protocol | None) -> list[str]:
 def _environment_flags(
     rule: CellRule, runs: Sequence[RunData], experiment: Experiment | None, protocol: Protocol | None
 ) -> list[str]:
-    """proxy_env and env_version_gap: from the runs' protocol ids; without runs, from what is planned."""
+    """Return proxy_env or env_version_gap, from the runs' protocol ids; without runs, from the experiment."""
     declared = experiment is not None and experiment.proxy is not None
     if protocol is None or not runs:
         return ["proxy_env"] if declared else []
     ids = [parse_protocol(str(run.manifest["protocol"])) for run in runs]
-    # A rule that names environments finds the published row's own task, whatever stands for it at other scales.
+    # A rule with an environment pairs the row with its own task, whatever task replaces it at other scales.
     stands_in = declared and rule.environment is None
     if stands_in or any(one.environment != protocol.environment for one in ids):
         return ["proxy_env"]
@@ -88,9 +88,9 @@ def _environment_flags(
 
 
 def version_flag(texts: Iterable[str], stated: Iterable[Protocol]) -> str:
-    """env_version_gap of runs with these protocol ids, beside what a paper states about their environments; else empty.
+    """Return env_version_gap if runs with these protocol ids have other versions than a paper states, else "".
 
-    A run that is of one of several stated versions has no gap, nor has one of whose environment nothing is stated.
+    A run with one of several stated versions has no gap, nor has one whose environment the paper does not state.
     """
     stated, gaps = list(stated), set()
     for one in map(parse_protocol, texts):
@@ -120,7 +120,7 @@ def _run_flags(
         found.append(f"reduced_suite({len(environments)}/{rule.environments})")
     if rule.metric in COST_METRICS and not all(_same_hardware(run, str(row["hardware"])) for run in runs):
         found.append("other_hardware")
-    # Of two variants the paper's number is of the first: the other may be what fewer actors are held against.
+    # Of two variants only the first needs the paper's actors: the other may be the one with fewer.
     topologies = [run.config["topology"] for run in runs if not rule.than or run.variant == rule.variant]
     envs = min((one["num_actors"] * one["envs_per_actor"] for one in topologies), default=math.inf)
     if rule.paper_envs is not None and envs < rule.paper_envs:
@@ -142,13 +142,13 @@ def _run_flags(
 
 
 def _same_hardware(run: RunData, published: str) -> bool:
-    """Whether a run's accelerator is the published one; what has none there, or here, is of another kind."""
+    """Return whether a run's accelerator is the published one; False if either has none."""
     models = [word for word in str(run.manifest["hardware"].get("gpu") or "").split() if any(map(str.isdigit, word))]
     return any(model in published for model in models)
 
 
 def changed_settings(config: Mapping[str, Any], stated: Mapping[str, Any]) -> list[str]:
-    """Dotted keys of the paper's setting whose value in a run differs; budget, bookkeeping and size left out."""
+    """Return dotted keys of the paper's setting whose value differs; budget, bookkeeping and size excluded."""
     ours = flatten(config)
     return [
         key
@@ -158,6 +158,6 @@ def changed_settings(config: Mapping[str, Any], stated: Mapping[str, Any]) -> li
 
 
 def same(ours: Any, paper: Any) -> bool:
-    """Equality of two settings; numbers to twelve digits."""
+    """Return whether two settings are equal; numbers to twelve digits."""
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (ours, paper))
     return math.isclose(ours, paper, rel_tol=1e-12) if numbers else bool(ours == paper)

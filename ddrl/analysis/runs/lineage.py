@@ -1,4 +1,4 @@
-"""What the members of populations decided, from `lineage.parquet` of their runs: one row per hyperparameter."""
+"""Reads what the members of populations decided, from `lineage.parquet`: one row per hyperparameter."""
 
 from __future__ import annotations
 
@@ -16,14 +16,10 @@ from ddrl.system.files import read_file
 FILE = "lineage.parquet"
 DECISION = ["member", "decision", "kind", "env_frames", "fitness", "compared_with", "copied"]
 COLUMNS = [*KEYS, *DECISION, "hyperparameter", "before", "after"]
-_BEFORE, _AFTER = "_before", "_after"
 
 
 def read_lineage(directory: Path) -> pd.DataFrame | None:
-    """The decisions of a population's run directory; None where it is of a single agent.
-
-    Raises: UserError naming a damaged file.
-    """
+    """Read the decisions of a population's run, None for a single agent. Raise UserError if damaged."""
     path = directory / FILE
     if not path.exists():
         return None
@@ -41,14 +37,13 @@ def read_lineage(directory: Path) -> pd.DataFrame | None:
 
 
 def lineage_table(runs: Iterable[RunData]) -> pd.DataFrame:
-    """Columns `COLUMNS`: a hyperparameter's value while a member trained until a decision, and after it."""
+    """Return columns `COLUMNS`: a hyperparameter's value while a member trained until a decision, and after it."""
     parts = [pd.DataFrame(columns=COLUMNS)]
     for run in runs:
         if run.lineage is None:
             continue
-        for column in [str(name) for name in run.lineage if str(name).endswith(_BEFORE)]:
-            key = column.removesuffix(_BEFORE)
-            values = {"before": run.lineage[column], "after": run.lineage[key + _AFTER]}
+        for key in [name.removesuffix("_before") for name in map(str, run.lineage) if name.endswith("_before")]:
+            values = {when: run.lineage[f"{key}_{when}"] for when in ("before", "after")}
             parts.append(run.lineage[DECISION].assign(**run.keys(), hyperparameter=key, **values)[COLUMNS])
     table = pd.concat(parts[1:] or parts, ignore_index=True)
     counts = dict.fromkeys(("member", "decision", "env_frames", "compared_with"), "Int64")

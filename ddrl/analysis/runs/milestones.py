@@ -1,7 +1,7 @@
-"""Times until a return is first reached, cut so that runs which never get there can be compared with those that do.
+"""Computes when a return is first reached, cut so that runs which never reach it can be compared with those that do.
 
-A return is reached where the mean over the newest training episodes is: a record may hold a single one, which random
-play finishes well now and then.
+A return is reached when the mean over the newest training episodes is: a single record may hold one episode, which
+random play finishes well now and then.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from ddrl.analysis.runs.run_data import RunData, training_returns
 from ddrl.analysis.statistics.claim_tests import first_reached
 
 FEWEST_EPISODES = 20
-"""Over how many of the newest training episodes a return must be reached: the standard error of one that is 0 or 1 is
-then at most 0.11."""
+"""Fewest episodes behind a mean return that counts as reached: if each is 0 or 1, its standard error is at most
+0.11."""
 
 
 def recent_returns(run: RunData) -> pd.DataFrame:
-    """`training_returns` with each value the mean over the newest records that hold `FEWEST_EPISODES` together.
+    """Return `training_returns` with each value the mean over the newest records that hold `FEWEST_EPISODES` together.
 
-    Records before there are so many are left out. Curves without a count of episodes are as they were recorded.
+    Earlier records are left out. Curves without a count of episodes are returned as they were recorded.
     """
     records = training_returns(run)
     counted = run.curves[run.curves["metric"] == "episodes"].sort_values("env_frames")
     if counted.empty:
         return records
     until = counted.set_index("env_frames")["value"].reindex(records["env_frames"])
-    # A record with a return has an episode, though one that ends as it is written may be counted by the next alone.
+    # A record with a return has at least one episode, though the next record may be the one that counts it.
     episodes = until.diff().fillna(until).clip(lower=1).to_numpy(np.float64)
     values = records["value"].to_numpy(np.float64)
     means = np.full(len(values), math.nan)
@@ -47,10 +47,7 @@ def recent_returns(run: RunData) -> pd.DataFrame:
 
 
 def reached(run: RunData, threshold: float, clock: str) -> dict[str, float]:
-    """When a run first reaches a return, by `clock` env_frames or seconds, and how long it was watched.
-
-    value: inf where it never does, missing where there is no return to reach.
-    """
+    """Return when a return is first reached (inf: never, missing: no return to reach), and how long was watched."""
     value = first_reached(recent_returns(run), threshold, clock)
     records = training_returns(run)
     # The manifest's seconds include the evaluation after the training.
@@ -59,10 +56,10 @@ def reached(run: RunData, threshold: float, clock: str) -> dict[str, float]:
 
 
 def restricted(table: pd.DataFrame, until: Literal["all", "unreached"]) -> pd.DataFrame:
-    """`table` with each value cut at its environment's horizon, and a column censored: whether it was.
+    """Return `table` with each value cut at its environment's horizon, and a column censored: whether it was.
 
-    The horizon is the shortest time that runs were watched for: all of them, or only those that never got there. The
-    latter leaves every time whole where all runs get there.
+    The horizon is the shortest time that runs were watched for: of all runs, or only of those that never got there.
+    The latter leaves every time whole if all runs get there.
     """
     missing = np.isinf(table["value"]) | table["value"].isna()
     watched = table["watched"] if until == "all" else table["watched"].where(missing, math.inf)

@@ -1,4 +1,4 @@
-"""Runs that cannot be used: each is named in one line and left out; the others go on.
+"""Finds runs that cannot be used: each is named in one line and left out; the others go on.
 
 missing              a planned run has not finished, or one of its two result files is gone
 unreadable_manifest  run.json is not what a run writes
@@ -29,10 +29,12 @@ from ddrl.system.config_differences import compared
 
 KINDS = ("missing", "unreadable_manifest", "damaged", "not_finite", "different_config", "not_evaluated")
 COLUMNS = ["origin", "paper", "experiment", "variant", "environment", "seed", "file", "what", "detail"]
+Place = tuple[str, str, str, str, str, int]
+"""Origin, paper, experiment, variant, environment, seed."""
 MAX_KEYS = 4
-"""So many differing keys are spelled out in one line."""
+"""Number of differing keys that one line spells out."""
 MAX_MISSING = 5
-"""So many missing runs are printed; table `problems` has all of them."""
+"""Number of missing runs that are printed; table `problems` has all of them."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Gathered:
-    """The runs that can be used, and those that cannot."""
+    """The runs that can be used, and the problems of the others."""
 
     runs: tuple[RunData, ...]
     problems: tuple[Problem, ...]
@@ -67,10 +69,9 @@ def gather(
     *,
     allow_missing: bool = False,
 ) -> Gathered:
-    """The planned runs and every run of `results/reference/<paper>`.
+    """Return the planned runs and every run of `results/reference/<paper>`.
 
-    Raises: UserError for a planned run that has not finished, unless allowed; and where runs have problems and none is
-    left.
+    Raise UserError for an unfinished planned run, unless allowed, and if runs have problems and none is left.
     """
     own = planned_runs(planned, results, allow_missing=allow_missing)
     reference = reference_runs(results / "reference" / paper, paper, experiments)
@@ -87,46 +88,41 @@ def gather(
 
 
 def planned_runs(planned: Sequence[Run], results: Path, *, allow_missing: bool) -> Gathered:
-    """The reader's own runs that have the configuration planned for them, and whose seeds agree in every other key."""
-    runs, problems = [], []
+    """Return the reader's own runs, sorted into usable ones and those with another configuration than planned."""
+    found = []
     for run in planned:
         directory = run.directory(results)
-        found = _with_lineage(directory, try_run(directory, "run", run.paper, run.experiment, run.variant))
-        if isinstance(found, Fault) and found.what == "missing" and not allow_missing:
-            raise UserError(f"{found.file}: {found.detail}")
-        if isinstance(found, RunData):
-            detail = _off_plan(found, run)
-            found = Fault("different_config", directory / "run.json", detail) if detail else found
-        if isinstance(found, Fault):
-            place = ("run", run.paper, run.experiment, run.variant, run.environment, run.seed)
-            problems.append(Problem(*place, found.file, found.what, found.detail))
-        else:
-            runs.append((directory, found))
-    return _without_odd_seeds(runs, problems)
+        read = _read(directory, "run", run.paper, run.experiment, run.variant)
+        if isinstance(read, Fault) and read.what == "missing" and not allow_missing:
+            raise UserError(f"{read.file}: {read.detail}")
+        if isinstance(read, RunData):
+            plan = flatten(run.config)
+            detail = _differences(flatten(read.config), plan, filter(compared, plan), "experiments.yaml plans")
+            read = Fault("different_config", directory / "run.json", detail) if detail else read
+        found.append((directory, ("run", run.paper, run.experiment, run.variant, run.environment, run.seed), read))
+    return _separated(found)
 
 
 def reference_runs(folder: Path, paper: str, experiments: Mapping[str, Experiment]) -> Gathered:
-    """Every run below `folder` (experiment/variant/environment/seed<k>), sorted; none where the folder is absent."""
-    runs, problems = [], []
+    """Return every run below `folder` (experiment/variant/environment/seed<k>); none if the folder is absent."""
+    found = []
     for directory in sorted(folder.glob("*/*/*/seed*")):
         if not directory.is_dir() or not re.fullmatch(r"seed[0-9]+", directory.name):
             continue
         experiment, variant, environment = directory.parts[-4:-1]
-        found = _with_lineage(directory, try_run(directory, "reference", paper, experiment, variant))
+        read = _read(directory, "reference", paper, experiment, variant)
         if experiment not in experiments or variant not in experiments[experiment].variants:
             detail = f"experiments.yaml has no {experiment}/{variant}"
-            found = Fault("different_config", directory / "run.json", detail)
-        if isinstance(found, Fault):
-            seed = int(directory.name.removeprefix("seed"))
-            place = ("reference", paper, experiment, variant, environment.replace("-", "/", 1), seed)
-            problems.append(Problem(*place, found.file, found.what, found.detail))
-        else:
-            runs.append((directory, found))
-    return _without_odd_seeds(runs, problems)
+            read = Fault("different_config", directory / "run.json", detail)
+        seed = int(directory.name.removeprefix("seed"))
+        place = ("reference", paper, experiment, variant, environment.replace("-", "/", 1), seed)
+        found.append((directory, place, read))
+    return _separated(found)
 
 
-def _with_lineage(directory: Path, found: RunData | Fault) -> RunData | Fault:
-    """A run with its lineage, if it is a population's."""
+def _read(directory: Path, origin: str, paper: str, experiment: str, variant: str) -> RunData | Fault:
+    """Return a run, with its lineage if it is a population's, or what is wrong with it."""
+    found = try_run(directory, origin, paper, experiment, variant)
     if isinstance(found, Fault):
         return found
     try:
@@ -136,44 +132,43 @@ def _with_lineage(directory: Path, found: RunData | Fault) -> RunData | Fault:
         return Fault("damaged", file, str(error).removeprefix(f"{file}: "))
 
 
-def _unevaluated(directory: Path, run: RunData) -> list[Problem]:
-    """The tasks of a run on a suite that have no final score."""
-    place, file = (run.origin, run.paper, run.experiment, run.variant), directory / "curves.parquet"
-    detail = "the task has no final score: its environments failed"
-    return [Problem(*place, task, run.seed, file, "not_evaluated", detail) for task in unevaluated(run)]
-
-
-def _off_plan(run: RunData, planned: Run) -> str:
-    """Keys in which a run differs from its plan, with both values; empty where there is none."""
-    ours, plan = flatten(run.config), flatten(planned.config)
-    keys = _differing(ours, plan, filter(compared, plan))
-    return _spelled([f"{key} is {_text(ours.get(key))}, experiments.yaml plans {_text(plan[key])}" for key in keys])
-
-
-def _without_odd_seeds(found: Sequence[tuple[Path, RunData]], problems: Sequence[Problem]) -> Gathered:
-    """Leaves out the seeds of a group whose configuration differs from that of most of the others.
-
-    Most: the largest set of seeds with one configuration; of equal ones, that of the lowest seed.
-    """
+def _separated(found: Sequence[tuple[Path, Place, RunData | Fault]]) -> Gathered:
+    """Separate usable runs from problems: faults, seeds with an odd configuration, and tasks without a final score."""
+    problems = [
+        Problem(*place, fault.file, fault.what, fault.detail) for _, place, fault in found if isinstance(fault, Fault)
+    ]
+    runs = [(directory, run) for directory, _, run in found if isinstance(run, RunData)]
     groups: dict[tuple[str, str, str], list[tuple[Path, RunData]]] = {}
-    for directory, run in found:
+    for directory, run in runs:
         groups.setdefault((run.experiment, run.variant, run.environment), []).append((directory, run))
     odd = [problem for group in groups.values() for problem in _odd_seeds(group)]
     left_out = {problem.file.parent for problem in odd}
-    kept = [(directory, run) for directory, run in found if directory not in left_out]
-    holes = [hole for directory, run in kept for hole in _unevaluated(directory, run)]
-    return Gathered(tuple(run for _, run in kept), (*problems, *odd, *holes))
+    kept = [(directory, run) for directory, run in runs if directory not in left_out]
+    detail = "the task has no final score: its environments failed"
+    unscored = [
+        Problem(*_place(replace(run, environment=task)), directory / "curves.parquet", "not_evaluated", detail)
+        for directory, run in kept
+        for task in unevaluated(run)
+    ]
+    return Gathered(tuple(run for _, run in kept), (*problems, *odd, *unscored))
+
+
+def _place(run: RunData) -> Place:
+    return run.origin, run.paper, run.experiment, run.variant, run.environment, run.seed
 
 
 def _odd_seeds(group: Sequence[tuple[Path, RunData]]) -> list[Problem]:
-    """The problems of one experiment, variant and environment."""
+    """Return a problem for each seed of a group (one experiment, variant and environment) with an odd configuration.
+
+    Odd: different from the largest set of seeds with one configuration; of equal sets, that of the lowest seed.
+    """
     flat = {run.seed: flatten(run.config) for _, run in group}
-    # A key that an older version did not write yet tells nothing.
+    # Ignore keys that not all runs have: an older version did not write them yet.
     common = set.intersection(*(set(config) for config in flat.values())) - {"seed"}
     keys = sorted(key for key in common if compared(key))
     sets: list[list[int]] = []
     for seed in sorted(flat):
-        alike = [members for members in sets if not _differing(flat[seed], flat[members[0]], keys)]
+        alike = [members for members in sets if not _differences(flat[seed], flat[members[0]], keys, "")]
         if alike:
             alike[0].append(seed)
         else:
@@ -182,30 +177,29 @@ def _odd_seeds(group: Sequence[tuple[Path, RunData]]) -> list[Problem]:
     names = f"seeds {', '.join(map(str, most))} have" if len(most) > 1 else f"seed {most[0]} has"
     problems = []
     for directory, run in group:
-        ours, usual = flat[run.seed], flat[most[0]]
-        differing = _differing(ours, usual, keys)
-        if differing:
-            detail = _spelled([f"{key} is {_text(ours[key])}, {names} {_text(usual[key])}" for key in differing])
-            place = (run.origin, run.paper, run.experiment, run.variant, run.environment, run.seed)
-            problems.append(Problem(*place, directory / "run.json", "different_config", detail))
+        detail = _differences(flat[run.seed], flat[most[0]], keys, names)
+        if detail:
+            problems.append(Problem(*_place(run), directory / "run.json", "different_config", detail))
     return problems
 
 
-def _differing(ours: Mapping[str, Any], others: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
-    return [key for key in keys if not same(ours.get(key), others.get(key))]
+def _differences(ours: Mapping[str, Any], others: Mapping[str, Any], keys: Iterable[str], whose: str) -> str:
+    """Return the keys in which two flat configurations differ, with both values; empty if there is none."""
+    found = [
+        f"{key} is {_text(ours.get(key))}, {whose} {_text(others.get(key))}"
+        for key in keys
+        if not same(ours.get(key), others.get(key))
+    ]
+    more = len(found) - MAX_KEYS
+    return "; ".join(found[:MAX_KEYS]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _spelled(differences: Sequence[str]) -> str:
-    more = len(differences) - MAX_KEYS
-    return "; ".join(differences[:MAX_KEYS]) + (f"; and {more} more" if more > 0 else "")
-
-
 def problem_table(problems: Iterable[Problem], results: Path) -> pd.DataFrame:
-    """Columns `COLUMNS`; `file` is relative to the folder that holds `results`, so it does not name a machine."""
+    """Return columns `COLUMNS`; `file` is relative to the folder that holds `results`, so it names no machine."""
     rows = [vars(problem) | {"file": portable(problem.file, results)} for problem in problems]
     table = pd.DataFrame(rows, columns=COLUMNS)
     order = ["origin", "experiment", "variant", "environment", "seed"]
@@ -214,13 +208,13 @@ def problem_table(problems: Iterable[Problem], results: Path) -> pd.DataFrame:
 
 
 def portable(file: Path, results: Path) -> str:
-    """`file` relative to the folder that holds `results`: the same on every machine."""
+    """Return `file` relative to the folder that holds `results`: the same on every machine."""
     relative = file.relative_to(results) if file.is_relative_to(results) else Path(file.name)
     return (Path(results.resolve().name) / relative).as_posix()
 
 
 def lines(table: pd.DataFrame) -> list[str]:
-    """One line per problem, as the command line prints them; of many missing runs, the first few and their number."""
+    """Return one line per problem, for the command line; of many missing runs the first few and their number."""
     missing = table[table["what"] == "missing"]
     shown = table.drop(missing.index[MAX_MISSING:])
     found = [f"{row['file']}: {row['what']}: {row['detail']}; left out" for row in shown.to_dict("records")]

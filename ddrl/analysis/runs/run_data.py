@@ -1,4 +1,4 @@
-"""Curves and manifests of runs, read from their folders and checked; every row names its run."""
+"""Reads and checks the curves and manifests of runs, and puts them on common grids; every row names its run."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ _ARROW_TYPES: dict[str, tuple[Any, ...]] = {
     "string": (pa.string(), pa.large_string()),
 }
 LAST_PART = 0.1
-"""What a run is at is its mean over this last part of its time or frames: single records are noisy."""
+"""A run's current level is its mean over this last fraction of its time or frames: single records are noisy."""
+MOST_POINTS = 200
+"""Most points of a grid that the seeds of a group share."""
 MOST = 10**15
-"""Of frames, steps and updates, as in the schema of run.json."""
+"""Largest allowed number of frames, steps or updates, as in the schema of run.json."""
 LARGEST = 1e100
-"""The square of a value must be finite too, and a sum of many squares: deviations are made of them."""
-GROUP = ["origin", "paper", "experiment", "variant", "environment", "env_label"]
-Clock = Literal["cpu", "wall"]
+"""Largest allowed value: its square, and sums of many squares, must be finite too."""
+GROUP = KEYS[:-1]
 LAYOUT = ("runtime", "inference", "schedule", "num_actors", "envs_per_actor", "learner_threads", "parameter_delay")
-"""Keys of a topology that the tables have."""
+"""Keys of a topology that the tables contain."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,9 @@ class RunData:
     curves: pd.DataFrame
     """curves.parquet: env_frames, agent_steps, updates, seconds, metric, value."""
     suite: str = ""
-    """Of one task's part of a run on a suite: what was trained on (`ddrl.analysis.runs.by_task`)."""
+    """For one task's part of a run on a suite: what the run was trained on (`ddrl.analysis.runs.by_task`)."""
     lineage: pd.DataFrame | None = None
-    """Of a population: what its members decided (`ddrl.analysis.runs.lineage`)."""
+    """For a population: what its members decided (`ddrl.analysis.runs.lineage`)."""
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -64,23 +65,22 @@ class RunData:
         return config
 
     def keys(self) -> dict[str, Any]:
-        """The columns `KEYS`."""
+        """Return the columns `KEYS`."""
         values = {name: getattr(self, name) for name in KEYS if name != "env_label"}
         return values | {"env_label": env_label(self.environment)}
 
 
-def clock_of(run: RunData) -> Clock:
-    """What `training_returns` measures time with.
+def clock_of(run: RunData) -> Literal["cpu", "wall"]:
+    """Return the clock of `training_returns`: CPU time for runtime serial, else wall-clock time.
 
-    A run with runtime serial is one thread, so its CPU time is the wall-clock time it takes on a core of its own; and
-    unlike that, it hardly changes when the machine does other work besides.
+    A serial run is one thread: its CPU time hardly changes if the machine does other work besides.
     """
     serial = run.config.get("topology", {}).get("runtime") == "serial"
     return "cpu" if serial and (run.curves["metric"] == "cpu_seconds").any() else "wall"
 
 
 def training_returns(run: RunData) -> pd.DataFrame:
-    """The records of the training return by env_frames: the columns of `curves`, `seconds` by `clock_of` the run."""
+    """Return the records of the training return by env_frames: the columns of `curves`, `seconds` by `clock_of`."""
     records = run.curves[run.curves["metric"] == "episode_return"].sort_values("env_frames")
     if clock_of(run) == "wall":
         return records
@@ -89,7 +89,7 @@ def training_returns(run: RunData) -> pd.DataFrame:
 
 
 def training_speed(run: RunData) -> float:
-    """Frames per second of training by `clock_of` the run, without the final evaluation where the curves tell."""
+    """Return frames per second of training by `clock_of`, without the final evaluation if the curves tell."""
     cpu = clock_of(run) == "cpu"
     records = run.curves[run.curves["metric"] == ("cpu_seconds" if cpu else "episodes")]
     last = run.manifest if records.empty else records.loc[records["env_frames"].idxmax()]
@@ -97,7 +97,7 @@ def training_speed(run: RunData) -> float:
 
 
 def final_episodes(run: RunData) -> pd.Series:
-    """Returns of the evaluation episodes at the largest env_frames of them; their mean is a run's final return."""
+    """Return the returns of the evaluation episodes at their largest env_frames; their mean is the final return."""
     evaluation = run.curves[run.curves["metric"] == "evaluation_return"]
     last: pd.Series = evaluation["value"][evaluation["env_frames"] == evaluation["env_frames"].max()]
     return last
@@ -107,16 +107,16 @@ class Spread(NamedTuple):
     """How much a final score depends on which version of the parameters is scored."""
 
     versions: int
-    """That shared the final episodes."""
+    """Number of versions that shared the final episodes."""
     deviation: float
-    """Standard deviation between the versions' expected returns; nan where there are not two, or have one episode."""
+    """Standard deviation between the versions' expected returns; NaN unless two have two episodes each."""
 
 
 def version_spread(run: RunData) -> Spread:
     """Return how the final episodes spread over versions of the parameters.
 
-    The variance of the versions' mean returns is that of their expected returns and, on top, that of a mean over so few
-    episodes, which is estimated from the episodes of each version and taken off (one-way analysis of variance).
+    The variance of the versions' mean returns is the variance of their expected returns plus that of a mean over few
+    episodes. The latter is estimated from the episodes of each version and subtracted (one-way analysis of variance).
     """
     final = final_episodes(run)
     updates = run.curves[run.curves["metric"] == "evaluation_updates"]
@@ -135,13 +135,13 @@ def version_spread(run: RunData) -> Spread:
 
 
 def env_label(environment: str) -> str:
-    """atari/space_invaders -> Space Invaders; mujoco/HalfCheetah-v5 -> HalfCheetah-v5."""
+    """Return a name to print: atari/space_invaders -> Space Invaders; mujoco/HalfCheetah-v5 -> HalfCheetah-v5."""
     task = environment.split("/", 1)[-1]
     return task if task != task.lower() else task.replace("_", " ").title()
 
 
 def layout_of(topology: Mapping[str, Any]) -> dict[str, Any]:
-    """`LAYOUT` of a run; inference was local before there was a key for it."""
+    """Return the keys `LAYOUT` of a topology; inference was local before there was a key for it."""
     return {"inference": "local"} | {name: topology[name] for name in LAYOUT if name in topology}
 
 
@@ -163,10 +163,7 @@ class Fault:
 
 
 def load_run(directory: Path, origin: str, paper: str, experiment: str, variant: str) -> RunData:
-    """Reads a run directory.
-
-    Raises: UserError naming the file for a missing, damaged or inconsistent one.
-    """
+    """Read a run directory. Raise UserError naming the file if it is missing, damaged or inconsistent."""
     found = try_run(directory, origin, paper, experiment, variant)
     if isinstance(found, Fault):
         raise UserError(f"{found.file}: {found.detail}")
@@ -174,7 +171,7 @@ def load_run(directory: Path, origin: str, paper: str, experiment: str, variant:
 
 
 def try_run(directory: Path, origin: str, paper: str, experiment: str, variant: str) -> RunData | Fault:
-    """The run of a directory, or the first thing that is wrong with it."""
+    """Return the run of a directory, or the first thing that is wrong with it."""
     manifest_path, curves_path = directory / "run.json", directory / "curves.parquet"
     what, file = "missing", manifest_path
     try:
@@ -200,7 +197,7 @@ def try_run(directory: Path, origin: str, paper: str, experiment: str, variant: 
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """run.json, checked against its schema. Raises `UserError` naming the file and the key."""
+    """Read run.json and check it against its schema. Raise `UserError` naming the file and the key."""
     try:
         manifest = json.loads(read_file(path).decode(), parse_constant=_refuse_constant)
     except OSError as error:
@@ -220,10 +217,10 @@ def _one_line(error: BaseException) -> str:
 
 
 def read_curves(path: Path) -> pd.DataFrame:
-    """curves.parquet, checked: its pages, columns, their types. Raises `UserError` naming the file and the column."""
+    """Read curves.parquet and check its pages, columns and types. Raise `UserError` naming the file and the column."""
     columns: dict[str, str] = schema("curves")["columns"]
     try:
-        # From memory: an error then names no path, and the folders' names are not taken for columns.
+        # Read from memory: errors then contain no path, and folder names are not taken for partition columns.
         table = pq.read_table(pa.BufferReader(read_file(path)), page_checksum_verification=True)
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -243,7 +240,7 @@ def read_curves(path: Path) -> pd.DataFrame:
         for wrong, where in ((frame[name] < 0, "below 0"), (frame[name] > MOST, f"above {MOST:,}")):
             if wrong.any():
                 raise UserError(f"{path}: column '{name}' has values {where}")
-    found_metrics = set(frame["metric"].str.partition("/")[0])  # of a suite each task has metrics of its own
+    found_metrics = set(frame["metric"].str.partition("/")[0])  # metrics of a suite's tasks end in /<task>
     missing = [name for name in schema("curves")["required_metrics"] if name not in found_metrics]
     if missing:
         raise UserError(f"{path}: has no metric '{missing[0]}'")
@@ -251,8 +248,7 @@ def read_curves(path: Path) -> pd.DataFrame:
 
 
 def _check_finite(curves: pd.DataFrame, path: Path) -> None:
-    """Raises `UserError` naming the metric and the first env_frames where a value or a time is not a number, or so
-    large that no statistic of it is."""
+    """Raise `UserError` naming the first value or time that is not a number, or too large for statistics."""
     usable = {name: curves[name].abs() <= LARGEST for name in ("value", "seconds")}
     wrong = curves[~(usable["value"] & usable["seconds"])]
     if len(wrong):
@@ -265,7 +261,7 @@ def _check_finite(curves: pd.DataFrame, path: Path) -> None:
 
 
 def long_frame(runs: Iterable[RunData], metrics: Iterable[str] | None = None) -> pd.DataFrame:
-    """One row per value: `KEYS`, env_frames, seconds, metric, value."""
+    """Return one row per value: `KEYS`, env_frames, seconds, metric, value."""
     wanted = None if metrics is None else list(metrics)
     parts = [pd.DataFrame(columns=[*KEYS, "env_frames", "seconds", "metric", "value"])]
     for run in runs:
@@ -276,12 +272,11 @@ def long_frame(runs: Iterable[RunData], metrics: Iterable[str] | None = None) ->
     return pd.concat(filled, ignore_index=True) if filled else parts[0]
 
 
-def on_common_grid(long: pd.DataFrame, metrics: list[str], points: int = 200) -> pd.DataFrame:
-    """One row per run and grid point, one column per metric: `KEYS`, env_frames, *metrics.
+def on_common_grid(long: pd.DataFrame, metrics: list[str], points: int = MOST_POINTS) -> pd.DataFrame:
+    """Return one row per run and grid point, one column per metric: `KEYS`, env_frames, *metrics.
 
     The seeds of a group share a grid of at most `points` env_frames, from the latest first record to the earliest last
-    one. A value is the mean over the stretch around its grid point (the maximum of metrics named *_max), records being
-    joined by straight lines.
+    one. A value is the mean over the interval around its grid point (the maximum of *_max), linearly interpolated.
     """
     columns = [*KEYS, "env_frames", *metrics]
     parts = []
@@ -297,11 +292,10 @@ def on_common_grid(long: pd.DataFrame, metrics: list[str], points: int = 200) ->
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
 
-def on_common_clock(runs: Iterable[RunData], points: int = 200) -> pd.DataFrame:
-    """The training return against seconds of training: `KEYS`, clock, seconds, env_frames, episode_return.
+def on_common_clock(runs: Iterable[RunData]) -> pd.DataFrame:
+    """Return the training return against seconds of training: `KEYS`, clock, seconds, env_frames, episode_return.
 
-    As `on_common_grid`, with seconds in place of frames: the seeds of a group share a grid that ends with the fastest
-    of them. `env_frames` is how far a run was then.
+    As `on_common_grid`, in seconds: a group's grid ends with its fastest seed. `env_frames` is how far a run was then.
     """
     columns = [*KEYS, "clock", "seconds", "env_frames", "episode_return"]
     groups: dict[tuple[Any, ...], list[tuple[RunData, pd.DataFrame]]] = {}
@@ -313,7 +307,7 @@ def on_common_clock(runs: Iterable[RunData], points: int = 200) -> pd.DataFrame:
     for _, group in sorted(groups.items()):
         first = max(float(records["seconds"].min()) for _, records in group)
         last = max(first, min(float(records["seconds"].max()) for _, records in group))
-        count = min(points, max(len(records) for _, records in group))
+        count = min(MOST_POINTS, max(len(records) for _, records in group))
         grid = np.unique(np.linspace(first, last, count))
         for run, records in sorted(group, key=lambda pair: pair[0].seed):
             timed = pd.DataFrame({"env_frames": records["seconds"], "value": records["value"]})
@@ -325,7 +319,7 @@ def on_common_clock(runs: Iterable[RunData], points: int = 200) -> pd.DataFrame:
 
 
 def _on_grid(records: pd.DataFrame, grid: Values, largest: bool) -> Values:
-    """Values [G] on a grid [G] of env_frames (or of whatever stands in that column)."""
+    """Return values [G] on a grid [G] of env_frames (or of whatever that column holds)."""
     if records.empty:
         return np.full(len(grid), math.nan)
     series = records.groupby("env_frames")["value"].agg("max" if largest else "mean")
@@ -335,11 +329,11 @@ def _on_grid(records: pd.DataFrame, grid: Values, largest: bool) -> Values:
         return points
     edges = np.concatenate([grid[:1], (grid[1:] + grid[:-1]) / 2, grid[-1:]])
     if largest:
-        stretches = zip(edges, edges[1:], points, strict=False)
+        intervals = zip(edges, edges[1:], points, strict=False)
         return np.array(
-            [values[(low <= frames) & (frames <= high)].max(initial=point) for low, high, point in stretches]
+            [values[(low <= frames) & (frames <= high)].max(initial=point) for low, high, point in intervals]
         )
-    # The mean over a stretch is a difference of the integral, which is exact for straight lines.
+    # The mean over an interval is a difference of the integral, which is exact for straight lines.
     corners = np.union1d(frames, edges)
     heights = np.interp(corners, frames, values)
     integral = np.concatenate([[0.0], np.cumsum(np.diff(corners) * (heights[1:] + heights[:-1]) / 2)])

@@ -1,4 +1,4 @@
-"""The mean score over tasks while an agent trains, and when it reaches what another ends with (IMPALA, Figure 6)."""
+"""Computes the mean score over tasks during training, and when it reaches another agent's (IMPALA, Figure 6)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ from ddrl.analysis.statistics.normalise import capped, human_normalised
 
 
 def mean_over_tasks(each: Sequence[pd.DataFrame], grid: Floats, x: str, y: str) -> Floats:
-    """The mean of `y` over the tables of `each`, one a task, at the places `grid` of `x`: [G].
-
-    Records are joined by straight lines; before the first and after the last one its value holds.
-    """
+    """Return the mean of `y` over the tasks' tables at the places `grid` of `x`, linearly interpolated: [G]."""
     ordered = [part.sort_values(x) for part in each]
     rows = [np.interp(grid, part[x].to_numpy(np.float64), part[y].to_numpy(np.float64)) for part in ordered]
     mean: Floats = np.mean(rows, axis=0)
@@ -26,11 +23,10 @@ def mean_over_tasks(each: Sequence[pd.DataFrame], grid: Floats, x: str, y: str) 
 
 
 def score_times(parts: Sequence[RunData], bounds: pd.DataFrame, worse: str) -> list[dict[str, Any]]:
-    """Seconds until the mean capped training score of each agent first reaches what `worse` ends with (mean of seeds).
+    """Return when the mean capped training score of each agent first reaches the final one of `worse` (mean of seeds).
 
     `parts`: the runs of each agent on its tasks (`ddrl.analysis.runs.by_task`). `bounds`: random and human score by
-    environment.
-    Rows: variant, seed, value (inf: never), watched.
+    environment. Rows: variant, seed, value (seconds; inf: never), watched.
     """
     agents: dict[tuple[str, int], list[RunData]] = {}
     for part in parts:
@@ -50,10 +46,7 @@ def score_times(parts: Sequence[RunData], bounds: pd.DataFrame, worse: str) -> l
 
 
 def _scores(parts: Sequence[RunData], bounds: pd.DataFrame) -> pd.DataFrame:
-    """env_frames, seconds, value: an agent's mean capped score at each record from where every task has one.
-
-    Empty where a task has none.
-    """
+    """Return env_frames, seconds, value: an agent's mean capped score from where every task has one, else no row."""
     each = []
     for part in parts:
         own = training_returns(part).assign(**bounds.loc[part.environment])

@@ -1,8 +1,9 @@
 """Statistics of a suite of environments, with bootstrap intervals (Agarwal et al. 2021). A seed is the unit drawn.
 
-A table in has one row per run and named columns: `environment`, `seed` and a score. A bare array, a missing column, an
-(environment, seed) pair given twice or a score that is not a number raises ValueError. Environments may have different
-numbers of seeds: each environment counts the same, each of its n seeds as 1/n of it.
+A table has one row per run with its environment, seed and score; `environment=` and `seed=` name the columns if they
+are called otherwise. A bare array, a missing column, an (environment, seed) pair given twice or a score that is not a
+number raises ValueError. Environments may have different numbers of seeds: each environment counts the same, each of
+its n seeds as 1/n of it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,8 +27,8 @@ Integers = np.ndarray[Any, np.dtype[np.int64]]
 class Draws:
     """R versions of a suite of G environments with at most S seeds each.
 
-    scores [R, G, S], weights [R, G, S]; a weight is 0 where an environment has fewer seeds. The weights of an
-    environment add up to `unit`.
+    scores [R, G, S], weights [R, G, S] (0 past an environment's seeds); the weights of an environment add up to
+    `unit`.
     """
 
     scores: Floats
@@ -34,7 +36,7 @@ class Draws:
     unit: int
 
     def mean_of(self, values: Floats) -> Floats:
-        """Of values [R, G, S], every environment alike: [R]."""
+        """Return the mean of values [R, G, S] over runs, every environment weighted the same: [R]."""
         total: Floats = (values * self.weights).sum(axis=(1, 2)) / (self.unit * values.shape[1])
         return total
 
@@ -51,30 +53,30 @@ class Suite:
     seeds: Integers
 
     def as_given(self) -> Draws:
-        """The suite itself, as the one version of it."""
+        """Return the suite itself, as its only version."""
         weights, unit = self._weights()
         return Draws(self.scores[None], weights[None], unit)
 
     def drawn(self, generator: np.random.Generator, resamples: int, draw_environments: bool) -> Draws:
-        """`resamples` versions: seeds with replacement within each environment; or environments first, then seeds."""
+        """Return `resamples` versions: seeds drawn with replacement per environment, or environments first."""
         count, most = self.scores.shape
         rows = np.broadcast_to(np.arange(count), (resamples, count))
         if draw_environments:
             rows = generator.integers(count, size=(resamples, count))
-        # Columns past an environment's number of seeds get some seed and no weight.
+        # Columns past an environment's number of seeds hold arbitrary seeds with weight 0.
         columns = generator.integers(self.seeds[rows][:, :, None], size=(resamples, count, most))
         weights, unit = self._weights()
         return Draws(self.scores[rows[:, :, None], columns], weights[rows], unit)
 
     def _weights(self) -> tuple[Integers, int]:
-        """Whole numbers, so that quartiles fall exactly where they should."""
+        """Return weights [G, S] and their sum: whole numbers, so that quartiles fall exactly where they should."""
         unit = math.lcm(*self.seeds.tolist())
         present = np.arange(self.scores.shape[1]) < self.seeds[:, None]
         return np.where(present, unit // self.seeds[:, None], 0), unit
 
 
 def suite(table: pd.DataFrame, metric: str, *, environment: str = "environment", seed: str = "seed") -> Suite:
-    """The scores `metric` of a table, checked: see the module's docstring. Raises: ValueError."""
+    """Return the scores `metric` of a table, checked as the module's docstring says. Raise ValueError."""
     if not isinstance(table, pd.DataFrame):
         raise ValueError(f"a table with the columns {environment}, {seed} and {metric} is needed, not {type(table)}")
     for name in (environment, seed, metric):
@@ -125,8 +127,8 @@ def _capped_mean(draws: Draws, cap: float = 1.0) -> Floats:
     return draws.mean_of(np.minimum(draws.scores, cap))
 
 
-def _optimality_gap(draws: Draws, cap: float = 1.0) -> Floats:
-    return cap - _capped_mean(draws, cap)
+def _optimality_gap(draws: Draws) -> Floats:
+    return 1.0 - _capped_mean(draws)
 
 
 STATISTICS: Mapping[str, Statistic] = {
@@ -136,41 +138,38 @@ STATISTICS: Mapping[str, Statistic] = {
     "optimality_gap": _optimality_gap,
     "capped_mean": _capped_mean,
 }
-"""Of normalised scores: mean and median of the environments' means over seeds; interquartile mean of all runs, outer
-ones counted in part; how far runs are short of 1 on average; mean of all runs, those above 1 counted as 1."""
+"""Statistics of normalised scores: mean and median of the environments' means over seeds; interquartile mean of all
+runs, outer ones counted in part; how far runs are short of 1 on average; mean of all runs, those above 1 counted as
+1."""
 
 
-def mean(table: pd.DataFrame, metric: str, *, environment: str = "environment", seed: str = "seed") -> float:
-    """Mean over environments of the mean over seeds."""
-    return _value(table, metric, environment, seed, _mean)
+def mean(table: pd.DataFrame, metric: str, **columns: str) -> float:
+    """Return the mean over environments of the mean over seeds."""
+    return _value(table, metric, _mean, **columns)
 
 
-def median(table: pd.DataFrame, metric: str, *, environment: str = "environment", seed: str = "seed") -> float:
-    """Median over environments of the mean over seeds."""
-    return _value(table, metric, environment, seed, _median)
+def median(table: pd.DataFrame, metric: str, **columns: str) -> float:
+    """Return the median over environments of the mean over seeds."""
+    return _value(table, metric, _median, **columns)
 
 
-def iqm(table: pd.DataFrame, metric: str, *, environment: str = "environment", seed: str = "seed") -> float:
-    """Interquartile mean: of the middle half of all runs, the outermost counted in part (Agarwal et al. 2021)."""
-    return _value(table, metric, environment, seed, _iqm)
+def iqm(table: pd.DataFrame, metric: str, **columns: str) -> float:
+    """Return the interquartile mean: of the middle half of all runs, outer ones in part (Agarwal et al. 2021)."""
+    return _value(table, metric, _iqm, **columns)
 
 
-def optimality_gap(
-    table: pd.DataFrame, metric: str, *, cap: float = 1.0, environment: str = "environment", seed: str = "seed"
-) -> float:
-    """How far runs are short of `cap` on average, those above it by nothing (Agarwal et al. 2021)."""
-    return _value(table, metric, environment, seed, lambda draws: _optimality_gap(draws, cap))
+def optimality_gap(table: pd.DataFrame, metric: str, **columns: str) -> float:
+    """Return how far runs are short of 1 on average, those above it by nothing (Agarwal et al. 2021)."""
+    return _value(table, metric, _optimality_gap, **columns)
 
 
-def capped_mean(
-    table: pd.DataFrame, metric: str, *, cap: float = 1.0, environment: str = "environment", seed: str = "seed"
-) -> float:
-    """Mean of the scores of all runs, capped first (DMLab-30's measure: Espeholt et al. 2018, Table 3)."""
-    return _value(table, metric, environment, seed, lambda draws: _capped_mean(draws, cap))
+def capped_mean(table: pd.DataFrame, metric: str, *, cap: float = 1.0, **columns: str) -> float:
+    """Return the mean of the scores of all runs, capped first (DMLab-30's measure: Espeholt et al. 2018, Table 3)."""
+    return _value(table, metric, partial(_capped_mean, cap=cap), **columns)
 
 
-def _value(table: pd.DataFrame, metric: str, environment: str, seed: str, statistic: Statistic) -> float:
-    return float(statistic(suite(table, metric, environment=environment, seed=seed).as_given())[0])
+def _value(table: pd.DataFrame, metric: str, statistic: Statistic, **columns: str) -> float:
+    return float(statistic(suite(table, metric, **columns).as_given())[0])
 
 
 def bootstrap(
@@ -182,25 +181,22 @@ def bootstrap(
     resamples: int,
     level: float = 0.95,
     draw_environments: bool = False,
-    environment: str = "environment",
-    seed: str = "seed",
+    **columns: str,
 ) -> Interval:
-    """One of `STATISTICS` with its percentile interval from a bootstrap stratified by environment.
+    """Return one of `STATISTICS` with its percentile interval from a bootstrap stratified by environment.
 
-    Seeds are drawn within each environment: how the value would change with other seeds on the same environments. The
-    interval is missing where an environment has one seed. `draw_environments` draws the environments too: how the value
-    would change on others like them. With a single environment the two are the same.
+    The interval says how the value would change with other seeds on the same environments; it is missing if one has a
+    single seed. With `draw_environments`: how it would change on other environments like them.
     """
     if statistic not in STATISTICS:
         raise ValueError(f"no statistic '{statistic}'; allowed: {', '.join(STATISTICS)}")
-    chosen = suite(table, metric, environment=environment, seed=seed)
+    chosen = suite(table, metric, **columns)
     function = STATISTICS[statistic]
     value = float(function(chosen.as_given())[0])
     varied = draw_environments and len(chosen.environments) > 1
     if chosen.seeds.min() < 2 and not varied:
         return Interval(value, math.nan, math.nan)
-    low, high = _percentiles(function(chosen.drawn(generator, resamples, draw_environments)), level)
-    return Interval(value, float(low), float(high))
+    return _interval(value, function(chosen.drawn(generator, resamples, draw_environments)), level)
 
 
 def performance_profile(
@@ -211,23 +207,21 @@ def performance_profile(
     generator: np.random.Generator,
     resamples: int,
     level: float = 0.95,
-    environment: str = "environment",
-    seed: str = "seed",
+    **columns: str,
 ) -> pd.DataFrame:
-    """Part of the runs with a score above tau: columns tau, fraction, low, high, one row per tau.
+    """Return the fraction of the runs with a score above tau: columns tau, fraction, low, high, one row per tau.
 
     The band is pointwise, from the bootstrap of `bootstrap`, with the same draws for every tau.
     """
-    chosen = suite(table, metric, environment=environment, seed=seed)
+    chosen = suite(table, metric, **columns)
     given = chosen.as_given()
     drawn = chosen.drawn(generator, resamples, False) if chosen.seeds.min() > 1 else None
     rows = []
     for tau in taus:
-        fraction = float(given.mean_of((given.scores > tau).astype(np.float64))[0])
-        low, high = math.nan, math.nan
+        found = Interval(float(given.mean_of((given.scores > tau).astype(np.float64))[0]), math.nan, math.nan)
         if drawn is not None:
-            low, high = _percentiles(drawn.mean_of((drawn.scores > tau).astype(np.float64)), level)
-        rows.append((float(tau), fraction, float(low), float(high)))
+            found = _interval(found.value, drawn.mean_of((drawn.scores > tau).astype(np.float64)), level)
+        rows.append((float(tau), found.value, found.low, found.high))
     return pd.DataFrame(rows, columns=["tau", "fraction", "low", "high"], dtype="float64")
 
 
@@ -239,16 +233,15 @@ def probability_of_improvement(
     generator: np.random.Generator,
     resamples: int,
     level: float = 0.95,
-    environment: str = "environment",
-    seed: str = "seed",
+    **columns: str,
 ) -> Interval:
-    """Chance that a run of a scores above a run of b on the same environment, a tie counted half; over environments.
+    """Return the chance that a run of a scores above a run of b on the same environment, averaged over environments.
 
-    Both tables' seeds are drawn, independently of each other. Missing interval: as in `bootstrap`. Raises ValueError
-    also where the two tables are not on the same environments.
+    A tie counts half. Both tables' seeds are drawn, independently of each other. Missing interval: as in `bootstrap`.
+    Raise ValueError also if the two tables have different environments.
     """
-    a = suite(table_a, metric, environment=environment, seed=seed)
-    b = suite(table_b, metric, environment=environment, seed=seed)
+    a = suite(table_a, metric, **columns)
+    b = suite(table_b, metric, **columns)
     if a.environments != b.environments:
         odd = sorted(set(a.environments) ^ set(b.environments))
         raise ValueError(f"the tables differ in their environments: {', '.join(odd)} in one of them only")
@@ -256,12 +249,11 @@ def probability_of_improvement(
     if min(a.seeds.min(), b.seeds.min()) < 2:
         return Interval(value, math.nan, math.nan)
     draws = _superiority(a.drawn(generator, resamples, False), b.drawn(generator, resamples, False))
-    low, high = _percentiles(draws, level)
-    return Interval(value, float(low), float(high))
+    return _interval(value, draws, level)
 
 
 def _superiority(a: Draws, b: Draws) -> Floats:
-    """Mann and Whitney's U, divided by the number of pairs, averaged over environments [R]."""
+    """Return Mann and Whitney's U, divided by the number of pairs, averaged over environments [R]."""
     total = np.zeros(len(a.scores))
     for column in range(a.scores.shape[2]):
         first = a.scores[:, :, column, None]
@@ -271,8 +263,9 @@ def _superiority(a: Draws, b: Draws) -> Floats:
     return mean_of_environments
 
 
-def _percentiles(draws: Floats, level: float) -> Floats:
+def _interval(value: float, draws: Floats, level: float) -> Interval:
+    """Return `value` with its percentile interval from bootstrap draws [R]."""
     if not 0.0 < level < 1.0:
         raise ValueError(f"level must lie between 0 and 1, not {level}")
-    ends: Floats = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
-    return ends
+    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(value, float(low), float(high))

@@ -5,20 +5,19 @@ difference   mean(a) - mean(b), averaged over tasks, with Welch's interval (Satt
 ratio        mean(a) / mean(b), the geometric mean over tasks. The interval is Welch's for the difference of the
              logarithms of the means, whose variance is (s / mean)^2 / n (delta method), raised again to a ratio. All
              means must be positive.
-interaction  (mean(a) / mean(b)) / (mean(c) / mean(d)): a ratio over another, each the geometric mean over its tasks.
-             Tested on its logarithm, with the delta method as for a ratio.
-shrinking    mean(b)^2 / (mean(a) mean(c)) of three groups, high to low: what the factor from c to b is of that from b
-             to a. Tested on its logarithm, with the delta method as for a ratio.
-paired       mean over hyperparameter settings that both have been run with, of a - b, with Student's interval. The
+interaction  (mean(a) / mean(b)) / (mean(c) / mean(d)): a ratio over another, each the geometric mean over its tasks,
+             tested as a ratio is.
+shrinking    mean(b)^2 / (mean(a) mean(c)) of three groups, high to low: the factor from c to b over that from b to a,
+             tested as a ratio is.
+paired       mean of a - b over hyperparameter settings that both have been run with, with Student's interval. The
              settings, drawn once for all variants, are the unit here and not the seeds.
 restricted   the time until a return is first reached, cut at a horizon that every run of the comparison has reached
              (the shortest run of the two variants on a task). A run that never gets there counts as the horizon. The
-             mean of such times (the restricted mean survival time) is then an ordinary mean, compared as a ratio and
-             shown as the share saved, 1 - mean(a) / mean(b): without a horizon in common there would be no fair answer
-             for runs that are censored at different times. Where every run is censored nothing is compared.
-             A claim about how many times as early one is (`factor`) needs longer times than that, since no ratio can
-             exceed the horizon over the earlier time: its horizon is the shortest of the runs that never get there, and
-             where all do there is none. It is shown as the ratio, mean(b) / mean(a). A run that is cut draws the ratio
+             mean of such times (the restricted mean survival time) is an ordinary mean, compared as a ratio and shown
+             as the share saved, 1 - mean(a) / mean(b). If every run is censored nothing is compared.
+             A claim about how many times as early one is (`factor`) needs longer times, since no ratio can exceed
+             the horizon over the earlier time: its horizon is the shortest of the runs that never get there, and if
+             all do there is none. It is shown as the ratio mean(b) / mean(a). A run that is cut draws the ratio
              towards 1, so it may show that the factor is surpassed, and never that it is missed.
 """
 
@@ -36,7 +35,7 @@ from ddrl.analysis.statistics.significance import Sample, hedges_g, seeds_for_di
 
 ALPHA = 0.05
 POWER = 0.8
-"""Assumed where a number of seeds is named that would decide a claim."""
+"""Power of the test for which the number of seeds that would decide a claim is given."""
 MIN_SETTINGS = 5
 
 
@@ -52,20 +51,19 @@ class Contrast:
     deviations: tuple[float, float]
     """Standard deviations of one unit (seed or setting) of either group, on the tested scale."""
     null: float = 0.0
-    """The value of `effect` that says nothing for or against the claim."""
+    """The value of `effect` that is neither for nor against the claim."""
     form: Literal["difference", "ratio", "saved"] = "difference"
-    """What a reader is shown: the effect itself, the ratio whose logarithm it is, or the percentage saved, 100 (1 -
-    1 / ratio)."""
+    """The shown form: the effect, the ratio whose logarithm it is, or the percentage saved, 100 (1 - 1 / ratio)."""
     cut: bool = False
-    """Whether the true effect may lie further from 0, on the same side: some of the values were cut at a horizon."""
+    """True if values were cut at a horizon: the true effect may lie further from 0, on the same side."""
 
     def interval(self, alpha: float = ALPHA) -> tuple[float, float]:
-        """Two-sided interval of level 1 - alpha, on the tested scale."""
+        """Return the two-sided interval of level 1 - alpha, on the tested scale."""
         half = float(t_quantile(1 - alpha / 2, self.freedom)) * self.error if self.error > 0 else 0.0
         return self.effect - half, self.effect + half
 
     def shown(self) -> tuple[float, float, float]:
-        """Effect and 95 % interval as a reader wants them (`form`)."""
+        """Return effect and 95 % interval in the shown form."""
         low, high = self.interval()
         return self._shown(self.effect), self._shown(low), self._shown(high)
 
@@ -75,77 +73,69 @@ class Contrast:
         return math.exp(value) if self.form == "ratio" else value
 
     def strength(self) -> float:
-        """The effect over its standard error: the smaller, the nearer to contradicting a claim."""
+        """Return the effect over its standard error: the smaller, the nearer to contradicting a claim."""
         distance = self.effect - self.null
         return distance / self.error if self.error > 0 else math.copysign(math.inf, distance) if distance else 0.0
 
     def p(self) -> float:
-        """Two-sided p of the null value; without any spread 1 or 0."""
+        """Return the two-sided p of the null value; without any spread 1 or 0."""
         distance = self.beyond()
         return 2 * float(t_tail(distance / self.error, self.freedom)) if self.error > 0 else float(distance == 0)
 
     def open(self) -> tuple[float, float]:
-        """Between these an effect says nothing: the null value, and where it was `cut` everything from there to 0."""
+        """Return the range in which an effect is neither for nor against: the null value, if `cut` up to 0."""
         return (min(self.null, 0.0), max(self.null, 0.0)) if self.cut else (self.null, self.null)
 
     def beyond(self) -> float:
-        """How far the effect lies outside of `open`."""
+        """Return how far the effect lies outside of `open`."""
         low, high = self.open()
         return max(self.effect - high, low - self.effect, 0.0)
 
     def verdict(self, smallest: float, comparisons: int) -> str:
-        """supported, contradicted or inconclusive, as one of `comparisons`."""
+        """Return supported, contradicted or inconclusive, as one of `comparisons`."""
         below, above = self.open()
         if self.interval()[0] > above + smallest:
             return "supported"
         return "contradicted" if self.interval(ALPHA / comparisons)[1] < below - smallest else "inconclusive"
 
     def is_nothing(self, smallest: float) -> bool:
-        """Whether the interval holds only effects too small to count."""
+        """Return whether the interval holds only effects too small to count."""
         low, high = self.interval()
         return self.null - smallest <= low and high <= self.null + smallest
 
     def units_needed(self, smallest: float, comparisons: int = 1) -> int | None:
-        """Seeds (or settings) a group that would decide it with power `POWER`, were the observed effect the true one.
-
-        None: more than 1000, or none at all since the observed effect is too small to count.
-        """
+        """Return the seeds (or settings) per group that would decide it, were the effect true; None: over 1000."""
         excess = self.beyond() - smallest
         alpha = ALPHA if self.effect > self.null else ALPHA / comparisons
         return seeds_for_difference(*self.deviations, excess, power=POWER, alpha=alpha) if excess > 0 else None
 
 
 def difference(label: str, pairs: Sequence[tuple[Sample, Sample | None]], *, offset: float = 0.0) -> Contrast:
-    """mean(a) - mean(b) - offset over the tasks' (a [n_a], b [n_b]); b None stands for a known zero."""
+    """Return mean(a) - mean(b) - offset over the tasks' (a [n_a], b [n_b]); b None stands for a known zero."""
     effects = [float(a.mean()) - (0.0 if b is None else float(b.mean())) - offset for a, b in pairs]
     spreads = [(_variance(a), 0.0 if b is None else _variance(b)) for a, b in pairs]
     sizes = [hedges_g(a, b) for a, b in pairs if b is not None]
-    return _averaged(label, effects, pairs, spreads, float(np.mean(sizes)) if sizes else math.nan)
+    return _contrast(label, effects, pairs, spreads, float(np.mean(sizes)) if sizes else math.nan, _deviations(spreads))
 
 
 def ratio(label: str, pairs: Sequence[tuple[Sample, Sample]], threshold: float) -> Contrast:
-    """log(mean(a) / mean(b)) over the tasks' (a [n_a], b [n_b]), with log(threshold) as its null value.
-
-    Raises: ValueError unless every mean is positive.
-    """
+    """Return log(mean(a) / mean(b)) over the tasks' ([n_a], [n_b]). Raise ValueError unless all means are positive."""
     if any(group.mean() <= 0 for pair in pairs for group in pair):
         raise ValueError("a ratio needs positive means")
     effects = [math.log(float(a.mean()) / float(b.mean())) for a, b in pairs]
     spreads = [(_variance(a) / float(a.mean()) ** 2, _variance(b) / float(b.mean()) ** 2) for a, b in pairs]
     sizes = float(np.mean([hedges_g(a, b) for a, b in pairs]))
-    return _averaged(label, effects, pairs, spreads, sizes, null=math.log(threshold), form="ratio")
+    null = math.log(threshold)
+    return _contrast(label, effects, pairs, spreads, sizes, _deviations(spreads), null=null, form="ratio")
 
 
 def interaction(
     label: str, first: Sequence[tuple[Sample, Sample]], second: Sequence[tuple[Sample, Sample]], threshold: float
 ) -> Contrast:
-    """log(mean(a) / mean(b)) over the tasks' (a [n_a], b [n_b]) of `first`, less the same of `second`, of other runs.
-
-    Its null value is log(threshold). Raises: ValueError unless every mean is positive.
-    """
+    """Return `ratio` of `first`, less that of `second`, which are other runs. Raise ValueError as `ratio`."""
     over, under = ratio(label, first, 1.0), ratio(label, second, 1.0)
     variance = over.error**2 + under.error**2
-    # Each ratio's own degrees of freedom hold the sum over its groups already.
+    # The degrees of freedom of each ratio already include the sum over its groups.
     parts = over.error**4 / over.freedom + under.error**4 / under.freedom
     (a, b), (c, d) = over.deviations, under.deviations
     return Contrast(
@@ -161,25 +151,18 @@ def interaction(
 
 
 def shrinking(label: str, groups: Sequence[tuple[Sample, Sample, Sample]]) -> Contrast:
-    """2 log mean(b) - log mean(a) - log mean(c) over the tasks' (a [n_a], b [n_b], c [n_c]).
-
-    Raises: ValueError unless every mean is positive.
-    """
+    """Return 2 log mean(b) - log mean(a) - log mean(c) over the tasks' ([n_a], [n_b], [n_c]). Raise as `ratio`."""
     if any(group.mean() <= 0 for task in groups for group in task):
         raise ValueError("a ratio needs positive means")
     effects = [2 * math.log(b.mean()) - math.log(a.mean()) - math.log(c.mean()) for a, b, c in groups]
     spreads = [tuple(_variance(group) / float(group.mean()) ** 2 for group in task) for task in groups]
-    terms, count = [], len(groups)
-    for task, of_task in zip(groups, spreads, strict=True):
-        for group, spread, weight in zip(task, of_task, (1, 4, 1), strict=True):
-            terms.append((weight * spread / len(group) / count**2, len(group) - 1))
-    ends = math.sqrt(sum(a + c for a, _, c in spreads)) / count
-    middles = 2 * math.sqrt(sum(b for _, b, _ in spreads)) / count
-    return _contrast(label, effects, terms, math.nan, (middles, ends), form="ratio")
+    ends = math.sqrt(sum(a + c for a, _, c in spreads)) / len(groups)
+    middles = 2 * math.sqrt(sum(b for _, b, _ in spreads)) / len(groups)
+    return _contrast(label, effects, groups, spreads, math.nan, (middles, ends), weights=(1, 4, 1), form="ratio")
 
 
 def paired(label: str, a: Sample, b: Sample) -> Contrast:
-    """mean(a - b) over settings [K] that both have; position i is the same setting in both."""
+    """Return mean(a - b) over settings [K] that both have; position i is the same setting in both."""
     gaps, count = a - b, len(a)
     deviation = float(gaps.std(ddof=1))
     error = deviation / math.sqrt(count)
@@ -190,51 +173,48 @@ def _variance(values: Sample) -> float:
     return float(values.var(ddof=1))
 
 
-def _averaged(
-    label: str,
-    effects: Sequence[float],
-    pairs: Sequence[tuple[Sample, Sample | None]],
-    spreads: Sequence[tuple[float, float]],
-    hedges: float,
-    *,
-    null: float = 0.0,
-    form: Literal["difference", "ratio"] = "difference",
-) -> Contrast:
-    """The mean of the tasks' effects; `spreads` are the variances of one seed of a and of b, per task."""
-    count = len(pairs)
-    terms = []
-    for (a, b), (of_a, of_b) in zip(pairs, spreads, strict=True):
-        terms.append((of_a / len(a) / count**2, len(a) - 1))
-        if b is not None:
-            terms.append((of_b / len(b) / count**2, len(b) - 1))
-    deviations = (math.sqrt(sum(a for a, _ in spreads)) / count, math.sqrt(sum(b for _, b in spreads)) / count)
-    return _contrast(label, effects, terms, hedges, deviations, null=null, form=form)
+def _deviations(spreads: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return the standard deviations of one seed of a and of b, averaged over tasks, from their variances per task."""
+    count = len(spreads)
+    return math.sqrt(sum(a for a, _ in spreads)) / count, math.sqrt(sum(b for _, b in spreads)) / count
 
 
 def _contrast(
     label: str,
     effects: Sequence[float],
-    terms: Sequence[tuple[float, int]],
+    tasks: Sequence[Sequence[Sample | None]],
+    spreads: Sequence[Sequence[float]],
     hedges: float,
     deviations: tuple[float, float],
     *,
+    weights: Sequence[int] = (1, 1),
     null: float = 0.0,
-    form: Literal["difference", "ratio"],
+    form: Literal["difference", "ratio"] = "difference",
 ) -> Contrast:
-    """The mean of the tasks' effects, whose variance is the sum of `terms` (each with its degrees of freedom)."""
+    """Return the mean of the tasks' effects, with Satterthwaite's degrees of freedom.
+
+    `spreads` are the variances of one seed of each group of a task; `weights` are what a group's variance counts.
+    """
+    count = len(tasks)
+    terms = [
+        (weight * spread / len(group) / count**2, len(group) - 1)
+        for groups, of_task in zip(tasks, spreads, strict=True)
+        for group, spread, weight in zip(groups, of_task, weights, strict=True)
+        if group is not None
+    ]
     variance = sum(term for term, _ in terms)
     freedom = variance**2 / sum(term**2 / free for term, free in terms) if variance > 0 else math.inf
     return Contrast(label, float(np.mean(effects)), math.sqrt(variance), freedom, hedges, deviations, null, form)
 
 
 def near_best(scores: pd.DataFrame, within: float) -> pd.DataFrame:
-    """1 where a score is at most `within` below the best of all rows of its environment, 0 elsewhere (column value)."""
+    """Return `scores` with value 1 if at most `within` below the best of all rows of its environment, else 0."""
     best = scores.groupby("environment")["value"].transform("max")
     return scores.assign(value=(scores["value"] >= best - within).astype("float64"))
 
 
 def over_settings(scores: pd.DataFrame) -> pd.DataFrame:
-    """Setting x variant table of `value`, averaged over seeds and then over environments; missing where not run.
+    """Return a setting x variant table of `value`, averaged over seeds, then over environments; missing if not run.
 
     Its column means are the areas under the curves of sorted scores, where each of K settings is 1/K wide.
     """
@@ -244,7 +224,7 @@ def over_settings(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def first_reached(returns: pd.DataFrame, threshold: float, clock: str) -> float:
-    """Where `clock` (env_frames or seconds) stands at the first record of `value` >= `threshold`; inf where at none."""
+    """Return `clock` (env_frames or seconds) at the first record of `value` >= `threshold`; inf if there is none."""
     ordered = returns.sort_values("env_frames")
     reached = ordered[clock][ordered["value"] >= threshold]
     return float(reached.iloc[0]) if len(reached) else math.inf

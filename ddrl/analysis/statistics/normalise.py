@@ -1,4 +1,4 @@
-"""Human-normalised scores: 0 is random play, 1 a human tester."""
+"""Human-normalised scores: 0 is random play, 1 is a human tester."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import pandas as pd
 
 
 def human_normalised(scores: pd.Series, random: pd.Series, human: pd.Series) -> pd.Series:
-    """(score - random) / (human - random), elementwise; missing where a reference is (Mnih et al. 2015, Methods)."""
+    """Return (score - random) / (human - random); missing if a reference is (Mnih et al. 2015, Methods)."""
     span = human.astype("float64") - random.astype("float64")
-    normalised: pd.Series = (scores.astype("float64") - random.astype("float64")) / span.where(span != 0)
-    return normalised
+    return (scores.astype("float64") - random.astype("float64")) / span.where(span != 0)
 
 
 def capped(normalised: pd.Series, cap: float = 1.0) -> pd.Series:
-    """Scores above `cap` as `cap` (DMLab-30's measure: Espeholt et al. 2018, Table 3); missing ones stay missing."""
+    """Cap scores at `cap` (DMLab-30's measure: Espeholt et al. 2018, Table 3); missing ones stay missing."""
     return normalised.clip(upper=cap)
 
 
 def with_references(scores: pd.DataFrame, references: pd.DataFrame, column: str) -> pd.DataFrame:
-    """`scores` with columns random, human and human_normalised_score (of `column`), matched by `environment`."""
+    """Return `scores` with columns random, human and human_normalised_score (of `column`), by `environment`."""
     joined = scores.merge(references[["environment", "random", "human"]], on="environment", how="left", validate="m:1")
     joined["human_normalised_score"] = human_normalised(joined[column], joined["random"], joined["human"])
     return joined

@@ -1,7 +1,7 @@
 """Tests, intervals and power for a handful of seeds; a seed is the unit of replication.
 
-A `Sample` is a float64 array [n] of one finite value per seed; anything else raises ValueError. What needs a spread is
-missing (NaN) for a single seed.
+A `Sample` is a float64 array [n] of one finite value per seed; anything else raises ValueError. A statistic that needs
+a spread is missing (NaN) for a single seed.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from scipy import special
 Sample = np.ndarray[Any, np.dtype[np.float64]]
 
 MAX_SEEDS = 1000
-"""More than this many seeds is no answer to how many would decide a comparison."""
+"""A comparison that needs more seeds than this counts as undecidable."""
 EQUAL_BUDGET = 0.01
-"""Groups whose env_frames differ by more than this part are not compared."""
+"""Groups whose env_frames differ by more than this fraction are not compared."""
 EQUIVALENCE_LEVEL = 0.90
-"""Two one-sided tests at 5 % ask whether the 90 % interval lies inside the margin (Schuirmann 1987)."""
+"""Two one-sided tests at 5 % ask if the 90 % interval lies inside the margin (Schuirmann 1987)."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with its interval; `low` and `high` are NaN where there is none (one seed)."""
+    """An estimate with its interval; `low` and `high` are NaN if there is none (one seed)."""
 
     value: float
     low: float
@@ -45,7 +45,7 @@ class Comparison:
     hedges_g: float
 
     def interval(self, alpha: float) -> Interval:
-        """Two-sided interval of level 1 - alpha around the effect."""
+        """Return the two-sided interval of level 1 - alpha around the effect."""
         _check_probability("alpha", alpha)
         half = float(t_quantile(1 - alpha / 2, self.freedom)) * self.error if self.error != 0 else 0.0
         return Interval(self.effect, self.effect - half, self.effect + half)
@@ -53,7 +53,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Equivalence:
-    """p of the two one-sided tests, and the 90 % interval of the mean."""
+    """The p of the two one-sided tests, and the 90 % interval of the mean."""
 
     p: float
     low: float
@@ -61,7 +61,7 @@ class Equivalence:
 
 
 def checked(values: object, name: str = "values") -> Sample:
-    """`values`, if it is a sample. Raises ValueError otherwise."""
+    """Return `values` if it is a sample. Raise ValueError otherwise."""
     if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype != np.float64:
         found = f"an array of {values.dtype} {list(values.shape)}" if isinstance(values, np.ndarray) else type(values)
         raise ValueError(f"{name} must be a float64 array [n] with one value per seed, not {found}")
@@ -71,17 +71,17 @@ def checked(values: object, name: str = "values") -> Sample:
 
 
 def t_quantile(p: Any, freedom: Any) -> Any:
-    """Where Student's distribution reaches p: `stats.t.ppf`, of which the rest takes a second to import."""
+    """Return the quantile p of Student's distribution: `stats.t.ppf`, but scipy.stats takes a second to import."""
     return special.stdtrit(freedom, p)
 
 
 def t_tail(value: Any, freedom: Any) -> Any:
-    """Chance of more than `value` under Student's distribution: `stats.t.sf`."""
+    """Return the chance of more than `value` under Student's distribution: `stats.t.sf`."""
     return special.stdtr(freedom, -value)
 
 
 def t_interval(values: Sample, level: float) -> Interval:
-    """Mean of independent seeds [n] with Student's interval."""
+    """Return the mean of independent seeds [n] with Student's interval."""
     _check_probability("level", level)
     mean, error = _mean_and_error(checked(values))
     half = float(t_quantile((1 + level) / 2, len(values) - 1)) * error if len(values) > 1 else math.nan
@@ -89,7 +89,7 @@ def t_interval(values: Sample, level: float) -> Interval:
 
 
 def geometric_mean(ratios: Sample, level: float) -> Interval:
-    """Of independent positive ratios [n], with the interval of their logarithms: there is none below three."""
+    """Return the geometric mean of positive ratios [n], with the interval of their logarithms from three on."""
     if not len(ratios):
         return Interval(math.nan, math.nan, math.nan)
     found = t_interval(np.log(ratios), level)
@@ -98,7 +98,7 @@ def geometric_mean(ratios: Sample, level: float) -> Interval:
 
 
 def prediction_interval(values: Sample, level: float, others: int) -> tuple[float, float]:
-    """Where the mean of `others` further seeds would fall: mean +- t s sqrt(1/n + 1/m)."""
+    """Return where the mean of `others` further seeds would fall: mean +- t s sqrt(1/n + 1/m)."""
     _check_probability("level", level)
     if others < 1:
         raise ValueError(f"others must be at least 1, not {others}")
@@ -111,7 +111,7 @@ def prediction_interval(values: Sample, level: float, others: int) -> tuple[floa
 
 
 def welch(a: Sample, b: Sample) -> Comparison:
-    """Two groups of seeds [n_a], [n_b] with unequal variances: Welch's t, Satterthwaite's degrees of freedom.
+    """Compare two groups of seeds [n_a], [n_b] with unequal variances: Welch's t, Satterthwaite's degrees of freedom.
 
     Without any spread p is 1 for equal means, otherwise 0; degrees of freedom are then infinite.
     """
@@ -128,9 +128,9 @@ def welch(a: Sample, b: Sample) -> Comparison:
 
 
 def hedges_g(a: Sample, b: Sample) -> float:
-    """(mean(a) - mean(b)) / pooled deviation, with Hedges' (1981) correction 1 - 3 / (4 df - 1) for few seeds.
+    """Return (mean(a) - mean(b)) / pooled deviation, with Hedges' (1981) correction 1 - 3 / (4 df - 1) for few seeds.
 
-    Missing where neither group has a spread, or there are fewer than 3 seeds in all.
+    Missing if neither group has a spread, or there are fewer than 3 seeds in all.
     """
     free = len(checked(a, "a")) + len(checked(b, "b")) - 2
     if free < 1:
@@ -142,7 +142,7 @@ def hedges_g(a: Sample, b: Sample) -> float:
 
 
 def difference_p(values: Sample, target: float) -> float:
-    """Two-sided one-sample t test of mean = target. Without any spread: 1 if the mean is the target, otherwise 0."""
+    """Return p of a two-sided one-sample t test of mean = target. Without any spread: 1 if they are equal, else 0."""
     mean, error = _mean_and_error(checked(values))
     if error == 0:
         return float(mean == target)
@@ -150,7 +150,7 @@ def difference_p(values: Sample, target: float) -> float:
 
 
 def equivalence(values: Sample, target: float, margin: float) -> Equivalence:
-    """Two one-sided t tests of |mean - target| >= margin (Schuirmann 1987); p is the larger of the two.
+    """Make two one-sided t tests of |mean - target| >= margin (Schuirmann 1987); p is the larger of the two.
 
     Without any spread p is 0 strictly inside the margin, otherwise 1.
     """
@@ -166,10 +166,10 @@ def equivalence(values: Sample, target: float, margin: float) -> Equivalence:
 
 
 def holm(table: pd.DataFrame, p: str = "p", family: Sequence[str] = ()) -> pd.Series:
-    """p values adjusted by Holm's (1979) step-down method, within each family: the rows equal in these columns.
+    """Return p values adjusted by Holm's (1979) step-down method, within each family: the rows equal in these columns.
 
-    The index is the table's. A missing p stays missing and does not count. No columns: one family.
-    Raises: ValueError for a column that is not there or a p outside [0, 1].
+    The index is the table's. A missing p stays missing and does not count. No columns: one family. Raise ValueError
+    for a column that is not there or a p outside [0, 1].
     """
     for name in (p, *family):
         if name not in table.columns:
@@ -190,21 +190,21 @@ def holm(table: pd.DataFrame, p: str = "p", family: Sequence[str] = ()) -> pd.Se
 
 
 def equivalence_power(n: int, deviation: float, margin: float, *, alpha: float = 0.05, bias: float = 0.0) -> float:
-    """Chance that `equivalence` of n seeds has p <= alpha, when the true mean is `bias` off the target.
+    """Return the chance that `equivalence` of n seeds has p <= alpha, if the true mean is `bias` off the target.
 
-    Exact: Owen's Q (Owen 1965; Julious 2004, section 5), as an integral over the sample deviation s of the
-    chance that the mean falls between -margin + t s / sqrt(n) and margin - t s / sqrt(n).
+    Exact: Owen's Q (Owen 1965; Julious 2004, section 5), an integral over the sample deviation s of the chance that
+    the mean falls between -margin + t s / sqrt(n) and margin - t s / sqrt(n).
     """
     from scipy import integrate  # takes long to import
 
     free, root = n - 1, math.sqrt(n)
     quantile = float(t_quantile(1 - alpha, free))
     upper, lower = root * (margin - bias) / deviation, -root * (margin + bias) / deviation
-    # `stats.chi.pdf` is the same density, but takes 150 microseconds for a number.
+    # `stats.chi.pdf` is the same density, but takes 150 microseconds per number.
     log_scale = math.log(2) + free / 2 * math.log(free / 2) - math.lgamma(free / 2)
 
     def integrand(ratio: float) -> float:
-        """Of s / sigma: chance to pass, given s, times the density of s."""
+        """Return, for ratio = s / sigma, the chance to pass given s, times the density of s."""
         passed = float(special.ndtr(upper - quantile * ratio) - special.ndtr(lower + quantile * ratio))
         return passed * math.exp(log_scale + (free - 1) * math.log(ratio) - free * ratio**2 / 2)
 
@@ -215,12 +215,12 @@ def equivalence_power(n: int, deviation: float, margin: float, *, alpha: float =
 
 
 def difference_power(n: int, deviation_a: float, deviation_b: float, effect: float, *, alpha: float = 0.05) -> float:
-    """Chance that Welch's test of two groups of n seeds has p <= alpha and the sign of the true difference `effect`.
+    """Return the chance that Welch's test of two groups of n seeds has p <= alpha and the sign of the true `effect`.
 
     Exact: the test's degrees of freedom depend on the share of one group in the sum of squares, which is beta
-    distributed and independent of that sum. Given the share, the statistic is a multiple of a noncentral t with
-    2 (n - 1) degrees of freedom. (One noncentral t at fixed degrees of freedom, as in Julious 2004, section 3, would
-    promise three seeds a tenth more power than they have.)
+    distributed and independent of that sum. Given the share, the statistic is a multiple of a noncentral t with 2 (n -
+    1) degrees of freedom. (One noncentral t at fixed degrees of freedom, as in Julious 2004, section 3, would promise
+    three seeds a tenth more power than they have.)
     """
     from scipy import stats  # takes long to import
 
@@ -237,29 +237,25 @@ def difference_power(n: int, deviation_a: float, deviation_b: float, effect: flo
     return float(weights @ stats.nct.sf(bound, 2 * free, noncentrality) / 2)
 
 
-def seeds_for_equivalence(
-    deviation: float, margin: float, *, power: float = 0.8, alpha: float = 0.05, bias: float = 0.0
-) -> int | None:
-    """Fewest seeds whose equivalence test succeeds with this power, if the true mean is `bias` off the target.
+def seeds_for_equivalence(deviation: float, margin: float, *, power: float = 0.8, bias: float = 0.0) -> int | None:
+    """Return the fewest seeds whose equivalence test has this power, if the true mean is `bias` off the target.
 
     None: more than 1000, or never, since the bias is not inside the margin.
     """
-    _check_power(power, alpha, deviation)
+    _check_power(power, deviation)
     if not (math.isfinite(margin) and margin > 0 and math.isfinite(bias)):
         raise ValueError(f"margin must be a number above 0 and bias a number, not {margin} and {bias}")
     if abs(bias) >= margin:
         return None
-    return _fewest(lambda n: deviation == 0 or equivalence_power(n, deviation, margin, alpha=alpha, bias=bias) >= power)
+    return _fewest(lambda n: deviation == 0 or equivalence_power(n, deviation, margin, bias=bias) >= power)
 
 
 def seeds_for_difference(
     deviation_a: float, deviation_b: float, effect: float, *, power: float = 0.8, alpha: float = 0.05
 ) -> int | None:
-    """Fewest seeds in each of two groups, whose Welch test finds the true difference `effect` with this power.
-
-    None: more than 1000, or never, since the effect is 0.
-    """
-    _check_power(power, alpha, deviation_a, deviation_b)
+    """Return the fewest seeds per group with which Welch's test has this power; None: over 1000, or effect 0."""
+    _check_probability("alpha", alpha)
+    _check_power(power, deviation_a, deviation_b)
     if not math.isfinite(effect):
         raise ValueError(f"effect must be a number, not {effect}")
     if effect == 0:
@@ -269,7 +265,7 @@ def seeds_for_difference(
 
 
 def _fewest(enough: Callable[[int], bool]) -> int | None:
-    """The least n from 2 to `MAX_SEEDS` with enough(n), which grows with n; None if there is none."""
+    """Return the least n from 2 to `MAX_SEEDS` with enough(n), which grows with n; None if there is none."""
     low, high = 1, 2
     while not enough(high):
         if high == MAX_SEEDS:
@@ -282,7 +278,7 @@ def _fewest(enough: Callable[[int], bool]) -> int | None:
 
 
 def _mean_and_error(values: Sample) -> tuple[float, float]:
-    """Mean and its standard error, which is missing for one seed; exact where all seeds agree."""
+    """Return mean and its standard error: missing for one seed, exactly 0 if all seeds agree."""
     if len(values) < 2:
         return float(values[0]), math.nan
     if np.ptp(values) == 0:
@@ -295,9 +291,8 @@ def _check_probability(name: str, value: float) -> None:
         raise ValueError(f"{name} must lie between 0 and 1, not {value}")
 
 
-def _check_power(power: float, alpha: float, *deviations: float) -> None:
+def _check_power(power: float, *deviations: float) -> None:
     _check_probability("power", power)
-    _check_probability("alpha", alpha)
     for deviation in deviations:
         if not (math.isfinite(deviation) and deviation >= 0):
             raise ValueError(f"a deviation must be a number of at least 0, not {deviation}")

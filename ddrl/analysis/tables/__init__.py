@@ -1,1 +1,1 @@
-"""Every table of a paper and of the suite."""
+"""Makes every table of a paper and of the suite."""

@@ -1,4 +1,4 @@
-"""From run directories to every table of `ddrl.papers.table_names.TABLES`, written atomically as Parquet and CSV."""
+"""Makes every table of `ddrl.papers.table_names.TABLES` from run directories, and writes it as Parquet and CSV."""
 
 from __future__ import annotations
 
@@ -49,11 +49,10 @@ class Evidence:
 def build(
     paper_dir: Path, scale: str, planned: Sequence[Run], results: Path, *, allow_missing: bool = False
 ) -> Evidence:
-    """Reads the planned runs and the reference runs, and makes every table.
+    """Read the planned runs and the reference runs (which alone are reported at `REFERENCE`), and make every table.
 
-    At the pseudo-scale `REFERENCE` nothing is planned and the reference runs are the subject. A run that cannot be used
-    is a row of table `problems` and of no other.
-    Raises: UserError for a planned run that has not finished (unless allowed), and where no run is left.
+    A run that cannot be used is a row of table `problems` and of no other. Raise UserError for a planned run that has
+    not finished (unless allowed), and if no run is left.
     """
     paper, experiments = load_paper(paper_dir), load_experiments(paper_dir)
     found = gather(paper.key, planned, results, experiments, allow_missing=allow_missing)
@@ -72,7 +71,7 @@ def build(
         "wall_clock": _labelled(on_common_clock(parts), experiments),
         "policy_lag": _on_grid(data, ["policy_lag_mean", "policy_lag_max"], experiments),
         "efficiency": efficiency_table(data, experiments, paper.prices),
-        "scores": _flagged(table, parts, paper).assign(variant_label=_labels(table, experiments)),
+        "scores": _labelled(_flagged(table, parts, paper), experiments),
         "aggregates": aggregates(table, seed=seed, resamples=resamples),
         "profiles": profiles(table, seed=seed, resamples=resamples),
         "improvement": improvement(table, seed=seed, resamples=resamples),
@@ -99,11 +98,12 @@ def _on_grid(runs: Iterable[RunData], metrics: list[str], experiments: Mapping[s
 
 
 def _labelled(table: pd.DataFrame, experiments: Mapping[str, Experiment]) -> pd.DataFrame:
-    return table.assign(variant_label=_labels(table, experiments))
+    pairs = zip(table["experiment"], table["variant"], strict=True)
+    return table.assign(variant_label=[experiments[experiment].labels[variant] for experiment, variant in pairs])
 
 
 def _flagged(scores: pd.DataFrame, runs: Sequence[RunData], paper: Paper) -> pd.DataFrame:
-    """`scores` with column flags: whether a run's environment is of another version than the paper states."""
+    """Return `scores` with column flags: env_version_gap if a run's environment has another version."""
     stated = list(paper.protocols.values())
     gaps = {"flags": [version_flag([str(run.manifest["protocol"])], stated) for run in runs]}
     flags = pd.DataFrame([run.keys() for run in runs]).assign(**gaps)
@@ -111,18 +111,13 @@ def _flagged(scores: pd.DataFrame, runs: Sequence[RunData], paper: Paper) -> pd.
 
 
 def _of_reference(table: pd.DataFrame, key: str) -> pd.DataFrame:
-    """Verdicts on the reference runs alone; what has none is `not_run` of origin reference."""
+    """Return verdicts on the reference runs alone; a cell or claim without one is `not_run` of origin reference."""
     decided = table["origin"] == "reference"
     return table[decided | ~table[key].isin(table[key][decided])].assign(origin="reference").reset_index(drop=True)
 
 
-def _labels(table: pd.DataFrame, experiments: Mapping[str, Experiment]) -> list[str]:
-    pairs = zip(table["experiment"], table["variant"], strict=True)
-    return [experiments[experiment].labels[variant] for experiment, variant in pairs]
-
-
 def used_published(paper: Paper, published: pd.DataFrame) -> pd.DataFrame:
-    """The published rows that a rule or a claim of the paper names, with the experiment and variant compared with them.
+    """Return the published rows that a rule or a claim names, with the experiment and variant compared with them.
 
     A row that only a claim names has neither variant nor environment.
     """
@@ -147,20 +142,17 @@ def used_published(paper: Paper, published: pd.DataFrame) -> pd.DataFrame:
 
 
 def write(tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any], output: Path) -> list[Path]:
-    """Writes `<name>.parquet`, `<name>.csv` and summary.json, each atomically.
+    """Write `<name>.parquet`, `<name>.csv` and summary.json, each atomically.
 
     An empty CSV cell is a missing value; texts in CSV are marked as `ddrl.system.csv_cells` says.
     """
-    output.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name, table in tables.items():
-        written += write_table(table, output, name)
+    written = [path for name, table in tables.items() for path in write_table(table, output, name)]
     write_whole(output / "summary.json", (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
     return [*written, output / "summary.json"]
 
 
 def write_table(table: pd.DataFrame, output: Path, name: str) -> list[Path]:
-    """Writes `<name>.parquet` and `<name>.csv`, each atomically."""
+    """Write `<name>.parquet` and `<name>.csv`, each atomically."""
     output.mkdir(parents=True, exist_ok=True)
     parquet, comma = output / f"{name}.parquet", output / f"{name}.csv"
     with replacing(parquet) as temporary:
@@ -170,15 +162,15 @@ def write_table(table: pd.DataFrame, output: Path, name: str) -> list[Path]:
 
 
 def read(folder: Path, names: Sequence[str]) -> dict[str, pd.DataFrame]:
-    """The named tables. Raises `UserError` for a missing or damaged one."""
-    return {name: _read(folder / f"{name}.parquet") for name in names}
-
-
-def _read(path: Path) -> pd.DataFrame:
-    try:
-        return pd.read_parquet(BytesIO(read_file(path)))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; run 'python -m ddrl.analysis aggregate' first") from None
-    except (pa.ArrowException, OSError, ValueError) as error:
-        reason = " ".join(str(error).replace(str(path), path.name).split())[:160]
-        raise UserError(f"{path}: damaged: {reason}; run 'python -m ddrl.analysis aggregate' again") from None
+    """Read the named tables. Raise `UserError` for a missing or damaged one."""
+    found = {}
+    for name in names:
+        path = folder / f"{name}.parquet"
+        try:
+            found[name] = pd.read_parquet(BytesIO(read_file(path)))
+        except FileNotFoundError:
+            raise UserError(f"{path}: no such file; run 'python -m ddrl.analysis aggregate' first") from None
+        except (pa.ArrowException, OSError, ValueError) as error:
+            reason = " ".join(str(error).replace(str(path), path.name).split())[:160]
+            raise UserError(f"{path}: damaged: {reason}; run 'python -m ddrl.analysis aggregate' again") from None
+    return found

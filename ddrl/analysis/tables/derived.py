@@ -1,4 +1,4 @@
-"""Tables and drawings that a replication makes by itself, from the tables of its runs: `tables.py` and `figures.py`."""
+"""Makes the tables of a replication's own `tables.py`, from the tables of its runs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ddrl.papers.paper import DerivedTable
 
 
 def own_function(paper_dir: Path, file: str, name: str) -> Callable[..., Any]:
-    """The function `name` of a replication's own module. Raises: UserError where there is none."""
+    """Return the function `name` of a replication's own module. Raise UserError if there is none."""
     path = paper_dir / file
     spec = importlib.util.spec_from_file_location(f"replications_{paper_dir.name}_{path.stem}", path)
     if spec is None or spec.loader is None or not path.exists():
         raise UserError(f"{path}: no such file")
     checkout = str(paper_dir.resolve().parents[1])
-    if checkout not in sys.path:  # `replications` is no part of what is installed
+    if checkout not in sys.path:  # `replications` is not part of the installed package
         sys.path.append(checkout)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -33,9 +33,6 @@ def own_function(paper_dir: Path, file: str, name: str) -> Callable[..., Any]:
 
 
 def derive(paper_dir: Path, table: DerivedTable, tables: Path, output: Path) -> list[Path]:
-    """Makes one table with `paper_dir/tables.py` from exactly its tables; writes `<name>.parquet` and `<name>.csv`.
-
-    Raises: UserError for a missing table or function.
-    """
+    """Make one table with `paper_dir/tables.py` and write it. Raise UserError as `own_function` and `read`."""
     made: pd.DataFrame = own_function(paper_dir, "tables.py", table.name)(**read(tables, table.tables))
     return write_table(made, output, table.name)

@@ -1,4 +1,4 @@
-"""Tables about the runs themselves: what they were, with which settings, where they depart from the paper's."""
+"""Makes the tables about the runs themselves: what they were, their settings, where they depart from the paper's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddrl.analysis.runs.flags import BOOKKEEPING, flatten, same
 from ddrl.analysis.runs.milestones import recent_returns
 from ddrl.analysis.runs.run_data import KEYS, RunData, clock_of, env_label, layout_of, training_speed
 from ddrl.analysis.statistics.claim_tests import first_reached
-from ddrl.papers.experiments import Departure, Experiment, Run, system_of
+from ddrl.papers.experiments import Experiment, Run, system_of
 from ddrl.papers.paper import Paper, load_deviations
 from ddrl.papers.protocols import NOT_PRINTED
 from ddrl.system.config_differences import compared
@@ -42,7 +42,7 @@ _HARDWARE = ("cpu", "cores", "memory_gib", "gpu")
 
 
 def run_table(runs: Sequence[RunData], experiments: Mapping[str, Experiment]) -> pd.DataFrame:
-    """One row per run: `KEYS`, counts, budget beside the paper's, topology, provenance."""
+    """Return one row per run: `KEYS`, counts, budget beside the paper's, topology, provenance."""
     rows = []
     for run in runs:
         experiment, manifest = experiments[run.experiment], run.manifest
@@ -72,24 +72,22 @@ def run_table(runs: Sequence[RunData], experiments: Mapping[str, Experiment]) ->
 
 
 def hyperparameter_table(paper: Paper, runs: Sequence[RunData], origin: str) -> pd.DataFrame:
-    """What the paper states beside the distinct values of the runs of one origin.
-
-    Columns experiment, name, paper, ours, source, changed.
-    """
+    """Return what the paper states beside the distinct values of the runs of one origin."""
     rows = []
     for stated in paper.hyperparameters:
         own = [run for run in runs if run.experiment == stated.experiment and run.origin == origin]
         configs = [flatten(run.config) for run in own if stated.variant in (None, run.variant)]
-        if stated.name.startswith("environment."):  # what a configuration leaves to its default the protocol id says
+        if stated.name.startswith("environment."):  # a default is in the protocol id instead
             configs = [config for config in configs if stated.name in config]
         values = list(dict.fromkeys(_text(config.get(stated.name)) for config in configs))
         agree = all(same(config.get(stated.name), stated.paper) for config in configs)
+        scope = f" ({stated.variant})" if stated.variant else ""
+        absent = "not read" if stated.source.startswith("not read") else NOT_PRINTED
         rows.append(
             {
                 "experiment": stated.experiment,
-                "name": stated.name.removeprefix("hyperparameters.")
-                + (f" ({stated.variant})" if stated.variant else ""),
-                "paper": _absent(stated.source) if stated.paper is None else _text(stated.paper),
+                "name": stated.name.removeprefix("hyperparameters.") + scope,
+                "paper": absent if stated.paper is None else _text(stated.paper),
                 "ours": ", ".join(values),
                 "source": stated.source,
                 "changed": bool(configs) and stated.paper is not None and not agree,
@@ -98,13 +96,8 @@ def hyperparameter_table(paper: Paper, runs: Sequence[RunData], origin: str) -> 
     return pd.DataFrame(rows, columns=["experiment", "name", "paper", "ours", "source", "changed"])
 
 
-def _absent(source: str) -> str:
-    """What stands for a value that is not here: the paper prints none, or what it prints could not be read."""
-    return "not read" if source.startswith("not read") else NOT_PRINTED
-
-
 def _text(value: Any) -> str:
-    """A setting as it stands in a table; of a whole mapping its keys with theirs."""
+    """Return a setting as the tables print it; a mapping as its keys with their values."""
     if isinstance(value, Mapping):
         return ", ".join(_text(own) if key == "name" else f"{key} {_text(own)}" for key, own in value.items())
     if value is None:
@@ -115,10 +108,9 @@ def _text(value: Any) -> str:
 
 
 def milestone_table(paper: Paper, runs: Sequence[RunData]) -> pd.DataFrame:
-    """Where the training return first reaches a stated threshold (`recent_returns`).
+    """Return when the training return first reaches a stated threshold (`recent_returns`).
 
-    Columns `KEYS`, threshold, env_frames and seconds (missing where it never does), clock (what the seconds are of:
-    `clock_of`), final_frames (how long was looked: the run's own env_frames).
+    env_frames and seconds (by `clock`) are missing if it never does; final_frames is how long was looked.
     """
     rows = []
     for run in runs:
@@ -136,27 +128,27 @@ def milestone_table(paper: Paper, runs: Sequence[RunData]) -> pd.DataFrame:
 def departure_table(
     paper_dir: Path, scale: str, planned: Sequence[Run], experiments: Mapping[str, Experiment]
 ) -> pd.DataFrame:
-    """Known departures: DEVIATIONS.md, then what experiments.yaml sets at this scale, each with its reason."""
+    """Return known departures: DEVIATIONS.md, then what experiments.yaml sets at this scale, each with its reason."""
     rows = _known(paper_dir)
     for name, experiment in experiments.items():
         runs = [run for run in planned if run.experiment == name]
-        departures = {id(departure): departure for run in runs for departure in run.departures}.values()
-        rows += [
-            _departure(experiment, departure, key, runs, scale)
-            for departure in departures
-            for key in departure.settings
-            if compared(key)
-        ]
+        for departure in {id(departure): departure for run in runs for departure in run.departures}.values():
+            settings = [
+                experiment.paper_setting(run.variant, run.environment) for run in runs if departure in run.departures
+            ]
+            scope = f" ({_labels(experiment, departure.variants)})" if departure.variants else ""
+            for key, value in departure.settings.items():
+                if compared(key):
+                    stated = {_text(_value_at(setting, key)) for setting in settings}
+                    row = _departure(experiment, key, scope, stated, _text(value), departure.reason)
+                    rows.append(row | {"where": f"{name}, scale {scale}"})
     return pd.DataFrame(rows, columns=DEPARTURE_COLUMNS)
 
 
 def reference_departure_table(
     paper_dir: Path, runs: Sequence[RunData], experiments: Mapping[str, Experiment]
 ) -> pd.DataFrame:
-    """As `departure_table`, from the reference runs' own configurations: what they did, not what a scale plans.
-
-    The reason is that of experiments.yaml where it sets the same value for such a run at any scale.
-    """
+    """Return `departure_table` of the reference runs: what they did, with a reason if any scale plans the same."""
     rows = _known(paper_dir)
     for name, experiment in experiments.items():
         own = [run for run in runs if run.experiment == name and run.origin == "reference"]
@@ -168,17 +160,22 @@ def reference_departure_table(
                     case = (key, _text(value), _text(config.get(key)), _reason(experiment, run, key, config.get(key)))
                     found.setdefault(case, []).append(run)
         for (key, stated, ours, reason), concerned in found.items():
-            rows.append(
-                {
-                    "what": key.removeprefix("hyperparameters.") + _for_whom(experiment, concerned, own),
-                    "paper": _stated(experiment, key, {stated}),
-                    "ours": ours,
-                    "reason": reason,
-                    "flag": _flag(experiment, key),
-                    "where": f"{name}, reference runs",
-                }
-            )
+            row = _departure(experiment, key, _scope(experiment, concerned, own), {stated}, ours, reason)
+            rows.append(row | {"where": f"{name}, reference runs"})
     return pd.DataFrame(rows, columns=DEPARTURE_COLUMNS)
+
+
+def _departure(
+    experiment: Experiment, key: str, scope: str, stated: set[str], ours: str, reason: str
+) -> dict[str, Any]:
+    """Return one setting that differs from the paper's; `stated` are its values in the paper's settings."""
+    if key == "env_frames" and experiment.paper_budget:
+        paper = experiment.paper_budget
+    else:
+        unknown = stated == {"none"} or (key == "env_frames" and experiment.proxy is not None)
+        paper = NOT_PRINTED if unknown else ", ".join(sorted(stated))
+    what = key.removeprefix("hyperparameters.") + scope
+    return {"what": what, "paper": paper, "ours": ours, "reason": reason, "flag": _flag(experiment, key)}
 
 
 def _known(paper_dir: Path) -> list[dict[str, Any]]:
@@ -186,21 +183,17 @@ def _known(paper_dir: Path) -> list[dict[str, Any]]:
 
 
 def _reason(experiment: Experiment, run: RunData, key: str, value: Any) -> str:
-    """Why a run has this value: from the departures of experiments.yaml, at any scale."""
+    """Return why a run has this value: from the departures of experiments.yaml, at any scale."""
     for scale, spec in experiment.scales.items():
         for departure in (*experiment.departures, *spec.departures):
-            settings = flatten(departure.settings)
-            if (
-                departure.applies(run.variant, run.environment, scale)
-                and key in settings
-                and same(settings[key], value)
-            ):
+            settings = flatten(departure.settings) if departure.applies(run.variant, run.environment, scale) else {}
+            if key in settings and same(settings[key], value):
                 return departure.reason
     return "Not a setting of any scale: these runs were made with their own."
 
 
-def _for_whom(experiment: Experiment, concerned: Sequence[RunData], all_runs: Sequence[RunData]) -> str:
-    """ " (shallow; Breakout)" where a departure is not of every variant or of every environment."""
+def _scope(experiment: Experiment, concerned: Sequence[RunData], all_runs: Sequence[RunData]) -> str:
+    """Return " (shallow; Breakout)" if a departure is not of every variant or of every environment, else ""."""
     parts = []
     variants = dict.fromkeys(run.variant for run in concerned)
     if len(variants) < len({run.variant for run in all_runs}):
@@ -212,7 +205,7 @@ def _for_whom(experiment: Experiment, concerned: Sequence[RunData], all_runs: Se
 
 
 def _labels(experiment: Experiment, variants: Iterable[str]) -> str:
-    """What variants are called, in lower case; of a sweep how many settings each system has, and not their names."""
+    """Return the labels of variants in lower case; for a sweep the number of settings of each system instead."""
     systems: dict[str, list[str]] = {}
     for name in variants:
         systems.setdefault(system_of(name), []).append(experiment.labels[name].lower())
@@ -221,36 +214,11 @@ def _labels(experiment: Experiment, variants: Iterable[str]) -> str:
     )
 
 
-def _departure(
-    experiment: Experiment, departure: Departure, key: str, runs: Sequence[Run], scale: str
-) -> dict[str, str]:
-    """One setting that differs from the paper's, with its reason."""
-    concerned = [run for run in runs if departure in run.departures]
-    stated = {_text(_at(experiment.paper_setting(run.variant, run.environment), key)) for run in concerned}
-    for_whom = f" ({_labels(experiment, departure.variants)})" if departure.variants else ""
-    return {
-        "what": key.removeprefix("hyperparameters.") + for_whom,
-        "paper": _stated(experiment, key, stated),
-        "ours": _text(departure.settings[key]),
-        "reason": departure.reason,
-        "flag": _flag(experiment, key),
-        "where": f"{experiment.name}, scale {scale}",
-    }
-
-
-def _at(setting: Any, key: str) -> Any:
-    """What a setting has at a dotted key: a value, a mapping, or None."""
+def _value_at(setting: Any, key: str) -> Any:
+    """Return what a setting has at a dotted key: a value, a mapping, or None."""
     for name in key.split("."):
         setting = setting.get(name) if isinstance(setting, Mapping) else None
     return setting
-
-
-def _stated(experiment: Experiment, key: str, stated: set[str]) -> str:
-    """What the paper prints of a key whose values in its settings are `stated`."""
-    if key == "env_frames" and experiment.paper_budget:
-        return experiment.paper_budget
-    unknown = stated == {"none"} or (key == "env_frames" and experiment.proxy is not None)
-    return NOT_PRINTED if unknown else ", ".join(sorted(stated))
 
 
 def _flag(experiment: Experiment, key: str) -> str:

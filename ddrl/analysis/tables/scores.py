@@ -1,4 +1,4 @@
-"""Scores of runs and their aggregates, with intervals. Seeds are the unit of replication."""
+"""Makes the tables of scores and their aggregates, with intervals. Seeds are the unit of replication."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ddrl.papers.experiments import system_of
 
 SCORE = "human_normalised_score"
 GROUP = ["origin", "paper", "experiment", "variant"]
+SCORES = [*KEYS, "env_frames", "final_return", "mean_return", "episodes", "versions", "between_versions", "statistic"]
 AGGREGATES = [*GROUP, "metric", "statistic", "value", "ci95_low", "ci95_high", "seeds", "environments"]
 PROFILES = [*GROUP, "tau", "fraction", "ci95_low", "ci95_high"]
 IMPROVEMENT = [*GROUP[:-1], "better", "worse", "value", "ci95_low", "ci95_high", "environments", "seeds"]
@@ -25,19 +26,15 @@ TAUS = tuple(step / 10 for step in range(81))
 
 
 def scores(runs: Iterable[RunData], references: pd.DataFrame) -> pd.DataFrame:
-    """One row per run, or task of a run on a suite: `KEYS`, env_frames, final_return, mean_return, episodes, versions,
-    between_versions, statistic, random, human, and human_normalised_score (of final_return).
+    """Return one row per run, or task of a run on a suite: `SCORES`, random, human, human_normalised_score.
 
     final_return: mean of the evaluation episodes at the largest env_frames, never the best checkpoint. versions,
-    between_versions: `ddrl.analysis.runs.run_data.Spread`. mean_return: training return averaged over env_frames (the
-    area under the learning curve).
+    between_versions: `Spread` of run_data. mean_return: training return averaged over env_frames.
     """
-    columns = [*KEYS, "env_frames", "final_return", "mean_return", "episodes", "versions", "between_versions"]
-    columns.append("statistic")
     rows = []
     for run in runs:
         final = final_episodes(run)
-        if final.empty:  # a task of a suite that is trained on and not evaluated, or that failed
+        if final.empty:  # a suite's task that was not evaluated, or failed
             continue
         last = int(run.curves["env_frames"][final.index[0]])
         spread = version_spread(run)
@@ -54,7 +51,7 @@ def scores(runs: Iterable[RunData], references: pd.DataFrame) -> pd.DataFrame:
                 "statistic": f"mean of {len(final)} final evaluation episodes{over}",
             }
         )
-    table = pd.DataFrame(rows, columns=columns)
+    table = pd.DataFrame(rows, columns=SCORES)
     counts = dict.fromkeys(("env_frames", "episodes", "versions"), "int64")
     return with_references(table.astype(counts), references, "final_return")
 
@@ -67,8 +64,7 @@ def _mean_over_frames(records: pd.DataFrame) -> float:
 
 
 def aggregates(table: pd.DataFrame, *, seed: int, resamples: int) -> pd.DataFrame:
-    """Human-normalised scores over environments: one row per origin, experiment, variant and statistic of
-    `ddrl.analysis.statistics.bootstrap.STATISTICS`.
+    """Return human-normalised scores over environments: one row per origin, experiment, variant and `STATISTICS`.
 
     Columns `AGGREGATES`; seeds: fewest of an environment. Environments without a random and human score are left out.
     """
@@ -78,14 +74,13 @@ def aggregates(table: pd.DataFrame, *, seed: int, resamples: int) -> pd.DataFram
         for statistic in STATISTICS:
             generator = _generator(seed, *names, statistic)
             found = bootstrap(part, SCORE, statistic, generator=generator, resamples=resamples)
-            interval = {"value": found.value, "ci95_low": found.low, "ci95_high": found.high}
             head = dict(zip(GROUP, names, strict=True)) | {"metric": SCORE, "statistic": statistic}
-            rows.append(head | interval | _extent(part))
+            rows.append(head | _interval(found) | _counts(part))
     return _typed(pd.DataFrame(rows, columns=AGGREGATES))
 
 
 def profiles(table: pd.DataFrame, *, seed: int, resamples: int, taus: Sequence[float] = TAUS) -> pd.DataFrame:
-    """Performance profiles of human-normalised scores: the part of the runs above tau, every environment alike.
+    """Return performance profiles of human-normalised scores: the fraction of runs above tau, every environment alike.
 
     Columns `PROFILES`, one row per origin, experiment, variant and tau; the band is pointwise.
     """
@@ -95,18 +90,15 @@ def profiles(table: pd.DataFrame, *, seed: int, resamples: int, taus: Sequence[f
         found = performance_profile(
             part, SCORE, taus, generator=_generator(seed, *names, "profile"), resamples=resamples
         ).rename(columns={"low": "ci95_low", "high": "ci95_high"})
-        for column, name in zip(GROUP, names, strict=True):
-            found[column] = str(name)
-        parts.append(found[PROFILES])
+        parts.append(found.assign(**dict(zip(GROUP, map(str, names), strict=True)))[PROFILES])
     return _typed(pd.concat(parts if len(parts) == 1 else parts[1:], ignore_index=True))
 
 
 def improvement(table: pd.DataFrame, *, seed: int, resamples: int) -> pd.DataFrame:
-    """Probability of improvement between each two variants of an experiment, by final return.
+    """Return the probability of improvement between each two variants of an experiment, by final return.
 
-    Columns `IMPROVEMENT`. `better` is the variant that scores above the other more often than not (of two that are
-    level, the first by name). Only environments on which both have run, with the same number of frames. Settings of a
-    sweep are left to the claims about them: each two of them would be thousands of rows.
+    Columns `IMPROVEMENT`. `better` scores above the other more often than not. Only environments on which both have
+    run, with the same number of frames. Settings of a sweep are left out: their pairs would be thousands of rows.
     """
     rows = []
     for names, part in table.groupby(GROUP[:-1], sort=True):
@@ -120,16 +112,14 @@ def improvement(table: pd.DataFrame, *, seed: int, resamples: int) -> pd.DataFra
             better, worse = first, second
             if found.value < 0.5:
                 found, better, worse = Interval(1 - found.value, 1 - found.high, 1 - found.low), second, first
-            interval = {"value": found.value, "ci95_low": found.low, "ci95_high": found.high}
-            extent = _extent(a) | {"seeds": min(_extent(a)["seeds"], _extent(b)["seeds"])}
-            rows.append(
-                dict(zip(GROUP[:-1], names, strict=True)) | {"better": better, "worse": worse} | interval | extent
-            )
+            extent = _counts(a) | {"seeds": min(_counts(a)["seeds"], _counts(b)["seeds"])}
+            head = dict(zip(GROUP[:-1], names, strict=True)) | {"better": better, "worse": worse}
+            rows.append(head | _interval(found) | extent)
     return _typed(pd.DataFrame(rows, columns=IMPROVEMENT))
 
 
 def _on_common_ground(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows on environments of both tables, where budgets are equal to `EQUAL_BUDGET`."""
+    """Return the rows on environments of both tables, if budgets are equal to `EQUAL_BUDGET`."""
     shared = set(a["environment"]) & set(b["environment"])
     both = pd.concat([a, b])
     budgets = both[both["environment"].isin(shared)].groupby("environment")["env_frames"].agg(["min", "max"])
@@ -138,17 +128,21 @@ def _on_common_ground(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame, p
 
 
 def _typed(table: pd.DataFrame) -> pd.DataFrame:
-    """The same types with and without rows."""
+    """Return the table with the same types whether it has rows or not."""
     types = dict.fromkeys(("value", "ci95_low", "ci95_high", "tau", "fraction"), "float64")
     types |= dict.fromkeys(("seeds", "environments"), "int64")
     return table.astype({name: kind for name, kind in types.items() if name in table.columns})
 
 
-def _extent(part: pd.DataFrame) -> dict[str, int]:
+def _interval(found: Interval) -> dict[str, float]:
+    return {"value": found.value, "ci95_low": found.low, "ci95_high": found.high}
+
+
+def _counts(part: pd.DataFrame) -> dict[str, int]:
     seeds = part.groupby("environment")["seed"].nunique()
     return {"environments": len(seeds), "seeds": int(seeds.min())}
 
 
 def _generator(seed: int, *names: Hashable) -> np.random.Generator:
-    """Its draws depend on what is drawn for, not on what else the table holds."""
+    """Return a generator whose draws depend on what is drawn for, not on what else the table holds."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, *"/".join(map(str, names)).encode()])))

@@ -1,4 +1,4 @@
-"""From the tables of every paper to the tables of the suite report. Reads no run."""
+"""Makes the tables of the suite report from the tables of every paper. Reads no run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,12 @@ import pandas as pd
 from ddrl.analysis.runs.problems import COLUMNS as PROBLEM_COLUMNS
 from ddrl.analysis.runs.problems import portable
 from ddrl.analysis.runs.run_data import LARGEST, LAYOUT, layout_of, machine
+from ddrl.analysis.tables.build import Evidence
 from ddrl.analysis.tables.summary import SCALE_NOTES, facts
 from ddrl.analysis.tables.systems import (
     Tables,
     algorithm_module,
-    coverage_table,
+    coverage,
     matrix,
     published_only,
     read_papers,
@@ -27,7 +27,7 @@ from ddrl.analysis.tables.systems import (
 )
 from ddrl.errors import UserError
 from ddrl.papers.declared import declared
-from ddrl.papers.experiments import ROOT, system_label, system_of
+from ddrl.papers.experiments import system_label, system_of
 from ddrl.papers.paper import Paper, load_paper
 from ddrl.papers.table_names import REFERENCE, SUITE_TABLES
 from ddrl.system.files import read_file
@@ -57,70 +57,50 @@ THROUGHPUT_COLUMNS = [
 ]
 
 
-@dataclass(frozen=True)
-class SuiteEvidence:
-    """Every table of `SUITE_TABLES` by name, and the facts of the first page."""
-
-    tables: Mapping[str, pd.DataFrame]
-    summary: Mapping[str, Any]
-
-
-def build_suite(
-    root: Path = ROOT,
-    results: Path = Path("results"),
-    scale: str = "smoke",
-    *,
-    folder: Path | None = None,
-    only: Sequence[str] | None = None,
-) -> SuiteEvidence:
-    """Every table of the suite at one scale, from `folder/<paper>/tables` (default: `results/<scale>`).
-
-    Raises: UserError where no paper has tables.
-    """
-    given = read_papers(root, folder or results / scale, only)
+def build_suite(root: Path, results: Path, scale: str, *, folder: Path, only: Sequence[str] | None) -> Evidence:
+    """Return every table of `SUITE_TABLES`, from `folder/<paper>/tables`. Raise UserError if no paper has tables."""
+    papers, paper_problems = read_papers(root, folder, only)
     subject = "reference" if scale == REFERENCE else "run"
-    runs = _joined(given.tables, "runs")
-    counted = {name: _joined(given.tables, name) for name in ("claims", "cells")}
+    runs = _joined(papers, "runs")
+    counted = {name: _joined(papers, name) for name in ("claims", "cells")}
+    by_verdict = counted["cells"].groupby(["paper", "experiment", "origin", "verdict"], sort=True, as_index=False)
     bench, bench_problems = _benchmarks(results)
+    problems = [*_joined(papers, "problems").to_dict("records"), *paper_problems, *bench_problems]
+    # Problems of tables and benchmarks have no seed.
+    types = {name: "Int64" if name == "seed" else "string" for name in PROBLEM_COLUMNS}
     tables = {
-        "systems": systems(root, list(given.tables)),
-        "coverage": coverage_table(root, scale, given.tables),
-        "matrix": matrix(root, scale, given.tables),
+        "systems": systems(root, list(papers)),
+        "coverage": coverage(root, scale, papers),
+        "matrix": matrix(root, scale, papers),
         "published_only": published_only(root),
         "claims": counted["claims"],
-        "cells_by_verdict": _cells_by_verdict(counted["cells"]),
+        "cells_by_verdict": by_verdict.agg(cells=("cell", "size")),
         "compute": _compute(runs),
         "throughput": _throughput(runs, bench),
-        "lag": _lag(runs, _joined(given.tables, "policy_lag")),
-        "problems": _problems(_joined(given.tables, "problems"), [*given.problems, *bench_problems]),
+        "lag": _lag(runs, _joined(papers, "policy_lag")),
+        "problems": pd.DataFrame(problems, columns=PROBLEM_COLUMNS).astype(types),
     }
     beside = subject == "run" and bool((runs["origin"] == "reference").any())
     summary = {
         "scale": scale,
         "scale_note": SCALE_NOTES[scale],
         "subject": subject,
-        "papers": [_paper_facts(load_paper(root / paper), given.tables[paper], subject) for paper in given.tables],
-        "papers_without_tables": [row["paper"] for row in given.problems],
+        "papers": [_paper_facts(load_paper(root / paper), own, subject) for paper, own in papers.items()],
+        "papers_without_tables": [row["paper"] for row in paper_problems],
         **facts(runs[runs["origin"] == subject], counted, subject),
         "reference": facts(runs[runs["origin"] == "reference"], counted, "reference") if beside else None,
         "systems": len(tables["systems"]),
         "problems": len(tables["problems"]),
     }
-    return SuiteEvidence({name: tables[name] for name in SUITE_TABLES}, summary)
+    return Evidence({name: tables[name] for name in SUITE_TABLES}, summary)
 
 
 def _joined(tables: Tables, name: str) -> pd.DataFrame:
-    """One table of all papers, with column `paper`; empty ones leave no trace in the types of columns."""
+    """Return one table of all papers, with column `paper`; empty tables do not affect the types of columns."""
     parts = [own[name] if "paper" in own[name] else own[name].assign(paper=paper) for paper, own in tables.items()]
     filled = [part for part in parts if len(part)] or parts[:1]
     joined = pd.concat(filled, ignore_index=True)
     return joined[["paper", *(column for column in joined.columns if column != "paper")]]
-
-
-def _problems(own: pd.DataFrame, others: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Problems of runs, then of tables and benchmarks, which have no seed."""
-    types = {name: "Int64" if name == "seed" else "string" for name in PROBLEM_COLUMNS}
-    return pd.DataFrame([*own.to_dict("records"), *others], columns=PROBLEM_COLUMNS).astype(types)
 
 
 def _paper_facts(paper: Paper, tables: Mapping[str, pd.DataFrame], subject: str) -> dict[str, Any]:
@@ -131,14 +111,8 @@ def _paper_facts(paper: Paper, tables: Mapping[str, pd.DataFrame], subject: str)
     return {"key": paper.key, **citation, **{key: own[key] for key in kept}, "problems": len(tables["problems"])}
 
 
-def _cells_by_verdict(cells: pd.DataFrame) -> pd.DataFrame:
-    """How many cells of an experiment have which verdict: paper, experiment, origin, verdict, cells."""
-    group = ["paper", "experiment", "origin", "verdict"]
-    return cells.groupby(group, sort=True, as_index=False).agg(cells=("cell", "size"))
-
-
 def _compute(runs: pd.DataFrame) -> pd.DataFrame:
-    """What the runs of each paper and origin took: frames, hours, on which machines, when."""
+    """Return what the runs of each paper and origin took: frames, hours, on which machines, when."""
     rows = []
     for (paper, origin), part in runs.groupby(["paper", "origin"], sort=True):
         seconds = float(part["seconds"].sum())
@@ -159,7 +133,7 @@ def _compute(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _throughput(runs: pd.DataFrame, bench: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Frames per second of our runs (median, lowest and highest of a group) and of committed benchmarks."""
+    """Return frames per second of our runs (median, lowest and highest of a group) and of committed benchmarks."""
     rows = []
     kept = ["paper", "origin", "experiment", "variant", "environment", "network", "precision", *LAYOUT]
     named = _by_system(runs).assign(machine=[machine(row) for row in runs.to_dict("records")])
@@ -177,7 +151,7 @@ def _throughput(runs: pd.DataFrame, bench: Sequence[Mapping[str, Any]]) -> pd.Da
 
 
 def _by_system(table: pd.DataFrame) -> pd.DataFrame:
-    """The settings of a sweep under the name of their system: their speed and lag are those of one layout."""
+    """Return the settings of a sweep under the name of their system: they share speed, lag and layout."""
     labels = [system_label(*pair) for pair in zip(table["variant"], table["variant_label"], strict=True)]
     return table.assign(variant=table["variant"].map(system_of), variant_label=labels)
 
@@ -191,7 +165,7 @@ def _system_name(algorithm: str) -> str:
 
 
 def _benchmarks(results: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows of table `throughput` from `results/reference/bench`, and problems of files that are no benchmarks."""
+    """Return rows of table `throughput` from `results/reference/bench`, and problems of unusable files."""
     rows, problems = [], []
     for path in sorted((results / "reference" / "bench").glob("*.json")):
         file = portable(path, results)
@@ -206,7 +180,7 @@ def _benchmarks(results: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any
 
 
 def _benchmark(found: Mapping[str, Any]) -> dict[str, Any]:
-    """One measurement, and what its file says of all."""
+    """Return the row of one measurement. Raise ValueError if its numbers are missing or not finite."""
     config, topology = found["config"], found["config"]["topology"]
     repeats = [float(repeat["training"]) for repeat in found["repeats"]]
     lags = [float(repeat["policy_lag_mean"]) for repeat in found["repeats"]]
@@ -215,10 +189,8 @@ def _benchmark(found: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError("repeats must be finite numbers, and at least one")
     return {
         "source": "bench",
-        "paper": "",
+        **dict.fromkeys(("paper", "experiment", "variant"), ""),
         "origin": "reference",
-        "experiment": "",
-        "variant": "",
         "environment": config["environment"]["name"],
         "system": _system_name(config["algorithm"]),
         "network": config["hyperparameters"].get("network"),
@@ -235,10 +207,7 @@ def _benchmark(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lag(runs: pd.DataFrame, policy_lag: pd.DataFrame) -> pd.DataFrame:
-    """Policy lag in learner updates, per group of seeds (and settings): group, layout, runs, lag_mean, lag_max.
-
-    lag_mean: over training, then over runs. lag_max: the largest of any batch.
-    """
+    """Return policy lag in updates per group: lag_mean over training, then over runs; lag_max of any batch."""
     layouts = {tuple(row[name] for name in _RUN_GROUP): row for row in _by_system(runs).to_dict("records")}
     rows = []
     for names, part in _by_system(policy_lag.assign(setting=policy_lag["variant"])).groupby(_RUN_GROUP, sort=True):

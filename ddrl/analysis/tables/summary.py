@@ -1,4 +1,4 @@
-"""The facts of a report's first page, from the tables alone."""
+"""Computes the facts of a report's first page, from the tables alone."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ SCALE_NOTES = {
 def summary(
     paper: Paper, experiments: Mapping[str, Experiment], scale: str, tables: Mapping[str, pd.DataFrame]
 ) -> dict[str, Any]:
-    """Plain data for `summary.json`.
+    """Return plain data for `summary.json`.
 
-    The facts at the top are of the subject: the reader's own runs, or the reference runs at the pseudo-scale
-    `REFERENCE`. `reference` holds those of the reference runs where they stand beside the reader's own, else None.
+    The facts at the top are about the subject: the reader's own runs, or the reference runs at the pseudo-scale
+    `REFERENCE`. `reference` holds the facts of the reference runs beside the reader's own, else None.
     """
     runs, problems = tables["runs"], tables["problems"]
     origin = "reference" if scale == REFERENCE else "run"
@@ -50,35 +50,20 @@ def summary(
         "problems": len(problems),
         "problems_by_kind": {str(name): int(kinds[name]) for name in sorted(kinds.index)},
         "experiments": {
-            name: {
-                "title": entry.title,
-                "source": entry.source,
-                "proxy": entry.proxy,
-                "paper_budget": entry.paper_budget,
-                "reason": entry.scales[scale].reason if scale in entry.scales else "",
-            }
+            name: {key: getattr(entry, key) for key in ("title", "source", "proxy", "paper_budget")}
+            | {"reason": entry.scales[scale].reason if scale in entry.scales else ""}
             for name, entry in experiments.items()
         },
         "derived_tables": [
             {"name": table.name, "title": table.title, "note": table.note, "columns": dict(table.columns)}
             for table in paper.derived
         ],
-        "figures": [
-            {
-                "name": figure.name,
-                "caption": figure.caption,
-                "alt": figure.alt,
-                "tables": list(figure.tables),
-                "experiments": list(figure.experiments),
-                "width": figure.width,
-            }
-            for figure in paper.figures
-        ],
+        "figures": [asdict(figure) for figure in paper.figures],
     }
 
 
 def facts(runs: pd.DataFrame, tables: Mapping[str, pd.DataFrame], origin: str) -> dict[str, Any]:
-    """Counts, budget, time, hardware and verdicts of the runs of one origin; `tables` holds cells and claims."""
+    """Return counts, budget, time, hardware and verdicts of the runs of one origin; `tables` holds cells and claims."""
     budgeted = runs[runs["paper_frames"].notna()]
     stated = int(budgeted["paper_frames"].sum())
     return {
@@ -100,7 +85,7 @@ def facts(runs: pd.DataFrame, tables: Mapping[str, pd.DataFrame], origin: str) -
 
 
 def source(row: Mapping[Any, Any]) -> str:
-    """The commit that a run was made with."""
+    """Return the commit that a run was made with."""
     return f"{row['git_sha']}{' with uncommitted changes' if row['git_dirty'] is True else ''}"
 
 

@@ -1,4 +1,4 @@
-"""What the suite holds: a row for every system, and what has been run of every paper.
+"""Makes the tables of what the suite holds: a row for every system, and what has been run of every paper.
 
 A system is an algorithm plus a topology. Its row comes from experiments.yaml at scale `paper` and from what the
 algorithm's module declares, read from the syntax tree: nothing is imported.
@@ -7,8 +7,8 @@ algorithm's module declares, read from the syntax tree: nothing is imported.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,58 +25,23 @@ from ddrl.papers.published import load_published
 from ddrl.papers.table_names import REFERENCE, SUITE_NEEDS
 
 PACKAGE = Path(__file__).parents[2]
-SYSTEM_COLUMNS = [
-    "paper",
-    "experiment",
-    "system",
-    "algorithm",
-    "moves",
-    "schedule",
-    "inference",
-    "store",
-    "runtime",
-    "num_actors",
-    "envs_per_actor",
-    "learner_threads",
-    "max_policy_lag",
-    "parameter_delay",
-    "networks",
-    "tasks",
-    "environments",
-    "variants",
-]
-MATRIX_COLUMNS = [
-    "paper",
-    "experiment",
-    "variant",
-    "variant_label",
-    "environment",
-    "env_label",
-    "planned",
-    "done",
-    "left_out",
-    "reference",
-    "status",
-]
+_TOPOLOGY_NUMBERS = ("num_actors", "envs_per_actor", "learner_threads", "max_policy_lag", "parameter_delay")
 CELL_VERDICTS = ("equivalent", "consistent", "below", "above", "inconclusive", "not_comparable", "not_run")
 CLAIM_VERDICTS = ("supported", "contradicted", "inconclusive", "not_run")
 MAX_TASKS = 3
-"""So many tasks of one kind of environment are named; more are counted."""
+"""Number of tasks of one kind of environment that are named; more are counted."""
 
 Tables = Mapping[str, Mapping[str, pd.DataFrame]]
 """Paper -> name -> table, as `python -m ddrl.analysis aggregate` wrote them."""
 
 
 def algorithm_module(name: str) -> Path:
-    """The file of an algorithm."""
+    """Return the file of an algorithm."""
     return PACKAGE / "algorithms" / f"{name}.py"
 
 
 def systems(root: Path = ROOT, only: Sequence[str] | None = None) -> pd.DataFrame:
-    """One row per paper, experiment and distinct pair of algorithm and topology: columns `SYSTEM_COLUMNS`.
-
-    Raises: UserError for an experiments.yaml or an algorithm's module that cannot be read.
-    """
+    """Return one row per paper, experiment and distinct algorithm and topology. Raise UserError as `declared`."""
     rows = []
     for paper in only or papers(root):
         groups: dict[tuple[str, str], list[Run]] = {}
@@ -84,9 +49,7 @@ def systems(root: Path = ROOT, only: Sequence[str] | None = None) -> pd.DataFram
             key = json.dumps([run.config["algorithm"], _topology(run)], sort_keys=True)
             groups.setdefault((run.experiment, key), []).append(run)
         rows += [_system(paper, experiment, runs) for (experiment, _), runs in groups.items()]
-    table = pd.DataFrame(rows, columns=SYSTEM_COLUMNS)
-    counts = ("num_actors", "envs_per_actor", "learner_threads", "max_policy_lag", "parameter_delay")
-    return table.astype(dict.fromkeys(counts, "Int64"))
+    return pd.DataFrame(rows).astype(dict.fromkeys(_TOPOLOGY_NUMBERS, "Int64"))
 
 
 def _topology(run: Run) -> dict[str, Any]:
@@ -101,17 +64,17 @@ def _system(paper: str, experiment: str, runs: Sequence[Run]) -> dict[str, Any]:
     hyperparameters = [settings | dict(run.config.get("hyperparameters") or {}) for run in runs]
     environments = list(dict.fromkeys(run.environment for run in runs))
     central = topology["inference"] == "central"
-    shape = {key: topology[key] for key in ("runtime", "schedule", "num_actors", "envs_per_actor", "learner_threads")}
-    return shape | {
+    return {
         "paper": paper,
         "experiment": experiment,
         "system": (central and stated.get("central_name")) or stated["name"],
         "algorithm": name,
         "moves": "observations" if central else stated["moves"],
+        "schedule": topology["schedule"],
         "inference": topology["inference"],
         "store": _store(topology.get("store", stated["store"]), hyperparameters),
-        "max_policy_lag": topology["max_policy_lag"],
-        "parameter_delay": topology["parameter_delay"],
+        "runtime": topology["runtime"],
+        **{key: topology[key] for key in _TOPOLOGY_NUMBERS},
         "networks": ", ".join(dict.fromkeys(_network(item) for item in hyperparameters)),
         "tasks": _tasks(environments),
         "environments": len(environments),
@@ -120,11 +83,13 @@ def _system(paper: str, experiment: str, runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _store(kind: str, hyperparameters: Iterable[Mapping[str, Any]]) -> str:
-    """queue, or queue (also 50 % replay) where some variants replay; circular (N 16, K 20): slots, traversals."""
+    """Return queue, or queue (also 50 % replay) if some variants replay; circular (N 16, K 20): slots, traversals."""
     hyperparameters = list(hyperparameters)
     if kind == "circular":
-        sizes = ((letter, {int(item[key]) for item in hyperparameters}) for letter, key in _CIRCULAR.items())
-        return f"{kind} ({', '.join(f'{letter} {_range(values)}' for letter, values in sizes)})"
+        slots, traversals = (
+            _range({int(item[key]) for item in hyperparameters}) for key in ("num_slots", "num_traversals")
+        )
+        return f"{kind} (N {slots}, K {traversals})"
     shares = sorted({float(item.get("replay_fraction") or 0.0) for item in hyperparameters})
     replayed = [f"{100 * share:g} % replay" for share in shares if share > 0]
     if not replayed:
@@ -132,11 +97,8 @@ def _store(kind: str, hyperparameters: Iterable[Mapping[str, Any]]) -> str:
     return f"{kind} ({'also ' if 0.0 in shares else ''}{', '.join(replayed)})"
 
 
-_CIRCULAR = {"N": "num_slots", "K": "num_traversals"}
-
-
 def _range(values: set[int]) -> str:
-    """16; 20 or 32; 1 to 32."""
+    """Return 16; 20 or 32; 1 to 32."""
     ends = dict.fromkeys((min(values), max(values)))
     return (" to " if len(values) > 2 else " or ").join(map(str, ends))
 
@@ -147,7 +109,7 @@ def _network(hyperparameters: Mapping[str, Any]) -> str:
 
 
 def _tasks(environments: Sequence[str]) -> str:
-    """atari (57), toy (catch)."""
+    """Return atari (57), toy (catch)."""
     kinds: dict[str, list[str]] = {}
     for name in environments:
         kind, _, task = name.partition("/")
@@ -157,19 +119,10 @@ def _tasks(environments: Sequence[str]) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Papers:
-    """The tables of the papers that have them, and a row of table `problems` for each that has not."""
+def read_papers(root: Path, folder: Path, only: Sequence[str] | None = None) -> tuple[Tables, list[dict[str, Any]]]:
+    """Read the tables of every paper in `folder/<paper>/tables`, and make a row of table `problems` for each without.
 
-    tables: Tables
-    problems: tuple[Mapping[str, Any], ...]
-
-
-def read_papers(root: Path, folder: Path, only: Sequence[str] | None = None) -> Papers:
-    """The tables of every paper (or of `only` these) in `folder/<paper>/tables`.
-
-    A paper whose tables are missing or damaged is a problem, and the others go on.
-    Raises: UserError where no paper has tables.
+    Raise UserError if no paper has tables.
     """
     found, problems = {}, []
     for paper in only or papers(root):
@@ -182,46 +135,52 @@ def read_papers(root: Path, folder: Path, only: Sequence[str] | None = None) -> 
             problems.append(row | {"what": what, "detail": detail})
     if not found:
         raise UserError(f"{folder}: no paper has tables; run 'python -m ddrl.analysis aggregate' first")
-    return Papers(found, tuple(problems))
+    return found, problems
 
 
 def matrix(root: Path, scale: str, tables: Tables) -> pd.DataFrame:
-    """Every paper x experiment x variant x environment: seeds planned at this scale, done, left out, and of reference.
+    """Return every paper x experiment x variant x environment: seeds planned at this scale, done, left out, reference.
 
     The settings of a sweep count together, under the name of their system.
     status: done (every planned seed), partly, missing (none of them), reference (only committed runs), not_planned.
     """
     rows = []
     for paper in tables:
-        planned = _counted(() if scale == REFERENCE else expand(paper, scale, root=root))
         runs, problems = tables[paper]["runs"], tables[paper]["problems"]
-        done = _counted(runs[runs["origin"] == "run"].itertuples())
-        reference = _counted(runs[runs["origin"] == "reference"].itertuples())
-        left_out = _counted(problems[problems["origin"] == "run"].itertuples())
-        for place, (variant_label, name) in _places(load_experiments(root / paper), [planned, done, reference]).items():
-            counts = [count.get(place, 0) for count in (planned, done, left_out, reference)]
-            experiment, variant, environment = place
-            row = [paper, experiment, variant, variant_label, environment, name, *counts, _status(*counts)]
-            rows.append(dict(zip(MATRIX_COLUMNS, row, strict=True)))
-    return pd.DataFrame(rows, columns=MATRIX_COLUMNS)
+        counts = {
+            "planned": _counted(() if scale == REFERENCE else expand(paper, scale, root=root)),
+            "done": _counted(runs[runs["origin"] == "run"].itertuples()),
+            "left_out": _counted(problems[problems["origin"] == "run"].itertuples()),
+            "reference": _counted(runs[runs["origin"] == "reference"].itertuples()),
+        }
+        with_runs = {place for name in ("planned", "done", "reference") for place in counts[name]}
+        for place, (variant_label, environment_label) in _places(load_experiments(root / paper), with_runs).items():
+            own = {name: count[place] for name, count in counts.items()}
+            rows.append(
+                {
+                    "paper": paper,
+                    "experiment": place[0],
+                    "variant": place[1],
+                    "variant_label": variant_label,
+                    "environment": place[2],
+                    "env_label": environment_label,
+                    **own,
+                    "status": _status(**own),
+                }
+            )
+    return pd.DataFrame(rows)
 
 
 Place = tuple[str, str, str]
 """Experiment, variant (or the system of a sweep's settings), environment."""
 
 
-def _counted(runs: Iterable[Any]) -> dict[Place, int]:
-    counts: dict[Place, int] = {}
-    for run in runs:
-        place = (run.experiment, system_of(run.variant), run.environment)
-        counts[place] = counts.get(place, 0) + 1
-    return counts
+def _counted(runs: Iterable[Any]) -> Counter[Place]:
+    return Counter((run.experiment, system_of(run.variant), run.environment) for run in runs)
 
 
-def _places(
-    experiments: Mapping[str, Experiment], counts: Iterable[Mapping[Place, int]]
-) -> dict[Place, tuple[str, str]]:
-    """Every place of experiments.yaml at any scale, and others that have runs -> labels of variant and environment."""
+def _places(experiments: Mapping[str, Experiment], with_runs: set[Place]) -> dict[Place, tuple[str, str]]:
+    """Return every place of experiments.yaml, and others with runs -> labels of variant and environment."""
     found, labels = {}, {}
     for name, entry in experiments.items():
         for variant in entry.variants:
@@ -230,7 +189,7 @@ def _places(
             for environment in environments_of(entry):
                 if entry.has(variant, environment):
                     found[name, system, environment] = (labels[name, system], env_label(environment))
-    others = sorted({place for count in counts for place in count} - set(found))
+    others = sorted(with_runs - set(found))
     return found | {place: (labels[place[:2]], env_label(place[2])) for place in others}
 
 
@@ -242,18 +201,12 @@ def _status(planned: int, done: int, left_out: int, reference: int) -> str:
     return "done" if done >= planned and not left_out else "partly"
 
 
-def coverage(root: Path, results: Path, scale: str) -> pd.DataFrame:
-    """One row per paper and experiment, also of those that cells or claims name and that do not exist yet.
+def coverage(root: Path, scale: str, tables: Tables) -> pd.DataFrame:
+    """Return one row per paper and experiment, also of those that only cells or claims name.
 
     Columns paper, experiment, title, status, planned, done, left_out, reference (runs), cells, cells_<verdict>, claims,
     claims_<verdict>: verdicts on the reader's own runs, or on the reference runs at the pseudo-scale `REFERENCE`.
-    Reads the papers' tables below `results/<scale>`. Raises: UserError where no paper has any.
     """
-    return coverage_table(root, scale, read_papers(root, results / scale).tables)
-
-
-def coverage_table(root: Path, scale: str, tables: Tables) -> pd.DataFrame:
-    """`coverage` from tables that have been read."""
     subject = "reference" if scale == REFERENCE else "run"
     grid = matrix(root, scale, tables)
     rows = []
@@ -275,14 +228,11 @@ def coverage_table(root: Path, scale: str, tables: Tables) -> pd.DataFrame:
                     **_verdicts(own["claims"], "claim", name, subject, CLAIM_VERDICTS),
                 }
             )
-    return pd.DataFrame(rows, columns=list(rows[0]) if rows else None)
+    return pd.DataFrame(rows)
 
 
 def published_only(root: Path = ROOT) -> pd.DataFrame:
-    """Papers whose published numbers are here and whose replication is not: a folder with `published/`, no paper.yaml.
-
-    Columns paper, cells (how many), items (where they were printed). Raises: UserError as `load_published`.
-    """
+    """Return papers with published numbers but no paper.yaml: paper, cells (how many), items."""
     rows = []
     for folder in sorted({path.parents[1] for path in root.glob("*/published/*.csv")}):
         if not (folder / "paper.yaml").exists():
@@ -293,7 +243,7 @@ def published_only(root: Path = ROOT) -> pd.DataFrame:
 
 
 def _verdicts(table: pd.DataFrame, kind: str, experiment: str, subject: str, verdicts: Sequence[str]) -> dict[str, int]:
-    """How many cells or claims an experiment has, and with which verdict on the subject (none: `not_run`)."""
+    """Return the numbers of an experiment's cells or claims, by verdict on the subject (none: `not_run`)."""
     own = table[table["experiment"] == experiment]
     total = int(own[kind].nunique())
     counts = own["verdict"][own["origin"] == subject].value_counts()

@@ -1,1 +1,1 @@
-"""Claims and cells: tests on our runs beside published numbers, and what stands between them."""
+"""Decides claims and cells: tests on our runs, compared with published numbers."""

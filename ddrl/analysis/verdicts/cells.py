@@ -1,4 +1,4 @@
-"""Cells: a published number beside ours, what stands between them, and a verdict where nothing does.
+"""Compares cells: a published number and ours, the flags that make them incomparable, and a verdict if there are none.
 
 equivalent      our 90 % interval lies within the margin around the published value (two one-sided tests at 5 %)
 below, above    our 90 % interval lies outside the margin
@@ -10,13 +10,12 @@ not_comparable  a hard flag: the two numbers are not about the same thing
 not_run         there is no run of ours
 
 The published number counts as exact, except for `consistent`, whose interval is one for as many seeds as the paper had
-(one, where it does not say). Margins stand in paper.yaml, fixed before any run.
+(one, if it does not say). Margins are in paper.yaml, fixed before any run.
 
-Cells of single tasks are descriptive. `p_difference` asks whether our mean is the published value at all (two-sided t
-test), and `p_holm` is that p after Holm's correction for the tasks of one table row-set (item, system, variant): it
-says on which tasks a difference is more than chance picks out of many. A run at a smaller budget than the published
-number's gets no verdict, unless the paper has a curve: its points are cells of their own, compared at their own frames
-(metric return_at_frames).
+Cells of single tasks are descriptive. `p_difference` tests if our mean is the published value (two-sided t test), and
+`p_holm` is that p after Holm's correction for the tasks of one table row-set (item, system, variant). A run at a
+smaller budget than the published number's gets no verdict, unless the paper has a curve: its points are cells of their
+own, compared at their own frames (metric return_at_frames).
 
 One row per row-set, with an empty task, carries the suite's verdict: the interquartile mean (IQM) of human-normalised
 scores over the tasks, one value per seed, against the IQM of the published scores of the same tasks.
@@ -28,35 +27,27 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from ddrl.analysis.runs.flags import flags, hard
 from ddrl.analysis.runs.run_data import RunData
+from ddrl.analysis.statistics import significance
 from ddrl.analysis.statistics.normalise import human_normalised
-from ddrl.analysis.statistics.significance import (
-    Sample,
-    difference_p,
-    equivalence,
-    holm,
-    prediction_interval,
-    seeds_for_difference,
-    seeds_for_equivalence,
-    t_interval,
-)
+from ddrl.analysis.statistics.significance import Sample, t_interval
 from ddrl.analysis.verdicts.cell_values import SCORE, obstacle, own_values, suite_value
-from ddrl.errors import unknown_name
 from ddrl.papers.claim_kinds import SUITE_METRICS
 from ddrl.papers.experiments import Experiment
 from ddrl.papers.paper import CellRule, Evidence, Paper
-from ddrl.papers.protocols import Protocol, spelled, spelled_ours
+from ddrl.papers.protocols import spelled, spelled_ours
 from ddrl.papers.published import matching
+from ddrl.papers.schema import check_known
 
 MIN_SEEDS = 5
 LEVEL = 0.90
 POWER = 0.8
-"""Assumed where a number of seeds is named that would decide a cell."""
+"""Power of the test for which the number of seeds that would decide a cell is given."""
 SUITE_METRIC = "iqm_human_normalised_score"
 
 COLUMNS = [
@@ -97,7 +88,7 @@ COLUMNS = [
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the comparison of one cell says; the p values are missing where no test is made."""
+    """The result of comparing one cell; the p values are missing if no test is made."""
 
     verdict: str
     seeds_needed: int | None
@@ -106,8 +97,18 @@ class Verdict:
     p_difference: float = math.nan
 
 
+class Given(NamedTuple):
+    """The facts that all cells of a paper are made from."""
+
+    paper: Paper
+    experiments: Mapping[str, Experiment]
+    scores: pd.DataFrame
+    references: pd.DataFrame
+    """Random and human score, indexed by environment."""
+
+
 def decide(ours: Sample, published: float, margin: float, published_seeds: int | None, found: Iterable[str]) -> Verdict:
-    """The verdict on one cell from our seeds [n], by the rules of the module's docstring; `found` are hard flags."""
+    """Return the verdict on one cell from our seeds [n], by the rules above; `found` are hard flags."""
     found = list(found)
     if found:
         return Verdict("not_comparable", None, f"not comparable: {', '.join(found)}")
@@ -115,12 +116,12 @@ def decide(ours: Sample, published: float, margin: float, published_seeds: int |
         seeds = f"{len(ours)} seed{'s' if len(ours) > 1 else ''}"
         needed = seeds_needed(ours, margin) if len(ours) > 1 else None
         return Verdict("inconclusive", max(MIN_SEEDS, needed or 0), f"{seeds}; a verdict needs at least {MIN_SEEDS}")
-    p_difference = difference_p(ours, published)
+    p_difference = significance.difference_p(ours, published)
     if not _usable(margin):
         detail = "no margin: the task has no random and human score"
         return Verdict("inconclusive", None, detail, math.nan, p_difference)
     interval = t_interval(ours, LEVEL)
-    p_values = (equivalence(ours, published, margin).p, p_difference)
+    p_values = (significance.equivalence(ours, published, margin).p, p_difference)
     band = (published - margin, published + margin)
     if band[0] <= interval.low and interval.high <= band[1]:
         return Verdict("equivalent", None, "our 90 % interval lies within the margin", *p_values)
@@ -131,7 +132,7 @@ def decide(ours: Sample, published: float, margin: float, published_seeds: int |
         needed = seeds_needed(ours, margin)
         detail = f"our 90 % interval is wider than the margins; {_would_show(needed, 'if there were no difference')}"
         return Verdict("inconclusive", needed, detail, *p_values)
-    low, high = prediction_interval(ours, 0.95, published_seeds or 1)
+    low, high = significance.prediction_interval(ours, 0.95, published_seeds or 1)
     if low <= published <= high:
         detail = "inside our 95 % prediction interval, which is no evidence of equality"
         return Verdict("consistent", None, detail, *p_values)
@@ -141,8 +142,8 @@ def decide(ours: Sample, published: float, margin: float, published_seeds: int |
 
 
 def seeds_needed(ours: Sample, margin: float) -> int | None:
-    """Seeds that would show equality with power `POWER` at our spread, if there were no difference; None: over 1000."""
-    return seeds_for_equivalence(float(ours.std(ddof=1)), margin, power=POWER) if _usable(margin) else None
+    """Return the seeds that would show equality with power `POWER` if there is no difference; None: over 1000."""
+    return significance.seeds_for_equivalence(float(ours.std(ddof=1)), margin, power=POWER) if _usable(margin) else None
 
 
 def _usable(margin: float) -> bool:
@@ -150,12 +151,12 @@ def _usable(margin: float) -> bool:
 
 
 def _seeds_at_edge(ours: Sample, published: float, margin: float) -> int | None:
-    """Seeds that would show on which side of the margin's edge our mean lies, if it were exact."""
+    """Return how many seeds would show on which side of the margin's edge our mean lies, if our mean is exact."""
     deviation, bias = float(ours.std(ddof=1)), abs(float(ours.mean()) - published)
     if bias < margin:
-        return seeds_for_equivalence(deviation, margin, power=POWER, bias=bias)
-    # One group against a known number, one-sided at 5 %, as the 90 % interval asks.
-    return seeds_for_difference(deviation, 0.0, bias - margin, power=POWER, alpha=1 - LEVEL)
+        return significance.seeds_for_equivalence(deviation, margin, power=POWER, bias=bias)
+    # One group against a known number, one-sided at 5 %, which matches the 90 % interval.
+    return significance.seeds_for_difference(deviation, 0.0, bias - margin, power=POWER, alpha=1 - LEVEL)
 
 
 def _would_show(needed: int | None, condition: str) -> str:
@@ -170,12 +171,12 @@ def cells(
     scores: pd.DataFrame,
     runs: list[RunData],
 ) -> pd.DataFrame:
-    """Every published cell of the paper's rules beside our runs: columns `COLUMNS`, one row per cell and origin, and
-    one per origin for the suite of each row-set that has a task in every row.
+    """Compare every published cell of the paper's rules with our runs: columns `COLUMNS`.
 
-    Raises: UserError for a published protocol that paper.yaml does not state.
+    One row per cell and origin, and one per origin for the suite of each row-set that has a task in every row. Raise
+    UserError for a published protocol that paper.yaml does not state.
     """
-    by_environment = references.set_index("environment")
+    given = Given(paper, experiments, scores, references.set_index("environment"))
     rows: list[dict[str, Any]] = []
     for rule in paper.cells:
         chosen = matching(published, rule.published)
@@ -186,103 +187,74 @@ def cells(
             own = [run for run in tested if not environment or run.environment == environment]
             for origin in _origins(own):
                 mine = [run for run in own if run.origin == origin]
-                rows.append(_cell(paper, rule, row, environment, origin, mine, experiments, scores, by_environment))
+                rows.append(_cell(given, rule, row, environment, origin, mine))
         if rule.environment is not None and rule.metric == "final_return":
             for _, part in chosen.groupby(["item", "system", "variant"], sort=False, dropna=False):
-                rows += _suite(paper, rule, part, tested, experiments, scores, by_environment)
-    table = pd.DataFrame(rows, columns=COLUMNS)
+                rows += _suite(given, rule, part, tested)
     counts = dict.fromkeys(("published_seeds", "published_frames", "seeds", "env_frames", "seeds_needed"), "Int64")
-    floats = dict.fromkeys(("ours", "ci90_low", "ci90_high", "margin", "difference"), "float64")
-    p_values = dict.fromkeys(("p_equivalence", "p_difference", "p_holm"), "float64")
-    table = table.astype({**counts, **floats, **p_values})
+    measured = ("ours", "ci90_low", "ci90_high", "margin", "difference", "p_equivalence", "p_difference", "p_holm")
+    table = pd.DataFrame(rows, columns=COLUMNS).astype(counts | dict.fromkeys(measured, "float64"))
     single = table[(table["task"] != "") & (table["environment"] != "")]
     family = ["origin", "item", "system", "published_variant"]
-    table.loc[single.index, "p_holm"] = holm(single, p="p_difference", family=family)
+    table.loc[single.index, "p_holm"] = significance.holm(single, p="p_difference", family=family)
     return table
 
 
 def _origins(runs: Iterable[RunData]) -> list[str]:
-    """The reader's own runs first; without any run, the cell still has a row."""
+    """Return the origins of runs, the reader's own first; without any run the cell still has a row."""
     return sorted({run.origin for run in runs}, reverse=True) or ["run"]
 
 
-def _suite(
-    paper: Paper,
-    rule: CellRule,
-    part: pd.DataFrame,
-    runs: Sequence[RunData],
-    experiments: Mapping[str, Experiment],
-    scores: pd.DataFrame,
-    references: pd.DataFrame,
-) -> list[dict[str, Any]]:
-    """The suite's row for each origin: published IQM over the tasks we share (all of them where there is no run)."""
-    environments = pd.Series(
-        [str(rule.environment).replace("{task}", str(task)) for task in part["task"]], index=part.index
-    )
-    known = environments.isin(references.index[references["human"].notna() & references["random"].notna()])
+def _suite(given: Given, rule: CellRule, part: pd.DataFrame, runs: Sequence[RunData]) -> list[dict[str, Any]]:
+    """Return the suite's row for each origin: the published IQM over the tasks we share (without runs: over all)."""
+    environments = part["task"].map(lambda task: str(rule.environment).replace("{task}", str(task)))
+    bounds = given.references[["random", "human"]].dropna()
+    known = environments.isin(bounds.index)
     if known.sum() < 2:
         return []
     values = pd.Series(part["value"][known].to_numpy(), index=environments[known])
-    bounds = references.loc[values.index]
-    normalised = human_normalised(values, bounds["random"], bounds["human"])
+    normalised = human_normalised(values, bounds["random"][values.index], bounds["human"][values.index])
     first = part.iloc[0].to_dict()
-    same = {
-        name: first[name] if part[name].nunique(dropna=False) == 1 else pd.NA for name in ("seeds", "budget_frames")
-    }
+    common = [name for name in ("seeds", "budget_frames") if part[name].nunique(dropna=False) == 1]
     whole = replace(rule, metric=SUITE_METRIC, environments=int(known.sum()))
     rows = []
     for origin in _origins(runs):
         mine = [run for run in runs if run.origin == origin and run.environment in normalised.index]
         shared = normalised.loc[sorted({run.environment for run in mine})] if mine else normalised
         name = "_".join(str(first[key]) for key in ("item", "system", "variant"))
-        row = (
-            first
-            | same
-            | {
-                "cell": "suite." + re.sub(r"[^a-z0-9]+", "_", name.lower()),
-                "task": "",
-                "metric": SUITE_METRIC,
-                "unit": "percent",
-                "value": suite_value(
-                    pd.DataFrame({"environment": shared.index, "seed": 0, SCORE: shared.array}), SUITE_METRIC
-                ),
-                "digitised": bool(part["digitised"].any()),
-                "source": f"derived from {first['item']}",
-            }
-        )
-        found = _cell(paper, whole, row, "", origin, mine, experiments, scores, references)
-        rows.append(found | {"published_statistic": "derived"})
+        published = pd.DataFrame({"environment": shared.index, "seed": 0, SCORE: shared.array})
+        row = first | {
+            "cell": "suite." + re.sub(r"[^a-z0-9]+", "_", name.lower()),
+            "task": "",
+            "metric": SUITE_METRIC,
+            "unit": "percent",
+            "value": suite_value(published, SUITE_METRIC),
+            "seeds": first["seeds"] if "seeds" in common else pd.NA,
+            "budget_frames": first["budget_frames"] if "budget_frames" in common else pd.NA,
+            "digitised": bool(part["digitised"].any()),
+            "source": f"derived from {first['item']}",
+        }
+        rows.append(_cell(given, whole, row, "", origin, mine) | {"published_statistic": "derived"})
     return rows
 
 
 def _cell(
-    paper: Paper,
-    rule: CellRule,
-    row: Mapping[Any, Any],
-    environment: str,
-    origin: str,
-    runs: list[RunData],
-    experiments: Mapping[str, Experiment],
-    scores: pd.DataFrame,
-    references: pd.DataFrame,
+    given: Given, rule: CellRule, row: Mapping[Any, Any], environment: str, origin: str, runs: list[RunData]
 ) -> dict[str, Any]:
-    """One row of the table; a rule without a metric shows flags and protocols, and no value of ours."""
-    protocol = _protocol(paper, row)
-    experiment = experiments.get(rule.experiment)
-    found = flags(rule, row, runs, experiment, paper.evidence.full_budget, protocol)
-    head = {
-        "cell": row["cell"],
-        "item": row["item"],
-        "system": row["system"],
+    """Return one row of the table; a rule without a metric has flags and protocols, and no value of ours."""
+    name = "" if pd.isna(row["protocol"]) else str(row["protocol"])
+    where = f"{given.paper.directory / 'published'}: cell '{row['cell']}'"
+    check_known("protocol", filter(None, [name]), given.paper.protocols, where=where)
+    protocol = given.paper.protocols.get(name)
+    experiment = given.experiments.get(rule.experiment)
+    found = flags(rule, row, runs, experiment, given.paper.evidence.full_budget, protocol)
+    head = {name: row[name] for name in ("cell", "item", "system", "task", "metric", "unit", "source")}
+    head |= {
         "published_variant": row["variant"],
-        "task": row["task"],
-        "metric": row["metric"],
-        "unit": row["unit"],
         "published": row["value"],
         "published_statistic": row["statistic"],
         "published_seeds": row["seeds"],
         "published_frames": row["budget_frames"],
-        "source": row["source"],
         "origin": origin,
         "experiment": rule.experiment,
         "variant": rule.variant or "",
@@ -293,19 +265,11 @@ def _cell(
     }
     if not runs or rule.metric is None:
         return head | _unmeasured(rule, experiment, "proxy_env" in found)
-    return head | _compare(paper, rule, row, runs, scores, references, hard(found, protocol))
-
-
-def _protocol(paper: Paper, row: Mapping[Any, Any]) -> Protocol | None:
-    name = "" if pd.isna(row["protocol"]) else str(row["protocol"])
-    if name and name not in paper.protocols:
-        where = f"{paper.directory / 'published'}: cell '{row['cell']}'"
-        raise unknown_name("protocol", name, paper.protocols, where=where)
-    return paper.protocols.get(name)
+    return head | _compare(given, rule, row, runs, hard(found, protocol))
 
 
 def _unmeasured(rule: CellRule, experiment: Experiment | None, proxy: bool) -> dict[str, Any]:
-    """Verdict and detail of a cell that no value of ours stands beside."""
+    """Return verdict and detail of a cell for which we have no value."""
     if proxy:
         detail = "the paper's task is not available; the claims compare orderings on other tasks"
         return {"verdict": "not_comparable", "detail": detail}
@@ -315,17 +279,12 @@ def _unmeasured(rule: CellRule, experiment: Experiment | None, proxy: bool) -> d
 
 
 def _compare(
-    paper: Paper,
-    rule: CellRule,
-    row: Mapping[Any, Any],
-    runs: list[RunData],
-    scores: pd.DataFrame,
-    references: pd.DataFrame,
-    obstacles: list[str],
+    given: Given, rule: CellRule, row: Mapping[Any, Any], runs: list[RunData], obstacles: list[str]
 ) -> dict[str, Any]:
-    """ours, interval, seeds, env_frames, margin, difference, p values, verdict, seeds_needed, detail."""
-    ours, published = own_values(rule, row, runs, scores, paper.prices, paper.milestones), float(row["value"])
-    margin = _margin(paper.evidence, rule, published, runs, references)
+    """Return ours, interval, seeds, env_frames, margin, difference, p values, verdict, seeds_needed, detail."""
+    paper, published = given.paper, float(row["value"])
+    ours = own_values(rule, row, runs, given.scores, paper.prices, paper.milestones)
+    margin = _margin(paper.evidence, rule, published, runs, given.references)
     if not len(ours):
         return {"verdict": "inconclusive", "detail": "no seed has a score on every task", "margin": margin}
     interval = t_interval(ours, LEVEL)
@@ -338,10 +297,9 @@ def _compare(
     if any(flag.startswith("reduced_budget") for flag in obstacles):
         pair = (rule.experiment, rule.variant)
         curve = any((r.experiment, r.variant) == pair and r.metric == "return_at_frames" for r in paper.cells)
-        detail += (
-            "; a published curve is compared at its own frames" if curve else "; no published curve at these frames"
-        )
-    return {
+        compared = "a published curve is compared at its own frames"
+        detail += f"; {compared if curve else 'no published curve at these frames'}"
+    return vars(found) | {
         "ours": interval.value,
         "ci90_low": interval.low,
         "ci90_high": interval.high,
@@ -349,10 +307,6 @@ def _compare(
         "env_frames": min(int(run.manifest["env_frames"]) for run in runs),
         "margin": margin,
         "difference": interval.value - published,
-        "p_equivalence": found.p_equivalence,
-        "p_difference": found.p_difference,
-        "verdict": found.verdict,
-        "seeds_needed": found.seeds_needed,
         "detail": detail,
     }
 
@@ -360,9 +314,10 @@ def _compare(
 def _margin(
     evidence: Evidence, rule: CellRule, published: float, runs: Sequence[RunData], references: pd.DataFrame
 ) -> float:
-    """Half-width of the equivalence band: the larger of a part of |published - random| and of |human - random|.
+    """Return half the width of the equivalence band.
 
-    Of a comparison of two systems: the same part of the published number.
+    It is the larger of a fraction of |published - random| and one of |human - random|; for a comparison of two
+    systems, the same fraction of the published number.
     """
     if rule.than:
         return evidence.margin_of_range * abs(published)

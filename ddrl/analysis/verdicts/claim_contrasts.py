@@ -1,4 +1,4 @@
-"""The comparisons of a claim: which variants, and the contrast between them over all tasks and on each alone."""
+"""Makes the comparisons of a claim: which variants, and the contrast between them over all tasks and on each alone."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from ddrl.papers.paper import Claim
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the runs say of two variants (at_least: of one, diminishing: of three, interaction: also of four)."""
+    """The result of comparing two variants (at_least: one, diminishing: three, interaction: up to four)."""
 
     label: str
     contrast: Contrast | None
     """None: no task says anything."""
     by_task: Mapping[str, Contrast]
-    """The same on each task that says something; of an interaction of tasks the ratio on each."""
+    """The contrast on each task that says something; for an interaction of tasks the ratio on each."""
     silent: tuple[str, ...]
-    """Tasks on which no run reached the return that was asked for while all of them were watched."""
+    """Tasks on which no run reached the return while all of them were watched."""
 
 
 def compared(claim: Claim) -> list[tuple[str, ...]]:
-    """The variants of each comparison."""
+    """Return the variants of each comparison."""
     if claim.kind == "no_worse":
         return [(name, str(claim.than)) for name in claim.variants]
     if claim.kind == "monotone":
@@ -46,7 +46,7 @@ def compared(claim: Claim) -> list[tuple[str, ...]]:
 
 
 def compare(claim: Claim, experiment: Experiment, names: tuple[str, ...], observed: pd.DataFrame) -> Comparison:
-    """Compares `names` by `observed`: variant, environment, seed, value, and censored where the value is a time."""
+    """Compare `names` by `observed`: variant, environment, seed, value, and censored if the value is a time."""
     tasks = sorted(set(observed["environment"]))
     silent: list[str] = []
     if claim.kind == "time_to_reach":
@@ -75,7 +75,7 @@ def _label(claim: Claim, experiment: Experiment, names: tuple[str, ...], tasks: 
 
 
 def _named(experiment: Experiment, name: str) -> str:
-    """The label of a variant; of one that is spread over settings, what the labels of all of them begin with."""
+    """Return the label of a variant; for a sweep, what the labels of its settings begin with."""
     labels = experiment.labels
     settings = (label for variant, label in labels.items() if variant.startswith(f"{name}__"))
     return labels.get(name) or next(settings, name).partition(",")[0]
@@ -99,13 +99,17 @@ def _contrast(claim: Claim, label: str, names: tuple[str, ...], observed: pd.Dat
     if claim.kind == "diminishing":
         return claim_tests.shrinking(label, list(zip(*groups, strict=True)))
     if claim.kind == "interaction" and claim.over:
-        return _interaction(claim, label, tasks, groups)
+        above, below = list(zip(*groups[:2], strict=True)), list(zip(*groups[2:], strict=True))
+        if claim.over.environments:
+            below = [pair for task, pair in zip(tasks, above, strict=True) if task in claim.over.environments]
+            above = [pair for task, pair in zip(tasks, above, strict=True) if task in claim.environments]
+        return claim_tests.interaction(label, above, below, claim.threshold or 1.0)
     pairs = list(zip(*groups, strict=True))
     if claim.kind == "time_to_reach":
         times = claim_tests.ratio(label, [(b, a) for a, b in pairs], claim.factor)
-        return (
-            replace(times, form="saved") if claim.factor == 1 else replace(times, cut=bool(observed["censored"].any()))
-        )
+        if claim.factor == 1:
+            return replace(times, form="saved")
+        return replace(times, cut=bool(observed["censored"].any()))
     if claim.kind == "no_worse":
         return claim_tests.ratio(label, pairs, 1 - (claim.margin or 0.0))
     if claim.kind == "ratio" and claim.metric in RETURN_METRICS:
@@ -115,18 +119,8 @@ def _contrast(claim: Claim, label: str, names: tuple[str, ...], observed: pd.Dat
     return claim_tests.difference(label, pairs)
 
 
-def _interaction(claim: Claim, label: str, tasks: Sequence[str], groups: Sequence[Sequence[Sample]]) -> Contrast:
-    """`groups`: of each variant its values on each of `tasks`."""
-    pairs, threshold = list(zip(groups[0], groups[1], strict=True)), claim.threshold or 1.0
-    if claim.over is None or not claim.over.environments:
-        return claim_tests.interaction(label, pairs, list(zip(*groups[2:], strict=True)), threshold)
-    above = [pair for task, pair in zip(tasks, pairs, strict=True) if task in claim.environments]
-    below = [pair for task, pair in zip(tasks, pairs, strict=True) if task in claim.over.environments]
-    return claim_tests.interaction(label, above, below, threshold)
-
-
 def spelled(item: Comparison) -> str:
-    """Effect and interval of a comparison, and of each of its tasks where there are several."""
+    """Return effect and interval of a comparison, and of each of its tasks if there are several."""
     whole = f"{item.label}: {_effect(item.contrast)}" if item.contrast else item.label
     if len(item.by_task) < 2:
         return f"{whole} (on {short(next(iter(item.by_task)))} alone)" if item.silent and item.by_task else whole
@@ -139,10 +133,10 @@ def _effect(contrast: Contrast) -> str:
 
 
 def short(environment: str) -> str:
-    """mujoco/Hopper-v5 -> Hopper-v5."""
+    """Return mujoco/Hopper-v5 as Hopper-v5."""
     return environment.split("/")[-1]
 
 
 def words(names: Sequence[str]) -> str:
-    """`a, b and c`."""
+    """Return `a, b and c`."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

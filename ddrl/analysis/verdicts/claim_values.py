@@ -1,7 +1,7 @@
-"""What the metric of a claim is in each run: one value per variant, environment and seed.
+"""Computes the metric of a claim in each run: one value per variant, environment and seed.
 
-What depends on a time in common is made for each comparison of the claim, from the runs of its variants alone: a third
-variant that is quick to spend its frames does not cut short what is seen of two others.
+A value that depends on a common time is made for each comparison of the claim, from the runs of its variants alone: a
+third variant that spends its frames quickly does not shorten what is seen of two others.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ddrl.papers.claim_kinds import EFFICIENCY_METRICS, EQUAL_TIME, RETURN_METRI
 from ddrl.papers.paper import Claim, Prices
 
 SUITE = "suite"
-"""Stands for the environment where one value is over all tasks."""
-_ALIKE = ("no_worse", "diminishing", "at_least", "time_to_reach")
-"""Kinds whose effects are the same on any scale of a task, or a distance from a printed number."""
+"""Stands for the environment of a value over all tasks."""
+_SCALE_FREE_KINDS = ("no_worse", "diminishing", "at_least", "time_to_reach")
+"""Kinds whose effects do not depend on a task's scale, or are a distance from a printed number."""
 
 
 def observations(
@@ -36,9 +36,9 @@ def observations(
     milestones: Mapping[str, float],
     prices: Prices | None = None,
 ) -> pd.DataFrame:
-    """variant, environment, seed and value: what the claim's metric is in each of the runs that are compared.
+    """Return the claim's metric in each of the compared runs: variant, environment, seed and value.
 
-    Besides: setting, of stability; of times censored, where a run did not get there while all runs were watched.
+    Also setting (stability) and censored (times): whether a run did not get there while all runs were watched.
     """
     metric = str(claim.metric)
     if metric in SUITE_METRICS:
@@ -50,41 +50,34 @@ def observations(
         return pd.concat(parts, ignore_index=True)
     if claim.kind == "stability":
         settings = [{"setting": setting_of(run.config, claim.settings)} for run in runs]
-        return _joined(used, runs, settings).assign(value=lambda table: table[metric].astype("float64"))
+        return _with_facts(used, runs, settings).assign(value=lambda table: table[metric].astype("float64"))
     if metric == TO_SCORE:
-        return _suite_times(claim, used, taken(used, runs))
+        bounds = used.drop_duplicates("environment").set_index("environment")[["random", "human"]]
+        (worse,) = set(used["variant"]) - {claim.better}
+        times = pd.DataFrame(score_times(taken(used, runs), bounds, worse)).assign(environment=SUITE)
+        return restricted(times, "all" if claim.factor == 1 else "unreached")
     if claim.kind == "time_to_reach":
         wanted = returns_to_reach(claim, used, milestones)
         facts = [reached(run, wanted.get(run.environment, math.nan), metric) for run in runs]
-        return restricted(_joined(used, runs, facts), "all" if claim.factor == 1 else "unreached")
+        return restricted(_with_facts(used, runs, facts), "all" if claim.factor == 1 else "unreached")
     if metric == EQUAL_TIME:
         return _at_equal_time(used, taken(used, runs))
     if metric == "frames_per_second":
-        return _joined(used, runs, [{"value": training_speed(run)} for run in runs])
+        return _with_facts(used, runs, [{"value": training_speed(run)} for run in runs])
     if metric in EFFICIENCY_METRICS:
         own = taken(used, runs)
-        return _joined(used, own, [{"value": efficiency(run, prices)[metric]} for run in own])
+        return _with_facts(used, own, [{"value": efficiency(run, prices)[metric]} for run in own])
     return used.assign(value=used[metric].astype("float64"))
 
 
-def _suite_times(claim: Claim, used: pd.DataFrame, runs: Sequence[RunData]) -> pd.DataFrame:
-    """One row per agent and seed, of all tasks together."""
-    bounds = used.drop_duplicates("environment").set_index("environment")[["random", "human"]]
-    (worse,) = set(used["variant"]) - {claim.better}
-    times = pd.DataFrame(score_times(runs, bounds, worse)).assign(environment=SUITE)
-    return restricted(times, "all" if claim.factor == 1 else "unreached")
-
-
 def scales(claim: Claim, used: pd.DataFrame) -> pd.DataFrame | None:
-    """What returns of each task are divided by: `size` by environment, and whether it is `stated`.
+    """Return the divisor of each task's returns: `size` by environment, and if it is `stated`; None if not needed.
 
-    Stated: from random play to the task's human or reference score, the 100 % of a human-normalised score. Where a
-    task has none, how far the best variant of the claim gets: its mean final return less that of random play.
-
-    Of returns on several tasks; None where no scale is needed. Missing where random play is unknown or not surpassed.
+    Stated: from random play to the human or reference score. If a task has none: from random play to the mean final
+    return of the claim's best variant. Missing if random play is unknown or not surpassed.
     """
-    alike = claim.kind in _ALIKE or claim.statistic == "near_best"
-    if claim.metric not in RETURN_METRICS or alike or used["environment"].nunique() < 2:
+    scale_free = claim.kind in _SCALE_FREE_KINDS or claim.statistic == "near_best"
+    if claim.metric not in RETURN_METRICS or scale_free or used["environment"].nunique() < 2:
         return None
     best = used.groupby(["environment", "variant"])["final_return"].mean().groupby(level=0).max()
     bounds = _bounds(used)
@@ -94,7 +87,7 @@ def scales(claim: Claim, used: pd.DataFrame) -> pd.DataFrame | None:
 
 
 def on_scale(claim: Claim, used: pd.DataFrame, observed: pd.DataFrame) -> pd.DataFrame:
-    """`observed` with returns as parts of their task's scale (`scales`); those of a ratio above random play."""
+    """Return `observed` with returns divided by their task's scale (`scales`); those of a ratio above random play."""
     if claim.kind == "ratio" and claim.metric in RETURN_METRICS:
         random = used.groupby("environment")["random"].first()
         observed = observed.assign(value=observed["value"] - observed["environment"].map(random))
@@ -105,12 +98,12 @@ def on_scale(claim: Claim, used: pd.DataFrame, observed: pd.DataFrame) -> pd.Dat
 
 
 def _bounds(used: pd.DataFrame) -> pd.DataFrame:
-    """random and human by environment; missing where they are not known."""
+    """Return random and human score by environment; missing if they are not known."""
     return used.groupby("environment")[["random", "human"]].first().astype("float64")
 
 
-def _joined(used: pd.DataFrame, runs: Sequence[RunData], facts: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """`used` with the columns of `facts`, one per run."""
+def _with_facts(used: pd.DataFrame, runs: Sequence[RunData], facts: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return `used` with the columns of `facts`, one per run."""
     keys = ["run", "environment", "seed"]
     rows = [
         {"run": run.variant, "environment": run.environment, "seed": run.seed, **fact}
@@ -120,7 +113,7 @@ def _joined(used: pd.DataFrame, runs: Sequence[RunData], facts: Sequence[Mapping
 
 
 def returns_to_reach(claim: Claim, used: pd.DataFrame, milestones: Mapping[str, float]) -> dict[str, float]:
-    """By task: the claim's own, else the task's milestone, else the claim's part of the way to the reference score."""
+    """Return the return to reach by task: the claim's, else the milestone, else `reference_part` of the way."""
     wanted = {}
     for task, bounds in _bounds(used).iterrows():
         way = math.nan if claim.reference_part is None else claim.reference_part
@@ -130,23 +123,23 @@ def returns_to_reach(claim: Claim, used: pd.DataFrame, milestones: Mapping[str, 
 
 
 def setting_of(config: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """A run's setting, from the named keys of its config: `optimizer.learning_rate=0.0006, entropy_cost=0.01`."""
+    """Return a run's setting: `optimizer.learning_rate=0.0006, entropy_cost=0.01`."""
     flat = flatten(config)
     return ", ".join(f"{key.removeprefix('hyperparameters.')}={flat.get(key)}" for key in keys)
 
 
 def _at_equal_time(used: pd.DataFrame, runs: Sequence[RunData]) -> pd.DataFrame:
-    """The training return of each run when the fastest of these ends on its environment, in seconds of training."""
+    """Return each run's training return when the fastest of these ends on its environment, in seconds of training."""
     curves = [training_returns(run) for run in runs]
     ends = [float(curve["seconds"].max()) if len(curve) else math.nan for curve in curves]
     names = [run.environment for run in runs]
     horizons = pd.Series(ends, index=names, dtype="float64").groupby(level=0).min()
     values = [_return_at(curve, float(horizons[name])) for curve, name in zip(curves, names, strict=True)]
-    return _joined(used, runs, [{"value": value} for value in values])
+    return _with_facts(used, runs, [{"value": value} for value in values])
 
 
 def _return_at(records: pd.DataFrame, seconds: float) -> float:
-    """The mean training return over the last part of the time until `seconds`, records joined by straight lines."""
+    """Return the mean training return over the last part of the time until `seconds`, interpolated."""
     if records.empty:
         return math.nan
     moments = np.linspace((1 - LAST_PART) * seconds, seconds, 101)

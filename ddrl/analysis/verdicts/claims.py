@@ -1,4 +1,4 @@
-"""Claims: what the paper says in words, as tests on our own runs (statistics: `ddrl.analysis.statistics.claim_tests`).
+"""Decides claims: the paper's statements as tests on our own runs (statistics: `ddrl.analysis.statistics.claim_tests`).
 
 A claim about several comparisons is supported only if each of them is, and contradicted if one of them is at a level
 divided by their number.
@@ -14,7 +14,7 @@ divided by their number.
     at_least       each of `variants` ends above a threshold; the effect is the distance from it. What the paper says
                    without a number has a threshold of ours, and `threshold_from` says where it is from
     ratio          `better` is more than `threshold` times each of `worse`; the effect is the ratio (see below)
-    no_worse       each of `variants` has at least the part 1 - `margin` of what `than` has; the effect is the ratio
+    no_worse       each of `variants` has at least 1 - `margin` times what `than` has; the effect is the ratio
     diminishing    the steps between `variants` (highest first), as factors, shrink; the effect is what each step's
                    factor is of that of the step above it, for each three in a row
     interaction    `better` over `worse` is more than `threshold` times (default 1) the ratio named by `over`: that of
@@ -22,40 +22,34 @@ divided by their number.
                    the other
     stability      `better` does better than each of `worse` (with `margin`: loses no more than that against them) over
                    the hyperparameter settings that both have been run with: area (under the curve of sorted scores,
-                   which is the mean over settings) or near_best (the part of the settings within reach of the best
-                   score seen on the task)
+                   which is the mean over settings) or near_best (the fraction of the settings within reach of the
+                   best score seen on the task)
     time_to_reach  `better` reaches a training return earlier than each of `worse`; the effect is the share of the
-                   other's time that it saves, in percent. A task says nothing of two variants where no run of either
-                   got there while all of them were watched. The return is `threshold`, else the task's milestone in
+                   other's time that it saves, in percent. A task on which no run of either got there while all of
+                   them were watched counts for nothing. The return is `threshold`, else the task's milestone in
                    paper.yaml, else `reference_part` of the way from random play to the task's human or reference
-                   score. With `factor`: more than so many times as early;
-                   the effect is then that ratio, and a run that never gets there may hide that the factor is
-                   surpassed, but not show that it is missed: such runs contradict only where `worse` is earlier.
-                   Metric `seconds_to_final_score` is of agents for several tasks: the return to reach is the mean
-                   capped training score that `worse` ends with (`ddrl.analysis.runs.suite_scores`)
+                   score. With `factor`: more than so many times as early; the effect is then that ratio, and runs that
+                   never get there contradict only if `worse` is earlier. With metric `seconds_to_final_score` the
+                   return is the mean capped training score that `worse` ends with, of agents for several tasks
 
 The comparison that is shown is the one that decides: of those with the claim's verdict, the one whose effect is
 smallest over its standard error. Column `comparisons` has all of them, over all tasks and on each.
 
-A setting is not named anywhere: it is the values that the keys `settings` of the claim have in a run's configuration.
-The settings of one variant stand in experiments.yaml as variants named <variant>__<setting>.
-Column `flags` is env_version_gap where the runs' environments are of other versions than paper.yaml states.
-`p` is two-sided, of no effect at all (ordering, monotone, diminishing, stability, time_to_reach) or of the threshold
-itself (at_least, ratio, no_worse, interaction, time_to_reach with a factor); an effect against the claim has it times
-the number of comparisons, as the verdict has. `p_holm` is that p after Holm's correction for all claims of the paper
-that were tested on the same origin.
+A setting is the values that the keys `settings` of the claim have in a run's configuration. The settings of one variant
+are variants named <variant>__<setting> in experiments.yaml. Column `flags` is env_version_gap if the runs' environments
+are of other versions than paper.yaml states. `p` is two-sided, of no effect at all (ordering, monotone, diminishing,
+stability, time_to_reach) or of the threshold itself (at_least, ratio, no_worse, interaction, time_to_reach with a
+factor); if the effect is against the claim it is multiplied by the number of comparisons, as for the verdict. `p_holm`
+is that p after Holm's correction for all claims of the paper that were tested on the same origin.
 
-Returns have a unit of their task's own. Where a claim averages differences of them over several tasks, each task's are
-divided by its scale first: how far its human or stated reference score lies above random play, as in a human-normalised
-score, so that a task on which nobody learns counts as no difference and not as one of noise over noise. A task without
-such a score has how far the best variant of the claim ends above random play (mean final return). The
-smallest effect that counts is then a part of that scale. Ratios and shares are averaged geometrically and need none.
-A ratio of returns is one of what was learned above random play, which may be nothing: it is tested as the difference
-mean(a) - `threshold` mean(b) (the same question as Fieller's), and that difference is the effect.
+Returns have a unit of their task's own. If a claim averages differences of them over several tasks, each task's are
+divided by its scale first (`ddrl.analysis.verdicts.claim_values.scales`), so that a task on which nobody learns counts
+as no difference; the smallest effect that counts is then a fraction of that scale. Ratios and shares are averaged
+geometrically and need none. A ratio of returns is one of what was learned above random play, which may be nothing: it
+is tested as the difference mean(a) - `threshold` mean(b) (the same question as Fieller's), which is also the effect.
 
-Metrics of `ddrl.analysis.runs.efficiency` are of what frames take; where less is better, `better` names the system that
-takes more of it. Metric `return_at_equal_time` is the training return at the moment, in seconds of training, when the
-fastest run of the two variants on the task ended. How times are kept fair: `ddrl.analysis.verdicts.preconditions`.
+For metrics of `ddrl.analysis.runs.efficiency` of which less is better, `better` names the system that takes more. How
+times are kept fair: `ddrl.analysis.verdicts.preconditions`.
 """
 
 from __future__ import annotations
@@ -77,12 +71,9 @@ from ddrl.papers.claim_kinds import RETURN_METRICS
 from ddrl.papers.experiments import Experiment, system_of
 from ddrl.papers.paper import Claim, Paper, Prices
 
-_THRESHOLDS = {
-    "ratio": "the threshold",
-    "no_worse": "what may be lost",
-    "diminishing": "steps that do not shrink",
-}
-"""What a supported claim of such a kind lies above."""
+_THRESHOLDS = {"ratio": "the threshold", "no_worse": "what may be lost", "diminishing": "steps that do not shrink"}
+"""What the interval of a supported claim of such a kind lies above."""
+_OF_CLAIM = ("title", "text", "source", "kind", "experiment", "effect_unit")
 COLUMNS = [
     "claim",
     "title",
@@ -114,7 +105,7 @@ COLUMNS = [
 def claims(
     paper: Paper, experiments: Mapping[str, Experiment], scores: pd.DataFrame, runs: Sequence[RunData]
 ) -> pd.DataFrame:
-    """Every claim on every origin: columns `COLUMNS`. Origin "run" has a row for each claim."""
+    """Decide every claim on every origin: columns `COLUMNS`. Origin "run" has a row for each claim."""
     rows = []
     for claim in paper.claims:
         for origin in ("run", "reference"):
@@ -125,29 +116,17 @@ def claims(
             experiment = experiments.get(claim.experiment)
             result = evaluate(claim, experiment, part, own, paper.milestones, paper.prices)
             flags = "" if result["verdict"] == "not_run" else _version_flag(claim, own, paper)
-            rows.append(_head(claim) | {"origin": origin, "flags": flags} | result)
-    table = pd.DataFrame(rows, columns=COLUMNS)
+            published = ";".join(claim.published)
+            head = {"claim": claim.name, "published": published, "origin": origin, "flags": flags}
+            rows.append({name: getattr(claim, name) for name in _OF_CLAIM} | head | result)
     counts = dict.fromkeys(("seeds", "env_frames", "environments", "seeds_needed"), "Int64")
     floats = dict.fromkeys(("effect", "ci95_low", "ci95_high", "hedges_g", "p", "p_holm"), "float64")
-    table = table.astype({**counts, **floats})
+    table = pd.DataFrame(rows, columns=COLUMNS).astype(counts | floats)
     return table.assign(p_holm=holm(table, family=["origin"]))
 
 
-def _head(claim: Claim) -> dict[str, Any]:
-    return {
-        "claim": claim.name,
-        "title": claim.title,
-        "text": claim.text,
-        "source": claim.source,
-        "kind": claim.kind,
-        "experiment": claim.experiment,
-        "effect_unit": claim.effect_unit,
-        "published": ";".join(claim.published),
-    }
-
-
 def _version_flag(claim: Claim, runs: Sequence[RunData], paper: Paper) -> str:
-    """Whether the environments of a claim's runs are of other versions than the paper states."""
+    """Return env_version_gap if the environments of a claim's runs have other versions than the paper's."""
     variants = claim.named_variants
     own = [run for run in runs if run.variant in variants or system_of(run.variant) in variants]
     tasks = [run for run in own if not claim.named_environments or run.environment in claim.named_environments]
@@ -162,7 +141,7 @@ def evaluate(
     milestones: Mapping[str, float] | None = None,
     prices: Prices | None = None,
 ) -> dict[str, Any]:
-    """Verdict, effect and what it rests on, from the scores and runs of one origin and the claim's experiment."""
+    """Return verdict, effect and evidence of a claim, from the scores and runs of one origin and its experiment."""
     if experiment is None:
         return {"verdict": "not_run", "detail": f"planned as experiment '{claim.experiment}'"}
     scores = scores.assign(run=scores["variant"])
@@ -170,46 +149,39 @@ def evaluate(
         scores["variant"] = scores["variant"].map(system_of)
     variants = claim.named_variants
     environments = _environments(claim, variants, scores)
-    if not environments or not _both_sides(claim, environments):
+    if not environments:
         return {"verdict": "not_run", "detail": f"no environment has been run with {words(variants)}"}
     used = scores[scores["variant"].isin(variants) & scores["environment"].isin(environments)]
-    groups, reach = compared(claim), scales(claim, used)
-    parts = [_observed(claim, used, names, runs, milestones or {}, prices) for names in groups]
+    groups, task_scales = compared(claim), scales(claim, used)
+    parts = []
+    for names in groups:
+        # The best setting counts among those of all variants, not only of the compared ones.
+        part = used if claim.kind == "stability" else used[used["variant"].isin(names)]
+        parts.append(on_scale(claim, used, observations(claim, part, runs, milestones or {}, prices)))
     observed = pd.concat([part.assign(comparison=index) for index, part in enumerate(parts)], ignore_index=True)
     keys = ["environment", "variant", *(["setting"] if claim.kind == "stability" else [])]
     seeds = observed.groupby(keys)["seed"].nunique()
     whole = seeds.groupby("variant").size().reindex(variants, fill_value=0).min() > 0
     fewest = int(seeds.min()) if whole else 0
-    ground = {
+    basis = {
         "seeds": fewest,
         "env_frames": int(used["env_frames"].min()),
         "environments": len(environments),
-        "effect_unit": _unit(claim, reach is not None),
+        "effect_unit": _unit(claim, task_scales is not None),
     }
-    reason = obstacle(claim, used, observed, fewest, runs, reach)
+    reason = obstacle(claim, used, observed, fewest, runs, task_scales)
     if reason:
         few = claim.kind != "stability" and fewest < MIN_SEEDS
-        return ground | {"verdict": "inconclusive", "detail": reason, "seeds_needed": MIN_SEEDS if few else None}
-    found = _judged(claim, experiment, [compare(claim, experiment, *each) for each in zip(groups, parts, strict=True)])
-    said = _scale_note(reach) + _reach_note(claim, used, milestones or {}) + notes(claim, used, runs)
-    return ground | found | {"detail": found["detail"] + said}
-
-
-def _observed(
-    claim: Claim,
-    used: pd.DataFrame,
-    names: Sequence[str],
-    runs: Sequence[RunData],
-    milestones: Mapping[str, float],
-    prices: Prices | None,
-) -> pd.DataFrame:
-    """The values of the variants that are compared with one another; of settings those of all, whose best counts."""
-    part = used if claim.kind == "stability" else used[used["variant"].isin(names)]
-    return on_scale(claim, used, observations(claim, part, runs, milestones, prices))
+        return basis | {"verdict": "inconclusive", "detail": reason, "seeds_needed": MIN_SEEDS if few else None}
+    found = _verdict_on_all(
+        claim, experiment, [compare(claim, experiment, *each) for each in zip(groups, parts, strict=True)]
+    )
+    note = _scale_note(task_scales) + _reach_note(claim, used, milestones or {}) + notes(claim, used, runs)
+    return basis | found | {"detail": found["detail"] + note}
 
 
 def _unit(claim: Claim, scaled: bool) -> str:
-    """What the effect is counted in: what the paper's file says, except where the test itself sets it."""
+    """Return the unit of the effect: as paper.yaml says, unless the test itself sets it."""
     if claim.kind == "time_to_reach" and claim.factor != 1:
         return f"times as {'few frames' if claim.metric == 'env_frames' else 'early'}"
     if claim.kind == "time_to_reach":
@@ -220,13 +192,13 @@ def _unit(claim: Claim, scaled: bool) -> str:
     return f"{unit}, in parts of each task's scale" if scaled else unit
 
 
-def _scale_note(reach: pd.DataFrame | None) -> str:
-    """What one part is on each task, where returns of several tasks are averaged."""
-    if reach is None:
+def _scale_note(task_scales: pd.DataFrame | None) -> str:
+    """Return the size of the scale of each task, if returns of several tasks are averaged."""
+    if task_scales is None:
         return ""
     said = ""
     for stated, what in ((True, "its human or reference score lies"), (False, "its best variant ends")):
-        sizes = reach["size"][reach["stated"] == stated]
+        sizes = task_scales["size"][task_scales["stated"] == stated]
         if len(sizes):
             subject = "Else it" if said else "A task's scale"
             said += f" {subject} is how far {what} above random play: {_on_tasks(dict(sizes))}."
@@ -234,7 +206,7 @@ def _scale_note(reach: pd.DataFrame | None) -> str:
 
 
 def _reach_note(claim: Claim, used: pd.DataFrame, milestones: Mapping[str, float]) -> str:
-    """The returns to reach where they follow from a rule."""
+    """Return the returns to reach, if they follow from a rule."""
     if claim.reference_part is None or claim.threshold is not None:
         return ""
     wanted = returns_to_reach(claim, used, milestones)
@@ -242,29 +214,29 @@ def _reach_note(claim: Claim, used: pd.DataFrame, milestones: Mapping[str, float
 
 
 def _on_tasks(values: Mapping[str, float]) -> str:
-    """`0.9 on catch and 1,234 on pong`."""
+    """Return `0.9 on catch and 1,234 on pong`."""
     numbers = {task: f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" for task, value in values.items()}
     return words([f"{number} on {short(task)}" for task, number in numbers.items()])
 
 
-def _judged(claim: Claim, experiment: Experiment, found: Sequence[Comparison]) -> dict[str, Any]:
-    """The verdict on all comparisons, and the one that decides: the nearest to contradicting the claim."""
+def _verdict_on_all(claim: Claim, experiment: Experiment, found: Sequence[Comparison]) -> dict[str, Any]:
+    """Return the verdict on all comparisons, and the one that decides: the nearest to contradicting the claim."""
     smallest, number = claim.smallest_effect, len(found)
-    told = [(item, item.contrast, item.contrast.verdict(smallest, number)) for item in found if item.contrast]
-    silence = "".join(map(_silence, found))
-    if not told:
-        return {"verdict": "inconclusive", "detail": silence.strip()}
-    verdicts = {own for _, _, own in told}
+    tested = [(item, item.contrast, item.contrast.verdict(smallest, number)) for item in found if item.contrast]
+    silent = "".join(map(_silent_note, found))
+    if not tested:
+        return {"verdict": "inconclusive", "detail": silent.strip()}
+    verdicts = {own for _, _, own in tested}
     verdict = "contradicted" if "contradicted" in verdicts else "inconclusive"
-    if verdicts == {"supported"} and len(told) == number:
+    if verdicts == {"supported"} and len(tested) == number:
         verdict = "supported"
-    deciding = [each for each in told if each[2] == verdict] or told
+    deciding = [each for each in tested if each[2] == verdict] or tested
     chosen, decisive, own = min(deciding, key=lambda each: each[1].strength())
     effect, low, high = decisive.shown()
     against = decisive.effect < decisive.null
-    detail, needed = _detail(claim, experiment, chosen, decisive, own) + silence, None
+    detail, needed = _detail(claim, experiment, chosen, decisive, own) + silent, None
     if verdict == own == "inconclusive":
-        needed = _needed(claim, [contrast for _, contrast, _ in deciding], number, complete=len(told) == number)
+        needed = _needed(claim, [contrast for _, contrast, _ in deciding], number, complete=len(tested) == number)
         if not decisive.is_nothing(smallest):
             detail += f" {_would_decide(claim, needed)}"
     return {
@@ -276,16 +248,16 @@ def _judged(claim: Claim, experiment: Experiment, found: Sequence[Comparison]) -
         "p": min(1.0, decisive.p() * (number if against else 1)),
         "seeds_needed": needed,
         "decided_by": chosen.label,
-        "comparisons": "; ".join(spelled(item) for item, _, _ in told),
+        "comparisons": "; ".join(spelled(item) for item, _, _ in tested),
         "detail": detail,
     }
 
 
 def _needed(claim: Claim, undecided: Sequence[Contrast], number: int, *, complete: bool) -> int | None:
-    """Seeds (or settings) that would decide a claim, were the observed effects the true ones.
+    """Return how many seeds (or settings) would decide a claim if the observed effects were the true ones.
 
-    One comparison that contradicts decides it: where some lean against the claim, the fewest of theirs. Otherwise each
-    must support it: the most, and no number where one says nothing (not `complete`).
+    One comparison that contradicts decides it: if some lean against the claim, the fewest of theirs. Otherwise each
+    must support it: the most, and None if one comparison says nothing (not `complete`).
     """
     fewest = MIN_SETTINGS if claim.kind == "stability" else MIN_SEEDS
     against = [item for item in undecided if item.effect < item.null]
@@ -297,21 +269,18 @@ def _needed(claim: Claim, undecided: Sequence[Contrast], number: int, *, complet
 
 
 def _environments(claim: Claim, variants: Sequence[str], scores: pd.DataFrame) -> list[str]:
-    """Those named by the claim, or all, that every variant has been run on."""
+    """Return the claim's environments that every variant has run on; of an interaction, [] if a side is empty."""
     per_variant = [set(scores["environment"][scores["variant"] == variant]) for variant in variants]
     common = set.intersection(*per_variant) if per_variant else set()
     named = claim.named_environments
+    others = set(claim.over.environments) if claim.over else set()
+    if others and not (common & others and common & set(claim.environments)):
+        return []
     return sorted(name for name in common if not named or name in named)
 
 
-def _both_sides(claim: Claim, environments: Sequence[str]) -> bool:
-    """Whether tasks on either side of an interaction are among these."""
-    others = claim.over.environments if claim.over else ()
-    return not others or set(claim.environments) & set(environments) != set() != set(others) & set(environments)
-
-
-def _silence(item: Comparison) -> str:
-    """Where a comparison of times says nothing."""
+def _silent_note(item: Comparison) -> str:
+    """Return on which tasks a comparison of times has no result."""
     if not item.silent:
         return ""
     where = words([short(name) for name in item.silent])
@@ -319,7 +288,7 @@ def _silence(item: Comparison) -> str:
 
 
 def _would_decide(claim: Claim, needed: int | None) -> str:
-    """What it would take, where the tests left a claim open."""
+    """Return how many seeds or settings would decide a claim that the tests left open."""
     unit = "settings" if claim.kind == "stability" else "seeds a group"
     if needed is None:
         return f"No number of {unit} up to 1000 would decide it, were the observed effects the true ones."
@@ -327,9 +296,9 @@ def _would_decide(claim: Claim, needed: int | None) -> str:
 
 
 def _detail(claim: Claim, experiment: Experiment, chosen: Comparison, decisive: Contrast, verdict: str) -> str:
-    """One sentence on what decided."""
+    """Return one sentence on what decided."""
     where = words([short(name) for name in chosen.by_task])
-    against = _multiple(claim)
+    against = _multiple_in_words(claim)
     if verdict == "supported":
         kind = "no_worse" if claim.kind == "stability" and claim.margin else claim.kind
         said = f"the interval lies above {against or _THRESHOLDS.get(kind, 'every effect too small to count')}"
@@ -349,8 +318,8 @@ def _detail(claim: Claim, experiment: Experiment, chosen: Comparison, decisive: 
     return f"{decisive.label}, on {where}: {said}{proxy}."
 
 
-def _multiple(claim: Claim) -> str:
-    """What the effect is held against, in words, where 1 is not what says nothing; else empty."""
+def _multiple_in_words(claim: Claim) -> str:
+    """Return what the effect is compared with, in words, if that is a multiple; else empty."""
     if claim.kind == "interaction":
         return "the other ratio" if claim.threshold in (None, 1) else f"{claim.threshold:g} times the other ratio"
     if claim.kind == "ratio" and claim.threshold != 1:

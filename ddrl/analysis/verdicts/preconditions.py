@@ -1,9 +1,9 @@
-"""When a claim is decided at all: enough seeds, tasks and settings, equal budgets, one kind of machine.
+"""Decides if a claim is tested at all: enough seeds, tasks and settings, equal budgets, one kind of machine.
 
-A time or a speed says something about two variants only where both ran on the same kind of machine, so a claim about
-times on different hardware is not decided, nor one about numbers of workers on a machine with fewer cores, nor one
-about a GPU on a machine without. How much else the machines did is not recorded; what is known of it, how many of the
-claim's own runs went side by side, stands beside the verdict.
+Times and speeds of two variants compare only if both ran on the same kind of machine. So a claim about times on
+different hardware is not decided, nor one about numbers of workers on a machine with fewer cores, nor one about a GPU
+on a machine without. Other load on the machines is not recorded; beside the verdict stands how many of the claim's own
+runs went side by side.
 """
 
 from __future__ import annotations
@@ -29,57 +29,47 @@ def obstacle(
     observed: pd.DataFrame,
     seeds: int,
     runs: Sequence[RunData],
-    reach: pd.DataFrame | None,
+    task_scales: pd.DataFrame | None,
 ) -> str:
-    """Why no test is made; empty where one is.
+    """Return why no test is made; empty if one is.
 
-    `used`: the scores, `observed`: the values of each comparison, `seeds`: fewest a group, `reach`: the tasks' scales.
+    `used`: scores, `observed`: values of each comparison, `seeds`: fewest per group, `task_scales`: of `scales`.
     """
-    tasks = used["environment"].nunique()
+    tasks, own = used["environment"].nunique(), taken(used, runs)
+    if claim.tasks is not None and tasks < claim.tasks:
+        return f"{tasks} of the {claim.tasks} tasks; the number is an aggregate over all of them"
+    if claim.gpu and not all(run.manifest["hardware"]["gpu"] for run in own):
+        return "the paper says this of a GPU, which these runs had none of"
     return (
-        _few_tasks(claim, tasks)
-        or _no_gpu(claim, taken(used, runs))
-        or _uneven(claim, used, taken(used, runs))
-        or unfair_times(str(claim.metric), taken(used, runs))
-        or _few_seeds(claim, observed, seeds)
-        or _unusable(claim, observed, reach)
+        _unequal_budgets(claim, used, own)
+        or unfair_times(str(claim.metric), own)
+        or _too_few_units(claim, observed, seeds)
+        or _unusable_values(claim, observed, task_scales)
     )
 
 
 def notes(claim: Claim, used: pd.DataFrame, runs: Sequence[RunData]) -> str:
-    """What a reader of the verdict must know of the runs behind it; empty where there is nothing."""
+    """Return what a reader of the verdict must know of the runs behind it; empty if there is nothing."""
     own = taken(used, runs)
     own_threshold = f" The threshold is ours: {claim.threshold_from.rstrip('.')}." if claim.threshold_from else ""
-    return own_threshold + _load(claim, own) + _afterthought(claim, own)
+    began = [str(run.manifest.get("started") or "") for run in own]
+    late = any(time and time < claim.stated for time in began)
+    return own_threshold + _machine_note(claim, own) + (" This test was written after the runs." if late else "")
 
 
 def taken(used: pd.DataFrame, runs: Sequence[RunData]) -> list[RunData]:
-    """The runs that the rows of `used` come from."""
+    """Return the runs that the rows of `used` come from."""
     chosen = set(zip(used["run"], used["environment"], used["seed"], strict=True))
     return [run for run in runs if (run.variant, run.environment, run.seed) in chosen]
 
 
-def _afterthought(claim: Claim, runs: Sequence[RunData]) -> str:
-    """A warning where the test was written when some of its runs had begun."""
-    began = [str(run.manifest.get("started") or "") for run in runs]
-    late = any(time and time < claim.stated for time in began)
-    return " This test was written after the runs." if late else ""
-
-
 def unfair_times(metric: str, runs: Sequence[RunData]) -> str:
-    """Why times or speeds of these runs say nothing of their variants; empty where they do, or `metric` is no time."""
-    return (_other_machines(runs) or _crowded(runs)) if metric in TIMED_METRICS else ""
-
-
-def _no_gpu(claim: Claim, runs: Sequence[RunData]) -> str:
-    """Why machines without a GPU decide nothing about a system that is said to be faster with one."""
-    if not claim.gpu or all(run.manifest["hardware"]["gpu"] for run in runs):
-        return ""
-    return "the paper says this of a GPU, which these runs had none of"
+    """Return why times or speeds of these runs do not compare; empty if they do, or `metric` is no time."""
+    return (_other_machines(runs) or _too_few_cores(runs)) if metric in TIMED_METRICS else ""
 
 
 def _other_machines(runs: Sequence[RunData]) -> str:
-    """Why times or speeds cannot be compared: they were measured on different hardware."""
+    """Return why times or speeds cannot be compared: they were measured on different hardware."""
     if len({clock_of(run) for run in runs}) > 1:
         return "some runs were timed in CPU seconds of one core (runtime serial), others by the clock on the wall"
     found = sorted({machine(run.manifest["hardware"]) for run in runs})
@@ -88,11 +78,8 @@ def _other_machines(runs: Sequence[RunData]) -> str:
     return f"times on different hardware say nothing about the variants: {'; '.join(found)}"
 
 
-def _crowded(runs: Sequence[RunData]) -> str:
-    """Why a number of workers cannot show its speed: there were fewer cores than workers, by the clock on the wall.
-
-    Actors that wait for a central inference are no such workers: there may be many for a core.
-    """
+def _too_few_cores(runs: Sequence[RunData]) -> str:
+    """Return why workers cannot show their speed: more workers with local inference than cores, in wall-clock time."""
     if any(clock_of(run) == "cpu" for run in runs):
         return ""
     topologies = [run.config.get("topology", {}) for run in runs]
@@ -103,8 +90,8 @@ def _crowded(runs: Sequence[RunData]) -> str:
     return f"fewer cores than workers: {cores} cores for up to {max(counts)} workers"
 
 
-def _load(claim: Claim, runs: Sequence[RunData]) -> str:
-    """On what machine times or speeds were measured, and how many of the runs went side by side."""
+def _machine_note(claim: Claim, runs: Sequence[RunData]) -> str:
+    """Return on what machine times or speeds were measured, and how many of the runs went side by side."""
     if claim.metric not in TIMED_METRICS or not runs:
         return ""
     where = machine(runs[0].manifest["hardware"])
@@ -113,13 +100,13 @@ def _load(claim: Claim, runs: Sequence[RunData]) -> str:
             f" In CPU seconds of one core each; all on {where}. Acting and learning took turns in one thread, so what "
             "a system gains by doing both at once does not show."
         )
-    most = _side_by_side(runs)
+    most = _most_at_once(runs)
     beside = f"; up to {most} of these runs went side by side" if most > 1 else "; these runs went one by one"
     return f" All on {where}{beside if most else ''}. Other load is not recorded."
 
 
-def _side_by_side(runs: Sequence[RunData]) -> int:
-    """The most runs that were under way at one moment; 0 where their times are not known."""
+def _most_at_once(runs: Sequence[RunData]) -> int:
+    """Return the most runs that were under way at one moment; 0 if their times are not known."""
     changes = []
     for run in runs:
         times = [run.manifest.get(name) for name in ("started", "finished")]
@@ -134,35 +121,28 @@ def _side_by_side(runs: Sequence[RunData]) -> int:
     return most
 
 
-def _few_tasks(claim: Claim, tasks: int) -> str:
-    """Why the tasks are too few for a number that is an aggregate over all of them."""
-    if claim.tasks is None or tasks >= claim.tasks:
-        return ""
-    return f"{tasks} of the {claim.tasks} tasks; the number is an aggregate over all of them"
+def _unequal_budgets(claim: Claim, used: pd.DataFrame, runs: Sequence[RunData]) -> str:
+    """Return why budgets forbid a comparison; a metric per second or in seconds needs no equal number of frames.
 
-
-def _uneven(claim: Claim, used: pd.DataFrame, runs: Sequence[RunData]) -> str:
-    """Why budgets forbid a comparison; what is measured per second or in seconds needs no equal number of frames.
-
-    Nor do variants that are held against a number, each by itself, and not against each other. What is over all tasks
-    has the frames of all of them: one agent for thirty tasks is held against thirty agents that share its budget.
+    Nor do variants that are each compared with a number, and not with each other. A metric over all tasks has the
+    frames of all of them: one agent for thirty tasks is compared with thirty agents that share its budget.
     """
     if claim.metric in TIMED_METRICS:
         return ""
     if claim.metric in SUITE_METRICS and claim.kind != "at_least":
-        return _difference("over all tasks", _frames_of_all_tasks(used, runs))
+        return _budget_difference("over all tasks", _frames_of_all_tasks(used, runs))
     together = ["environment", "variant"] if claim.kind == "at_least" else ["environment"]
-    reasons = (_difference(f"on {place}", group) for (place, *_), group in used.groupby(together)["env_frames"])
+    reasons = (_budget_difference(f"on {place}", group) for (place, *_), group in used.groupby(together)["env_frames"])
     return next(filter(None, reasons), "")
 
 
-def _difference(where: str, env_frames: pd.Series) -> str:
+def _budget_difference(where: str, env_frames: pd.Series) -> str:
     low, high = env_frames.min(), env_frames.max()
     return f"budgets differ {where}: {low:,.0f} against {high:,.0f} frames" if high > (1 + EQUAL_BUDGET) * low else ""
 
 
 def _frames_of_all_tasks(used: pd.DataFrame, runs: Sequence[RunData]) -> pd.Series:
-    """Of each variant's seeds that have every task; an agent for several tasks counts once."""
+    """Return the frames of each variant's seeds that have every task; an agent for several tasks counts once."""
     tasks: dict[tuple[str, int], set[str]] = {}
     budgets: dict[tuple[str, int], dict[str, int]] = {}
     for run in runs:
@@ -173,8 +153,8 @@ def _frames_of_all_tasks(used: pd.DataFrame, runs: Sequence[RunData]) -> pd.Seri
     return pd.Series([sum(own.values()) for agent, own in budgets.items() if len(tasks[agent]) == every], dtype="int64")
 
 
-def _few_seeds(claim: Claim, observed: pd.DataFrame, seeds: int) -> str:
-    """Why there are too few seeds, or settings where those are the unit."""
+def _too_few_units(claim: Claim, observed: pd.DataFrame, seeds: int) -> str:
+    """Return why there are too few seeds, or settings if those are the unit."""
     if claim.kind == "stability":
         counts = [len(settings(claim, observed, worse)) for worse in claim.worse]
         if min(counts) < MIN_SETTINGS:
@@ -184,10 +164,10 @@ def _few_seeds(claim: Claim, observed: pd.DataFrame, seeds: int) -> str:
     return ""
 
 
-def _unusable(claim: Claim, observed: pd.DataFrame, reach: pd.DataFrame | None) -> str:
-    """Why the values are none that the test can take."""
-    if reach is not None and (unknown := reach["size"].isna()).any():
-        where = reach.index[unknown][0]
+def _unusable_values(claim: Claim, observed: pd.DataFrame, task_scales: pd.DataFrame | None) -> str:
+    """Return why the test cannot take the values."""
+    if task_scales is not None and (unknown := task_scales["size"].isna()).any():
+        where = task_scales.index[unknown][0]
         return f"{where} has no scale: random play is not known there, or no variant ends above it"
     if observed["value"].isna().any():
         if claim.kind == "time_to_reach":
@@ -203,7 +183,7 @@ def _unusable(claim: Claim, observed: pd.DataFrame, reach: pd.DataFrame | None) 
 
 
 def settings(claim: Claim, observed: pd.DataFrame, worse: str) -> pd.DataFrame:
-    """Per setting that both have been run with on every task: value of `better` and of `worse`."""
+    """Return the values of `better` and `worse` per setting that both have been run with on every task."""
     values = observed
     if claim.statistic == "near_best" and claim.within is not None:
         values = claim_tests.near_best(observed, claim.within)

@@ -23,6 +23,7 @@ from ddrl.analysis.tables.systems import (
     algorithm_module,
     coverage,
     published_only,
+    read_papers,
     systems,
 )
 from ddrl.errors import UserError
@@ -225,7 +226,9 @@ def test_the_coverage_counts_every_cell_and_claim_once_also_of_experiments_to_co
         5,
     )
     assert (found.loc["atari", "reference"], found.loc["atari", "cells_not_comparable"]) == (1, 0)
-    pd.testing.assert_frame_equal(coverage(ROOT, results, "smoke"), found.reset_index()[coverage_columns(results)])
+    pd.testing.assert_frame_equal(
+        coverage(ROOT, "smoke", read_papers(ROOT, results / "smoke")[0]), found.reset_index()[coverage_columns(results)]
+    )
 
 
 def coverage_columns(results: Path) -> list[str]:

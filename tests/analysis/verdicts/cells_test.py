@@ -94,7 +94,7 @@ def test_at_the_edge_of_the_margin_more_seeds_are_asked_for_on_either_side() -> 
 
 def test_equality_is_declared_by_mistake_in_at_most_5_percent_of_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("seeds_for_equivalence", "seeds_for_difference"):  # slow, and of no account here
-        monkeypatch.setattr(verdicts, name, lambda *_, **__: None)
+        monkeypatch.setattr(verdicts.significance, name, lambda *_, **__: None)
     generator = np.random.Generator(np.random.PCG64(3))
     draws = generator.normal(110.0, 4.0, size=(2000, 5))  # exactly at the margin
     assert np.mean([decide(row, 100.0, 10.0, 1, []).verdict == "equivalent" for row in draws]) < 0.06

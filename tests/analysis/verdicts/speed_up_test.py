@@ -11,7 +11,7 @@ import pytest
 
 from ddrl.analysis.runs.run_data import RunData
 from ddrl.analysis.verdicts import cell_values
-from ddrl.analysis.verdicts.cells import _compare
+from ddrl.analysis.verdicts.cells import Given, _compare
 from ddrl.papers.claim_kinds import TO_MILESTONE
 from ddrl.papers.paper import CellRule
 from tests.analysis.verdicts.claims_test import PAPER, reaching
@@ -56,7 +56,7 @@ def both(at: tuple[int | None, int | None] = (1, 1), **options: Any) -> list[Run
 def compared(runs: list[RunData], published: float = 12.5, rule: CellRule = RULE, **changes: Any) -> dict[str, Any]:
     paper = replace(PAPER, milestones=MILESTONES)
     row = {"value": published, "seeds": 1}
-    return _compare(paper, rule, row, runs, pd.DataFrame(), pd.DataFrame(), changes.get("obstacles", []))
+    return _compare(Given(paper, {}, pd.DataFrame(), pd.DataFrame()), rule, row, runs, changes.get("obstacles", []))
 
 
 def test_a_ratio_of_times_is_how_many_times_as_early() -> None:
