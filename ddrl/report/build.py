@@ -83,7 +83,7 @@ def pdf_bytes(data: dict[str, Any], results: Path, root: Path = ROOT) -> bytes:
     import typst
 
     source = root / "reports" / f"{data['kind']}.typ"
-    fonts = Path(matplotlib.get_data_path(), "fonts", "ttf")  # those the figures were measured with
+    fonts = Path(matplotlib.get_data_path(), "fonts", "ttf")  # the fonts that the figures were laid out with
     with tempfile.TemporaryDirectory(prefix="ddrl-report-") as name:
         stage = Path(name)
         for path in (source, root / "reports" / "template.typ"):

@@ -5,22 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ddrl.errors import UserError
+from ddrl.report.sections import runs
 from ddrl.report.sections.cells import CELL_VERDICTS, CLAIM_VERDICTS, cells, counts, not_read, tally, uncovered
 from ddrl.report.sections.claims import claims
 from ddrl.report.sections.document import Document, Fact, Origin, Row, Section, Tables, Tally, as_json
 from ddrl.report.sections.efficiency import derived, efficiency
 from ddrl.report.sections.games import over_games
 from ddrl.report.sections.numbers import duration, frames, moment, number, ratio, span
-from ddrl.report.sections.runs import (
-    deviations,
-    drawings,
-    holes,
-    hyperparameters,
-    learned,
-    provenance,
-    run_list,
-    side_by_side,
-)
 from ddrl.report.sections.spans import Inline, Span, plain
 from ddrl.report.sections.text import counted, listed
 
@@ -64,21 +55,21 @@ def _sections(tables: Tables, summary: dict[str, Any], origin: Origin, subject: 
     own = of(tables["runs"], subject)
     experiments = _labelled(summary["experiments"], tables["runs"])
     facts = _run_facts(summary, subject)
-    source = [provenance(own, facts, origin.command, origin.digest)] if own else []
+    source = [runs.provenance(own, facts, origin.command, origin.digest)] if own else []
     frames_take = efficiency(tables["efficiency"], experiments, subject, summary["paper"]["prices"])
     return (
         Section("claims", "Claims", claims(tables["claims"], tables["published"], subject, experiments)),
         Section("cells", "Published cells", (*cells(tables["cells"], subject), not_read(summary["paper"]))),
-        Section("scores", "Final scores", [side_by_side(tables, experiments, subject)]),
+        Section("scores", "Final scores", [runs.side_by_side(tables, experiments, subject)]),
         Section("games", "Over all tasks", over_games(tables, experiments)),
         Section("efficiency", "What frames take", [frames_take], wide=True),
         Section("derived", "Beyond the runs", derived(summary["derived_tables"], tables), wide=True),
-        Section("figures", "Figures", drawings(summary["figures"], tables["runs"])),
-        Section("reference", "What the reference runs learned", learned(tables)),
-        Section("holes", "Holes", holes(tables.get("problems", []))),
-        Section("deviations", "Deviations from the paper", deviations(tables["departures"])),
-        Section("settings", "Hyperparameters", [hyperparameters(tables["hyperparameters"], experiments)]),
-        Section("provenance", "Provenance", [*source, run_list(own, experiments)]),
+        Section("figures", "Figures", runs.drawings(summary["figures"], tables["runs"])),
+        Section("reference", "What the reference runs learned", runs.learned(tables)),
+        Section("holes", "Holes", runs.holes(tables.get("problems", []))),
+        Section("deviations", "Deviations from the paper", runs.deviations(tables["departures"])),
+        Section("settings", "Hyperparameters", [runs.hyperparameters(tables["hyperparameters"], experiments)]),
+        Section("provenance", "Provenance", [*source, runs.run_list(own, experiments)]),
         Section("uncovered", "Published cells without a value of ours", [uncovered(tables["cells"], subject)]),
     )
 
@@ -103,10 +94,10 @@ def of(rows: list[Row], subject: str) -> list[Row]:
     return [row for row in rows if row["origin"] == subject]
 
 
-def _labelled(experiments: dict[str, Any], runs: list[Row]) -> dict[str, Any]:
+def _labelled(experiments: dict[str, Any], rows: list[Row]) -> dict[str, Any]:
     """Return the experiments with the labels of those variants that have a run."""
     labels: dict[str, dict[str, str]] = {}
-    for row in runs:
+    for row in rows:
         labels.setdefault(row["experiment"], {})[row["variant"]] = row["variant_label"]
     return {name: entry | {"labels": labels.get(name, {})} for name, entry in experiments.items()}
 
@@ -127,9 +118,9 @@ def _facts(own: list[Row], summary: dict[str, Any], problems: int, subject: str)
     games = listed(sorted({row["env_label"] for row in own}))
     seeds = sorted({int(row["seed"]) for row in own})
     started, finished = min(row["started"] for row in own), max(row["finished"] for row in own)
-    runs = counted(len(own), "committed reference run" if subject == "reference" else "training run")
+    number_of_runs = counted(len(own), "committed reference run" if subject == "reference" else "training run")
     return (
-        Fact("What ran", f"{runs} on {games}, {'seed' if len(seeds) == 1 else 'seeds'} {listed(map(str, seeds))}"),
+        Fact("What ran", f"{number_of_runs} on {games}, seed{'s' * (len(seeds) > 1)} {listed(map(str, seeds))}"),
         Fact("Where", "; ".join(_run_facts(summary, subject)["hardware"])),
         Fact(
             "How long",

@@ -5,31 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from ddrl.errors import UserError
-from ddrl.report.sections.cells import CELL_VERDICTS, CLAIM_VERDICTS, ORIGINS, counts, tally
-from ddrl.report.sections.claims import below_one_head, by_claim, evidence, whose
-from ddrl.report.sections.coverage import cells_by_verdict, coverage, own_cells
-from ddrl.report.sections.document import (
-    Document,
-    Fact,
-    Facts,
-    Figure,
-    Group,
-    Line,
-    Origin,
-    Row,
-    Section,
-    Table,
-    Tables,
-    Tally,
-    Text,
-    as_json,
-)
-from ddrl.report.sections.numbers import duration, frames, moment, number
+from ddrl.report.sections.cells import CELL_VERDICTS, CLAIM_VERDICTS, counts, tally
+from ddrl.report.sections.claims import ledger
+from ddrl.report.sections.coverage import cells_by_verdict, coverage, own_cells, papers, verdict_bars
+from ddrl.report.sections.document import Document, Fact, Facts, Origin, Row, Section, Tables, Tally, Text, as_json
+from ddrl.report.sections.numbers import duration, frames, moment
 from ddrl.report.sections.runs import holes
-from ddrl.report.sections.spans import Inline, Span, joined, plain, small, strong, tag
+from ddrl.report.sections.spans import Inline, Span, joined, plain
 from ddrl.report.sections.speed import compute, lag, systems, throughput
-from ddrl.report.sections.tables import cells_of, columns, right
-from ddrl.report.sections.text import counted, listed, sentence, unbroken, words
+from ddrl.report.sections.text import counted, listed
 
 SUITE = "suite"
 PREFACE = (
@@ -83,8 +67,8 @@ def _sections(tables: Tables, summary: dict[str, Any], origin: Origin, subject: 
     names = {paper["key"]: paper.get("short") or paper["key"] for paper in summary["papers"]}
     return (
         Section("preface", "How to read this", tuple(Text(plain(text)) for text in PREFACE)),
-        Section("papers", "Papers", (_papers(summary["papers"], tables["coverage"]), _bars(tables, subject))),
-        Section("claims", "Claims", [_ledger(tables["claims"], names, subject)]),
+        Section("papers", "Papers", (papers(summary["papers"], tables["coverage"]), verdict_bars(tables, subject))),
+        Section("claims", "Claims", [ledger(tables["claims"], names, subject)]),
         Section("cells", "Published cells by verdict", [cells_by_verdict(tables, names, subject)]),
         Section("coverage", "Coverage", coverage(tables, names)),
         Section("compute", "Compute spent", [compute(tables["compute"], names)]),
@@ -131,79 +115,6 @@ def _verdict(tables: Tables, summary: dict[str, Any], claims: list[Row], subject
         summary.get("scale_note", ""),
         tally("claim", reference, CLAIM_VERDICTS, " that the reference runs can decide") if subject == "run" else "",
     )
-
-
-def _papers(papers: list[dict[str, Any]], coverage: list[Row]) -> Table:
-    return Table(
-        "Papers, what ran, and what held",
-        "tables/summary.json, tables/coverage.csv",
-        columns(("Paper", "1fr"), *right("Runs", "Frames", "Time"), "Claims", "Cells", *right("Holes")),
-        [Group([_paper(paper, [row for row in coverage if row["paper"] == paper["key"]]) for paper in papers])],
-        ruled=True,
-    )
-
-
-def _paper(paper: dict[str, Any], experiments: list[Row]) -> Line:
-    def tags(kind: str, verdicts: dict[str, str]) -> Inline:
-        totals = {name: sum(int(row[f"{kind}_{name}"] or 0) for row in experiments) for name in verdicts}
-        return joined(tag(name, f"{total} {words(name)}") for name, total in totals.items() if total)
-
-    return cells_of(
-        joined([strong(paper.get("short") or paper["key"]), small(paper["title"].split(":")[0])]),
-        number(paper["runs"]),
-        frames(paper["env_frames_total"]),
-        duration(float(paper["seconds_total"])),
-        tags("claims", CLAIM_VERDICTS),
-        tags("cells", CELL_VERDICTS),
-        number(paper["problems"]),
-    )
-
-
-def _bars(tables: Tables, subject: str) -> Figure:
-    claims = [row["verdict"] for row in tables["claims"] if row["origin"] == subject]
-    cells = [row["verdict"] for row in own_cells(tables["coverage"])]
-    said = [f"{found.count(name)} {words(name)}" for found in (claims, cells) for name in dict.fromkeys(found)]
-    return Figure(
-        "figures/verdicts.svg",
-        "Verdicts by paper",
-        "Each bar is all claims, or all published cells, of a paper; its parts are the verdicts, with their numbers.",
-        f"Stacked bars of verdicts per paper; in all, for {ORIGINS[subject]}: {', '.join(said)}.",
-        "",
-        "tables/claims.csv, tables/cells_by_verdict.csv, tables/coverage.csv",
-    )
-
-
-def _ledger(rows: list[Row], names: dict[str, str], subject: str) -> Table:
-    """Return every claim of every paper, each with one finding per origin."""
-    groups: dict[str, list[Line]] = {}
-    for findings in by_claim(rows):
-        shown = [row for row in findings if row["verdict"] != "not_run"] or findings[:1]
-        head = joined([plain(shown[0]["title"]), small(unbroken(shown[0]["source"]))])
-        lines = below_one_head(head, [(row, _finding(row, subject)) for row in shown])
-        groups.setdefault(shown[0]["paper"], []).extend(lines)
-    return Table(
-        "Claims ledger",
-        "tables/claims.csv",
-        columns(("Claim", "1.2fr"), ("Evidence", "1.1fr"), *right("Verdict")),
-        [Group(lines, names.get(paper, paper)) for paper, lines in groups.items()],
-        "Intervals are 95\u00a0% over seeds, g is Hedges’ standardised difference, in brackets stands p after Holm’s "
-        "correction for the claims of the same paper. The report of each paper says "
-        "what the claims mean and what decided them.",
-        size=8.2,
-        ruled=True,
-    )
-
-
-def _finding(row: Row, subject: str) -> Inline:
-    """Return the evidence of a claim that was tested, or the detail where there is none."""
-    detail = small(sentence(row["detail"]))
-    if row["verdict"] == "not_run":
-        return detail
-    if not evidence(row):
-        return (*whose(row, subject), *detail)
-    several = row.get("decided_by") and ";" in row["comparisons"]
-    nearest = small(f"{row['decided_by']}, the nearest to contradicting the claim") if several else ()
-    return joined([(*whose(row, subject), *plain(evidence(row))), nearest])
 
 
 def _provenance(summary: dict[str, Any], origin: Origin) -> Facts:

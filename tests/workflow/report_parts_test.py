@@ -14,7 +14,7 @@ from ddrl.papers.paper import load_paper
 from ddrl.papers.published import load_published
 from ddrl.report.paper import _budget
 from ddrl.report.sections.cells import uncovered
-from ddrl.report.sections.claims import claims
+from ddrl.report.sections.claims import claims, ledger
 from ddrl.report.sections.coverage import _matrix
 from ddrl.report.sections.document import Document, Group, Origin, Section, Table, Text, as_json
 from ddrl.report.sections.efficiency import efficiency
@@ -22,7 +22,6 @@ from ddrl.report.sections.runs import learned, run_list, side_by_side
 from ddrl.report.sections.spans import plain
 from ddrl.report.sections.speed import systems
 from ddrl.report.sections.tables import cells_of, columns
-from ddrl.report.suite import _ledger
 
 IMPACT = Path(__file__).parents[2] / "replications" / "impact_2020"
 CLAIM: dict[str, str] = {
@@ -125,7 +124,7 @@ def test_a_claim_shows_all_its_comparisons_and_p_after_holms_correction() -> Non
 
 
 def test_the_ledger_of_the_suite_names_the_comparison_that_its_numbers_are_of() -> None:
-    assert "A against C, the nearest to contradicting the claim" in texts(_ledger([CLAIM], {}, "run"))
+    assert "A against C, the nearest to contradicting the claim" in texts(ledger([CLAIM], {}, "run"))
 
 
 def test_a_value_that_was_not_read_is_not_called_not_printed() -> None:

@@ -13,7 +13,7 @@ from ddrl.report.sections.tables import cells_of, columns, grouped, right
 from ddrl.report.sections.text import counted, listed, sentence, task_name, unbroken, words
 
 ORIGINS = {"run": "this run", "reference": "reference"}
-CLAIM_VERDICTS = {  # in the order of the report: verdict -> how a sentence says it, of one and of several
+CLAIM_VERDICTS = {  # verdict -> words of a sentence for one and for several, in the order of the report
     "supported": "is supported|are supported",
     "contradicted": "is contradicted|are contradicted",
     "inconclusive": "is inconclusive|are inconclusive",

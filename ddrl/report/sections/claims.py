@@ -1,4 +1,4 @@
-"""Sections about claims: those that a run of ours speaks of, and those that have no run."""
+"""Sections about claims, in the report of one paper and in that of the suite."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def by_claim(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def below_one_head(head: Inline, findings: Sequence[tuple[Row, Inline]]) -> list[Line]:
-    """Return a line of evidence and verdict for each finding; `head` is the first cell of all of them."""
+    """Return a line of evidence and verdict for each finding, with `head` as the first cell of all lines together."""
     lines = [(cell(said), cell(verdict_tag(row))) for row, said in findings]
     return [(cell(head, len(lines)), *lines[0]), *lines[1:]]
 
@@ -92,7 +92,7 @@ def _claim(findings: list[Row], published: dict[str, Row], subject: str) -> list
 
 def _finding(row: Row) -> Inline:
     several = row.get("comparisons", "").count("[") > 1
-    # The comparison that decides stands in the facts; the detail names it.
+    # The facts are those of the comparison that decides, which the detail names.
     others = small(f"All comparisons: {row['comparisons']}.") if several else ()
     return joined([plain(evidence(row)), small(sentence(row["detail"])), others])
 
@@ -113,3 +113,36 @@ def _published(row: Row, published: dict[str, Row]) -> str:
             value = quantity + with_unit(found["value"], found["unit"])
             values.setdefault(system_name(found, "variant"), []).append(value)
     return "; ".join(f"{name}: {listed(same)}" for name, same in values.items())
+
+
+def ledger(rows: list[Row], names: dict[str, str], subject: str) -> Table:
+    """Return every claim of every paper, each with one finding per origin."""
+    groups: dict[str, list[Line]] = {}
+    for findings in by_claim(rows):
+        shown = [row for row in findings if row["verdict"] != "not_run"] or findings[:1]
+        head = joined([plain(shown[0]["title"]), small(unbroken(shown[0]["source"]))])
+        lines = below_one_head(head, [(row, _evidence_or_detail(row, subject)) for row in shown])
+        groups.setdefault(shown[0]["paper"], []).extend(lines)
+    return Table(
+        "Claims ledger",
+        "tables/claims.csv",
+        columns(("Claim", "1.2fr"), ("Evidence", "1.1fr"), *right("Verdict")),
+        [Group(lines, names.get(paper, paper)) for paper, lines in groups.items()],
+        "Intervals are 95\u00a0% over seeds, g is Hedges’ standardised difference, in brackets stands p after Holm’s "
+        "correction for the claims of the same paper. The report of each paper says "
+        "what the claims mean and what decided them.",
+        size=8.2,
+        ruled=True,
+    )
+
+
+def _evidence_or_detail(row: Row, subject: str) -> Inline:
+    """Return the evidence of a claim that was tested, or the detail where there is none."""
+    detail = small(sentence(row["detail"]))
+    if row["verdict"] == "not_run":
+        return detail
+    if not evidence(row):
+        return (*whose(row, subject), *detail)
+    several = row.get("decided_by") and ";" in row["comparisons"]
+    nearest = small(f"{row['decided_by']}, the nearest to contradicting the claim") if several else ()
+    return joined([(*whose(row, subject), *plain(evidence(row))), nearest])

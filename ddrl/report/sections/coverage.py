@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ddrl.report.sections.cells import CELL_VERDICTS, CLAIM_VERDICTS, ORIGINS
 from ddrl.report.sections.document import Block, Figure, Group, Line, Row, Table, Tables
-from ddrl.report.sections.spans import Inline, Span, code, joined, plain, small, tag
-from ddrl.report.sections.tables import cells_of, columns, grouped, right
+from ddrl.report.sections.numbers import duration, frames, number
+from ddrl.report.sections.spans import Inline, Span, code, joined, plain, small, strong, tag
+from ddrl.report.sections.tables import Field, cells_of, columns, grouped, lines_of, numeric, right, titles
 from ddrl.report.sections.text import counted, words
 
 STATUSES = {
@@ -53,22 +56,67 @@ def cells_by_verdict(tables: Tables, names: dict[str, str], subject: str) -> Tab
     )
 
 
+def papers(summaries: list[dict[str, Any]], coverage: list[Row]) -> Table:
+    """Return what ran and what held, one row per paper."""
+    experiments = grouped(coverage, "paper")
+
+    def tags(paper: dict[str, Any], kind: str, verdicts: dict[str, str]) -> Inline:
+        own = experiments.get((paper["key"],), [])
+        totals = {name: sum(int(row[f"{kind}_{name}"] or 0) for row in own) for name in verdicts}
+        return joined(tag(name, f"{total} {words(name)}") for name, total in totals.items() if total)
+
+    def title(paper: dict[str, Any]) -> Inline:
+        return joined([strong(paper.get("short") or paper["key"]), small(paper["title"].split(":")[0])])
+
+    fields = (
+        Field("Paper", title, "1fr"),
+        numeric("Runs", "runs", number),
+        numeric("Frames", "env_frames_total", frames),
+        numeric("Time", "seconds_total", lambda seconds: duration(float(seconds))),
+        Field("Claims", lambda paper: tags(paper, "claims", CLAIM_VERDICTS)),
+        Field("Cells", lambda paper: tags(paper, "cells", CELL_VERDICTS)),
+        numeric("Holes", "problems", number),
+    )
+    source = "tables/summary.json, tables/coverage.csv"
+    groups = [Group(lines_of(fields, summaries))]
+    return Table("Papers, what ran, and what held", source, titles(fields), groups, ruled=True)
+
+
+def verdict_bars(tables: Tables, subject: str) -> Figure:
+    """Return the figure of verdicts by paper."""
+    claims = [row["verdict"] for row in tables["claims"] if row["origin"] == subject]
+    cells = [row["verdict"] for row in own_cells(tables["coverage"])]
+    said = [f"{found.count(name)} {words(name)}" for found in (claims, cells) for name in dict.fromkeys(found)]
+    return Figure(
+        "figures/verdicts.svg",
+        "Verdicts by paper",
+        "Each bar is all claims, or all published cells, of a paper; its parts are the verdicts, with their numbers.",
+        f"Stacked bars of verdicts per paper; in all, for {ORIGINS[subject]}: {', '.join(said)}.",
+        "",
+        "tables/claims.csv, tables/cells_by_verdict.csv, tables/coverage.csv",
+    )
+
+
 def coverage(tables: Tables, names: dict[str, str]) -> tuple[Block, ...]:
     """Return what was run of each experiment: a table, a figure, and a table of tasks by variants each."""
     if not tables["coverage"]:
         return ()
+    fields = (
+        Field("Experiment", _title, "1.4fr"),
+        Field("Status", lambda row: tag(row["status"], STATUSES[row["status"]])),
+        numeric("Planned", "planned"),
+        numeric("Done", "done"),
+        numeric("Left out", "left_out"),
+        numeric("Reference", "reference"),
+        Field("Claims", lambda row: small(_verdict_counts(row, "claims", CLAIM_VERDICTS)), "0.9fr"),
+        Field("Cells", lambda row: small(_verdict_counts(row, "cells", CELL_VERDICTS)), "0.9fr"),
+    )
     table = Table(
         "What has been run: experiments",
         "tables/coverage.csv",
-        columns(
-            ("Experiment", "1.4fr"),
-            "Status",
-            *right("Planned", "Done", "Left out", "Reference"),
-            ("Claims", "0.9fr"),
-            ("Cells", "0.9fr"),
-        ),
+        titles(fields),
         [
-            Group([_experiment(row) for row in own], names.get(paper, paper))
+            Group(lines_of(fields, own), names.get(paper, paper))
             for (paper,), own in grouped(tables["coverage"], "paper").items()
         ],
         "Planned, done, left out and reference count runs (seeds). Left out: planned, and named under Holes.",
@@ -81,30 +129,20 @@ def coverage(tables: Tables, names: dict[str, str]) -> tuple[Block, ...]:
     return (table, _coverage_figure(tables), *matrices, _published_only(tables.get("published_only", [])))
 
 
-def _experiment(row: Row) -> Line:
-    title = plain(row["title"]) if row["title"] else (*plain(words(row["experiment"])), *small(" not written yet"))
-    return cells_of(
-        title,
-        tag(row["status"], STATUSES[row["status"]]),
-        *(row[name] for name in ("planned", "done", "left_out", "reference")),
-        small(_verdict_counts(row, "claims", CLAIM_VERDICTS)),
-        small(_verdict_counts(row, "cells", CELL_VERDICTS)),
-    )
+def _title(row: Row) -> Inline:
+    return plain(row["title"]) if row["title"] else (*plain(words(row["experiment"])), *small(" not written yet"))
 
 
 def _published_only(rows: list[Row]) -> Table:
     """Return the papers that have no replication yet."""
-    lines = [
-        cells_of(code(row["paper"]), row["cells"], small(row["items"]), tag("not_run", "published data only"))
-        for row in rows
-    ]
-    return Table(
-        "Papers of which only the published numbers are here",
-        "tables/published_only.csv",
-        columns("Folder of replications", *right("Cells"), ("Printed in", "1fr"), "Status"),
-        [Group(lines)],
-        size=8.2,
+    fields = (
+        Field("Folder of replications", lambda row: code(row["paper"])),
+        numeric("Cells", "cells"),
+        Field("Printed in", lambda row: small(row["items"]), "1fr"),
+        Field("Status", lambda row: tag("not_run", "published data only")),
     )
+    caption = "Papers of which only the published numbers are here"
+    return Table(caption, "tables/published_only.csv", titles(fields), [Group(lines_of(fields, rows))], size=8.2)
 
 
 def _verdict_counts(row: Row, kind: str, verdicts: dict[str, str]) -> str:

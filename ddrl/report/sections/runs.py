@@ -11,7 +11,17 @@ from ddrl.report.sections.cells import ORIGINS, flags_of
 from ddrl.report.sections.document import Block, Fact, Facts, Figure, Group, Line, Row, Table, Tables, Text
 from ddrl.report.sections.numbers import duration, frames, number, percent, span
 from ddrl.report.sections.spans import Inline, Span, code, joined, plain, small, strong
-from ddrl.report.sections.tables import by_experiment, cells_of, columns, grouped, right
+from ddrl.report.sections.tables import (
+    Field,
+    by_experiment,
+    cells_of,
+    columns,
+    grouped,
+    lines_of,
+    numeric,
+    right,
+    titles,
+)
 from ddrl.report.sections.text import counted, listed, words
 
 WHOSE = {
@@ -112,22 +122,29 @@ def learned(tables: Tables) -> tuple[Block, ...]:
         return ()
     scores = {_key(row): row for row in tables["scores"]}
     milestones = {_key(row): row for row in tables["milestones"]}
-    human = any(scores.get(_key(run), {}).get("human_normalised_score") for run in runs)
     sweeps = _sweeps(runs)
-    lines = [
-        _learned_row(run, scores.get(_key(run), {}), milestones.get(_key(run), {}), human)
-        for run in sorted(runs, key=_key)
-        if not _settings(run, sweeps)
+
+    def score(run: Row, name: str) -> str:
+        return scores.get(_key(run), {}).get(name, "")
+
+    human = any(score(run, "human_normalised_score") for run in runs)
+    fields = [
+        Field("Run", lambda run: f"{run['env_label']}, {run['variant_label']}", "1.35fr"),
+        numeric("Seed", "seed"),
+        numeric("Frames", "env_frames", frames),
+        numeric("Wall time", "seconds", lambda seconds: duration(float(seconds))),
+        numeric("Frames/s", "frames_per_second", number),
+        Field("Random", lambda run: number(score(run, "random")), "auto", "right"),
+        Field("Final return", lambda run: _final(scores.get(_key(run))), "auto", "right"),
+        Field("Human", lambda run: percent(score(run, "human_normalised_score")), "auto", "right"),
+        Field("Passes", lambda run: _milestone(milestones.get(_key(run), {})), "1.05fr", "right"),
     ]
+    fields = [field for field in fields if human or field.title != "Human"]
     table = Table(
         "What each reference run learned",
         "tables/runs.csv, tables/scores.csv, tables/milestones.csv",
-        columns(
-            ("Run", "1.35fr"),
-            *right("Seed", "Frames", "Wall time", "Frames/s", "Random", "Final return", *(["Human"] if human else [])),
-            ("Passes", "1.05fr", "right"),
-        ),
-        [Group(lines)],
+        titles(fields),
+        [Group(lines_of(fields, (run for run in sorted(runs, key=_key) if not _settings(run, sweeps))))],
         "Wall time: of the whole run, its last evaluation included. Final return: mean over that many separate "
         "episodes, with the last parameters or with as many versions of the last quarter of the run as are named; then "
         f"±: standard deviation between versions, without that of their few episodes. "
@@ -143,31 +160,18 @@ def learned(tables: Tables) -> tuple[Block, ...]:
     return (Text(plain(text)), table)
 
 
-def _learned_row(run: Row, score: Row, milestone: Row, human: bool) -> Line:
-    episodes = f" ({number(score['episodes'])} ep.{_versions(score)})" if score else ""
-    return cells_of(
-        f"{run['env_label']}, {run['variant_label']}",
-        run["seed"],
-        frames(run["env_frames"]),
-        duration(float(run["seconds"])),
-        number(run["frames_per_second"]),
-        number(score.get("random", "")),
-        (*strong(number(score.get("final_return", ""))), *small(episodes)),
-        *((percent(score.get("human_normalised_score", "")),) if human else ()),
-        _milestone(milestone),
-    )
-
-
 def _key(row: Row) -> tuple[str, str, str, str, int]:
     return (row["origin"], row["experiment"], row["variant"], row["environment"], int(row["seed"]))
 
 
-def _versions(score: Row) -> str:
-    """Return how many versions of the parameters were scored, and their standard deviation."""
-    if int(score["versions"]) < 2:
-        return ""
-    deviation = f", ±{number(score['between_versions'])}" if score["between_versions"] else ""
-    return f", {score['versions']} versions{deviation}"
+def _final(score: Row | None) -> Inline:
+    """Return the final return with its episodes and, where there are several, its versions of the parameters."""
+    if score is None:
+        return ()
+    versions = f", {score['versions']} versions" if int(score["versions"]) > 1 else ""
+    deviation = f", ±{number(score['between_versions'])}" if versions and score["between_versions"] else ""
+    episodes = small(f" ({number(score['episodes'])} ep.{versions}{deviation})")
+    return (*strong(number(score["final_return"])), *episodes)
 
 
 def _milestone(row: Row) -> str:
@@ -282,16 +286,17 @@ def _flags(rows: list[Row]) -> Inline:
 def hyperparameters(rows: list[Row], experiments: dict[str, Any]) -> Table:
     """Return our settings beside the paper's, by experiment."""
 
-    def line(row: Row) -> Line:
-        ours = (*strong(row["ours"]), *small(" changed")) if row["changed"] == "True" else plain(row["ours"])
-        return cells_of((Span(row["name"], "key"),), row["paper"], ours, small(row["source"]))
+    def ours(row: Row) -> Inline:
+        return (*strong(row["ours"]), *small(" changed")) if row["changed"] == "True" else plain(row["ours"])
 
-    return Table(
-        "Settings of the paper and of our runs",
-        "tables/hyperparameters.csv",
-        columns(("Key", "1.6fr"), ("Paper", "1fr"), ("Here", "1fr"), ("Source", "1.8fr")),
-        by_experiment((row for row in rows if row["ours"]), experiments, line),
+    fields = (
+        Field("Key", lambda row: (Span(row["name"], "key"),), "1.6fr"),
+        Field("Paper", lambda row: row["paper"], "1fr"),
+        Field("Here", ours, "1fr"),
+        Field("Source", lambda row: small(row["source"]), "1.8fr"),
     )
+    groups = by_experiment((row for row in rows if row["ours"]), experiments, fields)
+    return Table("Settings of the paper and of our runs", "tables/hyperparameters.csv", titles(fields), groups)
 
 
 def provenance(own: list[Row], facts: dict[str, Any], command: str, digest: str) -> Facts:
@@ -314,29 +319,25 @@ def run_list(own: list[Row], experiments: dict[str, Any]) -> Table:
     """Return every run, by experiment."""
     sweeps, lossy = _sweeps(own), any(row["records_lost_bytes"] for row in own)
 
-    def line(row: Row) -> Line:
-        return cells_of(
-            row["variant_label"],
-            row["env_label"],
-            row["seed"],
-            frames(row["env_frames"]),
-            duration(float(row["seconds"])),
-            number(row["frames_per_second"]),
-            number(row["peak_memory_mib"]),
-            (*plain(number(row["resumes"])), *small(" (gap)" if row["records_lost_bytes"] else "")),
-            code(row["fingerprint"]),
-        )
+    def resumes(row: Row) -> Inline:
+        return (*plain(number(row["resumes"])), *small(" (gap)" if row["records_lost_bytes"] else ""))
 
+    fields = (
+        Field("Variant", lambda row: row["variant_label"], "1.4fr"),
+        Field("Environment", lambda row: row["env_label"], "1fr"),
+        numeric("Seed", "seed"),
+        numeric("Frames", "env_frames", frames),
+        numeric("Time", "seconds", lambda seconds: duration(float(seconds))),
+        numeric("Frames/s", "frames_per_second", number),
+        numeric("Peak MiB", "peak_memory_mib", number),
+        Field("Resumes", resumes, "auto", "right"),
+        Field("Fingerprint", lambda row: code(row["fingerprint"])),
+    )
     return Table(
         "Runs",
         "tables/runs.csv",
-        columns(
-            ("Variant", "1.4fr"),
-            ("Environment", "1fr"),
-            *right("Seed", "Frames", "Time", "Frames/s", "Peak MiB", "Resumes"),
-            "Fingerprint",
-        ),
-        by_experiment((row for row in own if not _settings(row, sweeps)), experiments, line),
+        titles(fields),
+        by_experiment((row for row in own if not _settings(row, sweeps)), experiments, fields),
         f"{GAP if lossy else ''}{_not_listed(own, sweeps)}".strip(),
         size=8.0,
     )

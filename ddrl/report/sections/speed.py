@@ -3,44 +3,39 @@
 from __future__ import annotations
 
 from ddrl.report.sections.cells import ORIGINS
-from ddrl.report.sections.document import Group, Line, Row, Table
+from ddrl.report.sections.document import Group, Row, Table
 from ddrl.report.sections.numbers import frames, moment, number, percent
-from ddrl.report.sections.spans import code, joined, plain, small, strong
-from ddrl.report.sections.tables import cells_of, columns, grouped, right
+from ddrl.report.sections.spans import Inline, code, joined, plain, small, strong
+from ddrl.report.sections.tables import Field, grouped, lines_of, numeric, titles
 from ddrl.report.sections.text import words
 
 
 def systems(rows: list[Row], names: dict[str, str]) -> Table:
     """Return every algorithm with its topology, as the papers' settings state them."""
-    lines = [
-        cells_of(
-            joined(
-                [strong(row["system"]), small(f"{names.get(row['paper'], row['paper'])}, {words(row['experiment'])}")]
-            ),
-            code(row["algorithm"]),
-            *(row[name] for name in ("moves", "schedule", "inference", "store", "runtime")),
-            _actors(row),
-            row["learner_threads"],
-            _bounds(row),
-            row["networks"],
-            row["tasks"],
-        )
-        for row in rows
-    ]
+
+    def system(row: Row) -> Inline:
+        experiment = f"{names.get(row['paper'], row['paper'])}, {words(row['experiment'])}"
+        return joined([strong(row["system"]), small(experiment)])
+
+    fields = (
+        Field("System", system, "1.5fr"),
+        Field("Algorithm", lambda row: code(row["algorithm"])),
+        Field("Moves", lambda row: row["moves"]),
+        Field("Schedule", lambda row: row["schedule"]),
+        Field("Inference", lambda row: row["inference"]),
+        Field("Store", lambda row: row["store"], "1fr"),
+        Field("Runtime", lambda row: row["runtime"]),
+        Field("Actors × envs", _actors, "auto", "right"),
+        numeric("Learner threads", "learner_threads"),
+        Field("Lag", _bounds, "0.9fr"),
+        Field("Networks", lambda row: row["networks"], "0.9fr"),
+        Field("Tasks", lambda row: row["tasks"], "1fr"),
+    )
     return Table(
         "Systems of the suite: an algorithm plus a topology",
         "tables/systems.csv",
-        columns(
-            ("System", "1.5fr"),
-            *("Algorithm", "Moves", "Schedule", "Inference"),
-            ("Store", "1fr"),
-            "Runtime",
-            *right("Actors × envs", "Learner threads"),
-            ("Lag", "0.9fr"),
-            ("Networks", "0.9fr"),
-            ("Tasks", "1fr"),
-        ),
-        [Group(lines)],
+        titles(fields),
+        [Group(lines_of(fields, rows))],
         "From experiments.yaml at scale paper and from what each algorithm’s module declares. Lag: the bound on "
         "policy lag and the delay of parameters, in learner updates.",
         size=8.0,
@@ -71,24 +66,43 @@ def throughput(rows: list[Row], matrix: list[Row], names: dict[str, str]) -> tup
     """Return the frames per second of training runs, and of benchmarks beside the sum of their parts."""
     labels = {(row["paper"], row["experiment"], row["variant"]): row["variant_label"] for row in matrix}
     tasks = {row["environment"]: row["env_label"] for row in matrix}
+
+    def task(row: Row) -> str:
+        return tasks.get(row["environment"], row["environment"])
+
+    def trained(row: Row) -> Inline:
+        variant = labels.get((row["paper"], row["experiment"], row["variant"]), words(row["variant"]))
+        return joined([plain(variant), small(_system(row))])
+
+    speed = (
+        numeric("Frames/s", "frames_per_second", lambda value: strong(number(value))),
+        Field("Range", _range, "auto", "right"),
+    )
+    of_runs = (
+        Field("System", trained, "1fr"),
+        Field("Task", task),
+        Field("Layout: actors × environments", lambda row: small(layout(row)), "1.3fr"),
+        numeric("Runs", "runs"),
+        *speed,
+    )
+    of_benchmarks = (
+        Field("System", lambda row: joined([plain(f"{_system(row)}, {task(row)}"), small(layout(row))]), "1.1fr"),
+        numeric("Repeats", "runs"),
+        *speed,
+        numeric("Bound", "bound", number),
+        numeric("Of it", "ratio", percent),
+        numeric("Lag", "policy_lag_mean", number),
+        Field("Limited by; file", lambda row: joined([small(row["limiting_part"] or "–"), code(row["file"])]), "1.2fr"),
+    )
     runs = grouped((row for row in rows if row["source"] != "bench"), "paper", "origin", "machine")
-    benches = grouped((row for row in rows if row["source"] == "bench"), "origin", "machine")
+    benchmarks = grouped((row for row in rows if row["source"] == "bench"), "origin", "machine")
     return (
         Table(
             "Throughput of training runs, in environment frames per second",
             "tables/throughput.csv",
-            columns(
-                ("System", "1fr"),
-                "Task",
-                ("Layout: actors × environments", "1.3fr"),
-                *right("Runs", "Frames/s", "Range"),
-            ),
+            titles(of_runs),
             [
-                Group(
-                    [_run_line(row, labels, tasks) for row in own],
-                    f"{names.get(paper, paper)}, {ORIGINS[origin]}",
-                    machine,
-                )
+                Group(lines_of(of_runs, own), f"{names.get(paper, paper)}, {ORIGINS[origin]}", machine)
                 for (paper, origin, machine), own in runs.items()
             ],
             "Frames before frame skip, median over runs; recording, checkpoints and evaluation are part of the time, "
@@ -98,14 +112,10 @@ def throughput(rows: list[Row], matrix: list[Row], names: dict[str, str]) -> tup
         Table(
             "Benchmarks beside the sum of their parts, in environment frames per second",
             "tables/throughput.csv",
-            columns(
-                ("System", "1.1fr"),
-                *right("Repeats", "Frames/s", "Range", "Bound", "Of it", "Lag"),
-                ("Limited by; file", "1.2fr"),
-            ),
+            titles(of_benchmarks),
             [
-                Group([_bench_line(row, tasks) for row in own], ORIGINS[origin].capitalize(), machine)
-                for (origin, machine), own in benches.items()
+                Group(lines_of(of_benchmarks, own), ORIGINS[origin].capitalize(), machine)
+                for (origin, machine), own in benchmarks.items()
             ],
             "Acting and learning alone. Bound: what the parts, each measured alone in the same run, could reach "
             "together.",
@@ -114,64 +124,31 @@ def throughput(rows: list[Row], matrix: list[Row], names: dict[str, str]) -> tup
     )
 
 
-def _run_line(row: Row, labels: dict[tuple[str, str, str], str], tasks: dict[str, str]) -> Line:
-    variant = labels.get((row["paper"], row["experiment"], row["variant"]), words(row["variant"]))
-    task = tasks.get(row["environment"], row["environment"])
-    return (
-        *cells_of(joined([plain(variant), small(_system(row))]), task, small(layout(row))),
-        *_speed(row),
-    )
-
-
-def _bench_line(row: Row, tasks: dict[str, str]) -> Line:
-    task = tasks.get(row["environment"], row["environment"])
-    return (
-        *cells_of(joined([plain(f"{_system(row)}, {task}"), small(layout(row))])),
-        *_speed(row),
-        *cells_of(
-            number(row["bound"]),
-            percent(row["ratio"]),
-            number(row["policy_lag_mean"]),
-            joined([small(row["limiting_part"] or "–"), code(row["file"])]),
-        ),
-    )
-
-
 def _system(row: Row) -> str:
     return ", ".join(filter(None, (row["system"], row["network"], row["precision"])))
 
 
-def _speed(row: Row) -> Line:
-    """Return the number of runs, their median speed, and the range of their speeds."""
+def _range(row: Row) -> str:
     wide = row["lowest"] != row["highest"]
-    limits = f"{number(row['lowest'])}–{number(row['highest'])}" if wide else "–"
-    return cells_of(row["runs"], strong(number(row["frames_per_second"])), limits)
+    return f"{number(row['lowest'])}–{number(row['highest'])}" if wide else "–"
 
 
 def lag(rows: list[Row], names: dict[str, str]) -> Table:
     """Return the policy lag of the runs, by experiment and origin."""
-
-    def line(row: Row) -> Line:
-        return cells_of(
-            row["variant_label"],
-            row["env_label"],
-            small(layout(row)),
-            row["runs"],
-            number(row["lag_mean"]),
-            number(row["lag_max"]),
-        )
-
+    fields = (
+        Field("Variant", lambda row: row["variant_label"], "1fr"),
+        Field("Task", lambda row: row["env_label"], "0.7fr"),
+        Field("Layout: actors × environments", lambda row: small(layout(row)), "1.5fr"),
+        numeric("Runs", "runs"),
+        numeric("Mean", "lag_mean", number),
+        numeric("Largest", "lag_max", number),
+    )
     return Table(
         "Policy lag in learner updates",
         "tables/lag.csv",
-        columns(
-            ("Variant", "1fr"),
-            ("Task", "0.7fr"),
-            ("Layout: actors × environments", "1.5fr"),
-            *right("Runs", "Mean", "Largest"),
-        ),
+        titles(fields),
         [
-            Group([line(row) for row in own], f"{names.get(paper, paper)}, {words(experiment)}", ORIGINS[origin])
+            Group(lines_of(fields, own), f"{names.get(paper, paper)}, {words(experiment)}", ORIGINS[origin])
             for (paper, experiment, origin), own in grouped(rows, "paper", "experiment", "origin").items()
         ],
         "Updates between the parameters that acted and those that learn. Mean: over training, then over seeds. "
@@ -182,24 +159,21 @@ def lag(rows: list[Row], names: dict[str, str]) -> Table:
 
 def compute(rows: list[Row], names: dict[str, str]) -> Table:
     """Return what the runs of each paper took."""
-    lines = [
-        cells_of(
-            strong(names.get(row["paper"], row["paper"])),
-            ORIGINS[row["origin"]],
-            row["runs"],
-            frames(row["env_frames"]),
-            number(row["hours"]),
-            number(row["frames_per_second"]),
-            small(row["machines"]),
-            small(_when(row)),
-        )
-        for row in rows
-    ]
+    fields = (
+        Field("Paper", lambda row: strong(names.get(row["paper"], row["paper"])), "1fr"),
+        Field("Origin", lambda row: ORIGINS[row["origin"]]),
+        numeric("Runs", "runs"),
+        numeric("Frames", "env_frames", frames),
+        numeric("Hours", "hours", number),
+        numeric("Frames/s", "frames_per_second", number),
+        Field("Machines", lambda row: small(row["machines"]), "1fr"),
+        Field("When", lambda row: small(_when(row))),
+    )
     return Table(
         "Compute spent",
         "tables/compute.csv",
-        columns(("Paper", "1fr"), "Origin", *right("Runs", "Frames", "Hours", "Frames/s"), ("Machines", "1fr"), "When"),
-        [Group(lines)],
+        titles(fields),
+        [Group(lines_of(fields, rows))],
         "Hours of training on the wall clock, summed over runs, also where runs went side by side.",
         size=8.2,
     )

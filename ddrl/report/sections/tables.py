@@ -3,10 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ddrl.report.sections.document import Cell, Column, Group, Line, Row
 from ddrl.report.sections.spans import Inline, plain
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column of a table whose lines are rows of results: its title, the text of a row in it, width, alignment."""
+
+    title: str
+    text: Callable[[Row], str | Inline]
+    width: str = "auto"
+    align: str = "left"
+
+
+def numeric(title: str, name: str, form: Callable[[str], str | Inline] = str, width: str = "auto") -> Field:
+    """Return a right-aligned field: the column `name` of the rows, formatted by `form`."""
+    return Field(title, lambda row: form(row[name]), width, "right")
+
+
+def titles(fields: Iterable[Field]) -> tuple[Column, ...]:
+    """Return the columns of these fields."""
+    return tuple(Column(field.title, field.width, field.align) for field in fields)
+
+
+def lines_of(fields: Sequence[Field], rows: Iterable[Row]) -> list[Line]:
+    """Return the fields of each row as a line of a table."""
+    return [cells_of(*(field.text(row) for field in fields)) for row in rows]
 
 
 def cell(content: str | Inline, rowspan: int = 1) -> Cell:
@@ -37,7 +63,7 @@ def grouped(rows: Iterable[Row], *names: str) -> dict[tuple[str, ...], list[Row]
     return groups
 
 
-def by_experiment(rows: Iterable[Row], experiments: dict[str, Any], line: Callable[[Row], Line]) -> list[Group]:
+def by_experiment(rows: Iterable[Row], experiments: dict[str, Any], fields: Sequence[Field]) -> list[Group]:
     """Return one group for each experiment, under its title, with a line for each row."""
     found = grouped(rows, "experiment")
-    return [Group(list(map(line, own)), experiments[name]["title"]) for (name,), own in found.items()]
+    return [Group(lines_of(fields, own), experiments[name]["title"]) for (name,), own in found.items()]

@@ -29,7 +29,7 @@ def words(name: str) -> str:
 
 
 def unbroken(text: str) -> str:
-    """Put a space that no line may break at into `Table 2`, `Section 5` and the like."""
+    """Replace the blank in `Table 2`, `Section 5` and the like by one at which no line breaks."""
     for word in ("Table", "Section", "Figure", "Appendix"):
         text = text.replace(f"{word} ", f"{word}\u00a0")
     return text
