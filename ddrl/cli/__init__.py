@@ -1,8 +1,4 @@
-"""The command line. Results go to standard output, progress and complaints to standard error.
-
-Exit codes: 0 done; 1 a check failed (verify, doctor); 2 bad input, an environment that failed or training that
-diverged (one line says what); 75 interrupted after a checkpoint (type the same command again).
-"""
+"""The command line `ddrl`. Results go to standard output, progress and complaints to standard error."""
 
 from __future__ import annotations
 
@@ -26,15 +22,15 @@ from ddrl.system.signals import STOP
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parses and runs one command; returns the exit code."""
+    """Parse and run one command; return the exit code (`arguments.EXIT_CODES`)."""
     keep_numbers()
     _print_in_utf8()
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            parsed = parser((__doc__ or "").partition("\n\n")[2]).parse_args(arguments)
+            parsed = parser().parse_args(arguments)
     except SystemExit as end:
-        if end.code:  # argparse prints its usage before the one line that matters
+        if end.code:  # argparse prints its usage first, the error last
             say(said.getvalue().strip().splitlines()[-1])
         return int(end.code or 0)
     keep_freed_memory()
@@ -44,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if has_reader(sys.stdout):  # another pipe broke, not that of the results
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0  # whoever read the output has seen enough, as `head` has
+        return 0  # the reader, such as `head`, has closed the pipe
     except KeyboardInterrupt:  # training stops by itself, after a checkpoint
         say("ddrl: interrupted")
         return 128 + signal.SIGINT
@@ -53,10 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def command() -> NoReturn:
-    """`main` as the whole of a process.
+    """Run `main` and end the process.
 
-    A signal that comes when the command is over is too late to change its exit code. Where an environment has not come
-    back, its thread may be in native code: the interpreter's way out would take away what it works on.
+    A signal that comes when the command is over must not change its exit code. Where a call of an environment has not
+    returned, its thread may run native code, and a normal end of the interpreter would free the memory that it uses.
     """
     code = main()
     for number in STOP:
@@ -69,7 +65,7 @@ def command() -> NoReturn:
 
 
 def _print_in_utf8() -> None:
-    """Tables have names that a locale such as C has no letters for; as files, they are UTF-8 everywhere."""
+    """Print in UTF-8 whatever the locale is: tables have names with letters that a locale such as C lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")

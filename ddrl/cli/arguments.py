@@ -10,14 +10,19 @@ from typing import Any
 from ddrl.cli import commands
 
 SCALE = "smoke, workstation, paper or reference"
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 a check failed (verify, doctor); 2 bad input, an environment that failed or training that "
+    "diverged (one line says what); 75 interrupted after a checkpoint (type the same command again)."
+)
+Command = Callable[[argparse.Namespace], int | None]
 
 
-def parser(epilog: str = "") -> argparse.ArgumentParser:
-    """Return what parses every command; `epilog` stands below its help."""
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
     made = argparse.ArgumentParser(
         prog="ddrl",
         description="Replications of distributed deep reinforcement learning papers.",
-        epilog=epilog,
+        epilog=EXIT_CODES,
     )
     added = made.add_subparsers(required=True, metavar="command", title="commands")
     _add_runs(added)
@@ -28,26 +33,23 @@ def parser(epilog: str = "") -> argparse.ArgumentParser:
     return made
 
 
-def _add(added: Any, run: Callable[[argparse.Namespace], int], text: str, more: str = "") -> argparse.ArgumentParser:
-    """A command named as the function that runs it."""
-    parser: argparse.ArgumentParser = added.add_parser(
-        run.__name__,
-        help=text,
-        description=f"{text[0].upper()}{text[1:]}. {more}",
-    )
+def _add(added: Any, run: Command, text: str, more: str = "", name: str = "") -> argparse.ArgumentParser:
+    """Add the command `name` (default: the name of the function that runs it); return its parser."""
+    description = f"{text[0].upper()}{text[1:]}. {more}"
+    parser: argparse.ArgumentParser = added.add_parser(name or run.__name__, help=text, description=description)
     parser.set_defaults(run=run)
     return parser
 
 
 def _path(text: str) -> Path:
-    """Of an argument. An empty one, such as an unset variable of a shell, would be the working directory."""
+    """Parse a path. Refuse an empty one, such as an unset variable of a shell: it would be the working directory."""
     if not text:
         raise argparse.ArgumentTypeError("is empty; allowed: a path")
     return Path(text)
 
 
 def _add_secrets(parser: Any) -> None:
-    """What keeps others out of the stream between a learner and its workers."""
+    """Add the options that keep others out of the stream between a learner and its workers."""
     parser.add_argument("--token-file", type=_path, help="a secret that both sides have, in the first line of a file")
     parser.add_argument("--tls-cert", type=_path, help="a learner's certificate, PEM: the stream is encrypted (TLS)")
     parser.add_argument("--tls-key", type=_path, help="of that certificate, PEM")
@@ -62,7 +64,7 @@ def _add_secrets(parser: Any) -> None:
 
 
 def _add_runs(added: Any) -> None:
-    """Commands about one run."""
+    """Add the commands about one run."""
     train = _add(added, commands.train, "train a configuration, or resume it, in a run directory")
     train.add_argument("config", type=_path, help="configuration, YAML or JSON; keys left out take the paper's values")
     train.add_argument("--directory", type=_path, help="run directory (that of the configuration, if left out)")
@@ -100,9 +102,7 @@ def _add_runs(added: Any) -> None:
         "Actions are sampled, on seeds of their own; prints the raw return.",
     )
     evaluate.add_argument("directory", type=_path, help="run directory with a checkpoint")
-    evaluate.add_argument("--episodes", type=_positive, default=10, help="how many (%(default)s)")
-    evaluate.add_argument("--seed", type=int, default=0, help="of games and sampled actions (%(default)s)")
-    evaluate.add_argument("--task", help="of a suite's tasks this one alone")
+    _add_episodes(evaluate, 10, "how many (%(default)s)", "of a suite's tasks this one alone")
 
     watch = _add(
         added,
@@ -113,12 +113,17 @@ def _add_runs(added: Any) -> None:
     )
     watch.add_argument("directory", type=_path, help="run directory with a checkpoint")
     watch.add_argument("--output", type=_path, default=Path("episode.mp4"), help="an .mp4 file (%(default)s)")
-    watch.add_argument("--episodes", type=_positive, default=1, help="how many, one after the other (%(default)s)")
-    watch.add_argument("--seed", type=int, default=0, help="of games and sampled actions (%(default)s)")
-    watch.add_argument("--task", help="of a suite's tasks this one alone (else one after the other)")
+    one_by_one = "of a suite's tasks this one alone (else one after the other)"
+    _add_episodes(watch, 1, "how many, one after the other (%(default)s)", one_by_one)
     watch.add_argument(
         "--max-steps", type=_positive, help="agent steps after which an episode is cut (never, if left out)"
     )
+
+
+def _add_episodes(parser: argparse.ArgumentParser, default: int, how_many: str, task: str) -> None:
+    parser.add_argument("--episodes", type=_positive, default=default, help=how_many)
+    parser.add_argument("--seed", type=int, default=0, help="of games and sampled actions (%(default)s)")
+    parser.add_argument("--task", help=task)
 
 
 def _add_bench(added: Any) -> None:
@@ -161,9 +166,7 @@ def _add_bench(added: Any) -> None:
     )
     bench.add_argument("--precision", choices=("float32", "bfloat16"), help="(float32)")
     bench.add_argument("--network", help="such as shallow or deep")
-    bench.add_argument("--seconds", type=_seconds, default=20.0, help="of each measurement (%(default)s)")
-    bench.add_argument("--repeats", type=_positive, default=3, help="of each measurement; medians count (%(default)s)")
-    bench.add_argument("--json", type=_path, help="write everything measured to this file")
+    _add_measuring(bench, 20.0, "of each measurement; medians count (%(default)s)")
 
     roundtrip = _add(
         added,
@@ -174,13 +177,17 @@ def _add_bench(added: Any) -> None:
     roundtrip.add_argument("--workers", type=_positive, nargs="+", default=[1, 2], help="processes (1 2)")
     roundtrip.add_argument("--envs", type=_positive, nargs="+", default=[1, 32], help="observations in a call (1 32)")
     roundtrip.add_argument("--transport", choices=("unix", "tcp"), nargs="+", default=["unix"], help="(unix)")
-    roundtrip.add_argument("--seconds", type=_seconds, default=5.0, help="of each measurement (%(default)s)")
-    roundtrip.add_argument("--repeats", type=_positive, default=3, help="medians count (%(default)s)")
-    roundtrip.add_argument("--json", type=_path, help="write everything measured to this file")
+    _add_measuring(roundtrip, 5.0, "medians count (%(default)s)")
+
+
+def _add_measuring(parser: argparse.ArgumentParser, seconds: float, repeats: str) -> None:
+    parser.add_argument("--seconds", type=_seconds, default=seconds, help="of each measurement (%(default)s)")
+    parser.add_argument("--repeats", type=_positive, default=3, help=repeats)
+    parser.add_argument("--json", type=_path, help="write everything measured to this file")
 
 
 def _add_evidence(added: Any) -> None:
-    """Commands about what the runs show."""
+    """Add the commands about what the runs show."""
     report = _add(
         added,
         commands.report,
@@ -193,18 +200,19 @@ def _add_evidence(added: Any) -> None:
     report.add_argument("--output", type=_path, help="folder for the reports (reports/ of the checkout, if left out)")
     _add_results(report)
 
-    ledgers = {
-        "claims": (commands.claims, "list what a paper says in words, each with its verdict", "95 % interval"),
-        "cells": (commands.cells, "list published numbers beside ours, each with its verdict", "90 % interval"),
-    }
-    for run, text, interval in ledgers.values():
+    for kind, text, percent in (
+        ("claims", "list what a paper says in words, each with its verdict", 95),
+        ("cells", "list published numbers beside ours, each with its verdict", 90),
+    ):
         ledger = _add(
             added,
-            run,
+            commands.ledger,
             text,
-            f"With {interval} over seeds, number of seeds, environment frames and flags. From the tables of the scale, "
-            "or made from the committed reference runs where there are none.",
+            f"With {percent} % interval over seeds, number of seeds, environment frames and flags. From the tables of "
+            "the scale, or made from the committed reference runs where there are none.",
+            name=kind,
         )
+        ledger.set_defaults(kind=kind)
         _add_paper(ledger)
         ledger.add_argument("--scale", help=f"{SCALE} (the largest with tables, if left out)")
         ledger.add_argument("--verdict", help="only these, such as supported, not_comparable or not_run")
@@ -232,7 +240,7 @@ def _add_evidence(added: Any) -> None:
 
 
 def _add_clusters(added: Any) -> None:
-    """Commands around the runs of a whole scale."""
+    """Add the commands about the runs of a whole scale."""
     plan = _add(
         added,
         commands.plan,
@@ -285,14 +293,14 @@ def _add_form(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> int:
-    """An integer of at least 1."""
+    """Parse an integer of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is not allowed; allowed: whole numbers from 1")
     return int(text)
 
 
 def _seconds(text: str) -> float:
-    """A number above 0."""
+    """Parse a finite number above 0."""
     try:
         seconds = float(text)
     except ValueError:

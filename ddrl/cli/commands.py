@@ -1,6 +1,7 @@
-"""What each command of `ddrl` does, after its arguments are parsed: returns the exit code, may raise `UserError`.
+"""The commands of `ddrl`, each a function that takes the parsed arguments of the command of its name.
 
-Imports stand inside the functions: a command that only reads tables starts without torch.
+It returns the exit code (None: 0) or raises `UserError`. The functions import what they need themselves, so that a
+command that only reads tables starts without torch.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import os
 import shlex
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ddrl.errors import TRY_AGAIN, UserError, about
 from ddrl.system.files import refuse_pipe
@@ -30,7 +32,6 @@ OUTCOMES = {"passed": True, "failed": False, "skipped": None}
 
 
 def train(parsed: argparse.Namespace) -> int:
-    """`ddrl train CONFIG`."""
     import json
 
     from ddrl.train import train
@@ -42,11 +43,12 @@ def train(parsed: argparse.Namespace) -> int:
         return 0
     _check_task(config, parsed.config)
     directory, endpoint = parsed.directory or parsed.config.parent, _endpoint(parsed)
-    return _trained(train(config, directory, quiet=parsed.quiet, wait=parsed.wait, endpoint=endpoint))
+    reason = train(config, directory, quiet=parsed.quiet, wait=parsed.wait, endpoint=endpoint)
+    return INTERRUPTED if reason == "interrupted" else 0
 
 
 def _endpoint(parsed: argparse.Namespace) -> Endpoint | None:
-    """Where environment workers that are started by hand come in."""
+    """Return the endpoint for workers that are started by hand, or None without `--listen`."""
     from ddrl.inference.endpoint import Endpoint
 
     if parsed.listen is None:
@@ -65,19 +67,19 @@ def _tls(parsed: argparse.Namespace) -> Tls:
 
 
 def _token(path: Path | None) -> str | None:
-    """The first line of a file."""
+    """Return the token: the first line of a file. Raise `UserError` where it is too short or not ASCII."""
     if path is None:
         return None
-    lines = _secret(path, "--token-file").splitlines()
-    if not (lines and lines[0].strip().isascii() and len(lines[0].strip()) >= SHORTEST_TOKEN):
+    token = _secret(path, "--token-file").splitlines()[:1]
+    if not (token and token[0].strip().isascii() and len(token[0].strip()) >= SHORTEST_TOKEN):
         raise UserError(f"--token-file {path}: its first line must be a token of {SHORTEST_TOKEN} letters or more")
-    return lines[0].strip()
+    return token[0].strip()
 
 
 def _secret(path: Path, option: str) -> str:
-    """Return the content of a file that nobody but this user may read or write.
+    """Return the content of a file that only this user may read or write.
 
-    Raise `UserError` where it cannot be read, belongs to somebody else, or others have rights to it.
+    Raise `UserError` where it cannot be read, belongs to another user, or others may read or write it.
     """
     try:
         refuse_pipe(path)
@@ -94,8 +96,7 @@ def _secret(path: Path, option: str) -> str:
         raise UserError(f"{option} {path}: cannot be read") from None
 
 
-def worker(parsed: argparse.Namespace) -> int:
-    """`ddrl worker --connect ADDRESS`."""
+def worker(parsed: argparse.Namespace) -> None:
     from ddrl.inference.worker import give_up, work
     from ddrl.system.calls import watched
 
@@ -108,22 +109,20 @@ def worker(parsed: argparse.Namespace) -> int:
             environment=parsed.environment,
             note=say,
         )
-    return 0
 
 
 def resume(parsed: argparse.Namespace) -> int:
-    """`ddrl resume RUN`."""
     from ddrl.train import train
     from ddrl.training.config.run_config import load_run_config
 
     path = parsed.directory / "config.json"
     config = load_run_config(path)
     _check_task(config, path)
-    return _trained(train(config, parsed.directory, quiet=parsed.quiet))
+    return INTERRUPTED if train(config, parsed.directory, quiet=parsed.quiet) == "interrupted" else 0
 
 
 def _check_task(config: RunConfig, path: Path) -> None:
-    """Raises `UserError`, naming the file, where the task does not exist here or the algorithm cannot learn it so."""
+    """Raise `UserError` with the file's name where the task does not exist here or the algorithm cannot learn it."""
     import torch
 
     from ddrl.training.builder import Builder
@@ -132,12 +131,7 @@ def _check_task(config: RunConfig, path: Path) -> None:
         Builder(config, torch.device("cpu")).network()
 
 
-def _trained(reason: str) -> int:
-    return INTERRUPTED if reason == "interrupted" else 0
-
-
-def bench(parsed: argparse.Namespace) -> int:
-    """`ddrl bench ALGORITHM ENVIRONMENT`, or `--all`."""
+def bench(parsed: argparse.Namespace) -> None:
     from ddrl import bench
     from ddrl.bench.defaults import merged, parse_settings, read_settings
     from ddrl.bench.sweep import parse_axes
@@ -157,7 +151,7 @@ def bench(parsed: argparse.Namespace) -> int:
             raise UserError("bench --all: its systems have topologies of their own; allowed beside it: --config, --set")
         systems = bench.system_configs(parsed.all, overrides)
         print(bench.describe_all(bench.bench_all(systems, **measuring)))
-        return 0
+        return
     if not parsed.environment:
         raise UserError("bench: say which algorithm and environment, such as: ddrl bench impala atari/pong; or --all")
     configs = bench.grid(
@@ -170,38 +164,29 @@ def bench(parsed: argparse.Namespace) -> int:
         note=say,
     )
     print(bench.describe(bench.bench(configs, **measuring)))
-    return 0
 
 
 def _check_folder(file: Path | None) -> None:
-    """Raises `UserError` where a file cannot be written: now, not when everything is measured."""
+    """Raise `UserError` where a file cannot be written: before anything is measured, not after it."""
     if file and not file.parent.is_dir():
         raise UserError(f"{file.parent}: no such folder")
     if file and file.exists() and not file.is_file():
         raise UserError(f"{file}: is no file")
 
 
-def roundtrip(parsed: argparse.Namespace) -> int:
-    """`ddrl roundtrip`."""
+def roundtrip(parsed: argparse.Namespace) -> None:
     from ddrl.bench import inference_service
     from ddrl.training.records.recorder import write_json
 
     _check_folder(parsed.json)
     layouts = [(workers, envs, how) for how in parsed.transport for envs in parsed.envs for workers in parsed.workers]
-    result = inference_service.roundtrip(
-        layouts,
-        seconds=parsed.seconds,
-        repeats=parsed.repeats,
-        note=say,
-    )
+    result = inference_service.roundtrip(layouts, seconds=parsed.seconds, repeats=parsed.repeats, note=say)
     print(inference_service.describe(result))
     if parsed.json:
         write_json(parsed.json, result)
-    return 0
 
 
-def evaluate(parsed: argparse.Namespace) -> int:
-    """`ddrl evaluate RUN`."""
+def evaluate(parsed: argparse.Namespace) -> None:
     from ddrl.cli import inspection
 
     found = inspection.evaluate(parsed.directory, episodes=parsed.episodes, seed=parsed.seed, task=parsed.task)
@@ -211,15 +196,12 @@ def evaluate(parsed: argparse.Namespace) -> int:
             f"standard deviation {result['standard_deviation']:.2f}, {result['episodes']} episodes, after "
             f"{result['env_frames']:,} frames"
         )
-    return 0
 
 
-def watch(parsed: argparse.Namespace) -> int:
-    """`ddrl watch RUN`."""
+def watch(parsed: argparse.Namespace) -> None:
     from ddrl.cli.video import watch
 
-    show, clear = _progress_line()
-    try:
+    with _progress_line() as show:
         film = watch(
             parsed.directory,
             parsed.output,
@@ -229,38 +211,36 @@ def watch(parsed: argparse.Namespace) -> int:
             max_steps=parsed.max_steps,
             progress=show,
         )
-    finally:
-        clear()
     print(f"{parsed.output}: {film.describe()}")
-    return 0
 
 
-def _progress_line() -> tuple[Callable[[str], None], Callable[[], None]]:
-    """Shows the newest line on standard error (over itself in a terminal, now and then elsewhere); clears it."""
+@contextmanager
+def _progress_line() -> Iterator[Callable[[str], None]]:
+    """Show the newest line of progress on standard error: in place in a terminal, elsewhere every `LINE_SECONDS`."""
     in_terminal = Lasting().isatty()
-    shown = [time.monotonic()]
+    start, end, pause = ("\r\033[K", "", 0.1) if in_terminal else ("", "\n", LINE_SECONDS)
+    last = time.monotonic()
 
     def show(line: str) -> None:
-        now = time.monotonic()
-        if now - shown[0] >= (0.1 if in_terminal else LINE_SECONDS):
-            shown[0] = now
-            start, end = ("\r\033[K", "") if in_terminal else ("", "\n")
+        nonlocal last
+        if time.monotonic() - last >= pause:
+            last = time.monotonic()
             say(f"{start}{line}", end=end)
 
-    def clear() -> None:
+    try:
+        yield show
+    finally:
         if in_terminal:
-            say("\r\033[K", end="")
-
-    return show, clear
+            say(start, end="")
 
 
 def verify(parsed: argparse.Namespace) -> int:
-    """`ddrl verify [DIRECTORY]`: 0 fine, 1 a check failed."""
+    """Return 0 where all checks pass, 1 where one fails."""
     from ddrl.cli.inspection import verify
     from ddrl.regression import describe, exit_status, verify_against, write_junit
 
     _check_folder(parsed.junit)
-    # First, since it refuses folders before it reads runs.
+    # The comparison comes first: it refuses folders before it reads runs.
     compared = [] if parsed.against is None else [verify_against(parsed.directory, _reference(parsed.against))]
     groups = [list(verify(parsed.directory)), *compared]
     checks = [check for group in groups for check in group]
@@ -273,13 +253,12 @@ def verify(parsed: argparse.Namespace) -> int:
 
 
 def _reference(named: Path) -> Path:
-    """`reference` alone means `results/reference`."""
+    """Return `results/<named>` where only that folder exists, so that `reference` means the committed runs."""
     inside = Path("results") / named
     return inside if not named.exists() and inside.is_dir() else named
 
 
 def merge(parsed: argparse.Namespace) -> int:
-    """`ddrl merge FOLDER...`."""
     from ddrl.cli.merge import merge
 
     done = merge(parsed.folders, parsed.into, dry_run=parsed.dry_run)
@@ -295,8 +274,7 @@ def merge(parsed: argparse.Namespace) -> int:
     return 2 if done.failed else 0
 
 
-def report(parsed: argparse.Namespace) -> int:
-    """`ddrl report [PAPER]`."""
+def report(parsed: argparse.Namespace) -> None:
     from ddrl.cli.tables import checkout
     from ddrl.report import rebuild
 
@@ -305,43 +283,25 @@ def report(parsed: argparse.Namespace) -> int:
     output = parsed.output or root / "reports"
     written = rebuild(papers, parsed.scale, results=parsed.results or root / "results", output=output, root=root)
     print("\n".join(map(str, written)))
-    return 0
 
 
-def claims(parsed: argparse.Namespace) -> int:
-    """`ddrl claims [PAPER]`."""
-    return _ledger("claims", parsed)
-
-
-def cells(parsed: argparse.Namespace) -> int:
-    """`ddrl cells [PAPER]`."""
-    return _ledger("cells", parsed)
-
-
-def _ledger(kind: Literal["claims", "cells"], parsed: argparse.Namespace) -> int:
+def ledger(parsed: argparse.Namespace) -> None:
+    """Print the claims or the cells of papers, as `parsed.kind` says."""
     from ddrl.cli import tables
 
     root = tables.checkout()
-    found = tables.load(
-        kind,
-        root=root,
-        results=parsed.results or root / "results",
-        paper=parsed.paper,
-        scale=parsed.scale,
-        verdict=parsed.verdict,
-    )
+    results = parsed.results or root / "results"
+    table, sources = tables.load(parsed.kind, root, results, parsed.paper, parsed.scale, parsed.verdict)
     if parsed.form == "text":
-        for source in found.sources:
+        for source in sources:
             say(source)
-        tables.print_rows(tables.rows(kind, found.table))
-        print(tables.tally(found.table))
+        tables.print_rows(tables.rows(parsed.kind, table))
+        print(tables.tally(table))
     else:
-        print(tables.machine_readable(found.table, parsed.form))
-    return 0
+        print(tables.machine_readable(table, parsed.form))
 
 
-def plan(parsed: argparse.Namespace) -> int:
-    """`ddrl plan`."""
+def plan(parsed: argparse.Namespace) -> None:
     from ddrl.cli import planning, tables
     from ddrl.slurm.site import load_for
 
@@ -355,18 +315,16 @@ def plan(parsed: argparse.Namespace) -> int:
     tables.print_rows(planning.rows(lines))
     if site:
         print("\n".join(planning.too_long(lines, site, parsed.scale)))
-    return 0
 
 
-def systems(parsed: argparse.Namespace) -> int:
-    """`ddrl systems`."""
+def systems(parsed: argparse.Namespace) -> None:
     from ddrl.cli import tables
 
     if parsed.parts:
         from ddrl.cli.inspection import parts
 
         print("\n".join(parts()))
-        return 0
+        return
     from ddrl.analysis.tables.systems import systems
 
     table = systems(tables.checkout() / "replications")
@@ -374,18 +332,17 @@ def systems(parsed: argparse.Namespace) -> int:
         tables.print_rows(tables.system_rows(table))
     else:
         print(tables.machine_readable(table, parsed.form))
-    return 0
 
 
 def doctor(parsed: argparse.Namespace) -> int:
-    """`ddrl doctor`: 1 where a required part is missing."""
+    """Return 1 where a required part is missing."""
     from ddrl.cli import doctor
 
     missing, section = 0, ""
     for finding in doctor.findings(every_example=parsed.all):
         if finding.section != section:
             section = finding.section
-            print(f"{section}", flush=True)
+            print(section, flush=True)
         missing += finding.required and not finding.fine
         print(f"  {finding.describe()}", flush=True)
     parts = "1 required part is" if missing == 1 else f"{missing} required parts are"

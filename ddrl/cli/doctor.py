@@ -1,7 +1,7 @@
-"""`ddrl doctor`: what of all parts is here, and what to type for each that is not.
+"""`ddrl doctor`: checks which parts are installed, and says what to type for each that is missing.
 
-Only a part that every run or report needs is required; without the others one command or one kind of machine is
-missing, and the line says which.
+Only parts that every run or report needs are required. Each other part is needed by one command or one kind of machine,
+which its line names.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SECTIONS: tuple[Section, ...] = get_args(Section)
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report: `remedy` is what to type where the part is not there, or not as it should be."""
+    """One line of the report; `remedy` is what to type where the part is missing or wrong."""
 
     section: Section
     fine: bool
@@ -45,13 +45,13 @@ class Finding:
     remedy: str = ""
 
     def describe(self) -> str:
-        """State, line and remedy."""
+        """Return state, line and remedy."""
         state = "ok" if self.fine else "MISSING" if self.required else "absent"
         return f"{state:8} {self.line}" + (f": {self.remedy}" if self.remedy and not self.fine else "")
 
 
 def findings(*, every_example: bool = False) -> Iterator[Finding]:
-    """Everything, section by section. `every_example`: all examples of each environment prefix, not only the first."""
+    """Check everything, section by section; `every_example` checks more than one example of each environment."""
     yield from _machine()
     yield from _graphics_cards()
     yield from _packages()
@@ -60,20 +60,18 @@ def findings(*, every_example: bool = False) -> Iterator[Finding]:
 
 
 def _machine() -> Iterator[Finding]:
-    fine = sys.version_info >= MINIMUM_PYTHON
     line = f"Python {platform.python_version()}, at least {'.'.join(map(str, MINIMUM_PYTHON))} is needed"
-    yield Finding("machine", fine, True, line, "make report PYTHON=python3.11")
+    yield Finding("machine", sys.version_info >= MINIMUM_PYTHON, True, line, "make report PYTHON=python3.11")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     cores = len(os.sched_getaffinity(0))
     yield Finding("machine", True, True, f"{cores} cores, {memory:.1f} GiB memory, bfloat16 {processor.bfloat16()}")
     free = shutil.disk_usage(Path.cwd()).free / 2**30
-    fine = free >= MINIMUM_DISK_GIB
     line = f"{free:.0f} GiB free on this disk, of {MINIMUM_DISK_GIB:g} that scale smoke may take"
-    yield Finding("machine", fine, True, line, "free some space")
+    yield Finding("machine", free >= MINIMUM_DISK_GIB, True, line, "free some space")
 
 
 def _packages() -> Iterator[Finding]:
-    """Each direct dependency, with its lower bound."""
+    """Check each direct dependency, with its lower bound."""
     for requirement in required():
         version = _version(requirement.name)
         fine = version is not None and requirement.specifier.contains(version, prereleases=True)
@@ -82,7 +80,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def required() -> list[Requirement]:
-    """The direct dependencies: of the checkout's pyproject.toml, else of the installed package."""
+    """Return the direct dependencies: those of the checkout's pyproject.toml, else of the installed package."""
     try:
         texts = tomllib.loads(read_file(PROJECT / "pyproject.toml").decode())["project"]["dependencies"]
     except FileNotFoundError:
@@ -91,7 +89,7 @@ def required() -> list[Requirement]:
 
 
 def _graphics_cards() -> Iterator[Finding]:
-    """The cards that torch can use; or why it can use none."""
+    """Name the graphics cards that torch can use, or say why it can use none."""
     try:
         import torch
     except (ImportError, OSError) as error:
@@ -116,7 +114,7 @@ def _graphics_cards() -> Iterator[Finding]:
 
 
 def _nvidia_drivers() -> list[str]:
-    """Version of the driver of each card, by nvidia-smi; empty without it."""
+    """Return the version of the driver of each card by nvidia-smi; nothing without that program."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         run = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=True)
@@ -126,7 +124,7 @@ def _nvidia_drivers() -> list[str]:
 
 
 def _environments(every_example: bool) -> Iterator[Finding]:
-    """The conformance check on the examples of each prefix."""
+    """Run the conformance check on the examples of each prefix."""
     try:
         from ddrl.environments.base import registry
         from ddrl.environments.tools import check
@@ -140,7 +138,7 @@ def _environments(every_example: bool) -> Iterator[Finding]:
             package = getattr(error.__cause__, "name", None) or prefix
             yield Finding("environments", False, False, str(error), _pip(package))
             continue
-        if not examples:  # an adapter that is there without its simulator, which pip cannot install
+        if not examples:  # the simulator is missing, and pip cannot install it
             yield Finding("environments", False, False, registry.adapter(prefix).missing())
         for task in list(examples)[: None if every_example else 1]:
             name = f"{prefix}/{task}"
@@ -148,7 +146,7 @@ def _environments(every_example: bool) -> Iterator[Finding]:
                 seen = check.check_environment(name, **examples[task])
             except UserError as error:  # a library that only these tasks need
                 yield Finding("environments", False, False, f"{name}: {error}")
-            except BaseException as error:  # whatever a simulator raises, the other lines are still wanted
+            except BaseException as error:  # a simulator may raise anything; go on with the others
                 if ends_the_program(error):
                     raise
                 yield Finding("environments", False, True, f"{name}: {' '.join(str(error).split())}")
@@ -158,48 +156,37 @@ def _environments(every_example: bool) -> Iterator[Finding]:
 
 
 def _optional() -> Iterator[Finding]:
-    yield _package("optional", "rliable", "the tests' cross-check of the statistics", extra="rliable")
-    yield _package("optional", "pytest", "make test", extra="dev")
-    yield _program("optional", ("git",), "provenance of runs", "apt install git")
-    yield _program("optional", ("make",), "the targets of the Makefile", "apt install make")
-    yield _program("optional", ("sbatch", "squeue", "scancel"), "jobs on a SLURM cluster", "apt install slurm-client")
+    yield _package("rliable", "the tests' cross-check of the statistics", _pip(".[rliable]", "-e"))
+    yield _package("pytest", "make test", _pip(".[dev]", "-e"))
+    yield _program(("git",), "provenance of runs", "apt install git")
+    yield _program(("make",), "the targets of the Makefile", "apt install make")
+    yield _program(("sbatch", "squeue", "scancel"), "jobs on a SLURM cluster", "apt install slurm-client")
     site = "https://apptainer.org/docs/admin/latest/installation.html (Debian 12 has no package)"
-    yield _program("optional", ("apptainer",), "jobs in a container", site)
-    yield _graphics_library()
-    yield from _first_person()
-
-
-def _package(section: Section, name: str, purpose: str, *, extra: str = "") -> Finding:
-    version = _version(name)
-    remedy = _pip(f".[{extra}]", "-e") if extra else _pip(name)
-    return Finding(
-        section, version is not None, False, f"{name} {version or 'is not installed'}, for {purpose}", remedy
-    )
-
-
-def _graphics_library() -> Finding:
+    yield _program(("apptainer",), "jobs in a container", site)
     found = [name for name in ("EGL", "OSMesa") if ctypes.util.find_library(name)]
     line = f"{' and '.join(found) or 'EGL or OSMesa not found'}, for videos of MuJoCo"
-    return Finding("optional", bool(found), False, line, "apt install libegl1 libgl1-mesa-dri")
-
-
-def _first_person() -> Iterator[Finding]:
-    """What the two families of `firstperson` need: packages of their own, and MiniWorld three libraries."""
+    yield Finding("optional", bool(found), False, line, "apt install libegl1 libgl1-mesa-dri")
     for family in ("vizdoom", "miniworld"):
-        yield _package("optional", family, f"tasks firstperson/{family}_...")
+        yield _package(family, f"tasks firstperson/{family}_...", _pip(family))
     missing = [name for name in ("EGL", "GL", "GLU") if ctypes.util.find_library(name) is None]
     line = f"{', '.join(missing) + ' not found' if missing else 'EGL, GL, GLU'}, for tasks firstperson/miniworld_..."
     yield Finding("optional", not missing, False, line, "apt install libegl1 libgl1 libglu1-mesa libgl1-mesa-dri")
 
 
-def _program(section: Section, names: Sequence[str], purpose: str, remedy: str) -> Finding:
+def _package(name: str, purpose: str, remedy: str) -> Finding:
+    version = _version(name)
+    line = f"{name} {version or 'is not installed'}, for {purpose}"
+    return Finding("optional", version is not None, False, line, remedy)
+
+
+def _program(names: Sequence[str], purpose: str, remedy: str) -> Finding:
     missing = [name for name in names if shutil.which(name) is None]
     line = f"{', '.join(missing or names)}{' not found' if missing else ''}, for {purpose}"
-    return Finding(section, not missing, False, line, remedy)
+    return Finding("optional", not missing, False, line, remedy)
 
 
 def _pip(requirement: str, *options: str) -> str:
-    """What to type, in the folder of the checkout where there is one."""
+    """Return the command that installs a package, to be typed in the folder of the checkout where there is one."""
     constraints = ["-c", "constraints.txt"] if (PROJECT / "constraints.txt").exists() else []
     return shlex.join([sys.executable, "-m", "pip", "install", *constraints, *options, requirement])
 

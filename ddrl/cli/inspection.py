@@ -1,4 +1,4 @@
-"""Looks at runs without changing them (`ddrl evaluate`, `ddrl verify`), and lists what there is to combine."""
+"""Reads runs without changing them (`ddrl evaluate`, `ddrl verify`), and lists the parts that can be combined."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from ddrl.training.records.task_scores import metric_of
 
 @dataclass(frozen=True)
 class Trained:
-    """The newest parameters of a run, and the configuration that they were trained with."""
+    """The newest parameters of a run, with their configuration and the frames that they were trained for."""
 
     config: RunConfig
     network: nn.Module
     env_frames: int
 
     def policy(self, num_envs: int, seed: int, role: str, index: int = 0) -> Policy:
-        """Acts for `num_envs` environments on the stream (seed, role, index)."""
+        """Return a policy for `num_envs` environments that draws from the random stream (seed, role, index)."""
         device = resolve_device(self.config.device)
         inference = LocalInference(self.network, device=device, precision=self.config.precision)
         sample = algorithms.load(self.config.algorithm).make_sampler(
@@ -54,9 +54,9 @@ class Trained:
 
 
 def load_trained(run: Path) -> Trained:
-    """The newest valid checkpoint's; of a population, its best member's. Those passed over are told in a line each.
+    """Load the newest valid checkpoint of a run, or of the best member of a population; print why others were skipped.
 
-    Raises `UserError` where there is no configuration or valid checkpoint.
+    Raise `UserError` where there is no configuration or no valid checkpoint.
     """
     config = load_run_config(run / "config.json")
     if config.population:
@@ -81,9 +81,9 @@ def load_trained(run: Path) -> Trained:
 
 
 def evaluate(run: Path, *, episodes: int, seed: int, task: str | None = None) -> dict[str, dict[str, Any]]:
-    """Task -> raw returns of `episodes` episodes with a run's newest parameters.
+    """Play `episodes` episodes of each task with a run's newest parameters; return task -> raw returns and their mean.
 
-    Of a suite each task that its evaluations play, or `task` alone. Raises UserError for one that is not of it.
+    On a suite these are all tasks, or `task` alone. Raise UserError for a task that is not of the suite.
     """
     trained, num_envs = load_trained(run), evaluator.num_envs(episodes)
     found = {}
@@ -109,7 +109,7 @@ def evaluate(run: Path, *, episodes: int, seed: int, task: str | None = None) ->
 
 
 def chosen_tasks(name: str, task: str | None) -> tuple[str, ...]:
-    """Those of a suite, or `task` alone, with or without its prefix. Raises UserError where it is none of them."""
+    """Return all tasks of a suite, or `task` alone, named with or without prefix. Raise UserError for any other."""
     tasks = registry.tasks_of(name)
     chosen = tuple(own for own in tasks if task is None or task in (own, own.partition("/")[2]))
     if not chosen:
@@ -118,11 +118,9 @@ def chosen_tasks(name: str, task: str | None) -> tuple[str, ...]:
 
 
 def verify(root: Path) -> Iterator[Check]:
-    """For each finished run below `root`, whether it is whole and agrees with its manifest; links are followed.
+    """Check that each finished run below `root` is whole and agrees with its manifest; follow links.
 
-    A folder that cannot be looked into is a failed check: nobody knows what is in there.
-
-    Raises: UserError where there is no such folder, or no finished run in it.
+    A folder that cannot be read is a failed check. Raise UserError where `root` is no folder or holds no finished run.
     """
     if not root.is_dir():
         raise UserError(f"{root}: no such folder")
@@ -143,7 +141,7 @@ def _outcome(run: Path) -> Outcome:
 
 
 def problems(run: Path) -> Iterator[str]:
-    """What is wrong with a finished run, a line each."""
+    """Return what is wrong with a finished run, a line for each problem."""
     try:
         record = read_manifest(run / "run.json")
         config = parse_run_config(record["config"], where=str(run / "run.json"))
@@ -152,8 +150,7 @@ def problems(run: Path) -> Iterator[str]:
     except (OSError, ValueError, UserError) as error:
         yield f"cannot be read: {' '.join(str(error).split())}"
         return
-    if record.get("fingerprint") != fingerprint_of(record["config"]):
-        expected = fingerprint_of(record["config"])
+    if record.get("fingerprint") != (expected := fingerprint_of(record["config"])):
         yield f"run.json: fingerprint {record.get('fingerprint')} is not that of its configuration ({expected})"
     if stated != config:
         yield "config.json differs from the configuration in run.json"
@@ -184,7 +181,7 @@ def _curve_problems(table: pd.DataFrame, record: dict[str, Any], config: RunConf
 
 
 def parts() -> Iterator[str]:
-    """What there is to combine: algorithms, environments, runtimes and schedules."""
+    """List the parts that can be combined: algorithms, environments, runtimes and schedules."""
     for name in algorithms.NAMES:
         module = algorithms.load(name)
         yield f"algorithm    {name:12} version {module.VERSION}: {(module.__doc__ or '').strip().splitlines()[0]}"

@@ -1,8 +1,8 @@
-"""Joins the finished runs of several result folders, as those of two clusters, where they are runs of the same thing.
+"""`ddrl merge`: copies the finished runs of several folders of results, such as those of two clusters, into one.
 
-Each run is judged by itself: one that is damaged is named and left out, and the others go on. Between whole runs all is
-checked before anything is copied: what is compared later on must have been trained by one version of an algorithm, with
-one configuration, on one protocol. A run that is in two folders must have the same records in both.
+A damaged run is named and left out. Whole runs are compared with each other before anything is copied: runs that belong
+together must have one version of the algorithm, one configuration and one protocol. A run that is in two folders must
+have the same records in both.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from ddrl.training.config.run_config import parse_run_config, to_json
 from ddrl.training.records.recorder import TIMING_METRICS
 
 FILES = ("config.json", "curves.parquet", "run.json")
-"""Of a run, in the order they are copied in: results come after the configuration, as the workflow expects."""
+"""The files of a run in the order of copying: results come after the configuration, as the workflow expects."""
 RESULTS = FILES[1:]
-"""With neither of them a directory holds a run that has not finished, which is nothing to speak of."""
+"""A directory with neither of them holds a run that has not finished, which is left out without a word."""
 LEVELS = 6
-"""Folders between a folder of results and a run's files: scale, paper, experiment, variant, environment, seed."""
+"""The number of folders above a run's files: scale, paper, experiment, variant, environment, seed."""
 
 
 @dataclass(frozen=True)
@@ -47,32 +47,33 @@ class Found:
 
     @property
     def setting(self) -> dict[str, Any]:
-        """Dotted keys of its configuration, without the seed; keys that are younger than the run at their defaults."""
+        """The configuration by dotted key, without the seed. Keys that are newer than the run have their defaults."""
         return flatten({**to_json(parse_run_config(self.manifest["config"])), "seed": None})
 
 
 @dataclass(frozen=True)
 class Merged:
-    """What came of it."""
+    """The outcome of a merge: new run directories, runs that were there, and runs left out, each with the reason.
+
+    `skipped` runs are not whole; `failed` runs are whole but could not be copied.
+    """
 
     copied: tuple[Path, ...]
-    """Run directories in the target that are new."""
     present: int
-    """Runs that the target has already, with the same records."""
     skipped: tuple[str, ...]
-    """Runs that are not whole, each with the reason."""
     failed: tuple[str, ...] = ()
-    """Whole runs that the target did not take, each with the reason."""
 
 
 def merge(sources: Sequence[Path], target: Path, *, dry_run: bool = False) -> Merged:
-    """Copies the finished runs of `sources` that `target` lacks; with `dry_run` only says what it would do.
+    """Copy the finished runs of `sources` that `target` lacks; with `dry_run` only report what would be copied.
 
-    Raises: UserError where a folder holds no run or none is whole, where the target is no folder, where runs that
-    belong together have different protocols, versions or configurations, and where one run has different records in two
-    places. Then nothing has been copied.
+    Raise UserError, before anything is copied, where a folder holds no run or none is whole, where the target is no
+    folder, where runs that belong together have different protocols, versions or configurations, and where one run has
+    different records in two places.
     """
-    _check_target(target)
+    above = next((path for path in (target, *target.parents) if os.path.lexists(path)), None)
+    if above is not None and not above.is_dir():
+        raise UserError(f"--into {target}: {above} is no folder")
     skipped: list[str] = []
     here = _finished(target, skipped) if target.is_dir() else []
     damaged_here = len(skipped)
@@ -95,12 +96,14 @@ def merge(sources: Sequence[Path], target: Path, *, dry_run: bool = False) -> Me
         if known is run:
             new.append(run)
         else:
-            _check_same(known, run)
+            if not _records(known.folder).equals(_records(run.folder)):
+                same = f"{known.folder} and {run.folder} are the same run with different records"
+                raise UserError(f"{same}; keep one of them")
             present += 1
     copied, failed = [], []
     for run in new:
         directory = target.joinpath(*run.place)
-        reason = _why_not(directory) or ("" if dry_run else _copied(run.folder, directory))
+        reason = _obstacle(directory) or ("" if dry_run else _copy(run.folder, directory))
         if reason:
             failed.append(f"{run.folder}: {reason}")
         else:
@@ -108,28 +111,21 @@ def merge(sources: Sequence[Path], target: Path, *, dry_run: bool = False) -> Me
     return Merged(tuple(copied), present, tuple(skipped), tuple(failed))
 
 
-def _check_target(target: Path) -> None:
-    """Raises UserError where the target, or what should be a folder above it, is something else."""
-    above = next((path for path in (target, *target.parents) if os.path.lexists(path)), None)
-    if above is not None and not above.is_dir():
-        raise UserError(f"--into {target}: {above} is no folder")
-
-
 def _finished(folder: Path, skipped: list[str]) -> list[Found]:
-    """The whole runs of a folder; of others that have results the reason goes to `skipped`."""
+    """Return the whole runs of a folder; append to `skipped` why other runs that have results are left out."""
     runs = []
     for directory in _directories(folder, LEVELS, skipped):
         place = directory.relative_to(folder).parts
-        found = _judged(directory, place)
-        if isinstance(found, str):
-            skipped.append(f"{directory}: {found}")
-        elif found is not None:
-            runs.append(Found(directory, place, found))
+        manifest = _manifest(directory, place)
+        if isinstance(manifest, str):
+            skipped.append(f"{directory}: {manifest}")
+        elif manifest is not None:
+            runs.append(Found(directory, place, manifest))
     return runs
 
 
 def _directories(folder: Path, levels: int, skipped: list[str]) -> Iterator[Path]:
-    """What is named as a run's directory, `levels` below `folder`; folders that cannot be read go to `skipped`."""
+    """Return the run directories `levels` below `folder`; append to `skipped` the folders that cannot be read."""
     if levels == 0:
         yield folder
         return
@@ -143,10 +139,10 @@ def _directories(folder: Path, levels: int, skipped: list[str]) -> Iterator[Path
             yield from _directories(folder / name, levels - 1, skipped)
 
 
-def _judged(directory: Path, place: tuple[str, ...]) -> Mapping[str, Any] | str | None:
-    """The manifest of a whole run, or in one line what is wrong with it; None where it has not finished.
+def _manifest(directory: Path, place: tuple[str, ...]) -> Mapping[str, Any] | str | None:
+    """Return the manifest of a whole run, or one line on what is wrong with it; None where it has not finished.
 
-    What no check foresees is wrong with this run, too: it must not keep the others from being copied.
+    Any other exception is a fault of this run, too: it must not keep the others from being copied.
     """
     try:
         if not directory.is_dir():
@@ -154,7 +150,7 @@ def _judged(directory: Path, place: tuple[str, ...]) -> Mapping[str, Any] | str 
         if not any(os.path.lexists(directory / name) for name in RESULTS):
             return None
         for name in FILES:
-            if not (directory / name).is_file():  # a pipe, for one, would be waited for
+            if not (directory / name).is_file():  # reading a pipe, for example, would wait forever
                 return f"{name}: {'is no file' if (directory / name).exists() else 'no such file'}"
         _, paper, experiment, variant, _, _ = place
         found = try_run(directory, "run", paper, experiment, variant)
@@ -166,7 +162,7 @@ def _judged(directory: Path, place: tuple[str, ...]) -> Mapping[str, Any] | str 
 
 
 def _check_alike(runs: Sequence[Found]) -> None:
-    """One protocol for each task of a paper's scale; one version and one setting for each variant on it."""
+    """Raise UserError unless each task of a paper's scale has one protocol, and its variants one configuration each."""
     for what, group_of, value_of in (
         ("protocol", lambda run: (*run.place[:2], run.place[4]), lambda run: {"": run.manifest["protocol"]}),
         ("algorithm_version", lambda run: run.place[:5], lambda run: {"": run.manifest["algorithm_version"]}),
@@ -180,27 +176,21 @@ def _check_alike(runs: Sequence[Found]) -> None:
 
 
 def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """The first key that differs, with both values; empty where none does."""
+    """Return the first key that differs, with both values; an empty text where none does."""
     for key in sorted(one.keys() | other.keys()):
         if one.get(key) != other.get(key):
             return f"{key} {json.dumps(one.get(key))} and {json.dumps(other.get(key))}".strip()
     return ""
 
 
-def _check_same(one: Found, other: Found) -> None:
-    left, right = (_records(run.folder) for run in (one, other))
-    if not left.equals(right):
-        raise UserError(f"{one.folder} and {other.folder} are the same run with different records; keep one of them")
-
-
 def _records(folder: Path) -> pd.DataFrame:
-    """Without how long it took."""
+    """Return the records of a run without its times."""
     table = pd.read_parquet(BytesIO(read_file(folder / "curves.parquet"))).drop(columns="seconds")
     return table[~table["metric"].isin(TIMING_METRICS)].reset_index(drop=True)
 
 
-def _why_not(directory: Path) -> str:
-    """What speaks against copying a run to `directory`, where the target has no whole one; empty if nothing does."""
+def _obstacle(directory: Path) -> str:
+    """Return why no run can be copied to `directory`, which holds no whole one; an empty text where one can."""
     if os.path.lexists(directory) and not directory.is_dir():
         return f"{directory} is no folder"
     if any(os.path.lexists(directory / name) for name in RESULTS):
@@ -208,8 +198,8 @@ def _why_not(directory: Path) -> str:
     return ""
 
 
-def _copied(source: Path, directory: Path) -> str:
-    """Copies a run; returns in one line why that failed, or nothing. Not beside a process that trains there."""
+def _copy(source: Path, directory: Path) -> str:
+    """Copy a run, unless a process trains in `directory`; return one line on why that failed, or an empty text."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with locked(directory) if (directory / "lock").exists() else nullcontext():

@@ -1,11 +1,10 @@
-"""What a scale will take before anything runs: jobs, hours, GPU hours and storage of every experiment.
+"""`ddrl plan`: estimates jobs, hours, GPU hours and storage of every experiment of a scale before anything runs.
 
-Hours follow from what was measured, own runs that are over, committed ones and benchmarks, and the closest counts:
+Hours follow from finished runs and benchmarks, one's own and committed ones; the closest counts:
 
 `same`    the same experiment, variant and scale: as many frames per second as those runs.
-`scaled`  the same algorithm, kind of task and network: core-seconds per frame, spread over the run's cores. That a
-          learner does not spread over many cores is not in this number; nor, where the measurement had no GPU and the
-          run has one, that a GPU learns faster.
+`scaled`  the same algorithm, kind of task and network: core-seconds per frame, spread over the run's cores. This leaves
+          out that a learner does not use many cores well, and that a GPU learns faster where none was measured.
 `none`    nothing like it was measured: a sum that leaves such runs out is printed as more than (>) that.
 """
 
@@ -17,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ddrl.papers.experiments import MANIFESTS, Resources, Run
 from ddrl.slurm.site import TRAIN, Job, Site
@@ -29,17 +28,18 @@ if TYPE_CHECKING:
     from ddrl.types import EnvSpec
 
 PARAMETER_COPIES = 4
-"""In a checkpoint: the parameters, two moments of Adam, and a target network (fewer elsewhere)."""
+"""Copies in a checkpoint: the parameters, two moments of Adam, and a target network (some algorithms have fewer)."""
 RECORD_BYTES = 1500
-"""Of one record in curves.jsonl, curves.parquet and TensorBoard together (measured: 1,000 to 1,500)."""
+"""Bytes of one record in curves.jsonl, curves.parquet and TensorBoard together (measured: 1,000 to 1,500)."""
 QUALITY = ("same", "scaled", "none")
 SHORT = "smoke"
+Shapes = tuple[tuple[int, ...], ...]
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError, ZeroDivisionError)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A run that is over, or a benchmark (whose scale, experiment and variant are empty)."""
+    """A finished run, or a benchmark (whose scale, experiment and variant are empty)."""
 
     algorithm: str
     environment: str
@@ -54,33 +54,32 @@ class Measured:
 
 @dataclass(frozen=True)
 class Line:
-    """One experiment at one scale."""
+    """The estimate for one experiment; `needs` are the resources of its first run.
+
+    Hours are those of all runs one after the other, without the runs that nothing was measured for. `measured` is the
+    worst of `QUALITY` among the runs.
+    """
 
     paper: str
     experiment: str
     runs: int
     frames: int
     hours: float
-    """Of all its runs one after the other, those with nothing to go by left out; so the other two."""
     core_hours: float
     gpu_hours: float
     needs: Resources
-    """Of its first run."""
     bytes: int
     measured: str
-    """The worst of `QUALITY` among its runs."""
 
 
 def plan(chosen: Sequence[str], scale: str, *, results: Path, root: Path = Path("replications")) -> list[Line]:
-    """One line per experiment. Raises `UserError` for a paper or a scale that does not exist."""
+    """Estimate each experiment. Raise `UserError` for a paper or a scale that does not exist."""
     known = measured(results)
-    lines = []
+    groups: dict[tuple[str, str], list[Run]] = {}
     for paper in chosen:
-        groups: dict[str, list[Run]] = {}
         for run in expand(paper, scale, root=root):
-            groups.setdefault(run.experiment, []).append(run)
-        lines += [_line(paper, name, runs, known) for name, runs in groups.items()]
-    return lines
+            groups.setdefault((paper, run.experiment), []).append(run)
+    return [_line(paper, name, runs, known) for (paper, name), runs in groups.items()]
 
 
 def _line(paper: str, experiment: str, runs: Sequence[Run], known: Sequence[Measured]) -> Line:
@@ -103,7 +102,7 @@ def _line(paper: str, experiment: str, runs: Sequence[Run], known: Sequence[Meas
 
 
 def seconds_of(run: Run, known: Sequence[Measured]) -> tuple[float, str]:
-    """Seconds of training that a run is expected to take, and of which quality that is (`none`: 0 seconds)."""
+    """Return the seconds of training that a run is expected to take, and their quality (`none`: 0 seconds)."""
     frames = frames_of(run.config)
     same = [
         one
@@ -116,7 +115,7 @@ def seconds_of(run: Run, known: Sequence[Measured]) -> tuple[float, str]:
     hyperparameters = run.config.get("hyperparameters", {})
     wanted = (run.config["algorithm"], _kind(run.environment), hyperparameters.get("network"))
     alike = [one for one in known if (one.algorithm, _kind(one.environment), one.network) == wanted]
-    alike = [one for one in alike if one.scale != SHORT] or alike  # seconds of training are mostly its beginning
+    alike = [one for one in alike if one.scale != SHORT] or alike  # short runs mostly measure the start-up
     alike = [one for one in alike if one.gpu == (run.resources.gpus > 0)] or alike
     if not alike:
         return 0.0, "none"
@@ -125,7 +124,7 @@ def seconds_of(run: Run, known: Sequence[Measured]) -> tuple[float, str]:
 
 
 def frames_of(config: Mapping[str, Any]) -> int:
-    """Of a run; in a population, of all members."""
+    """Return the frames of a run; in a population, of all members."""
     population = config.get("population")
     return int(config["env_frames"]) * (int(population["size"]) if population else 1)
 
@@ -140,7 +139,7 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def measured(results: Path) -> list[Measured]:
-    """Runs that are over and benchmarks, below `results`; those of scale reference are the committed ones.
+    """Read the finished runs and benchmarks below `results`, with the committed ones in its folder `reference`.
 
     Files that cannot be read are left out: `ddrl verify` names what is damaged.
     """
@@ -177,7 +176,7 @@ def _measured(config: Any, hardware: Any, speed: float, **place: str) -> Measure
 
 
 def storage_bytes(run: Run) -> int:
-    """What a run keeps on disk: its newest checkpoints and its records."""
+    """Return the bytes that a run keeps on disk: its newest checkpoints and its records."""
     from ddrl.training.records.checkpoint import KEPT  # imports torch
 
     members = frames_of(run.config) // int(run.config["env_frames"])
@@ -188,21 +187,20 @@ def storage_bytes(run: Run) -> int:
 
 @cache
 def checkpoint_bytes(config: str) -> int:
-    """Of a configuration, given as JSON: parameters with their moments, and what the store holds when it is full."""
+    """Return the bytes of a checkpoint by the configuration (JSON): parameters with moments, and the full store."""
     import torch
 
     from ddrl.training.builder import Builder
     from ddrl.training.config.run_config import parse_run_config
 
     builder = Builder(parse_run_config(json.loads(config), where="plan"), torch.device("cpu"))
-    network = network_size(
-        builder.config.algorithm, replace(builder.spec, name="", protocol=""), builder.config.hyperparameters
-    )
-    return PARAMETER_COPIES * network.parameter_bytes + _stored_bytes(builder, network)
+    spec = replace(builder.spec, name="", protocol="")  # tasks whose spec has the same shapes share a network
+    parameter_bytes, state_shapes = network_size(builder.config.algorithm, spec, builder.config.hyperparameters)
+    return PARAMETER_COPIES * parameter_bytes + _stored_bytes(builder, state_shapes)
 
 
-def _stored_bytes(builder: Builder, network: NetworkSize) -> int:
-    """Of the replay; none where a continued run refills it."""
+def _stored_bytes(builder: Builder, state_shapes: Shapes) -> int:
+    """Return the bytes of the store in a checkpoint; 0 where a continued run refills it."""
     import torch
 
     from ddrl.runtimes.ray.object_store import step_bytes
@@ -214,36 +212,26 @@ def _stored_bytes(builder: Builder, network: NetworkSize) -> int:
         return 0
     if replays(config):
         with torch.device("meta"):  # takes no memory
-            return make_history(builder, network.state_shapes).nbytes
+            return make_history(builder, state_shapes).nbytes
     stored: int = keys.stored_columns * (keys.unroll_length + 1) * step_bytes(builder.spec)
     return stored
 
 
-class NetworkSize(NamedTuple):
-    """What making a network tells of it."""
-
-    parameter_bytes: int
-    state_shapes: tuple[tuple[int, ...], ...]
-    """Of the parts of its recurrent state."""
-
-
 @cache
-def network_size(algorithm: str, spec: EnvSpec, hyperparameters: Any) -> NetworkSize:
-    """Tasks whose `spec` has the same shapes share a network."""
+def network_size(algorithm: str, spec: EnvSpec, hyperparameters: Any) -> tuple[int, Shapes]:
+    """Return the bytes of a network's parameters, and the shapes of the parts of its recurrent state."""
     import torch
 
     from ddrl import algorithms
 
-    with torch.device("meta"):  # without memory and without weights, which take long to draw
+    with torch.device("meta"):  # takes no memory, and draws no weights, which takes long
         network = algorithms.load(algorithm).make_network(spec, hyperparameters, torch.Generator().manual_seed(0))
-    return NetworkSize(
-        sum(tensor.numel() * tensor.element_size() for tensor in network.parameters()),
-        tuple(tuple(part.shape[1:]) for part in network.initial_state(1)),
-    )
+    parameter_bytes = sum(tensor.numel() * tensor.element_size() for tensor in network.parameters())
+    return parameter_bytes, tuple(tuple(part.shape[1:]) for part in network.initial_state(1))
 
 
 def rows(lines: Sequence[Line]) -> list[dict[str, str]]:
-    """As printed: one row per experiment, one per paper, and the whole."""
+    """Return what is printed: a row per experiment, one per paper, and one for all papers."""
     printed = []
     for paper in dict.fromkeys(line.paper for line in lines):
         own = [line for line in lines if line.paper == paper]
@@ -275,7 +263,7 @@ def _hours(hours: float) -> str:
 
 
 def too_long(lines: Sequence[Line], site: Site, scale: str) -> list[str]:
-    """A line for each experiment whose runs are expected to take longer than the site file allows."""
+    """Return a line for each experiment whose runs are expected to take longer than the site file allows."""
     complaints = []
     for line in lines:
         minutes = site.request(Job(TRAIN, scale, line.paper, line.experiment, line.needs)).minutes

@@ -1,4 +1,4 @@
-"""`ddrl claims`, `ddrl cells`, `ddrl systems`: tables of `ddrl.analysis`, read or made, and printed. No torch."""
+"""Tables of `ddrl.analysis` for `ddrl claims`, `ddrl cells` and `ddrl systems`: read or made, and printed. No torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,24 +24,17 @@ VERDICTS = {
     "cells": ("equivalent", "consistent", "below", "above", "inconclusive", "not_comparable", "not_run"),
 }
 WRAPPED, NARROWEST = ("claim", "cell", "flags", "store", "networks", "tasks"), 16
-"""Columns that a terminal may break into lines, and how narrow each may be."""
+"""Columns whose texts a terminal may break into lines, and the fewest letters that each gets."""
 TOO_WIDE = ("says", "variants")
-"""Columns that a terminal leaves out."""
+"""Columns that a terminal does not show."""
+SYSTEM_COLUMNS = ("paper", "experiment", "algorithm", "moves", "schedule", "inference", "store", "runtime")
 COLOURS = {"supported": "green", "equivalent": "green", "contradicted": "red", "inconclusive": "yellow"}
 Kind = Literal["claims", "cells"]
 Rows = list[dict[str, str]]
 
 
-@dataclass(frozen=True)
-class Ledger:
-    """The rows of one kind of table of all chosen papers, and where they came from (one line a paper)."""
-
-    table: pd.DataFrame
-    sources: tuple[str, ...]
-
-
 def checkout() -> Path:
-    """The folder that holds `replications/`: this one, else that of the package. Raises `UserError` without one."""
+    """Return the folder with `replications/`: this one, else the package's. Raise `UserError` where neither has it."""
     for folder in (Path("."), Path(__file__).parents[2]):
         if (folder / "replications").is_dir():
             return folder
@@ -50,7 +42,7 @@ def checkout() -> Path:
 
 
 def chosen_papers(root: Path, paper: str | None) -> list[str]:
-    """`paper`, or all. Raises `UserError` for one that does not exist."""
+    """Return `paper` alone, or all where it is None. Raise `UserError` for one that does not exist."""
     known = papers(root / "replications")
     if paper is not None and paper not in known:
         raise unknown_name("paper", paper, known)
@@ -58,19 +50,14 @@ def chosen_papers(root: Path, paper: str | None) -> list[str]:
 
 
 def load(
-    kind: Kind,
-    *,
-    root: Path,
-    results: Path,
-    paper: str | None = None,
-    scale: str | None = None,
-    verdict: str | None = None,
-) -> Ledger:
-    """The claims or cells of `paper` (None: of all) at `scale` (None: the largest with tables, else `reference`).
+    kind: Kind, root: Path, results: Path, paper: str | None, scale: str | None, verdict: str | None
+) -> tuple[pd.DataFrame, list[str]]:
+    """Return the claims or cells of `paper` (None: of all), and for each paper a line that says where they are from.
 
-    Of all papers, those without runs are named among the sources.
+    `scale` None means the largest scale with tables, else `reference`; `verdict` None means all verdicts. Papers
+    without runs have only a line.
 
-    Raises: UserError for an unknown paper, scale or verdict, or where there is nothing to read.
+    Raise `UserError` for an unknown paper, scale or verdict, or where there is nothing to read.
     """
     import pandas as pd
 
@@ -91,11 +78,11 @@ def load(
     table = pd.concat(parts, ignore_index=True)
     if verdict is not None:
         table = table[table["verdict"] == verdict].reset_index(drop=True)
-    return Ledger(table, tuple(sources))
+    return table, sources
 
 
 def _missing(paper: str, results: Path, scale: str | None) -> str:
-    """What to say of a paper that has nothing to read; empty where it has."""
+    """Return why there is nothing to read of a paper; an empty text where there is something."""
     if scale in (None, REFERENCE):
         made = () if scale else (results / name / paper / "tables" for name in SCALES)
         if any(folder.is_dir() for folder in (*made, results / REFERENCE / paper)):
@@ -106,7 +93,7 @@ def _missing(paper: str, results: Path, scale: str | None) -> str:
 
 
 def _read(kind: Kind, paper: str, root: Path, results: Path, scale: str | None) -> tuple[pd.DataFrame, str]:
-    """The table of one paper, and where it came from."""
+    """Return the table of one paper, and where it came from."""
     import pandas as pd
 
     for name in (scale,) if scale else reversed(SCALES):
@@ -117,95 +104,83 @@ def _read(kind: Kind, paper: str, root: Path, results: Path, scale: str | None) 
             except (OSError, ValueError) as error:
                 reason = " ".join(str(error).split())
                 raise UserError(f"{path}: cannot be read ({reason}); make it anew: {_remedy(paper, name)}") from None
-    return _reference(kind, paper, root, results), f"made now from {results / REFERENCE / paper}"
+    from ddrl.analysis.tables.build import build
+
+    evidence = build(root / "replications" / paper, REFERENCE, [], results, allow_missing=True)
+    return evidence.tables[kind], f"made now from {results / REFERENCE / paper}"
 
 
-def _remedy(paper: str, scale: str | None) -> str:
+def _remedy(paper: str, scale: str) -> str:
     return f"ddrl report {paper} --scale {scale}"
 
 
-def _reference(kind: Kind, paper: str, root: Path, results: Path) -> pd.DataFrame:
-    from ddrl.analysis.tables.build import build
-
-    return build(root / "replications" / paper, REFERENCE, [], results, allow_missing=True).tables[kind]
-
-
 def rows(kind: Kind, table: pd.DataFrame) -> Rows:
-    """What is printed of each claim or cell, as text: column title -> value. What was not run comes last."""
+    """Return what is printed of each claim or cell: column title -> text. Those without a run come last."""
     several = table["paper"].nunique() > 1
-    make = _claim if kind == "claims" else _cell
     ordered = sorted(records(table), key=lambda record: record["verdict"] == "not_run")
-    return [({"paper": record["paper"]} if several else {}) | make(record) for record in ordered]
+    return [({"paper": record["paper"]} if several else {}) | _row(kind, record) for record in ordered]
 
 
-def _claim(record: Mapping[str, Any]) -> dict[str, str]:
-    """A claim that was not run shows the name of its experiment where the effect would stand."""
-    unit, without = record.get("effect_unit") or "", record["verdict"] == "not_run"
+def _row(kind: Kind, record: Mapping[str, Any]) -> dict[str, str]:
+    """Return the columns of a claim or cell; a claim without a run names its experiment in place of the effect."""
+    if kind == "claims":
+        name, unit = "claim", record.get("effect_unit") or ""
+        effect = f"{_number(record['effect'])} {unit}".strip()
+        values = {
+            "effect": _text(record.get("experiment")) if record["verdict"] == "not_run" else effect,
+            "95 %": _interval(record, "ci95"),
+            "p": "" if record.get("p") is None else f"{record['p']:.2g}",
+        }
+        last = {"says": _text(record.get("title"))}
+    else:
+        name, published, ours = "cell", _number(record["published"]), _number(record["ours"])
+        values = {"published": published, "ours": ours, "90 %": _interval(record, "ci90")}
+        last = {"flags": _text(record.get("flags")).replace(";", "; ").replace(",", ", ")}
     return {
-        "claim": record["claim"],
+        name: record[name],
         "runs": _text(record.get("origin")),
         "verdict": record["verdict"],
-        "effect": _text(record.get("experiment")) if without else f"{_number(record['effect'])} {unit}".strip(),
-        "95 %": _interval(record, "ci95"),
-        "p": "" if record.get("p") is None else f"{record['p']:.2g}",
+        **values,
         "seeds": _text(record.get("seeds")),
         "needed": _text(record.get("seeds_needed")),
         "frames": _frames(record.get("env_frames")),
-        "says": _text(record.get("title")),
-    }
-
-
-def _cell(record: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        "cell": record["cell"],
-        "runs": _text(record.get("origin")),
-        "verdict": record["verdict"],
-        "published": _number(record["published"]),
-        "ours": _number(record["ours"]),
-        "90 %": _interval(record, "ci90"),
-        "seeds": _text(record.get("seeds")),
-        "needed": _text(record.get("seeds_needed")),
-        "frames": _frames(record.get("env_frames")),
-        "flags": _text(record.get("flags")).replace(";", "; ").replace(",", ", "),
+        **last,
     }
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """One plain dict a row: missing values are None, numbers Python's own."""
-    columns = {
-        str(name): [None if gone else value for value, gone in zip(column.astype(object), column.isna(), strict=True)]
-        for name, column in table.items()
-    }
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    """Return one dict a row, with None for missing values and numbers of Python's own types."""
+    missing: Any = None  # the type stubs of pandas know no None here
+    found: list[dict[str, Any]] = table.astype(object).where(table.notna(), missing).to_dict("records")
+    return found
 
 
 def print_rows(printed: Rows) -> None:
-    """A table in a terminal, or blocks where it is too narrow; elsewhere aligned lines without colour or breaks."""
+    """Print a table; in a terminal that is too narrow for it, a block for each row; elsewhere aligned plain lines."""
     if not printed:
         print("nothing to show")
     elif not sys.stdout.isatty():
         print("\n".join(plain_lines(printed)))
     else:
-        width = shutil.get_terminal_size().columns
         titles = [title for title in _used(printed) if title not in TOO_WIDE]
-        least = {
-            title: max(len(title), NARROWEST if title in WRAPPED else max(len(row[title]) for row in printed))
+        least = (
+            max(len(title), NARROWEST if title in WRAPPED else max(len(row[title]) for row in printed))
             for title in titles
-        }
-        if sum(least.values()) + 2 * len(titles) <= width:
+        )
+        if sum(least) + 2 * len(titles) <= shutil.get_terminal_size().columns:
             _print_table(printed, titles)
         else:
             print("\n\n".join("\n".join(_block(row)) for row in printed))
 
 
 def _block(row: Mapping[str, str]) -> list[str]:
-    """One row, a value a line."""
+    """Return the lines of one row, one for each value."""
     wide = max(map(len, row))
     return [f"{title.ljust(wide)}  {value}" for title, value in row.items() if value]
 
 
 def plain_lines(printed: Rows) -> list[str]:
-    """Titles, then the rows; columns two spaces apart, those that are empty everywhere left out."""
+    """Return a line of titles, then the rows, in aligned columns; leave out columns that are empty everywhere."""
     titles = _used(printed)
     cells = [titles, *([row[title] for title in titles] for row in printed)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(titles))]
@@ -236,7 +211,7 @@ def _text(value: Any) -> str:
 
 
 def _number(value: Any, digits: int = 4) -> str:
-    """The leading digits; all before the point, up to 15."""
+    """Return a number with `digits` significant digits, but with all digits before the point, up to 15 of them."""
     if value is None:
         return ""
     return f"{value:,.0f}" if 10 ** (digits - 1) <= abs(value) < 1e15 else f"{value:.{digits}g}"
@@ -248,22 +223,17 @@ def _interval(record: Mapping[str, Any], name: str) -> str:
 
 
 def _frames(value: Any) -> str:
-    """Environment frames, in millions where there are some."""
+    """Return environment frames, in millions from one million on."""
     if value is None:
         return ""
     return f"{value / 1e6:.4g}M" if value >= 1e6 else f"{value:,.0f}"
 
 
 def system_rows(table: pd.DataFrame) -> Rows:
-    """The taxonomy as text: column title -> value."""
+    """Return what is printed of each system: column title -> text."""
     return [
         {
-            "paper": record["paper"],
-            "experiment": record["experiment"],
-            **{
-                name: _text(record[name])
-                for name in ("algorithm", "moves", "schedule", "inference", "store", "runtime")
-            },
+            **{name: _text(record[name]) for name in SYSTEM_COLUMNS},
             "actors": f"{record['num_actors']} x {record['envs_per_actor']}",
             "threads": _text(record["learner_threads"]),
             "max lag": _text(record["max_policy_lag"]),
@@ -275,13 +245,13 @@ def system_rows(table: pd.DataFrame) -> Rows:
 
 
 def tally(table: pd.DataFrame) -> str:
-    """`31 rows: 3 supported, 28 not_run`."""
+    """Return `31 rows: 3 supported, 28 not_run`."""
     counts = ", ".join(f"{count} {verdict}" for verdict, count in table["verdict"].value_counts().items())
     return f"{len(table)} rows" + (f": {counts}" if counts else "")
 
 
 def machine_readable(table: pd.DataFrame, form: Literal["json", "csv"]) -> str:
-    """Every column and row: a JSON list of objects (missing: null), or CSV with a header (missing: empty)."""
+    """Return all columns and rows as a JSON list of objects (missing: null) or CSV with a header (missing: empty)."""
     if form == "json":
         return json.dumps(records(table), indent=1, ensure_ascii=False)
     return table_as_csv(table).rstrip("\n")

@@ -1,7 +1,7 @@
-"""`ddrl watch`: episodes of a trained agent as an MP4 file (H.264, yuv420p: what browsers play).
+"""`ddrl watch`: films episodes of a trained agent as an MP4 file (H.264, yuv420p, which browsers play).
 
-Every picture belongs to the episode that is played, in the order and at the speed of the emulator; a strip below it
-names episode, step, action and score. The same run, seed and machine give the same bytes.
+The pictures come in the order and at the speed of the emulator; a strip below them shows episode, step, action and
+score. The same run, seed and machine give the same bytes.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,36 +26,40 @@ from ddrl.types import Array
 
 SUFFIX = ".mp4"
 MIN_WIDTH, MAX_WIDTH, MAX_HEIGHT = 320, 960, 640
-"""Pixels that a picture is scaled up to (by a whole number), without the strip."""
+"""Size in pixels that a picture is scaled up to (by a whole number), without the strip."""
 STRIP_HEIGHT, FONT_SIZE, WORD_COLOUR = 28, 15, (230, 230, 230)
-# Without looking ahead: with it, one film in twenty differed in bytes from others of the same pictures (31 of 490).
+# No look-ahead: with it, one film in twenty had other bytes than others of the same pictures (31 of 490).
 _PARAMETERS = "colormatrix=smpte170m:transfer=smpte170m:mbtree=0:rc-lookahead=0"
 ENCODER = {"crf": "20", "preset": "veryfast", "x264-params": _PARAMETERS}
 
 
+class Episode(NamedTuple):
+    """One episode: raw return, agent steps, and whether it was cut at the limit of steps."""
+
+    episode_return: float
+    length: int
+    cut: bool
+
+
 @dataclass(frozen=True)
 class Film:
-    """What a video shows."""
+    """What a video shows: its episodes, what its pictures are of, their number, speed and size in pixels."""
 
-    returns: tuple[float, ...]
-    """Raw return of each episode."""
-    lengths: tuple[int, ...]
-    """Agent steps of each."""
-    cut: int
-    """How many of them were cut at the limit of steps."""
+    episodes: tuple[Episode, ...]
+    shows: str
     frames: int
     frames_per_second: float
     size: tuple[int, int]
-    """Width and height in pixels."""
-    shows: str
+    """Width and height."""
     env_frames: int
-    """Training frames behind the parameters."""
+    """The frames that the parameters were trained for."""
 
     def describe(self) -> str:
-        """One line."""
-        episodes = f"{len(self.returns)} episode{'s' if len(self.returns) > 1 else ''}"
-        returns = ", ".join(f"{value:g}" for value in self.returns)
-        cut = f" ({self.cut} cut at the limit of steps)" if self.cut else ""
+        """Return all of it in one line."""
+        episodes = f"{len(self.episodes)} episode{'s' if len(self.episodes) > 1 else ''}"
+        returns = ", ".join(f"{episode.episode_return:g}" for episode in self.episodes)
+        num_cut = sum(episode.cut for episode in self.episodes)
+        cut = f" ({num_cut} cut at the limit of steps)" if num_cut else ""
         width, height = self.size
         return (
             f"{episodes}{cut}, raw return {returns}, after {self.env_frames:,} frames of training; {self.shows}: "
@@ -72,11 +77,10 @@ def watch(
     max_steps: int | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Film:
-    """Plays `episodes` episodes with a run's newest parameters, each at most `max_steps` agent steps, into `output`.
+    """Film `episodes` episodes with a run's newest parameters, each of at most `max_steps` agent steps, into `output`.
 
-    Of a suite each episode is of the next task, or all are of `task`.
-    Raises: UserError for a suffix other than .mp4, a folder that does not exist, a run without a valid checkpoint, an
-    unknown task, or where the encoder is not installed.
+    On a suite the episodes take its tasks in turn, or all play `task`. Raise UserError for a suffix other than .mp4, a
+    folder that does not exist, a run without a valid checkpoint, an unknown task, or without the encoder.
     """
     if output.suffix != SUFFIX:
         raise UserError(f"{output}: a video's name ends with {SUFFIX}")
@@ -84,35 +88,19 @@ def watch(
         raise UserError(f"{output.parent}: no such folder")
     _encoder()
     trained = load_trained(run)
-    played: list[_Episode] = []
+    played: list[Episode] = []
     tasks = chosen_tasks(trained.config.environment["name"], task)
     plan = [tasks[index % len(tasks)] for index in range(episodes)]
     shots = _shots(trained, played, plan, seed, max_steps, progress)
     first = next(shots)
     rate = first.camera.frames_per_second
     size, frames = _encode(output, first, shots, rate)
-    return Film(
-        returns=tuple(episode.episode_return for episode in played),
-        lengths=tuple(episode.length for episode in played),
-        cut=sum(not episode.whole for episode in played),
-        frames=frames,
-        frames_per_second=rate,
-        size=size,
-        shows=first.camera.shows,
-        env_frames=trained.env_frames,
-    )
-
-
-@dataclass(frozen=True)
-class _Episode:
-    episode_return: float
-    length: int
-    whole: bool
+    return Film(tuple(played), first.camera.shows, frames, rate, size, trained.env_frames)
 
 
 @dataclass(frozen=True)
 class _Shot:
-    """The pictures [n, height, width, 3] of one agent step, and the words below them."""
+    """The pictures [n, height, width, 3] of one agent step, the words below them, and the camera that took them."""
 
     pictures: Array
     words: tuple[str, ...]
@@ -121,13 +109,13 @@ class _Shot:
 
 def _shots(
     trained: Trained,
-    played: list[_Episode],
+    played: list[Episode],
     tasks: Sequence[str],
     seed: int,
     max_steps: int | None,
     progress: Callable[[str], None],
 ) -> Iterator[_Shot]:
-    """Plays an episode of each task; appends to `played` what it came to."""
+    """Play an episode of each task; append each to `played`."""
     episodes = len(tasks)
     for index, name in enumerate(tasks):
         settings = {key: value for key, value in trained.config.environment.items() if key != "name"}
@@ -142,20 +130,16 @@ def _shots(
             chosen = policy.act(step).action.numpy()
             step, action = env.step(chosen), chosen[0]
             total, length = total + float(step.reward[0]), length + 1
-            name_of_action = _name(action, camera.actions)
+            if action.ndim:  # continuous actions [A] have no names
+                name_of_action = ""
+            else:
+                name_of_action = camera.actions[int(action)] if camera.actions else f"action {action}"
             words = _words(index, episodes, length, name_of_action, total)
             progress("   ".join(words))
             yield _Shot(camera.step(action, step), words, camera)
-        played.append(_Episode(total, length, whole=bool(step.ended[0])))
+        played.append(Episode(total, length, cut=not step.ended[0]))
         camera.close()
         env.close()
-
-
-def _name(action: Array, names: Sequence[str]) -> str:
-    """Of a discrete action; a continuous one [A] has none."""
-    if action.ndim:
-        return ""
-    return names[int(action)] if names else f"action {action}"
 
 
 def _words(index: int, episodes: int, length: int, action: str, score: float) -> tuple[str, ...]:
@@ -164,25 +148,22 @@ def _words(index: int, episodes: int, length: int, action: str, score: float) ->
 
 
 def _encode(output: Path, first: _Shot, rest: Iterator[_Shot], rate: float) -> tuple[tuple[int, int], int]:
-    """Writes beside `output` and renames; returns width and height, and the number of pictures."""
+    """Write a file beside `output` and rename it; return width and height, and the number of pictures."""
     av = _encoder()
     draw = _Canvas(*first.pictures.shape[1:3])
-    options = {"movflags": "faststart"}
     frames = 0
     try:
         with (
             replacing(output) as temporary,
-            av.open(str(temporary), "w", format="mp4", options=options) as container,
+            av.open(str(temporary), "w", format="mp4", options={"movflags": "faststart"}) as container,
         ):
             stream = container.add_stream("libx264", rate=Fraction(rate).limit_denominator(1001), options=ENCODER)
             stream.width, stream.height, stream.pix_fmt = *draw.size, "yuv420p"
             stream.codec_context.thread_count = 1  # the bytes depend on the number of threads
-            shot: _Shot | None = first
-            while shot is not None:
+            for shot in chain([first], rest):
                 for picture in draw(shot.pictures, shot.words):
                     container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
                     frames += 1
-                shot = next(rest, None)
             container.mux(stream.encode())
     except OSError as error:
         raise UserError(f"{output}: cannot be written ({error.strerror})") from error
@@ -190,7 +171,7 @@ def _encode(output: Path, first: _Shot, rest: Iterator[_Shot], rate: float) -> t
 
 
 class _Canvas:
-    """Pictures scaled up by a whole number, centred above a strip of words; even sides, as yuv420p needs."""
+    """Scales pictures up by a whole number and centres them above a strip of words; sides are even, for yuv420p."""
 
     def __init__(self, height: int, width: int) -> None:
         from PIL import ImageFont
@@ -201,7 +182,7 @@ class _Canvas:
         self._font = ImageFont.load_default(FONT_SIZE)
 
     def __call__(self, pictures: Array, words: Sequence[str]) -> Iterator[Array]:
-        """Canvases [height, width, 3]."""
+        """Return a canvas [height, width, 3] for each picture."""
         from PIL import Image, ImageDraw
 
         width, height = self.size

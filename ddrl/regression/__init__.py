@@ -1,11 +1,9 @@
-"""Regression checks for continuous integration: do results, learning and speed still agree with what was committed?
+"""Checks that results, learning and speed still agree with what was committed (`python -m ddrl.regression check`).
 
-    evidence     tables, figures and verdicts made anew from `results/reference/`, against the accepted ones
-    golden       short serial runs, record by record
-    convergence  frames to a threshold and final return of new seeds, against the sample of reference seeds
-    throughput   a short benchmark as a fraction of its sum-of-parts bound, against the committed fraction
-
-`python -m ddrl.regression check` runs all of them; `verify_against` is the third one on any finished runs.
+evidence     tables, figures and verdicts made anew from `results/reference/`, against the accepted ones
+golden       short serial runs, record by record
+convergence  frames to a threshold and final return of new seeds, against the sample of reference seeds
+throughput   a short benchmark as a fraction of its sum-of-parts bound, against the committed fraction
 """
 
 from ddrl.regression.checks import Check, describe, exit_status, write_junit

@@ -1,4 +1,4 @@
-"""`python -m ddrl.regression check | accept | golden | throughput`.
+"""The commands `python -m ddrl.regression check | accept | golden | throughput`.
 
 Exit codes: 0 every check passed; 1 one failed, or nothing could be checked; 2 bad input (one line says what).
 """
@@ -23,7 +23,7 @@ JUNIT = Path("results/regression/junit.xml")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit code."""
+    """Run one command; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m ddrl.regression", description="regression checks")
     commands = parser.add_subparsers(required=True, metavar="command")
     check = commands.add_parser("check", help="run the checks; one line each")
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     curves.add_argument("names", nargs="*", help="default: all")
     curves.set_defaults(run=_golden)
     speed = commands.add_parser("throughput", help="measure the ratio that is committed, on an idle machine")
-    speed.set_defaults(run=_throughput)
+    speed.set_defaults(run=lambda parsed: print(throughput.accept(parsed.root, say)))
     for command in (check, accept, curves, speed):
         command.add_argument("--root", type=Path, default=Path(), help="project root (default: here)")
     parsed = parser.parse_args(arguments)
@@ -62,10 +62,6 @@ def _golden(parsed: argparse.Namespace) -> None:
             raise unknown_name("golden curve", name, files, where=str(golden.FOLDER))
         golden.record(files[name])
         print(f"{files[name]}: recorded")
-
-
-def _throughput(parsed: argparse.Namespace) -> None:
-    print(throughput.accept(parsed.root, say))
 
 
 if __name__ == "__main__":

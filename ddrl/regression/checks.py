@@ -1,4 +1,4 @@
-"""The outcome of one check: one line for people, one test case of a JUnit file for machines."""
+"""The outcome of a check, as one line for people and as a test case of a JUnit file for machines."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from xml.etree import ElementTree
 
 @dataclass(frozen=True)
 class Check:
-    """One check and how it ended."""
+    """One check and its outcome: `line` says what was compared and with which result, `details` says more.
+
+    `passed` is None where there was not enough to decide.
+    """
 
     name: str
     passed: bool | None
-    """None: there was not enough to decide, and nothing was."""
     line: str
-    """One line: what was compared, and what came out."""
     seconds: float
     details: tuple[str, ...] = ()
-    """More lines, for the file and for a failure."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the work of a check returns."""
+    """The result that the work of a check returns; its fields are those of `Check`."""
 
     passed: bool | None
     line: str
@@ -33,7 +33,7 @@ class Outcome:
 
 
 def timed(name: str, work: Callable[[], Outcome]) -> Check:
-    """Runs `work`; an exception of any kind is a failure of this check alone."""
+    """Run `work` as a check; an exception of any kind fails this check alone."""
     start = time.perf_counter()
     try:
         outcome = work()
@@ -43,7 +43,7 @@ def timed(name: str, work: Callable[[], Outcome]) -> Check:
 
 
 def describe(check: Check) -> str:
-    """`FAILED  name: line (1.2 s)`, the details below a failure."""
+    """Return `FAILED  name: line (1.2 s)`, with the details below a failure."""
     word = {True: "passed", False: "FAILED", None: "skipped"}[check.passed]
     lines = [f"{word:8}{check.name}: {check.line} ({check.seconds:.1f} s)"]
     if check.passed is False:
@@ -52,12 +52,12 @@ def describe(check: Check) -> str:
 
 
 def exit_status(checks: Sequence[Check]) -> int:
-    """0: something was checked and nothing failed; 1 otherwise."""
+    """Return 0 where something was checked and nothing failed, else 1."""
     return int(any(check.passed is False for check in checks) or not any(check.passed for check in checks))
 
 
 def write_junit(checks: Sequence[Check], path: Path) -> None:
-    """Writes the checks as one JUnit test suite."""
+    """Write the checks as one JUnit test suite."""
     counts = {
         "tests": str(len(checks)),
         "failures": str(sum(check.passed is False for check in checks)),
@@ -83,5 +83,5 @@ def write_junit(checks: Sequence[Check], path: Path) -> None:
 
 
 def _printable(text: str) -> str:
-    """Without control characters, which XML does not allow."""
+    """Replace control characters, which XML does not allow, by blanks."""
     return "".join(character if character.isprintable() or character == "\n" else " " for character in text)

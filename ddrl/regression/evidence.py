@@ -1,8 +1,8 @@
-"""Tables, figures and verdicts of the reference runs: made anew, and compared with those that were last accepted.
+"""Evidence check: tables, figures and verdicts of the reference runs, made anew, against the accepted ones.
 
-What was accepted stands in `results/reference/<paper>/evidence/`: the tables a reader cares about as CSV, digests of
-the long tables (one per run) and of the figures, and which *changes results* lines the changelog had. A difference
-needs a new such line; then `python -m ddrl.regression accept` takes it over.
+The accepted evidence is in `results/reference/<paper>/evidence/`: short tables as CSV, digests of the long tables (one
+per run) and of the figures, and the *changes results* lines that the changelog had. A difference needs a new such line;
+then `python -m ddrl.regression accept` accepts it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from ddrl.training.records.recorder import write_json
 COMMAND = "python -m ddrl.regression accept"
 OUTPUT = Path("results/regression/reports")
 TOLERANCE = 1e-6
-"""Relative. The same curves give the same numbers but for the order of sums (1e-13); reports print three digits."""
+"""Relative. The same curves give the same numbers except for the order of sums (1e-13); reports print three digits."""
 DIGITS = 6
-"""Significant digits that enter a digest of a table."""
+"""Significant digits of a number in a digest."""
 _RUN = ("experiment", "variant", "environment", "seed")
 ROWS: Mapping[str, tuple[str, ...]] = {
     "claims": ("claim",),
@@ -46,7 +46,7 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "hyperparameters": ("experiment", "name"),
     "problems": (*_RUN, "what"),
 }
-"""Tables kept row by row, and the columns that name a row."""
+"""Tables that are compared row by row, and the columns that name a row."""
 DIGESTED: Mapping[str, tuple[str, ...]] = {
     "runs": _RUN,
     "curves": _RUN,
@@ -57,12 +57,12 @@ DIGESTED: Mapping[str, tuple[str, ...]] = {
     "references": (),
     "departures": ("where",),
 }
-"""Tables kept as one digest for all rows of the same name."""
+"""Tables that are compared by one digest for all rows with the same values in these columns."""
 WORDS = {
     *("title", "text", "source", "detail", "reason", "comparisons", "packages"),
     *("env_label", "variant_label", "experiment_title", "paper", "protocol_published", "protocol_ours"),
 }
-"""Columns that put other columns, or the paper's files, into words: to reword a claim changes no result."""
+"""Columns that describe other columns or the paper's files in words, and are not compared."""
 DRAWN_WITH = ("matplotlib", "numpy")
 _ENTRY = re.compile(r"^- (?:.*(?:\n(?=[ \t]+\S).*)*)", re.MULTILINE)
 Table = Mapping[str, Mapping[str, str]]
@@ -70,31 +70,31 @@ Table = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is compared."""
+    """The tables, digests and figures of one paper that are compared."""
 
     tables: Mapping[str, Table]
     """Table -> name of the row -> column -> text."""
     digests: Mapping[str, str]
-    """Of `figure <name>` and `<table> <name of the rows>`."""
+    """Digest by `figure <name>` or `<table> <name of the rows>`."""
     packages: Mapping[str, str]
-    """Versions that decide what a figure's file looks like."""
+    """Versions of the packages that the files of figures depend on."""
 
 
 def folder(paper: str, root: Path) -> Path:
-    """Where the accepted evidence of a paper stands."""
+    """Return the folder of the accepted evidence of a paper."""
     return root / "results" / "reference" / paper / "evidence"
 
 
 def with_reference(root: Path) -> list[str]:
-    """The papers that have reference runs."""
+    """Return the papers that have reference runs."""
     known = papers(root / "replications")
     return [name for name in known if any((root / "results/reference" / name).glob("*/*/*/seed*/run.json"))]
 
 
 def rebuild(root: Path) -> Outcome:
-    """Tables, figures and PDFs of the reference runs alone, in `results/regression/reports`.
+    """Write tables, figures and PDFs of the reference runs alone into `results/regression/reports`.
 
-    Raises: UserError where a part cannot be made.
+    Raise UserError where a part cannot be made.
     """
     if not with_reference(root):
         raise UserError(f"{root / 'results/reference'}: holds no runs of a paper of {root / 'replications'}")
@@ -105,25 +105,20 @@ def rebuild(root: Path) -> Outcome:
         for path in documents:
             if not read_file(path).startswith(b"%PDF"):
                 raise UserError(f"{path}: is no PDF")
-    return Outcome(True, ", ".join(str(path) for path in documents))
+    return Outcome(True, ", ".join(map(str, documents)))
 
 
 def made(paper: str, root: Path) -> Evidence:
-    """What `rebuild` made of a paper. Raises: UserError where it made nothing."""
+    """Return what `rebuild` made of a paper. Raise UserError where it made nothing."""
     output = root / OUTPUT / report.EVIDENCE / REFERENCE / paper
     if not (output / "tables").is_dir():
         raise UserError(f"{output}: the tables could not be made: run 'python -m ddrl.report' for the reason")
-    return read_made(output)
-
-
-def read_made(output: Path) -> Evidence:
-    """The evidence of `output/tables/*.csv` and `output/figures/*.svg`."""
     tables: dict[str, Table] = {}
     digests: dict[str, str] = {}
     for path in sorted((output / "tables").glob("*.csv")):
         rows = read_rows(path)
         if path.stem in DIGESTED:
-            digests |= {f"{path.stem} {name}".strip(): value for name, value in _row_digests(path.stem, rows)}
+            digests |= _row_digests(path.stem, rows)
         else:
             tables[path.stem] = _named(path.stem, rows)
     for path in sorted((output / "figures").glob("*.svg")):
@@ -133,7 +128,7 @@ def read_made(output: Path) -> Evidence:
 
 
 def _named(table: str, rows: Sequence[Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """Rows by name, without `WORDS`; equal names are numbered. A paper's own table names them in its first column."""
+    """Return rows by name, without `WORDS`; number equal names. A paper's own table is named by its first column."""
     named: dict[str, dict[str, str]] = {}
     columns = ROWS.get(table) or tuple(rows[0])[:1] if rows else ()
     for row in rows:
@@ -149,21 +144,18 @@ def _name(row: Mapping[str, str], columns: Sequence[str]) -> str:
     return " ".join(row[column] for column in columns if row.get(column))
 
 
-def _row_digests(table: str, rows: Sequence[Mapping[str, str]]) -> Iterator[tuple[str, str]]:
-    """One digest for all rows of the same name."""
+def _row_digests(table: str, rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Return one digest for all rows of the same name, by `<table> <name>`."""
     texts: dict[str, list[str]] = {}
     for row in rows:
-        cells = [f"{key}={_rounded(value)}" for key, value in row.items() if key not in WORDS]
+        numbers = {key: _number(value) for key, value in row.items() if key not in WORDS}
+        cells = [f"{key}={row[key] if number is None else f'{number:.{DIGITS}g}'}" for key, number in numbers.items()]
         texts.setdefault(_name(row, DIGESTED[table]), []).append(";".join(cells))
-    yield from ((name, _digest("\n".join(lines))) for name, lines in sorted(texts.items()))
-
-
-def _rounded(text: str) -> str:
-    number = _number(text)
-    return text if number is None else f"{number:.{DIGITS}g}"
+    return {f"{table} {name}".strip(): _digest("\n".join(lines)) for name, lines in sorted(texts.items())}
 
 
 def _number(text: str) -> float | None:
+    """Return a finite number, or None for any other text."""
     try:
         number = float(text)
     except ValueError:
@@ -176,7 +168,7 @@ def _digest(text: str) -> str:
 
 
 def differences(old: Evidence, new: Evidence) -> list[str]:
-    """One line each, verdicts first; what is only new beside the old (a column, table or figure) is none."""
+    """Return a line for each difference, verdicts first; an additional column, table or figure is no difference."""
     found: list[tuple[int, str]] = []
     for table, before in old.tables.items():
         now = new.tables.get(table)
@@ -220,15 +212,15 @@ def _changed_digests(old: Evidence, new: Evidence) -> Iterator[str]:
 
 
 def results_changes(changelog: Path) -> dict[str, str]:
-    """Digest -> text of every entry that is marked *changes results*."""
+    """Return digest -> text of every entry that is marked *changes results*."""
     entries = (" ".join(match.group().split()) for match in _ENTRY.finditer(read_file(changelog).decode()))
     return {_digest(entry): entry for entry in entries if entry.startswith("- *changes results*")}
 
 
 def accepted(paper: str, root: Path) -> tuple[Evidence, set[str]] | None:
-    """What was accepted, with the changelog entries known then; None before the first time.
+    """Return what was accepted, and the digests of the changelog entries known then; None before the first time.
 
-    Raises: UserError where a file is damaged.
+    Raise UserError where a file is damaged.
     """
     path = folder(paper, root) / "evidence.json"
     if not path.exists():
@@ -236,18 +228,16 @@ def accepted(paper: str, root: Path) -> tuple[Evidence, set[str]] | None:
     try:
         facts: dict[str, Any] = json.loads(read_file(path).decode())
         names, changes = list(facts["tables"]), set(facts["changes"])
-        tables = {name: _read_table(folder(paper, root) / f"{name}.csv") for name in names}
+        tables = {
+            name: {row.pop("row"): row for row in read_rows(folder(paper, root) / f"{name}.csv")} for name in names
+        }
         return Evidence(tables, dict(facts["digests"]), dict(facts["packages"])), changes
     except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
         raise UserError(f"{path}: damaged ({type(error).__name__}: {error}); restore it from the repository") from None
 
 
-def _read_table(path: Path) -> dict[str, dict[str, str]]:
-    return {row.pop("row"): row for row in read_rows(path)}
-
-
 def check(paper: str, root: Path) -> Outcome:
-    """Compares what `rebuild` made with what was accepted."""
+    """Compare what `rebuild` made with what was accepted."""
     new, known = made(paper, root), accepted(paper, root)
     if known is None:
         return Outcome(False, f"nothing was accepted yet: run '{COMMAND}'")
@@ -258,21 +248,20 @@ def check(paper: str, root: Path) -> Outcome:
         count = sum(len(table) for table in new.tables.values())
         return Outcome(True, f"{count} rows and {len(new.digests)} digests as accepted{drawn}")
     line = f"{found[0]}; {len(found)} difference{'s' * (len(found) > 1)}"
-    reasons = _unknown(changes, root)
-    if reasons:
+    if reasons := _unknown(changes, root):
         return Outcome(True, f"{line}; the changelog says '{reasons[0]}': run '{COMMAND}'", tuple(found))
     return Outcome(False, f"{line}, and no new *changes results* line in CHANGELOG.md", tuple(found[1:20]))
 
 
 def _unknown(changes: set[str], root: Path) -> list[str]:
-    """*changes results* entries that were not there when the evidence was accepted."""
+    """Return the *changes results* entries that the changelog did not have when the evidence was accepted."""
     return [entry for digest, entry in results_changes(root / "CHANGELOG.md").items() if digest not in changes]
 
 
 def accept(names: Sequence[str], root: Path) -> Iterator[str]:
-    """Takes over the present evidence of `names` (none: all papers with reference runs); one line for each paper.
+    """Accept the present evidence of `names` (none: all papers with reference runs); return a line for each paper.
 
-    Raises: UserError where it differs from the accepted one and the changelog has no new *changes results* line.
+    Raise UserError where it differs from the accepted one and the changelog has no new *changes results* line.
     """
     known_papers = with_reference(root)
     for paper in names:

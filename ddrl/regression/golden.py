@@ -1,9 +1,9 @@
 """Golden curves: short runs of the serial runtime on toy tasks, recorded once and compared record by record.
 
-A file of `tests/regression/golden/` holds a configuration, what the run recorded with it, and where. Serial runs repeat
-bit for bit on one kind of machine (`machine_kind`), so there every number must be the same. Elsewhere sums are added up
-in another order: numbers then differ to `TOLERANCE` at most, as long as the run is too short for one sampled action to
-fall the other way, after which it becomes another run.
+A file of `tests/regression/golden/` holds a configuration, the records of its run, and the kind of machine. Serial runs
+repeat bit for bit on one kind of machine (`machine_kind`), so every number must be the same there. Elsewhere sums are
+added up in another order: numbers then differ by `TOLERANCE` at most, as long as the run is so short that no sampled
+action changes.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ TOLERANCE = 2e-3
 2006 in oneDNN, no number of the runs moved by more than 4e-4. A run ends before rounding decides on which side of a
 clip a step lies: on toy/track, two runs of IMPACT were 3e-2 apart after 7,500 frames."""
 SHOWN = 6
-"""Differences that are spelled out."""
+"""The number of differences that are printed."""
 Records = Sequence[Mapping[str, float]]
 
 
 def machine_kind() -> dict[str, str]:
-    """What decides in which order sums are added up: processor, instructions used, torch."""
+    """Return what the order of sums depends on: processor, instructions used, torch."""
     cpu = [
         str(manifest.hardware()["cpu"]),
         *(f"{name} {processor.facts().get(name, 'unknown')}" for name in ("cpu family", "model", "stepping")),
@@ -56,7 +56,7 @@ def machine_kind() -> dict[str, str]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A golden file. Raises `UserError` where it is damaged or lacks a part."""
+    """Read a golden file. Raise `UserError` where it is missing, damaged or without configuration."""
     try:
         golden = json.loads(read_file(path).decode())
     except FileNotFoundError:
@@ -69,7 +69,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def run(config: Mapping[str, Any], where: str) -> list[dict[str, float]]:
-    """Trains `config` anew; one mapping a record: counts and metrics, the final score as `evaluation_return`."""
+    """Train `config` anew; return counts and metrics of each record, the final score as `evaluation_return`."""
     with tempfile.TemporaryDirectory() as directory:
         train_local(parse_run_config(config, where=where), Path(directory), quiet=True)
         table = pd.read_parquet(BytesIO(read_file(Path(directory) / "curves.parquet")))
@@ -80,9 +80,8 @@ def run(config: Mapping[str, Any], where: str) -> list[dict[str, float]]:
 
 
 def record(path: Path) -> None:
-    """Replaces what a golden file says by what its configuration gives here and now."""
-    golden = read(path)
-    config = golden["config"]
+    """Record a golden file anew, with its own configuration."""
+    config = read(path)["config"]
     content = {
         "command": COMMAND,
         "algorithm_version": algorithms.load(config["algorithm"]).VERSION,
@@ -94,11 +93,10 @@ def record(path: Path) -> None:
 
 
 def check(path: Path) -> Outcome:
-    """Whether a new run agrees with the golden file."""
+    """Compare a new run with the golden file."""
     golden = read(path)
     version = algorithms.load(golden["config"]["algorithm"]).VERSION
-    if golden.get("algorithm_version") != version:
-        recorded = golden.get("algorithm_version")
+    if (recorded := golden.get("algorithm_version")) != version:
         return Outcome(False, f"recorded with version {recorded}, now {version}: run '{COMMAND}'")
     same_kind = golden["machine"] == machine_kind()
     old, new = golden["records"], run(golden["config"], str(path))
@@ -110,7 +108,7 @@ def check(path: Path) -> Outcome:
 
 
 def differences(old: Records, new: Records, *, tolerance: float) -> Iterator[str]:
-    """`frame 1280: policy_loss 0.1 -> 0.2` for each value further apart than `tolerance` (relative; 0: exact)."""
+    """Return `frame 1280: policy_loss 0.1 -> 0.2` for values further apart than `tolerance` (relative; 0: exact)."""
     if len(old) != len(new):
         yield f"{len(new)} records instead of {len(old)}"
     for before, now in zip(old, new, strict=False):

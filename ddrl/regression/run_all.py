@@ -1,4 +1,4 @@
-"""All regression checks, in the order of what they need: files, short runs, longer runs, a quiet machine."""
+"""All regression checks, those that need least first: files, short runs, longer runs, an idle machine."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from ddrl.errors import UserError, unknown_name
@@ -20,26 +21,26 @@ REFERENCE = Path("results/reference")
 NEW_SEEDS: Mapping[str, Sequence[int]] = {
     "impala_2018/off_policy_correction/v_trace/toy-catch": (101, 102, 103),
 }
-"""Reference groups that every check trains anew, with seeds that the reference does not have."""
+"""Reference groups that the convergence check trains anew, with seeds that the reference does not have."""
 
 
 def evidence_checks(root: Path) -> Iterator[Check]:
-    """The reports built anew, then one check for each paper with reference runs."""
-    yield timed("evidence: reports build", lambda: evidence.rebuild(root))
+    """Build the reports anew, then check each paper with reference runs."""
+    yield timed("evidence: reports build", partial(evidence.rebuild, root))
     for paper in evidence.with_reference(root):
-        yield timed(f"evidence: {paper}", lambda paper=paper: evidence.check(paper, root))  # type: ignore[misc]
+        yield timed(f"evidence: {paper}", partial(evidence.check, paper, root))
 
 
 def golden_checks(root: Path) -> Iterator[Check]:
-    """One check for each golden file."""
+    """Check each golden file."""
     for path in sorted((root / golden.FOLDER).glob("*.json")):
-        yield timed(f"golden: {path.stem}", lambda path=path: golden.check(path))  # type: ignore[misc]
+        yield timed(f"golden: {path.stem}", partial(golden.check, path))
 
 
 def convergence_checks(root: Path) -> Iterator[Check]:
-    """Trains `NEW_SEEDS` and tests them against the reference; a test that cannot be made has failed.
+    """Train `NEW_SEEDS` and test them against the reference.
 
-    Group, configuration and budget are chosen such that each can be told.
+    A test that cannot be made counts as failed: groups and budgets are chosen such that each test can be made.
     """
     runs = root / "results" / "regression" / "runs"
     shutil.rmtree(runs, ignore_errors=True)
@@ -62,7 +63,7 @@ def convergence_checks(root: Path) -> Iterator[Check]:
 
 
 def train_seeds(reference: Path, target: Path, seeds: Sequence[int], *, env_frames: int | None = None) -> None:
-    """Trains `target/seed<k>` with the configuration of the first reference run, for `env_frames` where given."""
+    """Train `target/seed<k>` as the first reference run was, for `env_frames` where given."""
     first = next(iter(sorted(reference.glob("seed*/config.json"))), None)
     if first is None:
         raise UserError(f"{reference}: holds no run (seed<k>/config.json)")
@@ -77,8 +78,8 @@ def train_seeds(reference: Path, target: Path, seeds: Sequence[int], *, env_fram
 
 
 def throughput_checks(root: Path) -> Iterator[Check]:
-    """The throughput guard."""
-    yield timed("throughput: pong", lambda: throughput.check(root))
+    """Run the throughput guard."""
+    yield timed("throughput: pong", partial(throughput.check, root))
 
 
 KINDS: Mapping[str, Callable[[Path], Iterator[Check]]] = {
@@ -90,7 +91,7 @@ KINDS: Mapping[str, Callable[[Path], Iterator[Check]]] = {
 
 
 def run(root: Path, kinds: Sequence[str], show: Callable[[Check], None]) -> list[Check]:
-    """Runs the checks of `kinds` (none: all), each shown as soon as it is known. Raises: UserError for another kind."""
+    """Run the checks of `kinds` (none: all) and show each at once. Raise UserError for an unknown kind."""
     for kind in kinds:
         if kind not in KINDS:
             raise unknown_name("check", kind, KINDS)

@@ -1,8 +1,8 @@
 """Throughput guard: a short benchmark as a fraction of its sum-of-parts bound, against the committed fraction.
 
-Frames per second depend on the machine; the fraction of what the parts could do together hardly does, and it falls when
-actors or the learner wait for each other longer than they did. Time that other processes took from the cores is left
-out of the bound, and a repeat in which they took more than `DISTURBED` is not used.
+Frames per second depend on the machine. The fraction of what the parts could reach together hardly does, and it falls
+when actors or the learner wait longer for each other. The time that other processes took from the cores is left out of
+the bound, and a repeat in which they took more than `DISTURBED` is not used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ddrl.training.records.recorder import write_json
 FILE = Path("results/reference/bench/guard/impala_atari_pong_float32.json")
 COMMAND = "python -m ddrl.regression throughput"
 ALLOWED = 0.15
-"""Part of the committed ratio by which the median of the repeats may differ from it."""
+"""The part of the committed ratio by which the median of the repeats may differ from it."""
 REPEATS, MAX_REPEATS = 3, 5
 SECONDS = 4.0
 CORES = 2
@@ -51,12 +51,12 @@ class Measured:
 
     @property
     def ratio(self) -> float:
-        """Median."""
+        """The median of the ratios."""
         return statistics.median(self.ratios)
 
 
 def measure(config: RunConfig, seconds: float, cores: int, note: Callable[[str], None] = lambda _: None) -> Measured:
-    """Repeats the benchmark on `cores` cores until `REPEATS` are undisturbed, at most `MAX_REPEATS` times."""
+    """Repeat the benchmark on `cores` cores until `REPEATS` are undisturbed, at most `MAX_REPEATS` times."""
     keep_freed_memory()
     ratios: list[float] = []
     disturbed: list[float] = []
@@ -73,7 +73,7 @@ def measure(config: RunConfig, seconds: float, cores: int, note: Callable[[str],
 
 @contextmanager
 def _on(cores: int) -> Iterator[None]:
-    """This thread, and those it starts, on the first `cores` of its cores."""
+    """Keep this thread, and those that it starts, on the first `cores` of its cores."""
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(allowed)[:cores])
     try:
@@ -83,7 +83,7 @@ def _on(cores: int) -> Iterator[None]:
 
 
 def check(root: Path) -> Outcome:
-    """Whether the ratio is where the committed one says; `passed` None on a machine too small or too busy to tell."""
+    """Compare the ratio with the committed one; `passed` is None on a machine that is too small or too busy to tell."""
     path = root / FILE
     committed = _committed(path)
     cores, available = committed["cores"], len(os.sched_getaffinity(0))
@@ -97,7 +97,7 @@ def check(root: Path) -> Outcome:
 
 
 def judge(measured: Measured, committed: float) -> Outcome:
-    """Compares the median with the committed ratio."""
+    """Compare the median with the committed ratio."""
     low, high = (1 - ALLOWED) * committed, (1 + ALLOWED) * committed
     repeats = ", ".join(f"{ratio:.2f}" for ratio in measured.ratios)
     line = (
@@ -110,7 +110,7 @@ def judge(measured: Measured, committed: float) -> Outcome:
 
 
 def _committed(path: Path) -> dict[str, Any]:
-    """The committed file. Raises `UserError` where it is missing or damaged."""
+    """Read the committed file. Raise `UserError` where it is missing or damaged."""
     try:
         content = json.loads(read_file(path).decode())
         kept = {"ratio": float(content["ratio"]), "seconds": float(content["seconds"]), "cores": int(content["cores"])}
@@ -122,7 +122,7 @@ def _committed(path: Path) -> dict[str, Any]:
 
 
 def accept(root: Path, note: Callable[[str], None]) -> str:
-    """Measures and commits the ratio. Raises `UserError` on a machine too small or too busy to tell."""
+    """Measure the ratio and write the committed file. Raise `UserError` on a machine too small or too busy to tell."""
     if len(os.sched_getaffinity(0)) < CORES:
         raise UserError(f"the throughput guard needs {CORES} cores; {len(os.sched_getaffinity(0))} here")
     config = bench.default_config("impala", "atari/pong", SETTINGS)

@@ -1,4 +1,4 @@
-"""From tables and figures to reports: PDF and HTML of one paper, and of the suite. No torch here."""
+"""Reports of one paper and of the suite, as PDF and HTML, from tables and figures. No torch here."""
 
 from ddrl.report.build import pdf_bytes, read_tables, rebuild, write_report
 

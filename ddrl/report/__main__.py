@@ -1,4 +1,4 @@
-"""Tables and figures to one report.
+"""The command that makes one report from tables and figures.
 
 Usage: `python -m ddrl.report --results results/smoke/impala_2018 --data report.json --pdf report.pdf`.
 """
@@ -15,7 +15,7 @@ from ddrl.system.exit_code import exit_code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parses the command line, writes data, PDF and HTML; returns the exit code (0, or 2 for bad input)."""
+    """Write data, PDF and HTML of a report; return the exit code (0, or 2 for bad input)."""
     parser = argparse.ArgumentParser(prog="python -m ddrl.report", description="Tables and figures to PDF and HTML.")
     parser.add_argument("--results", type=Path, required=True, help="folder with tables/ and figures/")
     parser.add_argument("--data", type=Path, required=True, help="report data to write, JSON")
@@ -24,12 +24,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--command", default="", help="what made the results, printed at the foot of each page")
     parser.add_argument("--root", type=Path, default=Path(), help="project root, which holds reports/")
     parsed = parser.parse_args(arguments)
-    return exit_code(lambda: _write(parsed))
-
-
-def _write(parsed: argparse.Namespace) -> None:
     html = parsed.html or parsed.pdf.with_suffix(".html")
-    write_report(parsed.results, parsed.data, parsed.pdf, html, command=parsed.command, root=parsed.root)
+
+    def command() -> None:
+        write_report(parsed.results, parsed.data, parsed.pdf, html, command=parsed.command, root=parsed.root)
+
+    return exit_code(command)
 
 
 if __name__ == "__main__":

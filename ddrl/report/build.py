@@ -1,8 +1,7 @@
-"""Tables and figures -> report data (JSON) -> PDF and HTML; and `rebuild`, all of it from the results that are there.
+"""Reports from tables and figures: report data (JSON), PDF and HTML.
 
-Reads only `tables/*.csv`, `tables/summary.json` and `figures/*.svg` of a results folder. The data hold every text as it
-is printed; `reports/template.typ` and `reports/report.html.j2` lay them out. The same tables give the same bytes: no
-clock, no system fonts, no path of this machine.
+Reads only `tables/*.csv`, `tables/summary.json` and `figures/*.svg` of a folder of results. The data hold every text as
+it is printed. The same tables give the same bytes: no clock, no system fonts, no path of this machine enters a report.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from ddrl.system.text_files import read_json
 
 ROOT = Path(__file__).resolve().parents[2]
 EVIDENCE = "evidence"
-"""Where `rebuild` puts tables, figures and report data, below its output."""
+"""The folder below the output of `rebuild` for tables, figures and report data."""
 
 
 def read_tables(folder: Path) -> tuple[Tables, dict[str, Any]]:
-    """Every table of `folder` by name, and its summary with the digest of all of them (`digest`).
+    """Return every table of `folder` by name, and its summary with the digest of all tables (`digest`).
 
-    Raises `UserError` where the summary is missing or damaged.
+    Raise `UserError` where the summary is missing or damaged.
     """
     path = folder / "summary.json"
     if not path.exists():
@@ -53,15 +52,17 @@ def read_tables(folder: Path) -> tuple[Tables, dict[str, Any]]:
 def write_report(
     results: Path, data: Path, pdf: Path, html: Path, *, command: str = "", shown: str = "", root: Path = ROOT
 ) -> list[Path]:
-    """One report from `results` (a folder with tables/ and figures/): data, PDF and HTML; returns the last two.
+    """Write data, PDF and HTML of a report on `results`, a folder with tables/ and figures/; return the last two.
 
-    `shown` names the folder of results in the report, and `command` says what made it. Raises `UserError` for tables
-    that are missing or damaged.
+    `shown` is the name of the folder of results in the report, and `command` says what made it. Raise `UserError` for
+    tables that are missing or damaged.
     """
     tables, summary = read_tables(results / "tables")
     suite = "papers" in summary
     made = command or _default_command("" if suite else summary["paper"]["key"], summary["scale"])
-    origin = Origin(shown or _below(results, root), summary["digest"], made)
+    inside = results.resolve().is_relative_to(root.resolve())
+    below = results.resolve().relative_to(root.resolve()).as_posix() if inside else results.name
+    origin = Origin(shown or below, summary["digest"], made)
     content = (suite_data if suite else report_data)(tables, summary, origin)
     write_whole(data, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
     write_whole(pdf, pdf_bytes(content, results, root))
@@ -70,25 +71,19 @@ def write_report(
 
 
 def _default_command(paper: str, scale: str) -> str:
-    """What makes such a report where nobody says."""
+    """Return the usual command for such a report; `paper` is empty for the suite."""
     if scale == REFERENCE:
         return " ".join(filter(None, ["ddrl report", paper, f"--scale {scale}"]))
     return " ".join(filter(None, ["snakemake --cores", paper, "" if scale == "smoke" else f"--config scale={scale}"]))
 
 
-def _below(folder: Path, root: Path) -> str:
-    """The folder as a reader of the report finds it, without what lies above the project."""
-    resolved = folder.resolve()
-    return resolved.relative_to(root.resolve()).as_posix() if resolved.is_relative_to(root.resolve()) else folder.name
-
-
 def pdf_bytes(data: dict[str, Any], results: Path, root: Path = ROOT) -> bytes:
-    """Sets `reports/<kind>.typ` with `data` and its figures. Raises `UserError` where typst cannot."""
+    """Typeset `reports/<kind>.typ` with `data` and its figures. Raise `UserError` where typst cannot."""
     import matplotlib
     import typst
 
     source = root / "reports" / f"{data['kind']}.typ"
-    fonts = Path(matplotlib.get_data_path(), "fonts", "ttf")  # those the figures were measured with
+    fonts = Path(matplotlib.get_data_path(), "fonts", "ttf")  # the fonts that the figures were laid out with
     with tempfile.TemporaryDirectory(prefix="ddrl-report-") as name:
         stage = Path(name)
         for path in (source, root / "reports" / "template.typ"):
@@ -113,12 +108,12 @@ def pdf_bytes(data: dict[str, Any], results: Path, root: Path = ROOT) -> bytes:
 def rebuild(
     papers: Sequence[str] | None, scale: str, *, results: Path = Path("results"), output: Path, root: Path = ROOT
 ) -> list[Path]:
-    """Every report of a scale (or of `reference`) from the results that are there, without training.
+    """Write every report of a scale (or of `reference`) from the results that are there, without training.
 
-    Writes `<paper>.pdf`, `<paper>.html`, `suite.pdf` and `suite.html` into `output`, and their tables, figures and data
-    below `output/evidence/<scale>`; reads `results` and changes nothing there. A run that is missing or damaged is a
-    hole, which the report names. The suite covers the papers that were asked for (None: all). Returns the PDF and HTML
-    files. Raises `UserError` for a wrong name, and where none of the papers has any run.
+    Write `<paper>.pdf`, `<paper>.html`, `suite.pdf` and `suite.html` into `output`, and their tables, figures and data
+    below `output/evidence/<scale>`; read `results` and change nothing there. A run that is missing or damaged is named
+    in the report. The suite report is about `papers` (None: all). Return the PDF and HTML files. Raise `UserError` for
+    a wrong name, and where none of the papers has any run.
     """
     known = all_papers(root / "replications")
     for paper in papers or ():
@@ -128,6 +123,13 @@ def rebuild(
     written: list[Path] = []
     made: list[str] = []
     refused: list[UserError] = []
+
+    def report(name: str, command: str) -> list[Path]:
+        found = folder / name
+        shown = "" if found.resolve().is_relative_to(root.resolve()) else found.relative_to(output).as_posix()
+        pdf, html = (output / f"{name}.{kind}" for kind in ("pdf", "html"))
+        return write_report(found, found / "report.json", pdf, html, command=command, shown=shown, root=root)
+
     for paper in papers or known:
         try:
             _paper_evidence(paper, scale, results, folder / paper, root)
@@ -135,24 +137,15 @@ def rebuild(
             refused.append(error)
             continue
         made.append(paper)
-        command = f"ddrl report {paper} --scale {scale}"
-        written += _report(folder / paper, output / paper, output, command, root)
+        written += report(paper, f"ddrl report {paper} --scale {scale}")
     if not written:
         raise refused[0]
     _suite_evidence(made, scale, results, folder, root)
-    command = f"ddrl report{''.join(f' {paper}' for paper in papers or ())} --scale {scale}"
-    return written + _report(folder / SUITE, output / SUITE, output, command, root)
-
-
-def _report(results: Path, report: Path, output: Path, command: str, root: Path) -> list[Path]:
-    inside = results.resolve().is_relative_to(root.resolve())
-    shown = "" if inside else results.relative_to(output).as_posix()
-    pdf, html = (report.with_name(f"{report.name}.{kind}") for kind in ("pdf", "html"))
-    return write_report(results, results / "report.json", pdf, html, command=command, shown=shown, root=root)
+    return written + report(SUITE, f"ddrl report{''.join(f' {paper}' for paper in papers or ())} --scale {scale}")
 
 
 def _paper_evidence(paper: str, scale: str, results: Path, folder: Path, root: Path) -> None:
-    """Tables and figures of one paper, in `folder`."""
+    """Write tables and figures of one paper into `folder`."""
     from ddrl.analysis.figures.plots import draw
     from ddrl.analysis.tables.build import build, write
     from ddrl.analysis.tables.derived import derive
@@ -171,7 +164,7 @@ def _paper_evidence(paper: str, scale: str, results: Path, folder: Path, root: P
 
 
 def _suite_evidence(papers: Sequence[str], scale: str, results: Path, folder: Path, root: Path) -> None:
-    """Tables and figures over papers, in `folder/suite`, from the papers' tables."""
+    """Write the tables and figures over papers into `folder/suite`, from the papers' tables in `folder`."""
     from ddrl.analysis.tables.build import write
     from ddrl.analysis.tables.suite import build_suite
 

@@ -1,4 +1,4 @@
-"""The figures of the suite report, each a pure function of its tables.
+"""The figures of the suite report, each drawn from its tables alone.
 
 Usage: `python -m ddrl.report.figures --tables results/smoke/suite/tables --output results/smoke/suite/figures`.
 """
@@ -13,7 +13,6 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ddrl.analysis.figures import plots
@@ -32,7 +31,7 @@ VERDICTS: Mapping[str, str] = {
     "not_comparable": "#aeb4bd",
     "not_run": "#e7e9ec",
 }
-"""In the order of a bar; every part of a bar is also numbered, and named in the legend."""
+"""Colours, in the order of the parts of a bar; every part also shows its number, and the legend names it."""
 LIGHT = ("inconclusive", "not_comparable", "not_run")
 STATUSES: Mapping[str, tuple[str, str, bool]] = {  # label, marker, filled
     "done": ("every planned seed done", "s", True),
@@ -40,11 +39,10 @@ STATUSES: Mapping[str, tuple[str, str, bool]] = {  # label, marker, filled
     "missing": ("planned, none done", "s", False),
     "not_planned": ("not planned at this scale", ".", True),
 }
-FIGURES = ("verdicts", "coverage")
 
 
 def draw_figures(tables: Path, output: Path) -> list[Path]:
-    """Draws `FIGURES` as SVG and PNG. Raises `UserError` for a missing table."""
+    """Draw both figures as SVG and PNG; return the files. Raise `UserError` for a missing table."""
     read_in = read(tables, ("claims", "cells_by_verdict", "coverage", "matrix"))
     with plots.style():
         verdict_bars = verdicts(read_in["claims"], read_in["cells_by_verdict"], read_in["coverage"])
@@ -53,7 +51,7 @@ def draw_figures(tables: Path, output: Path) -> list[Path]:
 
 
 def verdicts(claims: pd.DataFrame, cells: pd.DataFrame, coverage: pd.DataFrame) -> Canvas:
-    """One bar per paper, origin and kind of statement: its verdicts as parts of all claims, or of all cells."""
+    """Draw one bar per paper, origin and kind of statement: the verdicts as parts of all claims, or of all cells."""
     counted = {
         "claims": claims.groupby(["paper", "origin", "verdict"])["claim"].nunique(),
         "published cells": cells.groupby(["paper", "origin", "verdict"])["cells"].sum(),
@@ -76,9 +74,7 @@ def verdicts(claims: pd.DataFrame, cells: pd.DataFrame, coverage: pd.DataFrame) 
     axes.set_yticks([-y for y in range(len(bars))], labels, fontsize=6.5)
     axes.set_xlim(0, 1)
     axes.set_xticks([])
-    axes.tick_params(axis="y", length=0)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_visible(False)
+    _hide_lines(axes)
     shown = {"not_run"}.union(*(counts.index for _, _, _, counts, _ in bars))
     # Supported and equivalent share a colour: claims have the one, cells the other.
     handles = [Patch(color=colour, label=words(name)) for name, colour in VERDICTS.items() if name in shown]
@@ -87,7 +83,7 @@ def verdicts(claims: pd.DataFrame, cells: pd.DataFrame, coverage: pd.DataFrame) 
 
 
 def _bar(axes: Axes, y: float, counts: pd.Series[int], total: int) -> None:
-    """Parts of one bar; statements of which no row speaks have not been run."""
+    """Draw one bar. Statements without a row count as not run."""
     parts = {name: int(counts.get(name, 0)) for name in VERDICTS}
     parts["not_run"] += max(0, total - sum(parts.values()))
     left = 0.0
@@ -102,7 +98,7 @@ def _bar(axes: Axes, y: float, counts: pd.Series[int], total: int) -> None:
 
 
 def coverage(matrix: pd.DataFrame, experiments: pd.DataFrame) -> Canvas:
-    """One panel per paper: variants by tasks, a mark for what was run; experiments that do not exist yet below."""
+    """Draw one panel per paper: variants by tasks, with a mark for what was run; a dashed line where nothing was."""
     papers = list(dict.fromkeys(experiments["paper"]))
     panels = [
         _panel_rows(matrix[matrix["paper"] == paper], experiments[experiments["paper"] == paper]) for paper in papers
@@ -113,7 +109,10 @@ def coverage(matrix: pd.DataFrame, experiments: pd.DataFrame) -> Canvas:
     for axes, paper, rows in zip(grid, papers, panels, strict=True):
         _coverage_panel(axes, matrix[matrix["paper"] == paper], rows)
         axes.set_title(paper)
-    handles = [_mark(label, marker, filled) for label, marker, filled in STATUSES.values()]
+    handles = [
+        plots.handle(label, plots.GREY if marker == "." else plots.OWN, marker=marker, filled=filled)
+        for label, marker, filled in STATUSES.values()
+    ]
     handles.append(plots.handle("reference run", plots.REFERENCE, marker="D", filled=False))
     canvas.legend(
         handles=handles, loc="outside upper left", ncols=5, handletextpad=0.2, columnspacing=1.2, fontsize=6.5
@@ -121,12 +120,8 @@ def coverage(matrix: pd.DataFrame, experiments: pd.DataFrame) -> Canvas:
     return canvas
 
 
-def _mark(label: str, marker: str, filled: bool) -> Line2D:
-    return plots.handle(label, plots.GREY if marker == "." else plots.OWN, marker=marker, filled=filled)
-
-
 def _panel_rows(matrix: pd.DataFrame, experiments: pd.DataFrame) -> list[tuple[str, str, str]]:
-    """(experiment, variant, label) from top to bottom; variant is empty for an experiment that does not exist."""
+    """Return (experiment, variant, label) from top to bottom; the variant is empty for an experiment without runs."""
     rows = []
     for experiment in experiments["experiment"]:
         own = matrix[matrix["experiment"] == experiment].drop_duplicates("variant")
@@ -158,13 +153,16 @@ def _coverage_panel(axes: Axes, matrix: pd.DataFrame, rows: Sequence[tuple[str, 
     axes.set_xticks(range(len(tasks)), [label for _, label in tasks], rotation=90, fontsize=5)
     axes.set_ylim(-len(rows) + 0.4, 0.6)
     axes.set_xlim(-0.8, len(tasks) - 0.2)
+    _hide_lines(axes)
+
+
+def _hide_lines(axes: Axes) -> None:
     axes.tick_params(length=0)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["left", "bottom"]].set_visible(False)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Draws the figures; returns the exit code (0, or 2 for bad input)."""
+    """Draw the figures; return the exit code (0, or 2 for bad input)."""
     parser = argparse.ArgumentParser(prog="python -m ddrl.report.figures", description="The suite's figures.")
     parser.add_argument("--tables", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)

@@ -1,4 +1,4 @@
-"""Report data -> one HTML file that needs nothing else: figures and styles stand in it, and it loads nothing."""
+"""One HTML file from report data; figures and styles are part of the file, and it loads nothing."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ KINDS = {"paper": "Replication report", "suite": "Suite report"}
 
 
 def render(data: dict[str, Any], results: Path, folder: Path) -> str:
-    """The HTML twin of the PDF, from the same data; `folder` holds the template, `results` the figures.
+    """Return a report as HTML that is also well-formed XML; `folder` holds the template, `results` the figures.
 
-    It is also well-formed XML. Raises `UserError` for a missing figure or template.
+    Raise `UserError` for a missing figure or template.
     """
     environment = Environment(
         loader=FileSystemLoader(folder),

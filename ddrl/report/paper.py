@@ -1,52 +1,31 @@
-"""The report on one paper at one scale, from its tables: first page and sections in their order."""
+"""The report on one paper at one scale, made from its tables."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ddrl.errors import UserError
+from ddrl.report.sections import runs
 from ddrl.report.sections.cells import CELL_VERDICTS, CLAIM_VERDICTS, cells, counts, not_read, tally, uncovered
 from ddrl.report.sections.claims import claims
-from ddrl.report.sections.document import (
-    Block,
-    Document,
-    Fact,
-    Origin,
-    Row,
-    Section,
-    Span,
-    Tables,
-    Tally,
-    as_json,
-    plain,
-)
+from ddrl.report.sections.document import Document, Fact, Origin, Row, Section, Tables, Tally, as_json
 from ddrl.report.sections.efficiency import derived, efficiency
 from ddrl.report.sections.games import over_games
-from ddrl.report.sections.runs import (
-    deviations,
-    drawings,
-    holes,
-    hyperparameters,
-    learned,
-    provenance,
-    run_list,
-    side_by_side,
-)
-from ddrl.report.sections.text import counted, duration, frames, listed, moment, number, ratio, span
+from ddrl.report.sections.numbers import duration, frames, moment, number, ratio, span
+from ddrl.report.sections.spans import Inline, Span, plain
+from ddrl.report.sections.text import counted, listed
 
 
 def report_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict[str, Any]:
-    """Everything the document prints, as text, in its order (`document.as_json`).
+    """Return everything that the report prints, as text, in its order (`document.as_json`).
 
-    The subject is the runs of this scale; of scale `reference`, the committed reference runs. Raises `UserError` where
-    no run at all has finished.
+    The report is about the runs of its scale; at scale `reference`, about the committed reference runs. Raise
+    `UserError` where no run at all has finished.
     """
     if not tables["runs"]:
         raise UserError(f"{origin.results}: no finished run to report on")
     subject = "reference" if summary["scale"] == "reference" else "run"
-    own = [row for row in tables["runs"] if row["origin"] == subject]
-    reference = [row for row in tables["runs"] if row["origin"] == "reference"]
-    problems = tables.get("problems", [])
+    own = of(tables["runs"], subject)
     finished = max(row["finished"] for row in own or tables["runs"])
     paper = summary["paper"]
     return as_json(
@@ -60,8 +39,8 @@ def report_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict
             scale=summary["scale"],
             date=f"{moment(finished):%-d %B %Y}",
             finished=finished,
-            facts=_facts(own, summary, problems, subject),
-            verdict=" ".join(_verdict(tables, summary, own, reference, subject)),
+            facts=_facts(own, summary, len(tables.get("problems", [])), subject),
+            verdict=" ".join(filter(None, _verdict(tables, summary, own, subject))),
             tallies=(
                 Tally("Claims", counts(of(tables["claims"], subject), CLAIM_VERDICTS)),
                 Tally("Cells", counts(cells_of_subject(tables["cells"], subject), CELL_VERDICTS)),
@@ -75,33 +54,34 @@ def report_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict
 def _sections(tables: Tables, summary: dict[str, Any], origin: Origin, subject: str) -> tuple[Section, ...]:
     own = of(tables["runs"], subject)
     experiments = _labelled(summary["experiments"], tables["runs"])
-    others = learned(tables, "reference") if subject == "run" else ()
-    facts = summary if subject == "run" or summary.get("runs") else summary["reference"]
-    taken = efficiency(tables["efficiency"], experiments, subject, summary["paper"]["prices"])
-    source: tuple[Block, ...] = (provenance(own, facts, origin.command, origin.digest),) if own else ()
+    facts = _run_facts(summary, subject)
+    source = [runs.provenance(own, facts, origin.command, origin.digest)] if own else []
+    frames_take = efficiency(tables["efficiency"], experiments, subject, summary["paper"]["prices"])
     return (
         Section("claims", "Claims", claims(tables["claims"], tables["published"], subject, experiments)),
-        Section("cells", "Published cells", (*cells(tables["cells"], subject), *not_read(summary["paper"]))),
-        Section("scores", "Final scores", side_by_side(tables, experiments, subject)),
+        Section("cells", "Published cells", (*cells(tables["cells"], subject), not_read(summary["paper"]))),
+        Section("scores", "Final scores", [runs.side_by_side(tables, experiments, subject)]),
         Section("games", "Over all tasks", over_games(tables, experiments)),
-        Section("efficiency", "What frames take", taken, wide=True),
+        Section("efficiency", "What frames take", [frames_take], wide=True),
         Section("derived", "Beyond the runs", derived(summary["derived_tables"], tables), wide=True),
-        Section("figures", "Figures", drawings(summary["figures"], tables["runs"])),
-        Section(
-            "reference",
-            "What the reference runs learned",
-            others if subject == "run" else learned(tables, "reference"),
-        ),
-        Section("holes", "Holes", holes(tables.get("problems", []))),
-        Section("deviations", "Deviations from the paper", deviations(tables["departures"])),
-        Section("settings", "Hyperparameters", hyperparameters(tables["hyperparameters"], experiments)),
-        Section("provenance", "Provenance", (*source, *run_list(own, experiments))),
-        Section("uncovered", "Published cells without a value of ours", uncovered(tables["cells"], subject)),
+        Section("figures", "Figures", runs.drawings(summary["figures"], tables["runs"])),
+        Section("reference", "What the reference runs learned", runs.learned(tables)),
+        Section("holes", "Holes", runs.holes(tables.get("problems", []))),
+        Section("deviations", "Deviations from the paper", runs.deviations(tables["departures"])),
+        Section("settings", "Hyperparameters", [runs.hyperparameters(tables["hyperparameters"], experiments)]),
+        Section("provenance", "Provenance", [*source, runs.run_list(own, experiments)]),
+        Section("uncovered", "Published cells without a value of ours", [uncovered(tables["cells"], subject)]),
     )
 
 
+def _run_facts(summary: dict[str, Any], subject: str) -> dict[str, Any]:
+    """Return what the summary says of the subject's runs."""
+    facts: dict[str, Any] = summary if subject == "run" or summary.get("runs") else summary["reference"]
+    return facts
+
+
 def cells_of_subject(rows: list[Row], subject: str) -> list[Row]:
-    """One row per cell of the subject: `not_run` where only runs of another origin stand beside it."""
+    """Return one row per cell: `not_run` where only runs of another origin stand beside it."""
     own = of(rows, subject)
     known = {row["cell"] for row in own}
     nothing = {"origin": subject, "verdict": "not_run", "ours": ""}
@@ -110,49 +90,38 @@ def cells_of_subject(rows: list[Row], subject: str) -> list[Row]:
 
 
 def of(rows: list[Row], subject: str) -> list[Row]:
-    """The rows that speak of this origin."""
+    """Return the rows of this origin."""
     return [row for row in rows if row["origin"] == subject]
 
 
-def _labelled(experiments: dict[str, Any], runs: list[Row]) -> dict[str, Any]:
-    """Experiments with the labels of their variants that a run shows."""
+def _labelled(experiments: dict[str, Any], rows: list[Row]) -> dict[str, Any]:
+    """Return the experiments with the labels of those variants that have a run."""
     labels: dict[str, dict[str, str]] = {}
-    for row in runs:
+    for row in rows:
         labels.setdefault(row["experiment"], {})[row["variant"]] = row["variant_label"]
     return {name: entry | {"labels": labels.get(name, {})} for name, entry in experiments.items()}
 
 
-def _byline(paper: dict[str, Any]) -> tuple[Span, ...]:
+def _byline(paper: dict[str, Any]) -> Inline:
     authors = paper["authors"] if isinstance(paper["authors"], str) else listed(paper["authors"])
     year = "" if str(paper["year"]) in paper["venue"] else f" {paper['year']}"
-    return (
-        *plain(f"{authors}. "),
-        Span(paper["venue"], "emphasis"),
-        *plain(f"{year}. "),
-        Span(paper["url"], "link"),
-    )
+    venue, link = Span(paper["venue"], "emphasis"), Span(paper["url"], "link")
+    return (*plain(f"{authors}. "), venue, *plain(f"{year}. "), link)
 
 
-def _facts(own: list[Row], summary: dict[str, Any], problems: list[Row], subject: str) -> tuple[Fact, ...]:
-    """First page: what ran, where, how long, budget against the paper's, what is missing."""
-    missing = (
-        [Fact("Holes", f"{counted(len(problems), 'file')} missing or unusable; the section Holes names each")]
-        if problems
-        else []
-    )
+def _facts(own: list[Row], summary: dict[str, Any], problems: int, subject: str) -> tuple[Fact, ...]:
+    """Return the facts of the first page: what ran, where, how long, the budget, how many files are missing."""
+    missing = f"{counted(problems, 'file')} missing or unusable; the section Holes names each"
+    holes = [Fact("Holes", missing)] if problems else []
     if not own:
-        return (Fact("What ran", "no run of this scale has finished; only reference runs are shown"), *missing)
+        return (Fact("What ran", "no run of this scale has finished; only reference runs are shown"), *holes)
     games = listed(sorted({row["env_label"] for row in own}))
     seeds = sorted({int(row["seed"]) for row in own})
     started, finished = min(row["started"] for row in own), max(row["finished"] for row in own)
-    what = "committed reference run" if subject == "reference" else "training run"
-    facts = summary if subject == "run" or summary.get("runs") else summary["reference"]
+    number_of_runs = counted(len(own), "committed reference run" if subject == "reference" else "training run")
     return (
-        Fact(
-            "What ran",
-            f"{counted(len(own), what)} on {games}, {'seed' if len(seeds) == 1 else 'seeds'} {listed(map(str, seeds))}",
-        ),
-        Fact("Where", "; ".join(facts["hardware"])),
+        Fact("What ran", f"{number_of_runs} on {games}, seed{'s' * (len(seeds) > 1)} {listed(map(str, seeds))}"),
+        Fact("Where", "; ".join(_run_facts(summary, subject)["hardware"])),
         Fact(
             "How long",
             f"{duration(sum(float(row['seconds']) for row in own))} of training at "
@@ -160,12 +129,12 @@ def _facts(own: list[Row], summary: dict[str, Any], problems: list[Row], subject
             f"from {moment(started):%Y-%m-%d %H:%M} to {moment(finished):%Y-%m-%d %H:%M} UTC",
         ),
         Fact("Budget", f"{_budget(own, summary['experiments'])}; environment frames of one run, before frame skip"),
-        *missing,
+        *holes,
     )
 
 
 def _budget(own: list[Row], experiments: dict[str, Any]) -> str:
-    """Frames of a run beside the paper's; where it gives no frames, what it gives, or that other tasks stand in."""
+    """Return the frames of a run beside the paper's, or what the paper says instead of frames, by group of runs."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in own:
         instead = "" if row["paper_frames"] else experiments[row["experiment"]].get("paper_budget") or ""
@@ -185,13 +154,14 @@ def _budget(own: list[Row], experiments: dict[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def _verdict(tables: Tables, summary: dict[str, Any], own: list[Row], reference: list[Row], subject: str) -> list[str]:
-    """Sentences that sum up the verdicts, what the scale allows to say, and the reference runs beside it."""
+def _verdict(tables: Tables, summary: dict[str, Any], own: list[Row], subject: str) -> list[str]:
+    """Return sentences about the verdicts, what the scale allows to say, and the reference runs (some are empty)."""
     sentences = [
         tally("claim", of(tables["claims"], subject), CLAIM_VERDICTS),
         tally("published cell", cells_of_subject(tables["cells"], subject), CELL_VERDICTS),
         summary.get("scale_note", ""),
     ]
+    reference = of(tables["runs"], "reference")
     if subject == "run" and reference:
         decided = [row for row in of(tables["claims"], "reference") if row["verdict"] != "not_run"]
         games = listed(sorted({row["env_label"] for row in reference}))
@@ -201,4 +171,4 @@ def _verdict(tables: Tables, summary: dict[str, Any], own: list[Row], reference:
             f"{frames(max(float(row['env_frames']) for row in reference))} frames each).",
             tally("claim", decided, CLAIM_VERDICTS, " that they can decide"),
         ]
-    return [sentence for sentence in sentences if sentence]
+    return sentences

@@ -1,43 +1,19 @@
-"""The report on the whole suite at one scale, from the suite's tables: first page and sections in their order."""
+"""The report on the whole suite at one scale, made from the suite's tables."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ddrl.errors import UserError
-from ddrl.report.sections.cells import CELL_VERDICTS, CLAIM_VERDICTS, ORIGINS, counts, tally
-from ddrl.report.sections.claims import by_claim, evidence
-from ddrl.report.sections.coverage import cells_by_verdict, coverage, own_cells
-from ddrl.report.sections.document import (
-    Block,
-    Cell,
-    Document,
-    Fact,
-    Facts,
-    Figure,
-    Group,
-    Inline,
-    Origin,
-    Row,
-    Section,
-    Span,
-    Table,
-    Tables,
-    Tally,
-    Text,
-    as_json,
-    cell,
-    cells_of,
-    columns,
-    joined,
-    plain,
-    small,
-    strong,
-    tag,
-)
+from ddrl.report.sections.cells import CELL_VERDICTS, CLAIM_VERDICTS, counts, tally
+from ddrl.report.sections.claims import ledger
+from ddrl.report.sections.coverage import cells_by_verdict, coverage, own_cells, papers, verdict_bars
+from ddrl.report.sections.document import Document, Fact, Facts, Origin, Row, Section, Tables, Tally, Text, as_json
+from ddrl.report.sections.numbers import duration, frames, moment
 from ddrl.report.sections.runs import holes
+from ddrl.report.sections.spans import Inline, Span, joined, plain
 from ddrl.report.sections.speed import compute, lag, systems, throughput
-from ddrl.report.sections.text import counted, duration, frames, listed, moment, number, sentence, unbroken, words
+from ddrl.report.sections.text import counted, listed
 
 SUITE = "suite"
 PREFACE = (
@@ -54,9 +30,9 @@ PREFACE = (
 
 
 def suite_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict[str, Any]:
-    """Everything the document prints, as text, in its order (`document.as_json`).
+    """Return everything that the report prints, as text, in its order (`document.as_json`).
 
-    Raises `UserError` where no run at all has finished.
+    Raise `UserError` where no run at all has finished.
     """
     subject = summary["subject"]
     reference = summary.get("reference") or {}
@@ -76,7 +52,7 @@ def suite_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict[
             date=f"{moment(finished):%-d %B %Y}",
             finished=finished,
             facts=_facts(summary, tables),
-            verdict=" ".join(_verdict(tables, summary, claims, subject)),
+            verdict=" ".join(filter(None, _verdict(tables, summary, claims, subject))),
             tallies=(
                 Tally("Claims", counts(claims, CLAIM_VERDICTS)),
                 Tally("Cells", counts(own_cells(tables["coverage"]), CELL_VERDICTS)),
@@ -91,16 +67,16 @@ def _sections(tables: Tables, summary: dict[str, Any], origin: Origin, subject: 
     names = {paper["key"]: paper.get("short") or paper["key"] for paper in summary["papers"]}
     return (
         Section("preface", "How to read this", tuple(Text(plain(text)) for text in PREFACE)),
-        Section("papers", "Papers", (_papers(summary["papers"], tables["coverage"]), _bars(tables, subject))),
-        Section("claims", "Claims", _ledger(tables["claims"], names, subject)),
-        Section("cells", "Published cells by verdict", cells_by_verdict(tables, names, subject)),
+        Section("papers", "Papers", (papers(summary["papers"], tables["coverage"]), verdict_bars(tables, subject))),
+        Section("claims", "Claims", [ledger(tables["claims"], names, subject)]),
+        Section("cells", "Published cells by verdict", [cells_by_verdict(tables, names, subject)]),
         Section("coverage", "Coverage", coverage(tables, names)),
-        Section("compute", "Compute spent", compute(tables["compute"], names)),
+        Section("compute", "Compute spent", [compute(tables["compute"], names)]),
         Section("throughput", "Throughput", throughput(tables["throughput"], tables["matrix"], names)),
-        Section("lag", "Policy lag", lag(tables["lag"], names)),
+        Section("lag", "Policy lag", [lag(tables["lag"], names)]),
         Section("holes", "Holes", holes(tables["problems"])),
-        Section("provenance", "Provenance", (_provenance(summary, origin),)),
-        Section("systems", "Systems", systems(tables["systems"], names), wide=True),
+        Section("provenance", "Provenance", [_provenance(summary, origin)]),
+        Section("systems", "Systems", [systems(tables["systems"], names)], wide=True),
     )
 
 
@@ -110,18 +86,14 @@ def _byline(papers: list[dict[str, Any]]) -> Inline:
 
 
 def _facts(summary: dict[str, Any], tables: Tables) -> tuple[Fact, ...]:
-    reference = summary.get("reference") or {}
+    reference, problems = summary.get("reference") or {}, len(tables["problems"])
+    missing = f"{counted(problems, 'file')} missing or unusable; the section Holes names each"
     rows = [
         Fact("Papers", f"{counted(len(summary['papers']), 'paper')}, {counted(int(summary['systems']), 'system')}"),
         Fact("What ran", _ran(summary) or "no run of this scale has finished; only reference runs are shown"),
         Fact("Beside it", f"{_ran(reference)}, committed with the suite" if reference else ""),
         Fact("Where", "; ".join(summary["hardware"] or reference.get("hardware", []))),
-        Fact(
-            "Holes",
-            f"{counted(len(tables['problems']), 'file')} missing or unusable; the section Holes names each"
-            if tables["problems"]
-            else "",
-        ),
+        Fact("Holes", missing if problems else ""),
     ]
     return tuple(row for row in rows if row.value)
 
@@ -134,107 +106,23 @@ def _ran(facts: dict[str, Any]) -> str:
     return f"{counted(facts['runs'], 'run')} on {where}: {total}"
 
 
-def _verdict(tables: Tables, summary: dict[str, Any], claims: list[Row], subject: str) -> list[str]:
-    cells = own_cells(tables["coverage"])
+def _verdict(tables: Tables, summary: dict[str, Any], claims: list[Row], subject: str) -> tuple[str, ...]:
+    """Return sentences about the verdicts and what the scale allows to say; some are empty."""
     reference = [row for row in tables["claims"] if row["origin"] == "reference" and row["verdict"] != "not_run"]
-    beside = subject == "run" and bool(reference)
-    sentences = [
+    return (
         tally("claim", claims, CLAIM_VERDICTS),
-        tally("published cell", cells, CELL_VERDICTS),
+        tally("published cell", own_cells(tables["coverage"]), CELL_VERDICTS),
         summary.get("scale_note", ""),
-        tally("claim", reference, CLAIM_VERDICTS, " that the reference runs can decide") if beside else "",
-    ]
-    return [text for text in sentences if text]
-
-
-def _papers(papers: list[dict[str, Any]], coverage: list[Row]) -> Table:
-    lines = tuple(_paper(paper, [row for row in coverage if row["paper"] == paper["key"]]) for paper in papers)
-    stated = columns(
-        ("Paper", "1fr"),
-        ("Runs", "auto", "right"),
-        ("Frames", "auto", "right"),
-        ("Time", "auto", "right"),
-        "Claims",
-        "Cells",
-        ("Holes", "auto", "right"),
+        tally("claim", reference, CLAIM_VERDICTS, " that the reference runs can decide") if subject == "run" else "",
     )
-    source = "tables/summary.json, tables/coverage.csv"
-    return Table("Papers, what ran, and what held", source, stated, (Group(lines),), ruled=True)
-
-
-def _paper(paper: dict[str, Any], experiments: list[Row]) -> tuple[Cell, ...]:
-    def total(kind: str, verdict: str) -> int:
-        return sum(int(row[f"{kind}_{verdict}"] or 0) for row in experiments)
-
-    return cells_of(
-        joined([strong(paper.get("short") or paper["key"]), small(paper["title"].split(":")[0])]),
-        number(paper["runs"]),
-        frames(paper["env_frames_total"]),
-        duration(float(paper["seconds_total"])),
-        _tags({name: total("claims", name) for name in CLAIM_VERDICTS}),
-        _tags({name: total("cells", name) for name in CELL_VERDICTS}),
-        number(paper["problems"]),
-    )
-
-
-def _tags(found: dict[str, int]) -> Inline:
-    return joined([tag(name, f"{count} {words(name)}") for name, count in found.items() if count])
-
-
-def _bars(tables: Tables, subject: str) -> Figure:
-    claims = [row["verdict"] for row in tables["claims"] if row["origin"] == subject]
-    cells = [row["verdict"] for row in own_cells(tables["coverage"])]
-    said = [f"{found.count(name)} {words(name)}" for found in (claims, cells) for name in dict.fromkeys(found)]
-    return Figure(
-        "figures/verdicts.svg",
-        "Verdicts by paper",
-        "Each bar is all claims, or all published cells, of a paper; its parts are the verdicts, with their numbers.",
-        f"Stacked bars of verdicts per paper; in all, for {ORIGINS[subject]}: {', '.join(said)}.",
-        "",
-        "tables/claims.csv, tables/cells_by_verdict.csv, tables/coverage.csv",
-    )
-
-
-def _ledger(rows: list[Row], names: dict[str, str], subject: str) -> tuple[Block, ...]:
-    """Every claim of every paper, each with one finding per origin."""
-    groups: dict[str, list[tuple[Cell, ...]]] = {}
-    for findings in by_claim(rows):
-        spoken = [row for row in findings if row["verdict"] != "not_run"] or findings[:1]
-        first = spoken[0]
-        head = joined([plain(first["title"]), small(unbroken(first["source"]))])
-        lines = groups.setdefault(first["paper"], [])
-        for index, row in enumerate(spoken):
-            who = small(f"{ORIGINS[row['origin']]}: ") if row["origin"] != subject or subject == "run" else ()
-            said = (*who, *plain(evidence(row))) if row["verdict"] != "not_run" else small(sentence(row["detail"]))
-            if row.get("decided_by") and ";" in row["comparisons"]:
-                said = joined([said, small(f"{row['decided_by']}, the nearest to contradicting the claim")])
-            if row["verdict"] != "not_run" and not evidence(row):
-                said = (*who, *small(sentence(row["detail"])))
-            verdict = cell(tag(row["verdict"], words(row["verdict"])))
-            lines.append((*((cell(head, len(spoken)),) if index == 0 else ()), cell(said), verdict))
-    if not groups:
-        return ()
-    table = Table(
-        "Claims ledger",
-        "tables/claims.csv",
-        columns(("Claim", "1.2fr"), ("Evidence", "1.1fr"), ("Verdict", "auto", "right")),
-        tuple(Group(tuple(lines), names.get(paper, paper)) for paper, lines in groups.items()),
-        "Intervals are 95\u00a0% over seeds, g is Hedges’ standardised difference, in brackets stands p after Holm’s "
-        "correction for the claims of the same paper. The report of each paper says "
-        "what the claims mean and what decided them.",
-        size=8.2,
-        ruled=True,
-    )
-    return (table,)
 
 
 def _provenance(summary: dict[str, Any], origin: Origin) -> Facts:
-    rows = []
+    rows = [Fact("Command", origin.command, True), Fact("Results", f"sha256 {origin.digest} of the tables", True)]
     for label, facts in (("", summary), ("reference ", summary.get("reference") or {})):
         if facts.get("runs"):
             rows += [
-                Fact(f"{label}source".strip().capitalize(), listed(facts["sources"]), True),
-                Fact(f"{label}packages".strip().capitalize(), "; ".join(facts["packages"])),
+                Fact(f"{label}source".capitalize(), listed(facts["sources"]), True),
+                Fact(f"{label}packages".capitalize(), "; ".join(facts["packages"])),
             ]
-    command = Fact("Command", origin.command, True)
-    return Facts((command, Fact("Results", f"sha256 {origin.digest} of the tables", True), *rows))
+    return Facts(rows)

@@ -146,7 +146,7 @@ def test_a_video_of_atari_has_every_frame_at_sixty_per_second(breakout: Path, tm
     assert len(decoded) == film.frames == 1 + 4 * 40
     assert decoded[0].shape[:2] == film.size[::-1]
     assert all(side % 2 == 0 for side in film.size)
-    assert (film.cut, film.lengths) == (1, (40,))
+    assert [(episode.cut, episode.length) for episode in film.episodes] == [(True, 40)]
 
 
 def test_pictures_are_those_of_the_emulator(breakout: Path, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_the_same_seed_gives_the_same_file_and_another_seed_another(catch: Path,
 def test_an_episode_does_not_depend_on_those_before_it(catch: Path, tmp_path: Path) -> None:
     one = video.watch(catch, tmp_path / "one.mp4", seed=4)
     three = video.watch(catch, tmp_path / "three.mp4", seed=4, episodes=3)
-    assert three.returns[0] == one.returns[0]
+    assert three.episodes[0] == one.episodes[0]
     assert three.frames == 3 * one.frames
 
 

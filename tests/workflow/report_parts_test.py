@@ -14,24 +14,14 @@ from ddrl.papers.paper import load_paper
 from ddrl.papers.published import load_published
 from ddrl.report.paper import _budget
 from ddrl.report.sections.cells import uncovered
-from ddrl.report.sections.claims import claims
+from ddrl.report.sections.claims import claims, ledger
 from ddrl.report.sections.coverage import _matrix
-from ddrl.report.sections.document import (
-    Document,
-    Group,
-    Origin,
-    Section,
-    Table,
-    Text,
-    as_json,
-    cells_of,
-    columns,
-    plain,
-)
+from ddrl.report.sections.document import Document, Group, Origin, Section, Table, Text, as_json
 from ddrl.report.sections.efficiency import efficiency
 from ddrl.report.sections.runs import learned, run_list, side_by_side
+from ddrl.report.sections.spans import plain
 from ddrl.report.sections.speed import systems
-from ddrl.report.suite import _ledger
+from ddrl.report.sections.tables import cells_of, columns
 
 IMPACT = Path(__file__).parents[2] / "replications" / "impact_2020"
 CLAIM: dict[str, str] = {
@@ -59,7 +49,7 @@ CLAIM: dict[str, str] = {
 EXPERIMENTS: dict[str, Any] = {"discrete": {"title": "Discrete"}, "continuous": {"title": "Continuous"}}
 
 
-def texts(blocks: Any) -> str:
+def texts(*blocks: Any) -> str:
     """Everything that the tables and paragraphs say."""
     found: list[str] = []
     for block in blocks:
@@ -106,12 +96,12 @@ def test_variants_that_columns_have_no_room_for_are_rows(variants: int, first: s
     table = _matrix("A paper", "study", [place | {"variant_label": f"v{number}"} for number in range(variants)])
     assert table.columns[0].title == first
     assert len(table.columns) == 1 + others
-    assert texts([table]).count("1/1") == variants
+    assert texts(table).count("1/1") == variants
 
 
 @pytest.mark.parametrize("verdict", ["inconclusive", "not_run"])
 def test_a_claims_published_number_is_printed_though_no_cell_compares_it(verdict: str) -> None:
-    said = texts(claims([CLAIM | {"verdict": verdict}], published_rows(), "run", EXPERIMENTS))
+    said = texts(*claims([CLAIM | {"verdict": verdict}], published_rows(), "run", EXPERIMENTS))
     assert "IMPACT, against IMPALA: wall time saved 30 %" in said
 
 
@@ -123,18 +113,18 @@ def test_every_published_number_of_a_claim_of_impact_is_in_the_published_table()
 
 
 def test_a_claim_shows_all_its_comparisons_and_p_after_holms_correction() -> None:
-    said = texts(claims([CLAIM], [], "run", EXPERIMENTS))
+    said = texts(*claims([CLAIM], [], "run", EXPERIMENTS))
     assert "p = 0.04 (Holm 0.12)" in said
     assert "in brackets" in said.lower()
     assert "All comparisons: A against B: 40 [30, 50]; A against C: 12 [-3, 25]." in said
     by_task = {"comparisons": "A against B: 40 [30, 50] (Catch 10 [1, 20], Pong 70 [60, 80])"}
-    assert "Catch 10 [1, 20]" in texts(claims([CLAIM | by_task], [], "run", EXPERIMENTS))
+    assert "Catch 10 [1, 20]" in texts(*claims([CLAIM | by_task], [], "run", EXPERIMENTS))
     alone = {"comparisons": "A against B: 40 [30, 50]"}
-    assert "All comparisons" not in texts(claims([CLAIM | alone], [], "run", EXPERIMENTS))
+    assert "All comparisons" not in texts(*claims([CLAIM | alone], [], "run", EXPERIMENTS))
 
 
 def test_the_ledger_of_the_suite_names_the_comparison_that_its_numbers_are_of() -> None:
-    assert "A against C, the nearest to contradicting the claim" in texts(_ledger([CLAIM], {}, "run"))
+    assert "A against C, the nearest to contradicting the claim" in texts(ledger([CLAIM], {}, "run"))
 
 
 def test_a_value_that_was_not_read_is_not_called_not_printed() -> None:
@@ -161,12 +151,12 @@ def test_a_synchronous_system_has_no_lag(schedule: str, lag: str) -> None:
     keys = ("system", "paper", "experiment", "algorithm", "moves", "inference", "store", "runtime", "num_actors")
     row = dict.fromkeys((*keys, "envs_per_actor", "learner_threads", "networks", "tasks", "max_policy_lag"), "")
     delay = {"parameter_delay": "4" if schedule == "asynchronous" else ""}
-    (table,) = systems([row | {"schedule": schedule} | delay], {})
+    table = systems([row | {"schedule": schedule} | delay], {})
     assert "".join(span.text for span in table.groups[0].rows[0][9].spans) == lag  # type: ignore[union-attr]
 
 
 RUN: dict[str, str] = {
-    "origin": "run",
+    "origin": "reference",
     "experiment": "continuous",
     "variant": "ppo",
     "variant_label": "PPO",
@@ -190,21 +180,21 @@ def tables(clock: str, **score: str) -> dict[str, list[dict[str, str]]]:
 
 @pytest.mark.parametrize(("clock", "passed"), [("cpu", "1 500 after 300 k, 3 min of CPU"), ("wall", "3 min\n")])
 def test_a_milestone_names_its_clock(clock: str, passed: str) -> None:
-    said = texts(learned(tables(clock), "run")) + "\n"
+    said = texts(*learned(tables(clock))) + "\n"
     assert passed in said
     assert "Wall time" in said
 
 
 def test_how_far_versions_of_the_parameters_are_apart_stands_beside_their_mean() -> None:
-    said = texts(learned(tables("wall", versions="10", between_versions="12.5"), "run"))
+    said = texts(*learned(tables("wall", versions="10", between_versions="12.5")))
     assert "(50 ep., 10 versions, ±12.5)" in said
-    assert "versions, ±" not in texts(learned(tables("wall"), "run"))
+    assert "versions, ±" not in texts(*learned(tables("wall")))
 
 
 def test_tasks_without_a_human_score_have_no_column_for_it() -> None:
-    for part in (learned, lambda rows, subject: side_by_side(rows, EXPERIMENTS, subject)):
-        assert "Human" not in texts(part(tables("wall"), "run"))
-        assert "Human" in texts(part(tables("wall", human_normalised_score="0.4"), "run"))
+    for part in (learned, lambda rows: [side_by_side(rows, EXPERIMENTS, "reference")]):
+        assert "Human" not in texts(*part(tables("wall")))
+        assert "Human" in texts(*part(tables("wall", human_normalised_score="0.4")))
 
 
 def test_settings_of_a_sweep_have_one_line_for_their_system() -> None:
@@ -221,7 +211,7 @@ def test_settings_of_a_sweep_have_one_line_for_their_system() -> None:
     assert said.count("PPO, 2 settings") == 1
     assert "200 [100, 300]" in said
     assert "Of a sweep: over its settings." in said
-    assert "Not listed: 2 runs of a sweep’s settings." in texts(learned(found, "run"))
+    assert "Not listed: 2 runs of a sweep’s settings." in texts(*learned(found))
 
 
 def test_published_cells_without_a_value_of_ours_name_their_frames() -> None:

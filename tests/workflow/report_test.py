@@ -16,22 +16,19 @@ from ddrl.report.paper import report_data
 from ddrl.report.sections.cells import cells
 from ddrl.report.sections.document import Origin
 from ddrl.report.sections.games import PROFILE_STEPS, over_games
-from ddrl.report.sections.text import (
-    counted,
+from ddrl.report.sections.numbers import (
     duration,
     equals,
     frames,
     interval,
-    listed,
     number,
     percent,
     probability,
     ratio,
-    sentence,
     span,
-    unbroken,
     with_unit,
 )
+from ddrl.report.sections.text import counted, listed, sentence, unbroken
 
 PAPER = "impala_2018"
 
@@ -320,6 +317,6 @@ def test_holms_correction_stands_behind_the_p_that_was_corrected():
     row = dict.fromkeys(names, "a") | dict.fromkeys(empty, "") | {"origin": "run", "verdict": "below"}
     numbers = {"published": "9", "ours": "3", "ci90_low": "2", "ci90_high": "4", "seeds": "5", "env_frames": "100"}
     tests = {"p_equivalence": "0.5", "p_difference": "0.01", "p_holm": "0.03"}
-    _, table = cells([row | numbers | tests], "run")
+    _, table, _ = cells([row | numbers | tests], "run")
     said = "".join(span.text for span in table.groups[0].rows[0][6].spans).replace("\u00a0", " ")
     assert "equivalence p = 0.50; difference p = 0.01 (Holm 0.03)" in said

@@ -1,4 +1,4 @@
-"""Published cells in a report, beside ours and without; and how verdicts are counted and worded."""
+"""Sections about published cells: those with a value of ours beside them, and those without."""
 
 from __future__ import annotations
 
@@ -6,38 +6,14 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ddrl.report.sections.document import (
-    Block,
-    Cell,
-    Count,
-    Group,
-    Row,
-    Table,
-    Text,
-    cells_of,
-    code,
-    columns,
-    plain,
-    small,
-    tag,
-)
-from ddrl.report.sections.text import (
-    counted,
-    equals,
-    frames,
-    interval,
-    listed,
-    number,
-    probability,
-    sentence,
-    task_name,
-    unbroken,
-    with_unit,
-    words,
-)
+from ddrl.report.sections.document import Block, Count, Group, Line, Row, Table, Text
+from ddrl.report.sections.numbers import frames, interval, number, p_value, with_unit
+from ddrl.report.sections.spans import Inline, code, plain, small, tag
+from ddrl.report.sections.tables import cells_of, columns, grouped, right
+from ddrl.report.sections.text import counted, listed, sentence, task_name, unbroken, words
 
 ORIGINS = {"run": "this run", "reference": "reference"}
-CLAIM_VERDICTS = {  # in the order of the report: verdict -> how a sentence says it, of one and of several
+CLAIM_VERDICTS = {  # verdict -> words of a sentence for one and for several, in the order of the report
     "supported": "is supported|are supported",
     "contradicted": "is contradicted|are contradicted",
     "inconclusive": "is inconclusive|are inconclusive",
@@ -62,7 +38,7 @@ CELL_NOTE = (
 
 
 def tally(noun: str, rows: list[Row], verdicts: dict[str, str], which: str = "") -> str:
-    """`Of 5 claims, 2 are supported, 1 is contradicted and 2 have no run.`"""
+    """Return `Of 5 claims, 2 are supported, 1 is contradicted and 2 have no run.`; empty without any such verdict."""
     found = [row["verdict"] for row in rows]
     parts = []
     for verdict, phrase in verdicts.items():
@@ -73,75 +49,81 @@ def tally(noun: str, rows: list[Row], verdicts: dict[str, str], which: str = "")
 
 
 def counts(rows: Sequence[Row], verdicts: Iterable[str]) -> tuple[Count, ...]:
-    """How many rows of each verdict, in the given order."""
+    """Return the number of rows of each verdict, in the order of `verdicts`."""
     found = [row["verdict"] for row in rows]
     return tuple(Count(name, f"{found.count(name)} {words(name)}") for name in verdicts if name in found)
 
 
+def verdict_tag(row: Row) -> Inline:
+    """Return the verdict of a row as a tag."""
+    return tag(row["verdict"], words(row["verdict"]))
+
+
 def needed(row: Row) -> str:
-    """How many seeds would decide."""
+    """Return how many seeds would decide; an empty text where the row does not say."""
     return f"needs {counted(int(float(row['seeds_needed'])), 'seed')}" if row.get("seeds_needed") else ""
 
 
+def flags_of(row: Row) -> list[str]:
+    """Return the flags of a row in words, without how far a budget is reduced: the column of frames says that."""
+    found = row.get("flags", "").split(";")
+    flags = [flag.partition("(")[0] if flag.startswith("reduced_budget") else flag for flag in found]
+    return [words(flag).replace("(", " (").replace(",", ", ") for flag in flags if flag]
+
+
 def cells(rows: list[Row], subject: str) -> tuple[Block, ...]:
-    """Published cells that have a run beside them, grouped by published item and system."""
-    grouped: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        if row["ours"]:
-            key = (row["item"], row["system"], row["published_variant"], row["metric"], row["unit"])
-            grouped.setdefault(key, []).append(row)
+    """Return the published cells that have a value of ours, by published item and system, and their protocols."""
+    own = [row for row in rows if row["ours"]]
+    groups = grouped(own, "item", "system", "published_variant", "metric", "unit").values()
     introduction = Text(
         plain(
             "Each number the paper prints, beside ours. A cell that carries a flag which bars comparison is shown side "
             "by side, without judgement."
         )
     )
-    if not grouped:
+    if not groups:
         return (introduction, Text(plain("No published cell has a run beside it at this scale.")))
     table = Table(
         "Published cells beside ours",
         "tables/cells.csv",
         columns(
             ("Task", "1.1fr"),
-            ("Published", "auto", "right"),
-            ("Ours", "auto", "right"),
+            *right("Published", "Ours"),
             "90\u00a0% interval",
-            ("Seeds", "auto", "right"),
-            ("Frames", "auto", "right"),
+            *right("Seeds", "Frames"),
             ("Tests and flags", "1.5fr"),
-            ("Verdict", "auto", "right"),
+            *right("Verdict"),
         ),
-        tuple(_cell_group(group, subject) for group in grouped.values()),
+        [_cell_group(group, subject) for group in groups],
         CELL_NOTE,
     )
-    return (introduction, table, *_protocols(grouped.values()))
+    return (introduction, table, _protocols([row for group in groups for row in group]))
 
 
 def _cell_group(rows: list[Row], subject: str) -> Group:
+    """Return the rows of one published item and system; what all of them share stands in the note."""
     flags = [flags_of(row) for row in rows]
     points = len({row["published_frames"] for row in rows}) > 1
     shared = [flag for flag in flags[0] if all(flag in other for other in flags)]
-    first = rows[0]
-    name = ", ".join(part for part in (first["system"], first["published_variant"]) if part)
-    note = "; ".join(
-        part
-        for part in (
-            _published_note(first, points),
-            f"all rows: {', '.join(shared)}" if shared else "",
-        )
-        if part
-    )
-    lines = tuple(
+    note = filter(None, (_published_note(rows[0], points), f"all rows: {', '.join(shared)}" if shared else ""))
+    lines = [
         _cell_row(row, [flag for flag in own if flag not in shared], subject, points)
         for row, own in zip(rows, flags, strict=True)
-    )
-    return Group(lines, f"{sentence(first['item']).removesuffix('.')}: {name}", note)
+    ]
+    return Group(lines, f"{sentence(rows[0]['item']).removesuffix('.')}: {system_name(rows[0])}", "; ".join(note))
 
 
-def _cell_row(row: Row, flags: list[str], subject: str, points: bool) -> tuple[Cell, ...]:
-    """One line; of several points of a curve, each names its frames."""
+def system_name(row: Row, variant: str = "published_variant") -> str:
+    """Return the system and the variant that a published number is of."""
+    return ", ".join(filter(None, (row["system"], row[variant])))
+
+
+def _cell_row(row: Row, flags: list[str], subject: str, points: bool) -> Line:
+    """Return one line. Where the cells are several `points` of a curve, each names its frames."""
     at = small(f" at {frames(row['published_frames'])}") if points and row["published_frames"] else ()
     other = small(f" ({ORIGINS[row['origin']]})") if row["origin"] != subject else ()
+    equivalence = p_value("equivalence p", row.get("p_equivalence", ""))
+    difference = p_value("difference p", row.get("p_difference", ""), row.get("p_holm", ""))
     return cells_of(
         (*plain(task_name(row["task"]) or "All tasks"), *at, *other),
         number(row["published"]),
@@ -149,51 +131,9 @@ def _cell_row(row: Row, flags: list[str], subject: str, points: bool) -> tuple[C
         interval(row["ci90_low"], row["ci90_high"]) if row["ci90_low"] else "–",
         number(row["seeds"]),
         frames(row["env_frames"]),
-        small("; ".join([*_tests(row), *flags, *([more] if (more := needed(row)) else [])])),
-        tag(row["verdict"], words(row["verdict"])),
+        small("; ".join(filter(None, (equivalence, difference, *flags, needed(row))))),
+        verdict_tag(row),
     )
-
-
-def _tests(row: Row) -> list[str]:
-    """The tests behind a verdict, where one was made."""
-    equal, different = probability(row.get("p_equivalence", "")), probability(row.get("p_difference", ""))
-    corrected = probability(row.get("p_holm", ""))
-    return [
-        text
-        for text in (
-            equals("equivalence p", equal),
-            equals("difference p", different) + (f" (Holm {corrected})" if different and corrected else ""),
-        )
-        if text
-    ]
-
-
-def _protocols(groups: Iterable[list[Row]]) -> tuple[Block, ...]:
-    """What was measured on either side of the cells, where the tables say."""
-    lines: dict[tuple[str, str], dict[str, None]] = {}
-    for rows in groups:
-        for row in rows:
-            published = row.get("protocol_published", "").replace(";", "; ")
-            # The environment's name is the task, which the cell names already.
-            ours = {re.sub(r"/[^;]*", "", each, count=1) for each in row.get("protocol_ours", "").split(" | ")}
-            if published or any(ours):
-                sides = (published or "not stated", "\n".join(sorted(ours)).replace(";", "; "))
-                lines.setdefault(sides, {})[row["item"]] = None
-    if not lines:
-        return ()
-    rows_of = tuple(
-        cells_of(unbroken(", ".join(items)), small(published), code(ours)) for (published, ours), items in lines.items()
-    )
-    stated = columns(("Item", "0.6fr"), ("Published", "1.2fr"), ("Ours", "1.3fr"))
-    return (Table("What was measured", "tables/cells.csv", stated, (Group(rows_of),), size=8.2),)
-
-
-def flags_of(row: Row) -> list[str]:
-    """The flags of a row in words."""
-    # How far the budget is reduced stands in the column of frames.
-    said = row.get("flags", "").split(";")
-    flags = [flag.partition("(")[0] if flag.startswith("reduced_budget") else flag for flag in said]
-    return [words(flag).replace("(", " (").replace(",", ", ") for flag in flags if flag]
 
 
 def _published_note(row: Row, points: bool) -> str:
@@ -203,37 +143,49 @@ def _published_note(row: Row, points: bool) -> str:
         counted(int(float(row["published_seeds"])), "seed") if row["published_seeds"] else "number of seeds unknown",
         f"{frames(row['published_frames'])} frames" if row["published_frames"] and not points else "",
     ]
-    return "; ".join(part for part in parts if part)
+    return "; ".join(filter(None, parts))
 
 
-def not_read(paper: dict[str, Any]) -> tuple[Block, ...]:
-    """What the paper prints and could not be read: there is no published value, and none stands in for it."""
-    lines = tuple(
+def _protocols(rows: Iterable[Row]) -> Table:
+    """Return the protocols that the published and our own numbers were measured with, where the tables say."""
+    items: dict[tuple[str, str], dict[str, None]] = {}
+    for row in rows:
+        published = row.get("protocol_published", "").replace(";", "; ")
+        # The environment's name is the task, which the cell names already.
+        ours = {re.sub(r"/[^;]*", "", each, count=1) for each in row.get("protocol_ours", "").split(" | ")}
+        if published or any(ours):
+            sides = (published or "not stated", "\n".join(sorted(ours)).replace(";", "; "))
+            items.setdefault(sides, {})[row["item"]] = None
+    lines = [
+        cells_of(unbroken(", ".join(names)), small(published), code(ours)) for (published, ours), names in items.items()
+    ]
+    stated = columns(("Item", "0.6fr"), ("Published", "1.2fr"), ("Ours", "1.3fr"))
+    return Table("What was measured", "tables/cells.csv", stated, [Group(lines)], size=8.2)
+
+
+def not_read(paper: dict[str, Any]) -> Table:
+    """Return what the paper prints but could not be read, so that there is no published value."""
+    lines = [
         cells_of(unbroken(row["item"]), row["what"], tag("not_run", "no published value")) for row in paper["not_read"]
-    )
-    if not lines:
-        return ()
-    stated = columns(("Item", "auto"), ("What it shows", "1fr"), ("Published", "auto", "right"))
-    return (Table("What the paper prints and could not be read", "tables/summary.json", stated, (Group(lines),)),)
+    ]
+    stated = columns("Item", ("What it shows", "1fr"), *right("Published"))
+    return Table("What the paper prints and could not be read", "tables/summary.json", stated, [Group(lines)])
 
 
-def uncovered(rows: list[Row], subject: str) -> tuple[Block, ...]:
-    """Published cells that no value of ours stands beside, by published item and system."""
+def uncovered(rows: list[Row], subject: str) -> Table:
+    """Return the published cells without a value of ours, by published item and system."""
     items: dict[str, dict[str, list[str]]] = {}
     for row in rows:
         if not row["ours"] and row["origin"] == subject:
-            name = ", ".join(part for part in (row["system"], row["published_variant"]) if part)
             metric = "" if row["metric"] in ("episode_return", "throughput") else f" {words(row['metric'])}"
             at = f" at {frames(row['published_frames'])}" if row["published_frames"] else ""
             value = with_unit(row["published"], row["unit"])
             text = f"{task_name(row['task'])}{metric} {value}{at}".replace(" ", "\u00a0")
-            items.setdefault(row["item"], {}).setdefault(name, []).append(text)
-    if not items:
-        return ()
-    groups = tuple(
-        Group(tuple(cells_of(name, small(", ".join(found))) for name, found in systems.items()), item)
+            items.setdefault(row["item"], {}).setdefault(system_name(row), []).append(text)
+    groups = [
+        Group([cells_of(name, small(", ".join(found))) for name, found in systems.items()], item)
         for item, systems in sorted(items.items())
-    )
+    ]
     stated = columns(("System", "1fr"), ("Published", "3.2fr"))
     note = "After “at”: the frames that a number was reached with, where they are stated."
-    return (Table("Published cells without a value of ours", "tables/cells.csv", stated, groups, note),)
+    return Table("Published cells without a value of ours", "tables/cells.csv", stated, groups, note)

@@ -1,13 +1,15 @@
-"""What a report is made of: a first page, and sections of paragraphs, facts, tables and figures, every one as text.
+"""The parts of a report: a first page, and sections of paragraphs, facts, tables and figures, all as text.
 
-`as_json` is the one source of both the PDF (`reports/template.typ`) and the HTML (`reports/report.html.j2`).
+The PDF (`reports/template.typ`) and the HTML page (`reports/report.html.j2`) are both made from `as_json`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+from ddrl.report.sections.spans import Inline
 
 Row = dict[str, str]
 """One line of a table of results, as `ddrl.system.csv_cells.read_rows` reads it."""
@@ -16,27 +18,15 @@ Tables = dict[str, list[Row]]
 
 
 @dataclass(frozen=True)
-class Span:
-    """A piece of text; `kind` is the verdict of a tag.
-
-    Styles: none (empty), strong, emphasis, small, code, key, link, tag, break.
-    """
-
-    text: str
-    style: str = ""
-    kind: str = ""
-
-
-Inline = tuple[Span, ...]
-BREAK = Span("", "break")
-
-
-@dataclass(frozen=True)
 class Cell:
-    """A cell of a table; `rowspan` rows high, those below it leave it out."""
+    """A cell of a table. With `rowspan` > 1 it is that many rows high, and the rows below it leave this column out."""
 
     spans: Inline
     rowspan: int = 1
+
+
+Line = tuple[Cell, ...]
+"""The cells of one row of a table."""
 
 
 @dataclass(frozen=True)
@@ -50,21 +40,21 @@ class Column:
 
 @dataclass(frozen=True)
 class Group:
-    """Rows of a table under a common heading; one without a title has none."""
+    """Rows of a table under a common heading; without a title there is no heading."""
 
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: Sequence[Line]
     title: str = ""
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table with its caption; `source` names the file its numbers stand in. The first column heads its row."""
+    """A table with its caption; `source` names the files of its numbers. The first column is the row heading."""
 
     caption: str
     source: str
     columns: tuple[Column, ...]
-    groups: tuple[Group, ...]
+    groups: Sequence[Group]
     note: str = ""
     size: float = 8.8
     ruled: bool = False
@@ -96,7 +86,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Fact:
-    """A label and what stands beside it."""
+    """A label and its value; `code` sets the value as code."""
 
     label: str
     value: str
@@ -105,9 +95,9 @@ class Fact:
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts, one below the other."""
+    """A list of facts."""
 
-    rows: tuple[Fact, ...]
+    rows: Sequence[Fact]
     type: str = field(default="facts", init=False)
 
 
@@ -116,17 +106,17 @@ Block = Table | Figure | Text | Facts
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what follows it; a `wide` one is set on pages turned sideways."""
+    """A heading and what follows it; a `wide` section is set on pages in landscape format."""
 
     id: str
     title: str
-    blocks: tuple[Block, ...]
+    blocks: Sequence[Block]
     wide: bool = False
 
 
 @dataclass(frozen=True)
 class Count:
-    """How many of a kind: `2 supported`."""
+    """The number of verdicts of one kind, as text: `2 supported`."""
 
     kind: str
     text: str
@@ -142,7 +132,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where every number comes from; printed at the foot of each page."""
+    """The folder and the digest of the tables, and the command that made them; printed at the foot of each page."""
 
     results: str
     digest: str
@@ -151,7 +141,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Document:
-    """A whole report. `finished` (ISO 8601) is when its results were made: a rebuild gives the same bytes."""
+    """A whole report. `finished` (ISO 8601) is when its results were made, so that a rebuild gives the same bytes."""
 
     kind: str
     above: str
@@ -165,74 +155,23 @@ class Document:
     facts: tuple[Fact, ...]
     verdict: str
     tallies: tuple[Tally, ...]
-    sections: tuple[Section, ...]
+    sections: Sequence[Section]
     origin: Origin
 
 
 def as_json(document: Document) -> dict[str, Any]:
-    """Plain data; tables without a row and sections without a block are left out, the rest gets its numbers."""
+    """Return plain data. Leave out tables without a row and sections without a block; number tables and figures."""
     counts = {Table: 0, Figure: 0}
-
-    def numbered(block: Block) -> Block:
-        if isinstance(block, Table | Figure):
-            counts[type(block)] += 1
-            return replace(block, number=counts[type(block)])
-        return block
-
-    filled = [replace(section, blocks=tuple(filter(_says_something, section.blocks))) for section in document.sections]
-    sections = [section for section in filled if section.blocks]
-    sections = [replace(section, blocks=tuple(map(numbered, section.blocks))) for section in sections]
-    return asdict(replace(document, sections=tuple(sections)))
-
-
-def _says_something(block: Block) -> bool:
-    return not isinstance(block, Table) or any(group.rows for group in block.groups)
-
-
-def plain(text: str) -> Inline:
-    """Text as it is; nothing where it is empty."""
-    return (Span(text),) if text else ()
-
-
-def strong(text: str) -> Inline:
-    """Semibold text."""
-    return (Span(text, "strong"),) if text else ()
-
-
-def small(text: str) -> Inline:
-    """Smaller, grey text."""
-    return (Span(text, "small"),) if text else ()
-
-
-def code(text: str) -> Inline:
-    """Text of a machine."""
-    return (Span(text, "code"),) if text else ()
-
-
-def tag(kind: str, text: str) -> Inline:
-    """A verdict, on its colour."""
-    return (Span(text, "tag", kind),)
-
-
-def joined(parts: Iterable[Inline], between: Inline = (BREAK,)) -> Inline:
-    """The parts that are not empty, `between` them."""
-    found: list[Span] = []
-    for part in parts:
-        if part:
-            found += [*(between if found else ()), *part]
-    return tuple(found)
-
-
-def cell(content: str | Inline, rowspan: int = 1) -> Cell:
-    """A cell of plain text, or of spans."""
-    return Cell(plain(content) if isinstance(content, str) else content, rowspan)
-
-
-def cells_of(*contents: str | Inline) -> tuple[Cell, ...]:
-    """A row of a table."""
-    return tuple(cell(content) for content in contents)
-
-
-def columns(*stated: str | Sequence[str]) -> tuple[Column, ...]:
-    """Columns from `title` or (title, width[, align])."""
-    return tuple(Column(each) if isinstance(each, str) else Column(*each) for each in stated)
+    sections = []
+    for section in document.sections:
+        blocks: list[Block] = []
+        for block in section.blocks:
+            if isinstance(block, Table) and not any(group.rows for group in block.groups):
+                continue
+            if isinstance(block, Table | Figure):
+                counts[type(block)] += 1
+                block = replace(block, number=counts[type(block)])
+            blocks.append(block)
+        if blocks:
+            sections.append(replace(section, blocks=blocks))
+    return asdict(replace(document, sections=sections))

@@ -1,24 +1,14 @@
-"""What frames take, in a report: speed, CPU, traffic, latencies and cost; and the tables of a paper's own."""
+"""Sections about what frames take (speed, CPU, traffic, latencies, cost), and the tables of a paper's own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ddrl.report.sections.document import (
-    Block,
-    Cell,
-    Group,
-    Inline,
-    Row,
-    Table,
-    Tables,
-    cells_of,
-    columns,
-    plain,
-    strong,
-)
-from ddrl.report.sections.text import number, percent
+from ddrl.report.sections.document import Group, Line, Row, Table, Tables
+from ddrl.report.sections.numbers import number, percent
+from ddrl.report.sections.spans import strong
+from ddrl.report.sections.tables import cells_of, columns, grouped, right
 
 NOTE = (
     "Of runs whose actors, or environments, are in other processes; means over seeds. Frames/s: of training, from the "
@@ -29,58 +19,46 @@ NOTE = (
 )
 
 
-def efficiency(
-    rows: Sequence[Row], experiments: dict[str, Any], subject: str, prices: dict[str, Any] | None
-) -> tuple[Block, ...]:
-    """One line per variant and task, by experiment; nothing where no run has another process."""
+def efficiency(rows: Sequence[Row], experiments: dict[str, Any], subject: str, prices: dict[str, Any] | None) -> Table:
+    """Return one line per variant and task, by experiment, of the runs that have several processes."""
     own = [row for row in rows if row["origin"] == subject and row["wire_bytes_per_frame"]]
-    groups: dict[str, dict[tuple[str, str], list[Row]]] = {}
-    for row in own:
-        lines = groups.setdefault(row["experiment"], {})
-        lines.setdefault((row["variant_label"], row["env_label"]), []).append(row)
-    if not groups:
-        return ()
     priced = any(row["dollars_per_billion_frames"] for row in own)
     headings = ("Seeds", "Frames/s", "CPU", "Learner", "Batch", "Call", "Round trip", "Bytes to", "Bytes from", "Lag")
-    stated = [(heading, "auto", "right") for heading in (*headings, *(["Cost"] if priced else []))]
-    table = Table(
-        "What frames take",
-        "tables/efficiency.csv",
-        columns(("Variant and task", "1fr"), *stated),
-        tuple(
-            Group(tuple(_line(key, same, priced) for key, same in lines.items()), experiments[name]["title"])
-            for name, lines in groups.items()
-        ),
-        NOTE + (_cost(prices) if prices else "") + _machines(own),
-        size=7.6,
-    )
-    return (table,)
-
-
-def _cost(prices: dict[str, Any]) -> str:
-    return (
+    groups = [
+        Group(
+            [_line(key, same, priced) for key, same in grouped(runs, "variant_label", "env_label").items()],
+            experiments[name]["title"],
+        )
+        for (name,), runs in grouped(own, "experiment").items()
+    ]
+    cost = (
         f" Cost: dollars for a billion frames, at {prices['cpu_core_hour']:.2f} for an hour that a core works and "
         f"{prices['accelerator_hour']:.2f} for an hour that an accelerator is held ({prices['source']})."
+        if prices
+        else ""
+    )
+    machines = sorted({", ".join(filter(None, (row["cpu"], f"{row['cores']} cores", row["gpu"]))) for row in own})
+    return Table(
+        "What frames take",
+        "tables/efficiency.csv",
+        columns(("Variant and task", "1fr"), *right(*headings, *(["Cost"] if priced else []))),
+        groups,
+        f"{NOTE}{cost} Measured on {'; '.join(machines)}.",
+        size=7.6,
     )
 
 
-def _machines(rows: Iterable[Row]) -> str:
-    found = sorted({f"{row['cpu']}, {row['cores']} cores" + (f", {row['gpu']}" if row["gpu"] else "") for row in rows})
-    return f" Measured on {'; '.join(found)}."
-
-
-def _line(key: tuple[str, str], rows: Sequence[Row], priced: bool) -> tuple[Cell, ...]:
-    """Variant, task, and the means of what was measured."""
+def _line(key: Sequence[str], rows: Sequence[Row], priced: bool) -> Line:
+    """Return variant and task, and the means over runs of what was measured."""
 
     def mean(name: str, shown: Callable[[float], str] = number) -> str:
         values = [float(row[name]) for row in rows if row[name]]
         return shown(sum(values) / len(values)) if values else "–"
 
     def both(first: str, second: str, between: str) -> str:
-        low, high = mean(first), mean(second)
-        return low if low == high else f"{low}{between}{high}"
+        return between.join(dict.fromkeys((mean(first), mean(second))))
 
-    contents: list[str | Inline] = [
+    return cells_of(
         ", ".join(key),
         str(len(rows)),
         strong(mean("steady_frames_per_second")),
@@ -92,29 +70,26 @@ def _line(key: tuple[str, str], rows: Sequence[Row], priced: bool) -> tuple[Cell
         mean("wire_bytes_per_frame_to_learner"),
         mean("wire_bytes_per_frame_from_learner"),
         both("policy_lag_first", "policy_lag_last", "\u202f→\u202f"),
-    ]
-    return cells_of(*contents, *([mean("dollars_per_billion_frames")] if priced else []))
+        *([mean("dollars_per_billion_frames")] if priced else []),
+    )
 
 
-def derived(wanted: Iterable[dict[str, Any]], tables: Tables) -> tuple[Block, ...]:
-    """The tables of the paper's own that have rows: numbers to the right, texts as they are."""
-    found: list[Block] = []
+def derived(wanted: Iterable[dict[str, Any]], tables: Tables) -> list[Table]:
+    """Return the tables of the paper's own; a column that holds only numbers is right-aligned."""
+    found = []
     for table in wanted:
-        rows = tables.get(table["name"], [])
-        if not rows:
-            continue
-        headings = table["columns"]
-        numeric = {name for name in headings if all(_is_number(row[name]) for row in rows)}
+        rows, source = tables.get(table["name"], []), f"tables/{table['name']}.csv"
+        numeric = {name for name in table["columns"] if all(_is_number(row[name]) for row in rows)}
         stated = [
             (heading, "auto", "right") if name in numeric else (heading, _width(rows, name))
-            for name, heading in headings.items()
+            for name, heading in table["columns"].items()
         ]
-        lines = tuple(
-            cells_of(*(number(row[name]) if name in numeric else plain(row[name]) for name in headings)) for row in rows
-        )
-        source = f"tables/{table['name']}.csv"
-        found.append(Table(table["title"], source, columns(*stated), (Group(lines),), table["note"], size=7.6))
-    return tuple(found)
+        lines = [
+            cells_of(*(number(row[name]) if name in numeric else row[name] for name in table["columns"]))
+            for row in rows
+        ]
+        found.append(Table(table["title"], source, columns(*stated), [Group(lines)], table["note"], size=7.6))
+    return found
 
 
 def _is_number(text: str) -> bool:
@@ -126,6 +101,6 @@ def _is_number(text: str) -> bool:
 
 
 def _width(rows: Sequence[Row], name: str) -> str:
-    """Short texts take what they need, long ones share what is left by their length."""
+    """Return the width of a column of texts: as wide as short texts need; for long ones a share by their length."""
     longest = max(len(row[name]) for row in rows)
     return "auto" if longest <= 32 else f"{min(3.0, longest / 60):.1f}fr"
