@@ -1,4 +1,4 @@
-"""The controller of a population: hands out segments to the members, decides after each one, carries decisions out.
+"""The controller of a population: it starts segments of the members, decides after each, and carries decisions out.
 
 Only this process decides, one decision at a time. A segment ends with a checkpoint and a snapshot. Then its decision is
 written to the disk, and what the member copies is put into its folder before its next segment begins. A population that
@@ -52,7 +52,7 @@ class Controller:
         self._check_budget()
         self._running: set[int] = set()
         self._diverged: dict[int, Outcome] = {}
-        """How the segments of members ended that wait for another one to copy."""
+        """Member that diverged, and waits until another one has a fitness -> how its segment ended."""
         self._interrupted = False
         self._request = Request()
         self._began = time.monotonic()

@@ -46,7 +46,7 @@ class Outcome(NamedTuple):
     episodes: int = 0
     fitness: float | None = None
     interrupted: bool = False
-    """The segment has to be begun again, and then continues from the newest checkpoint; nothing was counted here."""
+    """Whether the segment must be begun again, from the newest checkpoint; if so, the counts above mean nothing."""
     diverged: str = ""
     """Which number was not finite, and at which update; empty: the member did not diverge."""
 
@@ -67,7 +67,7 @@ class Segment:
     """The name that the member's checkpoints must have."""
     member: int
     number: int
-    """From 0, as the decision at the segment's end."""
+    """The segment's number, from 0, which the decision at its end has too."""
     start_frames: int
     """Where the segment begins, in frames of the member."""
     end_frames: int

@@ -25,7 +25,7 @@ from ddrl.types import Episode, VectorEnv
 
 @dataclass(frozen=True)
 class Generation:
-    """The number of an actor's process; each has random streams of its own, so that no episode is played twice."""
+    """How often a run and an actor of it were started again; random streams differ, so no episode is played twice."""
 
     resumes: int = 0
     restarts: int = 0
