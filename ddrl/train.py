@@ -50,9 +50,11 @@ def train(
                 write_json(path, to_json(config))
 
         if config.population:
-            from ddrl.population.controller import train_population  # only where it is used
+            from ddrl.population.controller import Controller  # only where it is used
 
-            return train_population(config, directory, quiet=quiet, accepted=state)
+            controller = Controller(config, directory, quiet=quiet)
+            state()
+            return controller.train()
         if config.topology.runtime == "ray":
             from ddrl.runtimes.ray.launch import train_with_ray  # Ray is slow to import, so only where it is used
 

@@ -1,8 +1,9 @@
-"""Every decision of a population: a line of `lineage.jsonl` before it is carried out; at the end `lineage.parquet`.
+"""The journal of a population's decisions, `lineage.jsonl`, and `lineage.parquet`, its table at the end.
 
-The first line of the file names the population; each start adds one of its own. A line that a kill cut short was never
-carried out: it is cut off, and the decision is made again, from the same draws. Lines are numbered, so that one that
-is lost within the file is missed: later decisions follow from it.
+Each decision is a line that is on the disk before the decision is carried out. The first line names the population, and
+each start adds a line of its own. A last line that a kill cut short is removed: its decision was never carried out, and
+is made again with the same random draws. Lines are numbered, so that a lost line is noticed: later decisions depend on
+it.
 """
 
 from __future__ import annotations
@@ -25,65 +26,64 @@ from ddrl.training.records.finished import DECISIONS
 if TYPE_CHECKING:
     import pandas as pd
 
-FILE = DECISIONS
 LINE = "line"
 """Key of a line's number, from 0; files of former versions have none."""
 BURN_IN, EVOLVE, DIVERGED, FINAL = "burn_in", "evolve", "diverged", "final"
-"""Kinds of decisions: `evolve` may copy and perturb, `diverged` does; `final` says how a member ended."""
+"""Kinds of decisions: `evolve` may copy another member, `diverged` must; `final` records how a member ended."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What one member decided at the end of one segment, and where it stood."""
+    """What a member decided at the end of a segment, and what it had counted until then."""
 
     member: int
     decision: int
-    """Its number among the member's own."""
+    """Its number among the member's decisions, from 0."""
     kind: str
     env_frames: int
     agent_steps: int
     updates: int
     episodes: int
-    """Of the member, so far; as the counts above it keeps its own where it copies."""
+    """This and the counts above are the member's own, also after it has copied another one."""
     fitness: float | None
     compared_with: int | None
     compared_fitness: float | None
     copied: bool
     source_decision: int | None
-    """The other member's, at which its weights were what is copied now: those that had the fitness."""
+    """The decision of the other member at which its weights had `compared_fitness`; those are copied."""
     source_env_frames: int | None
     before: Values
     """Hyperparameters during the segment."""
     after: Values
     seconds: float
-    """Wall-clock of the population, over all starts."""
+    """Wall-clock seconds of the population, over all starts."""
 
 
 class Start(NamedTuple):
-    """The population was started, or continued."""
+    """A start of the population, the first one or after an interruption."""
 
     started: str
     git_sha: str | None
 
 
 class Journal:
-    """`lineage.jsonl`: appended line by line, each on the disk before `append` returns."""
+    """The file `lineage.jsonl`. A line is on the disk when the method that writes it returns."""
 
     def __init__(self, directory: Path) -> None:
-        """Reads what is there, cuts off a last line that is not whole, and sets aside those that are damaged.
+        """Read the file; remove a last line that is cut short, and move damaged lines to another file.
 
-        Raises: UserError where a line is lost that others follow from.
+        Raise UserError if a line is lost that later ones depend on.
         """
-        self.path = directory / FILE
+        self.path = directory / DECISIONS
         self.about: dict[str, Any] | None = None
-        """What `Identity.recorded` has said of the population that the file is about; None: it is new."""
+        """What `Identity.recorded` returned for the population that the file belongs to; None: the file is new."""
         self.starts: list[Start] = []
         self.decisions: list[Decision] = []
         self.note = ""
-        """What was damaged, in a line; empty where nothing was."""
+        """A line about what was damaged; empty if nothing was."""
         self._num_lines = 0
         self._decided: Counter[int] = Counter()
-        """Of the decisions that were read, by member."""
+        """Number of decisions that were read, of each member."""
         if self.path.exists():
             with using(self.path), about(self.path):
                 self._read()
@@ -100,7 +100,7 @@ class Journal:
                 repeated += 1
                 continue
             if number not in (None, self._num_lines):
-                raise _lost(f"line {number} follows line {self._num_lines - 1}", found)
+                raise _lost_line(f"line {number} follows line {self._num_lines - 1}", found)
             self._take(record, found)
             self._num_lines += 1
             kept.append(line)
@@ -118,24 +118,24 @@ class Journal:
             self.about = {"identity": record.pop("population")} | record
             return
         if self.about is None:
-            raise _lost("the line that names the population is missing", found)
+            raise _lost_line("the line that names the population is missing", found)
         if "started" in record:
             self.starts.append(Start(**record))
             return
         decision = Decision(**record)
         if decision.decision != (expected := self._decided[decision.member]):
             wrong = f"decision {decision.decision} of member {decision.member} stands where {expected} belongs"
-            raise _lost(wrong, found)
+            raise _lost_line(wrong, found)
         self._decided[decision.member] += 1
         self.decisions.append(decision)
 
     @property
     def identity(self) -> str | None:
-        """The name of the population."""
+        """The name of the population; None if the file is new."""
         return self.about["identity"] if self.about else None
 
     def begin(self, about: Mapping[str, Any], start: Start) -> None:
-        """Says whose file it is, where it is new, and that the population was started."""
+        """Write that the population was started, and into a new file first which population it is."""
         if self.about is None:
             self.about = dict(about)
             self._write({"population" if key == "identity" else key: value for key, value in about.items()})
@@ -143,7 +143,7 @@ class Journal:
         self._write(start._asdict())
 
     def append(self, decision: Decision) -> None:
-        """Writes a decision; it is on the disk when this returns."""
+        """Write a decision."""
         self._write(dataclasses.asdict(decision))
         self.decisions.append(decision)
 
@@ -154,16 +154,16 @@ class Journal:
         self._num_lines += 1
 
     def of(self, member: int) -> list[Decision]:
-        """A member's, in order."""
+        """Return the decisions of a member, in order."""
         return [decision for decision in self.decisions if decision.member == member]
 
     def newest(self, member: int) -> Decision | None:
-        """A member's last one."""
+        """Return the last decision of a member; None if it has made none."""
         return next((decision for decision in reversed(self.decisions) if decision.member == member), None)
 
 
 def _is_record(record: dict[str, Any]) -> bool:
-    """Whether a line is one that a journal writes."""
+    """Return whether a journal writes such a line."""
     names = set(record) - {LINE}
     if "population" in names:
         return names <= {"population", "config", "version"} and isinstance(record["population"], str)
@@ -173,15 +173,15 @@ def _is_record(record: dict[str, Any]) -> bool:
     return whole and all(isinstance(record[name], int) for name in ("member", "decision", "env_frames"))
 
 
-def _lost(what: str, found: Lines) -> UserError:
-    told = f" ({found.describe()})" if found.describe() else ""
+def _lost_line(what: str, found: Lines) -> UserError:
+    damage = f" ({found.describe()})" if found.describe() else ""
     return UserError(
-        f"{what}{told}: a decision that others follow from is lost; put the line back, or train in another directory"
+        f"{what}{damage}: a decision that others follow from is lost; put the line back, or train in another directory"
     )
 
 
 class Piece(NamedTuple):
-    """Records of `member` with start < env_frames <= end."""
+    """The records of `member` with start < env_frames <= end."""
 
     member: int
     start: int
@@ -189,10 +189,11 @@ class Piece(NamedTuple):
 
 
 def ancestry(decisions: Sequence[Decision], member: int) -> list[Piece]:
-    """How the weights that `member` ended with came about: from the first ancestor's beginning to its end.
+    """Return where the weights that `member` ended with were trained, from the first ancestor to the member itself.
 
-    A member that copies keeps its own count of frames, which need not be the source's: what the source did beyond it is
-    left out, so that frames only grow along the pieces (Espeholt et al. 2018, Appendix F: "backtracking").
+    A member that copies keeps its own count of frames, which may be lower than the source's. What the source did beyond
+    that count is left out, so that frames only grow along the pieces (Espeholt et al. 2018, Appendix F:
+    "backtracking").
     """
     by_place = {(one.member, one.decision): one for one in decisions}
     place = max(one.decision for one in decisions if one.member == member)
@@ -212,27 +213,21 @@ def ancestry(decisions: Sequence[Decision], member: int) -> list[Piece]:
 
 
 def as_table(decisions: Sequence[Decision]) -> pd.DataFrame:
-    """One row per decision; of each hyperparameter a column `<key>_before` and one `<key>_after`."""
+    """Return a table with a row per decision, and columns `<key>_before` and `<key>_after` per hyperparameter."""
     import pandas as pd  # slow to import
 
     rows = []
     for decision in decisions:
         row = dataclasses.asdict(decision)
-        before, after = row.pop("before"), row.pop("after")
+        values = {f"{key}_{when}": value for when in ("before", "after") for key, value in row.pop(when).items()}
         source = decision.compared_with if decision.copied else None
-        values = {
-            f"{key}_{when}": by_key[key] for when, by_key in (("before", before), ("after", after)) for key in by_key
-        }
         rows.append(row | {"source_member": source} | dict(sorted(values.items())))
-    table = pd.DataFrame(rows)
     numbers = ["compared_with", "source_member", "source_decision", "source_env_frames"]
     fractions = ["fitness", "compared_fitness"]
-    return table.astype(dict.fromkeys(numbers, "Int64") | dict.fromkeys(fractions, "float64"))
+    return pd.DataFrame(rows).astype(dict.fromkeys(numbers, "Int64") | dict.fromkeys(fractions, "float64"))
 
 
-def write_table(directory: Path, decisions: Sequence[Decision]) -> None:
-    """`lineage.parquet`, atomically."""
-    table = as_table(decisions)
-    path = directory / "lineage.parquet"
+def write_table(path: Path, table: pd.DataFrame) -> None:
+    """Write a table as Parquet, atomically."""
     with using(path):
         write_atomically(path, lambda file: table.to_parquet(file, index=False, write_page_checksum=True))

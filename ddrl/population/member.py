@@ -1,9 +1,9 @@
-"""One member: a run of its own, trained in segments. What it leaves is in files, so any process may train the next one.
+"""One member of a population: a run of its own that is trained in segments. All of its state is in its folder.
 
-checkpoints/   as of any run, but marked with the segment that they were made in
-curves.jsonl   its own records, all its life
-snapshots/     what another member would copy: made at the end of each segment
-adopted/       what this one has copied, for the segment of that number
+checkpoints/   as of any run, marked with the number of the segment that they were made in
+curves.jsonl   the member's own records, over all segments
+snapshots/     what another member may copy, written at the end of each segment
+adopted/       what this member has copied, under the number of the segment that begins with it
 member.json    its configuration in its newest segment
 """
 
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +20,9 @@ from ddrl.errors import NonFiniteError, UserError
 from ddrl.runtimes.local import local_runtime
 from ddrl.system.files import replacing
 from ddrl.system.locks import locked
+from ddrl.system.signals import Request
 from ddrl.training.builder import Builder
-from ddrl.training.config.population import Population, Values, with_values
+from ddrl.training.config.population import Population
 from ddrl.training.config.run_config import RunConfig, to_json
 from ddrl.training.device import resolve_device
 from ddrl.training.evaluation import FinalVersions, Scored, evaluate
@@ -33,244 +34,207 @@ from ddrl.training.records.resume import Checkpoints
 from ddrl.training.run import Adopt, Run
 
 LOCK_SECONDS = 30.0
-"""How long a member waits for its process of before, whose supervisor was killed, to be gone."""
+"""How long a segment waits for an earlier process of its member, whose supervisor was killed, to end."""
 SEGMENT = "segment"
 
 
-@dataclass(frozen=True)
-class Job:
-    """One segment of one member: all that its process needs to know."""
-
-    config: RunConfig
-    """Of the member: with its own seed and the hyperparameters of this segment, and no population."""
-    directory: Path
-    """The member's."""
-    identity: str
-    """What its checkpoints must agree with."""
-    member: int
-    segment: int
-    start_frames: int
-    """Where the segment begins: in the member's own counts."""
-    end_frames: int
-    ready_episodes: int | None
-    """Episodes, counted by the member, at which the segment ends; None: only frames count."""
-    adopts: bool
-    """Whether it begins with what was copied to `adopted/`."""
-    tuned: tuple[str, ...]
-    fitness: str
-
-
 class Outcome(NamedTuple):
-    """How a segment ended."""
+    """How a segment ended, and what the member has counted until then."""
 
     member: int
-    interrupted: bool
-    env_frames: int
-    agent_steps: int
-    updates: int
-    episodes: int
-    fitness: float | None
+    counts: Counts = Counts(0, 0, 0)
+    episodes: int = 0
+    fitness: float | None = None
+    interrupted: bool = False
+    """Whether the segment must be begun again, from the newest checkpoint; if so, the counts above mean nothing."""
     diverged: str = ""
-    """Which number was not finite any more, and at what update; empty: it ended well, or was interrupted."""
+    """Which number was not finite, and at which update; empty: the member did not diverge."""
 
 
-def diverged(job: Job, error: NonFiniteError) -> Outcome:
-    """Of a segment that ended so: the member stands at its newest checkpoint, or, without one, where it began."""
-    state = _newest(job, lambda line: None)
-    if state is None:
-        return Outcome(job.member, False, 0, 0, 0, 0, None, str(error))
-    counts, episodes = Counts(*state["learner"]["counters"]), int(state["recorder"]["num_episodes"])
-    return Outcome(job.member, False, counts.env_frames, counts.agent_steps, counts.updates, episodes, None, str(error))
-
-
-def interrupted(job: Job) -> Outcome:
-    """Of a segment that nobody can say more of; it is begun again, and goes on from the newest checkpoint."""
-    return Outcome(job.member, True, job.start_frames, 0, 0, 0, None)
-
-
+@dataclass(frozen=True)
 class Segment:
-    """What makes a segment of a member's run, wherever its learners are: how it begins, pauses and ends.
+    """One segment of a member's run: what its processes need to know, and how it begins, pauses and ends.
 
-    On Ray each learner is told of it, as a `ddrl.runtimes.ray.learner_ranks.Part`.
+    On Ray each learner is given it as a `ddrl.runtimes.ray.learner_ranks.Part`.
     """
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self.name = str(job.member)
-        self.identity = job.identity
+    config: RunConfig
+    """The member's, with its own seed and the hyperparameters of this segment, and no population."""
+    rule: Population
+    directory: Path
+    """The member's folder."""
+    identity: str
+    """The name that the member's checkpoints must have."""
+    member: int
+    number: int
+    """The segment's number, from 0, which the decision at its end has too."""
+    start_frames: int
+    """Where the segment begins, in frames of the member."""
+    end_frames: int
+    ready_episodes: int | None
+    """Episodes of the member at which the segment ends; None: only frames count."""
+    adopts: bool
+    """Whether it begins with what was copied to `adopted/`."""
+
+    @property
+    def name(self) -> str:
+        """The name of the member's inference services beside those of other members."""
+        return str(self.member)
 
     def prepare(self, run: Run) -> None:
-        """Set where the run pauses, and write to `member.json` what it trains with."""
-        job = self._job
-        run.marks = {SEGMENT: job.segment}
+        """Set where the run pauses, and write its configuration to `member.json`."""
+        run.marks = {SEGMENT: self.number}
         if run.rank:
             return
-        write_json(job.directory / "member.json", to_json(job.config))
+        write_json(self.directory / "member.json", to_json(self.config))
         run.pause = lambda: (
-            run.learner.core.env_frames >= job.end_frames
-            or (job.ready_episodes is not None and run.recorder.episodes >= job.ready_episodes)
+            run.learner.core.env_frames >= self.end_frames
+            or (self.ready_episodes is not None and run.recorder.episodes >= self.ready_episodes)
         )
 
     def resume(self, run: Run, note: Callable[[str], None], updates: int | None = None) -> int | None:
-        """Continue where the member's newest checkpoint left it; adopted, where the segment begins with that.
+        """Continue from the member's newest checkpoint and return its updates; None: from the beginning.
 
-        `updates`: of the checkpoint that rank 0 has chosen; asked of other ranks. Return those that were chosen.
+        Other ranks than 0 are given `updates`, those of the checkpoint that rank 0 has chosen.
         """
-        job = self._job
         if not run.rank:
-            refusal = nothing_to_continue(job) if job.start_frames else None
+            refusal = _no_checkpoint(self) if self.start_frames else None
             return run.resume(self._adoption(run, note), refusal=refusal)
         if updates is not None:
-            run.resume_at(updates, self._adoption(run, lambda line: None))  # rank 0 says it
+            run.resume_at(updates, self._adoption(run, lambda line: None))  # rank 0 tells the user
         return updates
 
     def _adoption(self, run: Run, note: Callable[[str], None]) -> Adopt:
-        """Return what makes of a checkpoint what the segment begins with; one that was made in it stays as it is.
+        """Return the function that turns a checkpoint of the segment before into the state that this one begins with.
 
-        To be called before the run is resumed, while its optimizer has the hyperparameters of the segment.
+        It leaves a checkpoint of this segment as it is. Call this before the run is resumed, while its optimizer has
+        the hyperparameters of the segment.
         """
-        job, fresh = self._job, run.learner.state_dict()
-        source = _load_adopted(job) if job.adopts else None
+        fresh, source = run.learner.state_dict(), None
+        if self.adopts:
+            try:
+                source = checkpoint.load(self.directory / "adopted", self.number)
+            except ValueError as error:
+                raise UserError(f"{error}; member {self.member} cannot begin its segment {self.number}") from None
 
         def adopt(state: dict[str, Any]) -> dict[str, Any]:
-            if state["marks"][SEGMENT] > job.segment:
+            if state["marks"][SEGMENT] > self.number:
                 raise UserError(
-                    f"{job.directory}: its checkpoint is of segment {state['marks'][SEGMENT]}, and lineage.jsonl does "
-                    f"not reach the end of segment {job.segment}: lines are lost; put them back, or train in another "
+                    f"{self.directory}: its checkpoint is of segment {state['marks'][SEGMENT]}, and lineage.jsonl does "
+                    f"not reach the end of segment {self.number}: lines are lost; put them back, or train in another "
                     "directory"
                 )
-            if state["marks"][SEGMENT] == job.segment:
+            if state["marks"][SEGMENT] == self.number:
                 return state
-            _tell_of_loss(job, state, note)
-            return begun(state, source, fresh, job.tuned)
+            _tell_of_loss(self, state, note)
+            return begun(state, source, fresh, self.rule.tuned)
 
         return adopt
 
     def train(self, run: Run) -> Outcome | None:
-        """Train to the end of the segment, with a snapshot, unless it is interrupted; return how it ended at rank 0."""
-        job = self._job
+        """Train to the end of the segment and write a snapshot, unless interrupted; return how it ended, at rank 0."""
         interrupted = run.train_segment() == "interrupted"
         if run.rank:
             return None
-        if not interrupted:
-            checkpoint.save(job.directory / "snapshots", job.segment, snapshot(run))
-        curves = job.directory / "curves.jsonl"
-        counts = run.counts
-        fitness = None if interrupted else fitness_of(curves, job.fitness, job.start_frames, counts.env_frames)
-        return Outcome(
-            job.member,
-            interrupted,
-            counts.env_frames,
-            counts.agent_steps,
-            counts.updates,
-            run.recorder.episodes,
-            fitness,
-        )
+        if interrupted:
+            return Outcome(self.member, interrupted=True)
+        checkpoint.save(self.directory / "snapshots", self.number, snapshot(run))
+        counts, curves = run.counts, self.directory / "curves.jsonl"
+        fitness = fitness_of(curves, self.rule.fitness, self.start_frames, counts.env_frames)
+        return Outcome(self.member, counts, run.recorder.episodes, fitness)
+
+    def diverged(self, error: NonFiniteError) -> Outcome:
+        """Return the outcome of a segment that ended with `error`: the member stands at its newest checkpoint."""
+        state = _newest(self, lambda line: None)
+        if state is None:
+            return Outcome(self.member, diverged=str(error))
+        counts, episodes = Counts(*state["learner"]["counters"]), int(state["recorder"]["num_episodes"])
+        return Outcome(self.member, counts, episodes, diverged=str(error))
 
 
-class LocalSegment:
-    """A segment of a member, in this process."""
+def train_locally(segment: Segment, display: Display, request: Request) -> Outcome:
+    """Train a segment in this process, until its end or a number that is not finite; return how it ended.
 
-    def __init__(self, job: Job, display: Display) -> None:
-        self._job = job
-        self._display = display
-        self._run: Run | None = None
-        self._interrupted = False
-
-    def interrupt(self) -> None:
-        """Ends the segment early, with a checkpoint; it goes on when it is begun again."""
-        self._interrupted = True
-        if self._run:
-            self._run.interrupt()
-
-    def train(self) -> Outcome:
-        """From the member's newest checkpoint to the end of the segment, or until its numbers are not finite.
-
-        Raises what a run raises besides.
-        """
-        job = self._job
-        job.directory.mkdir(parents=True, exist_ok=True)
-        with locked(job.directory, LOCK_SECONDS):
-            segment = Segment(job)
-            run = self._run = Run(
-                job.config,
-                job.directory,
-                make_runtime=local_runtime(job.config),
-                display=self._display,
-                identity=job.identity,
-            )
-            segment.prepare(run)
-            segment.resume(run, self._display.note)
-            if self._interrupted:
-                run.interrupt()
-            try:
-                outcome = segment.train(run)
-            except NonFiniteError as error:
-                run.close()
-                return diverged(job, error)
-            assert outcome is not None
-            return outcome
-
-
-def evaluate_finally(job: Job, display: Display, should_stop: Callable[[], bool]) -> bool:
-    """The final evaluation of a member whose segments are over, into its curves; returns whether it was not stopped.
-
-    From its newest checkpoint alone, which has the parameters: neither learners nor actors are needed.
+    After `request` the segment ends early, with a checkpoint. Raise what the run raises.
     """
-    config = job.config
+    config, directory = segment.config, segment.directory
+    directory.mkdir(parents=True, exist_ok=True)
+    with locked(directory, LOCK_SECONDS):
+        make_runtime = local_runtime(config)
+        run = Run(config, directory, make_runtime=make_runtime, display=display, identity=segment.identity)
+        segment.prepare(run)
+        segment.resume(run, display.note)
+        request.answer(run.interrupt)
+        try:
+            outcome = segment.train(run)
+        except NonFiniteError as error:
+            run.close()
+            return segment.diverged(error)
+        finally:
+            request.answer(lambda: None)  # keeps the run in memory no longer
+        assert outcome is not None
+        return outcome
+
+
+def evaluate_finally(segment: Segment, display: Display, should_stop: Callable[[], bool]) -> bool:
+    """Play the final evaluation of a member whose last segment is `segment`; return whether it was not stopped.
+
+    Only the parameters in its newest checkpoint are needed, no learner and no actors. The results go to its curves.
+    """
+    config = segment.config
     builder = Builder(config, resolve_device(config.device))
-    state = _newest(job, display.note)
+    state = _newest(segment, display.note)
     if state is None:
-        raise nothing_to_continue(job)
-    _tell_of_loss(job, state, display.note)
+        raise _no_checkpoint(segment)
+    _tell_of_loss(segment, state, display.note)
     inference, (_, _, number) = builder.inference(), state["next"]
     counts, versions = Counts(*state["learner"]["counters"]), FinalVersions(config)
     versions.load_state_dict(state.get("final_versions", []), counts.env_frames)
     scored = versions.until(Scored(counts.updates, state["params"]["history"][-1][1]))
     episodes = config.evaluation.final_episodes
-    played = evaluate(builder, inference, number, episodes, scored, should_stop=should_stop, note=display.note)
+    played = evaluate(builder, inference, number, episodes, scored, should_stop, display.note)
     if played is None or should_stop():
         return False
-    recorder = make_recorder(config, job.directory, builder.tasks)
-    recorder.load_state_dict(state["recorder"], int(state["learner"]["counters"][0]))
+    recorder = make_recorder(config, segment.directory, builder.tasks)
+    recorder.load_state_dict(state["recorder"], counts.env_frames)
     recorder.evaluation(counts, played.episodes, played.updates, by_task=len(builder.evaluated_tasks) > 1)
     recorder.close()
     return True
 
 
-def _newest(job: Job, note: Callable[[str], None]) -> dict[str, Any] | None:
-    """The state of a member's newest checkpoint; None where it has none."""
-    identity = replace(identity_of(job.config, job.directory), name=job.identity, by_name=True)
-    return next(Checkpoints(job.directory, identity, 1, note).newest_first(), None)
+def _newest(segment: Segment, note: Callable[[str], None]) -> dict[str, Any] | None:
+    """Return the state of the member's newest checkpoint; None where it has none."""
+    identity = dataclasses.replace(identity_of(segment.config, segment.directory), name=segment.identity, by_name=True)
+    return next(Checkpoints(segment.directory, identity, 1, note).newest_first(), None)
 
 
-def _tell_of_loss(job: Job, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
-    """Where the newest checkpoint was damaged."""
+def _tell_of_loss(segment: Segment, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
+    """Tell the user how many frames are lost where the newest checkpoint was damaged."""
     reached = int(state["learner"]["counters"][0])
-    if reached < job.start_frames:
-        note(f"begins {job.start_frames - reached:,} frames before its last decision")
+    if reached < segment.start_frames:
+        note(f"begins {segment.start_frames - reached:,} frames before its last decision")
 
 
-def nothing_to_continue(job: Job) -> UserError:
-    """A member has no checkpoint."""
+def _no_checkpoint(segment: Segment) -> UserError:
     return UserError(
-        f"{job.directory}: no checkpoint can be continued, though lineage.jsonl has decisions of this member; "
+        f"{segment.directory}: no checkpoint can be continued, though lineage.jsonl has decisions of this member; "
         "put the checkpoints back, or train in another directory"
     )
 
 
 def begun(
-    state: Mapping[str, Any], source: Mapping[str, Any] | None, fresh: Mapping[str, Any], tuned: tuple[str, ...]
+    state: Mapping[str, Any], source: Mapping[str, Any] | None, fresh: Mapping[str, Any], tuned: Iterable[str]
 ) -> dict[str, Any]:
-    """What a segment begins with: `state` of the end of the one before, with the hyperparameters of this one.
+    """Return the state that a segment begins with: `state`, saved at the end of the segment before, with new settings.
 
-    With a `source`, a snapshot of another member, its weights, target network, optimizer and adapted coefficients take
-    the place of the own ones, also those that actors act with. Nothing else changes: counters, environments, waiting
-    unrolls and replay are the member's own. Versions of the parameters keep their numbers.
+    The hyperparameters are those of `fresh`. With a `source`, a snapshot of another member, its weights, target
+    network, optimizer and adapted coefficients replace the member's own, also in the actors. Nothing else changes:
+    counters, environments, waiting unrolls, the replay and the numbers of the parameters' versions stay the member's.
 
     Args:
-        state: of the learner that leads, or of one that follows, which has no record and no environments.
-        fresh: the learner's state as its hyperparameters make it, whose optimizer groups hold them.
+        state: of any rank; those other than 0 have no recorder and no environments.
+        fresh: the state of a learner that was just built with the hyperparameters of this segment.
+        tuned: keys of the hyperparameters that the population tunes.
     """
     learner = dict(state["learner"])
     result = dict(state) | {"learner": learner}
@@ -289,15 +253,15 @@ def begun(
     return result
 
 
-def _acting_with(network: Any, collector: Mapping[str, Any]) -> dict[str, Any]:
-    policy = dict(collector["policy"])
-    if "network" in policy:  # with central inference it has none of its own
-        policy["network"] = network
-    return dict(collector) | {"policy": policy}
+def _acting_with(network: Any, collector: dict[str, Any]) -> dict[str, Any]:
+    policy = collector["policy"]
+    if "network" not in policy:  # with central inference
+        return collector
+    return collector | {"policy": policy | {"network": network}}
 
 
 def snapshot(run: Run) -> dict[str, Any]:
-    """What another member may copy of a run: the learned parts of its learner, and the parameters it has published."""
+    """Return what another member may copy of a run: what its learner has learned, and its newest parameters."""
     learner = run.learner.state_dict()
     return {
         "learner": {key: learner[key] for key in run.builder.algorithm.SYSTEM.learned},
@@ -307,34 +271,29 @@ def snapshot(run: Run) -> dict[str, Any]:
 
 
 def carry_over(source: Path, decision: int, target: Path, segment: int) -> None:
-    """Copies the snapshot of a member's decision to where another's segment finds it; once, however often called."""
+    """Copy the snapshot of a decision of the member in `source` to where `segment` of the one in `target` looks for it.
+
+    A copy that is already complete is kept. Older copies are removed.
+    """
     folder = target / "adopted"
     folder.mkdir(parents=True, exist_ok=True)
-    names = [f"{segment:012d}{suffix}" for suffix in (".pt", ".sha256")]
-    for name, suffix in zip(names, (".pt", ".sha256"), strict=True):  # the checksum last
-        if not (folder / names[1]).exists():
-            with replacing(folder / name) as temporary:
+    name = f"{segment:012d}"
+    for suffix in (".pt", ".sha256"):  # the checksum last
+        if not (folder / f"{name}.sha256").exists():
+            with replacing(folder / f"{name}{suffix}") as temporary:
                 shutil.copyfile(source / "snapshots" / f"{decision:012d}{suffix}", temporary)
     for old in folder.glob("*.*"):
-        if old.name not in names:
+        if old.stem != name:
             old.unlink(missing_ok=True)
 
 
-def _load_adopted(job: Job) -> dict[str, Any]:
-    try:
-        return checkpoint.load(job.directory / "adopted", job.segment)
-    except ValueError as error:
-        raise UserError(f"{error}; member {job.member} cannot begin its segment {job.segment}") from None
-
-
 def fitness_of(curves: Path, metric: str, after: int, up_to: int) -> float | None:
-    """Mean of a metric over the episodes that ended in after < env_frames <= up_to; None where none has.
+    """Return the mean of a metric over the episodes that ended in after < env_frames <= up_to; None if none did.
 
-    Each record counts with the episodes that it is of; an evaluation's lines, of which the curves have every episode,
-    with theirs. Raises `UserError` where there are records of episodes and none has such a metric.
+    A record of the training counts as often as the episodes that it is the mean of. The curves hold each episode of an
+    evaluation by itself, so these count once. Raise UserError if there are records of episodes and none has the metric.
     """
-    total = weight = 0.0
-    before = 0.0
+    total = weight = before = 0.0
     names: set[str] = set()
     for record in read_records(curves):
         metrics: dict[str, list[float]] = record["metrics"]
@@ -351,14 +310,3 @@ def fitness_of(curves: Path, metric: str, after: int, up_to: int) -> float | Non
             f"key 'population.fitness': {curves} has no metric '{metric}'; it has: {', '.join(sorted(names))}"
         )
     return total / weight if weight else None
-
-
-def member_config(config: RunConfig, seed: int, values: Values) -> RunConfig:
-    """Of a member with these hyperparameters."""
-    hyperparameters = with_values(config.hyperparameters, values)
-    return dataclasses.replace(config, seed=seed, hyperparameters=hyperparameters, population=None)
-
-
-def ready_at(rule: Population, episodes: int) -> int | None:
-    """The number of episodes at which a member decides that had `episodes` when it last did; None: frames count."""
-    return None if rule.period_frames else episodes + rule.ready_episodes

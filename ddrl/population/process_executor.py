@@ -1,17 +1,16 @@
-"""Members that train at once, serial or in threads: processes of Ray on this machine, each with one segment at a time.
+"""Members that train at once with runtime serial or threads: each in a process of Ray on this machine.
 
-They are bound to the node of the supervisor, since they write the run directory. Where there are GPUs they share them.
-A process that dies is replaced, and its segment goes on from the member's newest checkpoint.
+The processes are bound to the supervisor's node, since they write the run directory. GPUs are shared among them. A
+process that dies is replaced, and its segment continues from the member's newest checkpoint.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from ddrl.coordinator.program import STOPPING_SECONDS
@@ -19,10 +18,11 @@ from ddrl.coordinator.restarts import RestartPolicy, gives_up
 from ddrl.errors import UserError
 from ddrl.population.display import View
 from ddrl.population.executors import MemberDisplay
-from ddrl.population.member import Job, LocalSegment, Outcome, interrupted
+from ddrl.population.member import Outcome, Segment, train_locally
 from ddrl.runtimes.ray.cluster import Pulse, cluster, gone_error, log_tail, what_is_gone
 from ddrl.runtimes.ray.errors import first_line, plain, traceback_of
 from ddrl.system.calls import watched
+from ddrl.system.signals import Request
 from ddrl.training.config.run_config import RunConfig
 from ddrl.training.records import checkpoint
 from ddrl.training.records.display import Relay
@@ -30,11 +30,11 @@ from ddrl.training.records.recorder import Counts
 
 POLL_SECONDS = 0.25
 OBJECT_STORE_BYTES = 128 * 2**20
-"""Members send numbers, and no tensors."""
+"""Enough for what members send: numbers, no tensors."""
 
 
 class MemberProcess:
-    """A process that trains segments; its methods run in threads beside each other."""
+    """A process that trains segments; several threads call its methods at once."""
 
     def __init__(self) -> None:
         from ddrl.runtimes.ray.serialization import prepare_process
@@ -42,34 +42,25 @@ class MemberProcess:
 
         prepare_process()
         keep_freed_memory()
-        self._segment: LocalSegment | None = None
-        self._interrupted = False
-        self._lock = threading.Lock()
+        self._request = Request()
         self._relay = Relay()
 
     def pid(self) -> int:
-        """Return the process's number."""
+        """Return the id of the process."""
         return os.getpid()
 
-    def train(self, job: Job) -> Outcome:
+    def train(self, segment: Segment) -> Outcome:
         """Train one segment."""
-        with self._lock:
-            self._relay.counts = None  # not those of the member before
-            segment = self._segment = LocalSegment(job, self._relay)
-            if self._interrupted:
-                segment.interrupt()
+        self._relay.counts = None  # not those of the member before
         with watched(self._relay.note):
-            return segment.train()
+            return train_locally(segment, self._relay, self._request)
 
     def interrupt(self) -> None:
-        """End the segment early, with a checkpoint, also one that is yet to come."""
-        with self._lock:
-            self._interrupted = True
-            if self._segment:
-                self._segment.interrupt()
+        """End the present segment and later ones early, with a checkpoint."""
+        self._request.ask()
 
     def status(self) -> tuple[Counts | None, list[str]]:
-        """Return how far the member is, once it has made an update, and lines for the user since the last call."""
+        """Return the member's counts (None before its first update), and the lines for the user since the last call."""
         return self._relay.counts, self._relay.take_notes()
 
 
@@ -77,23 +68,17 @@ class MemberProcess:
 def process_executor(config: RunConfig, view: View) -> Iterator[ProcessExecutor]:
     """Start processes for as many members as train at once, on a cluster of their own or the one of RAY_ADDRESS."""
     assert config.population is not None
-    parallel, cpus = config.population.parallel, _cpus(config)
-    with cluster(num_cpus=parallel * cpus, object_store_bytes=OBJECT_STORE_BYTES):
-        made = ProcessExecutor(parallel, cpus, _gpus(config, parallel, cpus), view)
-        try:
-            yield made
-        finally:
-            made.kill()
-
-
-def _cpus(config: RunConfig) -> int:
-    """Return the slots of one member."""
-    topology = config.topology
-    return 1 if topology.runtime == "serial" else topology.num_actors + topology.learner_threads
+    parallel, topology = config.population.parallel, config.topology
+    cpus = 1 if topology.runtime == "serial" else topology.num_actors + topology.learner_threads
+    with (
+        cluster(num_cpus=parallel * cpus, object_store_bytes=OBJECT_STORE_BYTES),
+        closing(ProcessExecutor(parallel, cpus, _gpus(config, parallel, cpus), view)) as executor,
+    ):
+        yield executor
 
 
 def _gpus(config: RunConfig, parallel: int, cpus: int) -> float:
-    """Return the GPUs of one member: a fraction where several share one. Raise UserError where there is no room."""
+    """Return the GPUs of one member: a fraction if members share one. Raise UserError if the node has too few CPUs."""
     import ray
 
     own = ray.get_runtime_context().get_node_id()
@@ -120,8 +105,8 @@ class ProcessExecutor:
         options = {"num_cpus": cpus, "num_gpus": gpus, "max_concurrency": 4, "scheduling_strategy": on_this_node()}
         self._member_process = remote(**options)(MemberProcess)
         self._free: list[Any] = [self._member_process.remote() for _ in range(parallel)]
-        self._busy: dict[Any, tuple[Any, Job, Any]] = {}
-        """Reference to an outcome -> process, job, reference to the process's number."""
+        self._busy: dict[Any, tuple[Any, Segment, Any]] = {}
+        """Reference to an outcome -> process, segment, reference to the id of the process."""
         self._policy = RestartPolicy()
         self._interrupt_asked = False
         self._interrupt_told: float | None = None
@@ -131,19 +116,19 @@ class ProcessExecutor:
         """Return whether a process is free."""
         return bool(self._free)
 
-    def begin(self, job: Job) -> None:
+    def begin(self, segment: Segment) -> None:
         """Begin a segment in a free process."""
-        self._set_to_work(self._free.pop(), job)
+        self._begin_in(self._free.pop(), segment)
 
-    def _set_to_work(self, process: Any, job: Job) -> None:
-        self._busy[process.train.remote(job)] = (process, job, process.pid.remote())
+    def _begin_in(self, process: Any, segment: Segment) -> None:
+        self._busy[process.train.remote(segment)] = (process, segment, process.pid.remote())
 
     def interrupt(self) -> None:
-        """Have `next_ended` tell the processes: a signal handler may not talk to Ray."""
+        """Let `next_ended` interrupt the processes: a signal handler must not call Ray."""
         self._interrupt_asked = True
 
     def next_ended(self) -> Outcome | None:
-        """Return how the first segment ends that does within a moment; replace a process that died."""
+        """Return the outcome of a segment that ends within `POLL_SECONDS`, or None; replace a process that died."""
         import ray
         from ray.exceptions import RayError, RayTaskError
 
@@ -156,8 +141,8 @@ class ProcessExecutor:
         if what := self._pulse.gone():
             raise gone_error(what, "members go on from their newest checkpoints")
         if not ended:
-            return self._without_waiting()
-        process, job, pid = self._busy.pop(ended[0])
+            return self._give_up()
+        process, segment, pid = self._busy.pop(ended[0])
         try:
             outcome: Outcome = ray.get(ended[0])
         except RayTaskError as error:
@@ -166,66 +151,67 @@ class ProcessExecutor:
                 self._view.complain(traceback_of(error))
             raise cause from None
         except RayError as error:
-            return self._replace(process, job, pid, error)
+            return self._replace(process, segment, pid, error)
         self._free.append(process)
         return outcome
 
-    def _without_waiting(self) -> Outcome | None:
-        """Give up a member that does not stop; return None while it may."""
+    def _give_up(self) -> Outcome | None:
+        """Kill a member that has not stopped in time after an interrupt; return None if there is still time."""
         import ray
 
         if self._interrupt_told is None or time.monotonic() - self._interrupt_told < STOPPING_SECONDS:
             return None
-        process, job, _ = self._busy.pop(next(iter(self._busy)))
+        process, segment, _ = self._busy.pop(next(iter(self._busy)))
         ray.kill(process, no_restart=True)
-        self._view.complain(f"member {job.member}: has not stopped within {STOPPING_SECONDS:.0f} s, and is given up")
-        return interrupted(job)
+        late = f"has not stopped within {STOPPING_SECONDS:.0f} s, and is given up"
+        self._view.complain(f"member {segment.member}: {late}")
+        return Outcome(segment.member, interrupted=True)
 
-    def _replace(self, process: Any, job: Job, pid: Any, error: Exception) -> Outcome | None:
-        """Let a segment whose process died go on in a new one. Raise UserError where several died at it."""
+    def _replace(self, process: Any, segment: Segment, pid: Any, error: Exception) -> Outcome | None:
+        """Continue a segment whose process died in a new one. Raise UserError if too many died without a checkpoint."""
         import ray
         from ray.exceptions import RayError
 
         if what := what_is_gone():
             raise gone_error(what, "members go on from their newest checkpoints")
-        deaths = self._policy.died(job.member, (job.segment, checkpoint.newest_number(job.directory / "checkpoints")))
+        member, checkpoints = segment.member, segment.directory / "checkpoints"
+        deaths = self._policy.died(member, (segment.number, checkpoint.newest_number(checkpoints)))
         try:
             words = log_tail(ray.get(pid, timeout=2.0))
-        except RayError:  # it died before it said who it is
+        except RayError:  # it died before it returned its id
             words = ""
         self._view.complain(f"{words}\n{plain(error)}".strip())
+        died = f"member {member}: its process died"
         reason = first_line(error)
         if gives_up(deaths):
-            raise UserError(
-                f"member {job.member}: its process died {deaths} times in a row without a checkpoint ({reason})"
-            )
+            raise UserError(f"{died} {deaths} times in a row without a checkpoint ({reason})")
         ray.kill(process, no_restart=True)
         if self._interrupt_asked:
-            self._view.note(f"member {job.member}: its process died ({reason}) while the population was stopping")
-            return interrupted(job)
-        self._view.note(f"member {job.member}: its process died ({reason}); it goes on from its newest checkpoint")
-        self._set_to_work(self._member_process.remote(), job)
+            self._view.note(f"{died} ({reason}) while the population was stopping")
+            return Outcome(member, interrupted=True)
+        self._view.note(f"{died} ({reason}); it goes on from its newest checkpoint")
+        self._begin_in(self._member_process.remote(), segment)
         return None
 
     def _look(self) -> None:
-        """Show how far the members are that answer at once."""
+        """Show how far the members are that answer within `POLL_SECONDS`."""
         import ray
         from ray.exceptions import RayError
 
-        asked = {process.status.remote(): job.member for process, job, _ in self._busy.values()}
+        asked = {process.status.remote(): segment.member for process, segment, _ in self._busy.values()}
         answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=POLL_SECONDS) if asked else ([], [])
         for reference in answered:
             try:
                 counts, notes = ray.get(reference)
-            except RayError:  # `next_ended` finds it
+            except RayError:  # `next_ended` replaces it
                 continue
-            display = MemberDisplay(self._view, asked[reference], lambda: len(self._busy))
+            display = MemberDisplay(self._view, asked[reference])
             if counts is not None:
                 display.show(counts, {})
             for line in notes:
                 display.note(line)
 
-    def kill(self) -> None:
+    def close(self) -> None:
         """End all processes."""
         import ray
 

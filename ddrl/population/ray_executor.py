@@ -1,46 +1,46 @@
-"""Members that are runs on Ray themselves, with learners and actors of their own: started for a segment, gone after it.
+"""Members that are runs on Ray themselves: each segment starts its own learners and actors, and ends them.
 
-This process supervises each in a thread, as it does a run on Ray that is alone; one after the other, or several at
-once. All are on one cluster: the population's own, or that of RAY_ADDRESS.
+This process supervises each such run in a thread. All are on one cluster: the population's own, or that of RAY_ADDRESS.
 """
 
 from __future__ import annotations
 
 import queue
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ddrl.errors import NonFiniteError
 from ddrl.population.display import View
 from ddrl.population.executors import MemberDisplay
-from ddrl.population.member import Job, Outcome, Segment, diverged, interrupted
+from ddrl.population.member import Outcome, Segment
 from ddrl.runtimes.ray.cluster import cluster
 from ddrl.runtimes.ray.launch import num_cpus, plan
 from ddrl.runtimes.ray.object_store import object_store_bytes
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig
-from ddrl.training.records.display import Display
+
+if TYPE_CHECKING:
+    from ddrl.runtimes.ray.supervisor import RayRuntime
 
 POLL_SECONDS = 0.25
 
 
 @contextmanager
 def ray_executor(config: RunConfig, view: View) -> Iterator[RayExecutor]:
-    """Make room for as many members as train at once; on leaving, those that still train have saved and stopped."""
+    """Make room for as many members as train at once; at the end, wait until all of them have saved and stopped."""
     assert config.population is not None
     parallel = config.population.parallel
     needed = object_store_bytes(Builder(config, torch.device("cpu")))
-    with cluster(num_cpus=parallel * num_cpus(config), object_store_bytes=parallel * needed) as folder:
-        made = RayExecutor(parallel, folder, view)
-        try:
-            yield made
-        finally:
-            made.close()
+    with (
+        cluster(num_cpus=parallel * num_cpus(config), object_store_bytes=parallel * needed) as folder,
+        closing(RayExecutor(parallel, folder, view)) as executor,
+    ):
+        yield executor
 
 
 class RayExecutor:
@@ -51,90 +51,50 @@ class RayExecutor:
         self._parallel = parallel
         self._folder = folder
         self._view = view
-        self._busy: dict[int, SegmentRun] = {}
-        """Member -> its segment."""
-        self._ended: queue.SimpleQueue[SegmentRun] = queue.SimpleQueue()
+        self._supervisors = ThreadPoolExecutor(parallel, thread_name_prefix="member")
+        self._busy: dict[Future[Any], tuple[Segment, RayRuntime]] = {}
+        self._ended: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
         self._interrupted = False
 
     def has_room(self) -> bool:
-        """Return whether fewer members train than may."""
+        """Return whether another member may train."""
         return len(self._busy) < self._parallel
 
-    def begin(self, job: Job) -> None:
+    def begin(self, segment: Segment) -> None:
         """Start learners and actors, supervised by a thread."""
-        display = MemberDisplay(self._view, job.member, lambda: len(self._busy))
-        segment = SegmentRun(job, self._folder, self._parallel, display)
-        if self._interrupted:
-            segment.interrupt()
-        self._busy[job.member] = segment
-        segment.start(self._ended.put)
-
-    def next_ended(self) -> Outcome | None:
-        """Return how the first segment ends that does within a moment. Raise what its run does."""
-        try:
-            segment = self._ended.get(timeout=POLL_SECONDS)
-        except queue.Empty:
-            return None
-        del self._busy[segment.member]
-        return segment.result()
-
-    def interrupt(self) -> None:
-        """Ask the supervisors, which tell the learners; from a signal handler too."""
-        self._interrupted = True
-        for segment in list(self._busy.values()):
-            segment.interrupt()
-
-    def close(self) -> None:
-        """Wait for those that still train, which is after an error of another one: they save and stop."""
-        self.interrupt()
-        for segment in self._busy.values():
-            segment.join()
-
-
-class SegmentRun:
-    """One segment of one member, and the thread that supervises it."""
-
-    def __init__(self, job: Job, folder: Path | None, parallel: int, display: Display) -> None:
         from ddrl.runtimes.ray.supervisor import RayRuntime  # imports Ray, which reads what `cluster` has set
 
-        self._job = job
-        self.member = job.member
-        builder = Builder(job.config, torch.device("cpu"))
-        started = plan(builder, job.directory, folder, [], part=Segment(job), runs_at_once=parallel)
-        self._runtime = RayRuntime(started, display)
-        self._thread: threading.Thread | None = None
-        self._result: Any = None
-        self._error: BaseException | None = None
+        builder, directory = Builder(segment.config, torch.device("cpu")), segment.directory
+        started = plan(builder, directory, self._folder, [], part=segment, runs_at_once=self._parallel)
+        runtime = RayRuntime(started, MemberDisplay(self._view, segment.member))
+        directory.mkdir(parents=True, exist_ok=True)  # the learner of rank 0 locks it
+        future = self._supervisors.submit(runtime.run)
+        self._busy[future] = (segment, runtime)
+        future.add_done_callback(self._ended.put)
+        if self._interrupted:
+            runtime.interrupt()
 
-    def start(self, ended: Callable[[SegmentRun], None]) -> None:
-        """Supervise in a thread, which calls `ended` when `result` is there."""
-        self._job.directory.mkdir(parents=True, exist_ok=True)  # the learner of rank 0 locks it
-
-        def supervise() -> None:
-            try:
-                self._result = self._runtime.run()
-            except BaseException as error:
-                self._error = error
-            ended(self)
-
-        self._thread = threading.Thread(target=supervise, name=f"member-{self.member}", daemon=True)
-        self._thread.start()
+    def next_ended(self) -> Outcome | None:
+        """Return the outcome of a segment that ends within `POLL_SECONDS`, or None. Raise what its run raised."""
+        try:
+            future = self._ended.get(timeout=POLL_SECONDS)
+        except queue.Empty:
+            return None
+        segment, _ = self._busy.pop(future)
+        try:
+            result = future.result()
+        except NonFiniteError as error:
+            return segment.diverged(error)
+        # without an outcome it was interrupted before the learners were built
+        return result if isinstance(result, Outcome) else Outcome(segment.member, interrupted=True)
 
     def interrupt(self) -> None:
-        """End the segment early, with a checkpoint, also before it has begun."""
-        self._runtime.interrupt()
+        """Ask the supervisors to interrupt their learners; may be called in a signal handler."""
+        self._interrupted = True
+        for _, runtime in list(self._busy.values()):
+            runtime.interrupt()
 
-    def join(self) -> None:
-        """Wait for the end."""
-        if self._thread:
-            self._thread.join()
-
-    def result(self) -> Outcome:
-        """Return how the segment ended. Raise what ended it, unless its numbers were not finite any more."""
-        if isinstance(self._error, NonFiniteError):
-            return diverged(self._job, self._error)
-        if self._error:
-            raise self._error
-        if isinstance(self._result, Outcome):
-            return self._result
-        return interrupted(self._job)  # before a learner could say more
+    def close(self) -> None:
+        """Interrupt the members that still train, which happens after an error of another one, and wait for them."""
+        self.interrupt()
+        self._supervisors.shutdown()

@@ -1,54 +1,50 @@
-"""What a finished population writes: `run.json`, `lineage.parquet`, `curves.parquet` along the best one's ancestry.
+"""The results of a finished population: `run.json`, `lineage.parquet`, and the curves of the best member's ancestry.
 
-Counts at the top of `run.json`, as in the curves, are those of the best member's ancestry, whose frames are one
-member's budget; sums over all members stand in its block `population`.
+Counts at the top of `run.json`, as in the curves, are those along this ancestry, whose frames are one member's budget.
+The block `population` has the sums over all members.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddrl.errors import UserError, using
-from ddrl.population.journal import Journal, Piece, ancestry, write_table
-from ddrl.system.files import read_file, write_atomically
+from ddrl.errors import UserError
+from ddrl.population.journal import Decision, Journal, Piece, ancestry, as_table, write_table
+from ddrl.system.files import read_file
 from ddrl.system.text_files import read_json
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig, fingerprint, load_run_config, to_json
 from ddrl.training.records import checkpoint, manifest
-from ddrl.training.records.recorder import read_curves, write_json
+from ddrl.training.records.recorder import COUNTS, read_curves, write_json
 
 if TYPE_CHECKING:
     import pandas as pd
 
 CUMULATIVE_COLUMNS = ("agent_steps", "updates", "seconds")
 CUMULATIVE_METRICS = ("episodes", "cpu_seconds")
-"""What a member counts from its own beginning, and what in the curves counts from the first ancestor's."""
+"""Columns and metrics that a member counts from its own start, and the curves from the first ancestor's start."""
 
 
 def best_member(journal: Journal, size: int) -> int:
-    """Of the highest last fitness; the first of several. All have decided."""
-    fitness = [_final(journal, member).fitness for member in range(size)]
-    return max(range(size), key=lambda member: (_or_lowest(fitness[member]), -member))
+    """Return the member with the highest last fitness, the first of several; all have decided."""
+    fitness = [-math.inf if final.fitness is None else final.fitness for final in _finals(journal, size)]
+    return fitness.index(max(fitness))
 
 
-def _final(journal: Journal, member: int) -> Any:
-    newest = journal.newest(member)
-    assert newest is not None
-    return newest
-
-
-def _or_lowest(fitness: float | None) -> float:
-    return float("-inf") if fitness is None else fitness
+def _finals(journal: Journal, size: int) -> list[Decision]:
+    """Return the last decision of each member; all have decided."""
+    return [journal.of(member)[-1] for member in range(size)]
 
 
 def curves_along(pieces: Sequence[Piece], tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The records of `pieces`, one table of its member each, as one run's.
+    """Return the records of `pieces` as those of one run; `tables` are the curves of each piece's member.
 
-    Frames are those that the members counted. Steps, updates, seconds and episodes go on from what the piece before
-    had, by what the member added since its piece began.
+    Frames stay as the members counted them. Agent steps, updates, seconds and episodes continue from the piece before,
+    by what the member has added since its own piece began.
     """
     import pandas as pd  # slow to import
 
@@ -69,15 +65,9 @@ def curves_along(pieces: Sequence[Piece], tables: Sequence[pd.DataFrame]) -> pd.
     return pd.concat(parts, ignore_index=True)
 
 
-def write(
-    config: RunConfig,
-    directory: Path,
-    journal: Journal,
-    provenance: dict[str, Any],
-    builder: Builder,
-    seconds: float,
-) -> None:
-    """All three files; `curves.parquet` last: a run with this file is whole."""
+def write(builder: Builder, directory: Path, journal: Journal, provenance: dict[str, Any], seconds: float) -> None:
+    """Write all three files; `curves.parquet` last, since a run with this file is complete."""
+    config = builder.config
     assert config.population is not None
     size = config.population.size
     best = best_member(journal, size)
@@ -86,7 +76,7 @@ def write(
     curves = curves_along(pieces, [read[piece.member] for piece in pieces])
     last = curves.iloc[-1]
     starts = [start._asdict() for start in journal.starts]
-    write_table(directory, journal.decisions)
+    write_table(directory / "lineage.parquet", as_table(journal.decisions))
     write_json(
         directory / "run.json",
         {
@@ -99,9 +89,7 @@ def write(
             "started": starts[0]["started"],
             "finished": manifest.now(),
             "seconds": round(seconds, 1),
-            "env_frames": int(last.env_frames),
-            "agent_steps": int(last.agent_steps),
-            "updates": int(last.updates),
+            **{name: int(last[name]) for name in COUNTS},
             "episodes": int(curves[curves.metric == "episodes"].value.iloc[-1]),
             "resumes": len(starts) - 1,
             "history": starts,
@@ -112,21 +100,19 @@ def write(
             **({"records_lost_bytes": lost} if (lost := _lost_bytes(directory, pieces)) else {}),
         },
     )
-    with using(directory / "curves.parquet"):
-        write_atomically(
-            directory / "curves.parquet", lambda file: curves.to_parquet(file, index=False, write_page_checksum=True)
-        )
+    write_table(directory / "curves.parquet", curves)
 
 
 def _lost_bytes(directory: Path, pieces: Sequence[Piece]) -> int:
-    """Of the records of the members that the curves go along."""
+    """Return how many bytes are lost of the curves of the members in `pieces`."""
     members = {piece.member for piece in pieces}
     newest = (checkpoint.load_newest(directory / "members" / str(member) / "checkpoints")[0] for member in members)
     return sum(int(state["recorder"].get("lost_bytes", 0)) for state in newest if state is not None)
 
 
 def _population(journal: Journal, size: int, best: int, pieces: Sequence[Piece]) -> dict[str, Any]:
-    finals = [_final(journal, member) for member in range(size)]
+    """Return the block `population` of `run.json`."""
+    finals = _finals(journal, size)
     return {
         "size": size,
         "best_member": best,
@@ -137,13 +123,13 @@ def _population(journal: Journal, size: int, best: int, pieces: Sequence[Piece])
         "decisions": len(journal.decisions),
         "final_fitness": [final.fitness for final in finals],
         "final_hyperparameters": [final.before for final in finals],
-        **{name: sum(getattr(final, name) for final in finals) for name in ("env_frames", "agent_steps", "updates")},
+        **{name: sum(getattr(final, name) for final in finals) for name in COUNTS},
         "episodes": sum(final.episodes for final in finals),
     }
 
 
 def newest_of_best(directory: Path) -> tuple[RunConfig, Path]:
-    """Configuration and directory of the best member of a finished population. Raises `UserError` where it is not."""
+    """Return configuration and directory of the best member. Raise UserError if the population is not finished."""
     try:
         best = int(read_json(directory / "run.json")["population"]["best_member"])
     except (UserError, ValueError, KeyError, TypeError):
@@ -155,12 +141,12 @@ def newest_of_best(directory: Path) -> tuple[RunConfig, Path]:
 
 
 def problems(directory: Path, size: int) -> list[str]:
-    """What is wrong with the lineage of a finished population, a line each."""
+    """Return a line for each problem with the lineage of a finished population."""
     import pandas as pd
 
-    path = directory / "lineage.parquet"
     try:
-        table = pd.read_parquet(BytesIO(read_file(path)), page_checksum_verification=True)
+        content = read_file(directory / "lineage.parquet")
+        table = pd.read_parquet(BytesIO(content), page_checksum_verification=True)
         finals = set(table.sort_values("decision").groupby("member").tail(1).query("kind == 'final'").member)
     except (OSError, ValueError, KeyError, AttributeError) as error:
         return [f"lineage.parquet: cannot be read: {' '.join(str(error).split())}"]

@@ -1,4 +1,4 @@
-"""Builds what acts in a run: environments, policies, collectors, actors. It knows no coordinator."""
+"""The builder of what acts in a run: environments, policies, collectors, actors. It knows no coordinator."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from ddrl.types import Episode, VectorEnv
 
 @dataclass(frozen=True)
 class Generation:
-    """Which process an actor's is: a later one has random streams of its own, so that no episode is played twice."""
+    """How often a run and an actor of it were started again; random streams differ, so no episode is played twice."""
 
     resumes: int = 0
     restarts: int = 0
 
     def stream(self, role: str) -> str:
-        """The name of a role's random stream."""
+        """Return the name of a role's random stream."""
         return role if self == Generation() else f"{role}-{self.resumes}-{self.restarts}"
 
 
@@ -39,10 +39,10 @@ class Link(Parameters, Queue, Protocol):
     """A learner's parameters and queue, as an actor in another process sees them."""
 
     def on_episode(self, episode: Episode) -> None:
-        """An episode is over."""
+        """Record an episode that is over."""
 
     def address(self) -> tuple[str, str | None]:
-        """Of its inference service, and the token that workers need."""
+        """Return the address of the learner's inference service, and the token that workers need."""
 
 
 class Builder:
@@ -60,7 +60,7 @@ class Builder:
         self.algorithm.check(config.hyperparameters, self.spec, config.topology.num_learners)
 
     def _check_tasks(self) -> None:
-        """Raises UserError where some tasks would get more environments than others, or evaluations differ in kind."""
+        """Raise UserError if tasks would differ in their number of environments, or evaluations in kind."""
         topology, name = self.config.topology, self.config.environment["name"]
         columns = topology.num_actors * topology.envs_per_actor
         if columns % len(self.tasks):
@@ -73,13 +73,13 @@ class Builder:
             common_spec("evaluation.environment", [self.spec, spec_of(self._evaluated)])
 
     def network(self) -> nn.Module:
-        """The network with its initial parameters."""
+        """Make the network with its initial parameters."""
         generator = torch_generator(self.config.seed, "network")
         network: nn.Module = self.algorithm.make_network(self.spec, self.config.hyperparameters, generator)
         return network.to(self.device)
 
     def actor_env(self, index: int, generation: Generation = Generation()) -> NamedEnv:
-        """The environments of an actor, seeded by its number. Raises UserError where they cannot be made."""
+        """Make the environments of an actor, seeded by its number. Raise UserError if they cannot be made."""
         topology = self.config.topology
         return make_env(
             self.config.environment,
@@ -91,18 +91,18 @@ class Builder:
         )
 
     def evaluation_env(self, task: str, index: int, num_envs: int) -> NamedEnv:
-        """Environments of one task for evaluation `index`. Raises UserError where they cannot be made."""
+        """Make environments of one task for evaluation `index`. Raise UserError if they cannot be made."""
         environment = self._evaluated | {"name": task}
         seed = self.env_seed("evaluation", index)
         name = f"evaluation {index}, environment {task}, environment seed {seed}"
         return make_env(environment, num_envs, seed, num_threads=1, name=name)
 
     def env_seed(self, role: str, index: int, generation: Generation = Generation()) -> int:
-        """Of the environments of an actor, or of an evaluation."""
+        """Return the seed of the environments of an actor, or of an evaluation."""
         return seed_for(self.config.seed, f"{generation.stream(role)}-environment", index)
 
     def inference(self, device: torch.device | None = None) -> LocalInference:
-        """With a network of its own."""
+        """Make local inference with a network of its own."""
         return LocalInference(self.network(), device=device or self.device, precision=self.config.precision)
 
     def policy(
@@ -113,16 +113,16 @@ class Builder:
         inference: Inference | None = None,
         envs: Sequence[int] | None = None,
     ) -> Policy:
-        """A policy of its own network, unless another `inference` is given.
+        """Make a policy with a network of its own, unless another `inference` is given.
 
-        `envs`: which of all actors' environments it acts for; None: it evaluates.
+        `envs`: numbers of the environments, among those of all actors, that it acts for; None: it evaluates.
         """
         generator = torch_generator(self.config.seed, f"{role}-policy", index)
         inference = inference or self.inference()
         return Policy(inference, batch_size, generator, self.sampler(inference.network, envs))
 
     def sampler(self, network: nn.Module, envs: Sequence[int] | None) -> Sampler:
-        """How the algorithm acts on what a network puts out, for these of all actors' environments."""
+        """Make what samples actions from the outputs of `network`; `envs` as in `policy`."""
         topology = self.config.topology
         num_envs = topology.num_actors * topology.envs_per_actor
         sampler: Sampler = self.algorithm.make_sampler(self.config.hyperparameters, network, envs, num_envs)
@@ -139,9 +139,9 @@ class Builder:
         inference: Inference | None = None,
         env: VectorEnv | None = None,
     ) -> UnrollCollector:
-        """Environments and policy of an actor; `slot` is its number among those of its learner (`index` if None).
+        """Make the collector of an actor, with environments and inference of its own unless others are given.
 
-        `inference` and `env` None: of its own.
+        `slot` is the actor's number among those of its learner; None: `index`.
         """
         topology, role = self.config.topology, generation.stream("actor")
         env = env or self.actor_env(index, generation)
@@ -158,17 +158,17 @@ class Builder:
         )
 
     def actor(self, collector: UnrollCollector, params: Parameters, queue: Queue | Replay | SharedParameters) -> Any:
-        """The algorithm's actor."""
+        """Make the algorithm's actor."""
         return self.algorithm.Actor(self.config.hyperparameters, collector, params, queue)
 
     def describe(self, role: str, index: int, generation: Generation = Generation()) -> str:
-        """What is needed to play the episodes of an actor, or of an evaluation, again."""
+        """Return a line that says how to play the episodes of an actor, or of an evaluation, again."""
         seed = self.env_seed(role, index, generation)
         return f"{role} {index}, environment {self.config.environment['name']}, environment seed {seed}"
 
 
 def evaluated_environment(config: RunConfig) -> dict[str, Any]:
-    """Name and options of what evaluations play."""
+    """Return name and options of the environment that evaluations play."""
     return config.environment | (config.evaluation.environment or {})
 
 
@@ -181,7 +181,7 @@ class LoneActor:
 
 
 def act_alone(config: RunConfig, index: int, generation: tuple[int, int], first_index: int, link: Link) -> LoneActor:
-    """Actor `index`, (resumes, restarts) old, whose first unroll has `first_index` and which acts on the CPU."""
+    """Build actor `index` on the CPU, for process `generation` (resumes, restarts), from unroll `first_index` on."""
     builder = Builder(config, torch.device("cpu"))
     collector = builder.collector(
         index,

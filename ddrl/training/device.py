@@ -1,4 +1,4 @@
-"""What a run needs of the machine: its device, and the address that environment workers come to."""
+"""The device of a run, and the check of the address that environment workers connect to."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ddrl.training.config.run_config import RunConfig
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device; `auto`: the GPU where there is one. Raise UserError for cuda without a GPU."""
+    """Return the device; `auto` is the GPU if there is one. Raise UserError for cuda without a GPU."""
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("key 'device': cuda was asked for, but torch finds no GPU; allowed here: auto, cpu")
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
 
 
 def check_endpoint(config: RunConfig, endpoint: Endpoint) -> None:
-    """Raise UserError where no worker could come to a run of `config` through `endpoint`."""
+    """Raise UserError if workers could not connect to a run of `config` through `endpoint`."""
     topology = config.topology
     if config.population:
         raise UserError("--listen: the members of a population act by themselves (key 'population')")

@@ -1,13 +1,14 @@
-"""Separate episodes of a run with fixed parameters: of its task, or one after another of the tasks of a suite.
+"""Evaluations: separate episodes of a run with fixed parameters, of its task or of each task of a suite.
 
-A final score may be spread over several versions of the parameters. One version says little of an agent whose greedy
-policy changes from one update to the next: on a T-maze R2D2's last version scored 0.00 where its neighbours scored 0.06
+The final score may be spread over several versions of the parameters. One version says little about an agent whose
+greedy policy changes from one update to the next: on a T-maze R2D2's last version scored 0.00, and its neighbours 0.06
 to 0.83 (DECISIONS 50).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import torch
@@ -23,32 +24,32 @@ from ddrl.types import Episode
 
 
 class Scored(NamedTuple):
-    """Parameters that episodes are played with."""
+    """A version of the parameters that episodes are played with."""
 
     updates: int
-    """That they had seen."""
+    """Number of updates that led to it."""
     tensors: list[torch.Tensor]
-    """As a version consists of them (`ddrl.coordinator.parameter_server.copies`)."""
+    """The parameters and buffers, as `ddrl.coordinator.parameter_server.copies` returns them."""
 
 
 class Played(NamedTuple):
-    """An evaluation."""
+    """The episodes of an evaluation."""
 
     episodes: list[Episode]
     updates: list[int]
-    """That the parameters had seen which played the episode; as many as episodes."""
+    """For each episode, the number of updates that led to the parameters that played it."""
 
 
 class FinalVersions:
-    """Keeps the versions of the parameters, but for the last one, that the final episodes are spread over.
+    """The versions of the parameters, besides the last one, that share the final episodes.
 
-    They are taken after the first update at or beyond each of some numbers of frames, which lie at equal distances over
-    the last part of the budget. A budget that was raised when the run was continued has a window of its own: versions
-    from before it are dropped.
+    They are taken after the first update at or beyond certain numbers of frames, at equal distances over the last part
+    of the budget. If the budget is raised when the run is continued, versions from before its new last part are
+    dropped.
     """
 
     def __init__(self, config: RunConfig) -> None:
-        """Plan them for the budget of `config`."""
+        """Plan the versions for the budget of `config`."""
         count, budget = config.evaluation.final_versions, config.env_frames
         window = config.evaluation.final_window_fraction * budget
         self._first = round(budget - window)
@@ -56,21 +57,21 @@ class FinalVersions:
         self._kept: list[tuple[int, Scored]] = []
 
     def are_due(self, env_frames: int) -> bool:
-        """Return whether a version is to be kept now."""
+        """Return whether a version must be kept now."""
         return bool(self._due) and env_frames >= self._due[0]
 
     def keep(self, env_frames: int, version: Scored) -> None:
-        """Keep a copy of this version in the processor's memory."""
+        """Keep a copy of `version` in the CPU's memory."""
         self._due = [frames for frames in self._due if frames > env_frames]
         copied = [tensor.detach().to("cpu", copy=True) for tensor in version.tensors]
         self._kept.append((env_frames, Scored(version.updates, copied)))
 
     def until(self, last: Scored) -> list[Scored]:
-        """Return the versions that share the final episodes, the oldest first; `last` is the newest one."""
+        """Return the versions that share the final episodes, oldest first: those kept before `last`, and `last`."""
         return [*(version for _, version in self._kept if version.updates < last.updates), last]
 
     def state_dict(self) -> list[list[Any]]:
-        """Return the kept versions: frames, updates, tensors."""
+        """Return frames, updates and tensors of each kept version."""
         return [[env_frames, version.updates, version.tensors] for env_frames, version in self._kept]
 
     def load_state_dict(self, state: Sequence[Sequence[Any]], env_frames: int) -> None:
@@ -80,7 +81,7 @@ class FinalVersions:
 
 
 class Evaluations:
-    """The evaluations of a run: now and then beside the training, and at its end."""
+    """The evaluations of a run: one every `period_frames` beside the training, and one at its end."""
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class Evaluations:
         counts: Callable[[], Counts],
         note: Callable[[str], None],
     ) -> None:
-        """`params`: where the newest ones are. `counts`: how far the training is. `note` takes lines for the user."""
+        """`params` has the newest parameters; `counts` returns how far the run is; `note` shows a line to the user."""
         self.versions = FinalVersions(builder.config)
         self._builder, self._params, self._recorder = builder, params, recorder
         self._counts, self._note = counts, note
@@ -99,13 +100,13 @@ class Evaluations:
         self._number = 0
 
     def is_due(self) -> bool:
-        """Return whether the learner has consumed the frames after which the next one beside the training comes."""
+        """Return whether an evaluation beside the training is due."""
         return self._next is not None and self._counts().env_frames >= self._next
 
     def step(self, should_stop: Callable[[], bool]) -> None:
-        """Evaluate the newest parameters, unless the training is over: the end has an evaluation of its own.
+        """Evaluate the newest parameters, unless the training is over: its end has an evaluation of its own.
 
-        One that is stopped stays due, so that a run that is continued plays it.
+        An evaluation that is stopped stays due, so it is played when the run is continued.
         """
         assert self._next is not None and self._setting.period_frames is not None
         if should_stop():
@@ -115,7 +116,7 @@ class Evaluations:
             self._next += self._setting.period_frames
 
     def keep_version(self) -> None:
-        """Keep the newest parameters for the final evaluation where they are to have a share of it."""
+        """Keep the newest parameters if they are to share the final episodes."""
         counts = self._counts()
         if self.versions.are_due(counts.env_frames):
             self.versions.keep(counts.env_frames, self._newest(self._builder.inference()))
@@ -127,7 +128,7 @@ class Evaluations:
         self._play(inference, self._setting.final_episodes, versions, should_stop)
 
     def _newest(self, inference: LocalInference) -> Scored:
-        """Return the newest parameters, which are then in the network of `inference` too."""
+        """Load the newest parameters into the network of `inference`, and return them."""
         updates = self._counts().updates
         self._params.pull_newest(inference.network)
         return Scored(updates, copies(inference.network))
@@ -135,11 +136,9 @@ class Evaluations:
     def _play(
         self, inference: LocalInference, episodes: int, versions: list[Scored], should_stop: Callable[[], bool]
     ) -> bool:
-        """Return whether it was not stopped."""
-        counts, number = self._counts(), self._number
-        played = evaluate(
-            self._builder, inference, number, episodes, versions, should_stop=should_stop, note=self._note
-        )
+        """Play and record an evaluation; return whether it was not stopped."""
+        counts = self._counts()
+        played = evaluate(self._builder, inference, self._number, episodes, versions, should_stop, self._note)
         if played is None:
             return False
         self._number += 1
@@ -148,11 +147,11 @@ class Evaluations:
         return True
 
     def state_dict(self) -> list[int | None]:
-        """Return the frames of the next one and how many there were."""
+        """Return the frames at which the next evaluation is due, and the number of evaluations so far."""
         return [self._next, self._number]
 
     def load_state_dict(self, state: Sequence[Any], versions: Sequence[Sequence[Any]]) -> None:
-        """Continue where `state` was taken, and the `versions` that were kept until then."""
+        """Continue where `state` was taken, with the `versions` that were kept until then."""
         self._next, self._number = state
         self.versions.load_state_dict(versions, self._counts().env_frames)
 
@@ -163,21 +162,22 @@ def evaluate(
     index: int,
     episodes: int,
     versions: Sequence[Scored],
-    *,
     should_stop: Callable[[], bool],
     note: Callable[[str], None],
 ) -> Played | None:
-    """Play `episodes` episodes of each task, on the seeds of evaluation `index`; return None where it was stopped.
+    """Play `episodes` episodes of each task, with the seeds of evaluation `index`; return None if it was stopped.
 
-    Each of the `versions` plays as many; where that leaves some over, the newest play one more. They are loaded into
-    the network of `inference` one after another. Of several tasks, one that fails is left out and `note` is told why.
-    Raises UserError where the only one fails.
+    The `versions` are loaded into the network of `inference` one after another. Each plays the same number of episodes;
+    the newest ones play one more where the division leaves a remainder. If one of several tasks fails, it is left out
+    and `note` is told why. If the only task fails, its UserError is raised.
     """
     tasks, played = builder.evaluated_tasks, Played([], [])
-    shares = _shares(episodes, len(versions))
+    each, remainder = divmod(episodes, len(versions))
+    newest = len(versions) - remainder
+    shares = [(version, each + (index >= newest)) for index, version in enumerate(versions)]
     for number, task in enumerate(tasks, index * len(tasks)):
         try:
-            own = _play(builder, inference, task, number, list(zip(versions, shares, strict=True)), should_stop)
+            own = _play(builder, inference, task, number, shares, should_stop)
         except UserError as error:
             if len(tasks) == 1:
                 raise
@@ -190,12 +190,6 @@ def evaluate(
     return played
 
 
-def _shares(episodes: int, versions: int) -> list[int]:
-    """Return how many episodes each version plays, the oldest first."""
-    each, more = divmod(episodes, versions)
-    return [each + (index >= versions - more) for index in range(versions)]
-
-
 def _play(
     builder: Builder,
     inference: LocalInference,
@@ -204,16 +198,14 @@ def _play(
     shares: Sequence[tuple[Scored, int]],
     should_stop: Callable[[], bool],
 ) -> Played:
+    """Play the episodes of one task; `shares` says how many are played with each version."""
     columns = evaluator.num_envs(max(share for _, share in shares))
     policy = builder.policy("evaluation", number, columns, inference)
-    env = builder.evaluation_env(task, number, columns)
     played = Played([], [])
-    try:
+    with closing(builder.evaluation_env(task, number, columns)) as env:
         for version, share in shares:
             load(inference.network, version.tensors)
             own = evaluator.play(env, policy, share, should_stop=should_stop) if share else []
             played.episodes.extend(own)
             played.updates.extend([version.updates] * len(own))
-        return played
-    finally:
-        env.close()
+    return played

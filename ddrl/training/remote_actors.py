@@ -1,9 +1,10 @@
-"""Actors of central inference whose environments are in other processes, and the service that these come to."""
+"""Actors of central inference whose environments are in other processes, and the service that these connect to."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ddrl.actors.unroll import EpisodeSink, UnrollCollector
@@ -17,7 +18,7 @@ from ddrl.training.learner_node import LearnerNode
 
 
 class RemoteActors:
-    """The actors of one learner, on the learner; workers step their environments: its own if none is given."""
+    """The actors of one learner, in its process, while workers step their environments in other processes."""
 
     def __init__(
         self,
@@ -28,9 +29,9 @@ class RemoteActors:
         rank: int,
         resumes: Callable[[], int],
         note: Callable[[str], None],
-        restarted: Callable[[], None] = lambda: None,
+        restarted: Callable[[], None],
     ) -> None:
-        """`restarted` is told of each of the run's own workers that another one takes the place of."""
+        """With `endpoint` None the run has workers of its own; `restarted` is called when one of them is replaced."""
         self._builder = builder = learning.builder
         topology = builder.config.topology
         self._workers: LocalWorkers | None = None
@@ -52,8 +53,8 @@ class RemoteActors:
         self._service: InferenceService | None = None
 
     def open(self) -> None:
-        """Lets workers in. Raises UserError where the endpoint's address cannot be listened at."""
-        places = [Place(env, self._offer(index)) for index, env in zip(self._indices, self._envs, strict=True)]
+        """Start the service that workers connect to. Raise UserError if it cannot listen at the endpoint's address."""
+        places = [Place(env, partial(self._offer, index)) for index, env in zip(self._indices, self._envs, strict=True)]
         self._service = InferenceService(self._endpoint, places, self._note)
         self._opened.set()
         if self._workers:
@@ -67,34 +68,31 @@ class RemoteActors:
     def _describe(self, slot: int, restarts: int) -> str:
         return self._builder.describe("actor", self._indices[slot], Generation(self._resumes(), restarts))
 
-    def _offer(self, index: int) -> Callable[[int], dict[str, Any]]:
-        builder, topology = self._builder, self._builder.config.topology
-
-        def offer(guests: int) -> dict[str, Any]:
-            generation = Generation(self._resumes(), guests)
-            return {
-                "environment": builder.config.environment,
-                "env_threads": topology.env_threads,
-                "first_env": index * topology.envs_per_actor,
-                "seed": builder.env_seed("actor", index, generation),
-                "name": builder.describe("actor", index, generation),
-            }
-
-        return offer
+    def _offer(self, index: int, guests: int) -> dict[str, Any]:
+        """Return what a worker needs to build the environments of actor `index`, after `guests` earlier workers."""
+        builder, config = self._builder, self._builder.config
+        generation = Generation(self._resumes(), guests)
+        return {
+            "environment": config.environment,
+            "env_threads": config.topology.env_threads,
+            "first_env": index * config.topology.envs_per_actor,
+            "seed": builder.env_seed("actor", index, generation),
+            "name": builder.describe("actor", index, generation),
+        }
 
     @property
     def delivered(self) -> list[int]:
-        """Unrolls of each actor so far."""
+        """Number of unrolls of each actor so far."""
         return [collector.next_index for collector in self.collectors]
 
     def address(self) -> tuple[str, str | None]:
-        """Where workers connect, and their token; waits until the service is open."""
+        """Return where workers connect, and their token; wait until the service is open."""
         self._opened.wait()
         assert self._service is not None
         return self._service.address, self._endpoint.token
 
     def close(self, reason: str) -> None:
-        """Sends the workers away; `reason`: finished, or interrupted."""
+        """Send the workers away; `reason` is finished or interrupted."""
         if self._service is not None:
             self._service.close(reason)
         if self._workers:

@@ -110,7 +110,7 @@ PHASES: dict[str, tuple[Any, str, bool]] = {
     "after the decision is written": (Journal, "append", True),
     "before a copy": (controller, "carry_over", False),
     "after a copy": (controller, "carry_over", True),
-    "before the next segment": (controller.Controller, "_job", True),
+    "before the next segment": (controller.Controller, "_segment", True),
     "before the evaluation": (controller, "evaluate_finally", False),
     "after the evaluation": (controller, "evaluate_finally", True),
 }

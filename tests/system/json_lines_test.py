@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from ddrl.errors import UserError
-from ddrl.population.journal import BURN_IN, FILE, Decision, Journal, Start
+from ddrl.population.journal import BURN_IN, Decision, Journal, Start
 from ddrl.system.json_lines import split
+from ddrl.training.records.finished import DECISIONS
 from ddrl.training.records.recorder import Recorder, read_curves, write_curves
 from tests.training.records.recorder_test import counts, record
 
@@ -137,7 +138,7 @@ def test_garbage_in_a_lineage_is_set_aside_and_every_decision_stays(
     journal.path.write_bytes(b"".join([*whole[:place], b"\xff\x00garbage\n", *whole[place:]]))
     read = Journal(tmp_path)
     assert (read.identity, read.starts, read.decisions) == (journal.identity, journal.starts, journal.decisions)
-    assert read.note == f"{journal.path}: line {place + 1} cannot be read, now in {FILE}.damaged"
+    assert read.note == f"{journal.path}: line {place + 1} cannot be read, now in {DECISIONS}.damaged"
     assert lines_of(journal.path) == whole
     read.append(decision(0, 2))
     assert Journal(tmp_path).decisions == [*journal.decisions, decision(0, 2)]
