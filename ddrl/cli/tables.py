@@ -151,8 +151,8 @@ def _row(kind: Kind, record: Mapping[str, Any]) -> dict[str, str]:
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Return one dict a row, with None for missing values and numbers of Python's own types."""
     missing: Any = None  # the type stubs of pandas know no None here
-    found: list[dict[str, Any]] = table.astype(object).where(table.notna(), missing).to_dict("records")
-    return found
+    found = table.astype(object).where(table.notna(), missing).to_dict("records")
+    return [{str(name): value for name, value in row.items()} for row in found]
 
 
 def print_rows(printed: Rows) -> None:
