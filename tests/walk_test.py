@@ -80,7 +80,9 @@ def test_the_run_enters_every_file_of_the_walk(entered: set[str]) -> None:
 
 def test_the_run_enters_nothing_that_the_page_does_not_name(entered: set[str]) -> None:
     known = support()
-    others = {file for file in entered - set(walk()) if not any(f"{file}/".startswith(f"{one.rstrip('/')}/") for one in known)}
+    others = {
+        file for file in entered - set(walk()) if not any(f"{file}/".startswith(f"{one.rstrip('/')}/") for one in known)
+    }
     assert others == set()
 
 

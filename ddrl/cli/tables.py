@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from ddrl.errors import UserError, unknown_name
 from ddrl.papers.experiments import SCALES, papers
@@ -151,7 +151,8 @@ def _row(kind: Kind, record: Mapping[str, Any]) -> dict[str, str]:
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Return one dict a row, with None for missing values and numbers of Python's own types."""
     missing: Any = None  # the type stubs of pandas know no None here
-    return cast("list[dict[str, Any]]", table.astype(object).where(table.notna(), missing).to_dict("records"))
+    found = table.astype(object).where(table.notna(), missing).to_dict("records")
+    return [{str(name): value for name, value in row.items()} for row in found]
 
 
 def print_rows(printed: Rows) -> None:

@@ -49,7 +49,7 @@ def systems(root: Path = ROOT, only: Sequence[str] | None = None) -> pd.DataFram
             key = json.dumps([run.config["algorithm"], _topology(run)], sort_keys=True)
             groups.setdefault((run.experiment, key), []).append(run)
         rows += [_system(paper, experiment, runs) for (experiment, _), runs in groups.items()]
-    return pd.DataFrame(rows).astype(dict.fromkeys(_TOPOLOGY_NUMBERS, "Int64"))
+    return pd.DataFrame(rows).astype(dict.fromkeys(_TOPOLOGY_NUMBERS if rows else (), "Int64"))
 
 
 def _topology(run: Run) -> dict[str, Any]:

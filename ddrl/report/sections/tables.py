@@ -20,9 +20,9 @@ class Field:
     align: str = "left"
 
 
-def numeric(title: str, name: str, form: Callable[[str], str | Inline] = str, width: str = "auto") -> Field:
+def numeric(title: str, name: str, form: Callable[[str], str | Inline] = str) -> Field:
     """Return a right-aligned field: the column `name` of the rows, formatted by `form`."""
-    return Field(title, lambda row: form(row[name]), width, "right")
+    return Field(title, lambda row: form(row[name]), "auto", "right")
 
 
 def titles(fields: Iterable[Field]) -> tuple[Column, ...]:
