@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ddrl.errors import TRY_AGAIN, UserError, about
 from ddrl.system.files import refuse_pipe
-from ddrl.system.notes import Lasting, say
+from ddrl.system.notes import SafeStandardError, say
 
 if TYPE_CHECKING:
     from ddrl.inference.endpoint import Endpoint, Tls
@@ -237,7 +237,7 @@ def watch(parsed: argparse.Namespace) -> int:
 
 def _progress_line() -> tuple[Callable[[str], None], Callable[[], None]]:
     """Shows the newest line on standard error (over itself in a terminal, now and then elsewhere); clears it."""
-    in_terminal = Lasting().isatty()
+    in_terminal = SafeStandardError().isatty()
     shown = [time.monotonic()]
 
     def show(line: str) -> None:

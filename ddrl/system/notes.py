@@ -22,7 +22,7 @@ STANDARD_ERROR = 2
 def say(text: str, *, end: str = "\n") -> None:
     """Write `text` to standard error; raise nothing if that fails."""
     if sys.stderr is not None:  # None: it was closed when the process began
-        with unread_is_fine():
+        with ignoring_write_errors():
             print(text, end=end, file=sys.stderr, flush=True)
 
 
@@ -32,13 +32,13 @@ def say_traceback(error: BaseException) -> None:
 
 
 @contextmanager
-def unread_is_fine() -> Iterator[None]:
+def ignoring_write_errors() -> Iterator[None]:
     """Ignore errors of writing to standard error; if the error will last, redirect standard error to /dev/null."""
     try:
         yield
     except (OSError, ValueError) as error:  # a closed file raises ValueError
         if getattr(error, "errno", None) not in PASSING and not isinstance(error, UnicodeError):
-            _write_to_nobody()
+            _discard_standard_error()
 
 
 def settle() -> None:
@@ -50,7 +50,7 @@ def settle() -> None:
         if sys.stderr is not None:
             sys.stderr.flush()
     except (OSError, ValueError):
-        _write_to_nobody()
+        _discard_standard_error()
 
 
 def keep_numbers() -> None:
@@ -73,7 +73,7 @@ def has_reader(stream: IO[Any]) -> bool:
     return not any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
-def _write_to_nobody() -> None:
+def _discard_standard_error() -> None:
     """Redirect standard error of this process, and of those it starts from now on, to /dev/null."""
     with suppress(OSError):  # with no descriptor left, the next line fails like this one and is ignored as well
         nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (for as long as the process lives)
@@ -85,7 +85,7 @@ def _write_to_nobody() -> None:
             nowhere.close()
 
 
-class Lasting:
+class SafeStandardError:
     """The present standard error as a file whose writes never fail, for libraries that write to a file."""
 
     def __init__(self) -> None:
@@ -96,14 +96,14 @@ class Lasting:
     def write(self, text: str) -> int:
         """Write `text`, if possible; return its length."""
         if self._stream is not None:
-            with unread_is_fine():
+            with ignoring_write_errors():
                 self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
         """Flush, if possible."""
         if self._stream is not None:
-            with unread_is_fine():
+            with ignoring_write_errors():
                 self._stream.flush()
 
     def isatty(self) -> bool:
