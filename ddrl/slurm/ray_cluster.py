@@ -119,7 +119,9 @@ def lead(place: Place, directory: Path, command: Sequence[str]) -> int:
     host, ports = address_of(place.node), free_block(place)
     os.environ[VARIABLE] = f"{host}:{ports[0]}"
     with ExitStack() as stack:
-        forwarder = stack.enter_context(_forwarding())
+        forwarder = _Forwarder()
+        for number in STOP:
+            stack.callback(signal.signal, number, signal.signal(number, forwarder.signalled))
         folder = str(stack.enter_context(own_folder()))
         door = stack.enter_context(socket.create_server((host, ports[-1])))
         head = ["--head", f"--port={ports[0]}", f"--temp-dir={folder}/{RAY}", "--include-dashboard=false"]
@@ -297,17 +299,6 @@ class _Forwarder:
         self._command = subprocess.Popen(command, start_new_session=True)
         code = self._command.wait()
         return code if code >= 0 else 128 - code
-
-
-@contextmanager
-def _forwarding() -> Iterator[_Forwarder]:
-    forwarder = _Forwarder()
-    before = {number: signal.signal(number, forwarder.signalled) for number in STOP}
-    try:
-        yield forwarder
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 if __name__ == "__main__":
