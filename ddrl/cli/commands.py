@@ -156,7 +156,7 @@ def bench(parsed: argparse.Namespace) -> int:
         if parsed.algorithm or parsed.runtime or parsed.inference or parsed.sweep is not None:
             raise UserError("bench --all: its systems have topologies of their own; allowed beside it: --config, --set")
         systems = bench.system_configs(parsed.all, overrides)
-        print(bench.describe_all(bench.bench_all(systems, **measuring)))
+        print(bench.describe_all(bench.bench(list(systems.values()), names=list(systems), **measuring)))
         return 0
     if not parsed.environment:
         raise UserError("bench: say which algorithm and environment, such as: ddrl bench impala atari/pong; or --all")
