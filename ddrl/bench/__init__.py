@@ -1,12 +1,11 @@
-"""How fast is a topology, and how fast could it be? Everything measured side by side, in one run.
+"""The speed of topologies on this machine, measured side by side, beside the highest speed possible.
 
-The yardstick is the sum of parts: cores / (CPU seconds of simulation + inference + training per fresh agent step), each
-part measured alone on one thread. A step is fresh once, however often it is learned from: the training part of a fresh
-step is all epochs, replays and traversals of it. A run that keeps every core busy with nothing but these parts has
-ratio 1.
+The bound is that of the parts: cores / (CPU seconds of simulation + inference + training per fresh agent step), each
+part measured alone on one thread. A step is fresh once, however often it is learned from: the training of a fresh step
+includes all its epochs, replays and traversals. A run that keeps every core busy with only these parts has ratio 1.
 """
 
-from ddrl.bench.architectures import bench_all, describe_all, system_configs
+from ddrl.bench.architectures import describe_all, system_configs
 from ddrl.bench.defaults import default_config
 from ddrl.bench.measure import Repeat, bench, measure
 from ddrl.bench.parts import Part
@@ -17,7 +16,6 @@ __all__ = [
     "Part",
     "Repeat",
     "bench",
-    "bench_all",
     "default_config",
     "describe",
     "describe_all",

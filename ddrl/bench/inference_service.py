@@ -1,7 +1,7 @@
-"""`ddrl roundtrip`: the inference service alone, with workers that step nothing and a policy that does nothing.
+"""`ddrl roundtrip`: the inference service alone, with workers that step no environment and a policy without a network.
 
-What is left is the transport: making a message of observations, the stream, checking it, handing it to the actor's
-thread, and the way back. `python -m ddrl.bench.inference_service ADDRESS ENVS` is such a worker.
+This measures the transport: encoding observations, the stream, checks, the hand-over to the actor's thread, and the way
+back. `python -m ddrl.bench.inference_service ADDRESS ENVS` runs a worker.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
 from itertools import cycle
 from typing import Any
 
@@ -32,33 +31,19 @@ from ddrl.training.records import manifest
 from ddrl.types import EnvSpec, EnvStep
 
 SPEC = EnvSpec("nothing", (4, 84, 84), "uint8", num_actions=6, frame_skip=4, protocol="nothing")
-"""Observations of an Atari game: the newest of four frames each step."""
+"""Observations as in an Atari game: four frames, one of them new in each step."""
 WARM_UP = 0.25
-"""Of the seconds of a measurement, before it."""
+"""Length of the warm-up as a fraction of the measurement."""
 POOL = 16
-"""Frames that a worker shows in turn."""
+"""The number of different frames that a worker sends in turn."""
 START_SECONDS, END_SECONDS = 60.0, 10.0
 
 
-@dataclass(frozen=True)
-class Exchange:
-    """What the service did in one measurement."""
+def measure(workers: int, envs: int, transport: str, seconds: float) -> dict[str, Any]:
+    """Measure one layout: `workers` with `envs` environments each, over `transport` unix or tcp (loopback).
 
-    workers: int
-    envs: int
-    """Of a worker: observations in a message."""
-    transport: str
-    """unix, or tcp on the loopback device."""
-    observations_per_second: float
-    round_trip_ms_p50: float
-    """From a worker's call until it has its actions."""
-    round_trip_ms_p99: float
-    bytes_per_observation: float
-    """To the learner."""
-
-
-def measure(workers: int, envs: int, transport: str, seconds: float) -> Exchange:
-    """One measurement."""
+    A round trip is from a worker's call until it has its actions; bytes are those sent to the learner.
+    """
     traffic = Traffic(frame_skip=1)
     places = [Place(RemoteEnv(SPEC, envs, traffic), lambda guests: _OFFER) for _ in range(workers)]
     with ExitStack() as stack:
@@ -83,15 +68,15 @@ def measure(workers: int, envs: int, transport: str, seconds: float) -> Exchange
             service.close("finished")
             for process in processes:
                 process.wait(END_SECONDS)
-    return Exchange(
-        workers,
-        envs,
-        transport,
-        observations_per_second=(after - before) / took,
-        round_trip_ms_p50=metrics["round_trip_ms_p50"],
-        round_trip_ms_p99=metrics["round_trip_ms_p99"],
-        bytes_per_observation=metrics["wire_bytes_per_frame_to_learner"],
-    )
+    return {
+        "workers": workers,
+        "envs": envs,
+        "transport": transport,
+        "observations_per_second": (after - before) / took,
+        "round_trip_ms_p50": metrics["round_trip_ms_p50"],
+        "round_trip_ms_p99": metrics["round_trip_ms_p99"],
+        "bytes_per_observation": metrics["wire_bytes_per_frame_to_learner"],
+    }
 
 
 _OFFER: dict[str, Any] = {"environment": {}, "first_env": 0, "env_threads": 1, "seed": 0, "name": "nothing"}
@@ -106,7 +91,7 @@ def _await(ready: Callable[[], bool], processes: Sequence[subprocess.Popen[bytes
 
 
 def _act(env: RemoteEnv) -> None:
-    """A policy that does nothing."""
+    """Step `env` with action 0 until it is closed."""
     actions = np.zeros(env.num_envs, dtype=np.int64)
     with suppress(Closed):
         env.reset()
@@ -115,7 +100,7 @@ def _act(env: RemoteEnv) -> None:
 
 
 def work(address: str, envs: int) -> None:
-    """A worker that does nothing but send observations, each with a new frame."""
+    """Run a worker that sends observations, each with a new frame, until it is told to end."""
     connection = Connection(address)
     pool = np.random.default_rng(0).integers(0, 255, (POOL, envs, *SPEC.observation_shape[1:]), dtype=np.uint8)
     frames = [np.stack([pool[(i + k) % POOL] for k in range(SPEC.observation_shape[0])], axis=1) for i in range(POOL)]
@@ -138,22 +123,22 @@ def work(address: str, envs: int) -> None:
 def roundtrip(
     layouts: Sequence[tuple[int, int, str]], *, seconds: float, repeats: int, note: Callable[[str], None]
 ) -> dict[str, Any]:
-    """All layouts (workers, envs, transport) in turn, and then all again; plain data."""
-    found: list[list[Exchange]] = [[] for _ in layouts]
+    """Measure all layouts (workers, envs, transport) once in each repeat; return plain data."""
+    found: list[list[dict[str, Any]]] = [[] for _ in layouts]
     for repeat in range(repeats):
         for layout, results in zip(layouts, found, strict=True):
             results.append(measure(*layout, seconds))
-            note(f"repeat {repeat + 1}/{repeats}: {_row(asdict(results[-1]))}")
+            note(f"repeat {repeat + 1}/{repeats}: {_row(results[-1])}")
     provenance = manifest.provenance()
     return {
         "seconds": seconds,
         **{name: provenance[name] for name in ("hardware", "git_sha", "git_dirty", "packages")},
-        "measurements": [[asdict(one) for one in results] for results in found],
+        "measurements": found,
     }
 
 
 def describe(result: Mapping[str, Any]) -> str:
-    """One line a layout, with the medians over repeats."""
+    """Return a line for each layout, with medians over repeats."""
     hardware = result["hardware"]
     lines = [
         f"the inference service with a policy that does nothing, observations {list(SPEC.observation_shape)} uint8; "

@@ -1,4 +1,4 @@
-"""Interleaved repeats: the parts, then each topology, then the same again."""
+"""Interleaved repeats: the parts and then each topology, in every repeat."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PARTS = ("simulation", "inference", "training_part")
 
 @dataclass(frozen=True)
 class Repeat:
-    """One repeat of one topology: the parts, then the whole."""
+    """The measurements of one topology in one repeat."""
 
     simulation: Part
     inference: Part
@@ -35,13 +35,13 @@ class Repeat:
     ratio: float
     """training / bound."""
     duty: dict[str, float]
-    """Fraction of wall-clock that a role (actor: each of them) did not wait for another; where roles take turns
-    (runtime serial), the fraction that is its own."""
+    """Fraction of the wall-clock time in which the learner, or an actor on average, did not wait for another role; in
+    runtime serial, where roles take turns, the fraction that a role had."""
     cpu_utilisation: float
     """CPU seconds of all processes of the run / (wall-clock x cores)."""
     policy_lag_mean: float
     others: float
-    """Fraction of the cores' time that other processes took meanwhile."""
+    """Fraction of the cores' time that other processes took."""
 
 
 def bench(
@@ -51,44 +51,47 @@ def bench(
     repeats: int,
     note: Callable[[str], None],
     keep: Callable[[dict[str, Any]], None] = lambda result: None,
+    names: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Measures all configurations once, then all again, `repeats` times; returns plain data.
+    """Measure all configurations once in each of `repeats` repeats; return plain data.
 
-    The configurations differ in nothing but their topology. Each takes 1.25 x `seconds` a repeat, and the parts, which
-    topologies may have in common, take `seconds`. `keep` gets the result so far after each repeat.
+    They differ only in their topologies, or (with `names`, one for each) are different systems. In a repeat each takes
+    1.25 x `seconds`, and the parts, which topologies may share, take `seconds`. `keep` gets the result so far after
+    each repeat.
     """
     found: list[list[Repeat]] = [[] for _ in configs]
     provenance = manifest.provenance()
     result: dict[str, Any] = {}
     for index in range(repeats):
         parts: dict[str, Parts] = {}
-        for config, results in zip(configs, found, strict=True):
+        for place, config in enumerate(configs):
             last = repeat_of(config, seconds, parts)
-            results.append(last)
-            bound = "" if math.isnan(last.bound) else f" of {last.bound:,.0f} frames/s ({last.ratio:.2f})"
-            note(
-                f"repeat {index + 1}/{repeats}, {describe_topology(to_json(config)['topology'])}: "
-                f"{last.training:,.0f}{bound or ' frames/s'}"
-            )
+            found[place].append(last)
+            label = names[place] if names else describe_topology(to_json(config)["topology"])
+            without = names or math.isnan(last.bound)
+            bound = " frames/s" if without else f" of {last.bound:,.0f} frames/s ({last.ratio:.2f})"
+            note(f"repeat {index + 1}/{repeats}, {label}: {last.training:,.0f}{bound}")
         measurements = [_summary(config, results) for config, results in zip(configs, found, strict=True)]
+        if names:
+            measurements = [{"system": name} | one for name, one in zip(names, measurements, strict=True)]
         result = {
             "parameters": parameter_count(configs[0]),
             "seconds": seconds,
             **{name: provenance[name] for name in ("hardware", "git_sha", "git_dirty", "packages")},
             "measurements": measurements,
-            "comparisons": _comparisons(measurements),
+            **({} if names else {"comparisons": _comparisons(measurements)}),
         }
         keep(result)
     return result
 
 
 def measure(config: RunConfig, seconds: float) -> Repeat:
-    """One repeat: each part for a third of `seconds`, then the whole for `seconds`."""
+    """Measure once: each part for a third of `seconds`, then the whole for `seconds`."""
     return repeat_of(config, seconds, {})
 
 
 def repeat_of(config: RunConfig, seconds: float, known: dict[str, Parts]) -> Repeat:
-    """Takes the parts from `known`, or measures them and puts them there."""
+    """Measure once, but take the parts from `known` if they are there, else add them to it."""
     torch.set_num_threads(1)
     key = fingerprint(alone(config))
     if key not in known:
@@ -100,7 +103,7 @@ def repeat_of(config: RunConfig, seconds: float, known: dict[str, Parts]) -> Rep
 
 
 def describe_topology(topology: Mapping[str, Any]) -> str:
-    """In a few words."""
+    """Describe a topology in a few words."""
     learners = f"{topology['num_learners']} learners with " if topology.get("num_learners", 1) > 1 else ""
     threads = topology["learner_threads"]
     return (
@@ -121,7 +124,7 @@ def _summary(config: RunConfig, results: list[Repeat]) -> dict[str, Any]:
 
 
 def limiting_part(results: Sequence[Repeat]) -> str:
-    """Which part takes most of the CPU time, and whether the cores were kept busy."""
+    """Say how the CPU time is divided between the parts, and how busy the cores were."""
     costs = {
         name: statistics.median(getattr(result, name).cpu_seconds_per_step for result in results) for name in PARTS
     }
@@ -132,43 +135,37 @@ def limiting_part(results: Sequence[Repeat]) -> str:
 
 
 def system_of(topology: Mapping[str, Any]) -> str:
-    """The runtime, and where inference is unless it is with the actors: `ray`, `ray central`, `threads workers`."""
+    """Return the runtime, and the place of central inference: `ray`, `ray central`, `threads workers`."""
     if topology.get("inference") != "central":
         return str(topology["runtime"])
     return f"{topology['runtime']} {'workers' if topology['central'].get('worker_processes') else 'central'}"
 
 
 def best_of(measurements: Sequence[Mapping[str, Any]], system: str) -> Mapping[str, Any]:
-    """The fastest of a system (`system_of`), by the median."""
+    """Return the measurement of a system (`system_of`) with the highest median speed."""
     of_system = [one for one in measurements if system_of(one["config"]["topology"]) == system]
     return max(of_system, key=lambda one: one["median_training_frames_per_second"])
 
 
 def systems_of(measurements: Sequence[Mapping[str, Any]]) -> list[str]:
-    """In the order in which they were measured."""
+    """Return the systems (`system_of`) in the order in which they were measured."""
     return list(dict.fromkeys(system_of(one["config"]["topology"]) for one in measurements))
 
 
 def _comparisons(measurements: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Training speed of each other system over the first one's, each with its best topology: repeat by repeat."""
+    """Compare each other system's training speed with the first one's, each with its best topology."""
     first, *others = systems_of(measurements)
     base = best_of(measurements, first)
-    return [_compare(best_of(measurements, system), base) for system in others]
-
-
-def _compare(one: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-    ratios = speed_ratios(one, base)
-    return {
-        "runtime": system_of(one["config"]["topology"]),
-        "against": system_of(base["config"]["topology"]),
-        "ratios": ratios,
-        "median": statistics.median(ratios),
-        "lowest": min(ratios),
-        "highest": max(ratios),
-    }
+    comparisons = []
+    for system in others:
+        ratios = speed_ratios(best_of(measurements, system), base)
+        low, median, high = min(ratios), statistics.median(ratios), max(ratios)
+        found = {"ratios": ratios, "median": median, "lowest": low, "highest": high}
+        comparisons.append({"runtime": system, "against": first} | found)
+    return comparisons
 
 
 def speed_ratios(one: Mapping[str, Any], base: Mapping[str, Any]) -> list[float]:
-    """Training speed of one topology over that of another, repeat by repeat."""
+    """Return the training speed of one topology over another's, for each repeat."""
     pairs = zip(one["repeats"], base["repeats"], strict=True)
     return [own["training"] / other["training"] for own, other in pairs]

@@ -1,4 +1,4 @@
-"""The parts of a run, each alone: simulation, inference, training."""
+"""The parts of a run, each measured alone: simulation, inference, training."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ WARM_UP_CALLS = 3
 
 @dataclass(frozen=True)
 class Part:
-    """One part alone: CPU seconds per fresh agent step (all threads of the process), and fresh frames per second."""
+    """A part alone: CPU seconds per fresh agent step (all threads of the process), and fresh frames per second."""
 
     cpu_seconds_per_step: float
     frames_per_second: float
@@ -41,7 +42,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Parts:
-    """All of them, with the shapes that the run uses."""
+    """All parts, with the shapes of the run."""
 
     simulation: Part
     inference: Part
@@ -51,7 +52,7 @@ class Parts:
     """cpu or cuda."""
 
     def bound(self, cores: int) -> float:
-        """Frames per second if all cores did nothing but the parts; NaN where a GPU trains, which is no core."""
+        """Return frames per second if all cores did nothing but the parts; NaN if a GPU trains."""
         if self.trained_on != "cpu":
             return math.nan
         cost = sum(part.cpu_seconds_per_step for part in (self.simulation, self.inference, self.training))
@@ -59,12 +60,12 @@ class Parts:
 
 
 def alone(config: RunConfig) -> RunConfig:
-    """The configuration as far as its parts depend on it: topologies with the same parts have it in common.
+    """Return the configuration reduced to what its parts depend on; topologies with the same parts share it.
 
-    The learning rate is next to nothing, so that thousands of updates from one batch leave the network where it is.
+    The learning rate is almost 0, so that thousands of updates with one batch do not change the network.
     """
     hyperparameters, topology = config.hyperparameters, config.topology
-    apart = topology.runtime == "ray" and resolve_device(config.device).type != "cpu"  # its actors act on the CPU
+    apart = topology.runtime == "ray" and resolve_device(config.device).type != "cpu"  # Ray's actors act on the CPU
     return replace(
         config,
         topology=Topology(
@@ -78,7 +79,7 @@ def alone(config: RunConfig) -> RunConfig:
 
 
 def measure_parts(config: RunConfig, seconds: float) -> Parts:
-    """Each part for a third of `seconds`, on one thread and on the device on which it is done."""
+    """Measure each part for a third of `seconds`, on one thread and on the device on which the run does it."""
     training = alone(config)
     acting = replace(training, device="cpu") if training.topology.runtime == "ray" else training
     with ExitStack() as stack:
@@ -90,18 +91,22 @@ def measure_parts(config: RunConfig, seconds: float) -> Parts:
         simulated = _time(lambda: env.step(next(actions)), env.num_envs, skip, seconds / 3)
         inferred = _time(lambda: policy.act(step), env.num_envs, skip, seconds / 3)
         learning = run if acting is training else _opened(training, stack)
-        work, steps = (_applied if moves_gradients(config) else _learned)(run, learning)
+        if moves_gradients(config):
+            work, steps = _applied(run, learning)
+        else:
+            batch, steps = (_drawn if replays(config) else _fresh)(run)
+            work = partial(learning.learner.update, batch)
         trained = _time(work, steps, skip, seconds / 3)
     return Parts(simulated, inferred, trained, skip, resolve_device(training.device).type)
 
 
 def _opened(config: RunConfig, stack: ExitStack) -> Run:
-    """A run that is closed with `stack`."""
+    """Return a run that `stack` closes."""
     return stack.enter_context(quiet_run(config, Path(stack.enter_context(tempfile.TemporaryDirectory()))))
 
 
 def fresh_share(hyperparameters: Any) -> float:
-    """Fresh steps of an update by steps of its batch: less than 1 where steps are replayed or traversed again."""
+    """Return fresh steps of an update / steps of its batch: below 1 if steps are replayed or traversed again."""
     updates_per_fresh_batch: float = hyperparameters.first_update(FAR) / FAR
     replayed_as_well: float = hyperparameters.fresh_columns / hyperparameters.batch_size
     return replayed_as_well / updates_per_fresh_batch
@@ -109,7 +114,7 @@ def fresh_share(hyperparameters: Any) -> float:
 
 @contextmanager
 def quiet_run(config: RunConfig, directory: Path) -> Iterator[Run]:
-    """A run in this process, closed afterwards."""
+    """Yield a run in this process, and close it afterwards."""
     run = Run(config, directory, make_runtime=local_runtime(config))
     try:
         yield run
@@ -121,24 +126,17 @@ def quiet_run(config: RunConfig, directory: Path) -> Iterator[Run]:
 
 
 def parameter_count(config: RunConfig) -> int:
-    """Of the network."""
+    """Return the number of parameters of the network."""
     return sum(tensor.numel() for tensor in Builder(config, torch.device("cpu")).network().parameters())
 
 
-def _learned(acting: Run, learning: Run) -> tuple[Callable[[], object], float]:
-    """What a learner does with a real batch, and the fresh steps that it is worth."""
-    batch, steps = (_drawn if replays(acting.config) else _fresh)(acting)
-    learner = learning.learner
-    return lambda: learner.update(batch), steps
-
-
 def _applied(acting: Run, learning: Run) -> tuple[Callable[[], object], float]:
-    """What an actor that computes gradients does with a real unroll, and its steps."""
+    """Return what an actor that computes gradients does with a real unroll, and the unroll's steps."""
     collector = acting.collectors[0]
     actor = acting.builder.actor(collector, learning.params, learning.queue)
     collector.policy.pull(learning.params, 0)
     unroll = collector.collect(acting.config.hyperparameters.unroll_length)
-    while actor.learn(unroll) is None:  # one with a replay of its own
+    while actor.learn(unroll) is None:  # it has a replay of its own, which must fill first
         unroll = collector.collect(acting.config.hyperparameters.unroll_length)
     shared = learning.params
     assert isinstance(shared, LiveParameters)
@@ -146,7 +144,7 @@ def _applied(acting: Run, learning: Run) -> tuple[Callable[[], object], float]:
 
 
 def _fresh(run: Run) -> tuple[Unroll, float]:
-    """A real batch of fresh columns, and the fresh steps that an update with it is worth."""
+    """Return a real batch of fresh columns, and how many fresh steps an update with it counts for."""
     hyperparameters, queue = run.config.hyperparameters, UnrollQueue(capacity=FAR)
     actor = run.builder.actor(run.collectors[0], run.params, queue)
     while not queue.can_sample(hyperparameters.batch_size):
@@ -156,7 +154,7 @@ def _fresh(run: Run) -> tuple[Unroll, float]:
 
 
 def _drawn(run: Run) -> tuple[Any, float]:
-    """A real batch from a replay, and the fresh steps that go with it; NaN where the learner runs freely."""
+    """Return a real batch from a replay, and the fresh steps that go with it; NaN if the learner is not limited."""
     while not run.learner.ready():
         run.actors[0].step()
     hyperparameters = run.config.hyperparameters
@@ -165,7 +163,7 @@ def _drawn(run: Run) -> tuple[Any, float]:
 
 
 def _time(work: Callable[[], object], steps: float, frame_skip: int, seconds: float) -> Part:
-    """Repeats `work` (worth `steps` agent steps) for `seconds` after a warm-up of a call or some."""
+    """Time `work`, which counts for `steps` agent steps, by repeating it for `seconds` after a short warm-up."""
     started = time.perf_counter()
     for _ in range(WARM_UP_CALLS):
         work()

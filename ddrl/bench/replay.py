@@ -2,9 +2,9 @@
 
     python -m ddrl.bench.replay [--frames 40000]
 
-Prints, on one core, how many priorities a second are drawn and given new values in a tree of a million; what a step
-takes in memory with the papers' settings; and of a short real run of each algorithm the samples per insert asked for
-and reached, and the part of the time that the learner does not wait for batches.
+Prints how many priorities one core draws and updates per second in a tree of a million, the memory of a step with the
+papers' settings, and for a short run of each algorithm the samples per insert asked for and reached, and the fraction
+of the time in which the learner does not wait for batches.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ddrl import algorithms
+from ddrl.bench.defaults import settings_of
 from ddrl.bench.parts import quiet_run
 from ddrl.errors import UserError
 from ddrl.replay.prioritized import PrioritizedReplay
@@ -34,12 +36,10 @@ ENTRIES = 1_000_000
 BATCHES = (64, 512)
 SECONDS = 2.0
 MIN_RECORDS = 2
-"""In the second half of a run: a ratio is a slope."""
+"""Records needed in the second half of a run, since the ratio is a slope."""
 MEASURED_STEPS = 64_000
-"""A replay of so many steps says what one takes: the number of rings and their ends hardly count."""
+"""Capacity of the replay whose memory per step is measured: so large that fixed costs hardly count."""
 ONE = {"runtime": "serial", "num_actors": 1, "envs_per_actor": 1}
-PAPER_SEQUENCES, PAPER_SEQUENCE_STEPS = 100_000, 120
-"""Of R2D2: sequences in its replay, and steps of one with its burn-in."""
 SMALL: dict[str, Any] = {
     "network": "shallow",
     "head_size": 256,
@@ -49,17 +49,15 @@ SMALL: dict[str, Any] = {
     "target_update_period": 500,
     "replay_capacity": 40_000,
 }
-RUNS: dict[str, dict[str, Any]] = {
-    "apex_dqn": SMALL | {"batch_size": 128, "min_replay_size": 1000, "error_buffer": 1024.0},
-    "r2d2": SMALL
-    | {"batch_size": 16, "min_replay_size": 100, "error_buffer": 64.0, "lstm_size": 256}
-    | {"sequence_length": 20, "sequence_period": 10, "burn_in": 10},
-}
-"""Small enough for two cores; the ratio and the waiting are what is looked at."""
+_SETTINGS = {name: found["replay"] for name in algorithms.NAMES if "replay" in (found := settings_of(name))}
+RUNS: dict[str, dict[str, Any]] = {name: SMALL | found["hyperparameters"] for name, found in _SETTINGS.items()}
+"""Algorithm -> hyperparameters of its short run."""
+PAPERS: dict[str, dict[str, int]] = {name: found["paper"] for name, found in _SETTINGS.items() if "paper" in found}
+"""Algorithm -> `sequences` in its paper's replay, and `steps` of one."""
 
 
 def tree_speed(batch: int, seconds: float) -> float:
-    """Priorities a second of CPU time, each drawn and given a new value, in a tree of `ENTRIES`."""
+    """Return how many priorities are drawn and updated per CPU second in a tree of `ENTRIES`."""
     generator = np.random.default_rng(0)
     tree = SumTree(ENTRIES)
     tree.set(np.arange(ENTRIES), generator.random(ENTRIES))
@@ -72,7 +70,7 @@ def tree_speed(batch: int, seconds: float) -> float:
 
 
 def bytes_per_step(algorithm: str) -> float:
-    """Of the replay of an algorithm with its paper's settings, on an Atari game."""
+    """Return the bytes per step of an algorithm's replay with its paper's settings on `GAME`."""
     config = run_config(algorithm, {"hyperparameters": {"replay_capacity": MEASURED_STEPS}, "topology": ONE})
     with tempfile.TemporaryDirectory() as directory, quiet_run(config, Path(directory)) as run:
         assert isinstance(run.queue, PrioritizedReplay)
@@ -80,15 +78,15 @@ def bytes_per_step(algorithm: str) -> float:
 
 
 def run_config(algorithm: str, changes: dict[str, Any]) -> RunConfig:
-    """Of a run on `GAME`."""
+    """Return the configuration of a run on `GAME`."""
     least = {"algorithm": algorithm, "environment": {"name": GAME}, "seed": 1, "env_frames": 1}
     return parse_run_config(least | changes)
 
 
 def short_run(algorithm: str, frames: int) -> tuple[float, float]:
-    """Samples per insert, and the learner's duty cycle, in the second half of a run with threads.
+    """Return samples per insert and the learner's duty cycle in the second half of a run with threads.
 
-    In the first half actors are ahead by what must be there before the first update.
+    In the first half actors are ahead, by what the replay must hold before the first update.
     """
     config = run_config(
         algorithm,
@@ -115,17 +113,19 @@ def short_run(algorithm: str, frames: int) -> tuple[float, float]:
 
 
 def report(frames: int) -> Iterator[str]:
-    """The lines, as soon as each is known."""
+    """Yield the lines of the report, each as soon as it is measured."""
     for batch in BATCHES:
         speed = tree_speed(batch, SECONDS)
         yield f"sum tree of {ENTRIES:,}, batches of {batch}: {speed:,.0f} priorities/s drawn and updated on one core"
-    frame = 84 * 84
-    by_item = PAPER_SEQUENCES * PAPER_SEQUENCE_STEPS * frame / 1e9
     for algorithm in RUNS:
-        size = bytes_per_step(algorithm)
+        per_step = bytes_per_step(algorithm)
         capacity = run_config(algorithm, {}).hyperparameters.replay_capacity
-        yield f"{algorithm}: {size:,.0f} bytes a step, {size * capacity / 1e9:.1f} GB for the {capacity:,} of its paper"
-    yield f"  (frames of R2D2's {PAPER_SEQUENCES:,} sequences of {PAPER_SEQUENCE_STEPS}, each stored: {by_item:.1f} GB)"
+        whole = f"{per_step * capacity / 1e9:.1f} GB for the {capacity:,} of its paper"
+        yield f"{algorithm}: {per_step:,.0f} bytes a step, {whole}"
+    for algorithm, paper in PAPERS.items():
+        name, frames_stored = algorithms.load(algorithm).SYSTEM.name, paper["sequences"] * paper["steps"]
+        size = f"{frames_stored * 84 * 84 / 1e9:.1f} GB"
+        yield f"  (frames of {name}'s {paper['sequences']:,} sequences of {paper['steps']}, each stored: {size})"
     for algorithm, settings in RUNS.items():
         reached, duty = short_run(algorithm, frames)
         asked = settings["samples_per_insert"]
@@ -136,17 +136,17 @@ def report(frames: int) -> Iterator[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; 2 where so few frames say nothing."""
+    """Run the command; return the exit code, 2 if `--frames` are too few."""
     parser = argparse.ArgumentParser(prog="python -m ddrl.bench.replay", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--frames", type=int, default=40_000, help="of each run (%(default)s)")
     torch.set_num_threads(1)
     frames = parser.parse_args(arguments).frames
-    return exit_code(lambda: _print(report(frames)))
 
+    def command() -> None:
+        for line in report(frames):
+            print(line, flush=True)
 
-def _print(lines: Iterator[str]) -> None:
-    for line in lines:
-        print(line, flush=True)
+    return exit_code(command)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Grids of topologies: which number of actors and environments is best on this machine?"""
+"""Grids of topologies, to find the best numbers of actors and environments on this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INFERENCE: dict[str, dict[str, Any]] = {
     "central": {"inference": "central"},
     "workers": {"inference": "central", "central": {"worker_processes": True}},
 }
-"""Where it is, and who steps environments for it: in runtime threads threads (central) or processes (workers)."""
+"""Places of inference; for central inference in runtime threads, threads or processes (`workers`) step environments."""
 
 
 def grid(
@@ -31,11 +31,10 @@ def grid(
     axes: Mapping[str, Sequence[int]],
     note: Callable[[str], None],
 ) -> list[RunConfig]:
-    """Every combination of `axes` (keys of the topology) in each of `runtimes` and with each of `inferences`.
+    """Return every combination of `axes` (keys of the topology), `runtimes` and `inferences`.
 
-    None of these: that of the configuration.
-
-    Combinations that the configuration does not allow are left out with a note. Raises `UserError` where none is left.
+    Without runtimes or inferences, the configuration's own is used. Combinations that are not allowed are left out with
+    a note. Raise `UserError` if none is left.
     """
     configs, refused = [], []
     runtime_choices: list[dict[str, Any]] = [{"runtime": name} for name in runtimes] or [{}]
@@ -56,13 +55,13 @@ def grid(
 
 
 def default_axes() -> dict[str, list[int]]:
-    """One actor, an actor for each core, one more; 4 to 32 environments each."""
+    """Return the default axes: one actor, one per core, or one more; 4 to 32 environments each."""
     cores = len(os.sched_getaffinity(0))
     return {"num_actors": sorted({1, cores, cores + 1}), "envs_per_actor": list(ENVIRONMENTS)}
 
 
 def parse_axes(texts: Sequence[str]) -> dict[str, list[int]]:
-    """`["num_actors=1,2", ...]` -> axes; nothing: `default_axes`. Raises `UserError` for what is not of that form."""
+    """Parse `["num_actors=1,2", ...]` into axes; an empty list gives `default_axes`. Raise `UserError` if invalid."""
     axes: dict[str, list[int]] = {}
     for text in texts:
         key, _, values = text.partition("=")

@@ -3,9 +3,9 @@
     python -m ddrl.bench.task_suites firstperson/all30 [--envs 1] [--threads 1] [--seconds 2] [--repeats 3] \\
                                      [--json FILE]
 
-Each thread steps environments of its own with random actions. In turn, once a repeat: every task alone, then all of
-them as the suite. If each task gets the same number of steps, as it does, the suite's speed can at best be the harmonic
-mean of the tasks' speeds; what it reaches of that is printed, and how the steps are divided.
+Each thread steps environments of its own with random actions: in each repeat every task alone, then all of them as the
+suite. Since each task gets the same number of steps, the suite's speed is at best the harmonic mean of the tasks'
+speeds. The fraction of that mean that it reaches is printed, and how the steps are divided.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WARM_UP_STEPS = 20
 
 
 def speed(name: str, num_envs: int, num_threads: int, seconds: float) -> tuple[float, Array]:
-    """Agent steps a second over all threads, dead ones left out, and how many each column of a thread had [B]."""
+    """Return valid agent steps per second over all threads, and the steps of each column, summed over threads [B]."""
     with ExitStack() as stack:
         envs = [stack.enter_context(closing(registry.make(name, num_envs, seed=index))) for index in range(num_threads)]
         for env in envs:
@@ -58,7 +58,7 @@ def speed(name: str, num_envs: int, num_threads: int, seconds: float) -> tuple[f
 
 
 def _step(env: VectorEnv, stream: int, enough: Callable[[int], bool]) -> Array:
-    """Random actions until there are enough steps; valid steps of each column [B]."""
+    """Step with random actions until `enough(steps)`; return the valid steps of each column [B]."""
     generator, counts, steps = numpy_generator(stream, "bench-suites"), np.zeros(env.num_envs, dtype=np.int64), 0
     while not enough(steps):
         counts += env.step(generator.integers(0, env.spec.num_actions, env.num_envs)).valid
@@ -67,9 +67,9 @@ def _step(env: VectorEnv, stream: int, enough: Callable[[int], bool]) -> Array:
 
 
 def measure(name: str, envs: int, threads: int, seconds: float, repeats: int) -> dict[str, Any]:
-    """Plain data: of each repeat the speeds of all tasks alone, of the suite, and their ratio.
+    """Return as plain data the speeds of all tasks alone and of the suite, and their ratio, for each repeat.
 
-    Raises: UserError for a single task, or continuous actions.
+    Raise `UserError` for a single task or continuous actions.
     """
     tasks = registry.tasks_of(name)
     if len(tasks) < 2 or registry.spec_for(name).action_size:
@@ -88,7 +88,7 @@ def measure(name: str, envs: int, threads: int, seconds: float, repeats: int) ->
 
 
 def describe(result: dict[str, Any]) -> list[str]:
-    """Lines for the user."""
+    """Return a report as lines."""
     repeats = result["repeats"]
     lines = [f"{result['suite']}: agent steps/s, {result['envs']} of each task in each of {result['threads']} threads"]
     for task in repeats[0]["alone"]:
@@ -105,7 +105,7 @@ def describe(result: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns the exit code."""
+    """Run the command; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m ddrl.bench.task_suites", description=(__doc__ or "").split("\n\n")[0]
     )

@@ -1,4 +1,4 @@
-"""What was measured, as tables in plain text."""
+"""Measurements as tables in plain text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from ddrl.bench.measure import PARTS, best_of, describe_topology, speed_ratios, system_of, systems_of
 
 DISTURBED = 0.1
-"""Part of the cores' time that other processes took, from which on the reader is told."""
+"""Fraction of the cores' time taken by other processes above which the reader is warned."""
 
 _SPEEDS = ("sim alone", "infer alone", "train alone", "bound", "rollout", "training")
 _FRACTIONS = ("ratio", "actor duty", "learn duty", "cpu busy", "others", "lag mean")
@@ -18,7 +18,7 @@ _SWEPT = ("actors", "envs", "learn thr", "training", "lowest", "highest", "to be
 
 
 def describe(result: Mapping[str, Any]) -> str:
-    """One row a repeat, or one row a topology where there are several; then what follows from them."""
+    """Return a table with a row for each repeat, or for each topology if there are several, and a summary."""
     measurements = result["measurements"]
     systems = systems_of(measurements)
     swept = len(measurements) > len(systems)
@@ -37,7 +37,7 @@ def describe(result: Mapping[str, Any]) -> str:
 
 
 def head(result: Mapping[str, Any], what: str | None = None) -> list[str]:
-    """What was measured, and where; `what`: instead of the first algorithm's name."""
+    """Return lines that say what was measured and where; `what` stands in place of the algorithm's name."""
     first, hardware = result["measurements"][0], result["hardware"]
     config, repeats = first["config"], len(first["repeats"])
     network = config["hyperparameters"].get("network")
@@ -63,11 +63,12 @@ def _repeats(measurements: Sequence[Mapping[str, Any]]) -> Iterable[str]:
             duty = repeat["duty"]
             fractions = [repeat["ratio"], duty["actor"], duty["learner"], repeat["cpu_utilisation"], repeat["others"]]
             cells = [whole(speed) for speed in speeds] + [fraction(value) for value in fractions]
-            yield row(f"{index + 1} {system_of(one['config']['topology'])}", (*cells, f"{_lag([repeat]):.1f}"))
+            cells.append(f"{repeat['policy_lag_mean']:.1f}")
+            yield row(f"{index + 1} {system_of(one['config']['topology'])}", cells)
 
 
 def _sweep(measurements: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    """The fastest first."""
+    """Yield the rows of topologies, the fastest first."""
     yield row("", (*_SWEPT, *_FRACTIONS[1:]))
     ordered = sorted(measurements, key=lambda one: -one["median_training_frames_per_second"])
     for one in ordered:
@@ -79,9 +80,8 @@ def _sweep(measurements: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         cells += [whole(one["median_bound_frames_per_second"]), fraction(one["median_ratio"])]
         for role in ("actor", "learner"):
             cells.append(f"{statistics.median(repeat['duty'][role] for repeat in repeats):.2f}")
-        for name in ("cpu_utilisation", "others"):
-            cells.append(f"{statistics.median(repeat[name] for repeat in repeats):.2f}")
-        yield row(system_of(topology), (*cells, f"{_lag(repeats):.1f}"))
+        cells += [f"{median_of(repeats, name):.2f}" for name in ("cpu_utilisation", "others")]
+        yield row(system_of(topology), (*cells, f"{median_of(repeats, 'policy_lag_mean'):.1f}"))
 
 
 def _median(one: Mapping[str, Any]) -> str:
@@ -94,45 +94,41 @@ def _median(one: Mapping[str, Any]) -> str:
 
 
 def _no_bound(measurements: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Why there is none, where there is none."""
+    """Return a line that explains a missing bound, if one is missing."""
     line = "no bound: a GPU trains, and what the parts take of the cores' time leaves out what they take of its"
     return [line] if any(math.isnan(one["median_bound_frames_per_second"]) for one in measurements) else []
 
 
 def _not_told_apart(best: Mapping[str, Any], measurements: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Topologies of the same system that were at least as fast as the best in one of the repeats."""
-    topology = best["config"]["topology"]
-    close = [
-        describe_topology(one["config"]["topology"])
-        for one in measurements
-        if one is not best
-        and system_of(one["config"]["topology"]) == system_of(topology)
-        and max(speed_ratios(one, best)) >= 1
-    ]
+    """Return a line with the topologies of the same system that were at least as fast as the best in some repeat."""
+    system = system_of(best["config"]["topology"])
+    others = [one for one in measurements if one is not best and system_of(one["config"]["topology"]) == system]
+    close = [describe_topology(one["config"]["topology"]) for one in others if max(speed_ratios(one, best)) >= 1]
     return [f"  at least as fast in one of the repeats: {'; '.join(close)}"] if close else []
 
 
 def disturbance(measurements: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line where other processes took too much."""
+    """Return a warning if other processes took too much of the cores' time."""
     others = max(repeat["others"] for one in measurements for repeat in one["repeats"])
     line = f"other processes took up to {others:.0%} of the cores' time: measure again on an idle machine"
     return [line] if others > DISTURBED else []
 
 
-def _lag(repeats: Sequence[Mapping[str, Any]]) -> float:
-    return float(statistics.median(repeat["policy_lag_mean"] for repeat in repeats))
+def median_of(repeats: Sequence[Mapping[str, Any]], name: str) -> float:
+    """Return the median of a number over repeats."""
+    return float(statistics.median(repeat[name] for repeat in repeats))
 
 
 def whole(value: float) -> str:
-    """Without decimals; a dash for NaN."""
+    """Format without decimals, NaN as a dash."""
     return "-" if math.isnan(value) else f"{value:,.0f}"
 
 
 def fraction(value: float) -> str:
-    """With two decimals; a dash for NaN."""
+    """Format with two decimals, NaN as a dash."""
     return "-" if math.isnan(value) else f"{value:.2f}"
 
 
 def row(name: str, cells: Iterable[str], width: int = 17) -> str:
-    """A name in a column of this width, then cells."""
+    """Format a row: a name in a column of `width`, then cells."""
     return f"{name:{width}}" + "".join(f"{cell:>12}" for cell in cells)

@@ -1,6 +1,6 @@
-"""A topology at work: its speed, its waits and its processor time within a window of time.
+"""A whole topology measured in a window of time: its speed, its waits and its CPU time.
 
-Speed and lag are what the learner recorded, so they are the same quantities in every runtime.
+Speed and lag are those that the learner recorded, so they mean the same in every runtime.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 import torch
 
 from ddrl.bench.parts import quiet_run
 from ddrl.errors import UserError
+from ddrl.system.wait_clock import WaitClock
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig
 from ddrl.training.config.systems import moves_gradients, replays
@@ -32,42 +34,59 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.05
 LONGEST = 10
-"""Times the seconds asked for that a window may last until enough batches were learned from."""
+"""How many times its seconds a window may last to see enough batches."""
 START_SECONDS = 120.0
-"""For processes to start and a first batch to be learned from, besides `LONGEST`."""
+"""Time for the first batch, in addition to `LONGEST` windows."""
 ENDING_SECONDS = 60.0
-"""For roles to end what they are at."""
+"""Time for the roles to end."""
 ENDLESS_FRAMES = 2**60
 LAP_BATCHES = 1024
-"""Longest pattern of fresh batches that is looked for."""
+"""The longest pattern of fresh batches that is looked for."""
+
+
+def _family() -> dict[int, float]:
+    """Return CPU seconds of this process and its descendants, by process; those that have ended are not counted."""
+    used: dict[int, float] = {}
+    own = psutil.Process()
+    for process in [own, *own.children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            used[process.pid] = times.user + times.system
+    return used
+
+
+def _busy() -> float:
+    """Return CPU seconds of all processes on this process's cores, without idling and waiting."""
+    times = psutil.cpu_times(percpu=True)
+    idle = ("idle", "iowait", "guest", "guest_nice")  # user time includes guests already
+    cores = [times[core]._asdict() for core in os.sched_getaffinity(0)]
+    return float(sum(value for core in cores for name, value in core.items() if name not in idle))
 
 
 @dataclass(frozen=True)
 class Look:
-    """A moment of a run; waits are seconds since its beginning, over all who wait."""
+    """The state of a run at a moment; waits are seconds since its beginning, summed over all that wait."""
 
     frames: int
-    """Consumed by the learner."""
+    """Frames that the learner consumed."""
     made: int
     """Frames that actors made."""
     insert_waited: float
-    """By actors, for room in the queue."""
+    """Waits of actors for room in the queue."""
     pull_waited: float
-    """By actors, for parameters that the schedule wants them to have."""
+    """Waits of actors for parameters, as the schedule demands."""
     sample_waited: float
-    """By the learner, for unrolls."""
-    learning: float | None
-    """Seconds of the learner's turns, where roles take turns."""
-    cpu: dict[int, float]
-    """Process -> CPU seconds."""
-    busy: float
-    """CPU seconds of all processes on our cores, those of others too."""
-    wall: float
+    """Waits of the learner for unrolls."""
+    learning: float | None = None
+    """Seconds of the learner's turns, in runtime serial."""
+    cpu: dict[int, float] = field(default_factory=_family)
+    busy: float = field(default_factory=_busy)
+    wall: float = field(default_factory=time.perf_counter)
 
 
 @dataclass(frozen=True)
 class Whole:
-    """What the topology did between two looks."""
+    """The measurements between two looks; the fields are those of `ddrl.bench.measure.Repeat`."""
 
     rollout: float
     training: float
@@ -75,11 +94,10 @@ class Whole:
     cpu_utilisation: float
     policy_lag_mean: float
     others: float
-    """Fraction of the cores' time that other processes took."""
 
 
 class Window:
-    """Opens after a warm-up and closes after `seconds`, later where too few batches would be in it."""
+    """A window of time that opens after a warm-up and closes after `seconds`, or later to see enough batches."""
 
     def __init__(self, seconds: float, enough_frames: int) -> None:
         self._seconds = seconds
@@ -87,12 +105,12 @@ class Window:
         self._created = time.perf_counter()
         self._started: float | None = None
         self.gave_up = False
-        """No batch came, for too long."""
+        """Whether no batch came in time."""
         self.opened: Look | None = None
         self.closed: Look | None = None
 
     def is_over(self, frames: int, look: Callable[[], Look]) -> bool:
-        """Asked again and again, with the frames learned from so far."""
+        """Open or close the window when due, given the frames learned from so far; return whether it is over."""
         now = time.perf_counter()
         if frames and self._started is None:
             self._started = now
@@ -111,9 +129,9 @@ class Window:
 
 
 def measure_whole(config: RunConfig, seconds: float) -> Whole:
-    """The topology for `seconds` after a warm-up of a quarter.
+    """Measure a topology for `seconds` after a warm-up of a quarter of that.
 
-    Raises UserError where too few batches were learned from, and whatever a role raises.
+    Raise `UserError` if too few batches were learned from, and any error of a role.
     """
     batch_steps = _fresh_steps(config)
     lap = batches_per_lap(config.hyperparameters.first_update)
@@ -130,7 +148,7 @@ def measure_whole(config: RunConfig, seconds: float) -> Whole:
     lag = records[records["metric"] == "policy_lag_mean"]
     within = lag[lag["env_frames"].between(opened.frames, closed.frames)]
     speed = speed_of(list(zip(within["seconds"], within["env_frames"], strict=True)), lap)
-    if moves_gradients(config):  # counted one by one; a record is of all since the last
+    if moves_gradients(config):  # gradients are counted one by one, and a record sums up those since the last one
         within = within if len(within) else lag.tail(1)
         speed = (closed.frames - opened.frames) / (closed.wall - opened.wall)
     if not speed:
@@ -141,7 +159,7 @@ def measure_whole(config: RunConfig, seconds: float) -> Whole:
 
 
 def _fresh_steps(config: RunConfig) -> int:
-    """Of a batch: its own, or those that go with a batch from a replay, one at least where the learner runs freely."""
+    """Return the fresh steps of a batch, or those that go with a batch from a replay (at least 1)."""
     hyperparameters = config.hyperparameters
     if replays(config):
         return max(1, math.ceil(hyperparameters.fresh_steps or 1))
@@ -171,10 +189,10 @@ def _between(before: Look, after: Look, actors: int, training: float, lag: float
 
 
 def speed_of(batches: list[tuple[float, int]], lap: int = 1) -> float:
-    """Frames per second from the first to the last of the fresh batches (seconds, env_frames); 0 for too few.
+    """Return frames per second from the first to the last fresh batch (seconds, env_frames), or 0 for too few.
 
-    Counted over a fixed time instead, a short benchmark would be wrong by up to one batch. Where fresh batches come in
-    bursts, `lap` of them at a time, whole laps are counted: from within one burst to the same place in another.
+    Counting over a fixed time instead could be wrong by one batch. If fresh batches come in bursts of `lap`, whole laps
+    are counted: from a place in one burst to the same place in another.
     """
     laps = (len(batches) - 1) // lap
     if laps < 1:
@@ -184,7 +202,7 @@ def speed_of(batches: list[tuple[float, int]], lap: int = 1) -> float:
 
 
 def batches_per_lap(first_update: Callable[[int], int]) -> int:
-    """After how many fresh batches the pattern of their first uses repeats: 1, or the slots of a circular store."""
+    """Return after how many fresh batches the pattern of their first uses repeats: 1, or a circular store's slots."""
     uses = [first_update(batch) for batch in range(LAP_BATCHES + 1)]
     gaps = [after - before for before, after in itertools.pairwise(uses)]
     return next(lap for lap in range(1, LAP_BATCHES + 1) if gaps[lap:] == gaps[:-lap])
@@ -196,9 +214,9 @@ def batches_per_lap(first_update: Callable[[int], int]) -> int:
 def _in_this_process(config: RunConfig, directory: Path, seconds: float, enough_steps: int) -> Window:
     errors: list[BaseException] = []
     with quiet_run(config, directory) as run:
-        clock = _TurnClock(run.learner.step) if config.topology.runtime == "serial" else None
-        if clock is not None:
-            run.learner.step = clock.step
+        clock = WaitClock() if config.topology.runtime == "serial" else None
+        if clock is not None:  # actors wait while the learner has its turn
+            run.learner.step = clock.running()(run.learner.step)
 
         def work() -> None:
             torch.set_num_threads(1)
@@ -220,27 +238,12 @@ def _in_this_process(config: RunConfig, directory: Path, seconds: float, enough_
             raise UserError(f"the run has not ended within {ENDING_SECONDS:.0f} s: an environment hangs")
         if errors:
             raise errors[0]
-        if moves_gradients(config) and run.learner.ready():  # what a learner among many actors did not come to record
+        if moves_gradients(config) and run.learner.ready():  # a last record, if actors kept the learner from writing it
             run.recorder.update(run.counts, run.learner.step())
         return window
 
 
-class _TurnClock:
-    """Adds up the seconds of the learner's steps."""
-
-    def __init__(self, step: Callable[[], Any]) -> None:
-        self._step = step
-        self.seconds = 0.0
-
-    def step(self) -> Any:
-        """One of the learner's."""
-        before = time.perf_counter()
-        result = self._step()
-        self.seconds += time.perf_counter() - before
-        return result
-
-
-def _look(run: Run, clock: _TurnClock | None) -> Look:
+def _look(run: Run, clock: WaitClock | None) -> Look:
     return Look(
         frames=run.learner.core.env_frames,
         made=sum(collector.agent_steps for collector in run.collectors) * run.spec.frame_skip,
@@ -248,9 +251,6 @@ def _look(run: Run, clock: _TurnClock | None) -> Look:
         pull_waited=run.params.pull_waited,
         sample_waited=run.queue.sample_waited,
         learning=clock.seconds if clock else None,
-        cpu=_family(),
-        busy=_busy(),
-        wall=time.perf_counter(),
     )
 
 
@@ -258,7 +258,7 @@ def _look(run: Run, clock: _TurnClock | None) -> Look:
 
 
 def _with_ray(config: RunConfig, directory: Path, seconds: float, enough_steps: int) -> Window:
-    """Over all processes of a cluster of its own; waiting for messages to arrive is not counted as waiting."""
+    """Measure all processes of a new Ray cluster; the time until messages arrive does not count as waiting."""
     from ddrl.runtimes.ray.launch import train_with_ray
 
     if os.environ.get("RAY_ADDRESS", "") not in ("", "local"):
@@ -272,43 +272,18 @@ def _with_ray(config: RunConfig, directory: Path, seconds: float, enough_steps: 
         frames = status.counts.env_frames
 
         def look() -> Look:
-            learners = topology.num_learners  # the one that leads speaks of its own actors only
+            learners = topology.num_learners  # the leading learner reports its own share of the actors only
             return Look(
                 frames=frames,
                 made=sum(status.delivered) * learners * unroll_frames,
                 insert_waited=status.insert_waited * learners,
                 pull_waited=status.pull_waited * learners,
                 sample_waited=status.sample_waited,
-                learning=None,
-                cpu=_family(),
-                busy=_busy(),
-                wall=time.perf_counter(),
             )
 
         return window.is_over(frames, look)
 
     train_with_ray(config, directory, quiet=True, watch=watch)
     if window.closed is None and not window.gave_up:
-        raise KeyboardInterrupt  # which `train_with_ray` has made into an end like any other
+        raise KeyboardInterrupt  # `train_with_ray` has returned normally at a Ctrl-C
     return window
-
-
-def _family() -> dict[int, float]:
-    """CPU seconds of this process and of all below it; what ended between two looks is not counted."""
-    used: dict[int, float] = {}
-    own = psutil.Process()
-    for process in [own, *own.children(recursive=True)]:
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        used[process.pid] = times.user + times.system
-    return used
-
-
-def _busy() -> float:
-    """CPU seconds that all processes have had on the cores of this one, waiting and idling left out."""
-    times = psutil.cpu_times(percpu=True)
-    idle = ("idle", "iowait", "guest", "guest_nice")  # guests are counted in user time already
-    cores = [times[core]._asdict() for core in os.sched_getaffinity(0)]
-    return float(sum(value for core in cores for name, value in core.items() if name not in idle))

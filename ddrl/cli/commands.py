@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddrl.errors import TRY_AGAIN, UserError, about
 from ddrl.system.files import refuse_pipe
-from ddrl.system.notes import Lasting, say
+from ddrl.system.notes import SafeStandardError, say
 
 if TYPE_CHECKING:
     from ddrl.inference.endpoint import Endpoint, Tls
@@ -150,7 +150,7 @@ def bench(parsed: argparse.Namespace) -> None:
         if parsed.algorithm or parsed.runtime or parsed.inference or parsed.sweep is not None:
             raise UserError("bench --all: its systems have topologies of their own; allowed beside it: --config, --set")
         systems = bench.system_configs(parsed.all, overrides)
-        print(bench.describe_all(bench.bench_all(systems, **measuring)))
+        print(bench.describe_all(bench.bench(list(systems.values()), names=list(systems), **measuring)))
         return
     if not parsed.environment:
         raise UserError("bench: say which algorithm and environment, such as: ddrl bench impala atari/pong; or --all")
@@ -217,7 +217,7 @@ def watch(parsed: argparse.Namespace) -> None:
 @contextmanager
 def _progress_line() -> Iterator[Callable[[str], None]]:
     """Show the newest line of progress on standard error: in place in a terminal, elsewhere every `LINE_SECONDS`."""
-    in_terminal = Lasting().isatty()
+    in_terminal = SafeStandardError().isatty()
     start, end, pause = ("\r\033[K", "", 0.1) if in_terminal else ("", "\n", LINE_SECONDS)
     last = time.monotonic()
 

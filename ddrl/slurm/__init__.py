@@ -1,1 +1,1 @@
-"""Jobs of a SLURM cluster: what they ask for, their steps, and a Ray cluster over their nodes."""
+"""Jobs on a SLURM cluster: their resources, their steps, and a Ray cluster over their nodes."""

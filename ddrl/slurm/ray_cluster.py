@@ -1,11 +1,11 @@
-"""A Ray cluster over the nodes of one SLURM job, for one command, started and ended by its own processes.
+"""A Ray cluster over the nodes of one SLURM job, for one command.
 
     srun --ntasks-per-node=1 python -m ddrl.slurm.ray_cluster --meet DIRECTORY -- COMMAND ...
 
-Every task starts Ray on its node. The first task's is the head; it writes into DIRECTORY, which all nodes see, where it
-can be reached and with which token, which the others prove to know and never send (`ddrl.slurm.rendezvous`), runs
-the command once all have come, and its exit code is the command's. The others stay for as long as their connection to
-the first one does, so they leave when it has ended in whatever way.
+Every task starts Ray on its node. The first task's Ray is the head. That task writes its address and a token into
+DIRECTORY, which all nodes see; the others prove that they know the token without sending it (`ddrl.slurm.rendezvous`).
+Once all have come, the first task runs the command and exits with its code. The others stay while their connection to
+the first task is open, so they end whenever and however it ends.
 """
 
 from __future__ import annotations
@@ -31,14 +31,7 @@ from typing import Any
 import psutil
 
 from ddrl.errors import UserError
-from ddrl.runtimes.ray.cluster import (
-    RAY,
-    VARIABLE,
-    check_reachable,
-    cluster,
-    end_family,
-    own_folder,
-)
+from ddrl.runtimes.ray.cluster import RAY, VARIABLE, check_reachable, cluster, end_family, own_folder
 from ddrl.slurm import rendezvous
 from ddrl.system.exit_code import exit_code
 from ddrl.system.files import read_file
@@ -47,16 +40,16 @@ from ddrl.system.signals import STOP, deaf_children
 from ddrl.system.temporary import LOCK
 
 START_SECONDS = 300.0
-"""For all nodes of a job to come: SLURM may start them one after the other."""
+"""Time for all nodes of a job to come: SLURM may start them one after the other."""
 ANSWER_SECONDS = 30.0
-"""For the first task to see who calls."""
+"""Time for the first task to answer a call."""
 FIRST_PORT, LAST_PORT, BLOCK = 20000, 31999, 8
-"""Below the ports that Linux gives out by itself (32768 and above); each node of each job has a block of its own."""
+"""Ports below those that Linux assigns by itself (32768 and above), and how many each node of a job takes."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """This task within its job, from the variables that `srun` sets."""
+    """This task's place in its job, from the variables that `srun` sets."""
 
     job: int
     rank: int
@@ -67,7 +60,7 @@ class Place:
 
     @property
     def meeting(self) -> str:
-        """The file in which this job's tasks find each other."""
+        """Name of the file by which this job's tasks find each other."""
         return f"nodes-{self.job}.json"
 
 
@@ -76,17 +69,19 @@ class Meeting:
     """What the first task tells the others."""
 
     address: str
-    """Of Ray's head, host:port."""
+    """host:port of Ray's head."""
     door: int
-    """The port of the first task itself."""
+    """The port on which the first task waits for the others."""
     token: str
     folder: str
-    """The first task's own one, whose path Ray takes on every node."""
+    """The first task's private folder; Ray uses its path on every node."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one task; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m ddrl.slurm.ray_cluster", description=(__doc__ or "")[:80])
+    """Run one task; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m ddrl.slurm.ray_cluster", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("--meet", type=Path, required=True, metavar="DIRECTORY", help="a folder that all nodes see")
     parser.add_argument("command", nargs="+", help="what to run once all nodes have come")
     parsed = parser.parse_args(arguments)
@@ -99,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def place_of(variables: Any) -> Place:
-    """Reads the variables of a task. Raises `UserError` outside of `srun`."""
+    """Read a task's environment variables. Raise `UserError` if `srun` has not set them."""
     try:
         return Place(
             job=int(variables["SLURM_JOB_ID"]),
@@ -114,9 +109,9 @@ def place_of(variables: Any) -> Place:
 
 
 def lead(place: Place, directory: Path, command: Sequence[str]) -> int:
-    """The first task: head, meeting, command; returns the command's exit code."""
+    """Run the first task: start Ray's head, wait for the others, run the command; return the command's exit code."""
     directory.mkdir(parents=True, exist_ok=True)
-    # Of jobs that were killed: whoever is here has the run to itself.
+    # Files of killed jobs: only one job at a time works on a run.
     for old in [*directory.glob("nodes-*.json"), *directory.glob("nodes-*.partial")]:
         old.unlink(missing_ok=True)
     token = secrets.token_hex(32)
@@ -124,7 +119,9 @@ def lead(place: Place, directory: Path, command: Sequence[str]) -> int:
     host, ports = address_of(place.node), free_block(place)
     os.environ[VARIABLE] = f"{host}:{ports[0]}"
     with ExitStack() as stack:
-        stop = stack.enter_context(_forwarding())
+        forwarder = _Forwarder()
+        for number in STOP:
+            stack.callback(signal.signal, number, signal.signal(number, forwarder.signalled))
         folder = str(stack.enter_context(own_folder()))
         door = stack.enter_context(socket.create_server((host, ports[-1])))
         head = ["--head", f"--port={ports[0]}", f"--temp-dir={folder}/{RAY}", "--include-dashboard=false"]
@@ -139,39 +136,39 @@ def lead(place: Place, directory: Path, command: Sequence[str]) -> int:
             from ray import nodes
 
             _wait(lambda: sum(node["Alive"] for node in nodes()) >= place.size, f"{place.size} nodes", ray)  # type: ignore[no-untyped-call]
-        return stop.run(command)
+        return forwarder.run(command)
 
 
 def follow(place: Place, directory: Path) -> int:
-    """Another task: joins, and stays until the first one is gone."""
+    """Run another task: join, and stay until the first task is gone; return 0."""
     for number in STOP:
-        signal.signal(number, signal.SIG_IGN)  # the first task's command ends in its own time, and needs this node
+        signal.signal(number, signal.SIG_IGN)  # the command saves before it ends, and needs this node for that
     meeting, door = join(directory / place.meeting, place.rank)
     os.environ |= ray_variables(meeting.token)
     _make_private(Path(meeting.folder))
     with door, ray_node(place, address_of(place.node), free_block(place), [f"--address={meeting.address}"]):
-        door.recv(1)  # nothing is ever sent: returns when the other side has closed, or is gone
-    if not (Path(meeting.folder) / LOCK).exists():  # on the head's machine it is the head's
+        door.recv(1)  # nothing is ever sent, so this returns when the other side has closed or is gone
+    if not (Path(meeting.folder) / LOCK).exists():  # a folder with a lock belongs to the head on this machine
         shutil.rmtree(meeting.folder, ignore_errors=True)
     return 0
 
 
 def _make_private(folder: Path) -> None:
-    """Ray lets everybody into what it makes there. Raises UserError where somebody else has made the folder."""
-    with suppress(FileExistsError):  # by the first task, or another one on the same machine
+    """Make the folder private before Ray makes it open to all. Raise UserError if another user has made it."""
+    with suppress(FileExistsError):  # made by another task on the same machine
         folder.mkdir(mode=0o700)
     check_private(folder)
 
 
 def join(path: Path, rank: int) -> tuple[Meeting, socket.socket]:
-    """What the first task has written to `path`, and a connection to it that it has accepted.
+    """Return what the first task has written to `path`, and an accepted connection to it. Raise UserError without one.
 
-    A job that SLURM has killed and queued anew may find its old file: that leads to nobody who knows the token.
+    A job that SLURM has killed and queued again may read its old file; nobody there knows the token, so it tries again.
     """
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end:
         with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
-            if path.lstat().st_uid != os.geteuid():  # of somebody who wants this node
+            if path.lstat().st_uid != os.geteuid():  # another user could make this node join theirs
                 raise OSError(errno.EPERM, "belongs to another user", str(path))
             meeting = Meeting(**json.loads(read_file(path).decode()))
             address = (meeting.address.rpartition(":")[0], meeting.door)
@@ -181,20 +178,15 @@ def join(path: Path, rank: int) -> tuple[Meeting, socket.socket]:
 
 
 def ray_variables(token: str) -> dict[str, str]:
-    """What Ray reads, once, when it is imported."""
+    """Return the environment variables that Ray reads when it is imported."""
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_worker_niceness": "0"}
 
 
 def address_of(node: str) -> str:
-    """A node's address as SLURM knows it, or as Ray does where SLURM has the loopback device or nothing."""
+    """Return a node's address from SLURM, or from Ray if SLURM has none but the loopback device's."""
     try:
-        shown = subprocess.run(
-            ["scontrol", "--oneliner", "show", "node", node],
-            check=True,
-            capture_output=True,
-            encoding="utf-8",
-            timeout=60,
-        ).stdout
+        command = ["scontrol", "--oneliner", "show", "node", node]
+        shown = subprocess.run(command, check=True, capture_output=True, encoding="utf-8", timeout=60).stdout
         named = dict(part.partition("=")[::2] for part in shown.split() if "=" in part).get("NodeAddr", node)
         address = socket.gethostbyname(named)
     except (OSError, subprocess.SubprocessError):
@@ -207,7 +199,7 @@ def address_of(node: str) -> str:
 
 
 def free_block(place: Place) -> list[int]:
-    """The block of ports of this node: the job's number says which, the next free one where it is taken."""
+    """Return a free block of ports for this node, beginning the search at a place that follows from job and rank."""
     blocks = (LAST_PORT + 1 - FIRST_PORT) // BLOCK
     first = (place.job * place.size + place.rank) % blocks
     for index in range(blocks):
@@ -229,7 +221,7 @@ def _is_free(port: int) -> bool:
 
 @contextmanager
 def ray_node(place: Place, host: str, ports: Sequence[int], more: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Ray on this node; on leaving every process of it is ended, by its own id."""
+    """Run Ray on this node while the block runs; then end all of its processes."""
     names = ("object-manager", "node-manager", "dashboard-agent-listen", "dashboard-agent-grpc", "runtime-env-agent")
     own = [f"--{name}-port={port}" for name, port in zip(names, ports[1:], strict=False)]
     command = [
@@ -250,8 +242,8 @@ def ray_node(place: Place, host: str, ports: Sequence[int], more: Sequence[str])
 
 @contextmanager
 def announced(path: Path, meeting: Meeting) -> Iterator[None]:
-    """`path` says where to meet, to this user alone, within the block."""
-    partial = path.with_suffix(f".{secrets.token_hex(8)}.partial")  # a name that nobody could know has no link or file
+    """Keep `meeting` in a file that only this user can read while the block runs."""
+    partial = path.with_suffix(f".{secrets.token_hex(8)}.partial")  # an unpredictable name, for which none set a trap
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     with open(os.open(partial, flags, 0o600), "w", encoding="utf-8") as file:
         json.dump(dataclasses.asdict(meeting), file)
@@ -263,7 +255,7 @@ def announced(path: Path, meeting: Meeting) -> Iterator[None]:
 
 
 def welcome(door: socket.socket, number: int, token: str, ray: subprocess.Popen[bytes]) -> list[socket.socket]:
-    """Connections of the other tasks. Raises UserError where they do not come, or Ray has ended here."""
+    """Return the connections of the other tasks. Raise UserError if they do not come or Ray has ended here."""
     try:
         return rendezvous.welcome(door, number, token, START_SECONDS, lambda: ray.poll() is not None)
     except rendezvous.Missing as missing:
@@ -287,37 +279,26 @@ def _wait(condition: Any, what: str, ray: subprocess.Popen[bytes] | None = None)
 
 
 class _Forwarder:
-    """Runs the command, and passes on to it, once each, the signals that this process gets."""
+    """Runs the command and forwards this process's signals to it."""
 
     def __init__(self) -> None:
         self._command: subprocess.Popen[bytes] | None = None
         self._early: int | None = None
 
     def signalled(self, number: int, _: Any) -> None:
-        """One of those that stop a run; one that comes before the command is all that is needed to not start it."""
+        """Handle a signal of `STOP`: forward it, or keep the command from starting."""
         if self._command is None:
             self._early = number
         else:
             self._command.send_signal(number)
 
     def run(self, command: Sequence[str]) -> int:
-        """The command's exit code; 128 and the signal's number where it was killed by one, or never began."""
+        """Run the command; return its exit code, or 128 + the number of the signal that killed or prevented it."""
         if self._early is not None:
             return 128 + self._early
         self._command = subprocess.Popen(command, start_new_session=True)
         code = self._command.wait()
         return code if code >= 0 else 128 - code
-
-
-@contextmanager
-def _forwarding() -> Iterator[_Forwarder]:
-    forwarder = _Forwarder()
-    before = {number: signal.signal(number, forwarder.signalled) for number in STOP}
-    try:
-        yield forwarder
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

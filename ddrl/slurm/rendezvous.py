@@ -1,12 +1,12 @@
-"""How the tasks of a job find each other at one port, which anybody on the network may call too.
+"""The protocol by which the tasks of a job connect to the first one, over a port that anybody may call.
 
     visitor -> host   rank, nonce        8 and 64 hexadecimal digits
     host -> visitor   nonce
     visitor -> host   proof              `ddrl.inference.proof`
     host -> visitor   proof
 
-Each who calls has seconds for all of that; meanwhile others are heard. Then the connection stays, and tells each side
-that the other one is there.
+Several visitors are served at once, each within `VISIT_SECONDS`. Then the connection stays open; its end tells each
+side that the other one has gone.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from contextlib import ExitStack, suppress
 from ddrl.inference.proof import HOST, LENGTH, VISITOR, holds, nonce, proof
 
 VISIT_SECONDS = 10.0
-"""For one who calls to prove that it knows the token."""
+"""Time for a visitor to prove that it knows the token."""
 MOST_VISITORS = 64
-"""At once; then the one who has been there longest without a proof is sent away."""
+"""Visitors served at once; beyond that, the oldest one without a proof is disconnected."""
 LOOK_SECONDS = 0.2
 _RANK = 8
 
 
 class Missing(Exception):
-    """Not all came."""
+    """The error of `number` tasks that did not come."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"{number} did not come")
@@ -40,9 +40,9 @@ class Missing(Exception):
 def welcome(
     door: socket.socket, number: int, token: str, seconds: float, is_over: Callable[[], bool]
 ) -> list[socket.socket]:
-    """Return the connections of so many tasks that know the token, each of a rank of its own; others are sent away.
+    """Return the connections of `number` tasks of different ranks that know the token; disconnect all others.
 
-    Raise Missing where they have not come after so many seconds, or it is over.
+    Raise Missing if they have not come within `seconds`, or once `is_over()`.
     """
     came: queue.SimpleQueue[tuple[str, socket.socket]] = queue.SimpleQueue()
     talking: deque[socket.socket] = deque()
@@ -50,25 +50,25 @@ def welcome(
     found: dict[str, socket.socket] = {}
     end = time.monotonic() + seconds
     door.settimeout(LOOK_SECONDS)
-    with ExitStack() as left:  # where not all have come nobody stays
+    with ExitStack() as left:  # if not all come, all are disconnected
         left.callback(lambda: _send_away(*talking, *found.values()))
         while len(found) < number:
             if time.monotonic() > end or is_over():
                 raise Missing(number - len(found))
-            with suppress(OSError):  # nobody for a moment, or who called is gone again
+            with suppress(OSError):  # nobody called within LOOK_SECONDS, or the caller is gone again
                 talking.append(door.accept()[0])
                 hearing[talking[-1]] = threading.Thread(target=_hear, args=(talking[-1], token, came), daemon=True)
                 hearing[talking[-1]].start()
             while len(talking) > MOST_VISITORS:
                 oldest = talking.popleft()
                 _send_away(oldest)
-                hearing.pop(oldest).join(LOOK_SECONDS)  # at once: else a busy machine has threads without bound
+                hearing.pop(oldest).join(LOOK_SECONDS)  # else threads would pile up on a busy machine
             while not came.empty():
                 rank, visitor = came.get()
                 if visitor in talking:
                     talking.remove(visitor)
                     del hearing[visitor]
-                if rank and rank in found:  # it has tried again
+                if rank and rank in found:  # the task has connected again
                     _send_away(found[rank])
                 if rank:
                     found[rank] = visitor
@@ -78,7 +78,7 @@ def welcome(
 
 
 def call(address: tuple[str, int], rank: int, token: str, seconds: float) -> socket.socket:
-    """Return a connection to a host that knows the token. Raise OSError where there is none."""
+    """Return a connection to a host that knows the token. Raise OSError if there is none."""
     with ExitStack() as stack:
         end = time.monotonic() + seconds
         door = stack.enter_context(socket.create_connection(address, seconds))
@@ -94,7 +94,7 @@ def call(address: tuple[str, int], rank: int, token: str, seconds: float) -> soc
 
 
 def _hear(visitor: socket.socket, token: str, came: queue.SimpleQueue[tuple[str, socket.socket]]) -> None:
-    """Puts a visitor into `came`, with its rank once that is proven; without one where it is closed."""
+    """Check a visitor, and put it into `came` with its rank, or with "" and closed if it proved nothing."""
     rank = ""
     with suppress(OSError, ValueError):
         end = time.monotonic() + VISIT_SECONDS
@@ -110,7 +110,7 @@ def _hear(visitor: socket.socket, token: str, came: queue.SimpleQueue[tuple[str,
 
 
 def _read(door: socket.socket, size: int, end: float) -> str:
-    """So many characters. Raises OSError, also where they have not come by `end`, and ValueError."""
+    """Read `size` characters. Raise OSError, also if they have not come by `end`, or ValueError if not ASCII."""
     read = b""
     while len(read) < size:
         door.settimeout(max(0.001, end - time.monotonic()))
@@ -123,5 +123,5 @@ def _read(door: socket.socket, size: int, end: float) -> str:
 def _send_away(*visitors: socket.socket) -> None:
     for visitor in visitors:
         with suppress(OSError):
-            visitor.shutdown(socket.SHUT_RDWR)  # also ends the wait of the thread that hears it
+            visitor.shutdown(socket.SHUT_RDWR)  # also wakes the thread that reads from it
         visitor.close()

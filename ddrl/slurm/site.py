@@ -1,14 +1,13 @@
-"""What the jobs of a workflow ask of a cluster: a site file says it, in one place, for every rule and scale.
+"""What the jobs of a workflow ask of a SLURM cluster, as one site file says for every rule and scale.
 
-A site file is a list of entries, each with the jobs that it is about and what it sets for them, as the departures of
-`experiments.yaml` are; of entries about the same job, a later one overrides an earlier one, key by key. How many cores,
-how much memory and how many GPUs a training run needs stands in `experiments.yaml`.
+A site file is a list of entries: which jobs an entry is about, and what it sets for them. Of the entries about one job,
+later ones override earlier ones, key by key. Cores, memory and GPUs of a training run stand in `experiments.yaml`.
 """
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,17 +19,17 @@ from ddrl.papers.schema import load_checked
 TRAIN = "train"
 """The rule whose jobs are training runs."""
 RULES = (TRAIN, "aggregate", "aggregate_suite", "figure", "figures_suite", "report", "report_suite")
-"""Those of the workflow, as a site file names them."""
+"""The rules of the workflow, as a site file names them."""
 SMALL = Resources(threads=1, memory_mib=2000, gpus=0)
-"""What a job of any other rule needs."""
+"""The needs of the jobs of all other rules."""
 SNAKEMAKE_MIB = 1000
-"""A job on a cluster is a Snakemake that runs the rule's command: its own memory, beside the command's."""
+"""Memory of the Snakemake process that runs a job's command, added to the command's."""
 ANSWER_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job as the entries of a site file see it."""
+    """A job, with the properties that the entries of a site file select by."""
 
     rule: str
     scale: str
@@ -38,117 +37,95 @@ class Job:
     experiment: str | None = None
     needs: Resources = SMALL
 
-
-@dataclass(frozen=True)
-class Entry:
-    """Settings for the jobs that every given condition fits (None: any)."""
-
-    settings: Mapping[str, Any]
-    rules: tuple[str, ...] | None
-    scales: tuple[str, ...] | None
-    papers: tuple[str, ...] | None
-    experiments: tuple[str, ...] | None
-    gpu: bool | None
-
-    def fits(self, job: Job) -> bool:
-        """Whether this entry is about a job."""
-        lists = ((self.rules, job.rule), (self.scales, job.scale), (self.papers, job.paper))
-        chosen = (*lists, (self.experiments, job.experiment))
-        return all(names is None or name in names for names, name in chosen) and (
-            self.gpu is None or self.gpu == (job.needs.gpus > 0)
-        )
+    def fits(self, entry: Mapping[str, Any]) -> bool:
+        """Return whether an entry of a site file is about this job."""
+        conditions = {
+            "rules": self.rule,
+            "scales": self.scale,
+            "papers": self.paper,
+            "experiments": self.experiment,
+        }
+        gpu = self.needs.gpus > 0
+        named = all(value in entry[name] for name, value in conditions.items() if name in entry)
+        return named and entry.get("gpu", gpu) == gpu
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a job asks for, on each of its nodes."""
+    """What a job asks for on each of its nodes: its needs, and what the site file sets (None: not set)."""
 
-    cpus: int
-    memory_mib: int
-    gpus: int
-    nodes: int
-    minutes: int | None
-    partition: str | None
-    account: str | None
-    qos: str | None
-    constraint: str | None
-    gres: str
+    needs: Resources
+    cpus: int | None = None
+    memory_mib: int | None = None
+    minutes: int | None = None
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    gres: str = "gpu"
 
     def resources(self, attempt: int, site: Site) -> dict[str, Any]:
-        """As the SLURM executor of Snakemake reads them, for attempt 1, 2, ...; what was not set is left out."""
+        """Return the resources for Snakemake's SLURM executor at attempt 1, 2, ..., without those that are not set."""
+        memory = self.memory_mib or self.needs.memory_mib + SNAKEMAKE_MIB
+        nodes = self.needs.nodes if self.needs.nodes > 1 else None
         asked = {
-            "mem_mb": round(self.memory_mib * site.memory_growth ** (attempt - 1)),
-            "cpus_per_task": self.cpus,
+            "mem_mb": round(memory * site.memory_growth ** (attempt - 1)),
+            "cpus_per_task": self.cpus or self.needs.threads,
             "runtime": self.minutes and round(self.minutes * site.minutes_growth ** (attempt - 1)),
             "slurm_partition": self.partition,
             "slurm_account": self.account,
             "qos": self.qos,
             "constraint": self.constraint,
-            "gres": f"{self.gres}:{self.gpus}" if self.gpus else None,
-            "nodes": self.nodes if self.nodes > 1 else None,
-            "tasks": self.nodes if self.nodes > 1 else None,
-            "mpi": "srun" if self.nodes > 1 else None,
+            "gres": f"{self.gres}:{self.needs.gpus}" if self.needs.gpus else None,
+            "nodes": nodes,
+            "tasks": nodes,
+            "mpi": "srun" if nodes else None,
         }
         return {name: value for name, value in asked.items() if value is not None}
 
 
 @dataclass(frozen=True)
 class Site:
-    """A cluster, as its site file describes it; made by `load_site`."""
+    """A cluster, as a site file (`workflows/schemas/site.schema.yaml`) describes it."""
 
     path: Path
-    entries: tuple[Entry, ...]
+    entries: Sequence[Mapping[str, Any]]
     memory_growth: float
     minutes_growth: float
 
     def request(self, job: Job) -> Request:
-        """What a job asks for."""
-        found: dict[str, Any] = {}
+        """Return what a job asks for."""
+        settings: dict[str, Any] = {}
         for entry in self.entries:
-            if entry.fits(job):
-                found |= entry.settings
-        return Request(
-            cpus=found.get("cpus", job.needs.threads),
-            memory_mib=found.get("memory_mib", job.needs.memory_mib + SNAKEMAKE_MIB),
-            gpus=job.needs.gpus,
-            nodes=job.needs.nodes,
-            minutes=found.get("minutes"),
-            partition=found.get("partition"),
-            account=found.get("account"),
-            qos=found.get("qos"),
-            constraint=found.get("constraint"),
-            gres=found.get("gres", "gpu"),
-        )
+            if job.fits(entry):
+                settings |= entry["set"]
+        return Request(job.needs, **settings)
 
 
 def load_site(path: Path, *, rules: Iterable[str], papers: Mapping[str, Iterable[str]]) -> Site:
-    """Reads a site file. `rules`: of the workflow; `papers`: paper -> its experiments.
+    """Read a site file, given the rules of the workflow and the experiments of each paper.
 
-    Raises: UserError naming file, key and what is allowed, also for a rule, paper or experiment that does not exist.
+    Raise `UserError` naming file, key and what is allowed, also for a rule, paper or experiment that does not exist.
     """
     data = load_checked(path, "site")
     experiments = {name for names in papers.values() for name in names}
-    known = (("rules", set(rules)), ("papers", set(papers)), ("experiments", experiments))
-    entries = []
-    for index, item in enumerate(data["jobs"]):
-        for kind, allowed in known:
-            for name in item.get(kind, ()):
+    known = {"rules": set(rules), "papers": set(papers), "experiments": experiments}
+    for index, entry in enumerate(data["jobs"]):
+        for kind, allowed in known.items():
+            for name in entry.get(kind, ()):
                 if name not in allowed:
                     raise unknown_name(kind.removesuffix("s"), name, allowed, where=f"{path}: key 'jobs.{index}'")
-        lists = {name: tuple(item[name]) if name in item else None for name in ("rules", "scales", "papers")}
-        chosen = tuple(item["experiments"]) if "experiments" in item else None
-        entries.append(Entry(settings=item["set"], experiments=chosen, gpu=item.get("gpu"), **lists))
-    return Site(path, tuple(entries), data.get("memory_growth", 1.5), data.get("minutes_growth", 1.0))
+    return Site(path, data["jobs"], data.get("memory_growth", 1.5), data.get("minutes_growth", 1.0))
 
 
 def load_for(path: Path, root: Path = ROOT) -> Site:
-    """The site file, for the rules of the workflow and the papers below `root`."""
+    """Read a site file, given the rules of the workflow and the papers below `root`."""
     return load_site(path, rules=RULES, papers={name: load_experiments(root / name) for name in papers(root)})
 
 
 def check_partitions(site: Site) -> None:
-    """Raises `UserError`, before anything is submitted, for a partition that this cluster does not have."""
-    named = {str(entry.settings["partition"]) for entry in site.entries if "partition" in entry.settings}
+    """Raise `UserError`, before anything is submitted, if the cluster does not have a partition of the site file."""
+    named = {str(entry["set"]["partition"]) for entry in site.entries if "partition" in entry["set"]}
     if not named:
         return
     try:

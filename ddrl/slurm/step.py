@@ -1,11 +1,11 @@
-"""Runs a job step of SLURM, and lets it answer SIGTERM in its own time.
+"""Runs a SLURM job step so that its tasks have time to save after SIGTERM.
 
     python -m ddrl.slurm.step srun ... COMMAND
 
-What ends a job (preemption, the end of its wall time, scancel) sends SIGTERM to the tasks of its steps, and the job has
-until `KillWait` is over. Of the batch step, some clusters signal all processes, others the script alone, which
-then ends and takes the rest with it. Training that is a task of a step of its own hears the signal everywhere. But
-srun, where it hears it too, has the tasks killed at once: it runs where signals to the batch step do not reach it.
+When a job is to end (preemption, end of its wall time, scancel), SLURM sends SIGTERM to the tasks of its steps, and the
+job has until `KillWait` is over. Of the batch step some clusters signal all processes, others only the script, which
+then ends with all its children. A task of a step of its own gets the signal on every cluster. But if srun gets it too,
+srun has the tasks killed at once; so srun runs in a session of its own, which signals to the batch step do not reach.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ NOT_FOUND = 127
 
 
 def main(command: Sequence[str]) -> int:
-    """Runs the command to its end, whatever signals come; returns its exit code, 1 where that is lost."""
+    """Run a command to its end, whatever signals come; return its exit code, or 1 if that is lost."""
     for number in STOP:
         signal.signal(number, signal.SIG_IGN)
     answer, tell = os.pipe()
     child = os.fork()
     if child == 0:
         os.setsid()
-        if os.fork() == 0:  # its parent ends: nothing leads from the batch step to this process
+        if os.fork() == 0:  # its parent exits, so this process is no descendant of the batch step any more
             os.write(tell, bytes([_run(command)]))
         os._exit(0)
     os.close(tell)

@@ -1,1 +1,1 @@
-"""What programs need of the operating system: files, locks, signals, processes, random streams. No torch at import."""
+"""Files, locks, signals, processes and random streams. Importing these modules imports no torch."""

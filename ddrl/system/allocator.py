@@ -1,4 +1,4 @@
-"""Settings of the C allocator, for a process that makes and drops large tensors all the time."""
+"""Settings of the C allocator for processes that allocate and free large tensors."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8  # <malloc
 
 
 def keep_freed_memory() -> bool:
-    """Lets glibc keep what is freed, instead of giving every large tensor back to the system; False without glibc.
+    """Make glibc keep freed memory instead of returning it to the system; return False without glibc.
 
-    By default each temporary over 128 KiB to 32 MiB is mapped anew, zeroed by the kernel page by page, and unmapped: on
-    a CPU learner that costs more than a third of the time. Call it before threads start. Costs 35 to 215 MiB.
+    By default each temporary above 128 KiB to 32 MiB is mapped, zeroed page by page and unmapped, which costs a CPU
+    learner more than a third of its time. Call this before threads start. It costs 35 to 215 MiB of memory.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

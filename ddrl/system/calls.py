@@ -1,8 +1,8 @@
-"""Which calls into environments are under way in this process, and a note where one does not return.
+"""A register of the calls into environments that are running in this process, with notes about slow ones.
 
-A simulator may hang for ever, in native code too, and a run that waits for it says nothing by itself. None is ended for
-that: a first reset may compile shaders for minutes, a level may be built for hours, somebody may debug a step; and
-nobody knows of a limit that is right for all. What ends a run that hangs is a signal (`ddrl.system.signals`).
+A simulator may hang for ever, also in native code. No call is ended for being slow, since no limit suits all: a first
+reset may compile shaders for minutes, and a level may be built for hours. A hanging run is ended by a signal
+(`ddrl.system.signals`).
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ from contextlib import contextmanager
 from ddrl.system.notes import say
 
 FIRST_SECONDS = 60.0
-"""Until the first note on a call; each other one comes after twice as long."""
+"""Age of a call at its first note; the time between notes doubles, up to `LONGEST_SECONDS`."""
 LONGEST_SECONDS = 3600.0
-"""Between two notes."""
 POLL_SECONDS = 1.0
 NOTABLE_SECONDS = 1.0
-"""A call that is younger when the watch ends is about to return."""
+"""Calls younger than this are not mentioned when the watch ends."""
 
 
 class Call:
-    """One call, which is under way within its block. No generator makes it: every step of an environment is one."""
+    """A context manager that registers a call into environments while its block runs.
+
+    It is a class and not a generator for speed: every environment step is a call.
+    """
 
     __slots__ = ("began", "name", "thread")
 
     def __init__(self, name: str) -> None:
+        """`name`: of the environments, for messages."""
         self.name = name
-        """Of the environments, as messages call them."""
         self.thread = threading.get_ident()
         self.began = time.monotonic()
 
@@ -44,7 +46,7 @@ class Call:
 
     @property
     def seconds(self) -> float:
-        """Since its beginning."""
+        """Seconds since the call began."""
         return time.monotonic() - self.began
 
     def __str__(self) -> str:
@@ -54,25 +56,24 @@ class Call:
 
 
 _UNDER_WAY: set[Call] = set()
-"""Adding, discarding and copying are single operations, which threads cannot come between."""
+"""Adding, discarding and copying are atomic, so it needs no lock."""
 
 
 def under_way(seconds: float = 0.0) -> list[Call]:
-    """Return the calls that have been under way for at least so long, the oldest first."""
+    """Return the calls that have been running for at least `seconds`, oldest first."""
     return sorted((call for call in _UNDER_WAY.copy() if call.seconds >= seconds), key=lambda call: call.began)
 
 
 @contextmanager
 def watched(note: Callable[[str], None] = say, give_up: Callable[[Call], None] = lambda call: None) -> Iterator[None]:
-    """Within the block `note` gets a line, now and then, for each call that does not return.
+    """Report calls that do not return while the block runs: pass a line to `note`, and the call to `give_up`.
 
-    `give_up` is called beside each note. Calls of other threads that are under way at the end are named once more:
-    whoever waits for nobody any more goes on without them.
+    When the block ends, calls of other threads that are still running are reported once more.
     """
     over = threading.Event()
 
     def watch() -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for the main thread
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the main thread handles signals
         due: dict[Call, float] = {}
         while not over.wait(min(POLL_SECONDS, FIRST_SECONDS)):
             calls = under_way(FIRST_SECONDS)

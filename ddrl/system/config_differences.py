@@ -1,4 +1,4 @@
-"""What makes two runs different ones: keys of their configurations. No torch here, and nothing of the analysis."""
+"""The configuration keys in which two runs differ, and which of them make another run."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 NOT_COMPARED = ("recording", "checkpoint", "device", "evaluation.period_frames")
-"""Keys, or what they begin with, that say how often something is recorded or where it is computed, and no more."""
+"""Keys, or groups of keys, that do not change what is computed."""
 EXTENT = ("env_frames", "population.parallel")
-"""Keys that say how long a run is, and how many members train at once: with others the same run goes on."""
+"""Keys that say how long a run is and how many members train at once; with other values the same run is continued."""
 MAX_KEYS = 4
-"""So many differing keys are spelled out in one line."""
+"""The number of differing keys that a message lists."""
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mapping -> dotted keys."""
+    """Return a nested mapping as a flat one with dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
         name = f"{prefix}{key}"
@@ -24,12 +24,12 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def compared(key: str) -> bool:
-    """Whether two runs that differ in this key are different runs."""
+    """Return whether two runs that differ in this key are different runs."""
     return not _within(key, NOT_COMPARED)
 
 
 def differing(ours: Mapping[str, Any], others: Mapping[str, Any]) -> list[str]:
-    """The dotted keys, sorted, in which two configurations would not train the same, however long each is."""
+    """Return the dotted keys, sorted, in which two configurations train differently; their lengths do not count."""
     own, other = (flatten(json.loads(json.dumps(values))) for values in (ours, others))
     absent = object()
     keys = sorted(key for key in own.keys() | other.keys() if compared(key) and not _within(key, EXTENT))
@@ -37,7 +37,7 @@ def differing(ours: Mapping[str, Any], others: Mapping[str, Any]) -> list[str]:
 
 
 def spelled(keys: list[str]) -> str:
-    """The first few of them."""
+    """Return the first `MAX_KEYS` keys as text, and how many more there are."""
     more = len(keys) - MAX_KEYS
     return ", ".join(keys[:MAX_KEYS]) + (f" and {more} more" if more > 0 else "")
 

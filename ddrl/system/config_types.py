@@ -1,4 +1,4 @@
-"""Types of configuration keys that several parts share, and what refuses a key that nobody would read."""
+"""Types of configuration keys that several parts share, and checks for keys without effect."""
 
 from __future__ import annotations
 
@@ -12,17 +12,14 @@ from pydantic import ConfigDict, Field
 from ddrl.errors import UserError
 
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
-"""Of every dataclass that a configuration fills: no unknown key, no NaN, nothing infinite."""
+"""For every configuration dataclass: no unknown keys, no NaN, no infinity."""
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 def check_read(config: Any, unread: Mapping[str, str]) -> None:
-    """Raises `UserError` where a key of `unread` (-> what would read it) is not at its default.
-
-    A default may stand in a configuration that has no use for it; any other value says that somebody expects an effect.
-    """
+    """Raise `UserError` if a key of `unread`, which maps keys to what would read them, is not at its default."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.name in unread and value != field.default:
@@ -33,7 +30,7 @@ def check_read(config: Any, unread: Mapping[str, str]) -> None:
 
 
 def check_penalty(kl_cost: float, kl_target: float | None) -> None:
-    """Raises `UserError` where a target would adapt nothing: `adapted_kl_cost` scales, and 0 stays 0."""
+    """Raise `UserError` if there is a KL target but a `kl_cost` of 0, which scaling leaves at 0."""
     if kl_target is not None and not kl_cost:
         raise UserError(
             "key 'hyperparameters.kl_target' adapts kl_cost, which is 0; allowed: null, or a kl_cost above 0"

@@ -1,9 +1,8 @@
-"""Text in CSV files, such that no program that opens them takes a cell for a formula (OWASP, "CSV injection").
+"""CSV files whose cells no spreadsheet takes for a formula (OWASP, "CSV injection").
 
-A text cell that begins with `=`, `+`, `-`, `@`, a tabulator, a line break, or with a blank before one of these, gets an
-apostrophe in front, which spreadsheets take as "this is text". So does one that begins with an apostrophe, so that
-`plain` can take one off again, and nothing is lost. Numbers stay as they are, minus sign and all.
-All CSV that this package writes passes through here; what it reads again of that passes through `read_rows`.
+A text cell that begins with `=`, `+`, `-`, `@`, a tab, a line break, or with a blank before one of these, gets an
+apostrophe in front, which spreadsheets read as "this is text". So does a cell that begins with an apostrophe, so that
+`plain` can undo the change. Numbers are not changed. All CSV files of this package are written by this module.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)")
 
 
 def cell(value: Any) -> Any:
-    """Return what stands in a CSV file for a value: a text that could be taken for a formula, marked; else as it is."""
+    """Return the CSV cell for a value: `value`, with an apostrophe in front if it looks like a formula."""
     if isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value):
         return MARK + value
     return value
 
 
 def plain(text: str) -> str:
-    """Return the text that `cell` was given."""
+    """Undo `cell`."""
     return text[len(MARK) :] if text.startswith(MARK) else text
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file that this package has written, by column."""
+    """Read the rows, each a dict by column, of a CSV file that this package has written."""
     return [
         {plain(column): plain(value) if isinstance(value, str) else value for column, value in row.items()}
         for row in csv.DictReader(StringIO(read_file(path).decode(), newline=""))
@@ -46,18 +45,18 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def write_rows(file: IO[str], columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a header and rows, each as soon as it is there; what a row does not have is an empty cell."""
+    """Write a header and rows, each as soon as `rows` yields it; missing values become empty cells."""
     _write(file, columns)
     for row in rows:
         _write(file, [row.get(column, "") for column in columns])
 
 
 def table_as_csv(table: pd.DataFrame) -> str:
-    """Return a table with its header and without its index; an empty cell is a missing value."""
+    """Return a table as CSV text with a header and without the index; missing values become empty cells."""
     safe = table.copy()
     texts: list[Any] = list(table.columns)
     for place, kind in enumerate(table.dtypes):
-        if not _is_number(kind):
+        if getattr(kind, "kind", "O") not in "iufb":  # not a column of numbers
             texts += list(table.iloc[:, place])
             safe.isetitem(place, table.iloc[:, place].map(cell, na_action="ignore").array)
     safe.columns = [cell(column) for column in table.columns]
@@ -71,11 +70,6 @@ def _write(file: IO[str], values: Sequence[Any]) -> None:
 
 
 def _quoting(values: Iterable[Any]) -> Literal[0, 2]:
-    """Return how to quote: `csv` leaves a carriage return bare, and what follows it would begin a row of its own."""
+    """Return how to quote: `csv` does not quote a carriage return by itself, and readers would begin a new row."""
     bare = any(isinstance(value, str) and "\r" in value for value in values)
     return csv.QUOTE_NONNUMERIC if bare else csv.QUOTE_MINIMAL
-
-
-def _is_number(kind: Any) -> bool:
-    """Whether a column of this type holds no texts."""
-    return getattr(kind, "kind", "O") in "iufb"

@@ -1,35 +1,30 @@
-"""Streams of a GPU: what other threads do there beside the training, and tensors that cross from one stream to another.
+"""CUDA streams for threads that use the GPU beside training, and tensors that pass between streams.
 
-PyTorch queues what all threads begin on a GPU in one stream, in which inference would wait for the training step before
-it, unless a thread has a stream of its own. On the CPU a thread's work is done before it goes on, so this is nothing.
+PyTorch queues the GPU work of all threads in one stream, so inference would wait for the training step before it unless
+its thread has its own stream. On the CPU, where work is done at once, these classes do nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
 
 class SideStream:
-    """A stream of a device, beside the one that all threads share."""
+    """A stream of a device, in addition to the default one that all threads share."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """What this thread begins meanwhile is queued in this stream, and this device is its current one."""
-        if self._stream is None:
-            yield
-            return
-        with torch.cuda.stream(self._stream):
-            yield
+    def running(self) -> AbstractContextManager[object]:
+        """Queue the GPU work of this thread in this stream, on this device, while the block runs."""
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
 
 class Mark:
-    """A point in a stream: what this thread has begun on `device` so far."""
+    """A point in this thread's current stream of `device`, after the work queued so far."""
 
     def __init__(self, device: torch.device) -> None:
         self._event = None
@@ -38,8 +33,10 @@ class Mark:
             self._event.record(torch.cuda.current_stream(device))
 
     def wait(self, tensors: Iterable[torch.Tensor]) -> None:
-        """This thread's stream goes on when the point is reached; `tensors`, made before it, are kept until it has
-        done what it is given to do with them, whoever lets go of them first."""
+        """Make this thread's stream wait for the point before it goes on.
+
+        `tensors`, made before that point, stay allocated until this stream has finished its present work on them.
+        """
         if self._event is None:
             return
         stream = torch.cuda.current_stream()

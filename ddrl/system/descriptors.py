@@ -1,4 +1,4 @@
-"""How many files and connections a process may have open: enough for its workers, and some left for its own files."""
+"""The limit of open files and connections of a process."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import psutil
 from ddrl.errors import UserError
 
 KEPT_FREE = 64
-"""For a process's own files (checkpoints, records, environments), whoever connects."""
+"""Descriptors reserved for the process's own files: checkpoints, records, environments."""
 WANTED = 8192
-"""Many systems allow 1,024 until a process asks for more."""
+"""Many systems allow 1,024 unless a process asks for more."""
 
 
 def make_room(connections: int) -> None:
-    """Raise the limit of open files as far as is useful and allowed.
+    """Increase the limit of open files as far as useful and allowed.
 
-    Raise UserError where so many connections would leave less than `KEPT_FREE` for others.
+    Raise UserError if the limit is too low for `connections` and `KEPT_FREE` more.
     """
     needed = psutil.Process().num_fds() + connections + KEPT_FREE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

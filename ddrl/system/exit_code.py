@@ -1,4 +1,4 @@
-"""What the command lines of this package return, and the one line that they say of bad input."""
+"""Exit codes of the command lines, and the one line that they print for bad input."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from ddrl.system.notes import say, say_traceback
 
 
 def exit_code(command: Callable[[], int | None]) -> int:
-    """What a command line returns: the command's own code (None: 0), or 2 after one line.
+    """Run a command and return its exit code (None: 0), or 2 after printing one line about bad input.
 
-    The line is that of a `UserError`; of a `NonFiniteError`, since settings with which training diverges are bad input;
-    or of a file or folder that the system refused, wherever that was (`is_of_a_file`). Above the line of a crash stands
-    the traceback of its cause; runtime ray has shown it by then and leaves none.
-    Nothing else ends the command with a status of its own: a SystemExit is a failure as well.
+    Bad input is a `UserError`, a `NonFiniteError` (settings with which training diverges), or a file or folder that the
+    system refused (`is_of_a_file`). If an environment crashed, the traceback of the cause is printed first; runtime ray
+    has printed it already and sets no cause. A SystemExit is a failure too, whatever its status.
     """
     try:
         return command() or 0

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside their place, flushed to disk, renamed. No torch here."""
+"""Atomic file writes (a temporary file, fsync, rename), and reading and finding files."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+import psutil
+
 from ddrl.errors import NO_FILE
 
 
 def read_file(path: Path) -> bytes:
-    """All of a file. Raises OSError where it cannot be read, or as `refuse_pipe`."""
+    """Return the content of a file. Raise OSError if it cannot be read or `refuse_pipe` refuses it."""
     refuse_pipe(path)
     return path.read_bytes()
 
 
 def refuse_pipe(path: Path) -> None:
-    """Raises OSError (`NO_FILE`) where a pipe or a device stands, since to open one may wait for ever.
+    """Raise OSError (`NO_FILE`) if `path` is a pipe or a device, since opening one may block for ever.
 
-    Those below /dev and /proc, which a shell makes of `<(...)`, are allowed.
+    Those below /dev and /proc are allowed: a shell passes `<(...)` as such a path.
     """
     mode = os.stat(path).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) and path.parts[:2] not in (("/", "dev"), ("/", "proc")):
@@ -32,17 +34,17 @@ def refuse_pipe(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path beside `path`: what the block writes there stands at `path` once the block has ended without an error.
+    """Yield a temporary path for the block to write to, and move it to `path` if the block raises no error.
 
-    After an error nothing is left of it, and the old file is as it was. An OSError names `path`: that of a full disk
-    would name no file.
+    After an error the temporary file is removed, and the old file is unchanged. An OSError names `path`, also that of
+    a full disk, which names no file.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
         _flush(temporary)
         os.replace(temporary, path)
-        _flush(path.parent)  # the rename itself
+        _flush(path.parent)  # so that the rename is on the disk too
     except OSError as error:
         if error.errno is None or error.filename not in (None, str(temporary), temporary):
             raise
@@ -53,13 +55,13 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
-    """`path` with what `write` puts into an open file. Raises what the disk refused, whatever `write` makes of it."""
+    """Replace `path` atomically by what `write` writes into an open file. Raise OSError as `fill`."""
     with replacing(path) as temporary:
         fill(temporary, write)
 
 
 def fill(path: Path, write: Callable[[BinaryIO], Any]) -> None:
-    """A new file, with what `write` puts into it. Raises what the disk refused: torch makes a RuntimeError of it."""
+    """Create a file with what `write` writes. Raise the disk's OSError, also where torch makes another error of it."""
     with path.open("wb") as file:
         disk = _Disk(file)
         try:
@@ -72,14 +74,14 @@ def fill(path: Path, write: Callable[[BinaryIO], Any]) -> None:
 
 
 class _Disk:
-    """An open file that keeps what was refused of it."""
+    """An open file that remembers the first OSError of a write."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.refused: OSError | None = None
 
     def write(self, content: Any) -> int:
-        """As that of the file."""
+        """Write to the file."""
         try:
             return self._file.write(content)
         except OSError as error:
@@ -91,7 +93,7 @@ class _Disk:
 
 
 def append(path: Path, file: FileIO, content: bytes) -> None:
-    """All of `content` at the end of an unbuffered file, or none of it. Raises OSError that names `path`."""
+    """Append all of `content` to an unbuffered file, or nothing of it. Raise OSError that names `path`."""
     start = os.fstat(file.fileno()).st_size
     try:
         rest = memoryview(content)
@@ -103,34 +105,31 @@ def append(path: Path, file: FileIO, content: bytes) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """`path` with `content`; its folder is made where there is none."""
+    """Replace `path` atomically by `content`; make its folder if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lambda file: file.write(content))
 
 
 def below(root: Path, name: str, lost: Callable[[Path, OSError], Any] = lambda path, error: None) -> list[Path]:
-    """Every file of that name in `root` and the folders below it, sorted; links to folders are followed.
+    """Return the files called `name` in `root` and the folders below, sorted; links to folders are followed.
 
-    A folder that several links lead to is visited once, so that one which leads to a folder around it ends nothing.
-    `lost`: told of each folder that cannot be read, each link that leads nowhere, and each folder of that name.
+    Each folder is visited once, so a circle of links does no harm. `lost` is called for each folder that cannot be
+    read, each broken link, and each folder called `name`.
     """
     found: list[Path] = []
     visited: set[tuple[int, int]] = set()
-
-    def tell(error: OSError) -> None:
-        lost(Path(error.filename), error)
-
-    for folder, folders, files in os.walk(root, followlinks=True, onerror=tell):
+    for folder, folders, files in os.walk(
+        root, followlinks=True, onerror=lambda error: lost(Path(error.filename), error)
+    ):
         here = os.stat(folder)
         if (here.st_dev, here.st_ino) in visited:
             folders.clear()
             continue
         visited.add((here.st_dev, here.st_ino))
         folders.sort()
+        path = Path(folder, name)
         if name in folders:
-            lost(
-                Path(folder, name), IsADirectoryError(errno.EISDIR, "is a folder, not a file", str(Path(folder, name)))
-            )
+            lost(path, IsADirectoryError(errno.EISDIR, "is a folder, not a file", str(path)))
         for path in (Path(folder, file) for file in files):
             if path.is_symlink() and not path.exists():
                 lost(path, FileNotFoundError(errno.ENOENT, "leads nowhere", str(path)))
@@ -140,28 +139,18 @@ def below(root: Path, name: str, lost: Callable[[Path, OSError], Any] = lambda p
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Removes what processes of this machine that were killed in `replacing` have left in `folder`.
+    """Remove temporary files of `replacing` in `folder` whose process no longer runs.
 
-    For folders that only one machine writes to: a process of another one would look as if it were gone.
+    Only for folders that one machine alone writes to: processes of other machines seem not to run.
     """
     for path in folder.glob(".*.tmp"):
         process = path.suffixes[-2][1:] if len(path.suffixes) > 1 else ""
-        if process.isdecimal() and not _runs(int(process)):
+        if process.isdecimal() and not psutil.pid_exists(int(process)):
             path.unlink(missing_ok=True)
 
 
-def _runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # somebody else's
-        return True
-    return True
-
-
 def _flush(path: Path) -> None:
-    """Waits until a file, or the names in a folder, are on the disk."""
+    """Wait until a file, or the entries of a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

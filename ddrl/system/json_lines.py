@@ -1,6 +1,6 @@
-"""Files that a run appends to, a JSON mapping a line: what was damaged in them is set aside, and named.
+"""Files of JSON mappings, one per line, that a run appends to: reading them, and setting damaged lines aside.
 
-The last line may be cut short by a kill; it is no damage. No torch here.
+The last line may be incomplete after a kill; that is not damage.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ MAX_NAMED = 5
 
 @dataclass(frozen=True)
 class Lines:
-    """What a file holds."""
+    """The lines of a file."""
 
     kept: tuple[tuple[bytes, dict[str, Any]], ...]
-    """Each line with its end, and the mapping in it; of lines that are the same, the first."""
+    """Each good line with its line break, and its mapping."""
     damaged: tuple[tuple[int, bytes], ...]
-    """Number from 1, and content, of lines that are no such mapping."""
+    """Number, from 1, and content of each damaged line."""
     repeated: int
+    """The number of lines left out because they occurred before."""
 
     @property
     def content(self) -> bytes:
-        """Of the lines that are kept."""
+        """The kept lines as one text."""
         return b"".join(line for line, _ in self.kept)
 
     def describe(self) -> str:
-        """Which lines are damaged or repeated; empty where none is."""
+        """Say which lines are damaged and how many are repeated; empty if none."""
         parts = []
         if self.damaged:
             numbers = [str(number) for number, _ in self.damaged]
@@ -45,9 +46,9 @@ class Lines:
 
 
 def split(content: bytes, is_record: Callable[[Any], bool], *, may_repeat: bool = False) -> Lines:
-    """The lines of a file's content; what follows the last line's end is left out.
+    """Split a file's content into lines, without an incomplete last one.
 
-    `is_record`: of what a line holds. With `may_repeat`, lines that are the same are all kept.
+    `is_record` says whether a line's mapping is good. Unless `may_repeat`, of equal lines only the first is kept.
     """
     kept: list[tuple[bytes, dict[str, Any]]] = []
     damaged: list[tuple[int, bytes]] = []
@@ -76,12 +77,12 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def aside_of(path: Path) -> Path:
-    """Where damaged lines of a file go."""
+    """Return the path of the file to which damaged lines of `path` are moved."""
     return path.with_name(f"{path.name}.damaged")
 
 
 def rewrite(path: Path, kept: Sequence[bytes], damaged: Sequence[bytes]) -> None:
-    """Makes `path` of the lines to be kept; those that are damaged are added to `aside_of(path)` before."""
+    """Append the damaged lines to `aside_of(path)`, then replace `path` by the kept lines."""
     with using(path):
         if damaged:
             with aside_of(path).open("ab", buffering=0) as file:

@@ -1,8 +1,8 @@
-"""Keeps two processes out of one run directory, and says who is in it.
+"""A lock that keeps two processes out of one run directory.
 
-Whoever holds a lock writes into the lock file who that is: process, user, host, since when, and the workflow that has
-started it. So another process can say at once whom it waits for. Where a killed workflow has left its job behind, the
-next job of the same user's workflow may end that one: it gets SIGTERM, saves a checkpoint, and lets go of the lock.
+The holder of a lock writes into the lock file who it is: process, user, host, start, and the workflow that started it.
+So another process can say for whom it waits. If a killed workflow has left a job behind, the next job of the same
+user's workflow may end it: the old job gets SIGTERM, saves a checkpoint, and releases the lock.
 """
 
 from __future__ import annotations
@@ -18,47 +18,50 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
+from typing import IO, Annotated
 
 import psutil
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from ddrl.errors import UserError, printable, using
 from ddrl.system.files import remove_abandoned
 
 POLL_SECONDS = 0.1
 LOOK_SECONDS = 1.0
-"""How often who waits looks again who holds the lock."""
+"""Time between two readings of the holder while waiting."""
 SAME_START_SECONDS = 1.0
-"""What the system says of a process's start differs by less, from one time to another."""
+"""The system's reports of one process's start differ by less than this."""
 WORKFLOW = "DDRL_WORKFLOW"
 """Environment variable of a workflow's jobs: host, process id and start of the workflow, as JSON."""
 LONGEST = 16_384
-"""Characters of a lock file that are read."""
+"""The number of characters of a lock file that are read."""
 LONGEST_COMMAND = 1000
 
 
 @dataclass(frozen=True)
 class Started:
-    """A process: its number alone may have been another one's before."""
+    """A process, named by host, id and start, since ids are used again."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
     host: str
-    pid: int
+    pid: Annotated[int, Field(gt=1)]
     start: float
-    """In seconds since 1970."""
+    """Seconds since 1970."""
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who has a lock, as the lock file says."""
+    """The holder of a lock, as the lock file says."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
     process: Started
     user: int
     since: str
     command: str
     job: str
-    """Number of the SLURM job that it is of; empty: of none."""
+    """The number of its SLURM job, or empty."""
     workflow: Started | None
-    """The workflow that has started it."""
+    """The workflow that started it."""
 
     def describe(self) -> str:
         """Return `process 12 on host n1 (SLURM job 7), since <time>: <command>`."""
@@ -67,13 +70,15 @@ class Holder:
         return printable(line)
 
 
+_HOLDER, _STARTED = TypeAdapter(Holder), TypeAdapter(Started)
+
+
 @contextmanager
 def locked(directory: Path, wait: float = 0.0, note: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Keeps two processes out of one run directory; the system releases the lock of a dead holder,
-    and what that one was writing is removed.
+    """Hold the lock of a run directory while the block runs; the system releases it when the process dies.
 
-    Waits for the lock up to `wait` seconds: where a cluster gives up a node, the job may run on there for a while.
-    `note` takes a line that says whom it waits for.
+    Wait for the lock for up to `wait` seconds, since a job may run on for a while on a node that a cluster has given
+    up. `note` gets lines that say for whom it waits. Temporary files of dead processes are removed.
     """
     with open_lock(directory / "lock") as file:
         take_lock(file, directory, wait, note)
@@ -85,16 +90,16 @@ def locked(directory: Path, wait: float = 0.0, note: Callable[[str], None] | Non
 
 
 def open_lock(path: Path) -> IO[str]:
-    """Open a lock file and leave what its holder has written. Raise `UserError` where it cannot be opened."""
+    """Open a lock file without changing its content. Raise `UserError` if it cannot be opened."""
     with using(path):
         return path.open("a+", encoding="utf-8", errors="replace")
 
 
 def take_lock(file: IO[str], directory: Path, wait: float, note: Callable[[str], None] | None = None) -> None:
-    """Locks an open file of a run directory, and writes into it who has the lock.
+    """Lock the open lock file of a run directory, and write into it who holds the lock.
 
-    Says at once whom it waits for. An orphan of this user's workflow is asked to end, once. Raises `UserError` where
-    somebody else has the lock for `wait` seconds more.
+    Say at once for whom it waits, and ask an orphan of this user's workflow to end, once. Raise `UserError` if another
+    process still has the lock after `wait` seconds.
     """
     end, told, asked = time.monotonic() + wait, "", False
     look = time.monotonic()
@@ -116,32 +121,37 @@ def take_lock(file: IO[str], directory: Path, wait: float, note: Callable[[str],
                 if note:
                     note(f"{directory}: the workflow that started it is gone; it was asked to save and end (SIGTERM)")
         time.sleep(POLL_SECONDS)
-    _write(file, json.dumps(asdict(_myself()), ensure_ascii=False) + "\n")
+    me = Holder(
+        process=_started(os.getpid()),
+        user=os.getuid(),
+        since=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=" ".join(psutil.Process().cmdline())[:LONGEST_COMMAND],
+        job=os.environ.get("SLURM_JOB_ID", ""),
+        workflow=_workflow(),
+    )
+    _write(file, json.dumps(asdict(me), ensure_ascii=False) + "\n")
 
 
 def announce_workflow() -> None:
-    """Tells the jobs that this process will start that it is their workflow."""
+    """Tell the jobs that this process will start that it is their workflow."""
     os.environ[WORKFLOW] = json.dumps(asdict(_started(os.getpid())))
 
 
 def read_holder(file: IO[str]) -> Holder | None:
-    """Return who has written into a lock file; None where that cannot be read."""
+    """Return the holder that a lock file names, or None if that cannot be read."""
     try:
         file.seek(0)
-        said = json.loads(file.read(LONGEST))
-        process, workflow = Started(**said.pop("process")), said.pop("workflow")
-        holder = Holder(process=process, workflow=Started(**workflow) if workflow else None, **said)
-        return holder if _is_sound(holder) else None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return _HOLDER.validate_json(file.read(LONGEST))
+    except (OSError, ValueError):
         return None
 
 
 def end_orphan(holder: Holder, file: IO[str]) -> bool:
-    """Send SIGTERM to the holder of a lock if it is our own orphan beyond doubt; return whether it was sent.
+    """Send SIGTERM to the holder of a lock if it is certainly our own orphan; return whether it was sent.
 
-    All must hold: both are jobs of workflows, on this host, of this user; this one's workflow can be seen from here,
-    and the holder's is gone; a process of the holder's number and start exists, belongs to this user, and has this very
-    lock file open.
+    All must hold: both processes are jobs of workflows, on this host, of this user; this one's workflow runs and can be
+    seen from here, and the holder's is gone; a process with the holder's id and start exists, belongs to this user, and
+    has this very lock file open.
     """
     mine = _workflow()
     if mine is None or not _runs(mine) or holder.workflow is None or holder.user != os.getuid():
@@ -150,7 +160,7 @@ def end_orphan(holder: Holder, file: IO[str]) -> bool:
     if holder.process.host != here or holder.workflow.host != here or _runs(holder.workflow):
         return False
     try:
-        descriptor = os.pidfd_open(holder.process.pid)  # from here on the number cannot become another process's
+        descriptor = os.pidfd_open(holder.process.pid)  # from here on the id cannot become another process's
     except OSError:
         return False
     try:
@@ -173,7 +183,7 @@ def _taken(file: IO[str]) -> bool:
 
 
 def _write(file: IO[str], text: str) -> None:
-    """Into a lock file; a full disk costs others the words, not this process its lock."""
+    """Replace the content of a lock file, if the disk allows: the lock itself does not depend on it."""
     with suppress(OSError):
         file.seek(0)
         file.truncate()
@@ -181,24 +191,12 @@ def _write(file: IO[str], text: str) -> None:
         file.flush()
 
 
-def _myself() -> Holder:
-    return Holder(
-        process=_started(os.getpid()),
-        user=os.getuid(),
-        since=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=" ".join(psutil.Process().cmdline())[:LONGEST_COMMAND],
-        job=os.environ.get("SLURM_JOB_ID", ""),
-        workflow=_workflow(),
-    )
-
-
 def _workflow() -> Started | None:
-    """The one that has started this process."""
+    """Return the workflow that started this process."""
     try:
-        workflow = Started(**json.loads(os.environ.get(WORKFLOW, "")))
-    except (ValueError, TypeError):
+        return _STARTED.validate_json(os.environ.get(WORKFLOW, ""))
+    except ValueError:
         return None
-    return workflow if _is_process(workflow) else None
 
 
 def _started(pid: int) -> Started:
@@ -206,7 +204,7 @@ def _started(pid: int) -> Started:
 
 
 def _runs(process: Started) -> bool:
-    """Whether this very process of this host goes on, not a later one with its number."""
+    """Return whether this process of this host is running, and not a later one with its id."""
     try:
         found = psutil.Process(process.pid)
         same = abs(found.create_time() - process.start) < SAME_START_SECONDS
@@ -216,7 +214,7 @@ def _runs(process: Started) -> bool:
 
 
 def _has_open(pid: int, file: IO[str]) -> bool:
-    """Whether a process of this user has the file open."""
+    """Return whether a process belongs to this user and has the file open."""
     try:
         found = psutil.Process(pid)
         ours = os.fstat(file.fileno())
@@ -230,13 +228,3 @@ def _is_at(path: str, wanted: os.stat_result) -> bool:
         return os.path.samestat(os.stat(path), wanted)
     except OSError:
         return False
-
-
-def _is_process(one: Started) -> bool:
-    return type(one.pid) is int and one.pid > 1 and type(one.start) in (int, float) and isinstance(one.host, str)
-
-
-def _is_sound(holder: Holder) -> bool:
-    texts = (holder.since, holder.command, holder.job)
-    processes = [holder.process, *([holder.workflow] if holder.workflow else [])]
-    return type(holder.user) is int and all(map(_is_process, processes)) and all(isinstance(one, str) for one in texts)

@@ -1,7 +1,6 @@
-"""What the user reads in passing, on standard error. A reader that goes away ends the display, never what is shown.
+"""Progress, notes and complaints on standard error, whose failure never ends a run.
 
-Each line of progress, each note and each complaint goes through here: `ddrl train ... 2>&1 | head -1` closes the pipe
-after one line, a terminal is closed, a log's disk is full. None of it may end a training that has days behind it.
+A pipe may be closed (`ddrl train ... 2>&1 | head -1`), a terminal too, or a log's disk may be full.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.EINTR)
-"""Errors that may be over when the next line comes; after any other there is no reader any more."""
+"""Errors that may be over at the next line; after any other, standard error is given up."""
 STANDARD_ERROR = 2
 
 
 def say(text: str, *, end: str = "\n") -> None:
-    """Write `text` to standard error, as it is; nothing is raised where nobody can read it."""
+    """Write `text` to standard error; raise nothing if that fails."""
     if sys.stderr is not None:  # None: it was closed when the process began
-        with unread_is_fine():
+        with ignoring_write_errors():
             print(text, end=end, file=sys.stderr, flush=True)
 
 
@@ -33,31 +32,31 @@ def say_traceback(error: BaseException) -> None:
 
 
 @contextmanager
-def unread_is_fine() -> Iterator[None]:
-    """Let pass what writing to a standard error raises that takes nothing; a lost reader is replaced by nobody."""
+def ignoring_write_errors() -> Iterator[None]:
+    """Ignore errors of writing to standard error; if the error will last, redirect standard error to /dev/null."""
     try:
         yield
-    except (OSError, ValueError) as error:  # ValueError: of a file that is closed
+    except (OSError, ValueError) as error:  # a closed file raises ValueError
         if getattr(error, "errno", None) not in PASSING and not isinstance(error, UnicodeError):
-            _write_to_nobody()
+            _discard_standard_error()
 
 
 def settle() -> None:
-    """Write what is still kept for standard error, or drop it.
+    """Flush standard error, or drop what it holds.
 
-    Otherwise the interpreter tries once more at its end, fails, and makes another exit code of it.
+    Otherwise the interpreter fails to flush it at exit, and changes the exit code.
     """
     try:
         if sys.stderr is not None:
             sys.stderr.flush()
     except (OSError, ValueError):
-        _write_to_nobody()
+        _discard_standard_error()
 
 
 def keep_numbers() -> None:
-    """Open what was closed of standard input, output and error when the process began (`2>&-`), on nothing.
+    """Open /dev/null for each of standard input, output and error that was closed when the process began (`2>&-`).
 
-    Otherwise the next file that is opened gets the number, and what libraries write there stands in a curve.
+    Otherwise the next opened file gets its number, and libraries would write their messages into that file.
     """
     while (number := os.open(os.devnull, os.O_RDWR)) <= STANDARD_ERROR:
         os.set_inheritable(number, True)
@@ -65,7 +64,7 @@ def keep_numbers() -> None:
 
 
 def has_reader(stream: IO[Any]) -> bool:
-    """Return whether somebody may still read `stream`: False for a pipe, or a socket, whose other end is closed."""
+    """Return whether `stream` may still have a reader: False for a pipe or socket whose other end is closed."""
     try:
         poll = select.poll()
         poll.register(stream.fileno(), 0)
@@ -74,20 +73,20 @@ def has_reader(stream: IO[Any]) -> bool:
     return not any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
-def _write_to_nobody() -> None:
-    """Standard error of this process, and of those that it starts from now on, goes nowhere."""
-    with suppress(OSError):  # without a file that is free, the next line fails, and is passed over, as this one
+def _discard_standard_error() -> None:
+    """Redirect standard error of this process, and of those it starts from now on, to /dev/null."""
+    with suppress(OSError):  # with no descriptor left, the next line fails like this one and is ignored as well
         nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (for as long as the process lives)
         try:
             os.dup2(nowhere.fileno(), sys.stderr.fileno())
-        except (OSError, ValueError):  # there is no file behind it, or it is closed
+        except (OSError, ValueError):  # standard error has no descriptor, or is closed
             sys.stderr = nowhere
         else:
             nowhere.close()
 
 
-class Lasting:
-    """Standard error, as it is when this is made, as a file whose writes never fail: for who writes by itself."""
+class SafeStandardError:
+    """The present standard error as a file whose writes never fail, for libraries that write to a file."""
 
     def __init__(self) -> None:
         stream: Any = sys.stderr
@@ -95,16 +94,16 @@ class Lasting:
         self.encoding = getattr(self._stream, "encoding", None) or "utf-8"
 
     def write(self, text: str) -> int:
-        """Write `text`, if somebody reads it; return its length."""
+        """Write `text`, if possible; return its length."""
         if self._stream is not None:
-            with unread_is_fine():
+            with ignoring_write_errors():
                 self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Flush, if somebody reads it."""
+        """Flush, if possible."""
         if self._stream is not None:
-            with unread_is_fine():
+            with ignoring_write_errors():
                 self._stream.flush()
 
     def isatty(self) -> bool:
@@ -115,5 +114,5 @@ class Lasting:
             return False
 
     def fileno(self) -> int:
-        """Return the number of the file behind it. Raise OSError where there is none."""
+        """Return the file descriptor. Raise OSError if there is none."""
         return int(self._stream.fileno())

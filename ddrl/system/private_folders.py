@@ -1,7 +1,4 @@
-"""Folders that nobody but this user can enter: for Unix sockets, and for what meets on one machine.
-
-Who finds a socket in such a folder knows that a process of the same user has put it there.
-"""
+"""Folders that only this user can enter, for Unix sockets: a socket in one is certainly this user's own."""
 
 from __future__ import annotations
 
@@ -16,22 +13,22 @@ from pathlib import Path
 from ddrl.errors import UserError
 
 LONGEST_SOCKET = 107
-"""Bytes of a Unix socket's path that Linux takes."""
+"""The longest path, in bytes, that Linux allows for a Unix socket."""
 SOCKET = "socket"
-"""The name of one that is alone in its folder."""
+"""The file name of a socket that is alone in its folder."""
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _TRIED = ("/tmp", "/var/tmp", "/dev/shm")
-"""Where folders are made if TMPDIR is too long, or has characters that a socket's address gives another meaning."""
+"""Parents tried if TMPDIR is too long, or has characters with a meaning in a socket's address."""
 _PLAIN = re.compile(r"/[\w./-]*", re.ASCII)
 
 
 def private_folder(prefix: str) -> Path:
-    """Make a new folder with room for a socket's path in it. Raise UserError where there is none for it."""
+    """Make a new folder whose path is short enough for a socket in it. Raise UserError if there is no place for it."""
     return Path(tempfile.mkdtemp(prefix=prefix, dir=parent_for(LONGEST_SOCKET - len(f"/{prefix}12345678/{SOCKET}"))))
 
 
 def parent_for(longest: int) -> Path:
-    """Return the temporary directory, or another one where its path is odd or has more than `longest` bytes."""
+    """Return the first suitable directory of TMPDIR and `_TRIED`: private, and with at most `longest` bytes."""
     for parent in (tempfile.gettempdir(), *_TRIED):
         fits = len(os.fsencode(parent)) <= longest and _PLAIN.fullmatch(parent)
         if fits and os.access(parent, os.W_OK | os.X_OK) and not _replaceable(Path(parent)):
@@ -40,7 +37,7 @@ def parent_for(longest: int) -> Path:
 
 
 def check_private(folder: Path) -> None:
-    """Raise UserError unless a folder is this user's and only this user can enter it, or put another in its place."""
+    """Raise UserError unless a folder is this user's, and only this user can enter or replace it."""
     try:
         found = folder.lstat()
     except OSError as error:
@@ -61,17 +58,17 @@ def check_private(folder: Path) -> None:
 
 
 def check_own_socket(path: Path) -> None:
-    """Raise UserError where a socket that is there is not this user's, or its folder not private."""
+    """Raise UserError if an existing socket is not this user's, or its folder is not private."""
     check_private(path.parent)
     if path.exists() and path.lstat().st_uid != os.geteuid():
         raise UserError(f"{path}: it belongs to user {path.lstat().st_uid}, not to you")
 
 
 def _replaceable(folder: Path) -> Path | None:
-    """A folder on the way whose entries another user may rename: its owner, or who may write to it. None: none.
+    """Return the first of a folder and its parents whose entries another user may rename, or None.
 
-    Root may anyway, and whom the root folder belongs to (in a container with users of its own). In a sticky folder,
-    such as /tmp, others may not.
+    Root is trusted, and so is the owner of the root folder (in a container with users of its own). In a sticky folder,
+    such as /tmp, other users cannot rename entries.
     """
     trusted = {0, os.geteuid(), Path("/").stat().st_uid}
     for one in (folder.absolute(), *folder.absolute().parents):
@@ -87,7 +84,7 @@ def _replaceable(folder: Path) -> Path | None:
 
 
 def _is_own_group(number: int) -> bool:
-    """Whether nobody but this user and root is in a group."""
+    """Return whether a group has no members but this user and root."""
     if number == 0:
         return True
     try:

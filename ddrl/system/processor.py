@@ -1,4 +1,4 @@
-"""What this machine's processor says of itself."""
+"""Facts about this machine's processor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _EMULATED_WITH_EASE = "avx512f"
 
 @functools.cache
 def facts() -> dict[str, str]:
-    """What /proc/cpuinfo says of the first one; nothing on a system without it."""
+    """Return the entries of /proc/cpuinfo for the first processor; empty on a system without that file."""
     try:
         first = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0]
     except OSError:
@@ -21,7 +21,7 @@ def facts() -> dict[str, str]:
 
 
 def bfloat16() -> str:
-    """How it computes in bfloat16. Where oneDNN lacks 512-bit instructions a convolution takes nine times as long."""
+    """Say how fast bfloat16 is here. Where oneDNN lacks 512-bit instructions a convolution takes nine times as long."""
     flags = set(facts().get("flags", "").split())
     if flags & _IN_HARDWARE:
         return "in hardware"
@@ -29,7 +29,7 @@ def bfloat16() -> str:
 
 
 def warning(precision: str, device: str) -> str | None:
-    """What whoever computes in `precision` on `device` should know, if anything."""
+    """Return a warning if computing in `precision` is slow on `device`, else None."""
     if precision == "float32" or device != "cpu" or (how := bfloat16()) == "in hardware":
         return None
     return f"precision: on this processor bfloat16 is {how}; float32 is another experiment, but as quick or quicker"

@@ -1,4 +1,4 @@
-"""Every random stream is named by (run seed, role, index): no global generator, no stream shared by two roles."""
+"""Random streams named by (run seed, role, index): there is no global generator, and no two roles share a stream."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ if TYPE_CHECKING:
 
 
 def seed_for(run_seed: int, role: str, index: int = 0) -> int:
-    """A seed in [0, 2**31) for one stream, independent between roles and indices (first 31 bits of SHA-256)."""
+    """Return the seed of a stream, in [0, 2**31): the first 31 bits of a SHA-256."""
     digest = hashlib.sha256(f"{run_seed}/{role}/{index}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
 
 
 def numpy_generator(run_seed: int, role: str, index: int = 0) -> np.random.Generator:
-    """An independent NumPy generator for one stream."""
+    """Return a NumPy generator for a stream."""
     return np.random.Generator(np.random.PCG64(seed_for(run_seed, role, index)))
 
 
 def torch_generator(run_seed: int, role: str, index: int = 0, device: str = "cpu") -> torch.Generator:
-    """An independent torch generator for one stream."""
-    import torch  # not by who steps environments alone
+    """Return a torch generator for a stream."""
+    import torch  # here, since processes that only step environments need no torch
 
     return torch.Generator(device=device).manual_seed(seed_for(run_seed, role, index))
 
 
 def generator_state(generator: np.random.Generator) -> str:
-    """Where a NumPy generator stands, as JSON."""
+    """Return the state of a NumPy generator as JSON."""
     return json.dumps(generator.bit_generator.state)
 
 
 def set_generator_state(generator: np.random.Generator, state: str) -> None:
-    """Continues where `state` was taken."""
+    """Restore a state from `generator_state`."""
     generator.bit_generator.state = json.loads(state)

@@ -1,17 +1,16 @@
-"""The signals that stop a run, and what becomes of a run that cannot stop because an environment hangs.
+"""The signals that stop a run, also where an environment hangs.
 
-A first signal asks: the run saves a checkpoint and ends with code 75. A second one, which schedulers like to send,
+After a first signal the run saves a checkpoint and ends with code 75. A second one, which schedulers often send,
 changes nothing. A third one ends the process at once, unless it comes within `PATIENCE_SECONDS` of the first.
 
-What a run saves is whole: never a state that is half stepped. Where roles take turns in the main thread (runtime
-serial, members of a population in turn, the final evaluation), an environment that hangs keeps that thread from ever
-saving. There the process ends by itself once a call has been under way for `PATIENCE_SECONDS` after the signal, and
-the newest checkpoint that was saved until then is what the next start goes on from. Elsewhere roles have threads or
-processes of their own: the learner saves, and an actor that hangs is left behind.
+A run never saves a half-made step. Where roles take turns in the main thread (runtime serial, members of a population
+in turn, the final evaluation), an environment that hangs there prevents saving. Then the process ends by itself once
+the call has lasted `PATIENCE_SECONDS` after the signal, and the next start continues from the newest checkpoint.
+Elsewhere roles have threads or processes of their own: the learner saves, and an actor that hangs is left behind.
 
-Python runs its handlers between two steps of the main thread, so never while that is inside native code. Hence a thread
-hears the signals too, through a pipe that the interpreter writes to at once. Native code that neither returns nor lets
-other threads run (it holds the global lock) is beyond help: only SIGKILL ends it.
+Python runs signal handlers in the main thread, and not while that is in native code. So another thread listens too,
+through a pipe to which the interpreter writes each signal at once. Native code that hangs while it holds the
+interpreter's lock can only be ended by SIGKILL.
 """
 
 from __future__ import annotations
@@ -30,27 +29,27 @@ from ddrl.system.calls import under_way
 from ddrl.system.notes import say, settle
 
 STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
-"""Of schedulers, a terminal's Ctrl-C, a terminal that is closed, and SLURM's `--signal`."""
+"""Sent by schedulers, by Ctrl-C, by a terminal that is closed, and by SLURM's `--signal`."""
 PATIENCE_SECONDS = 10.0
 POLL_SECONDS = 0.25
 CHECKPOINTS = ("checkpoints/*.sha256", "members/*/checkpoints/*.sha256")
 
 
 class Request:
-    """A request to stop that may come before there is who can answer it."""
+    """A request to stop, which may come before there is something to stop."""
 
     def __init__(self) -> None:
         self._asked = False
         self._stop: Callable[[], None] | None = None
 
     def ask(self) -> None:
-        """Stop, now or as soon as somebody can; from a signal handler too."""
+        """Stop now, or as soon as `answer` is called; safe in a signal handler."""
         self._asked = True
         if self._stop:
             self._stop()
 
     def answer(self, stop: Callable[[], None]) -> None:
-        """From now on `stop` is what stops."""
+        """Set the function that stops, and call it if the request has already come."""
         self._stop = stop
         if self._asked:
             stop()
@@ -58,10 +57,11 @@ class Request:
 
 @contextmanager
 def stopping(stop: Callable[[], None], directory: Path | None = None) -> Iterator[None]:
-    """Any signal of `STOP` calls `stop` within the block; SIGHUP stays ignored where it was (`nohup`).
+    """Call `stop` at any signal of `STOP` while the block runs; SIGHUP stays ignored if it was (`nohup`).
 
-    Where it does not help, the process ends as this file's beginning says: with code 75 if there is a checkpoint in
-    `directory` (None: nothing is ever saved), else as the signal would have ended it. To be used in the main thread.
+    If `stop` does not help, end the process as the module's docstring says: with code 75 if `directory` is None
+    (nothing is ever saved) or holds a checkpoint, else with 128 and the signal's number. Use it in the main thread
+    only.
     """
     numbers = [one for one in STOP if not (one == signal.SIGHUP and signal.getsignal(one) is signal.SIG_IGN)]
     before = {number: signal.signal(number, lambda *_: stop()) for number in numbers}
@@ -76,14 +76,14 @@ def stopping(stop: Callable[[], None], directory: Path | None = None) -> Iterato
         signal.set_wakeup_fd(wakeup)
         for number, handler in before.items():
             signal.signal(number, handler)
-        os.close(tell)  # the listener ends
+        os.close(tell)  # ends the listener
         listener.join()
         os.close(heard)
 
 
 def _listen(heard: int, numbers: list[signal.Signals], directory: Path | None) -> None:
-    """Until the pipe is closed: count the signals, and end the process where it does not end by itself."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOP)  # they are for the main thread
+    """Count the signals until the pipe is closed, and end the process if it does not end by itself."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP)  # the main thread handles them
     main = threading.main_thread().ident
     asked, first, count = 0.0, 0, 0
     while True:
@@ -105,33 +105,32 @@ def _listen(heard: int, numbers: list[signal.Signals], directory: Path | None) -
 
 
 def _end(why: str, number: int, directory: Path | None) -> None:
-    """End the process now; say where the next start goes on."""
+    """End the process now, and say where the next start continues."""
     say(f"ddrl: {why}; {next_start(directory)}" if directory else f"ddrl: {why}")
     settle()
     os._exit(TRY_AGAIN if directory is None or newest_checkpoint(directory) else 128 + number)
 
 
 def newest_checkpoint(directory: Path) -> Path | None:
-    """Return the newest whole checkpoint of a run, or of any member of a population; None where there is none."""
+    """Return the newest complete checkpoint of a run or of any member of a population, or None."""
     found: list[tuple[float, Path]] = []
     for path in (path for pattern in CHECKPOINTS for path in directory.glob(pattern)):
-        with suppress(FileNotFoundError):  # an old one, removed meanwhile
+        with suppress(FileNotFoundError):  # an old one, removed in the meantime
             found.append((path.stat().st_mtime, path.with_suffix(".pt")))
     return max(found)[1] if found else None
 
 
 def next_start(directory: Path) -> str:
-    """Return what the user should know of starting the run in `directory` again."""
+    """Say for the user from where the run in `directory` continues when it is started again."""
     newest = newest_checkpoint(directory)
     return f"the same command goes on from {newest}" if newest else "no checkpoint yet: the same command begins anew"
 
 
 @contextmanager
 def deaf_children(*signals: signal.Signals) -> Iterator[None]:
-    """Processes that are started within, and their own, never get these; one for this process waits until the end.
+    """Block `signals` for processes started in the block, and their children; for this process, until the block ends.
 
-    Who stops a job, such as SLURM or a terminal, sends a signal to all of its processes at once. Those that would end
-    are needed for the checkpoint with which the run itself answers.
+    SLURM and terminals signal all processes of a job at once, but the run needs these processes for its checkpoint.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:

@@ -1,6 +1,6 @@
-"""Temporary folders that outlive a killed process are removed by the next one. No torch here.
+"""Temporary folders that a later process removes if their own process was killed.
 
-A folder belongs to whoever holds the lock in it: process ids say nothing where containers share a /tmp.
+A folder belongs to the process that holds the lock in it. Process ids would not do: containers may share a /tmp.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -15,25 +16,18 @@ LOCK = "lock"
 
 
 def claim(folder: Path) -> IO[str]:
-    """Locks a folder until the file that is returned is closed, or the process ends, however it ends."""
+    """Lock a folder until the returned file is closed or the process ends."""
     lock = (folder / "new").open("w", encoding="utf-8")
     fcntl.flock(lock, fcntl.LOCK_EX)
-    (folder / "new").rename(folder / LOCK)  # at no time is there a lock that is free
+    (folder / "new").rename(folder / LOCK)  # renamed after locking, so that the lock file is never seen unlocked
     return lock
 
 
 def remove_left(parent: Path, prefix: str) -> None:
-    """Removes the folders of that name which were claimed, and whose process is gone."""
+    """Remove this user's folders in `parent` with this prefix whose process is gone."""
     for folder in parent.glob(f"{prefix}*"):
-        _remove_if_left(folder)
-
-
-def _remove_if_left(folder: Path) -> None:
-    try:
-        if folder.lstat().st_uid != os.geteuid():
-            return
-        with (folder / LOCK).open(encoding="utf-8") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-    except OSError:  # it is in use, is being made, or belongs to somebody else
-        return
+        with suppress(OSError):  # it is in use, or being made, or cannot be read
+            if folder.lstat().st_uid == os.geteuid():
+                with (folder / LOCK).open(encoding="utf-8") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)

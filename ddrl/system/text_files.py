@@ -1,7 +1,7 @@
-"""Files that people or other programs wrote: text, JSON, YAML. What is wrong with one is a line that names it.
+"""Reading text, JSON and YAML files from outside; every error is a `UserError` of one line that names the file.
 
-YAML is read as version 1.2 says (its core schema): `on`, `yes` and `1:30:00` are texts, and `010`, which is 8 in one
-version and 10 in the other, is refused. So is a key that is given twice, in JSON too. No torch here.
+YAML is read by the core schema of version 1.2: `on`, `yes` and `1:30:00` are texts. `010`, which is 8 in version 1.1
+and 10 in version 1.2, is refused, and so is a key that is given twice, in JSON too.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ddrl.errors import UserError, about, file_error
 from ddrl.system.files import read_file
 
 MAX_DEPTH = 64
-"""Of values in values; no file of this project has ten."""
+"""Nesting depth; no file of this project has ten levels."""
 MAX_REPEATED = 100_000
-"""Values that aliases may stand for in one file; a few lines of aliases to aliases would stand for billions."""
+"""The number of values that aliases in one file may stand for: nested aliases could stand for billions."""
 MAX_DIGITS = 400
-"""No float is longer."""
+"""More than any float has."""
 _CONSTANTS: dict[str, Any] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -39,7 +39,7 @@ _TEXT = "tag:yaml.org,2002:str"
 
 
 def read_text(path: Path) -> str:
-    """The text of a file in UTF-8. Raises `UserError` where it cannot be read, or is no such text."""
+    """Read a text file in UTF-8. Raise `UserError` if it cannot be read or is not UTF-8."""
     try:
         found = read_file(path)
     except FileNotFoundError:
@@ -56,13 +56,14 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Plain data of a JSON file. Raises `UserError` as `read_text`, for what is no JSON, and for a key given twice."""
+    """Read a JSON file. Raise `UserError` as `read_text` and `parse_json`."""
+    text = read_text(path)
     with about(path):
-        return parse_json(_unnamed(path))
+        return parse_json(text)
 
 
 def parse_json(text: str) -> Any:
-    """Plain data of JSON. Raises `UserError` for what is none, and for a key given twice."""
+    """Parse JSON. Raise `UserError` if it is invalid or a key is given twice."""
     try:
         return json.loads(text, object_pairs_hook=_without_repeated_keys)
     except (ValueError, RecursionError) as error:
@@ -79,24 +80,17 @@ def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_yaml(path: Path) -> Any:
-    """Plain data of a YAML file. Raises `UserError` as `read_text`, and as `parse_yaml` with the file's name."""
+    """Read a YAML file. Raise `UserError` as `read_text` and `parse_yaml`."""
+    text = read_text(path)
     with about(path):
-        return parse_yaml(_unnamed(path))
-
-
-def _unnamed(path: Path) -> str:
-    """The text of a file, whose name `about` puts before what is wrong with it."""
-    try:
-        return read_text(path)
-    except UserError as error:
-        raise UserError(str(error).removeprefix(f"{path}: ")) from None
+        return parse_yaml(text)
 
 
 def parse_yaml(text: str) -> Any:
-    """Plain data of one YAML document: mappings, lists, texts, numbers, booleans, None.
+    """Parse one YAML document into mappings, lists, texts, numbers, booleans and None.
 
-    Raises `UserError` naming the line for what is no YAML, a key given twice, a number that versions of YAML read
-    differently, a tag, values too deep in each other, and aliases that stand for too much.
+    Raise `UserError` naming the line for invalid YAML, a key given twice, a number that versions of YAML read
+    differently, a tag, too deep nesting, and aliases that stand for too many values.
     """
     try:
         return _Document(yaml.parse(text, Loader=yaml.CSafeLoader)).value()
@@ -110,23 +104,23 @@ def _one_line(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class _Node:
-    """A value, and how many it is, counting what is within and what aliases stand for."""
+    """A value, and the number of values in it, counting those that aliases stand for."""
 
     value: Any
     size: int = 1
 
 
 class _Document:
-    """Builds the values from libyaml's events: its parser does not recurse, and what is refused is never built."""
+    """Builds values from libyaml's events, whose parser does not recurse; nothing that is refused gets built."""
 
     def __init__(self, events: Iterator[Any]) -> None:
         self._events: Iterator[Any] = (one for one in events if isinstance(one, (NodeEvent, CollectionEndEvent)))
         self._anchors: dict[str, _Node | None] = {}
-        """None: it is not complete, so an alias would stand in itself."""
+        """None while a node is being built: an alias to it there would contain itself."""
         self._repeated = 0
 
     def value(self) -> Any:
-        """Of the document; None where there is none. Raises `UserError` for a second one."""
+        """Return the document's value, None if it is empty. Raise `UserError` for a second document."""
         first = next(self._events, None)
         if first is None:
             return None
@@ -136,7 +130,7 @@ class _Document:
         return found
 
     def _node(self, event: Any, depth: int, place: str) -> _Node:
-        """`place`: the key whose value it is, for messages."""
+        """Build the node that begins with `event`. `place`: the key that it is the value of, for messages."""
         if isinstance(event, AliasEvent):
             return self._alias(event)
         if event.tag not in (None, "!", _TEXT):
@@ -173,7 +167,7 @@ class _Document:
         return _Node([node.value for node in nodes], 1 + sum(node.size for node in nodes))
 
     def _mapping(self, depth: int) -> _Node:
-        """What `<<` merges comes first, so that the mapping's own keys win."""
+        """Build a mapping, in which its own keys win over those merged by `<<`."""
         own: dict[Any, Any] = {}
         merged: dict[Any, Any] = {}
         size = 1
@@ -182,7 +176,9 @@ class _Document:
                 value = self._node(next(self._events), depth + 1, f"key '{_MERGE}': ")
                 merged = _merged(value.value, event) | merged
             else:
-                key = self._key(event, depth)
+                key = self._node(event, depth + 1, "").value
+                if isinstance(key, (dict, list)):
+                    raise _refused(event, "a key must be a text, a number or a boolean")
                 if key in own:
                     raise _refused(event, f"key '{key}' is given twice")
                 value = self._node(next(self._events), depth + 1, f"key '{key}': ")
@@ -190,15 +186,9 @@ class _Document:
             size += 1 + value.size
         return _Node(merged | own, size)
 
-    def _key(self, event: Any, depth: int) -> Any:
-        key = self._node(event, depth + 1, "").value
-        if isinstance(key, (dict, list)):
-            raise _refused(event, "a key must be a text, a number or a boolean")
-        return key
-
 
 def _merged(value: Any, event: Any) -> dict[Any, Any]:
-    """Of one mapping, or of several, of which the first wins."""
+    """Merge one mapping, or a list of mappings of which earlier ones win."""
     found: dict[Any, Any] = {}
     for one in value if isinstance(value, list) else [value]:
         if not isinstance(one, dict):
@@ -208,12 +198,12 @@ def _merged(value: Any, event: Any) -> dict[Any, Any]:
 
 
 def _is_plain(event: Any) -> bool:
-    """Whether it is a scalar without quotes and tag, whose type follows from its text."""
+    """Return whether an event is a scalar without quotes or tag, whose type follows from its text."""
     return isinstance(event, ScalarEvent) and event.tag is None and event.implicit[0]
 
 
 def _scalar(event: ScalarEvent, place: str) -> Any:
-    """By the core schema of YAML 1.2."""
+    """Return the value of a scalar by the core schema of YAML 1.2."""
     text = event.value
     if not _is_plain(event):
         return text

@@ -1,4 +1,4 @@
-"""How long roles wait for each other."""
+"""Clocks for the time that roles spend waiting."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from contextlib import contextmanager
 
 
 class DutyCycle:
-    """The part of the time that somebody did not wait."""
+    """The fraction of the time in which a role did not wait."""
 
     def __init__(self, waited: Callable[[], float]) -> None:
+        """`waited` returns the seconds of waiting so far."""
         self._waited = waited
         self._last = (time.perf_counter(), waited())
 
     def take(self) -> float:
-        """Since the last call: 1 where there was no wait at all. `waited` is in seconds, since any beginning."""
+        """Return the fraction since the last call; 1 if there was no wait."""
         before, self._last = self._last, (time.perf_counter(), self._waited())
         seconds, waiting = (now - then for now, then in zip(self._last, before, strict=True))
         return min(1.0, max(0.0, 1 - waiting / max(seconds, 1e-9)))
 
 
 class WaitClock:
-    """Adds up the seconds that threads wait: those of waits that are over, and of those under way."""
+    """The seconds that threads have spent waiting, including waits that are not over."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -32,7 +33,7 @@ class WaitClock:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """The calling thread waits within the block."""
+        """Count the time in which the block runs as waiting."""
         begun = time.perf_counter()
         with self._lock:
             self._begun.append(begun)
@@ -45,7 +46,7 @@ class WaitClock:
 
     @property
     def seconds(self) -> float:
-        """Over all threads, until now."""
+        """Seconds waited so far, summed over all threads."""
         with self._lock:
             now = time.perf_counter()
             return self._over + sum(now - begun for begun in self._begun)

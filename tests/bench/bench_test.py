@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import json
 import sys
@@ -14,7 +15,7 @@ import pytest
 from ddrl import algorithms, bench, cli
 from ddrl.algorithms import impala
 from ddrl.analysis.tables.suite import _benchmarks
-from ddrl.bench.defaults import parse_settings
+from ddrl.bench.defaults import SETTINGS, TOPOLOGY, parse_settings, read_settings
 from ddrl.bench.parts import alone, fresh_share
 from ddrl.bench.sweep import default_axes, parse_axes
 from ddrl.bench.topology import batches_per_lap, measure_whole, speed_of
@@ -120,6 +121,18 @@ def test_the_defaults_of_every_algorithm_fit_every_kind_of_environment(algorithm
     normalised = getattr(config.hyperparameters, "observation_normalisation", None)
     assert normalised == (None if algorithm in SHARED else bool(spec.action_size))
     assert (config.hyperparameters.reward_clipping == "abs_one") == (environment == "atari/pong" or not_set(config))
+
+
+def test_settings_are_of_an_algorithm_and_a_kind_of_environment_and_no_benchmark_names_one() -> None:
+    files = list(SETTINGS.iterdir())
+    assert {file.stem for file in files} <= set(algorithms.NAMES)
+    for file in files:
+        for kind, settings in read_settings(file).items():
+            assert kind in (*TOPOLOGY, "replay")
+            assert set(settings) <= {"hyperparameters", "topology", "paper"}
+    for file in SETTINGS.parent.glob("*.py"):
+        texts = {node.value for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Constant)}
+        assert not texts & set(algorithms.NAMES), file.name
 
 
 def not_set(config: RunConfig) -> bool:

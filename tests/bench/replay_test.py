@@ -17,8 +17,9 @@ def test_a_step_of_the_papers_replays_takes_one_frame_and_little_more() -> None:
 
 def test_100_000_sequences_of_120_frames_take_less_than_half_of_storing_each() -> None:
     capacity = replay.run_config("r2d2", {}).hyperparameters.replay_capacity
-    assert capacity == replay.PAPER_SEQUENCES * 40
-    assert replay.bytes_per_step("r2d2") * capacity < 0.5 * replay.PAPER_SEQUENCES * 120 * 84 * 84
+    paper = replay.PAPERS["r2d2"]
+    assert (capacity, paper["steps"]) == (paper["sequences"] * 40, 120)
+    assert replay.bytes_per_step("r2d2") * capacity < 0.5 * paper["sequences"] * 120 * 84 * 84
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The runs of a paper at a scale, each with its configuration, resolved and checked; and the command line.
+"""The runs of a paper at a scale with their resolved and checked configurations, and a command line for them.
 
     python -m ddrl.training.config.experiments list   --paper impala_2018 --scale smoke
     python -m ddrl.training.config.experiments config --paper P --scale S --experiment E --variant V \\
@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,26 +19,14 @@ from typing import Any
 
 from ddrl.papers.expansion import environments_of, narrowed
 from ddrl.papers.expansion import expand as expand_unchecked
-from ddrl.papers.experiments import (
-    ROOT,
-    SCALES,
-    Departure,
-    Experiment,
-    Run,
-    Scale,
-    load_experiments,
-    papers,
-)
+from ddrl.papers.experiments import ROOT, SCALES, Run, load_experiments, papers
 from ddrl.system.exit_code import exit_code
 from ddrl.system.files import read_file, write_whole
 
 __all__ = [
     "ROOT",
     "SCALES",
-    "Departure",
-    "Experiment",
     "Run",
-    "Scale",
     "expand",
     "load_experiments",
     "main",
@@ -59,30 +48,22 @@ def expand(
     root: Path = ROOT,
     validate: bool = True,
 ) -> list[Run]:
-    """`ddrl.papers.expansion.expand`; with `validate`, configurations get their defaults (imports torch).
+    """Expand as `ddrl.papers.expansion.expand`; with `validate`, check configurations and fill in their defaults.
 
-    Raises: UserError for anything not allowed, before anything has run.
+    Raise `UserError` for anything not allowed.
     """
-    runs = expand_unchecked(
-        paper,
-        scale,
-        experiments=experiments,
-        variants=variants,
-        environments=environments,
-        seeds=seeds,
-        root=root,
-    )
+    names = {"experiments": experiments, "variants": variants, "environments": environments}
+    runs = expand_unchecked(paper, scale, **names, seeds=seeds, root=root)
     return [_validated(run) for run in runs] if validate else runs
 
 
 def _validated(run: Run) -> Run:
-    values = {name: getattr(run, name) for name in run.__dataclass_fields__}
     where = f"replications/{run.paper}/experiments.yaml: {run.scale}/{run.key}"
-    return Run(**values | {"config": _resolved(run.config, where)})
+    return dataclasses.replace(run, config=_resolved(run.config, where))
 
 
 def _resolved(config: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """With defaults; runs that differ in nothing but the seed have them in common."""
+    """Return a configuration with its defaults, resolved once for all seeds."""
     from ddrl.environments.base.registry import resolve_options
     from ddrl.training.config.run_config import parse_run_config, to_json  # imports torch
 
@@ -96,11 +77,11 @@ def _resolved(config: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 _RESOLVED: dict[str, dict[str, Any]] = {}
-"""A configuration as text, with seed 0 -> it with its defaults."""
+"""A configuration as text, with seed 0 -> the configuration with its defaults."""
 
 
 def paper_configs(paper: str, root: Path = ROOT) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """(experiment, variant, environment) -> the resolved configuration the paper states (seed 0)."""
+    """Return (experiment, variant, environment) -> the resolved configuration that the paper states, with seed 0."""
     found = {}
     for name, entry in load_experiments(root / paper).items():
         for variant in entry.variants:
@@ -112,7 +93,7 @@ def paper_configs(paper: str, root: Path = ROOT) -> dict[tuple[str, str, str], d
 
 
 def write_configs(runs: Iterable[Run], results: str | Path = "results") -> list[Path]:
-    """Writes every run's config.json, only where its content changes: nothing is trained again without need."""
+    """Write every run's config.json, but only if its content changes, so that no run is repeated without need."""
     return [_write_config(run, run.directory(results) / "config.json") for run in runs]
 
 
@@ -125,7 +106,7 @@ def _write_config(run: Run, path: Path) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit code (2: bad input, one line says what)."""
+    """Run one command; return the exit code (2 for bad input)."""
     parsed = _parser().parse_args(arguments)
     return exit_code(lambda: parsed.run(parsed))
 

@@ -18,13 +18,12 @@ Values = dict[str, float]
 
 READY_EPISODES = 5000
 _FAR = 1e6
-"""A value that was perturbed for a long time may be so many times the largest, or this part of the smallest."""
+"""The factor by which repeated perturbations may leave the range of first values."""
 
 
 @dataclass(frozen=True, config=STRICT)
 class Initial:
-    """Where the members' first values of a hyperparameter are drawn: log-uniform from `low` to `high`, or one of
-    `values`."""
+    """The distribution of the members' first values: log-uniform from `low` to `high`, or one of `values`."""
 
     low: PositiveFloat | None = None
     high: PositiveFloat | None = None
@@ -32,7 +31,7 @@ class Initial:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The smallest and the largest value; checked by `check_population`."""
+        """The smallest and the largest value."""
         return (min(self.values), max(self.values)) if self.values else (self.low or 0.0, self.high or 0.0)
 
 
@@ -41,82 +40,75 @@ TABLE_D1 = {
     "optimizer.learning_rate": Initial(low=5e-6, high=5e-3),
     "optimizer.epsilon": Initial(values=(1e-1, 1e-3, 1e-5, 1e-7)),
 }
-"""The distribution of the sweep, from which the populations of Appendix F start."""
+"""The distribution of the sweep, with which the populations of Appendix F start."""
 
 
 @dataclass(frozen=True, config=STRICT)
 class Population:
-    """Who is in it, when its members decide, and what they may change."""
+    """The members of a population, when they decide to copy each other, and what they may change."""
 
     size: Annotated[int, Field(ge=2)] = 24
     burn_in_frames: NonNegativeInt = 20_000_000
-    """Of a member: before, nothing is copied or perturbed."""
+    """Frames of a member before anything is copied or perturbed."""
     ready_episodes: PositiveInt = READY_EPISODES
-    """A member decides when so many of its episodes have ended since it last did."""
+    """A member decides after this many episodes since its last decision."""
     period_frames: PositiveInt | None = None
-    """A member decides instead each time that it has trained for so many frames. Not in the paper: for short runs."""
+    """A member decides after this many frames instead. Not in the paper: for short runs."""
     margin: NonNegativeFloat = 0.05
-    """Another member is copied whose fitness is higher by more than this; absolute, in units of the fitness."""
+    """A member copies another one whose fitness is higher by more than this, in units of the fitness."""
     perturb_probability: Probability = 0.33
-    """Of each hyperparameter at each decision, whether something was copied or not."""
+    """Probability for each hyperparameter at each decision, whether something was copied or not."""
     perturb_factor: Annotated[float, Field(gt=1)] = 1.2
-    """What is perturbed is multiplied or divided by it. Jaderberg et al. 2017: x 1.2 or x 0.8, which drifts."""
+    """A perturbed value is multiplied or divided by it. Jaderberg et al. 2017: x 1.2 or x 0.8, which drifts."""
     tuned: dict[str, Initial] = dataclasses.field(default_factory=lambda: dict(TABLE_D1))
-    """Key of the hyperparameters -> where its first values come from."""
+    """Key of the hyperparameters -> distribution of its first values."""
     fitness: str = "mean_capped_score"
-    """A metric of the curves, averaged over the episodes since the last decision; of one task: episode_return."""
+    """A metric of the curves, averaged over the episodes since the last decision; for one task: episode_return."""
     parallel: PositiveInt = 1
     """How many members train at once. 1: in turn, in this process; more: each in a process of its own, by Ray.
 
     With topology.runtime ray, each has processes for its learners and actors, however many train at once."""
 
 
-def check_population(config: Any, where: str) -> None:
-    """Raises `UserError`, naming `where` and the key, for a population that could not train or would never decide."""
+def check_population(config: Any) -> None:
+    """Raise `UserError`, naming the key, for a population that cannot train or would never decide."""
     rule: Population | None = config.population
     if rule is None:
         return
     for key, problem in _problems(rule, config):
-        raise UserError(f"{where}: key 'population.{key}' {problem}")
+        raise UserError(f"key 'population.{key}' {problem}")
     if shares_parameters(config):
         raise UserError(
-            f"{where}: key 'algorithm': {config.algorithm} shares its parameters without versions, so that they cannot "
+            f"key 'algorithm': {config.algorithm} shares its parameters without versions, so that they cannot "
             "be copied between members; allowed with 'population': algorithms that publish versions, such as impala"
         )
-    _check_tuned(config.hyperparameters, rule.tuned, where)
+    _check_tuned(config.hyperparameters, rule.tuned)
 
 
 def _problems(rule: Population, config: Any) -> Any:
-    """(key, what is wrong with it) for keys whose values do not fit together."""
+    """Yield (key, what is wrong with it) for keys whose values do not fit together."""
     if rule.period_frames and rule.ready_episodes != READY_EPISODES:
         yield "ready_episodes", f"would not be read beside period_frames (got {rule.ready_episodes})"
     if rule.parallel > rule.size:
         yield "parallel", f"must be at most the size, {rule.size} (got {rule.parallel})"
-    if rule.burn_in_frames >= config.env_frames:
-        yield (
-            "burn_in_frames",
-            f"must be below env_frames, {config.env_frames}: no member would ever decide (got {rule.burn_in_frames})",
-        )
-    if rule.period_frames and rule.period_frames >= config.env_frames:
-        yield (
-            "period_frames",
-            f"must be below env_frames, {config.env_frames}: no member would ever decide (got {rule.period_frames})",
-        )
+    for key in ("burn_in_frames", "period_frames"):
+        if (frames := getattr(rule, key)) and frames >= config.env_frames:
+            yield key, f"must be below env_frames, {config.env_frames}: no member would ever decide (got {frames})"
     if not rule.tuned:
         yield "tuned", "must name at least one hyperparameter"
 
 
-def _check_tuned(hyperparameters: Any, tuned: Mapping[str, Initial], where: str) -> None:
+def _check_tuned(hyperparameters: Any, tuned: Mapping[str, Initial]) -> None:
     numbers = tunable(hyperparameters)
     for key, initial in tuned.items():
         name = f"population.tuned.{key}"
         if key not in numbers:
-            raise unknown_name("hyperparameter to tune", key, numbers, where=f"{where}: key 'population.tuned'")
+            raise unknown_name("hyperparameter to tune", key, numbers, where="key 'population.tuned'")
         ranges = initial.low is not None and initial.high is not None and initial.low <= initial.high
         alone = initial.low is None and initial.high is None
         if not (ranges and initial.values is None) and not (initial.values and alone):
             raise UserError(
-                f"{where}: key '{name}' must be a range, such as low: 0.001 and high: 0.1, or values: a list of one or "
+                f"key '{name}' must be a range, such as low: 0.001 and high: 0.1, or values: a list of one or "
                 f"more numbers (got {_given(initial)})"
             )
         lowest, highest = initial.bounds
@@ -125,7 +117,7 @@ def _check_tuned(hyperparameters: Any, tuned: Mapping[str, Initial], where: str)
                 with_values(hyperparameters, {key: value})
             except ValidationError as error:
                 raise UserError(
-                    f"{where}: key '{name}': {key} cannot be tuned, since perturbed values would leave what it allows: "
+                    f"key '{name}': {key} cannot be tuned, since perturbed values would leave what it allows: "
                     f"{error.errors()[0]['msg']} (got {value:g})"
                 ) from None
 
@@ -136,7 +128,7 @@ def _given(initial: Initial) -> str:
 
 
 def tunable(hyperparameters: Any, prefix: str = "") -> Values:
-    """Every hyperparameter that is a number with fractions: counts, sizes and switches stay what they are."""
+    """Return the hyperparameters, by dotted key, that are floats: not counts, sizes and switches."""
     found: Values = {}
     for field in dataclasses.fields(hyperparameters):
         value = getattr(hyperparameters, field.name)
@@ -148,7 +140,7 @@ def tunable(hyperparameters: Any, prefix: str = "") -> Values:
 
 
 def with_values(hyperparameters: Any, values: Mapping[str, float]) -> Any:
-    """The same hyperparameters but for `values`. Raises pydantic's ValidationError where one is not allowed."""
+    """Return the hyperparameters with `values` replaced. Raise pydantic's ValidationError if one is not allowed."""
     for key, value in values.items():
         first, _, rest = key.partition(".")
         inner = with_values(getattr(hyperparameters, first), {rest: value}) if rest else value

@@ -1,8 +1,7 @@
-"""The resolved configuration of one run: YAML or JSON -> frozen dataclasses. An unknown key is an error.
+"""The configuration of a run, read from YAML or JSON into frozen dataclasses that refuse unknown keys.
 
-Counts are in environment frames (before frame skip) or carry their unit in the name. Each algorithm's own settings
-stand next to it (`ddrl.algorithms.<name>.Config`); here is what every run has: environment, topology, budget,
-bookkeeping.
+Counts are in environment frames (before frame skip) or have their unit in the name. The settings of an algorithm are in
+its own file (`ddrl.algorithms.<name>.Config`); this file has the keys of every run.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, Validation
 from pydantic.dataclasses import dataclass
 
 from ddrl import algorithms
-from ddrl.errors import UserError, unknown_name
+from ddrl.errors import UserError, about, unknown_name
 from ddrl.system.config_types import STRICT
 from ddrl.system.text_files import read_json, read_yaml
 from ddrl.training.config.population import Population, check_population
@@ -26,30 +25,30 @@ from ddrl.training.config.topology import Topology
 from ddrl.training.config.topology_checks import check_lag, check_topology
 
 NO_MAPPING = {"union_tag_invalid", "union_tag_not_found", "model_attributes_type", "dataclass_type"}
-"""pydantic's names of errors that say: here should be the keys of a dataclass, or of one of several."""
+"""pydantic's types of errors for a value that should be a mapping with the keys of a dataclass."""
 
 
 @dataclass(frozen=True, config=STRICT)
 class Evaluation:
-    """Separate episodes on seeds of their own; actions are sampled from the policy, as in training, or where an
-    algorithm explores with an epsilon, with that of its evaluations."""
+    """Separate episodes with their own seeds. Actions are sampled from the policy as in training, or with the epsilon
+    that an algorithm has for evaluations."""
 
     period_frames: PositiveInt | None = None
     """Evaluate each time the learner has consumed this many more frames; null: only at the end."""
     episodes: PositiveInt = 10
     final_episodes: PositiveInt = 200
-    """Episodes behind the final score (IMPALA, section 5.3.2: 200), of each task."""
+    """Episodes behind the final score (IMPALA, section 5.3.2: 200), for each task."""
     final_versions: PositiveInt = 1
-    """How many versions of the parameters play them, as many each; 1: the last one alone, as papers score it."""
+    """How many versions of the parameters play them in equal shares; 1: the last one alone, as papers score it."""
     final_window_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 0.25
     """The versions are taken at equal distances over this last part of the budget; the last version is one of them."""
     environment: dict[str, Any] | None = None
-    """What is evaluated where that is another one than is trained on: the keys of `environment` that differ."""
+    """The keys of `environment` in which the evaluated environment differs from the one that is trained on."""
 
 
 @dataclass(frozen=True, config=STRICT)
 class Recording:
-    """What goes to the curves."""
+    """How the curves are recorded."""
 
     period_frames: PositiveInt = 50_000
     tensorboard: bool = True
@@ -57,17 +56,17 @@ class Recording:
 
 @dataclass(frozen=True, config=STRICT)
 class Checkpointing:
-    """When the state is saved (two are kept)."""
+    """When and how the state is saved (the two newest checkpoints are kept)."""
 
     period_frames: PositiveInt = 1_000_000
     replay: Literal["saved", "refilled"] = "saved"
-    """A prioritized replay is saved with the rest, as it must be in runtime serial; or it is left out, and a run that
-    is continued first plays until it holds as many items again."""
+    """saved: a prioritized replay is part of the checkpoint (the only choice in runtime serial); refilled: it is not,
+    and a resumed run first plays until it holds as many items again."""
 
 
 @dataclass(frozen=True, config=STRICT)
 class RunConfig:
-    """One run: fully determined by this and, in runtime `serial`, repeated bit for bit."""
+    """The configuration that determines a run; in runtime `serial` the run repeats bit for bit."""
 
     algorithm: str
     environment: dict[str, Any]
@@ -85,42 +84,36 @@ class RunConfig:
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16: autocast of the networks' matrix work; parameters, losses and the optimizer stay in float32."""
     population: Population | None = None
-    """Several such runs that copy each other (`ddrl.population`); every count above is that of one of them."""
+    """Several such runs that copy each other (`ddrl.population`); every count above is that of one member."""
 
 
 def parse_run_config(mapping: Mapping[str, Any], where: str = "configuration") -> RunConfig:
-    """Checks a mapping and fills in defaults. Raises `UserError` naming `where`, the key and what is allowed."""
+    """Check a mapping and fill in defaults. Raise `UserError` naming `where`, the key and what is allowed."""
     values = dict(mapping)
-    name = values.get("algorithm")
-    if name not in algorithms.NAMES:
-        raise unknown_name("algorithm", name, algorithms.NAMES, where=where)
-    environment = values.get("environment")
-    if not isinstance(environment, Mapping) or not isinstance(environment.get("name"), str):
-        raise UserError(f"{where}: key 'environment.name' must be a text like atari/pong")
-    module = algorithms.load(str(name))
-    hyperparameters = _beside_own_values(module.Config, values.get("hyperparameters") or {})
-    values["hyperparameters"] = _validated(module.Config, hyperparameters, where, prefix="hyperparameters.")
-    config = _validated(RunConfig, values, where)
-    assert isinstance(config, RunConfig)
-    check_lag(config, module.SYSTEM.schedules, where)
-    check_topology(config, where)
-    check_population(config, where)
-    _check_evaluation(config.evaluation, where)
-    return config
-
-
-def _check_evaluation(evaluation: Evaluation, where: str) -> None:
-    """Raise `UserError` where some version of the parameters would play no final episode."""
-    if evaluation.final_versions > evaluation.final_episodes:
-        raise UserError(
-            f"{where}: key 'evaluation.final_versions': each version plays at least one of the final episodes; "
-            f"allowed: 1 to {evaluation.final_episodes}, as evaluation.final_episodes says "
-            f"(got {evaluation.final_versions})"
-        )
+    with about(where):
+        name, environment = values.get("algorithm"), values.get("environment")
+        if name not in algorithms.NAMES:
+            raise unknown_name("algorithm", name, algorithms.NAMES)
+        if not isinstance(environment, Mapping) or not isinstance(environment.get("name"), str):
+            raise UserError("key 'environment.name' must be a text like atari/pong")
+        module = algorithms.load(str(name))
+        hyperparameters = _beside_own_values(module.Config, values.get("hyperparameters") or {})
+        values["hyperparameters"] = _validated(module.Config, hyperparameters, prefix="hyperparameters.")
+        config: RunConfig = _validated(RunConfig, values)
+        check_lag(config, module.SYSTEM.schedules)
+        check_topology(config)
+        check_population(config)
+        evaluation = config.evaluation
+        if evaluation.final_versions > evaluation.final_episodes:
+            raise UserError(
+                "key 'evaluation.final_versions': each version plays at least one of the final episodes; allowed: 1 to "
+                f"{evaluation.final_episodes}, as evaluation.final_episodes says (got {evaluation.final_versions})"
+            )
+        return config
 
 
 def _beside_own_values(target: Any, values: Any) -> Any:
-    """An optimizer given in part keeps the algorithm's own values in its other keys, unless another is named."""
+    """Complete a partly given optimizer with the algorithm's own values, unless another optimizer is named."""
     if not isinstance(values, Mapping):
         return values
     filled = dict(values)
@@ -133,19 +126,18 @@ def _beside_own_values(target: Any, values: Any) -> Any:
     return filled
 
 
-def _validated(target: Any, values: Any, where: str, prefix: str = "") -> Any:
+def _validated(target: Any, values: Any, prefix: str = "") -> Any:
     try:
         validated = TypeAdapter(target).validate_python(values)
     except ValidationError as error:
-        problems = [_explain(problem, target, prefix) for problem in error.errors()]
-        raise UserError(f"{where}: " + "; ".join(problems)) from None
+        raise UserError("; ".join(_explain(problem, target, prefix) for problem in error.errors())) from None
     if converted := next(_converted(values, validated, prefix.removesuffix(".")), None):
-        raise UserError(f"{where}: {converted}")
+        raise UserError(converted)
     return validated
 
 
 def _converted(given: Any, found: Any, key: str) -> Iterator[str]:
-    """What pydantic made another kind of value of: `true` is no 1, and '1' and 'on' are texts."""
+    """Yield a message for each value that pydantic has converted to another kind, such as `true` to 1."""
     if isinstance(given, Mapping):
         for name, value in given.items():
             below = found.get(name) if isinstance(found, Mapping) else getattr(found, str(name), None)
@@ -176,9 +168,9 @@ def _explain(problem: Any, target: Any, prefix: str) -> str:
 
 
 def _place(target: Any, location: list[str]) -> tuple[list[str], list[str], list[Any]]:
-    """The keys that lead to a problem, the keys that stand beside the last of them, and the dataclasses it may hold.
+    """Return the keys that lead to a problem, the keys allowed beside the last one, and the dataclasses it may hold.
 
-    Where a key allows several dataclasses, the location also holds the `name` of the one that was chosen: no key.
+    If a key allows several dataclasses, pydantic's location also holds the `name` of the chosen one, which is no key.
     """
     keys: list[str] = []
     kinds, allowed = [target], _field_names(target)
@@ -189,7 +181,7 @@ def _place(target: Any, location: list[str]) -> tuple[list[str], list[str], list
             continue
         owner = next((kind for kind in kinds if part in _field_names(kind)), None)
         allowed = _field_names(owner or kinds[0]) if kinds else []
-        within = kinds if place < len(location) else []  # of a mapping, whose own keys are free
+        within = kinds if place < len(location) else []  # inside a mapping with free keys
         kinds = _dataclasses_in(get_type_hints(owner, include_extras=True)[part]) if owner else within
         keys.append(part)
     return keys, allowed, kinds
@@ -206,7 +198,7 @@ def _field_names(target: Any) -> list[str]:
 
 
 def load_run_config(path: Path) -> RunConfig:
-    """Reads a YAML or JSON file. Raises `UserError` where it cannot be read or says something not allowed."""
+    """Read a YAML or JSON file. Raise `UserError` if it cannot be read or holds something not allowed."""
     mapping = read_json(path) if path.suffix == ".json" else read_yaml(path)
     if not isinstance(mapping, Mapping):
         raise UserError(f"{path}: must hold a mapping of keys, such as 'algorithm: impala'")
@@ -214,18 +206,18 @@ def load_run_config(path: Path) -> RunConfig:
 
 
 def to_json(config: RunConfig) -> dict[str, Any]:
-    """Plain data that `parse_run_config` reads back to an equal configuration."""
+    """Return plain data from which `parse_run_config` makes an equal configuration."""
     return dataclasses.asdict(config)
 
 
 def fingerprint(config: RunConfig) -> str:
-    """Names the configuration (see `fingerprint_of`)."""
+    """Return the digest of a configuration."""
     return fingerprint_of(to_json(config))
 
 
 def fingerprint_of(values: Mapping[str, Any]) -> str:
-    """The first 16 hex digits of the SHA-256 of a configuration's canonical JSON, as it was when it was written down.
+    """Return the first 16 hex digits of the SHA-256 of a configuration's canonical JSON.
 
-    Keys that have come since then are no part of it, so the name of a finished run stays true.
+    Pass a configuration as it was written down: without newer keys, a finished run keeps its name.
     """
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]

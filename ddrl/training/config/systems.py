@@ -1,4 +1,4 @@
-"""What kind of system a configuration describes, as its algorithm's `System` states it."""
+"""Questions about the kind of system that a configuration describes, answered by its algorithm's `System`."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from ddrl.interfaces import System
 
 
 def system_of(config: Any) -> System:
-    """Return what the algorithm of a configuration states of itself."""
+    """Return the `System` of a configuration's algorithm."""
     system: System = algorithms.load(config.algorithm).SYSTEM
     return system
 
 
 def replays(config: Any) -> bool:
-    """Whether the learner draws from a prioritized replay, and never waits for a fresh batch."""
+    """Return whether the learner draws from a prioritized replay, and never waits for a fresh batch."""
     return system_of(config).store == "prioritized"
 
 
 def moves_gradients(config: Any) -> bool:
-    """Whether actors compute gradients and apply them to parameters that they share."""
+    """Return whether actors compute gradients and apply them to shared parameters."""
     return system_of(config).moves == "gradients"
 
 
 def shares_parameters(config: Any) -> bool:
-    """Whether there are no versions of the parameters: several threads update the same ones, without locks."""
+    """Return whether the parameters have no versions, since several threads or shards update the same ones."""
     return system_of(config).parameters != "versions"
 
 
 def has_parameter_server(config: Any) -> bool:
-    """Whether the parameters are a server's, in shards that apply one gradient at a time."""
+    """Return whether a parameter server holds the parameters, in shards that apply one gradient at a time."""
     return system_of(config).parameters == "sharded"

@@ -1,4 +1,4 @@
-"""The topology of a run: who acts, who infers, who learns, and how far they may drift apart."""
+"""The configuration keys of a run's topology: actors, inference, learners, and how far apart they may be."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from ddrl.system.config_types import STRICT
 
 @dataclass(frozen=True, config=STRICT)
 class CentralInference:
-    """Dynamic batching: a batch begins when a thread is free and enough columns wait; it takes whole calls."""
+    """Dynamic batching: a free thread takes a batch of whole calls once enough columns wait."""
 
     min_columns: PositiveInt = 1
     max_columns: PositiveInt | None = None
     """null: all columns of the learner's actors."""
     max_wait_ms: NonNegativeFloat = 10.0
-    """A call that has waited so long for others (`min_columns`) waits no longer."""
+    """The longest time for which a call waits for others (`min_columns`)."""
     num_threads: PositiveInt = 1
     """Inference threads, each with a copy of the network."""
     device: Annotated[str, Field(pattern=r"^(learner|cpu|cuda(:[0-9]+)?)$")] = "learner"
-    """learner: where it trains; another one, such as cuda:1, keeps inference and training out of each other's way."""
+    """learner: the learner's device; with another one, such as cuda:1, inference and training do not share a device."""
     worker_processes: bool = False
-    """Runtime threads: each actor's environments are in a process that the run starts (with runtime ray they are)."""
+    """Runtime threads: each actor's environments are in a process of their own, as they always are in runtime ray."""
 
 
 @dataclass(frozen=True, config=STRICT)
 class Adjustment:
-    """Who works at the beginning, and how long each trial of other numbers takes (Babaeizadeh et al. 2017, 4.3)."""
+    """Numbers at the beginning, and the time of each trial of other numbers (Babaeizadeh et al. 2017, section 4.3)."""
 
     actors: PositiveInt = 1
     predictors: PositiveInt = 1
@@ -42,11 +42,11 @@ class Adjustment:
 
 @dataclass(frozen=True, config=STRICT)
 class Topology:
-    """Who acts, who learns, and how far they may drift apart."""
+    """The topology of a run."""
 
     runtime: Literal["serial", "threads", "ray"] = "threads"
-    """serial: one thread, repeated bit for bit; threads: one process; ray: a process for each actor and learner, on
-    this machine or on the cluster that the environment variable RAY_ADDRESS names. There actors act on the CPU."""
+    """serial: one thread, which repeats bit for bit; threads: one process; ray: a process for each actor (on the CPU)
+    and learner, on this machine or on the cluster that the environment variable RAY_ADDRESS names."""
     schedule: Literal["asynchronous", "synchronous", "bounded_lag"] = "asynchronous"
     """asynchronous: actors never wait for parameters; synchronous: lag 0; bounded_lag: lag <= `max_policy_lag`."""
     num_actors: PositiveInt = 2
@@ -55,32 +55,32 @@ class Topology:
     env_threads: PositiveInt = 1
     """Native stepping threads of one actor's environments."""
     max_policy_lag: PositiveInt | None = None
-    """In learner updates; needed by, and only allowed with, schedule `bounded_lag`."""
+    """In learner updates; required by schedule `bounded_lag`, and allowed only with it."""
     parameter_delay: NonNegativeInt = 0
     """Actors act with parameters this many updates old (controlled lag, IMPALA Figure E.1)."""
     queue_capacity: PositiveInt = 2
     """Unrolls (of `envs_per_actor` columns) that wait for the learner before actors block (asynchronous schedule)."""
     inference: Literal["local", "central"] = "local"
-    """local: each actor has a copy of the network; central: the learner infers for all of them, and environments need
-    no network (runtime ray: they are in processes that send observations and get actions)."""
+    """local: each actor has a copy of the network; central: the learner infers for all of them (in runtime ray, for
+    processes of environments that send observations and get actions)."""
     central: CentralInference = CentralInference()
     """Read with `inference: central`."""
     replay: Literal["learner", "own"] = "learner"
-    """Where a prioritized replay is: in the learner's process, or (runtime ray, local inference) in one of its own, to
-    which actors send and from which the learner draws a batch ahead. A batch is then copied twice more."""
+    """The process of a prioritized replay: the learner's, or (runtime ray, local inference) its own, to which actors
+    send and from which the learner draws one batch ahead. A batch is then copied twice more."""
     prefetch: bool = False
-    """A thread makes the next batch ready while the learner trains (runtimes threads and ray); for a GPU, in memory
-    that it copies from by itself. The policy lag may grow by an update."""
+    """A thread prepares the next batch while the learner trains (runtimes threads and ray), for a GPU in pinned memory.
+    The policy lag may grow by an update."""
     learner_threads: PositiveInt = 1
     """Threads that share the gradient of one batch, column-wise."""
     num_trainers: PositiveInt = 1
-    """Threads that each take batches and update one network beside each other, without locks (GA3C)."""
+    """Threads that take batches and update one network at the same time, without locks (GA3C)."""
     parameter_shards: PositiveInt = 1
     """Shards of a parameter server (GORILA): each holds a part of the parameters and applies one gradient at a time.
     Runtime ray: several are processes of their own, on the CPU, and actors send each its part of a gradient."""
     adjustment: Adjustment | None = None
-    """How many of the actors, inference threads and trainers work is found out while the run trains; the numbers above
-    are the most that may. null: all of them work."""
+    """Search, while training, for the numbers of actors, inference threads and trainers that work; the keys above are
+    their maxima. null: all of them work."""
     num_learners: PositiveInt = 1
     """Learners (runtime ray) that each take their share of every batch and add up gradients; each has a queue of its
     own, filled by its share of the actors. With a GPU each (device cuda) they use NCCL, else gloo."""

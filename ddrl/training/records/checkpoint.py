@@ -1,8 +1,8 @@
-"""Checkpoints: atomic, checksummed, two kept; the newest valid one wins.
+"""Checkpoints, written atomically and with a checksum; the two newest are kept, and the newest valid one is loaded.
 
-A checkpoint is `<updates>.pt` beside `<updates>.sha256`. The hash is written after the data, both by rename, so a
-crash leaves either a whole checkpoint or one that is not believed. Other processes may write parts of it, under the
-same number in folders of their own; where its `beside` names the hash of a part, that part must be this very one.
+A checkpoint is `<updates>.pt` beside `<updates>.sha256`. Both are moved to their places by rename, the hash last, so a
+crash leaves either a complete checkpoint or one that is refused. Other processes may write parts of it, under the same
+number in folders of their own; if its `beside` names the hash of a part, that part must have this hash.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ UNREADABLE = tuple(
     getattr(errno, name)
     for name in ("EACCES", "EPERM", "EIO", "ESTALE", "ETIMEDOUT", "ENOTCONN", "EREMOTEIO", "EMFILE", "ENFILE")
 )
-"""Errors of reading that say nothing of what the file holds."""
+"""Errors of reading that say nothing about the file's content."""
 
 
 def save(directory: Path, updates: int, state: dict[str, Any]) -> Path:
-    """Writes `state` (tensors, numbers, texts, lists, dicts); then removes all but the newest two.
+    """Write `state` (tensors, numbers, texts, lists, dicts), then remove all but the newest two checkpoints.
 
-    Before, it removes what a save that was killed has left: as large as a checkpoint, and one for each kill. Raises
-    `UserError` where the disk does not take it; what was saved before stays.
+    Remove temporary files of killed saves first, since each is as large as a checkpoint. Raise `UserError` if the disk
+    refuses it; earlier checkpoints stay.
     """
     path = _path(directory, updates)
     try:
@@ -43,11 +43,11 @@ def save(directory: Path, updates: int, state: dict[str, Any]) -> Path:
         remove_abandoned(directory)
         with replacing(path.with_suffix(".sha256")) as checksums, replacing(path) as data:
             fill(data, lambda file: torch.save(state, file))
-            checksums.write_text(_sha256(data), encoding="utf-8")  # before either takes its place: both fit, or none
+            checksums.write_text(_sha256(data), encoding="utf-8")  # before the renames, so that both fit, or none
     except OSError as error:
         raise _cannot_be_saved(path, error) from error
-    for _, old in list(_newest_first(directory))[KEPT:]:
-        with suppress(IsADirectoryError):  # no work of this program; it stays
+    for old in _newest_first(directory)[KEPT:]:
+        with suppress(IsADirectoryError):  # a folder was not made by this program, and stays
             old.with_suffix(".sha256").unlink(missing_ok=True)
             old.unlink(missing_ok=True)
     return path
@@ -56,7 +56,7 @@ def save(directory: Path, updates: int, state: dict[str, Any]) -> Path:
 def _cannot_be_saved(path: Path, error: OSError) -> UserError:
     reason = str(file_error(error, error.filename or path))
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        with suppress(OSError):  # a folder that is gone is on no disk
+        with suppress(OSError):  # the folder is gone
             free = shutil.disk_usage(path.parent).free / 2**20
             reason = f"{os.strerror(error.errno)} ({free:,.0f} MiB are free)"
     before = "the checkpoint before it is whole" if any(path.parent.glob("*.sha256")) else "there is none before it"
@@ -64,14 +64,14 @@ def _cannot_be_saved(path: Path, error: OSError) -> UserError:
 
 
 def load_newest(directory: Path) -> tuple[dict[str, Any] | None, list[str]]:
-    """The newest valid state (None where there is none) and one line for each damaged checkpoint passed over."""
+    """Return the newest valid state, or None, and one line for each damaged checkpoint that was passed over."""
     damaged: list[str] = []
     return next((state for _, state in whole(directory, damaged.append)), None), damaged
 
 
 def whole(directory: Path, complain: Callable[[str], object]) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Every checkpoint that can be read, newest first, and its state; of each other one `complain` is told a line."""
-    for _, path in _newest_first(directory):
+    """Yield path and state of every checkpoint that can be read, newest first; call `complain` for each other one."""
+    for path in _newest_first(directory):
         state, problem = _read(path)
         if state is None:
             complain(passed_over(path, problem))
@@ -80,17 +80,17 @@ def whole(directory: Path, complain: Callable[[str], object]) -> Iterator[tuple[
 
 
 def without_counterpart(path: Path, state: dict[str, Any], beside: Sequence[Path]) -> Path | None:
-    """The first of the folders `beside` that lacks the part which belongs to a checkpoint; None: there is none."""
+    """Return the first of the folders `beside` that lacks its part of a checkpoint, or None."""
     return next((other for other in beside if not _belongs(other / path.name, state)), None)
 
 
 def passed_over(path: Path, problem: str) -> str:
-    """One line for the user."""
+    """Return the line for the user about a checkpoint that is passed over."""
     return f"{path}: {problem}; passed over"
 
 
 def load(directory: Path, updates: int) -> dict[str, Any]:
-    """One checkpoint. Raises ValueError where it is damaged."""
+    """Load one checkpoint. Raise ValueError if it is damaged."""
     state, problem = _read(_path(directory, updates))
     if state is None:
         raise ValueError(f"{_path(directory, updates)}: {problem}")
@@ -98,46 +98,36 @@ def load(directory: Path, updates: int) -> dict[str, Any]:
 
 
 def set_aside(directory: Path, name: str) -> Path:
-    """Renames a folder of checkpoints that is not to be continued; returns where it went. Nothing is deleted."""
+    """Rename a folder of checkpoints that is not to be continued; return its new path."""
     target = free_name(directory.with_name(f"{directory.name}-{name}"))
     directory.rename(target)
     return target
 
 
 def free_name(path: Path) -> Path:
-    """`path`, or where that exists the first of `path-2`, `path-3`, ... that does not."""
-    return next(one for one in _numbered(path) if not one.exists())
-
-
-def _numbered(path: Path) -> Iterator[Path]:
-    yield path
-    for number in itertools.count(2):
-        yield path.with_name(f"{path.name}-{number}")
+    """Return the first of `path`, `path-2`, `path-3`, ... that does not exist."""
+    numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(one for one in itertools.chain([path], numbered) if not one.exists())
 
 
 def checksum(path: Path) -> str:
-    """Of a whole checkpoint."""
+    """Return the recorded hash of a checkpoint."""
     return read_file(path.with_suffix(".sha256")).decode()
 
 
 def rank_folder(directory: Path, rank: int) -> Path:
-    """Where a learner other than the first keeps its checkpoints of the run in `directory`."""
+    """Return the folder in which a learner other than the first keeps its checkpoints of the run in `directory`."""
     return directory / "checkpoints" / f"rank{rank}"
 
 
 def replay_folder(directory: Path) -> Path:
-    """Where a replay in a process of its own does."""
+    """Return the folder in which a replay in a process of its own keeps its checkpoints."""
     return directory / "checkpoints" / "replay"
-
-
-def holds_any(directory: Path) -> bool:
-    """Whether there is a checkpoint, valid or not, in the folder or in that of a rank within."""
-    return any(directory.rglob("*.pt"))
 
 
 def newest_number(directory: Path) -> int:
     """Return the updates of the newest checkpoint in a folder, whether or not it is whole; -1 where there is none."""
-    return next((updates for updates, _ in _newest_first(directory)), -1)
+    return next((int(path.stem) for path in _newest_first(directory)), -1)
 
 
 def _path(directory: Path, updates: int) -> Path:
@@ -145,10 +135,10 @@ def _path(directory: Path, updates: int) -> Path:
 
 
 def _read(path: Path) -> tuple[dict[str, Any] | None, str]:
-    """A checkpoint's state, or None and what is wrong with it.
+    """Return a checkpoint's state, or None and what is wrong with it.
 
-    Raises `UserError` where the system does not let it be read now: what a permission or a network's disk keeps back is
-    not damaged, and a run that went back behind it would lose what it has.
+    Raise `UserError` if the system does not let it be read at present (permissions, network disks): it is not damaged,
+    and a run that continued from an older one would lose training.
     """
     try:
         if not path.is_file():
@@ -163,13 +153,13 @@ def _read(path: Path) -> tuple[dict[str, Any] | None, str]:
                 f"{path}: {reason}; make it readable, or remove it to go on from the checkpoint before it"
             ) from error
         return None, f"cannot be read ({error.strerror})"
-    except Exception as error:  # torch raises many kinds for files that are cut, or hold more than plain data
+    except Exception as error:  # torch raises many kinds for truncated files and for other than plain data
         return None, f"cannot be read ({(str(error).splitlines() or [type(error).__name__])[0]})"
     return (state, "") if isinstance(state, dict) else (None, "holds no state")
 
 
 def _is_whole(path: Path) -> bool:
-    """Raises OSError where it cannot be read now."""
+    """Return whether a checkpoint matches its hash. Raise OSError if it cannot be read at present."""
     try:
         return path.is_file() and path.with_suffix(".sha256").is_file() and _sha256(path) == checksum(path)
     except (OSError, ValueError) as error:
@@ -179,14 +169,14 @@ def _is_whole(path: Path) -> bool:
 
 
 def _belongs(part: Path, state: dict[str, Any]) -> bool:
-    """Whether a part is whole, and the one that `state` was written with: a later run may write its number again."""
+    """Return whether a part is complete, and was saved with `state`, not by a later run under the same number."""
     wanted = state.get("beside", {}).get(part.parent.name)
     return _is_whole(part) and wanted in (None, checksum(part))
 
 
-def _newest_first(directory: Path) -> Iterator[tuple[int, Path]]:
-    found = [(int(path.stem), path) for path in directory.glob("*.pt") if re.fullmatch(r"\d+", path.stem)]
-    yield from sorted(found, reverse=True)
+def _newest_first(directory: Path) -> list[Path]:
+    found = [path for path in directory.glob("*.pt") if re.fullmatch(r"\d+", path.stem)]
+    return sorted(found, key=lambda path: (int(path.stem), path), reverse=True)
 
 
 def _sha256(path: Path) -> str:

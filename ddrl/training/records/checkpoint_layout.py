@@ -1,6 +1,6 @@
-"""The layout of a run's checkpoints: its number, and what makes of an older layout the present one.
+"""The layout number of checkpoints, and the migrations from older layouts to the present one.
 
-A state that has no number is of layout 1. A change of layout raises `SCHEMA` and adds a step to `MIGRATIONS`.
+A state without a number has layout 1. A change of layout raises `SCHEMA` and adds an entry to `MIGRATIONS`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ SCHEMA = 2
 
 
 def migrated(state: Any) -> dict[str, Any]:
-    """The state of a run in the present layout; one that has it already comes back as it is.
+    """Return the state of a run in the present layout.
 
-    Raises ValueError, with what is wrong in a few words, for what is no state of a run, or of a layout to come.
+    Raise ValueError, with a short reason, if it is no state of a run, or has a newer or a broken layout.
     """
     if not isinstance(state, dict) or not isinstance(state.get("identity"), str):
         raise ValueError("holds no state of a run")
@@ -23,55 +23,32 @@ def migrated(state: Any) -> dict[str, Any]:
         raise ValueError(f"is of layout {number!r}, and this version of ddrl knows those up to {SCHEMA}")
     found: dict[str, Any] = state
     try:
-        for one in range(number, SCHEMA):
-            for step in MIGRATIONS[one]:
-                found = step(found)
+        for layout in range(number, SCHEMA):
+            found = MIGRATIONS[layout](found)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"is of another layout ({type(error).__name__}: {error})") from error
     return found | {"schema": SCHEMA}
 
 
-def without_marks(state: dict[str, Any]) -> dict[str, Any]:
-    """Before populations nobody led a run, and before Ray no actor was replaced."""
-    return {"marks": {}, "actor_restarts": 0} | state
-
-
-def without_tasks(state: dict[str, Any]) -> dict[str, Any]:
-    """Before suites nobody kept scores of tasks, and an episode did not say which one it was of: return and length."""
+def _from_layout_1(state: dict[str, Any]) -> dict[str, Any]:
+    """Add what came later: populations, suites, replays, replacement of actors (Ray), parameter servers, GA3C."""
     recorder: dict[str, Any] = {"task_scores": {}} | dict(state["recorder"])
-    episodes = [["", *episode] if len(episode) == 2 else episode for episode in recorder["episodes"]]
-    return state | {"recorder": recorder | {"episodes": episodes}}
-
-
-def without_actors(state: dict[str, Any]) -> dict[str, Any]:
-    """Before replays an actor had nothing to keep beside its collector."""
-    if "collectors" not in state:
-        return state
-    return {"actors": [{} for _ in state["collectors"]]} | state
-
-
-def with_one_optimizer(state: dict[str, Any]) -> dict[str, Any]:
-    """Before parameter servers the learner of shared parameters had one optimizer for all of them."""
+    recorder["episodes"] = [["", *episode] if len(episode) == 2 else episode for episode in recorder["episodes"]]
     learner = dict(state["learner"])
-    if "normalisation" not in learner and "optimizer" in learner:
+    if "normalisation" not in learner and "optimizer" in learner:  # one optimizer for all shared parameters
         learner["optimizers"] = [learner.pop("optimizer")]
-    return state | {"learner": learner}
-
-
-def collectors_of_before(state: dict[str, Any]) -> dict[str, Any]:
-    """Nothing was acted ahead before GA3C; environments that nobody had stepped were saved before they were reset."""
-    if "collectors" not in state:
-        return state
-    return state | {"collectors": [_collector(saved) for saved in state["collectors"]]}
+    found = {"marks": {}, "actor_restarts": 0} | state | {"recorder": recorder, "learner": learner}
+    if "collectors" in state:
+        found["collectors"] = [_collector(saved) for saved in state["collectors"]]
+        found.setdefault("actors", [{} for _ in state["collectors"]])
+    return found
 
 
 def _collector(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the actions made ahead, and drop environments that were saved before their first reset."""
     never_acted = {"env": None, "step": None} if saved["next_index"] == 0 else {}
     return {"acted": []} | dict(saved) | never_acted
 
 
-Migration = Callable[[dict[str, Any]], dict[str, Any]]
-MIGRATIONS: dict[int, tuple[Migration, ...]] = {
-    1: (without_marks, without_tasks, without_actors, with_one_optimizer, collectors_of_before),
-}
-"""Layout -> what makes the next one of it."""
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_layout_1}
+"""Layout -> the function that turns it into the next one."""

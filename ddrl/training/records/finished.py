@@ -1,12 +1,11 @@
-"""What a finished run leaves, and that it is never trained over.
+"""The results of a finished run, and the checks that keep another run from overwriting them.
 
-What a call for its directory comes to is decided before anything is written there.
+The checks are made before anything is written into the run's directory.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from ddrl.system.notes import say
 from ddrl.training.config.run_config import RunConfig, fingerprint, to_json
 from ddrl.training.records import checkpoint, manifest
 from ddrl.training.records.checkpoint_layout import migrated
-from ddrl.training.records.identity import as_now, identity_of, plain
+from ddrl.training.records.identity import as_now, identity_of, plain, read_mapping
 from ddrl.training.records.recorder import write_curves, write_json
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 ELSEWHERE = "train in another directory"
 DECISIONS = "lineage.jsonl"
-"""Those of a population, beside its members."""
+"""The file of a population's decisions, beside its members."""
 
 
 def write(run: Run, records: RunRecords) -> None:
@@ -56,28 +55,19 @@ def write(run: Run, records: RunRecords) -> None:
             **({"records_lost_bytes": lost} if (lost := records.recorder.lost_bytes) else {}),
         },
     )
-    write_curves(run.directory)  # last: a run with this file is whole
+    write_curves(run.directory)  # last, since this file marks a run as complete
 
 
 def record_of(directory: Path) -> dict[str, Any] | None:
-    """`run.json` of a run that has reached its budget; None where there is none, or `curves.parquet` is missing."""
-    record = _manifest(directory)
-    if record is None or record.get("exit_reason") != "budget_reached" or not isinstance(record.get("config"), dict):
+    """Return `run.json` of a run that has reached its budget; None without one, or without `curves.parquet`."""
+    record = read_mapping(directory / "run.json")
+    if record.get("exit_reason") != "budget_reached" or not isinstance(record.get("config"), dict):
         return None
     return record if (directory / "curves.parquet").exists() else None
 
 
-def _manifest(directory: Path) -> dict[str, Any] | None:
-    """What `run.json` holds; None where there is none, or something else in it."""
-    try:
-        record = json.loads(read_file(directory / "run.json").decode())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) else None
-
-
 def _is_readable(path: Path) -> bool:
-    """Whether a Parquet file is whole."""
+    """Return whether a Parquet file is complete."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -89,7 +79,7 @@ def _is_readable(path: Path) -> bool:
 
 
 def told(config: RunConfig, directory: Path) -> bool:
-    """Whether there is nothing to do, which the user is told. Raises what `nothing_to_do` does."""
+    """Return whether there is nothing to do, and tell the user. Raise as `nothing_to_do`."""
     line = nothing_to_do(config, directory)
     if line:
         say(line)
@@ -97,9 +87,9 @@ def told(config: RunConfig, directory: Path) -> bool:
 
 
 def nothing_to_do(config: RunConfig, directory: Path) -> str | None:
-    """One line for the user where the directory holds this run, finished; None where there is something to train.
+    """Return a line for the user if the directory holds this run, finished; None if there is something to train.
 
-    Raises `UserError` where the run that has finished there is another one, longer, or cannot be made longer.
+    Raise `UserError` if the run that has finished there is another one, longer, or cannot be made longer.
     """
     record = record_of(directory)
     if record is None:
@@ -140,18 +130,15 @@ def nothing_to_do(config: RunConfig, directory: Path) -> str | None:
 
 
 def set_aside(config: RunConfig, directory: Path) -> None:
-    """Puts the results of a run that is to become as long as `config` says where they are a finished run of their own.
+    """Move the results of a finished run that is to become longer into a folder of their own.
 
-    Beside `config.json` of the longer run they would be of another one until it ends. What was stopped on the way is
-    taken up again: `run.json`, which names the place, goes last. Of a run that is as long already and goes on since a
-    table is damaged, the user is told so.
+    Otherwise they would not match `config.json` of the longer run until that ends. `run.json` is moved last, so that
+    moving continues after a kill. If the run is not to become longer but has a damaged table, tell the user.
     """
-    record = _manifest(directory)
+    record = read_mapping(directory / "run.json")
     try:
-        budget = int(record["config"]["env_frames"]) if record else config.env_frames
+        budget = int(record["config"]["env_frames"])
     except (ValueError, KeyError, TypeError):
-        return
-    if record is None:
         return
     if budget >= config.env_frames:
         if record_of(directory) and (damaged := _damaged_table(config, directory)):
@@ -167,7 +154,7 @@ def set_aside(config: RunConfig, directory: Path) -> None:
 
 
 def _damaged_table(config: RunConfig, directory: Path) -> Path | None:
-    """The first table of a finished run that cannot be read; None: all can."""
+    """Return the first table of a finished run that cannot be read, or None."""
     tables = [directory / "curves.parquet", *([directory / "lineage.parquet"] if config.population else [])]
     return next((path for path in tables if not _is_readable(path)), None)
 
@@ -180,7 +167,7 @@ def _lost(path: Path) -> UserError:
 
 
 def _can_go_on(config: RunConfig, directory: Path) -> bool:
-    """Whether there is something to make it longer from; a population has its decisions, and checkpoints of each."""
+    """Return whether the run can be continued: from a checkpoint, or as a population from its decisions."""
     if config.population:
         return (directory / DECISIONS).is_file()
     identity = identity_of(config, directory)
@@ -193,7 +180,7 @@ def _can_go_on(config: RunConfig, directory: Path) -> bool:
 
 
 def kept(directory: Path) -> UserError | None:
-    """What is said instead of training anew where a run has finished; None: none has."""
+    """Return the error that keeps a finished run from being trained anew; None if no run has finished."""
     if record_of(directory) is None:
         if not (directory / "run.json").exists() or not (directory / "curves.parquet").exists():
             return None

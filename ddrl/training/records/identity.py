@@ -1,4 +1,4 @@
-"""Whether a checkpoint is one of the run that is to be continued: of the same training, however it was written down."""
+"""The identity of a run's training, by which a checkpoint is recognised as one of that run."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from ddrl.training.config.run_config import RunConfig, fingerprint_of, parse_run
 
 @dataclass(frozen=True)
 class Identity:
-    """What a run's checkpoints must agree with: all of the configuration that changes the training, and the version."""
+    """The parts of the configuration that change the training, and the algorithm's version."""
 
     name: str
-    """Of what is set aside; written down in checkpoints, where earlier code compares it."""
+    """A digest, written into checkpoints, where earlier code compares it, and into names of folders set aside."""
     values: Mapping[str, Any]
     """The configuration as plain data."""
     version: int
-    """Of the algorithm."""
+    """The algorithm's `VERSION`."""
     former: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    """Names that earlier code gave to this training, which knew fewer keys -> the configuration as it knew it."""
+    """Names that earlier code, with fewer keys, gave to this training -> the configuration with those keys."""
     by_name: bool = False
-    """Of a population's member, whose hyperparameters change: it goes by its name alone."""
+    """Compare names only: for a member of a population, whose hyperparameters change."""
 
     def recorded(self) -> dict[str, Any]:
-        """What a checkpoint says of itself."""
+        """Return the entries by which a checkpoint identifies itself."""
         return {"identity": self.name, "config": self.values, "version": self.version}
 
     def agree(self, state: Mapping[str, Any]) -> bool:
-        """Whether a checkpoint's state is of this training."""
+        """Return whether a checkpoint's state belongs to this training."""
         if state["identity"] == self.name or self.by_name:
             return bool(state["identity"] == self.name)
         return bool(state["identity"] in self.former) or ("config" in state and not self.difference(state))
 
     def difference(self, state: Mapping[str, Any]) -> str:
-        """What a checkpoint of another training differs in, as far as it says; empty: in nothing that matters."""
+        """Say in what the training of a checkpoint differs from this one; empty if in nothing that matters."""
         if self.by_name or "config" not in state:
             return "the configuration or the algorithm has changed"
         if state["version"] != self.version:
@@ -51,29 +51,26 @@ class Identity:
         return f"the configuration has changed ({spelled(keys)})" if keys else ""
 
     def configuration(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """That of the run that wrote a state which agrees: also in keys that change nothing of the training."""
+        """Return the full configuration of the run that wrote a state of this training."""
         return as_now(state.get("config") or self.former.get(state["identity"]) or self.values)
 
 
 def identity_of(config: RunConfig, directory: Path) -> Identity:
-    """Of a run in its directory, whose files say what earlier code called it."""
+    """Return the identity of a run; files in its directory may tell the names that earlier code gave it."""
     version, values = algorithms.load(config.algorithm).VERSION, plain(config)
-    stated = [_read(directory / "config.json"), _read(directory / "run.json").get("config")]
+    stated = [read_mapping(directory / "config.json"), read_mapping(directory / "run.json").get("config")]
     former = {_name(one, version): one for one in stated if one and not differing(values, as_now(one))}
     return Identity(_name(values, version), values, version, former)
 
 
 def plain(config: RunConfig) -> dict[str, Any]:
-    """As a file would have it."""
+    """Return a configuration as it is read from a JSON file."""
     values: dict[str, Any] = json.loads(json.dumps(to_json(config)))
     return values
 
 
 def as_now(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A configuration that was written down earlier, with the keys that have come since at their defaults.
-
-    As it is where it is none any more: a key or a value is not known today.
-    """
+    """Return an older configuration with newer keys at their defaults, or unchanged if it is not valid today."""
     try:
         return plain(parse_run_config(values))
     except UserError:
@@ -81,16 +78,16 @@ def as_now(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _name(values: Mapping[str, Any], version: int) -> str:
-    """Without the extent; of keys that do not change the training too, as it always was."""
+    """Return the digest, in which run length and `population.parallel` do not count, but all other keys do."""
     population = values.get("population")
     one = {"population": dict(population) | {"parallel": 1}} if isinstance(population, Mapping) else {}
     return f"{fingerprint_of(dict(values) | {'env_frames': 1} | one)}-v{version}"
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """Empty where there is no such file, or something else in it."""
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Read a JSON mapping; empty if the file is missing or holds something else."""
     try:
-        found = json.loads(read_file(path).decode()) if path.is_file() else {}
+        found = json.loads(read_file(path).decode())
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -1,4 +1,4 @@
-"""Where a result came from: code, packages, hardware."""
+"""The provenance of a result: code, packages, hardware."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PACKAGES = ("ddrl", "torch", "numpy", "gymnasium", "ale-py", "mujoco", "dm-contr
 
 
 def provenance() -> dict[str, Any]:
-    """`git_sha`, `git_dirty`, `packages`, `hardware` of `run.json`."""
+    """Return the entries `git_sha`, `git_dirty`, `packages` and `hardware` of `run.json`."""
     sha, dirty = _git()
     return {"git_sha": sha, "git_dirty": dirty, "packages": dict(_packages()), "hardware": hardware()}
 
 
 def hardware() -> dict[str, Any]:
-    """Processor, cores this process may use, memory, graphics card."""
-    import torch  # not before it is needed: the workers of `ddrl roundtrip` import this file
+    """Return the processor, the number of cores this process may use, the memory and the GPU."""
+    import torch  # here, since the workers of `ddrl roundtrip` import this file and need no torch
 
     return {
         "cpu": processor.facts().get("model name") or platform.processor() or "unknown",
@@ -38,12 +38,12 @@ def hardware() -> dict[str, Any]:
 
 
 def now() -> str:
-    """In UTC, to the second."""
+    """Return the time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def peak_memory_mib() -> float:
-    """Largest resident size of this process so far."""
+    """Return the largest resident size of this process so far."""
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
 
 
@@ -59,10 +59,10 @@ def _packages() -> dict[str, str | None]:
 
 
 def _git() -> tuple[str | None, bool | None]:
-    """Commit of the checkout, and whether this package's files differ from it; None without git or a checkout.
+    """Return the checkout's commit, and whether this package's files differ from it; None without git or a checkout.
 
-    A repository in which this package stands elsewhere than at the top, or that does not track it, is somebody else's,
-    in which it is installed. Variables such as GIT_DIR would name another one than that around the file.
+    A repository that does not track this package at its top is another project's, in which it is installed. Variables
+    such as GIT_DIR are removed, since they may name another repository.
     """
     here = Path(__file__).parents[2] / "__init__.py"  # of the package
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}

@@ -1,4 +1,4 @@
-"""Progress of a run: a bar in a terminal, a line now and then elsewhere."""
+"""The progress display of a run: a bar in a terminal, else a line every `LINE_SECONDS`."""
 
 from __future__ import annotations
 
@@ -10,21 +10,29 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from ddrl.system.notes import Lasting, say
+from ddrl.system.notes import SafeStandardError, say
 from ddrl.training.records.recorder import Counts
 from ddrl.types import Metrics
 
 LINE_SECONDS = 15.0
 BAR_SECONDS = 0.25
+SHOWN = {
+    "episode_return": "return {:.2f}",
+    "evaluation_return": "evaluation {:.2f}",
+    "best_fitness": "best fitness {:.3f}",
+    "members_running": "{:.0f} members train",
+    "policy_lag_mean": "lag {:.1f}",
+}
+"""Metric -> how it is shown."""
 
 
 class Progress:
-    """Shows frames, frames/s, return, policy lag and time left."""
+    """A display of frames, frames/s, the metrics of `SHOWN`, and the time left."""
 
     def __init__(self, budget_frames: int, *, quiet: bool = False) -> None:
         self._budget = budget_frames
         self._quiet = quiet
-        self._console = Console(file=cast(IO[str], Lasting()))
+        self._console = Console(file=cast(IO[str], SafeStandardError()))
         self._in_terminal = self._console.is_terminal and not quiet
         self._bar = Bar(
             TextColumn("{task.completed:,.0f} / {task.total:,.0f} frames"),
@@ -50,7 +58,7 @@ class Progress:
             self._bar.stop()
 
     def show(self, counts: Counts, latest: Metrics) -> None:
-        """Called now and then, such as after every update; shows something less often."""
+        """Update the display if it is due; call this often, such as after every update."""
         now = time.monotonic()
         if self._first is None or counts.env_frames < self._first[1]:  # the run has gone back to a checkpoint
             self._first = (now, counts.env_frames)
@@ -69,8 +77,8 @@ class Progress:
             self.note(f"{counts.env_frames:,} / {self._budget:,} frames | {text}{left}")
 
     def done(self, counts: Counts, latest: Metrics) -> None:
-        """The last line of a run."""
-        if self._first is None:  # resumed at its budget
+        """Show the last line of a run."""
+        if self._first is None:  # it was resumed at its budget
             self.note(f"done: {counts.env_frames:,} frames")
             return
         seconds, frames = self._first
@@ -78,7 +86,7 @@ class Progress:
         self.note(f"done: {counts.env_frames:,} frames | {_describe(latest, speed)}")
 
     def note(self, line: str) -> None:
-        """One line to the user, as it is: a traceback has brackets that look like markup."""
+        """Show a line to the user, without markup, since tracebacks have brackets."""
         if self._quiet:
             return
         if self._in_terminal:
@@ -95,14 +103,5 @@ class Progress:
 
 
 def _describe(latest: Metrics, speed: float) -> str:
-    parts = [f"{speed:,.0f} frames/s"]
-    for name, label in (("episode_return", "return"), ("evaluation_return", "evaluation")):
-        if name in latest:
-            parts.append(f"{label} {latest[name]:.2f}")
-    if "best_fitness" in latest:
-        parts.append(f"best fitness {latest['best_fitness']:.3f}")
-    if "members_running" in latest:
-        parts.append(f"{latest['members_running']:.0f} members train")
-    if "policy_lag_mean" in latest:
-        parts.append(f"lag {latest['policy_lag_mean']:.1f}")
-    return " | ".join(parts)
+    metrics = [text.format(latest[name]) for name, text in SHOWN.items() if name in latest]
+    return " | ".join([f"{speed:,.0f} frames/s", *metrics])

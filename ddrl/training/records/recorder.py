@@ -1,9 +1,8 @@
-"""Crash-safe curves, and the manifest of a run.
+"""The curves of a run, which survive a crash.
 
-While a run goes on, every record is one line of `curves.jsonl`, flushed at once: what was recorded before a kill is
-readable. At the end the lines become `curves.parquet` (long: one row per value). A resumed run cuts the lines back to
-its checkpoint's offset, so nothing is counted twice. The lines up to there are on the disk before the checkpoint is.
-TensorBoard is told to forget what was shown after that moment.
+During a run every record is a line of `curves.jsonl`, flushed at once. At the end the lines become `curves.parquet`
+(long: one row per value). A resumed run truncates the lines to its checkpoint's offset, so nothing is counted twice;
+the lines up to there are on the disk before the checkpoint is. TensorBoard is told to forget later events.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ import numpy as np
 from ddrl.errors import NonFiniteError, UserError, using
 from ddrl.system.files import append, read_file, write_atomically
 from ddrl.system.json_lines import aside_of, rewrite, split
+from ddrl.training.records import thread_cpu
 from ddrl.training.records.task_scores import TaskScores, metric_of
 from ddrl.types import Episode, Metrics
 
@@ -48,18 +48,14 @@ TIMING_METRICS = (
     "wire_bytes_per_frame_to_learner",
     "wire_bytes_per_frame_from_learner",
     "wire_bytes_per_frame_to_replay",
-    "actor_thread_cpu_seconds",
-    "inference_thread_cpu_seconds",
-    "learner_thread_cpu_seconds",
-    "environment_thread_cpu_seconds",
-    "other_thread_cpu_seconds",
+    *thread_cpu.METRICS,
 )
-"""Metrics (beside the column `seconds`) that two runs with the same bits may differ in."""
+"""Metrics in which (as in the column `seconds`) two runs with the same bits may differ."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Where on the x axis a record stands."""
+    """The counts at which a record is made."""
 
     env_frames: int
     agent_steps: int
@@ -70,7 +66,7 @@ class Recorder:
     """Collects metrics from the roles and writes a record every `period_frames`."""
 
     def __init__(self, directory: Path, *, period_frames: int, tensorboard: bool, tasks: Sequence[str] = ()) -> None:
-        """`tasks`: of the suite that is trained on, whose episodes are recorded one by one too."""
+        """`tasks`: of the suite that is trained on, recorded task by task too."""
         self._directory = directory
         self._path = directory / "curves.jsonl"
         with using(self._path):
@@ -87,36 +83,36 @@ class Recorder:
         self._last = (0, 0.0)
         self.episodes = 0
         self.lost_bytes = 0
-        """Of records from before a checkpoint that were gone when the run was continued from it."""
+        """Bytes of records from before a checkpoint that were missing when the run was resumed from it."""
         self.gauges: list[Callable[[], Metrics]] = []
-        """Read when a record is written: each says what was measured since the last one."""
+        """Called for each record; each returns what was measured since the last one."""
         self.latest: Metrics = {}
         """The newest value of every metric, for the progress display."""
         self._tensorboard = tensorboard
         self._writer: Any = None
-        """Of TensorBoard's events; made with the first of them, when it is known where the run goes on."""
+        """TensorBoard's writer, made with the first event, when it is known where the run is resumed."""
         self._forget_from: int | None = None
 
     @property
     def seconds(self) -> float:
-        """Training wall-clock, over all resumes."""
+        """Wall-clock seconds of training, over all resumes."""
         return self._seconds_before + time.monotonic() - self._started
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time of this process, all threads, over all resumes: unlike wall-clock the same on a busy machine."""
+        """CPU seconds of this process, all threads, over all resumes."""
         return self._cpu_seconds_before + time.process_time() - self._cpu_started
 
     def episode(self, episode: Episode) -> None:
-        """A training episode is over."""
+        """Add a training episode that has ended."""
         with self._lock:
             self._episodes.append(episode)
             self.episodes += not episode.abandoned
 
     def update(self, counts: Counts, metrics: Metrics) -> None:
-        """The learner made an update; writes a record when one is due.
+        """Add the metrics of an update, and write a record if one is due.
 
-        Raises NonFiniteError for a metric that is none: kept, it would be in the next checkpoint, and end every resume.
+        Raise NonFiniteError for NaN or infinity, which otherwise would be in the next checkpoint and end every resume.
         """
         _check_finite(counts, {name: [value] for name, value in metrics.items()})
         self._updates.append(metrics)
@@ -125,7 +121,7 @@ class Recorder:
             self._next = (counts.env_frames // self._period + 1) * self._period
 
     def flush(self, counts: Counts) -> None:
-        """Writes the means since the last record (the maximum of `*_max`)."""
+        """Write a record: the means since the last one, and the maxima of `*_max`."""
         if not self._updates:
             return
         with self._lock:
@@ -154,8 +150,8 @@ class Recorder:
     ) -> None:
         """Record the episodes of one evaluation, one row each.
 
-        `updates`: that the parameters of each episode had seen; recorded where they differ, as `evaluation_updates`.
-        `by_task`: as metrics of their own tasks.
+        `updates`: those behind each episode's parameters, recorded as `evaluation_updates` if they differ. `by_task`:
+        record each episode as a metric of its task.
         """
         values: dict[str, list[float]] = {}
         several = len(set(updates)) > 1
@@ -184,7 +180,7 @@ class Recorder:
                 self._writer.add_scalar(name, float(np.mean(several)), env_frames)
 
     def state_dict(self) -> dict[str, Any]:
-        """Offset in the file, which is on the disk up to there, and what was not written yet."""
+        """Return the offset in the file, flushed to disk up to there, and what was not written yet."""
         with self._lock:
             return {
                 "offset": self._on_the_disk(),
@@ -201,7 +197,7 @@ class Recorder:
             }
 
     def _on_the_disk(self) -> int:
-        """How long the file is, once all of it is on the disk."""
+        """Flush the file to disk, and return its length."""
         with using(self._path):
             os.fsync(self._file.fileno())
             if not os.path.samestat(self._path.stat(), os.fstat(self._file.fileno())):
@@ -209,10 +205,10 @@ class Recorder:
             return self._path.stat().st_size
 
     def load_state_dict(self, state: dict[str, Any], reached: int | None = None) -> str:
-        """Cuts the file back to where `state` was taken, which is the last thing it does, and continues from there.
+        """Restore `state`, taken at `reached` env_frames; as the last step truncate the file to its offset.
 
-        Where what is before is not whole, its whole lines are kept, and those that are damaged set aside; returns a
-        line about that, else none (""). `reached`: env_frames at which `state` was taken.
+        If the file is damaged before the offset, keep its good lines and set the damaged ones aside; return a line
+        about that, else "".
         """
         lost_bytes, offset = int(state.get("lost_bytes", 0)), int(state["offset"])
         self._next = state["next"]
@@ -233,14 +229,14 @@ class Recorder:
         return told
 
     def _cut_back(self, state: dict[str, Any], offset: int) -> str:
-        """To the lines from before a checkpoint: those up to its offset, which are those written before its time."""
+        """Truncate the file to the lines written before a checkpoint; return a line about damage, else ""."""
         content = read_file(self._path)
         before = split(content[:offset], _is_record)
         intact = before.content == content[:offset] and len(content) >= offset
         if intact and all(_is_before(record, state) for _, record in before.kept):
             self._file.truncate(offset)
             return ""
-        found = split(content, _is_record)  # lines have come or gone, so that the offset is no place any more
+        found = split(content, _is_record)  # lines were added or removed, so the offset means nothing
         kept = [line for line, record in found.kept if _is_before(record, state)]
         self._file.close()
         rewrite(self._path, kept, [line for _, line in found.damaged])
@@ -256,17 +252,14 @@ class Recorder:
         return f"{self._path}: {'; '.join(parts)}" if parts else ""
 
     def _show_again(self, reached: int) -> None:
-        """TensorBoard forgets whole steps: what was recorded at that of the checkpoint, before it, is shown anew."""
+        """Make TensorBoard forget events from step `reached` on, and show those from before the checkpoint again."""
         self._forget_from = reached
         for record in read_records(self._path):
             if record["env_frames"] >= reached:
                 self._show(record["env_frames"], record["metrics"])
 
     def begin_anew(self, aside: Path) -> Path | None:
-        """Puts what was recorded before into a folder; returns where the curves went, None where there are none.
-
-        Nothing is dropped: lines of a run that was killed before its first checkpoint are kept there too.
-        """
+        """Move all records so far to the folder `aside`; return the new path of the curves, None if there are none."""
         if not self._path.stat().st_size:
             return None
         aside.mkdir(parents=True, exist_ok=True)
@@ -278,7 +271,7 @@ class Recorder:
         return moved
 
     def close(self) -> None:
-        """Flushes and closes the files."""
+        """Flush and close the files."""
         self._file.close()
         if self._writer:
             with using(self._writer.log_dir):
@@ -286,7 +279,7 @@ class Recorder:
 
 
 def _check_finite(counts: Counts, values: Mapping[str, Iterable[float]]) -> None:
-    """Raises NonFiniteError that names every metric with a NaN or infinity: no record holds one, nor does JSON."""
+    """Raise NonFiniteError that names every metric with NaN or infinity, which JSON cannot hold."""
     broken = {name: value for name, several in values.items() for value in several if not math.isfinite(value)}
     if broken:
         named = ", ".join(f"metric {name} is {value}" for name, value in broken.items())
@@ -294,12 +287,12 @@ def _check_finite(counts: Counts, values: Mapping[str, Iterable[float]]) -> None
 
 
 def read_curves(path: Path) -> pd.DataFrame:
-    """`curves.jsonl` as the long table, by env_frames; a last line that a kill cut short is left out.
+    """Read `curves.jsonl` as the long table, sorted by env_frames, without an incomplete last line.
 
-    An evaluation beside the training is written when it ends, and belongs where its parameters were taken.
-    Raises: UserError naming lines that are damaged.
+    Sorting moves an evaluation, written when it ends, to where its parameters were taken. Raise `UserError` naming
+    damaged lines.
     """
-    import pandas as pd  # slow to import, and no process of a run but the first needs it
+    import pandas as pd  # here, since it is slow to import and only the first process of a run needs it
 
     rows = []
     for record in read_records(path):
@@ -311,7 +304,7 @@ def read_curves(path: Path) -> pd.DataFrame:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """What the whole lines of `curves.jsonl` hold. Raises `UserError` naming those that are damaged."""
+    """Read the complete lines of `curves.jsonl`. Raise `UserError` naming damaged ones."""
     with using(path):
         lines = split(read_file(path), _is_record)
     if lines.damaged:
@@ -320,7 +313,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 
 def _is_record(record: dict[str, Any]) -> bool:
-    """Whether a line is one that a recorder writes."""
+    """Return whether a line's mapping has the form of a record."""
     metrics = record.get("metrics")
     return (
         all(isinstance(record.get(name), int) for name in COUNTS)
@@ -332,34 +325,34 @@ def _is_record(record: dict[str, Any]) -> bool:
 
 
 def _is_before(record: dict[str, Any], state: dict[str, Any]) -> bool:
-    """Whether a record was written before a recorder's state was taken."""
+    """Return whether a record was written before a recorder's state was taken."""
     if record["seconds"] > round(state["seconds"], 3):
         return False
     return "episodes" not in record["metrics"] or bool(record["env_frames"] <= state["last"][0])
 
 
 def write_curves(directory: Path) -> None:
-    """`curves.jsonl` -> `curves.parquet`, atomically."""
+    """Write `curves.parquet` from `curves.jsonl`, atomically."""
     table, path = read_curves(directory / "curves.jsonl"), directory / "curves.parquet"
     with using(path):
         write_atomically(path, lambda file: table.to_parquet(file, index=False, write_page_checksum=True))
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Pretty JSON, atomically."""
+    """Write indented JSON, atomically."""
     with using(path):
         write_atomically(path, lambda file: file.write((json.dumps(data, indent=1) + "\n").encode()))
 
 
 def make_recorder(config: RunConfig, directory: Path, tasks: Sequence[str]) -> Recorder:
-    """Of a run in its directory; `tasks`: what it trains on."""
+    """Return the recorder of a run that trains on `tasks`."""
     recording = config.recording
     return Recorder(directory, period_frames=recording.period_frames, tensorboard=recording.tensorboard, tasks=tasks)
 
 
 def _tensorboard_writer(directory: Path, forget_from: int | None) -> Any:
-    """Where it shows nothing of before at `forget_from` and later."""
-    from torch.utils.tensorboard import SummaryWriter  # slow to import, so only where it is wanted
+    """Return a writer that hides older events from step `forget_from` on."""
+    from torch.utils.tensorboard import SummaryWriter  # here, since it is slow to import
 
     _let_the_caller_tell()
     with using(directory):
@@ -368,8 +361,7 @@ def _tensorboard_writer(directory: Path, forget_from: int | None) -> Any:
 
 @cache
 def _let_the_caller_tell() -> None:
-    """Once a process: a full disk ends the thread that writes events with a traceback, and then the next call with the
-    same error, which is enough."""
+    """Silence tracebacks of TensorBoard's thread at a full disk, once per process: the next call raises the error."""
     otherwise = threading.excepthook
 
     def tell(error: threading.ExceptHookArgs) -> None:

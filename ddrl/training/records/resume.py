@@ -1,4 +1,4 @@
-"""Where a run goes on: at the newest of its checkpoints that is whole, of the same training, and loads."""
+"""Resuming a run from its newest checkpoint that is complete, of the same training, and can be loaded."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ddrl.training.records.identity import Identity
 
 
 class Checkpoints:
-    """The checkpoints of a run's directory, and the user told of each that it does not go on from."""
+    """The checkpoints in a run's directory; `note` gets a line about each that is passed over."""
 
     def __init__(self, directory: Path, identity: Identity, num_learners: int, note: Callable[[str], None]) -> None:
-        """`num_learners`: of which those other than the first keep parts of their own."""
+        """Of `num_learners`, those other than the first keep parts of their own."""
         self._folder = directory / "checkpoints"
         self._identity = identity
         self._ranks = [checkpoint.rank_folder(directory, rank) for rank in range(1, num_learners)]
@@ -25,16 +25,16 @@ class Checkpoints:
         self._path = self._folder
         self._other: dict[str, Any] | None = None
         self.refusal: UserError | None = None
-        """What an environment said of a state that it could not be brought to."""
+        """The error of an environment that could not restore its state."""
         self.reached = 0
-        """env_frames of the newest state that was handed out."""
+        """env_frames of the last yielded state."""
         self.loaded = False
-        """Whether one was loaded, in part at least."""
+        """Whether a state was yielded, and so loaded at least in part."""
 
     def newest_first(self) -> Iterator[dict[str, Any]]:
-        """The states that may be loaded, in the present layout; the next one is asked for where one does not load.
+        """Yield the states that may be loaded, in the present layout, until one is of another training.
 
-        It ends at the first that is of another training.
+        The caller asks for the next one after calling `unfit` for one that does not load.
         """
         for path, found in checkpoint.whole(self._folder, self._note):
             self._path = path
@@ -58,7 +58,7 @@ class Checkpoints:
             yield state | {"config": self._identity.configuration(state)}
 
     def unfit(self, error: Exception) -> None:
-        """The newest state that was handed out did not load."""
+        """Note that the last yielded state did not load."""
         if isinstance(error, UserError):
             self.refusal = error
             self._pass_over(str(error))
@@ -70,15 +70,15 @@ class Checkpoints:
         self._note(checkpoint.passed_over(self._path, problem))
 
     def set_aside(self) -> Path:
-        """Puts all of them out of the way of those to come, with a line to the user.
+        """Move all checkpoints out of the way of new ones, and tell the user.
 
-        Returns a folder for what belongs to them: theirs, or where there are none, one that is not there yet.
+        Return their folder, to which other files of theirs may be moved; without checkpoints, the path of a new one.
         """
         if self._other is not None:
             aside = checkpoint.set_aside(self._folder, self._other["identity"])
             self._note(f"{self._identity.difference(self._other)}: starting anew; old state in {aside}")
             return aside
-        if not checkpoint.holds_any(self._folder):  # any would count as newer than the checkpoints to come
+        if not any(self._folder.rglob("*.pt")):  # even damaged ones must go: their numbers may exceed new ones
             return checkpoint.free_name(self._folder.with_name(f"{self._folder.name}-none"))
         aside = checkpoint.set_aside(self._folder, "unusable")
         self._note(f"no checkpoint can be continued: starting anew; old files in {aside}")
@@ -86,9 +86,9 @@ class Checkpoints:
 
 
 def check_budget(config: RunConfig, directory: Path, reached: int, before: int) -> None:
-    """Raises `UserError` where the budget has become shorter than what was trained.
+    """Raise `UserError` if the budget has become shorter than the frames trained.
 
-    `reached`: env_frames so far, which may be some more than the budget then, `before`.
+    `reached`: env_frames so far, which may slightly exceed the former budget `before`.
     """
     if config.env_frames < min(reached, before):
         raise UserError(
@@ -98,9 +98,9 @@ def check_budget(config: RunConfig, directory: Path, reached: int, before: int) 
 
 
 def next_due(config: RunConfig, state: Mapping[str, Any], env_frames: int) -> tuple[int, int | None, int]:
-    """Frames at which a checkpoint and an evaluation are due, and how many evaluations there were.
+    """Return the frames at which a checkpoint and an evaluation are due, and how many evaluations there were.
 
-    As in `state`, which was taken at `env_frames`; of a period that has changed since, its next multiple.
+    They are those of `state`, taken at `env_frames`; if a period has changed since, its next multiple is due.
     """
     checkpoint_at, evaluation_at, number = state["next"]
     before = state["config"]

@@ -1,4 +1,4 @@
-"""What a run on a suite records of its episodes: each task by itself, and one score over all tasks."""
+"""Metrics of a run on a suite of tasks: those of each task, and one score over all tasks."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ CAPPED_SCORE = "mean_capped_score"
 
 
 def metric_of(name: str, task: str) -> str:
-    """What a metric of episodes is called for one task of a suite: `episode_return/firstperson/...`."""
+    """Return the name of a metric for one task of a suite, such as `episode_return/firstperson/...`."""
     return f"{name}/{task}"
 
 
 class TaskScores:
-    """Returns of training episodes by task; the newest mean of each counts until it has a newer one."""
+    """Mean returns of training episodes by task; each task's newest mean counts until there is a newer one."""
 
     def __init__(self, tasks: Sequence[str]) -> None:
-        """`tasks`: of the suite; of a single task there is nothing to take apart."""
+        """`tasks`: of the suite; with a single task nothing is recorded by task."""
         self._tasks = tuple(tasks) if len(tasks) > 1 else ()
         self._references = references(self._tasks)
         self._newest: dict[str, float] = {}
 
     def take(self, episodes: Sequence[Episode]) -> Metrics:
-        """Metrics of the episodes since the last call, by task; the score once each task has had an episode."""
+        """Return the metrics of the episodes since the last call, and the score once each task has had an episode."""
         metrics: Metrics = {}
         for task in self._tasks:
             own = [episode for episode in episodes if episode.task == task]
@@ -47,9 +47,9 @@ class TaskScores:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """The newest mean of each task."""
+        """Return the newest mean of each task."""
         return dict(self._newest)
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Continues where `state` was taken."""
+        """Restore a state from `state_dict`."""
         self._newest = dict(state)

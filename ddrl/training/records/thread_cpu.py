@@ -1,4 +1,4 @@
-"""CPU seconds of this process by what its threads do: runtime `threads` names them, environments may have their own."""
+"""CPU seconds of this process by the role of its threads, which runtime `threads` names after their roles."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "inference": ("inference",),
     "learner": ("learner", "trainer", "prefetch"),
 }
-"""Role -> what the names of its threads begin with. Threads that share a gradient are named as the learner."""
+"""Role -> prefixes of its threads' names. Threads that share a gradient are named as the learner."""
 NATIVE, REST = "environment", "other"
 METRICS = tuple(f"{role}_thread_cpu_seconds" for role in (*ROLES, NATIVE, REST))
 
 
 def cpu_by_role() -> Metrics:
-    """`METRICS`: CPU seconds since the process began, to a clock tick. Threads that have ended are not in them.
+    """Return `METRICS`: CPU seconds since the process began, without threads that have ended.
 
-    Threads that Python did not start step environments: torch has one thread a role here. Environments without threads
-    of their own count as the actor's. The rest is the main thread, evaluations and writers.
+    Threads that Python did not start count as environments' own, since torch starts none here; environments without
+    own threads count as the actor. The rest is the main thread, evaluations and writers.
     """
     names = {thread.native_id: thread.name for thread in threading.enumerate()}
     found = dict.fromkeys((*ROLES, NATIVE, REST), 0.0)
