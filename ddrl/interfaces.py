@@ -53,7 +53,7 @@ class Parameters(Protocol):
         """Whether the schedule lets an actor begin its unroll `unroll_index` now."""
 
     def pull(self, network: nn.Module, unroll_index: int) -> int:
-        """Copies the version to act with into `network` and returns it; waits for the schedule's gate."""
+        """Copies the version to act with into `network` and returns it; waits for the schedule."""
 
     def publish(self, network: nn.Module) -> int:
         """Makes the network's present parameters the next version; returns it."""
@@ -115,7 +115,7 @@ class Inference(Protocol):
         """The network, or one like it."""
 
     def pull(self, params: Parameters, unroll_index: int) -> None:
-        """Makes ready for the actor's unroll `unroll_index`; waits for the schedule's gate."""
+        """Makes ready for the actor's unroll `unroll_index`; waits for the schedule."""
 
     def infer(self, inputs: PolicyInput) -> PolicyOutput:
         """The behaviour policy for B environments, [B, ...]; advances the recurrent state."""

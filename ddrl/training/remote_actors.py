@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ddrl.actors.unroll import EpisodeSink, UnrollCollector
-from ddrl.coordinator.program import Role
+from ddrl.coordinator.program import Service
 from ddrl.inference.endpoint import Endpoint
 from ddrl.inference.remote_env import RemoteEnv
 from ddrl.inference.service import InferenceService, Place
@@ -60,7 +60,7 @@ class RemoteActors:
             self._workers.start(len(places))
 
     @property
-    def services(self) -> dict[str, Role]:
+    def services(self) -> dict[str, Service]:
         """Roles beside the actors, by name."""
         return {"workers": self._workers} if self._workers else {}
 
