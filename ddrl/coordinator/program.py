@@ -20,11 +20,14 @@ class Service(Protocol):
         """Do one unit of work; wait if need be. Raise `Closed` once the run is over."""
 
 
-class Role(Service, Protocol):
+class Role(Protocol):
     """An actor, a learner or an evaluator."""
 
     def ready(self) -> bool:
         """Return whether `step` would not wait."""
+
+    def step(self) -> Any:
+        """Do one unit of work, as the `step` of a service."""
 
 
 @dataclass(frozen=True)

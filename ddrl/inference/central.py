@@ -164,9 +164,10 @@ class InferenceThread:
 def _joined(inputs: Sequence[PolicyInput]) -> PolicyInput:
     if len(inputs) == 1:
         return inputs[0]
-    *tensors, states = zip(*inputs, strict=True)
-    state = tuple(torch.cat(parts) for parts in zip(*states, strict=True))
-    return PolicyInput(*(torch.cat(parts) for parts in tensors), state)
+    *parts, states = zip(*inputs, strict=True)
+    observation, last_action, last_reward, start = (torch.cat(tensors) for tensors in parts)
+    state = tuple(torch.cat(tensors) for tensors in zip(*states, strict=True))
+    return PolicyInput(observation, last_action, last_reward, start, state)
 
 
 class CentralInference:

@@ -10,7 +10,7 @@ from ddrl.actors.unroll import EpisodeSink, UnrollCollector
 from ddrl.coordinator.program import Service
 from ddrl.inference.endpoint import Endpoint
 from ddrl.inference.remote_env import RemoteEnv
-from ddrl.inference.service import InferenceService, Place
+from ddrl.inference.service import InferenceService, Slot
 from ddrl.inference.worker_pool import LocalWorkers
 from ddrl.training.builder import Generation
 from ddrl.training.learner_node import LearnerNode
@@ -53,11 +53,11 @@ class RemoteActors:
 
     def open(self) -> None:
         """Lets workers in. Raises UserError where the endpoint's address cannot be listened at."""
-        places = [Place(env, self._offer(index)) for index, env in zip(self._indices, self._envs, strict=True)]
-        self._service = InferenceService(self._endpoint, places, self._note)
+        slots = [Slot(env, self._offer(index)) for index, env in zip(self._indices, self._envs, strict=True)]
+        self._service = InferenceService(self._endpoint, slots, self._note)
         self._opened.set()
         if self._workers:
-            self._workers.start(len(places))
+            self._workers.start(len(slots))
 
     @property
     def services(self) -> dict[str, Service]:
@@ -70,8 +70,8 @@ class RemoteActors:
     def _offer(self, index: int) -> Callable[[int], dict[str, Any]]:
         builder, topology = self._builder, self._builder.config.topology
 
-        def offer(guests: int) -> dict[str, Any]:
-            generation = Generation(self._resumes(), guests)
+        def offer(workers_before: int) -> dict[str, Any]:
+            generation = Generation(self._resumes(), workers_before)
             return {
                 "environment": builder.config.environment,
                 "env_threads": topology.env_threads,
