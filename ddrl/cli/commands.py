@@ -97,18 +97,13 @@ def _secret(path: Path, option: str) -> str:
 
 
 def worker(parsed: argparse.Namespace) -> None:
+    from ddrl.inference.endpoint import Endpoint
     from ddrl.inference.worker import give_up, work
     from ddrl.system.calls import watched
 
+    endpoint = Endpoint(parsed.connect, _token(parsed.token_file), _tls(parsed), parsed.insecure)
     with watched(give_up=give_up):
-        work(
-            parsed.connect,
-            token=_token(parsed.token_file),
-            tls=_tls(parsed),
-            insecure=parsed.insecure,
-            environment=parsed.environment,
-            note=say,
-        )
+        work(endpoint, environment=parsed.environment, note=say)
 
 
 def resume(parsed: argparse.Namespace) -> int:

@@ -1,1 +1,1 @@
-"""Decides who may pull, insert and sample when; runs the roles. It knows no algorithm."""
+"""Schedules, parameters and roles of a run: who may act, insert and learn when. No algorithm is known here."""

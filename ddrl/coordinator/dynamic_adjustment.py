@@ -1,7 +1,7 @@
-"""How many actors, predictors and trainers work, and who tries out whether others would be faster.
+"""Dynamic adjustment: the search for the numbers of actors, predictors and trainers that train fastest.
 
-Babaeizadeh et al. 2017, section 4.3: at times one of the three numbers is changed by one; the change stays if there are
-more updates a second with it. All roles exist from the beginning; those that are one too many wait.
+Babaeizadeh et al. 2017 (GA3C), section 4.3: now and then one of the three numbers is changed by one, and the change is
+kept if there are more updates a second with it. All roles exist from the beginning; those above the number wait.
 """
 
 from __future__ import annotations
@@ -18,56 +18,51 @@ from ddrl.types import Metrics
 
 
 class Limit:
-    """Of one kind of role: the first so many work, the others wait between two steps."""
+    """How many roles of one kind work: the first `working` of `all`. The others wait between two steps."""
 
     def __init__(self, working: int, all_: int) -> None:
         self.all = all_
-        self._working = working
+        self.working = working
         self._changed = threading.Condition()
         self._closed = False
 
-    @property
-    def working(self) -> int:
-        """How many do, 1 to `all`."""
-        return self._working
-
     def set(self, working: int) -> None:
-        """From the next step of each on."""
+        """Let the first `working` roles work, 1 to `all`; each role heeds it at its next step."""
         with self._changed:
-            self._working = working
+            self.working = working
             self._changed.notify_all()
 
     def admit(self, index: int) -> None:
-        """Waits until number `index` is among those that work. Raises `Closed` once the run is over."""
+        """Wait until role number `index` is among those that work. Raise `Closed` once the run is over."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or index < self._working)
+            self._changed.wait_for(lambda: self._closed or index < self.working)
             if self._closed:
                 raise Closed
 
     def close(self) -> None:
-        """Ends every wait with `Closed`."""
+        """End every wait with `Closed`."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
 
 class Limited:
-    """A role that waits while it is one too many."""
+    """A role that waits before a step while its number is above the limit."""
 
     def __init__(self, role: Any, limit: Limit, index: int) -> None:
         self._role, self._limit, self._index = role, limit, index
-        self.ready = role.ready
-        self.state_dict = getattr(role, "state_dict", dict)
-        self.load_state_dict = getattr(role, "load_state_dict", lambda state: None)
+        self.ready = getattr(role, "ready", None)
+        self.state_dict = getattr(role, "state_dict", None)
+        self.load_state_dict = getattr(role, "load_state_dict", None)
 
     def step(self) -> Any:
-        """The role's own."""
+        """Wait for the limit, then do the role's own step."""
         self._limit.admit(self._index)
         return self._role.step()
 
 
 class Adjustment:
-    """A role: one call of `step` = one trial."""
+    """A service that tries out other numbers of roles: one trial a step."""
 
     def __init__(
         self,
@@ -80,9 +75,10 @@ class Adjustment:
         clock: Callable[[], float] = time.perf_counter,
         wait: Callable[[float], bool] | None = None,
     ) -> None:
-        """`limits`: of each kind of role. `updates`: so far. Seconds: before the first measurement, and of each.
+        """Adjust `limits`, by kind of role. `updates` returns the number of updates so far.
 
-        `wait` returns whether the run was over before the seconds were.
+        `initial_wait` is before the first measurement and `step_wait` that of each, in seconds. `wait` returns whether
+        the run was over before the seconds were.
         """
         self._limits = limits
         self._updates = updates
@@ -92,14 +88,10 @@ class Adjustment:
         self._over = threading.Event()
         self._clock, self._wait = clock, wait or self._over.wait
         self._speed: float | None = None
-        """Updates a second with the numbers that are kept."""
-
-    def ready(self) -> bool:
-        """Nobody asks: it waits for the clock."""
-        return True
+        """Updates a second with the present numbers."""
 
     def step(self) -> None:
-        """Changes one number by one, and back where that is slower. Raises `Closed` once the run is over."""
+        """Change one number by one, and change it back if that is slower. Raise `Closed` once the run is over."""
         if self._speed is None:
             self._pause(self._initial_wait)
             self._speed = self._measure()
@@ -122,6 +114,7 @@ class Adjustment:
             self._speed = speed
 
     def _measure(self) -> float:
+        """Return the updates a second over `step_wait` seconds."""
         began, updates = self._clock(), self._updates()
         self._pause(self._step_wait)
         return (self._updates() - updates) / (self._clock() - began)
@@ -131,20 +124,20 @@ class Adjustment:
             raise Closed
 
     def gauge(self) -> Metrics:
-        """How many work."""
+        """Return how many roles of each kind work."""
         return {f"working_{kind}": float(limit.working) for kind, limit in self._limits.items()}
 
     def close(self) -> None:
-        """Ends every wait with `Closed`."""
+        """End every wait with `Closed`."""
         self._over.set()
         for limit in self._limits.values():
             limit.close()
 
     def state_dict(self) -> dict[str, int]:
-        """The numbers."""
+        """Return how many roles of each kind work."""
         return {kind: limit.working for kind, limit in self._limits.items()}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Goes on from these; speed is measured anew."""
+        """Continue with these numbers; the speed is measured anew."""
         for kind, working in state.items():
             self._limits[kind].set(working)

@@ -1,4 +1,4 @@
-"""Versioned parameters: the learner publishes, actors and evaluators pull, and the gate says when an actor may."""
+"""Versioned parameters: the learner publishes them, actors and evaluators pull them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from ddrl.coordinator.schedule import Gate
+from ddrl.coordinator.schedule import ScheduleRule
 from ddrl.errors import Closed
 from ddrl.system.cuda_streams import Mark
 from ddrl.system.wait_clock import WaitClock
@@ -23,18 +23,18 @@ class Version(NamedTuple):
     tensors: list[torch.Tensor]
     """Parameters and buffers, which nobody may change."""
     made: Mark
-    """For other streams of a GPU than the learner's: from when on the tensors hold what they should."""
+    """The point in the learner's GPU stream from which the tensors are complete, for other streams to wait for."""
 
 
 class ParameterServer:
-    """Holds the newest parameters and, for controlled lag, the `delay` versions before them.
+    """The newest version of the parameters and the `delay` versions before it, of which actors pull the oldest.
 
     Version 0 is the initial network; each `publish` adds one. A published version is never changed again, so a pull
     sees one whole version.
     """
 
-    def __init__(self, network: nn.Module, gate: Gate, *, delay: int = 0) -> None:
-        self._gate = gate
+    def __init__(self, network: nn.Module, schedule: ScheduleRule, *, delay: int = 0) -> None:
+        self._schedule = schedule
         self._history: deque[Version] = deque([_version(0, copies(network))], maxlen=delay + 1)
         self._first_version = 0
         self._changed = threading.Condition()
@@ -47,7 +47,7 @@ class ParameterServer:
         return self._history[-1].number
 
     def publish(self, network: nn.Module) -> int:
-        """Makes the network's present parameters the next version; returns it."""
+        """Make the network's present parameters the next version; return its number."""
         tensors = copies(network)
         with self._changed:
             version = _version(self.version + 1, tensors)
@@ -57,11 +57,11 @@ class ParameterServer:
 
     @property
     def pull_waited(self) -> float:
-        """Seconds that actors waited for the schedule's gate, over all of them."""
+        """Seconds that actors waited for the schedule, over all of them."""
         return self._pull_clock.seconds
 
     def refresh(self, network: nn.Module, known: int) -> int:
-        """Copies what actors act with now into `network`, unless it is the version `known`; returns the version."""
+        """Copy the version that actors pull now into `network`, unless it is `known`; return its number."""
         version = self._history[0]
         if version.number != known:
             version.made.wait(version.tensors)
@@ -69,26 +69,26 @@ class ParameterServer:
         return version.number
 
     def can_pull(self, unroll_index: int) -> bool:
-        """Whether the schedule lets an actor begin its unroll `unroll_index` now."""
-        return self.version >= self._gate.needed_version(unroll_index, since=self._first_version)
+        """Return whether the schedule lets an actor begin its unroll `unroll_index` now."""
+        return self.version >= self._schedule.needed_version(unroll_index, since=self._first_version)
 
     def pull(self, network: nn.Module, unroll_index: int) -> int:
-        """Copies the version an actor acts with (`delay` updates old) into `network`; returns it.
+        """Wait for the schedule, then copy the version `delay` updates old into `network`; return its number.
 
-        Waits for the schedule's gate. Raises `Closed` once the run is over.
+        Raise `Closed` once the run is over.
         """
         version = self.acquire(unroll_index)
         load(network, version.tensors)
         return version.number
 
     def acquire(self, unroll_index: int) -> Version:
-        """The one that `pull` would copy; waits and raises as it."""
+        """Return the version that `pull` would copy; wait and raise as `pull` does."""
         with self._changed:
-            self.pass_gate(unroll_index)
+            self.wait_for_schedule(unroll_index)
             return self._history[0]
 
-    def pass_gate(self, unroll_index: int) -> None:
-        """Waits and raises as `pull`, and copies nothing."""
+    def wait_for_schedule(self, unroll_index: int) -> None:
+        """Wait and raise as `pull` does, and copy nothing."""
         with self._changed:  # a lock that its owner may take again
             with self._pull_clock.running():
                 self._changed.wait_for(lambda: self._closed or self.can_pull(unroll_index))
@@ -96,55 +96,55 @@ class ParameterServer:
                 raise Closed
 
     def pull_newest(self, network: nn.Module) -> int:
-        """Copies the newest version into `network`; returns it. Never waits."""
+        """Copy the newest version into `network` without waiting; return its number."""
         version = self._history[-1]
         load(network, version.tensors)
         return version.number
 
     def restart_rounds(self) -> None:
-        """Actors begin at unroll 0 again, with the present version as their first (a resume that lost their state)."""
+        """Let actors begin at unroll 0 again from the present version, after a resume that lost their state."""
         self._first_version = self.version
 
     def close(self) -> None:
-        """Ends every wait with `Closed`."""
+        """End every wait with `Closed`."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def state_dict(self) -> dict[str, Any]:
-        """All versions held."""
+        """Return all versions held."""
         return {
             "history": [[version.number, version.tensors] for version in self._history],
             "first_version": self._first_version,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues with the versions of `state`."""
+        """Continue with the versions of `state`."""
         self._history.clear()
         self._history.extend(_version(number, list(tensors)) for number, tensors in state["history"])
         self._first_version = state["first_version"]
 
 
 def _version(number: int, tensors: list[torch.Tensor]) -> Version:
-    """Of tensors that this thread has just begun to make."""
+    """Make a version of tensors that this thread has just begun to compute."""
     return Version(number, tensors, Mark(tensors[0].device))
 
 
 def copies(network: nn.Module) -> list[torch.Tensor]:
-    """Of what a version consists of, as it is now."""
+    """Return copies of the network's parameters and buffers as they are now."""
     return [tensor.detach().clone() for tensor in tensors_of(network)]
 
 
 def load(network: nn.Module, tensors: list[torch.Tensor]) -> None:
-    """Copies a version into `network`."""
+    """Copy parameters and buffers into `network`."""
     with torch.no_grad():
         torch._foreach_copy_(tensors_of(network), tensors)
 
 
 def tensors_of(network: nn.Module) -> list[torch.Tensor]:
-    """What a version consists of: parameters, and buffers such as the statistics of a normalisation.
+    """Return the parameters and the buffers, such as the statistics of a normalisation, that make up a version.
 
-    A network's are written to and never replaced, once it is on its device.
+    On its device a network's tensors are written to and never replaced.
     """
     tensors = _TENSORS.get(network)
     if tensors is None:
@@ -153,4 +153,4 @@ def tensors_of(network: nn.Module) -> list[torch.Tensor]:
 
 
 _TENSORS: WeakKeyDictionary[nn.Module, list[torch.Tensor]] = WeakKeyDictionary()
-"""They are listed once a network: to walk the modules of a small one takes as long as to copy its tensors."""
+"""Listed once for each network: walking the modules of a small one takes as long as copying its tensors."""

@@ -1,4 +1,4 @@
-"""What a runtime runs: roles with `ready()` and `step()`, and the questions it asks between steps."""
+"""A program of roles, as a runtime carries it out."""
 
 from __future__ import annotations
 
@@ -9,19 +9,25 @@ from typing import Any, Protocol
 from ddrl.errors import Closed, UserError
 
 STOPPING_SECONDS = 180.0
-"""For learners in other processes to save and stop. Several of them first finish the batch that they wait for, and
-one in a single thread the step of its environments: neither ends where an environment hangs. Large checkpoints need
-time."""
+"""How long learners in other processes may take to save and stop. Several of them first finish the batch that they wait
+for; one in a single thread finishes the step of its environments. Large checkpoints need time."""
+
+
+class Service(Protocol):
+    """A role that works beside the others in a thread of its own, such as an inference thread."""
+
+    def step(self) -> Any:
+        """Do one unit of work; wait if need be. Raise `Closed` once the run is over."""
 
 
 class Role(Protocol):
     """An actor, a learner or an evaluator."""
 
     def ready(self) -> bool:
-        """Whether `step` would not wait."""
+        """Return whether `step` would not wait."""
 
     def step(self) -> Any:
-        """One unit of work; may wait. Raises `Closed` once the run is over."""
+        """Do one unit of work, as the `step` of a service."""
 
 
 @dataclass(frozen=True)
@@ -33,41 +39,41 @@ class Program:
     """Its `step` includes what follows an update: recording, checkpoints."""
     evaluator: Role
     finished: Callable[[], bool]
-    """The budget is reached."""
+    """Returns whether the budget is reached."""
     interrupted: Callable[[], bool]
-    """The process was asked to stop."""
+    """Returns whether the process was asked to stop."""
     close: Callable[[], None]
     """Ends every wait of every role with `Closed`."""
-    services: Mapping[str, Role] = field(default_factory=dict)
-    """By name: roles beside those, where roles run side by side; where they take turns nobody calls them."""
+    services: Mapping[str, Service] = field(default_factory=dict)
+    """By name; runtime `serial`, where roles take turns, runs none of them."""
 
 
 class Runtime(Protocol):
     """What carries out a program."""
 
     saves_roles: bool
-    """Whether a checkpoint holds where every role stands, so that a run that is continued repeats the same bits."""
+    """Whether a checkpoint holds the state of every role, so that a run that is continued repeats the same bits."""
 
     def run(self, program: Program) -> None:
-        """Until the program is finished or interrupted. Raises what a role raised."""
+        """Run the program until it is finished or interrupted. Raise what a role raised."""
 
     def state_dict(self) -> dict[str, str]:
-        """What `load_state_dict` needs to continue with the same bits."""
+        """Return what `load_state_dict` needs to continue with the same bits."""
 
     def load_state_dict(self, state: dict[str, str]) -> None:
-        """Continues where `state` was taken."""
+        """Continue where `state` was taken."""
 
 
+@dataclass(frozen=True)
 class Steps:
     """A role made of two functions."""
 
-    def __init__(self, ready: Any, step: Any) -> None:
-        self.ready = ready
-        self.step = step
+    ready: Callable[[], bool]
+    step: Callable[[], Any]
 
 
 class Named:
-    """A role whose errors say which one it was; a line that is meant for the user does so by itself."""
+    """A role whose errors carry a note with its name, except those that are one line for the user."""
 
     def __init__(self, role: Any, name: str) -> None:
         self.ready = role.ready
@@ -77,7 +83,7 @@ class Named:
         self._name = name
 
     def step(self) -> None:
-        """The role's own."""
+        """Do the role's own step."""
         try:
             self._step()
         except (Closed, UserError):

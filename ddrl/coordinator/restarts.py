@@ -1,15 +1,15 @@
-"""The one rule on processes that die: each is replaced until it has died several times in a row without progress."""
+"""The restart policy: a process that dies is replaced until it has died several times in a row without progress."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
 MAX_DEATHS = 3
-"""In a row without progress, after which nobody is replaced any more and the run ends."""
+"""So many deaths in a row without progress end the run."""
 
 
 class RestartPolicy:
-    """Counts the deaths of the processes of a run."""
+    """The deaths of a run's processes, counted for each role."""
 
     def __init__(self) -> None:
         self._deaths: dict[Hashable, tuple[int, object]] = {}
@@ -28,5 +28,5 @@ class RestartPolicy:
 
 
 def gives_up(deaths: int) -> bool:
-    """Return whether a role that died so often in a row without progress is given up."""
+    """Return whether a role with so many deaths in a row without progress is not replaced any more."""
     return deaths >= MAX_DEATHS

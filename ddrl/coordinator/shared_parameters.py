@@ -1,9 +1,9 @@
 """Shared parameters: actors read the live tensors of the learner's network and apply their gradients to them.
 
-There are no copies of versions as in `ddrl.coordinator.parameter_server`, and nobody waits for anybody: what an actor
-reads may be half of one update and half of the next (Mnih et al. 2016, section 4, after Recht et al. 2011, Hogwild).
-Where the shards of a parameter server have processes of their own (`ddrl.runtimes.ray.shard_process`), the tensors are
-there, and here are the count of updates and the gate that a checkpoint closes.
+No versions are copied as in `ddrl.coordinator.parameter_server`, and no actor waits for another: what an actor reads
+may be half of one update and half of the next (Mnih et al. 2016, section 4, after Recht et al. 2011, Hogwild). If the
+shards of a parameter server have processes of their own (`ddrl.runtimes.ray.shard_process`), the tensors are there;
+updates are still counted here, and stopped here while a checkpoint is written.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from ddrl.types import Begun, Gradients, Metrics
 
 
 class Tally:
-    """Metrics of several gradients: means, and of what is called `_max` the largest."""
+    """Metrics of several gradients: their means, and the largest of a metric whose name ends with `_max`."""
 
     def __init__(self) -> None:
         self.count = 0
         self._sums: Metrics = {}
 
     def add(self, metrics: Metrics) -> None:
-        """Those of one gradient."""
+        """Add the metrics of one gradient."""
         self.count += 1
         for name, value in metrics.items():
             before = self._sums.get(name, 0.0)
             self._sums[name] = max(before, value) if name.endswith("_max") else before + value
 
     def mean(self) -> Metrics:
-        """Over the gradients; there must be one."""
+        """Return the metrics over all gradients; there must be one."""
         return {name: value if name.endswith("_max") else value / self.count for name, value in self._sums.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Sums and number."""
+        """Return the sums and the number of gradients."""
         return {"count": self.count, "sums": dict(self._sums)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues where `state` was taken."""
+        """Continue where `state` was taken."""
         self.count, self._sums = state["count"], dict(state["sums"])
 
 
@@ -58,9 +58,9 @@ class LiveParameters:
 
     def __init__(self, network: nn.Module, shards: Shards | None = None) -> None:
         """`shards`: where the parameters are, if not in `network`."""
+        self.version = 0
         self._network = network
         self._shards = shards
-        self._version = 0
         self._update: Callable[..., Metrics] | None = None
         self._begin: Callable[[], Begun] | None = None
         self._changed = threading.Condition()
@@ -70,28 +70,23 @@ class LiveParameters:
         self._applied = Tally()
         self._insert_clock, self._take_clock = WaitClock(), WaitClock()
 
-    @property
-    def version(self) -> int:
-        """Updates so far."""
-        return self._version
-
     def can_pull(self, unroll_index: int) -> bool:
-        """Always: actors are asynchronous."""
+        """Return True: the schedule is asynchronous."""
         return True
 
-    def pass_gate(self, unroll_index: int) -> None:
-        """There is none to wait at. Raises `Closed` at the run's end."""
+    def wait_for_schedule(self, unroll_index: int) -> None:
+        """Do not wait. Raise `Closed` once the run is over."""
         if self._closed:
             raise Closed
 
     def pull(self, network: nn.Module, unroll_index: int) -> int:
-        """Copies the parameters as they are into `network`; returns the version. Raises `Closed` at the run's end."""
-        self.pass_gate(unroll_index)
+        """Copy the parameters as they are into `network`; return the version. Raise `Closed` once the run is over."""
+        self.wait_for_schedule(unroll_index)
         return self.pull_newest(network)
 
     def pull_newest(self, network: nn.Module) -> int:
-        """As `pull`, also after the end."""
-        version = self._version  # before the copy: what is half new counts as old
+        """Do the same as `pull`, also when the run is over."""
+        version = self.version  # before the copy: what is half new counts as old
         if self._shards:
             self._shards.pull(network)
         else:
@@ -99,40 +94,43 @@ class LiveParameters:
         return version
 
     def lend(self, network: nn.Module) -> None:
-        """Makes `network` another one with the live tensors themselves, on the same device."""
+        """Make the live tensors those of `network`, too; it must be on the same device."""
         for own, live in zip(tensors_of(network), tensors_of(self._network), strict=True):
             own.data = live.data
 
     def refresh(self, network: nn.Module, known: int) -> int:
-        """Makes `network` act with the parameters as they are; returns the version. One that was lent them has them."""
-        version = self._version
+        """Copy the parameters into `network` if it is older (`known`) and was lent no live ones; return the version."""
+        version = self.version
         if version != known and tensors_of(network)[0].data_ptr() != tensors_of(self._network)[0].data_ptr():
             load(network, tensors_of(self._network))
         return version
 
     def acquire(self, unroll_index: int) -> Version:
-        """A copy, for actors in other processes; without tensors where shards have them. Raises as `pull`."""
-        self.pass_gate(unroll_index)
-        version = self._version
+        """Return a copy for actors in other processes, without tensors if shards have them. Raise as `pull` does."""
+        self.wait_for_schedule(unroll_index)
+        version = self.version
         tensors = [] if self._shards else copies(self._network)
         return Version(version, tensors, Mark(next(self._network.parameters()).device))
 
     def publish(self, network: nn.Module) -> int:
-        """Counts an update, which is in the live tensors already; the caller counts one at a time."""
-        self._version += 1
-        return self._version
+        """Count an update, which is in the live tensors already; the caller counts one at a time."""
+        self.version += 1
+        return self.version
 
     def serve(self, update: Callable[..., Metrics], begin: Callable[[], Begun] | None = None) -> None:
-        """`update` is what applies a gradient, or counts one that was begun with `begin`."""
+        """Let `update` apply gradients, or count those that were begun with `begin`."""
         self._update, self._begin = update, begin
 
     def apply(self, gradients: Gradients) -> None:
-        """Applies a gradient in the calling thread, beside others; waits only while `frozen`. Raises `Closed`."""
+        """Apply a gradient in the calling thread, beside others; wait only while `frozen`.
+
+        Raise `Closed` once the run is over.
+        """
         self._enter()
-        self._leave(gradients)
+        self.finish(gradients)
 
     def begin(self) -> Begun:
-        """Lets shards in processes of their own apply a gradient; waits and raises as `apply`.
+        """Let shards in processes of their own apply a gradient; wait and raise as `apply` does.
 
         `finish` must follow, or `abandon`: until then nothing can be saved.
         """
@@ -140,12 +138,18 @@ class LiveParameters:
         assert self._begin is not None
         return self._begin()
 
-    def finish(self, gradients: Gradients, begun: Begun) -> None:
-        """The shards have applied it; `gradients` need no tensors."""
-        self._leave(gradients, begun)
+    def finish(self, gradients: Gradients, *begun: Begun) -> None:
+        """Apply a gradient; or count it, if shards have applied it since it was `begun`. It then needs no tensors."""
+        assert self._update is not None
+        try:
+            metrics = self._update(gradients, *begun)
+            with self._changed:
+                self._applied.add(metrics)
+        finally:
+            self.abandon()  # counted or not, it is under way no more
 
     def abandon(self) -> None:
-        """Whoever had begun an update is gone; it is not counted, whichever shards have applied it."""
+        """End an update that was begun; it is not counted, whichever shards have applied it."""
         with self._changed:
             self._applying -= 1
             self._changed.notify_all()
@@ -158,26 +162,14 @@ class LiveParameters:
                 raise Closed
             self._applying += 1
 
-    def _leave(self, *update: Any) -> None:
-        assert self._update is not None
-        metrics: Metrics | None = None
-        try:
-            metrics = self._update(*update)
-        finally:
-            with self._changed:
-                self._applying -= 1
-                if metrics is not None:
-                    self._applied.add(metrics)
-                self._changed.notify_all()
-
     def can_take(self) -> bool:
-        """Whether `take` would return at once."""
+        """Return whether `take` would return at once."""
         return self._applied.count > 0
 
     def take(self) -> Metrics:
-        """Of the gradients applied since the last call, for the record; waits for one.
+        """Return the metrics of the gradients applied since the last call; wait for one.
 
-        Raises `Closed` once the run is over and all of them were taken.
+        Raise `Closed` once the run is over and all of them were taken.
         """
         with self._changed:
             with self._take_clock.running():
@@ -194,12 +186,12 @@ class LiveParameters:
 
     @property
     def sample_waited(self) -> float:
-        """Seconds without a gradient."""
+        """Seconds that the learner waited for a gradient."""
         return self._take_clock.seconds
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Within it no gradient is applied: what is saved belongs together."""
+        """Apply no gradient within the block, so that what is saved there belongs together."""
         with self._changed:
             self._frozen = True
             self._changed.wait_for(lambda: not self._applying)
@@ -211,23 +203,23 @@ class LiveParameters:
                 self._changed.notify_all()
 
     def restart_rounds(self) -> None:
-        """There are no rounds."""
+        """Do nothing: there are no rounds."""
 
     def close(self) -> None:
-        """Ends every wait with `Closed`."""
+        """End every wait with `Closed`."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def state_dict(self) -> dict[str, Any]:
-        """The version, and what nobody has taken; the tensors are the learner's, and saved with it."""
-        return {"version": self._version, "applied": self._applied.state_dict()}
+        """Return the version and the metrics not taken yet; the tensors are saved with the learner."""
+        return {"version": self.version, "applied": self._applied.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues where `state` was taken."""
-        self._version = state["version"]
+        """Continue where `state` was taken."""
+        self.version = state["version"]
         self._applied.load_state_dict(state["applied"])
 
 
 AnyParameters = ParameterServer | LiveParameters
-"""What a learner publishes its parameters to: versions of them, or the ones that all share."""
+"""What a learner publishes its parameters to: a server of versions, or the ones that all share."""

@@ -1,6 +1,6 @@
-"""What crosses the wire between actors and a learner, whichever of them has the network.
+"""Measurements of what crosses the wire between actors and a learner, wherever the network is.
 
-Shards of a parameter server in processes of their own count as the learner: gradients go there in its place.
+Shards of a parameter server in processes of their own count as the learner: gradients go there instead.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import numpy as np
 from ddrl.types import Metrics
 
 KEPT = 10_000
-"""Newest measurements, of which means and percentiles are made; learners that do not lead are asked for none."""
+"""How many of the newest measurements are kept; learners of other ranks than 0 are never asked for theirs."""
 
 
 def recent() -> deque[float]:
-    """Where the newest measurements are."""
+    """Return an empty list of the newest measurements."""
     return deque(maxlen=KEPT)
 
 
 class Traffic:
-    """What crosses the wire, added up over all workers of a learner."""
+    """Bytes, steps and waits, added up over all workers of a learner."""
 
     def __init__(self, frame_skip: int) -> None:
         self._frame_skip = frame_skip
@@ -37,9 +37,9 @@ class Traffic:
     def received(
         self, worker: int, size: int, agent_steps: int, cpu_seconds: float, *, waited: float | None = None
     ) -> None:
-        """Bytes that bring so many steps, from a worker that has used the CPU so long.
+        """Count a message of `size` bytes with so many steps, from a worker that has used so many CPU seconds.
 
-        `waited`: seconds until it had its actions, where it asked for them.
+        `waited`: seconds until the worker had its actions, if it asked for any.
         """
         with self._lock:
             self._bytes[0] += size
@@ -50,20 +50,20 @@ class Traffic:
                 self._waited.append(waited)
 
     def sent(self, size: int) -> None:
-        """Bytes of actions, or of parameters."""
+        """Count a message of `size` bytes, of actions or of parameters."""
         with self._lock:
             self._bytes[1] += size
 
     @property
     def cpu_seconds(self) -> float:
-        """Of all workers, each since its beginning."""
+        """CPU seconds of all workers, each since its beginning."""
         with self._lock:
             return sum(self._cpu.values())
 
     def take(self) -> Metrics:
-        """Since the last call: bytes per environment frame, milliseconds that a worker waits for actions.
+        """Return what was measured since the last call; nothing if no step came.
 
-        `worker_cpu_seconds` is since each worker's beginning, over all. Nothing where no step came.
+        Bytes are per environment frame, round trips in milliseconds; `worker_cpu_seconds` is since the beginning.
         """
         with self._lock:
             (received, sent), frames, waited = self._bytes, self._frames, self._waited

@@ -1,8 +1,8 @@
 """Central inference: one network, with the newest parameters, acts for all actors of a learner in dynamic batches.
 
 An actor calls `infer` and waits. Whole calls are taken in the order in which they came, as soon as an inference thread
-is free and enough columns wait, or the oldest call has waited long enough; a batch holds what waits and nothing else:
-no padding, and a forward pass of just its columns. Actions are drawn on the actor's side, with the actor's generator.
+is free and enough columns wait, or the oldest call has waited long enough. A batch holds what waits and nothing else:
+there is no padding. Actions are drawn on the actor's side, with the actor's generator.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import nn
 
 from ddrl.coordinator.shared_parameters import AnyParameters
 from ddrl.coordinator.traffic import recent
@@ -39,7 +40,7 @@ class BatchRule:
 
 @dataclass(frozen=True)
 class Call:
-    """One actor's, with the place for its answer."""
+    """A call of one actor, and the future of its answer."""
 
     inputs: PolicyInput
     columns: int
@@ -51,25 +52,26 @@ class Batcher:
     """Collects the calls of many threads; other threads take them in batches. Holds one call of each actor at most."""
 
     def __init__(self, rule: BatchRule) -> None:
+        self.waiting_columns = 0
+        """Columns of the calls that are not taken yet."""
         self._rule = rule
         self._calls: deque[Call] = deque()
-        self._columns = 0
         self._changed = threading.Condition()
         self._closed = False
 
     def call(self, inputs: PolicyInput) -> PolicyOutput:
-        """Waits for the answer. Raises what the inference raised, or `Closed` once the run is over."""
+        """Wait for the answer and return it. Raise what the inference raised, or `Closed` once the run is over."""
         call = Call(inputs, len(inputs.start), time.perf_counter(), Future())
         with self._changed:
             if self._closed:
                 raise Closed
             self._calls.append(call)
-            self._columns += call.columns
+            self.waiting_columns += call.columns
             self._changed.notify()
         return call.answer.result()
 
     def take(self) -> list[Call]:
-        """The next batch; waits for it. Raises `Closed` once the run is over."""
+        """Wait for the next batch and return its calls. Raise `Closed` once the run is over."""
         with self._changed:
             while not self._closed and (wait := self._seconds_to_wait()) != 0:
                 self._changed.wait(wait)
@@ -80,26 +82,21 @@ class Batcher:
             while self._calls and columns + self._calls[0].columns <= self._rule.max_columns:
                 batch.append(self._calls.popleft())
                 columns += batch[-1].columns
-            self._columns -= columns
+            self.waiting_columns -= columns
             if self._calls:
                 self._changed.notify()  # another thread may begin with the rest
         return batch
 
-    @property
-    def waiting_columns(self) -> int:
-        """Of calls that nobody has taken yet."""
-        return self._columns
-
     def _seconds_to_wait(self) -> float | None:
-        """Until a batch may begin; None: until a call comes."""
+        """Return the seconds until a batch may begin; None: until a call comes."""
         if not self._calls:
             return None
-        if self._columns >= self._rule.min_columns:
+        if self.waiting_columns >= self._rule.min_columns:
             return 0
         return max(0.0, self._calls[0].came + self._rule.max_wait - time.perf_counter())
 
     def close(self) -> None:
-        """Ends every wait with `Closed`."""
+        """End every wait with `Closed`."""
         with self._changed:
             self._closed = True
             calls, self._calls = self._calls, deque()
@@ -111,15 +108,15 @@ class Batcher:
 class Network(Protocol):
     """A network to infer with, of which each inference thread has its own."""
 
-    network: Any
+    network: nn.Module
     version: int
 
     def infer(self, inputs: PolicyInput) -> PolicyOutput:
-        """One step of the network for [B, ...]."""
+        """Return the network's output for one step [B, ...]."""
 
 
 class InferenceThread:
-    """A role: one batch a step, with the newest parameters that actors may have; on a GPU in a stream of its own."""
+    """A service: answers one batch a step with the newest parameters; on a GPU in a stream of its own."""
 
     def __init__(self, network: Network, params: AnyParameters, batcher: Batcher | None, meter: Meter) -> None:
         self._network = network
@@ -129,12 +126,8 @@ class InferenceThread:
         self._stream = SideStream(next(network.network.parameters()).device)
         network.version = -1
 
-    def ready(self) -> bool:
-        """Nobody asks: an inference thread waits for calls."""
-        return True
-
     def step(self) -> None:
-        """Takes a batch and answers its calls; they raise what the network raises. Raises `Closed` at the run's end."""
+        """Take a batch and answer its calls, which raise what the network raises. Raise `Closed` at the run's end."""
         assert self._batcher is not None
         calls = self._batcher.take()
         began = time.perf_counter()
@@ -151,10 +144,11 @@ class InferenceThread:
 
     @torch.inference_mode()
     def answers(self, inputs: Sequence[PolicyInput]) -> list[PolicyOutput]:
-        """To each of the calls, from one forward pass, which is done when this returns."""
+        """Return the answer to each call, from one forward pass, which is done when this returns."""
+        own = self._network
         with self._stream.running():
-            self._refresh()
-            output = self._network.infer(_joined(inputs))
+            own.version = self._params.refresh(own.network, own.version)
+            output = own.infer(_joined(inputs))
         if len(inputs) == 1:
             return [output]
         sizes = [len(part.start) for part in inputs]
@@ -166,16 +160,13 @@ class InferenceThread:
             for distribution, state, value in zip(distributions, states, values, strict=True)
         ]
 
-    def _refresh(self) -> None:
-        self._network.version = self._params.refresh(self._network.network, self._network.version)
-
 
 def _joined(inputs: Sequence[PolicyInput]) -> PolicyInput:
     if len(inputs) == 1:
         return inputs[0]
-    observation, last_action, last_reward, start = (torch.cat(parts) for parts in list(zip(*inputs, strict=True))[:4])
-    states = zip(*(one.state for one in inputs), strict=True)
-    state = tuple(torch.cat(parts) for parts in states)
+    *parts, states = zip(*inputs, strict=True)
+    observation, last_action, last_reward, start = (torch.cat(tensors) for tensors in parts)
+    state = tuple(torch.cat(tensors) for tensors in zip(*states, strict=True))
     return PolicyInput(observation, last_action, last_reward, start, state)
 
 
@@ -192,46 +183,46 @@ class CentralInference:
 
     @property
     def threads(self) -> list[InferenceThread]:
-        """Roles that have to run for calls to be answered."""
+        """Services that have to run for calls to be answered."""
         return self._threads if self._batcher else []
 
     def pull(self, params: Parameters, unroll_index: int) -> None:
-        """Waits for the schedule's gate; the parameters are where the inference is."""
-        self._params.pass_gate(unroll_index)
+        """Wait for the schedule; the parameters are where the inference is."""
+        self._params.wait_for_schedule(unroll_index)
 
     def infer(self, inputs: PolicyInput) -> PolicyOutput:
-        """The behaviour policy for the actor's columns, with the newest parameters. Raises as `Batcher.call`."""
+        """Return the behaviour policy for the actor's columns. Raise as `Batcher.call` does."""
         return self._batcher.call(inputs) if self._batcher else self._threads[0].answers([inputs])[0]
 
     def close(self) -> None:
-        """Ends every wait with `Closed`."""
+        """End every wait with `Closed`."""
         if self._batcher:
             self._batcher.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: the parameters are not the actor's."""
+        """Return nothing: the parameters are not the actor's."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 class Meter:
-    """What inference threads did since the last look: the newest of it, since nobody may ever look."""
+    """The newest measurements of inference threads since the last `take`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._columns, self._seconds, self._calls = recent(), recent(), recent()
 
     def batch(self, columns: Sequence[int], waited: Sequence[float], seconds: float) -> None:
-        """A batch of calls with these columns is answered: seconds of each since it came, and of the inference."""
+        """Count a batch: the columns of each call, the seconds since each call came, the seconds of the inference."""
         with self._lock:
             self._columns.append(sum(columns))
             self._seconds.append(seconds)
             self._calls.extend(waited)
 
     def take(self) -> Metrics:
-        """Since the last call: columns of a batch, milliseconds of a batch and of a call; nothing without batches."""
+        """Return columns of a batch and milliseconds of a batch and of a call; nothing without batches."""
         with self._lock:
             columns, seconds, calls = self._columns, self._seconds, self._calls
             self._columns, self._seconds, self._calls = recent(), recent(), recent()

@@ -1,14 +1,14 @@
-"""A worker's side of the inference service: one stream to a learner (`ddrl.inference.service`)."""
+"""A worker's side of the inference service (`ddrl.inference.service`): one stream to a learner."""
 
 from __future__ import annotations
 
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
 import grpc
 
@@ -26,43 +26,40 @@ FATAL = (
     grpc.StatusCode.UNIMPLEMENTED,
 )
 """Answers that another try would get again."""
-
-
 BEAT_SECONDS = 15.0
-"""So often a worker whose environments take long says that it is there; the service's `STEP_SECONDS` are four of it."""
-
-
+"""The period at which a worker whose environments take long says that it is alive; a quarter of `STEP_SECONDS` of the
+service."""
 LONGEST_DETAILS = 300
-"""Characters of what the other side says that are shown."""
+"""How many characters of the other side's explanation are shown."""
 
 
 class LearnerLost(Exception):
-    """The stream broke, or there is no place now: it is worth another try."""
+    """The stream broke, or no place is free now: another try may succeed."""
 
     was_interrupted = False
-    """The learner said that it stops; it may come back."""
+    """Whether the learner said that it stops early; it may come back."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What a learner wants this worker to step."""
+    """The environments that a learner wants this worker to step."""
 
     place: int
     environment: dict[str, Any]
     num_envs: int
     first_env: int
-    """Number of its first environment among all of the run's."""
+    """Number of the first environment among all of the run's."""
     env_threads: int
     seed: int
     name: str
-    """For messages."""
+    """What messages call the environments."""
 
 
 class Connection:
-    """A stream to the learner at `address`; used by one thread."""
+    """A stream to the learner at `address`, for one thread."""
 
     def __init__(self, address: str, *, token: str | None = None, tls: Tls = PLAIN, insecure: bool = False) -> None:
-        """`insecure`: not encrypted, though others may be on the way. Raises UserError as `check_way`."""
+        """`insecure`: allow an unencrypted stream over the network. Raise UserError as `check_way` does."""
         check_way(address, tls, insecure)
         self._address = address
         self._token = token or ""
@@ -72,71 +69,66 @@ class Connection:
         else:
             self._channel = grpc.insecure_channel(target(address), options=options)
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._replies: Any = None
+        self._replies: Iterator[bytes] = iter(())
+        self._cancel: Callable[[], object] = lambda: None
         self._specs: dict[str, TensorSpec] = {}
         self._encoder = wire.StepEncoder()
-        self._owes = False
-        """Whether it is this side that is to say what is next."""
+        self._must_send = False
+        """Whether the learner waits for a message of this side."""
         self._closed = threading.Event()
         self._is_learner = False
         """Whether the other side has proven that it knows the token."""
 
     def join(self, place: int = -1, generation: int = 0) -> Offer:
-        """Asks for a place: `place`, or any that is free.
+        """Take a place of the learner: `place`, or any that is free (-1).
 
-        Of two workers that want the same place the later `generation` gets it. Raises LearnerLost, Closed where the run
-        is over, UserError where the learner says that this worker is wrong.
+        Of two workers that want the same place the later `generation` gets it. Raise LearnerLost, Closed if the run is
+        over, or UserError if the learner refuses this worker.
         """
-        call: grpc.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(f"/{NAME}/{METHOD}")
-        requests: Iterator[bytes] = iter(self._requests.get, None)
-        self._replies = call(requests)
+        stream: grpc.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(f"/{NAME}/{METHOD}")
+        call = stream(iter(self._requests.get, None))
+        self._replies, self._cancel = call, call.cancel
         nonce = proof.nonce()
         self._requests.put(wire.encode("hello", {"protocol": wire.VERSION, "nonce": nonce}))
-        with self._understood():
-            said = [wire.VERSION, nonce, self._receive().expect("challenge").value("nonce", str), place, generation]
-        own = proof.proof(self._token, proof.VISITOR, *said)
+        with self._checking_replies():
+            challenge = self._receive().expect("challenge").value("nonce", str)
+        transcript = (wire.VERSION, nonce, challenge, place, generation)
+        own = proof.proof(self._token, proof.VISITOR, *transcript)
         self._requests.put(wire.encode("claim", {"place": place, "generation": generation, "proof": own}))
         message = self._receive()
-        with self._understood():
+        with self._checking_replies():
             message.expect("welcome")
-            if not proof.holds(message.value("proof", str), self._token, proof.HOST, *said):
+            if not proof.holds(message.value("proof", str), self._token, proof.HOST, *transcript):
                 raise UserError(f"what answers at {self._address} does not know this worker's token")
-            self._owes = self._is_learner = True
+            self._must_send = self._is_learner = True
             threading.Thread(target=self._beat, name="worker-alive", daemon=True).start()
-            return Offer(
-                place=message.value("place", int),
-                environment=message.value("environment", dict),
-                num_envs=message.value("num_envs", int),
-                first_env=message.value("first_env", int),
-                env_threads=message.value("env_threads", int),
-                seed=message.value("seed", int),
-                name=message.value("name", str),
-            )
+            kinds = {name: get_origin(hint) or hint for name, hint in get_type_hints(Offer).items()}
+            return Offer(**{name: message.value(name, kind) for name, kind in kinds.items()})
 
     def begin(self, spec: EnvSpec, num_envs: int) -> None:
-        """What the environments are like whose steps are exchanged."""
+        """Expect actions for environments of `spec`."""
         self._specs = wire.action_specs(spec, num_envs)
 
     def exchange(self, step: EnvStep, waited: float) -> Array:
-        """Sends a step; returns the actions to take next. Raises as `join`.
+        """Send a step; return the actions to take next. Raise as `join` does.
 
         `waited`: seconds that the last exchange took.
         """
-        self._owes = False
+        self._must_send = False
         self._requests.put(self._encoder.encode(step, waited=waited, cpu_seconds=time.process_time()))
         message = self._receive()
-        self._owes = True
-        with self._understood():
+        self._must_send = True
+        with self._checking_replies():
             return message.expect("actions").arrays(self._specs)["action"]
 
     def _beat(self) -> None:
         while not self._closed.wait(BEAT_SECONDS):
-            if self._owes:
+            if self._must_send:
                 self._requests.put(wire.ALIVE)
 
     @contextmanager
-    def _understood(self) -> Iterator[None]:
-        """Raises UserError where what the learner said is not what was expected."""
+    def _checking_replies(self) -> Iterator[None]:
+        """Raise UserError for a reply that is not the expected one."""
         try:
             yield
         except WireError as error:
@@ -153,9 +145,9 @@ class Connection:
             if code in FATAL or too_large:
                 raise UserError(f"the learner at {self._address} refuses this worker: {details}") from None
             raise LearnerLost(f"{code.name.lower()}: {details}") from None
-        with self._understood():
+        with self._checking_replies():
             message = wire.decode(received)
-        if message.kind == "over" and self._is_learner:  # before, anybody could send a worker away
+        if message.kind == "over" and self._is_learner:  # nobody else may send a worker away
             if message.fields.get("reason") == "finished":
                 raise Closed
             lost = LearnerLost("the learner was interrupted")
@@ -164,9 +156,8 @@ class Connection:
         return message
 
     def close(self) -> None:
-        """Ends the stream."""
+        """End the stream."""
         self._closed.set()
         self._requests.put(None)
-        if self._replies is not None:
-            self._replies.cancel()
+        self._cancel()
         self._channel.close()

@@ -1,4 +1,4 @@
-"""Where an inference service listens and a worker connects, and what keeps others out there."""
+"""Endpoints: the address at which an inference service listens and workers connect, with token and encryption."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import grpc
 
-from ddrl.errors import UserError
+from ddrl.errors import UserError, about
 from ddrl.system.files import read_file
 from ddrl.system.private_folders import LONGEST_SOCKET, check_own_socket
 
@@ -24,17 +24,16 @@ _HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[\w.-]+):(\d{1,5})", re.ASC
 
 
 class Tls(NamedTuple):
-    """Files in PEM with which a stream is encrypted."""
+    """PEM files for the encryption of a stream."""
 
     certificate: Path | None = None
-    """Of this side, and those that sign it."""
+    """The certificate of this side, and those that sign it."""
     key: Path | None = None
-    """Of the certificate."""
     authority: Path | None = None
-    """Whose signature the other side's certificate must have."""
+    """The certificate that must have signed the other side's."""
 
     def check(self, option: str) -> None:
-        """Raise UserError where files are missing or hold something else. `option`: what they are given with."""
+        """Raise UserError if files are missing or hold something else. `option`: what the message names."""
         if (self.certificate is None) != (self.key is None):
             raise UserError(f"{option}: --tls-cert and --tls-key go together")
         for file, name in zip(self, ("--tls-cert", "--tls-key", "--tls-ca"), strict=True):
@@ -51,14 +50,14 @@ class Tls(NamedTuple):
                 context.load_verify_locations(self.authority)
 
     def of_server(self) -> grpc.ServerCredentials:
-        """Return them for who listens; with an authority, who comes must have a certificate too."""
+        """Return the credentials of a server; with an authority, clients must have a certificate, too."""
         assert self.certificate and self.key
         pair = (read_file(self.key), read_file(self.certificate))
         authority = read_file(self.authority) if self.authority else None
         return grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
 
     def of_channel(self) -> grpc.ChannelCredentials:
-        """Return them for who connects."""
+        """Return the credentials of a client."""
         assert self.authority
         own = (read_file(self.key), read_file(self.certificate)) if self.key and self.certificate else (None, None)
         return grpc.ssl_channel_credentials(read_file(self.authority), *own)
@@ -68,32 +67,32 @@ class Tls(NamedTuple):
 def _refusing(files: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError) as error:  # ssl's own are OSErrors
+    except (OSError, ValueError) as error:  # errors of ssl are OSErrors
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
         raise UserError(f"{files}: {' '.join(str(reason).split()).lower()}") from None
 
 
 def _no_password() -> str:
-    raise ValueError("the key is encrypted")  # left to itself ssl asks at the terminal
+    raise ValueError("the key is encrypted")  # without this ssl would ask at the terminal
 
 
 PLAIN = Tls()
-"""None: a stream is not encrypted."""
+"""No encryption."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a service listens, and who may come in."""
+    """Where a service listens, and what a worker needs to connect."""
 
     address: str
     """unix:/path/of/a/socket, or HOST:PORT (port 0: any free one)."""
     token: str | None = None
     tls: Tls = PLAIN
     insecure: bool = False
-    """Other machines may come in though nothing is encrypted: whoever is between them can take part."""
+    """Whether an unencrypted stream may cross the network, where others could read and change it."""
 
     def check(self) -> None:
-        """Raise UserError where anybody could come in, or files are missing."""
+        """Raise UserError for a service that anybody could connect to, or whose files are missing."""
         option = f"--listen {self.address}"
         check_address(self.address, option)
         self.tls.check(option)
@@ -114,7 +113,7 @@ class Endpoint:
 
 
 def check_way(address: str, tls: Tls, insecure: bool) -> None:
-    """Raise UserError where a worker should not connect: as `Endpoint.check`, for the other side."""
+    """Raise UserError if a worker should not connect to `address`; the worker's side of `Endpoint.check`."""
     option = f"--connect {address}"
     check_address(address, option)
     tls.check(option)
@@ -128,15 +127,13 @@ def check_way(address: str, tls: Tls, insecure: bool) -> None:
 
 
 def check_address(address: str, option: str) -> None:
-    """Raise UserError unless it is HOST:PORT, or a Unix socket's where nobody else can put one."""
+    """Raise UserError unless `address` is HOST:PORT, or that of a Unix socket in a private folder."""
     if address.startswith(UNIX):
         path = address.removeprefix(UNIX)
         if not path or len(os.fsencode(path)) > LONGEST_SOCKET:
             raise UserError(f"{option}: a socket's path has 1 to {LONGEST_SOCKET} bytes")
-        try:
+        with about(option):
             check_own_socket(Path(path))
-        except UserError as error:
-            raise UserError(f"{option}: {error}") from None
         return
     matched = _HOST_AND_PORT.fullmatch(address)
     if not matched or int(matched[2]) > 65535:
@@ -144,7 +141,7 @@ def check_address(address: str, option: str) -> None:
 
 
 def is_local(address: str) -> bool:
-    """Return whether only this machine can reach it."""
+    """Return whether only this machine can reach `address`."""
     if address.startswith(UNIX):
         return True
     host = address.rpartition(":")[0].strip("[]")
@@ -157,5 +154,5 @@ def is_local(address: str) -> bool:
 
 
 def target(address: str) -> str:
-    """Return the address as gRPC reads it: as a URI, in which a path's `#`, `%` and `?` mean something else."""
+    """Return the address as gRPC reads it: a URI, in which `#`, `%` and `?` of a path are quoted."""
     return UNIX + quote(os.fsencode(address.removeprefix(UNIX))) if address.startswith(UNIX) else address

@@ -1,4 +1,4 @@
-"""Environments in another process, as an actor on the learner sees them: a `VectorEnv` that a worker's stream feeds.
+"""Environments in another process, as an actor on the learner sees them: a `VectorEnv` fed by a worker's stream.
 
 Each actor of central inference has a `RemoteEnv`. At most one worker's `Session` is attached to it. When that worker is
 lost the actor waits for another one, whose first observations begin new episodes (`ddrl.types`, abandoned episodes).
@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -24,45 +25,31 @@ from ddrl.types import Array, EnvSpec, EnvStep
 _NUMBERS = itertools.count()
 
 
-class Requests(Protocol):
-    """Messages of a worker; ends, or raises, with its stream."""
-
-    def __next__(self) -> bytes: ...
-
-
 class Session:
-    """One worker's stream."""
+    """One worker's stream. Times are those of `time.monotonic`."""
 
-    def __init__(self, name: str, requests: Requests, clock: Callable[[], float]) -> None:
+    def __init__(self, name: str, requests: Iterator[bytes]) -> None:
         self.name = name
-        """For the log."""
         self.number = next(_NUMBERS)
-        """No other session of this process has it."""
+        """Unique among the sessions of this process."""
         self.generation = 0
-        self.began = clock()
+        self.began = self.heard_at = time.monotonic()
+        """`heard_at`: when the worker was last heard, or asked for a message."""
         self.lost_since: float | None = None
         """When the worker was found to have left, or was sent away."""
         self.awaited_since: float | None = None
-        """Since when the worker is expected to say what is next."""
-        self.heard_at = self.began
-        """When it was last heard to be there, or asked."""
+        """When the worker was asked for the message that is awaited now."""
         self.received = 0
         """Messages so far."""
-        self._clock = clock
         self._requests = requests
         self._replies: queue.SimpleQueue[bytes | Exception | None] = queue.SimpleQueue()
 
-    @property
-    def is_lost(self) -> bool:
-        """Whether nothing more is to be had from the worker."""
-        return self.lost_since is not None
-
     def receive(self) -> bytes | None:
-        """The next message; None where the worker will send none, and then nothing more is sent to it either."""
-        self.awaited_since = self.heard_at = self._clock()
+        """Return the next message; None if the worker will send none, in which case the stream is ended."""
+        self.awaited_since = self.heard_at = time.monotonic()
         try:
             while (message := next(self._requests)) == wire.ALIVE:
-                self.heard_at = self._clock()
+                self.heard_at = time.monotonic()
             self.received += 1
             return message
         except Exception:  # gRPC's own, of a stream that broke, or StopIteration
@@ -72,17 +59,17 @@ class Session:
             self.awaited_since = None
 
     def send(self, message: bytes) -> None:
-        """Queues a message."""
+        """Queue a message for the worker."""
         self._replies.put(message)
 
     def end(self, error: Exception | None = None) -> None:
-        """Ends the stream, after what is queued; with an error where the worker has done what is not allowed."""
+        """End the stream after the queued messages, with an error if the worker has broken the rules."""
         if self.lost_since is None:
-            self.lost_since = self._clock()
+            self.lost_since = time.monotonic()
         self._replies.put(error)
 
     def replies(self) -> Iterator[bytes]:
-        """What is sent to the worker, until the end. Raises the error that ended the stream."""
+        """Yield the messages to the worker until the end. Raise the error that ended the stream."""
         while (reply := self._replies.get()) is not None:
             if isinstance(reply, Exception):
                 raise reply
@@ -90,11 +77,13 @@ class Session:
 
 
 class RemoteEnv:
-    """The environments of one actor, wherever they are."""
+    """The environments of one actor, stepped by whichever worker is attached."""
 
     def __init__(self, spec: EnvSpec, num_envs: int, traffic: Traffic) -> None:
         self.spec = spec
         self.num_envs = num_envs
+        self.step_bytes = sum(tensor.nbytes for tensor in wire.step_specs(spec, num_envs).values())
+        """Size of the tensors of one step."""
         self._decoder = wire.StepDecoder(spec, num_envs)
         self._traffic = traffic
         self._changed = threading.Condition()
@@ -102,17 +91,12 @@ class RemoteEnv:
         self._closed = False
 
     @property
-    def step_bytes(self) -> int:
-        """Of the tensors of one step."""
-        return self._decoder.largest
-
-    @property
     def session(self) -> Session | None:
-        """The attached one, if it is not known to be lost."""
-        return None if self._session is None or self._session.is_lost else self._session
+        """The attached session, unless it is known to be lost."""
+        return None if self._session is None or self._session.lost_since is not None else self._session
 
     def attach(self, session: Session) -> bool:
-        """Makes this session the environments' own; refused where a live one of the same or a later generation is."""
+        """Attach a session; return False if a live one of the same or a later generation is attached already."""
         with self._changed:
             if self._closed:
                 raise Closed
@@ -126,7 +110,7 @@ class RemoteEnv:
         return True
 
     def reset(self) -> EnvStep:
-        """Waits for a worker; its first observations. Raises `Closed` once the run is over."""
+        """Wait for a worker; return its first observations. Raise `Closed` once the run is over."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._closed or self.session is not None)
@@ -143,9 +127,9 @@ class RemoteEnv:
             session.end(WireError("the first step must begin episodes"))
 
     def step(self, actions: Array) -> EnvStep:
-        """The worker's answer; where it is lost, the beginning of another one's episodes.
+        """Return the worker's step; if the worker is lost, the beginning of episodes at another one.
 
-        Raises `Closed`, and `NonFiniteError` for actions that would end one worker after another.
+        Raise `Closed` once the run is over, and `NonFiniteError` for actions that would end one worker after another.
         """
         session = self._session
         assert session is not None
@@ -161,7 +145,7 @@ class RemoteEnv:
         return first._replace(reward=np.zeros_like(first.reward), valid=np.zeros_like(first.valid))
 
     def _receive(self, session: Session) -> EnvStep | None:
-        """None where the worker is lost: its stream broke, or it sent something that is not allowed."""
+        """Return the next step; None if the worker is lost: its stream broke, or it sent something forbidden."""
         message = session.receive()
         if message is None:
             if self._closed:
@@ -181,7 +165,7 @@ class RemoteEnv:
         return step
 
     def close(self, reason: str = "interrupted") -> None:
-        """Ends every wait with `Closed`, and the worker's stream; `reason` tells it whether the run may go on."""
+        """End every wait with `Closed`, and the worker's stream; `reason` tells the worker whether it may come back."""
         with self._changed:
             if self._closed:
                 return
@@ -193,9 +177,9 @@ class RemoteEnv:
             session.end()
 
     def state_dict(self) -> dict[str, Any]:
-        """Raises RuntimeError: remote environments are never saved, their episodes begin anew."""
+        """Raise RuntimeError: remote environments are never saved, their episodes begin anew."""
         raise RuntimeError("remote environments cannot be saved")
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raises RuntimeError, as `state_dict`."""
+        """Raise RuntimeError, as `state_dict` does."""
         raise RuntimeError("remote environments cannot be continued")

@@ -4,9 +4,9 @@
     header                   {"kind": ..., fields of the kind, "tensors": [[name, dtype, shape], ...]}
     payload                  the tensors' bytes (little endian, row by row), one after the other, and nothing else
 
-A header says what follows; it is believed only where it is what the receiver expects (`Message.arrays`). Nothing in a
-message is ever run, and a message that is too long is not read (`MAX_HEADER`; the service bounds the whole). Sizes are
-computed as Python's integers, which do not overflow, and compared with the message before an array is made of them.
+What a header describes must be what the receiver expects (`Message.arrays`). Nothing in a message is ever run, and a
+message that is too long is not read (`MAX_HEADER`; the service bounds the whole). Sizes are computed as Python's
+integers, which do not overflow, and compared with the message before an array is made of them.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ import numpy as np
 from ddrl.types import Array, EnvSpec, EnvStep
 
 VERSION = 3
-"""Of the protocol; both sides must have the same."""
+"""The protocol's version, which must be the same on both sides."""
 MAX_HEADER = 16 * 1024
 MAX_TENSORS = 32
 MAX_DIMENSIONS = 8
 MOST_SECONDS = 1e9
-"""That a clock may show: thirty years. Sums and percentiles of such times stay finite."""
+"""The longest time that a message may state, thirty years: sums and percentiles of such times stay finite."""
 DTYPES = ("bool", "uint8", "int64", "float32")
 _LENGTH = struct.Struct("<I")
 
 
 class WireError(Exception):
-    """A message is not what was expected: one line of ASCII, for the log and for the sender."""
+    """What is wrong with a message: one line of ASCII, for the log and for the sender."""
 
     def __init__(self, text: str) -> None:
         super().__init__(ascii(text)[1:-1])
@@ -43,7 +43,7 @@ class WireError(Exception):
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Raise WireError for whatever the bytes of a peer make go wrong within: they end its stream and nothing else."""
+    """Raise WireError instead of any other error in the block, so that wrong bytes end their own stream alone."""
     try:
         yield
     except WireError:
@@ -53,33 +53,33 @@ def refusing() -> Iterator[None]:
 
 
 class TensorSpec(NamedTuple):
-    """What a tensor must be."""
+    """The dtype and shape that a tensor must have."""
 
     dtype: str
     shape: tuple[int, ...]
 
     @property
     def nbytes(self) -> int:
-        """Of its data."""
+        """Size of its data in bytes."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True)
 class Message:
-    """A decoded message whose tensors are views of its bytes."""
+    """A decoded message; its tensors are views of the received bytes."""
 
     kind: str
     fields: Mapping[str, Any]
     tensors: Mapping[str, Array] = field(default_factory=dict)
 
     def expect(self, kind: str) -> Message:
-        """Itself. Raises WireError where it is of another kind."""
+        """Return the message itself. Raise WireError if it is of another kind."""
         if self.kind != kind:
             raise WireError(f"a message of kind '{self.kind[:40]}' came; expected: {kind}")
         return self
 
     def arrays(self, specs: Mapping[str, TensorSpec]) -> dict[str, Array]:
-        """The tensors. Raises WireError unless they are exactly those of `specs`."""
+        """Return the tensors. Raise WireError unless they are exactly those of `specs`."""
         if list(self.tensors) != list(specs):
             raise WireError(f"tensors {', '.join(self.tensors)[:200]} came; expected: {', '.join(specs)}")
         for name, spec in specs.items():
@@ -92,14 +92,14 @@ class Message:
         return dict(self.tensors)
 
     def value(self, name: str, kind: type) -> Any:
-        """A field. Raises WireError where it is missing or of another type."""
+        """Return a field. Raise WireError if it is missing or of another type."""
         value = self.fields.get(name)
         if type(value) is not kind:
             raise WireError(f"field '{name}' is {str(value)[:40]!r}; expected: {kind.__name__}")
         return value
 
     def seconds(self, name: str) -> float:
-        """A field that is a time. Raises WireError where it is missing, negative, no number or no time to be true."""
+        """Return a field that is a time. Raise WireError unless it is a number from 0 to `MOST_SECONDS`."""
         value: float = self.value(name, float)
         if not 0 <= value <= MOST_SECONDS:
             raise WireError(f"field '{name}' is {value}; expected: seconds from 0 to {MOST_SECONDS:g}")
@@ -107,20 +107,16 @@ class Message:
 
 
 def encode(kind: str, fields: Mapping[str, Any] | None = None, tensors: Mapping[str, Array] | None = None) -> bytes:
-    """One message."""
+    """Return the bytes of a message."""
     arrays = {name: np.ascontiguousarray(array) for name, array in (tensors or {}).items()}
     described = [[name, array.dtype.name, array.shape] for name, array in arrays.items()]
     header = json.dumps({"kind": kind, **(fields or {}), "tensors": described}, separators=(",", ":")).encode()
     return b"".join([_LENGTH.pack(len(header)), header, *(array.data for array in arrays.values())])
 
 
+@refusing()
 def decode(data: bytes) -> Message:
-    """Reads a message. Raises WireError where its form is wrong; what it says is for `Message` to check."""
-    with refusing():
-        return _decoded(data)
-
-
-def _decoded(data: bytes) -> Message:
+    """Return the message in `data`. Raise WireError if its form is wrong; `Message` checks its content."""
     if len(data) < _LENGTH.size:
         raise WireError(f"a message of {len(data)} bytes came; it is too short")
     (length,) = _LENGTH.unpack_from(data)
@@ -179,14 +175,14 @@ def _described(tensors: list[Any]) -> list[tuple[str, str, tuple[int, ...]]]:
 
 
 ALIVE = encode("alive")
-"""From a worker, at any time: its environments take long, and it is there."""
+"""A message that a worker may send at any time, such as while its environments take long."""
 
 
-# What is said about environments --------------------------------------------------------------------------------------
+# Messages about environments ------------------------------------------------------------------------------------------
 
 
 def step_specs(spec: EnvSpec, num_envs: int) -> dict[str, TensorSpec]:
-    """The tensors of a worker's step: the fields of `EnvStep`."""
+    """Return the tensors of a worker's step: the fields of `EnvStep`."""
     return {
         "observation": TensorSpec(spec.observation_dtype, (num_envs, *spec.observation_shape)),
         "reward": TensorSpec("float32", (num_envs,)),
@@ -195,25 +191,24 @@ def step_specs(spec: EnvSpec, num_envs: int) -> dict[str, TensorSpec]:
 
 
 def action_specs(spec: EnvSpec, num_envs: int) -> dict[str, TensorSpec]:
-    """The tensor of a learner's answer."""
-    action = (
-        TensorSpec("float32", (num_envs, spec.action_size)) if spec.action_size else TensorSpec("int64", (num_envs,))
-    )
-    return {"action": action}
+    """Return the tensor of a learner's answer."""
+    if spec.action_size:
+        return {"action": TensorSpec("float32", (num_envs, spec.action_size))}
+    return {"action": TensorSpec("int64", (num_envs,))}
 
 
 class StepEncoder:
-    """Makes a worker's steps into messages: whole ones, or `shift` where only the newest frames are new.
+    """Encodes a worker's steps: as whole steps, or as `shift` if only the newest frames are new.
 
-    An observation of stacked frames [k, height, width] mostly has k-1 that the learner knows. Where that is so in every
-    environment, the message carries the last frame alone; nothing is lost, the learner puts the stack together again.
+    Of the k frames of an observation [k, height, width] the learner mostly knows k-1. If it does in every environment,
+    the message holds the last frame alone, and the learner puts the stack together again.
     """
 
     def __init__(self) -> None:
         self._before: Array | None = None
 
     def encode(self, step: EnvStep, *, waited: float, cpu_seconds: float) -> bytes:
-        """A step, with the seconds that the worker waited for the actions before it, and its CPU seconds so far."""
+        """Return a step's message; `waited`: for the actions before it; `cpu_seconds`: of the worker so far."""
         fields = {"waited": waited, "cpu_seconds": cpu_seconds}
         tensors, before, now = step._asdict(), self._before, step.observation
         self._before = now
@@ -223,7 +218,7 @@ class StepEncoder:
 
 
 class StepDecoder:
-    """The other side of a `StepEncoder`."""
+    """Decodes the messages of a `StepEncoder`."""
 
     def __init__(self, spec: EnvSpec, num_envs: int) -> None:
         self._whole = step_specs(spec, num_envs)
@@ -232,17 +227,12 @@ class StepDecoder:
         self._is_stacked = is_stacked(spec.observation_shape)
         self._before: Array | None = None
 
-    @property
-    def largest(self) -> int:
-        """Bytes of the tensors of a whole step."""
-        return sum(spec.nbytes for spec in self._whole.values())
-
     def forget(self) -> None:
-        """Another worker's steps follow."""
+        """Begin anew with the steps of another worker."""
         self._before = None
 
     def decode(self, message: Message) -> EnvStep:
-        """Raises WireError where the message is no such step."""
+        """Return the step in a message. Raise WireError if it is none of these environments."""
         if message.kind == "shift":
             if self._before is None or not self._is_stacked:
                 raise WireError("newest frames came, but no whole observation before them")
@@ -255,5 +245,5 @@ class StepDecoder:
 
 
 def is_stacked(observation_shape: tuple[int, ...]) -> bool:
-    """Whether an observation may be a stack of frames, the newest last."""
+    """Return whether an observation may be a stack of frames, the newest last."""
     return len(observation_shape) == 3 and observation_shape[0] > 1

@@ -1,6 +1,6 @@
 """An environment worker: steps environments with the actions that a learner's inference service sends. No network.
 
-Runtime ray starts one for each actor of central inference; `ddrl worker` is one started by hand, on any host.
+Runtime ray starts one for each actor of central inference; `ddrl worker` is one started by hand, on any machine.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from ddrl.environments.tools.named import make_env
 from ddrl.errors import Closed, UserError
 from ddrl.inference.client import Connection, LearnerLost
-from ddrl.inference.endpoint import Tls
+from ddrl.inference.endpoint import Endpoint
 from ddrl.inference.service import BUILD_SECONDS
 from ddrl.system.calls import Call
 from ddrl.system.notes import say
@@ -29,10 +30,10 @@ HANGING = 3
 
 
 class Worker:
-    """One actor's environments, joined to a learner; one call of `step` = one step of all of them."""
+    """One actor's environments, joined to a learner."""
 
     def __init__(self, connection: Connection, *, place: int = -1, generation: int = 0, environment: str = "") -> None:
-        """Raises as `Connection.join`, and UserError where the learner wants another environment than `environment`."""
+        """Raise as `Connection.join` does, and UserError if the learner trains on another environment than that."""
         self._connection = connection
         self.offer = offer = connection.join(place, generation)
         name = str(offer.environment.get("name"))
@@ -51,72 +52,49 @@ class Worker:
         self._waited = 0.0
 
     def step(self) -> None:
-        """Sends observations, waits for actions, steps. Raises as `Connection.exchange`, or as an environment does."""
+        """Send observations, wait for actions, step all environments. Raise as `Connection.exchange`, or as they do."""
         began = time.perf_counter()
         actions = self._connection.exchange(self._step, self._waited)
         self._waited = time.perf_counter() - began
         self._step = self._env.step(actions)
 
     def close(self) -> None:
-        """Frees the environments and leaves the learner."""
+        """Leave the learner and free the environments."""
         self._connection.close()
         self._env.close()
 
 
-class RayWorker:
-    """A worker under runtime ray, which replaces it where it is lost."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-        self.close = worker.close
-
-    def step(self) -> None:
-        """The worker's own. Raises `Closed` also where the learner was interrupted: all roles then end."""
-        try:
-            self._worker.step()
-        except LearnerLost as lost:
-            if lost.was_interrupted:
-                raise Closed from None
-            raise
-
-
 def give_up(call: Call) -> None:
-    """Ends this process where its environments have not answered for longer than any learner waits for a worker.
+    """End this process if its environments have not answered for longer than any learner waits for a worker.
 
-    The learner has ended the stream by then, and another worker has the place, or gets it.
+    The learner has ended the stream by then, and another worker has the slot or will get it.
     """
     if call.seconds >= BUILD_SECONDS:
         say(f"ddrl: {call}: this worker ends")
         os._exit(HANGING)
 
 
-def work_alone(num_learners: int, index: int, generation: tuple[int, int], first_index: int, link: Link) -> RayWorker:
-    """The environments of actor `index` of a run on Ray, (resumes, restarts) old (see `builder.act_alone`)."""
+def work_alone(num_learners: int, index: int, generation: tuple[int, int], first_index: int, link: Link) -> Worker:
+    """Make the worker of actor `index` of a run on Ray; `generation` is (resumes, restarts), as in `act_alone`."""
     address, token = link.address()
-    place = index // num_learners
     connection = Connection(address, token=token, insecure=True)  # as all that the roles of a cluster say to each other
-    return RayWorker(Worker(connection, place=place, generation=generation[1]))
+    return Worker(connection, place=index // num_learners, generation=generation[1])
 
 
-def work(
-    address: str, *, token: str | None, tls: Tls, insecure: bool, environment: str, note: Callable[[str], None]
-) -> None:
-    """Works for the learner at `address` until its run is over; where it is lost, tries again and again.
+def work(endpoint: Endpoint, *, environment: str, note: Callable[[str], None]) -> None:
+    """Work for the learner at an endpoint until its run is over; if it is lost, try again and again.
 
-    Raises UserError where the learner refuses this worker, or an environment fails.
+    Raise UserError if the learner refuses this worker, or an environment fails.
     """
-    pause, said = SHORTEST_PAUSE, ""
+    address, pause, said = endpoint.address, SHORTEST_PAUSE, ""
     while True:
-        connection = Connection(address, token=token, tls=tls, insecure=insecure)
+        connection = Connection(address, token=endpoint.token, tls=endpoint.tls, insecure=endpoint.insecure)
         try:
-            worker = Worker(connection, environment=environment)
-            note(f"place {worker.offer.place} of the learner at {address}: {worker.offer.name}")
-            pause, said = SHORTEST_PAUSE, ""
-            try:
+            with closing(connection), closing(Worker(connection, environment=environment)) as worker:
+                note(f"place {worker.offer.place} of the learner at {address}: {worker.offer.name}")
+                pause, said = SHORTEST_PAUSE, ""
                 while True:
                     worker.step()
-            finally:
-                worker.close()
         except Closed:
             note("the run is over")
             return
@@ -124,7 +102,5 @@ def work(
             if str(lost) != said:
                 note(f"{lost}; trying again until the learner is there")
                 said = str(lost)
-        finally:
-            connection.close()
         time.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))  # so that many workers do not come at once
         pause = min(2 * pause, LONGEST_PAUSE)

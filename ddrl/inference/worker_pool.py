@@ -1,8 +1,8 @@
 """Environment workers that a run starts on its own machine: a process for each actor, replaced where it dies.
 
 Runtime threads has them with `topology.central.worker_processes`. Each is `python -m ddrl.inference.worker_pool ADDRESS
-PLACE GENERATION`, with the run's token in its standard input, where no other user sees it, and ends with its learner,
-however that ends.
+PLACE GENERATION` and reads the run's token from its standard input, where no other user sees it. It ends with its
+learner, however that ends.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 
 from ddrl.coordinator.restarts import RestartPolicy, gives_up
 from ddrl.errors import Closed, UserError
@@ -32,14 +33,14 @@ from ddrl.system.temporary import claim, remove_left
 COMMAND = (sys.executable, "-m", "ddrl.inference.worker_pool")
 POLL_SECONDS = 0.1
 ENDING_SECONDS = 10.0
-"""For workers to close their environments when the run is over; then they are killed."""
+"""Time for workers to close their environments when the run is over; then they are killed."""
 FAILED, LOST = 2, HANGING
-"""Exit statuses of a worker: its environments could not be made, or raised (`exit_code`); they hang, or the learner is
-lost."""
+"""Exit statuses of a worker. FAILED: its environments could not be made, or raised (`exit_code`). LOST: they do not
+answer, or the learner is lost."""
 
 
 class LocalWorkers:
-    """The workers of one learner, and a role that looks after them."""
+    """A service: the workers of one learner, each of which is replaced when it dies."""
 
     def __init__(
         self,
@@ -48,9 +49,9 @@ class LocalWorkers:
         note: Callable[[str], None],
         restarted: Callable[[], None],
     ) -> None:
-        """Starts nothing yet.
+        """Make the endpoint, and start nothing yet.
 
-        `describe`: (place, restarts) -> what a message calls it. `delivered`: unrolls of each place so far.
+        `describe`: (slot, restarts) -> the worker's name in messages. `delivered`: returns the unrolls of each slot.
         """
         self._folder = private_folder("ddrl-workers-")
         remove_left(self._folder.parent, "ddrl-workers-")
@@ -61,18 +62,17 @@ class LocalWorkers:
         self._note = note
         self._restarted = restarted
         self._over = threading.Event()
-        self._looking = threading.Lock()
+        self._lock = threading.Lock()
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._restarts: list[int] = []
+        self._restarts = Counter[int]()
         self._policy = RestartPolicy()
 
     def start(self, number: int) -> None:
-        """Sends so many to the learner that listens at `endpoint`."""
-        self._restarts = [0] * number
-        self._processes = [self._started(place) for place in range(number)]
+        """Start so many workers, for the learner that listens at `endpoint`."""
+        self._processes = [self._start(slot) for slot in range(number)]
 
-    def _started(self, place: int) -> subprocess.Popen[bytes]:
-        command = [*COMMAND, self.endpoint.address, str(place), str(self._restarts[place])]
+    def _start(self, slot: int) -> subprocess.Popen[bytes]:
+        command = [*COMMAND, self.endpoint.address, str(slot), str(self._restarts[slot])]
         with deaf_children(*STOP):
             process = subprocess.Popen(command, stdin=subprocess.PIPE)
         assert process.stdin is not None and self.endpoint.token is not None
@@ -80,40 +80,36 @@ class LocalWorkers:
             pipe.write(self.endpoint.token.encode())
         return process
 
-    def ready(self) -> bool:
-        """Nobody asks: a thread of its own looks after them."""
-        return True
-
     def step(self) -> None:
-        """Looks at all of them, once in a while.
+        """Wait a moment, then replace the workers that have died.
 
-        Raises `Closed` once the run is over, UserError where environments fail or a worker dies again and again.
+        Raise `Closed` once the run is over, UserError if environments fail or a worker dies again and again.
         """
         if self._over.wait(POLL_SECONDS):
             raise Closed
-        with self._looking:
-            for place, process in enumerate(self._processes):
+        with self._lock:
+            for slot, process in enumerate(self._processes):
                 if (status := process.poll()) and not self._over.is_set():
-                    self._replace(place, status)
+                    self._replace(slot, status)
 
-    def _replace(self, place: int, status: int) -> None:
-        name = self._describe(place, self._restarts[place])
+    def _replace(self, slot: int, status: int) -> None:
+        name = self._describe(slot, self._restarts[slot])
         if status == FAILED:
             raise UserError(f"{name}: its process cannot go on; what it wrote stands above")
         reason = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-        deaths = self._policy.died(place, self._delivered()[place])
+        deaths = self._policy.died(slot, self._delivered()[slot])
         if gives_up(deaths):
             raise UserError(f"{name}: its process died {deaths} times in a row without an unroll ({reason})")
-        self._restarts[place] += 1
-        self._processes[place] = self._started(place)
+        self._restarts[slot] += 1
+        self._processes[slot] = self._start(slot)
         self._note(f"{name}: its process died ({reason}); a new one takes its place")
         self._restarted()
 
     def close(self) -> None:
-        """Ends the processes that the learner has sent away, or that never came to it."""
+        """Wait for the processes to end, and kill those that do not."""
         self._over.set()
         end = time.monotonic() + ENDING_SECONDS
-        with self._looking:
+        with self._lock:
             for process in self._processes:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(max(0.0, end - time.monotonic()))
@@ -124,22 +120,20 @@ class LocalWorkers:
 
 
 def _work(address: str, place: int, generation: int) -> int:
-    """Until the learner says that the run is over, or is lost; returns the exit status."""
-    connection = Connection(address, token=sys.stdin.read())
-    try:
-        worker = Worker(connection, place=place, generation=generation)
-        while True:
-            worker.step()
-    except Closed:
-        return 0
-    except LearnerLost as lost:
-        return 0 if lost.was_interrupted else LOST
-    finally:
-        connection.close()
+    """Work until the run is over or the learner is lost; return the exit status."""
+    with closing(Connection(address, token=sys.stdin.read())) as connection:
+        try:
+            worker = Worker(connection, place=place, generation=generation)
+            while True:
+                worker.step()
+        except Closed:
+            return 0
+        except LearnerLost as lost:
+            return 0 if lost.was_interrupted else LOST
 
 
 def main(arguments: Sequence[str]) -> int:
-    """One worker; returns its exit status."""
+    """Run one worker; return its exit status."""
     address, place, generation = arguments
     keep_freed_memory()
     with watched(give_up=give_up):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from ddrl.coordinator.program import Program, Role
+from ddrl.coordinator.program import Program, Service
 from ddrl.errors import Closed
 
 POLL_SECONDS = 0.05
@@ -35,7 +35,7 @@ class ThreadsRuntime:
         over = threading.Event()
         errors: list[BaseException] = []
 
-        def act(role: Role) -> None:
+        def act(role: Service) -> None:
             while not over.is_set():
                 role.step()
 

@@ -11,8 +11,8 @@ from torch import nn
 
 from ddrl.coordinator.dynamic_adjustment import Adjustment, Limit, Limited
 from ddrl.coordinator.parameter_server import ParameterServer
-from ddrl.coordinator.program import Role
-from ddrl.coordinator.schedule import Gate
+from ddrl.coordinator.program import Service
+from ddrl.coordinator.schedule import ScheduleRule
 from ddrl.coordinator.shared_parameters import AnyParameters, LiveParameters
 from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import UserError
@@ -176,7 +176,7 @@ class LearnerNode:
         return Counts(self.learner.core.env_frames, self.learner.core.agent_steps, self.learner.core.updates)
 
     @property
-    def services(self) -> dict[str, Role]:
+    def services(self) -> dict[str, Service]:
         """Roles beside the actors and the learner, by name, where roles run side by side."""
         predictors = self.limited("predictors", self.central.threads if self.central else [])
         other_trainers = self.limited("trainers", getattr(self.learner, "trainers", [])[1:], first=1)
@@ -268,13 +268,13 @@ def _parameters(config: RunConfig, network: nn.Module, reducer: Reducer, shards:
         return LiveParameters(network, shards)
     topology, hyperparameters = config.topology, config.hyperparameters
     max_lag = {"asynchronous": None, "synchronous": 0, "bounded_lag": topology.max_policy_lag}[topology.schedule]
-    gate = Gate(
+    schedule = ScheduleRule(
         max_lag,
         topology.num_actors // reducer.size * topology.envs_per_actor,
         max(1, hyperparameters.fresh_columns // reducer.size),
         hyperparameters.first_update,
     )
-    return ParameterServer(network, gate, delay=topology.parameter_delay)
+    return ParameterServer(network, schedule, delay=topology.parameter_delay)
 
 
 def make_replay(builder: Builder, network: Any, reducer: Reducer) -> PrioritizedReplay:

@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 from ddrl.actors.unroll import EpisodeSink, UnrollCollector
-from ddrl.coordinator.program import Role
+from ddrl.coordinator.program import Service
 from ddrl.inference.endpoint import Endpoint
 from ddrl.inference.remote_env import RemoteEnv
-from ddrl.inference.service import InferenceService, Place
+from ddrl.inference.service import InferenceService, Slot
 from ddrl.inference.worker_pool import LocalWorkers
 from ddrl.training.builder import Generation
 from ddrl.training.learner_node import LearnerNode
@@ -54,14 +54,14 @@ class RemoteActors:
 
     def open(self) -> None:
         """Start the service that workers connect to. Raise UserError if it cannot listen at the endpoint's address."""
-        places = [Place(env, partial(self._offer, index)) for index, env in zip(self._indices, self._envs, strict=True)]
-        self._service = InferenceService(self._endpoint, places, self._note)
+        slots = [Slot(env, partial(self._offer, index)) for index, env in zip(self._indices, self._envs, strict=True)]
+        self._service = InferenceService(self._endpoint, slots, self._note)
         self._opened.set()
         if self._workers:
-            self._workers.start(len(places))
+            self._workers.start(len(slots))
 
     @property
-    def services(self) -> dict[str, Role]:
+    def services(self) -> dict[str, Service]:
         """Roles beside the actors, by name."""
         return {"workers": self._workers} if self._workers else {}
 

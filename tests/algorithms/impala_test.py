@@ -12,7 +12,7 @@ from ddrl.actors.policy import LocalInference, Policy
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.algorithms import impala
 from ddrl.coordinator.parameter_server import ParameterServer
-from ddrl.coordinator.schedule import Gate
+from ddrl.coordinator.schedule import ScheduleRule
 from ddrl.environments.base import registry
 from ddrl.errors import NonFiniteError, UserError
 from ddrl.learners.all_reduce import SingleLearner
@@ -31,7 +31,7 @@ class Rig:
     def __init__(self, *, columns: int = 4, num_threads: int = 1, **hyperparameters: Any) -> None:
         self.config = impala.Config(network="mlp", unroll_length=6, batch_size=columns, **hyperparameters)
         self.network = impala.make_network(SPEC, self.config, torch_generator(0, "network"))
-        self.params = ParameterServer(self.network, Gate(None, columns, columns, self.config.first_update))
+        self.params = ParameterServer(self.network, ScheduleRule(None, columns, columns, self.config.first_update))
         self.queue = UnrollQueue(capacity=4)
         policy_network = impala.make_network(SPEC, self.config, torch_generator(1, "network"))
         device = torch.device("cpu")

@@ -16,7 +16,7 @@ from torch.distributed import TCPStore
 
 from ddrl.algorithms import ppo
 from ddrl.coordinator.parameter_server import ParameterServer
-from ddrl.coordinator.schedule import Gate
+from ddrl.coordinator.schedule import ScheduleRule
 from ddrl.interfaces import Reducer
 from ddrl.learners.all_reduce import DistributedReducer
 from ddrl.learners.core import Setting
@@ -85,7 +85,8 @@ def make(case: str, reducer: Reducer, run_seed: int) -> Side:
     config = ppo.Config(**{"unroll_length": LENGTH, "batch_size": COLUMNS, "num_epochs": 2} | keys)
     ppo.check(config, SPECS[spec], reducer.size)
     network = ppo.make_network(SPECS[spec], config, torch_generator(run_seed, "network"))
-    params, queue = ParameterServer(network, Gate(None, COLUMNS, COLUMNS, config.first_update)), UnrollQueue(capacity=9)
+    schedule = ScheduleRule(None, COLUMNS, COLUMNS, config.first_update)
+    params, queue = ParameterServer(network, schedule), UnrollQueue(capacity=9)
     setting = Setting(
         frame_skip=1,
         device=torch.device("cpu"),

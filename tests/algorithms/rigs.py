@@ -13,7 +13,7 @@ import torch
 from ddrl import algorithms
 from ddrl.actors.policy import LocalInference
 from ddrl.coordinator.parameter_server import ParameterServer
-from ddrl.coordinator.schedule import Gate
+from ddrl.coordinator.schedule import ScheduleRule
 from ddrl.coordinator.shared_parameters import LiveParameters
 from ddrl.learners.all_reduce import SingleLearner
 from ddrl.learners.core import Setting
@@ -171,8 +171,8 @@ class Rig:
             generator=numpy_generator(seed, "replay"),
             reducer=SingleLearner(),
         )
-        gate = Gate(None, columns, columns, self.config.first_update)
-        self.params: Any = LiveParameters(self.network) if algorithm in SHARED else ParameterServer(self.network, gate)
+        rule = ScheduleRule(None, columns, columns, self.config.first_update)
+        self.params: Any = LiveParameters(self.network) if algorithm in SHARED else ParameterServer(self.network, rule)
         if algorithm in GRADIENTS:
             self.learner: Any = Applying(self.module, self.config, self.network, self.params, setting, spec)
             self.queue: Any = self.learner

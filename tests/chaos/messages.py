@@ -211,7 +211,7 @@ def live(number: int, seed: int) -> dict[str, Any]:
     from ddrl.errors import Closed
     from ddrl.inference.endpoint import Endpoint
     from ddrl.inference.remote_env import RemoteEnv
-    from ddrl.inference.service import METHOD, NAME, InferenceService, Place
+    from ddrl.inference.service import METHOD, NAME, InferenceService, Slot
 
     generator, good = np.random.default_rng(seed), seeds()
     failures: list[str] = []
@@ -231,8 +231,8 @@ def live(number: int, seed: int) -> dict[str, Any]:
             failures.append(f"the actor of place {index} ended with {type(error).__name__}: {error}")
 
     with tempfile.TemporaryDirectory(prefix="ddrl-chaos-") as folder:
-        places = [Place(env, lambda guests, i=i: _offer(i, guests)) for i, env in enumerate(envs)]  # type: ignore[misc]
-        service = InferenceService(Endpoint(f"unix:{folder}/s", TOKEN), places, lambda line: None)
+        slots = [Slot(env, lambda guests, i=i: _offer(i, guests)) for i, env in enumerate(envs)]  # type: ignore[misc]
+        service = InferenceService(Endpoint(f"unix:{folder}/s", TOKEN), slots, lambda line: None)
         actors = [threading.Thread(target=act, args=(index,), daemon=True) for index in range(2)]
         for actor in actors:
             actor.start()

@@ -1,4 +1,4 @@
-"""The gate's rule bounds the lag, and lets every schedule move."""
+"""The schedule's rule bounds the lag, and lets every schedule move."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddrl.coordinator.parameter_server import ParameterServer
-from ddrl.coordinator.schedule import Gate
+from ddrl.coordinator.schedule import ScheduleRule
 from ddrl.networks.initialisation import linear
 from ddrl.replay.circular_buffer import CircularStore, first_use
 from ddrl.system.seeding import torch_generator
@@ -32,10 +32,10 @@ orders = st.one_of(st.just(every_batch_once), st.builds(circular, st.integers(1,
 def test_no_column_is_first_learned_from_more_than_max_lag_updates_after_its_version(
     columns_per_round: int, columns_per_batch: int, max_lag: int, index: int, first_update: Callable[[int], int]
 ) -> None:
-    gate = Gate(max_lag, columns_per_round, columns_per_batch, first_update)
+    rule = ScheduleRule(max_lag, columns_per_round, columns_per_batch, first_update)
     last_column = (index + 1) * columns_per_round - 1
     learned_in_update = first_update(last_column // columns_per_batch)
-    assert learned_in_update - gate.needed_version(index) <= max_lag
+    assert learned_in_update - rule.needed_version(index) <= max_lag
 
 
 @given(st.integers(1, 9), st.integers(1, 12), orders)
@@ -46,12 +46,12 @@ def test_the_smallest_lag_that_a_configuration_may_ask_for_is_the_smallest_that_
 
     def moves(max_lag: int) -> bool:
         """Whether no actor waits for ever, whichever batch (`begun`) the rounds begin with."""
-        gate = Gate(max_lag, columns_per_round, columns_per_batch, first_update)
+        rule = ScheduleRule(max_lag, columns_per_round, columns_per_batch, first_update)
         for begun in range(20):
             since = first_update(begun)
             batches = (index * columns_per_round // columns_per_batch for index in range(100))
             there = (first_update(begun + batch) for batch in batches)
-            if not all(gate.needed_version(index, since) <= version for index, version in enumerate(there)):
+            if not all(rule.needed_version(index, since) <= version for index, version in enumerate(there)):
                 return False
         return True
 
@@ -60,14 +60,14 @@ def test_the_smallest_lag_that_a_configuration_may_ask_for_is_the_smallest_that_
 
 
 def test_the_asynchronous_schedule_never_waits() -> None:
-    assert {Gate(None, 64, 32, every_batch_once).needed_version(index) for index in range(50)} == {0}
+    assert {ScheduleRule(None, 64, 32, every_batch_once).needed_version(index) for index in range(50)} == {0}
 
 
 @pytest.mark.parametrize("delay", [0, 1, 3])
 def test_actors_pull_parameters_exactly_delay_updates_old(delay: int) -> None:
     network = linear(2, 2, torch_generator(0, "network"))
     copy = linear(2, 2, torch_generator(1, "network"))
-    params = ParameterServer(network, Gate(None, 1, 1, every_batch_once), delay=delay)
+    params = ParameterServer(network, ScheduleRule(None, 1, 1, every_batch_once), delay=delay)
     for version in range(1, 6):
         network.weight.data.fill_(version)
         assert params.publish(network) == version
@@ -80,7 +80,7 @@ def test_actors_pull_parameters_exactly_delay_updates_old(delay: int) -> None:
 
 def test_after_a_restart_of_rounds_unroll_0_needs_only_the_present_version() -> None:
     network = linear(2, 2, torch_generator(0, "network"))
-    params = ParameterServer(network, Gate(0, 1, 1, every_batch_once))
+    params = ParameterServer(network, ScheduleRule(0, 1, 1, every_batch_once))
     for _ in range(5):
         params.publish(network)
     params.restart_rounds()
@@ -93,8 +93,8 @@ def test_a_resumed_run_keeps_its_bound_wherever_the_ring_of_batches_stands(num_s
     network = linear(2, 2, torch_generator(0, "network"))
     for resumed_at in range(3 * num_slots * num_traversals):
         store, taken = CircularStore(num_slots, num_traversals), 0
-        gate = Gate(0, 1, 1, lambda batch: first_use(batch, num_slots, num_traversals))
-        params = ParameterServer(network, gate)
+        rule = ScheduleRule(0, 1, 1, lambda batch: first_use(batch, num_slots, num_traversals))
+        params = ParameterServer(network, rule)
         acted: list[int] = []
         for update in range(resumed_at + 3 * num_slots * num_traversals):
             if update == resumed_at:
@@ -112,7 +112,7 @@ def test_a_resumed_run_keeps_its_bound_wherever_the_ring_of_batches_stands(num_s
 
 def test_buffers_travel_with_the_parameters() -> None:
     network, copy = torch.nn.BatchNorm1d(3), torch.nn.BatchNorm1d(3)
-    params = ParameterServer(network, Gate(None, 1, 1, every_batch_once))
+    params = ParameterServer(network, ScheduleRule(None, 1, 1, every_batch_once))
     assert network.running_mean is not None and copy.running_mean is not None
     network.running_mean.fill_(5.0)
     params.publish(network)

@@ -20,7 +20,7 @@ from ddrl import algorithms, cli
 from ddrl.actors.policy import LocalInference, Policy
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.coordinator.parameter_server import ParameterServer
-from ddrl.coordinator.schedule import Gate
+from ddrl.coordinator.schedule import ScheduleRule
 from ddrl.environments.base import registry
 from ddrl.errors import Closed, UserError
 from ddrl.inference.central import BatchRule, CentralInference
@@ -100,7 +100,7 @@ def local(seed: int) -> LocalInference:
 
 
 def parameters(seed: int) -> ParameterServer:
-    return ParameterServer(network(seed), Gate(None, 2, 2, lambda batch: batch))
+    return ParameterServer(network(seed), ScheduleRule(None, 2, 2, lambda batch: batch))
 
 
 class Meddling:
@@ -348,7 +348,7 @@ def test_inference_can_be_on_another_device_than_training(tmp_path: Path) -> Non
 def test_on_a_gpu_inference_beside_a_busy_learner_has_whole_versions() -> None:
     device = torch.device("cuda")
     trained = network(0).to(device)
-    params = ParameterServer(trained, Gate(None, 1, 1, lambda batch: batch))
+    params = ParameterServer(trained, ScheduleRule(None, 1, 1, lambda batch: batch))
     own = LocalInference(network(0), device=device, precision="float32")
     (thread,) = CentralInference([own], params, BatchRule(1, 1, 1.0)).threads
     observation = torch.from_numpy(registry.make("toy/memory", num_envs=1, seed=0).reset().observation)

@@ -33,7 +33,7 @@ from ddrl.inference.central import Meter
 from ddrl.inference.client import Connection, LearnerLost
 from ddrl.inference.endpoint import Endpoint
 from ddrl.inference.remote_env import RemoteEnv, Session
-from ddrl.inference.service import METHOD, NAME, InferenceService, Place
+from ddrl.inference.service import METHOD, NAME, InferenceService, Slot
 from ddrl.inference.worker import Worker
 from ddrl.types import EnvStep
 
@@ -51,8 +51,8 @@ class Rig:
         self.log: list[str] = []
         self.steps: list[list[EnvStep]] = [[] for _ in range(places)]
         self.envs = [RemoteEnv(SPEC, ENVS, Traffic(1)) for _ in range(places)]
-        offers = [Place(env, lambda guests, i=i: offer(i, guests)) for i, env in enumerate(self.envs)]  # type: ignore[misc]
-        self.service = InferenceService(endpoint, offers, self.log.append)
+        slots = [Slot(env, lambda guests, i=i: offer(i, guests)) for i, env in enumerate(self.envs)]  # type: ignore[misc]
+        self.service = InferenceService(endpoint, slots, self.log.append)
         self._actors = [threading.Thread(target=self._act, args=(i,), daemon=True) for i in range(actors)]
         for actor in self._actors:
             actor.start()
@@ -544,7 +544,7 @@ def test_a_stream_that_its_worker_keeps_open_when_all_is_said_is_cancelled(
     monkeypatch.setattr(service_module, "ENDING_SECONDS", 0.2)
     monkeypatch.setattr(service_module, "WATCH_SECONDS", 0.1)
     over = threading.Event()
-    session, context = Session("a worker", iter(()), time.monotonic), Cancelled(over)
+    session, context = Session("a worker", iter(())), Cancelled(over)
     session.end()
     with rig.service._lock:
         rig.service._streams[session] = context  # type: ignore[assignment]
@@ -633,7 +633,7 @@ def test_workers_hear_why_the_learner_ends(tmp_path: Path) -> None:
 def test_a_learner_that_says_something_wrong_is_one_line(tmp_path: Path, offered: dict[str, Any], message: str) -> None:
     rig = Rig(Endpoint(f"unix:{tmp_path}/s", TOKEN), places=1, actors=0)
     try:
-        rig.service._places = [Place(rig.envs[0], lambda guests: offer(0, guests) | offered)]
+        rig.service._slots = [Slot(rig.envs[0], lambda guests: offer(0, guests) | offered)]
         with pytest.raises(UserError, match="is no learner of ddrl: .*" + message.replace("(", r"\(")):
             rig.connect().join()
     finally:

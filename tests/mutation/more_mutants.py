@@ -403,8 +403,8 @@ COORDINATOR = (
         "lag_bound_is_one_more",
         "bounded lag allows one update too many",
         "ddrl/coordinator/schedule.py",
-        "self.first_update(self._batches_before(since) + batch) - self.max_lag)",
-        "self.first_update(self._batches_before(since) + batch) - self.max_lag - 1)",
+        "self.first_update(used + batch) - self.max_lag)",
+        "self.first_update(used + batch) - self.max_lag - 1)",
         "tests/coordinator/schedule_test.py",
     ),
     mutant(

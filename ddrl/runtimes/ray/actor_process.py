@@ -191,7 +191,7 @@ class ActorProcess:
         except Closed:
             return None
         except LearnerLost as lost:
-            return f"it lost its learner: {lost}"
+            return None if lost.was_interrupted else f"it lost its learner: {lost}"
         except RayTaskError:  # the learner is there, and raised
             raise
         except RayError as error:

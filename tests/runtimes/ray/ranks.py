@@ -12,7 +12,7 @@ from torch.distributed import TCPStore
 
 from ddrl import algorithms
 from ddrl.coordinator.parameter_server import ParameterServer
-from ddrl.coordinator.schedule import Gate
+from ddrl.coordinator.schedule import ScheduleRule
 from ddrl.interfaces import Reducer
 from ddrl.learners.all_reduce import DistributedReducer
 from ddrl.learners.core import Setting
@@ -45,7 +45,7 @@ def learned(algorithm: str, spec: str, extra: dict[str, Any], reducer: Reducer) 
     config = module.Config(**settings | SETTINGS[algorithm] | extra)
     network = module.make_network(SPECS[spec], config, torch_generator(0, "network"))
     acting = copy.deepcopy(network)
-    params = ParameterServer(network, Gate(None, columns, columns, config.first_update))
+    params = ParameterServer(network, ScheduleRule(None, columns, columns, config.first_update))
     queue = UnrollQueue(capacity=100)
     learner = module.Learner(
         config,
