@@ -132,6 +132,7 @@ _SHOW_PICTURES = frozenset({"psychlab_arbitrary_visuomotor_mapping", "psychlab_c
 _FRAMES_PER_SECOND = 60
 
 TASKS = tuple(sorted({*SUITES["dmlab30_train"], *SUITES["dmlab30_test"], _SINGLE}))
+REFERENCE_SCORES = "dmlab30.csv"
 OPTIONS = {
     task: {
         "action_set": Option("impala", choices=tuple(ACTION_SETS)),

@@ -57,6 +57,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     **{group: tuple(task.name for task in ALL if task.group == group) for group in get_args(Group)},
 }
 """Tasks that one agent may learn together, by name; every task is in `all30` and in one other."""
+REFERENCE_SCORES = "firstperson.csv"
 EXAMPLES: dict[str, dict[str, Any]] = {
     name: options for name, options in _SHORT.items() if not missing_packages(_BY_NAME[name].family)
 }

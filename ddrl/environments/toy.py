@@ -22,6 +22,7 @@ VERSION = 1
 """Part of the protocol id. Raise it when a game's behaviour changes."""
 _GAMES: dict[str, Callable[..., Game]] = {f.__name__: f for f in (catch, chain, memory, recall, identity, track)}
 TASKS = tuple(_GAMES)
+REFERENCE_SCORES = "toy.csv"
 EXAMPLES: dict[str, dict[str, Any]] = {task: {} for task in TASKS}
 OPTIONS = {
     "catch": {"rows": Option(10, 2, 100), "columns": Option(5, 1, 100)},

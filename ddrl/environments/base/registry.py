@@ -14,6 +14,7 @@ An adapter module exports
 and, where it applies,
 
     SUITES    name -> names of tasks that one agent can play (the same observations, actions and frame skip)
+    REFERENCE_SCORES   file of `replications/references/` with random and human scores of its tasks
     camera    (task, seed, **options) -> Camera, which shows more than what an agent sees (see `camera`)
     missing   () -> why nothing can be made, if it can be imported without its simulator; EXAMPLES is then empty
 """
@@ -101,6 +102,11 @@ def suites(prefix: str) -> dict[str, tuple[str, ...]]:
     """Return name -> full names of the tasks, of every suite of one adapter."""
     found: Mapping[str, Sequence[str]] = getattr(adapter(prefix), "SUITES", {})
     return {f"{prefix}/{suite}": tuple(f"{prefix}/{task}" for task in members) for suite, members in found.items()}
+
+
+def reference_file(prefix: str) -> str | None:
+    """Return the file of `replications/references/` with random and human scores, None where there is none."""
+    return getattr(adapter(prefix), "REFERENCE_SCORES", None) if prefix in prefixes() else None
 
 
 def tasks_of(name: str, *, where: str = "environment.name") -> tuple[str, ...]:
