@@ -15,32 +15,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from importlib.metadata import version
+from types import SimpleNamespace
 from typing import Any
 
 import mujoco  # noqa: F401  before the setting below, which is not for it
 import numpy as np
 
-from ddrl.environments.tools.simulator_camera import SimulatorCamera
-from ddrl.environments.worlds.physics import (
-    ACTION_PROTOCOL,
-    MAX_STEPS,
-    STEP_PROTOCOL,
-    Bounds,
-    PhysicsEnvs,
-    flat_spec,
-    physics_envs,
-    route_warnings,
-)
+from ddrl.environments.base.replayed import ReplayedEnvs
+from ddrl.environments.tools.camera import TwinCamera
+from ddrl.environments.tools.simulator_camera import simulator_camera
+from ddrl.environments.worlds import physics
 from ddrl.types import Array, EnvSpec
 
 
 @contextmanager
 def _without_graphics() -> Iterator[None]:
-    """dm_control opens a display when it is imported, and warns where there is none."""
+    """Keep dm_control from opening a display when it is imported, and from warning where there is none."""
     chosen = os.environ.get("MUJOCO_GL")
     os.environ["MUJOCO_GL"] = chosen or "disable"
     try:
@@ -52,127 +45,93 @@ def _without_graphics() -> Iterator[None]:
 
 with _without_graphics():
     from dm_control import suite
-    from dm_control.rl.control import Environment
 
 _NAMES: dict[str, tuple[str, str]] = {f"{domain}-{task}": (domain, task) for domain, task in suite.ALL_TASKS}
 TASKS: tuple[str, ...] = tuple(sorted(_NAMES))
 EXAMPLES: dict[str, dict[str, Any]] = {"cheetah-run": {"max_steps": 60}, "quadruped-walk": {"max_steps": 60}}
-OPTIONS = {task: {"max_steps": MAX_STEPS} for task in TASKS}
+OPTIONS = {task: {"max_steps": physics.MAX_STEPS} for task in TASKS}
 MODEL_SEED = 0
-"""What is random about a task itself, and not about its episodes."""
+"""Seed of what is random about a task itself, and not about its episodes."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """The adapter's options; the names are the keys of `OPTIONS`."""
+def spec(task: str, max_steps: int) -> EnvSpec:
+    """Return the spec of one task: flat float32 observations.
 
-    max_steps: int
-
-    def protocol(self, task: str) -> str:
-        """Protocol id: suite and task; simulator; observations; actions; cap; autoreset; rewards."""
-        return ";".join(
-            (
-                f"dm_control-{version('dm-control')}/{task}",
-                f"mujoco-{version('mujoco')}",
-                "float32-observations,flat-in-task-order",
-                ACTION_PROTOCOL,
-                f"cap{self.max_steps}",
-                STEP_PROTOCOL,
-            )
-        )
-
-
-def spec(task: str, **options: Any) -> EnvSpec:
-    """The spec of one task: flat float32 observations."""
+    Protocol id: suite and task; simulator; observations; actions; cap; autoreset; rewards.
+    """
     size, bounds = _sizes(task)
-    return flat_spec(f"dm_control/{task}", Options(**options).protocol(task), size, bounds)
+    parts = (
+        f"dm_control-{version('dm-control')}/{task}",
+        f"mujoco-{version('mujoco')}",
+        "float32-observations,flat-in-task-order",
+        physics.ACTION_PROTOCOL,
+        f"cap{max_steps}",
+        physics.STEP_PROTOCOL,
+    )
+    return physics.flat_spec(f"dm_control/{task}", ";".join(parts), size, bounds)
 
 
-def make(task: str, num_envs: int, seed: int, *, num_threads: int = 1, **options: Any) -> PhysicsEnvs:
-    """`num_envs` environments; `num_threads` is ignored (see `physics`)."""
+def make(task: str, num_envs: int, seed: int, *, num_threads: int = 1, max_steps: int) -> ReplayedEnvs[SuiteSimulation]:
+    """Make `num_envs` environments; `num_threads` is ignored (see `physics`)."""
     _, bounds = _sizes(task)
-    build, max_steps = partial(SuiteSimulation, task), Options(**options).max_steps
-    return physics_envs(spec(task, **options), build, bounds, num_envs, seed, max_steps=max_steps)
+    build = partial(SuiteSimulation, task)
+    return ReplayedEnvs(spec(task, max_steps), build, num_envs, seed, max_steps=max_steps, in_units=bounds.scale)
 
 
-def camera(task: str, seed: int, **options: Any) -> SimulatorCamera:
-    """Films the first episode of `make(task, 1, seed, **options)`."""
-    return SimulatorCamera(make(task, 1, seed, **options))
+def camera(task: str, seed: int, **options: Any) -> TwinCamera:
+    """Make a camera that films the first episode of `make(task, 1, seed, **options)`."""
+    twin = make(task, 1, seed, **options)
+    env = twin.simulations[0].env
+    return simulator_camera(twin, lambda: (env.physics.model.ptr, env.physics.data.ptr), float(env.control_timestep()))
 
 
 @cache
-def _sizes(task: str) -> tuple[int, Bounds]:
-    """Length of an observation, and the actuators' bounds."""
+def _sizes(task: str) -> tuple[int, physics.Bounds]:
+    """Return the length of an observation, and the actuators' bounds."""
     env = _environment(task)
     size = sum(int(np.prod(entry.shape)) for entry in env.observation_spec().values())
     actions = env.action_spec()
-    bounds = Bounds.between(actions.minimum, actions.maximum)
+    bounds = physics.Bounds.between(actions.minimum, actions.maximum)
     env.close()
     return size, bounds
 
 
-def _environment(task: str) -> Environment:
-    """The suite's environment without limit of time."""
-    route_warnings()
+def _environment(task: str) -> Any:
+    """Make the suite's environment, without its limit of time."""
+    physics.route_warnings()
     domain, name = _NAMES[task]
     env = suite.load(domain, name, task_kwargs={"random": MODEL_SEED, "time_limit": float("inf")})
     if task == "quadruped-escape":
-        env.physics._contexts = _NoGraphics()
+        env.physics._contexts = _no_graphics()
     return env
 
 
+def _no_graphics() -> Any:
+    """Return what takes the place of a simulation's rendering contexts and does nothing."""
+    context = SimpleNamespace(ptr=None, call=lambda *_: None, free=lambda: None)
+    context.make_current = lambda: nullcontext(context)
+    return SimpleNamespace(gl=context, mujoco=context)
+
+
 class SuiteSimulation:
-    """One of the suite's environments, as a `physics.Simulation`."""
+    """One of the suite's environments, as a `replayed.Replayable`."""
 
     def __init__(self, task: str) -> None:
         self.env = _environment(task)
-        self.seconds_per_step = float(self.env.control_timestep())
 
     def reset(self, seed: int) -> Array:
-        """Starts the episode that `seed` determines; its first observation [N] float64."""
+        """Start the episode that `seed` determines; return its first observation [N] float64."""
         self.env.task.random.seed(seed)
         return _flat(self.env.reset().observation)
 
     def step(self, action: Array) -> tuple[Array, float, bool]:
-        """Observation [N] float64, reward, terminated."""
+        """Return observation [N] float64, reward and terminated."""
         step = self.env.step(action)
         return _flat(step.observation), float(step.reward), step.discount == 0.0
 
-    def scene(self) -> tuple[Any, Any]:
-        """The simulator's model and data."""
-        return self.env.physics.model.ptr, self.env.physics.data.ptr
-
     def close(self) -> None:
-        """Frees the simulator's memory."""
         self.env.close()
 
 
 def _flat(observation: Mapping[str, Any]) -> Array:
     return np.concatenate([np.ravel(entry) for entry in observation.values()])
-
-
-class _NoGraphics:
-    """In place of a physics' rendering contexts: takes every call and does nothing."""
-
-    ptr = None
-
-    @property
-    def gl(self) -> _NoGraphics:
-        """In place of the graphics library's context."""
-        return self
-
-    @property
-    def mujoco(self) -> _NoGraphics:
-        """In place of the simulator's."""
-        return self
-
-    @contextmanager
-    def make_current(self) -> Iterator[_NoGraphics]:
-        """As if it were active in this thread."""
-        yield self
-
-    def call(self, function: object, *arguments: object) -> None:
-        """Calls nothing."""
-
-    def free(self) -> None:
-        """Nothing to free."""

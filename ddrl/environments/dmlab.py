@@ -1,7 +1,7 @@
 """DeepMind Lab's levels (Beattie et al. 2016) as IMPALA and R2D2 play them: `dmlab/rooms_watermaze`.
 
-pip cannot install the simulator; docs/dmlab.md says how to get its Python module. Without it everything is known but
-nothing can be made. What is particular:
+pip cannot install the simulator; docs/dmlab.md says how to get its Python module. Without it specs can be read, but no
+environment can be made.
 
 - Observations are the image [3, 72, 96] in colour (Espeholt et al. 2018, Table D.3), packed with the instruction of the
   level (`ddrl.system.instruction_words`); most levels never give one.
@@ -12,8 +12,8 @@ nothing can be made. What is particular:
   (google-deepmind/scalable_agent, experiment.py: discounts are 0 where an episode is done; seed_rl the same). So the
   final observation is never bootstrapped from, and `truncated` never occurs.
 - Tests. `test_seeds` draws episodes from seeds that training never sees and allows levels made for evaluation, as the
-  authors' test runs do on all 30 levels (experiment.py, `create_environment`). Levels called `..._test` are allowed
-  without it too: who names one means it.
+  authors' test runs do on all 30 levels (experiment.py, `create_environment`). Levels called `..._test` are always
+  allowed.
 - Seeds and states: see `replayed`. On one machine the simulator repeats an episode from its seed and actions
   (google-deepmind/lab, python/tests/determinism_test.py); the number of an episode, which no level of these reads, is
   always the same. That earlier episodes leave nothing behind is not tested there, and another machine may draw other
@@ -29,7 +29,6 @@ import importlib.metadata
 import importlib.util
 import os
 import threading
-from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -38,16 +37,12 @@ import numpy as np
 
 from ddrl.environments.base.registry import Option
 from ddrl.environments.base.replayed import ReplayedEnvs
+from ddrl.environments.tools.camera import ObservationCamera, image_camera
 from ddrl.environments.worlds.dmlab_level_cache import LevelCache, cache_folder
 from ddrl.errors import UserError
-from ddrl.system.instruction_words import WORDS, hashed, image_of, pack, packed_shape
-from ddrl.types import Array, EnvSpec, EnvStep
+from ddrl.system.instruction_words import WORDS, hashed, pack, packed_shape
+from ddrl.types import Array, EnvSpec
 
-_PAIRS = (
-    ("rooms_collect_good_objects_train", "rooms_collect_good_objects_test"),
-    ("rooms_exploit_deferred_effects_train", "rooms_exploit_deferred_effects_test"),
-)
-"""Levels of DMLab-30 of which training and test have one each; the others serve both."""
 _SHARED = (
     "rooms_select_nonmatching_object",
     "rooms_watermaze",
@@ -78,17 +73,18 @@ _SHARED = (
     "explore_object_rewards_few",
     "explore_object_rewards_many",
 )
-_SINGLE = ("seekavoid_arena_01",)
+"""Levels of DMLab-30 that serve both training and test."""
+_SINGLE = "seekavoid_arena_01"
 """Outside of DMLab-30: the fifth task of Espeholt et al. 2018, Figure 4 and Table 2."""
 SUITES: dict[str, tuple[str, ...]] = {
-    "dmlab30_train": (*(train for train, _ in _PAIRS), *_SHARED),
-    "dmlab30_test": (*(test for _, test in _PAIRS), *_SHARED),
+    "dmlab30_train": ("rooms_collect_good_objects_train", "rooms_exploit_deferred_effects_train", *_SHARED),
+    "dmlab30_test": ("rooms_collect_good_objects_test", "rooms_exploit_deferred_effects_test", *_SHARED),
     "five_levels": (
         "rooms_watermaze",
         "rooms_keys_doors_puzzle",
         "lasertag_three_opponents_small",
         "explore_goal_locations_small",
-        *_SINGLE,
+        _SINGLE,
     ),
 }
 """DMLab-30 in the order of Espeholt et al. 2018, Table B.1, test levels with `test_seeds: true`; Figure 4's tasks."""
@@ -135,7 +131,8 @@ DATASET_VARIABLE = "DDRL_DMLAB_DATASET"
 _SHOW_PICTURES = frozenset({"psychlab_arbitrary_visuomotor_mapping", "psychlab_continuous_recognition"})
 _FRAMES_PER_SECOND = 60
 
-TASKS = tuple(sorted({*SUITES["dmlab30_train"], *SUITES["dmlab30_test"], *_SINGLE}))
+TASKS = tuple(sorted({*SUITES["dmlab30_train"], *SUITES["dmlab30_test"], _SINGLE}))
+REFERENCE_SCORES = "dmlab30.csv"
 OPTIONS = {
     task: {
         "action_set": Option("impala", choices=tuple(ACTION_SETS)),
@@ -149,14 +146,14 @@ OPTIONS = {
 
 
 def missing() -> str:
-    """Why nothing can be made here; empty where the simulator is installed."""
+    """Return why nothing can be made here; empty where the simulator is installed."""
     if importlib.util.find_spec("deepmind_lab") is not None:
         return ""
     return "environment 'dmlab': DeepMind Lab's Python module deepmind_lab is not installed, see docs/dmlab.md"
 
 
 def examples() -> dict[str, dict[str, Any]]:
-    """What the conformance check runs on: nothing where nothing can be made. A step is a second: episodes are long."""
+    """Return what the conformance check runs on, if anything can be made. A step is a second: episodes are long."""
     if missing():
         return {}
     return {
@@ -169,7 +166,7 @@ EXAMPLES = examples()
 
 
 def spec(task: str, action_set: str, frame_skip: int, test_seeds: bool, level_cache: bool, renderer: str) -> EnvSpec:
-    """The spec of one task; the level cache changes nothing but the time that a reset takes."""
+    """Return the spec of one task; the level cache changes nothing but the time that a reset takes."""
     seeds = "test-seeds" if test_seeds else "train-seeds"
     return EnvSpec(
         name=f"dmlab/{task}",
@@ -183,40 +180,21 @@ def spec(task: str, action_set: str, frame_skip: int, test_seeds: bool, level_ca
     )
 
 
-def make(
-    task: str,
-    num_envs: int,
-    seed: int,
-    *,
-    num_threads: int = 1,
-    action_set: str,
-    frame_skip: int,
-    test_seeds: bool,
-    level_cache: bool,
-    renderer: str,
-) -> ReplayedEnvs[Level]:
-    """`num_envs` environments; `num_threads` is ignored, since the simulator holds Python's lock.
+def make(task: str, num_envs: int, seed: int, *, num_threads: int = 1, **options: Any) -> ReplayedEnvs[Level]:
+    """Make `num_envs` environments; `num_threads` is ignored, since the simulator holds Python's lock.
 
-    Raises: UserError where the simulator, or what a level shows, is not installed.
+    Raise UserError where the simulator, or what a level shows, is not installed.
     """
     if why := missing():
         raise UserError(why)
-    level = partial(
-        Level,
-        level_path(task),
-        settings(task, test_seeds),
-        np.array(list(ACTION_SETS[action_set].values()), dtype=np.intc),
-        frame_skip,
-        renderer,
-        LevelCache(cache_folder()) if level_cache else None,
-    )
-    made = spec(task, action_set, frame_skip, test_seeds, level_cache, renderer)
-    return ReplayedEnvs(made, level, num_envs, seed, max_steps=None)
+    return ReplayedEnvs(spec(task, **options), partial(Level, task, **options), num_envs, seed, max_steps=None)
 
 
-def camera(task: str, seed: int, **options: Any) -> LabCamera:
-    """Shows the image that the agent sees."""
-    return LabCamera(spec(task, **options), tuple(ACTION_SETS[options["action_set"]]))
+def camera(task: str, seed: int, **options: Any) -> ObservationCamera:
+    """Make a camera that shows the image that the agent sees."""
+    actions = tuple(ACTION_SETS[options["action_set"]])
+    rate = _FRAMES_PER_SECOND / options["frame_skip"]
+    return image_camera(spec(task, **options), rate, actions, shows="what the agent sees", scale=1)
 
 
 @cache
@@ -227,15 +205,10 @@ def _version() -> str:
         return "unknown"
 
 
-def level_path(task: str) -> str:
-    """The level's name in the simulator."""
-    return task if task in _SINGLE else f"contributed/dmlab30/{task}"
+def _settings(task: str, test_seeds: bool) -> dict[str, str]:
+    """Return the simulator's settings, all of them texts.
 
-
-def settings(task: str, test_seeds: bool) -> dict[str, str]:
-    """What the simulator is told, all of it in text.
-
-    Raises: UserError where a level shows pictures that nobody said the place of.
+    Raise UserError where a level shows pictures and their folder is not set or not there.
     """
     told = {"width": str(IMAGE_SHAPE[2]), "height": str(IMAGE_SHAPE[1]), "logLevel": "WARN"}
     if test_seeds:
@@ -254,15 +227,10 @@ class Level:
     """One environment of the simulator, as a `replayed.Replayable`."""
 
     def __init__(
-        self,
-        path: str,
-        told: dict[str, str],
-        actions: Array,
-        frame_skip: int,
-        renderer: str,
-        level_cache: LevelCache | None,
+        self, task: str, action_set: str, frame_skip: int, test_seeds: bool, level_cache: bool, renderer: str
     ) -> None:
-        """`actions`: what each action is to the simulator, [A, 7] intc. Raises: UserError if it cannot be imported."""
+        """Raise UserError as `make`, or if the simulator cannot be imported."""
+        settings = _settings(task, test_seeds)
         try:
             import deepmind_lab  # loads native libraries
         except (ImportError, OSError) as error:
@@ -271,22 +239,26 @@ class Level:
                 f"environment 'dmlab': deepmind_lab cannot be imported ({why}), see docs/dmlab.md"
             ) from error
         self._lab = deepmind_lab.Lab(
-            path, ["RGB_INTERLEAVED", "INSTR"], config=told, renderer=renderer, level_cache=level_cache
+            task if task == _SINGLE else f"contributed/dmlab30/{task}",
+            ["RGB_INTERLEAVED", "INSTR"],
+            config=settings,
+            renderer=renderer,
+            level_cache=LevelCache(cache_folder()) if level_cache else None,
         )
-        self._actions = actions
+        self._actions = np.array(list(ACTION_SETS[action_set].values()), dtype=np.intc)
         self._frame_skip = frame_skip
         self._thread = threading.get_ident() if renderer == "hardware" else None
         self._last: Array = np.zeros(0, dtype=np.uint8)
 
     def reset(self, seed: int) -> Array:
-        """Starts the episode that `seed` determines; its first observation."""
+        """Start the episode that `seed` determines; return its first observation."""
         self._check_thread()
         self._lab.reset(episode=0, seed=seed)
         self._last = self._observe()
         return self._last
 
     def step(self, action: Any) -> tuple[Array, float, bool]:
-        """Observation, the sum of the repeated frames' rewards, terminated."""
+        """Return observation, the sum of the repeated frames' rewards, and terminated."""
         self._check_thread()
         reward = float(self._lab.step(self._actions[int(action)], num_steps=self._frame_skip))
         running = bool(self._lab.is_running())
@@ -295,7 +267,6 @@ class Level:
         return self._last, reward, not running
 
     def close(self) -> None:
-        """Frees the engine."""
         self._lab.close()
 
     def _observe(self) -> Array:
@@ -308,25 +279,3 @@ class Level:
                 "environment.renderer: hardware is not allowed where another thread steps an environment than made it; "
                 "allowed: software, or actors in processes of their own"
             )
-
-
-class LabCamera:
-    """The image that the agent sees, in colour."""
-
-    shows = "what the agent sees"
-
-    def __init__(self, made: EnvSpec, actions: Sequence[str]) -> None:
-        self.frames_per_second = _FRAMES_PER_SECOND / made.frame_skip
-        self.actions = actions
-        self._spec = made
-
-    def reset(self, seen: EnvStep) -> Array:
-        """One picture."""
-        return image_of(seen.observation, self._spec)[:1].transpose(0, 2, 3, 1)
-
-    def step(self, action: Any, seen: EnvStep) -> Array:
-        """One picture."""
-        return self.reset(seen)
-
-    def close(self) -> None:
-        """Nothing to free."""

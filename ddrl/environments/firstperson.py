@@ -21,13 +21,13 @@ import importlib.util
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, get_args
 
 from ddrl.environments.base.registry import Option
 from ddrl.environments.base.replayed import Replayable, ReplayedEnvs
-from ddrl.environments.tools.camera import ImageCamera
+from ddrl.environments.tools.camera import ObservationCamera, image_camera
 from ddrl.environments.worlds import miniworld_world, vizdoom_world
-from ddrl.environments.worlds.firstperson_tasks import ALL, Family, Task
+from ddrl.environments.worlds.firstperson_tasks import ACTIONS, ALL, Family, Group, Task
 from ddrl.errors import UserError
 from ddrl.system.instruction_words import packed_shape
 from ddrl.types import EnvSpec
@@ -36,17 +36,6 @@ IMAGE_SHAPE = (3, 72, 96)
 FRAME_SKIP = 4
 FRAMES_PER_SECOND = 35.0
 """Doom's tics."""
-ACTIONS = (
-    "forward",
-    "backward",
-    "strafe left",
-    "strafe right",
-    "look left",
-    "look right",
-    "forward + look left",
-    "forward + look right",
-    "fire",
-)
 PACKAGES: dict[Family, tuple[str, ...]] = {"vizdoom": ("vizdoom",), "miniworld": ("miniworld", "pyglet")}
 """What each family's tasks need."""
 _BY_NAME = {task.name: task for task in ALL}
@@ -58,24 +47,17 @@ _SHORT: dict[str, dict[str, Any]] = {
 
 
 def missing_packages(family: Family) -> tuple[str, ...]:
-    """Those of a family's packages that are not installed."""
+    """Return those of a family's packages that are not installed."""
     return tuple(package for package in PACKAGES[family] if importlib.util.find_spec(package) is None)
-
-
-def _suite(belongs: Callable[[Task], bool]) -> tuple[str, ...]:
-    return tuple(task.name for task in ALL if belongs(task))
 
 
 TASKS = tuple(_BY_NAME)
 SUITES: dict[str, tuple[str, ...]] = {
     "all30": TASKS,
-    "navigation": _suite(lambda task: task.group == "navigation"),
-    "collection": _suite(lambda task: task.group == "collection"),
-    "memory": _suite(lambda task: task.group == "memory"),
-    "combat": _suite(lambda task: task.group == "combat"),
-    "language": _suite(lambda task: task.group == "language"),
+    **{group: tuple(task.name for task in ALL if task.group == group) for group in get_args(Group)},
 }
 """Tasks that one agent may learn together, by name; every task is in `all30` and in one other."""
+REFERENCE_SCORES = "firstperson.csv"
 EXAMPLES: dict[str, dict[str, Any]] = {
     name: options for name, options in _SHORT.items() if not missing_packages(_BY_NAME[name].family)
 }
@@ -83,15 +65,17 @@ OPTIONS = {task: {"max_frames": Option(0, 0, 1_000_000)} for task in TASKS}
 
 
 def spec(task: str, max_frames: int) -> EnvSpec:
-    """The spec of one task; all differ in name and protocol only.
+    """Return the spec of one task; all differ in name and protocol only.
 
-    Raises: UserError for a limit that is no multiple of the frame skip, or a package that is not installed.
+    Raise UserError for a limit that is no multiple of the frame skip, or a package that is not installed.
     """
     chosen = _BY_NAME[task]
     limit = _limit(chosen, max_frames)
     module = vizdoom_world if chosen.family == "vizdoom" else miniworld_world
     channels, height, width = IMAGE_SHAPE
-    extra = [f"{name}{value:+g}" for name, value in chosen.rewards.items()]
+    scale = chosen.reward_scale
+    paid = ["raw-rewards" if scale == 1.0 else f"rewards-times-{scale:g}"]
+    paid += [f"{name}{value:+g}" for name, value in chosen.rewards.items()]
     parts = (
         f"{'+'.join(_versions(chosen))}/{chosen.source}",
         f"skip{FRAME_SKIP},rgb{width}x{height},{module.PICTURE_PROTOCOL}",
@@ -99,7 +83,7 @@ def spec(task: str, max_frames: int) -> EnvSpec:
         f"impala-nine-actions,{module.ACTION_PROTOCOL}",
         f"cap{limit}",
         "autoreset-next-step",
-        ",".join([_paid(chosen), *extra]),
+        ",".join(paid),
     )
     return EnvSpec(
         name=f"firstperson/{task}",
@@ -113,31 +97,20 @@ def spec(task: str, max_frames: int) -> EnvSpec:
 
 
 def make(task: str, num_envs: int, seed: int, *, num_threads: int = 1, max_frames: int) -> ReplayedEnvs[Replayable]:
-    """`num_envs` environments, stepped one after the other; `num_threads` is ignored.
+    """Make `num_envs` environments, stepped one after the other; `num_threads` is ignored.
 
-    Raises: UserError as `spec`, or where a graphics library is missing.
+    Raise UserError as `spec`, or where a graphics library is missing.
     """
     chosen = _BY_NAME[task]
     limit = _limit(chosen, max_frames)
-    build = partial(_world, chosen, limit)
+    world: Any = vizdoom_world.DoomWorld if chosen.family == "vizdoom" else miniworld_world.MiniWorld
+    build: Callable[[], Replayable] = partial(world, chosen, limit, FRAME_SKIP, IMAGE_SHAPE[1:])
     return ReplayedEnvs(spec(task, max_frames), build, num_envs, seed, max_steps=limit // FRAME_SKIP)
 
 
-def camera(task: str, seed: int, **options: Any) -> ImageCamera:
-    """Shows what the agent sees."""
-    return ImageCamera(spec(task, **options), FRAMES_PER_SECOND / FRAME_SKIP, ACTIONS)
-
-
-def _world(task: Task, limit: int) -> Replayable:
-    _, height, width = IMAGE_SHAPE
-    name, doom_map = task.simulator
-    if task.family == "vizdoom":
-        return vizdoom_world.DoomWorld(name, doom_map, task.rewards, task.reward_scale, FRAME_SKIP, (height, width))
-    return miniworld_world.MiniWorld(name, limit, task.reward_scale, FRAME_SKIP, height, width)
-
-
-def _paid(task: Task) -> str:
-    return "raw-rewards" if task.reward_scale == 1.0 else f"rewards-times-{task.reward_scale:g}"
+def camera(task: str, seed: int, **options: Any) -> ObservationCamera:
+    """Make a camera that shows what the agent sees."""
+    return image_camera(spec(task, **options), FRAMES_PER_SECOND / FRAME_SKIP, ACTIONS)
 
 
 def _limit(task: Task, max_frames: int) -> int:

@@ -13,7 +13,6 @@ Only tasks whose instruction never varies are here, since it is no part of the o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache, partial
 from importlib.metadata import version
 from typing import Any
@@ -23,12 +22,11 @@ import minigrid  # noqa: F401  registers them
 import numpy as np
 from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
 
-from ddrl.environments.base.contract import check_same_step
 from ddrl.environments.base.registry import Option
 from ddrl.environments.base.replayed import ReplayedEnvs
-from ddrl.environments.tools.camera import CELLS_PER_SECOND
+from ddrl.environments.tools.camera import CELLS_PER_SECOND, TwinCamera
 from ddrl.errors import UserError
-from ddrl.types import Array, EnvSpec, EnvStep
+from ddrl.types import Array, EnvSpec
 
 _FIXED_INSTRUCTION = (
     "DoorKey-",
@@ -46,22 +44,14 @@ _OBJECTS, _COLOURS, _DOORS = (max(table.values()) + 1 for table in (OBJECT_TO_ID
 _CELL_PIXELS = 32
 _ACTIONS = ("left", "right", "forward", "pick up", "drop", "toggle", "done")
 
-
-def _registered() -> tuple[str, ...]:
-    names = (name.removeprefix(_PREFIX) for name in gymnasium.registry if name.startswith(_PREFIX))
-    return tuple(sorted(name for name in names if name.startswith(_FIXED_INSTRUCTION)))
-
-
-TASKS = _registered()
+_REGISTERED = (name.removeprefix(_PREFIX) for name in gymnasium.registry if name.startswith(_PREFIX))
+TASKS = tuple(sorted(name for name in _REGISTERED if name.startswith(_FIXED_INSTRUCTION)))
 EXAMPLES: dict[str, dict[str, Any]] = {"MemoryS7-v0": {"max_steps": 40}, "DoorKey-5x5-v0": {"max_steps": 40}}
 OPTIONS = {task: {"max_steps": Option(0, 0, 100_000), "view_size": Option(7, 3, 31)} for task in TASKS}
 
 
 def spec(task: str, max_steps: int, view_size: int) -> EnvSpec:
-    """The spec of one task: flat float32 observations.
-
-    Raises: UserError for an even `view_size`.
-    """
+    """Return the spec of one task: flat float32 observations. Raise UserError for an even `view_size`."""
     if view_size % 2 == 0:
         raise UserError(f"environment.view_size: {view_size} is not allowed for minigrid/{task}; allowed: odd numbers")
     num_actions, own_limit = _facts(task)
@@ -79,20 +69,26 @@ def spec(task: str, max_steps: int, view_size: int) -> EnvSpec:
 def make(
     task: str, num_envs: int, seed: int, *, num_threads: int = 1, max_steps: int, view_size: int
 ) -> ReplayedEnvs[GridWorld]:
-    """`num_envs` environments; `num_threads` is ignored, since nothing is native."""
+    """Make `num_envs` environments; `num_threads` is ignored, since nothing is native."""
     limit = max_steps or _facts(task)[1]
     world = partial(GridWorld, task, limit, view_size)
     return ReplayedEnvs(spec(task, max_steps, view_size), world, num_envs, seed, max_steps=limit)
 
 
-def camera(task: str, seed: int, **options: Any) -> GridCamera:
-    """Films the first episode of `make(task, 1, seed, **options)`."""
-    return GridCamera(make(task, 1, seed, **options))
+def camera(task: str, seed: int, **options: Any) -> TwinCamera:
+    """Make a camera that films the first episode of `make(task, 1, seed, **options)`: the whole grid."""
+    twin = make(task, 1, seed, **options)
+
+    def draw() -> Array:
+        frame: Array = twin.simulations[0].env.get_frame(tile_size=_CELL_PIXELS)
+        return frame[None]
+
+    return TwinCamera(twin, draw, "the whole grid; what the agent sees is lighter", CELLS_PER_SECOND, _ACTIONS)
 
 
 @cache
 def _facts(task: str) -> tuple[int, int]:
-    """Number of actions, the task's own limit of steps."""
+    """Return the number of actions and the task's own limit of steps."""
     env = _environment(task)
     facts = int(env.action_space.n), int(env.max_steps)
     env.close()
@@ -104,7 +100,7 @@ def _environment(task: str) -> Any:
 
 
 def one_hot(cells: Array) -> Array:
-    """Cells [..., 3] uint8 (object, colour, door) as one-hot vectors, flattened: float32."""
+    """Return cells [..., 3] uint8 (object, colour, door) as one-hot vectors, flattened: float32."""
     parts = zip(np.moveaxis(cells, -1, 0), (_OBJECTS, _COLOURS, _DOORS), strict=True)
     encoded = np.concatenate([np.eye(size, dtype=np.float32)[index] for index, size in parts], axis=-1)
     return encoded.ravel()
@@ -119,49 +115,13 @@ class GridWorld:
         self.env.agent_view_size = view_size
 
     def reset(self, seed: int) -> Array:
-        """Starts the episode that `seed` determines; its first observation."""
+        """Start the episode that `seed` determines; return its first observation."""
         return one_hot(self.env.reset(seed=seed)[0]["image"])
 
     def step(self, action: Any) -> tuple[Array, float, bool]:
-        """Observation, reward, terminated."""
+        """Return observation, reward and terminated."""
         observation, reward, terminated, _, _ = self.env.step(int(action))
         return one_hot(observation["image"]), float(reward), bool(terminated)
 
     def close(self) -> None:
-        """Frees MiniGrid's window, if one was opened."""
         self.env.close()
-
-
-class GridCamera:
-    """The whole grid, with what the agent sees in a lighter shade: a second environment plays the same episode."""
-
-    frames_per_second = CELLS_PER_SECOND
-    actions: Sequence[str] = _ACTIONS
-    shows = "the whole grid; what the agent sees is lighter"
-
-    def __init__(self, twin: ReplayedEnvs[GridWorld]) -> None:
-        """`twin`: one environment with the player's seed and options."""
-        self._twin = twin
-
-    def reset(self, seen: EnvStep) -> Array:
-        """The picture that the episode begins with.
-
-        Raises: RuntimeError if it begins differently from the one seen.
-        """
-        return self._picture(self._twin.reset(), seen)
-
-    def step(self, action: Any, seen: EnvStep) -> Array:
-        """One picture.
-
-        Raises: RuntimeError if observation, reward or end differ from those seen: another episode would be filmed.
-        """
-        return self._picture(self._twin.step(np.array([action])), seen)
-
-    def close(self) -> None:
-        """Frees the second environment."""
-        self._twin.close()
-
-    def _picture(self, own: EnvStep, seen: EnvStep) -> Array:
-        check_same_step(own, seen)
-        frame: Array = self._twin.simulations[0].env.get_frame(tile_size=_CELL_PIXELS)
-        return frame[None]

@@ -8,27 +8,18 @@ The environments are gymnasium's own, without its wrappers: those count steps, c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import version
-from typing import Any, cast
+from typing import Any
 
 import gymnasium
 import mujoco  # noqa: F401  gymnasium would hide that it is not installed
-from gymnasium.envs.mujoco.mujoco_env import MujocoEnv
 
 from ddrl.environments.base.registry import Option
-from ddrl.environments.tools.simulator_camera import SimulatorCamera
-from ddrl.environments.worlds.physics import (
-    ACTION_PROTOCOL,
-    MAX_STEPS,
-    STEP_PROTOCOL,
-    Bounds,
-    PhysicsEnvs,
-    flat_spec,
-    physics_envs,
-    route_warnings,
-)
+from ddrl.environments.base.replayed import ReplayedEnvs
+from ddrl.environments.tools.camera import TwinCamera
+from ddrl.environments.tools.simulator_camera import simulator_camera
+from ddrl.environments.worlds import physics
 from ddrl.types import Array, EnvSpec
 
 TASKS: tuple[str, ...] = tuple(
@@ -48,109 +39,88 @@ _CONTACTS = frozenset({"Ant-v5", "Humanoid-v5", "HumanoidStandup-v5"})
 
 
 def _options(task: str) -> dict[str, Option]:
-    limit = gymnasium.spec(task).max_episode_steps
-    found = {"max_steps": Option(limit or MAX_STEPS.default, MAX_STEPS.low, MAX_STEPS.high)}
+    limit, default = gymnasium.spec(task).max_episode_steps, physics.MAX_STEPS
+    found = {"max_steps": Option(limit or default.default, default.low, default.high)}
     if task in _UNHEALTHY:
         found["terminate_when_unhealthy"] = Option(True)
     if task in _CONTACTS:
-        found["contact_forces"] = Option(True)
+        found["contact_forces"] = Option(True)  # in the observation; the reward has them always
     return found
 
 
 OPTIONS = {task: _options(task) for task in TASKS}
 
 
-@dataclass(frozen=True)
-class Options:
-    """The adapter's options; the names are the keys of `OPTIONS`. None: the task has no such option."""
-
-    max_steps: int
-    terminate_when_unhealthy: bool | None = None
-    contact_forces: bool | None = None
-    """Whether they are part of the observation; the reward has them always."""
-
-    def protocol(self, task: str) -> str:
-        """Protocol id: simulator, gymnasium and task; ends; observations; actions; cap; autoreset; rewards."""
-        parts = [f"mujoco-{version('mujoco')}/{task}", f"gymnasium-{version('gymnasium')}"]
-        if self.terminate_when_unhealthy is not None:
-            parts.append("terminates-unhealthy" if self.terminate_when_unhealthy else "goes-on-unhealthy")
-        contacts = {None: "", True: ",contact-forces", False: ",no-contact-forces"}[self.contact_forces]
-        parts.append(f"float32-observations{contacts}")
-        return ";".join((*parts, ACTION_PROTOCOL, f"cap{self.max_steps}", STEP_PROTOCOL))
-
-    def arguments(self) -> dict[str, bool]:
-        """What the environment is made with."""
-        given = {
-            "terminate_when_unhealthy": self.terminate_when_unhealthy,
-            "include_cfrc_ext_in_observation": self.contact_forces,
-        }
-        return {key: value for key, value in given.items() if value is not None}
-
-
 def spec(task: str, **options: Any) -> EnvSpec:
-    """The spec of one task: flat float32 observations, as gymnasium orders them."""
-    chosen = Options(**options)
-    size, bounds = _sizes(task, tuple(chosen.arguments().items()))
-    return flat_spec(f"mujoco/{task}", chosen.protocol(task), size, bounds)
+    """Return the spec of one task: flat float32 observations, as gymnasium orders them.
+
+    Protocol id: simulator, gymnasium and task; ends; observations; actions; cap; autoreset; rewards.
+    """
+    parts = [f"mujoco-{version('mujoco')}/{task}", f"gymnasium-{version('gymnasium')}"]
+    if "terminate_when_unhealthy" in options:
+        parts.append("terminates-unhealthy" if options["terminate_when_unhealthy"] else "goes-on-unhealthy")
+    contacts = {None: "", True: ",contact-forces", False: ",no-contact-forces"}[options.get("contact_forces")]
+    parts += [f"float32-observations{contacts}", physics.ACTION_PROTOCOL, f"cap{options['max_steps']}"]
+    size, bounds = _sizes(task, **_arguments(options))
+    return physics.flat_spec(f"mujoco/{task}", ";".join((*parts, physics.STEP_PROTOCOL)), size, bounds)
 
 
-def make(task: str, num_envs: int, seed: int, *, num_threads: int = 1, **options: Any) -> PhysicsEnvs:
-    """`num_envs` environments; `num_threads` is ignored (see `physics`)."""
-    chosen = Options(**options)
-    arguments = chosen.arguments()
-    _, bounds = _sizes(task, tuple(arguments.items()))
+def make(
+    task: str, num_envs: int, seed: int, *, num_threads: int = 1, **options: Any
+) -> ReplayedEnvs[GymnasiumSimulation]:
+    """Make `num_envs` environments; `num_threads` is ignored (see `physics`)."""
+    arguments = _arguments(options)
+    _, bounds = _sizes(task, **arguments)
     build = partial(GymnasiumSimulation, task, arguments)
-    told = spec(task, **options)
-    return physics_envs(told, build, bounds, num_envs, seed, max_steps=chosen.max_steps)
+    max_steps = options["max_steps"]
+    return ReplayedEnvs(spec(task, **options), build, num_envs, seed, max_steps=max_steps, in_units=bounds.scale)
 
 
-def camera(task: str, seed: int, **options: Any) -> SimulatorCamera:
-    """Films the first episode of `make(task, 1, seed, **options)`."""
-    return SimulatorCamera(make(task, 1, seed, **options))
+def camera(task: str, seed: int, **options: Any) -> TwinCamera:
+    """Make a camera that films the first episode of `make(task, 1, seed, **options)`."""
+    twin = make(task, 1, seed, **options)
+    env = twin.simulations[0].env
+    return simulator_camera(twin, lambda: (env.model, env.data), float(env.dt))
+
+
+def _arguments(options: dict[str, Any]) -> dict[str, bool]:
+    """Return gymnasium's arguments for the options that the task has."""
+    names = {
+        "terminate_when_unhealthy": "terminate_when_unhealthy",
+        "contact_forces": "include_cfrc_ext_in_observation",
+    }
+    return {names[key]: value for key, value in options.items() if key in names}
 
 
 @cache
-def _sizes(task: str, arguments: tuple[tuple[str, bool], ...]) -> tuple[int, Bounds]:
-    """Length of an observation, and the actuators' bounds."""
-    env = _environment(task, dict(arguments))
-    observation, action = env.observation_space, env.action_space
-    assert isinstance(observation, gymnasium.spaces.Box)
-    assert isinstance(action, gymnasium.spaces.Box)
-    size, bounds = observation.shape[0], Bounds.between(action.low, action.high)
-    _close(env)
+def _sizes(task: str, **arguments: bool) -> tuple[int, physics.Bounds]:
+    """Return the length of an observation, and the actuators' bounds."""
+    env = _environment(task, arguments)
+    size, bounds = env.observation_space.shape[0], physics.Bounds.between(env.action_space.low, env.action_space.high)
+    env.close()
     return size, bounds
 
 
-def _environment(task: str, arguments: dict[str, bool]) -> MujocoEnv:
-    route_warnings()
-    return cast(MujocoEnv, gymnasium.make(task, disable_env_checker=True, **arguments).unwrapped)
+def _environment(task: str, arguments: dict[str, bool]) -> Any:
+    physics.route_warnings()
+    return gymnasium.make(task, disable_env_checker=True, **arguments).unwrapped
 
 
 class GymnasiumSimulation:
-    """One of gymnasium's environments, as a `physics.Simulation`."""
+    """One of gymnasium's environments, as a `replayed.Replayable`."""
 
     def __init__(self, task: str, arguments: dict[str, bool]) -> None:
         self.env = _environment(task, arguments)
-        self.seconds_per_step = float(self.env.dt)
 
     def reset(self, seed: int) -> Array:
-        """Starts the episode that `seed` determines; its first observation [N] float64."""
+        """Start the episode that `seed` determines; return its first observation [N] float64."""
         observation: Array = self.env.reset(seed=seed)[0]
         return observation
 
     def step(self, action: Array) -> tuple[Array, float, bool]:
-        """Observation [N] float64, reward, terminated."""
+        """Return observation [N] float64, reward and terminated."""
         observation, reward, terminated, _, _ = self.env.step(action)
         return observation, float(reward), terminated
 
-    def scene(self) -> tuple[Any, Any]:
-        """The simulator's model and data."""
-        return self.env.model, self.env.data
-
     def close(self) -> None:
-        """Frees what a picture needed."""
-        _close(self.env)
-
-
-def _close(env: Any) -> None:
-    env.close()
+        self.env.close()

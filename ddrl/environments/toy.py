@@ -1,14 +1,7 @@
-"""Six small environments with known returns, for tests. Vectorised NumPy: no loop over environments.
+"""Six small environments with known returns, for tests (rules: `toy_games`). No loop over environments.
 
 A game is a pure function of its state, the action and one random number that depends on (seed, environment, episode,
 step) only; so the state of an environment is a row of integers, and a checkpoint is exact.
-
-    catch     a ball falls, the paddle must be under it (the rules of bsuite's catch: Osband et al. 2020)
-    chain     never terminates: every `length` steps forward pay 1; a time limit truncates in between
-    memory    a cue, `length` - 1 steps of nothing, then the question what the cue was (a T-maze)
-    recall    the same, asked several times: `first` steps after the cue, then every `gap` steps
-    identity  a row of independent questions: the right action is the one shown
-    track     a number for each action dimension is shown: the nearer the action, the better; truncated, as chain
 """
 
 from __future__ import annotations
@@ -20,16 +13,16 @@ import numpy as np
 
 from ddrl.environments.base.contract import accepted_actions, check_state, first_step, saved_state
 from ddrl.environments.base.registry import Option
-from ddrl.environments.tools.camera import CellCamera
-from ddrl.environments.worlds.toy_games import Catch, Chain, Game, Identity, Memory, Recall, Track
+from ddrl.environments.tools.camera import ObservationCamera, cell_camera
+from ddrl.environments.worlds.toy_games import Game, catch, chain, identity, memory, recall, track
 from ddrl.system.seeding import seed_for
 from ddrl.types import Array, EnvSpec, EnvStep
 
 VERSION = 1
-"""Part of the protocol id: raised when a game's behaviour changes."""
-
-
-TASKS = ("catch", "chain", "memory", "recall", "identity", "track")
+"""Part of the protocol id. Raise it when a game's behaviour changes."""
+_GAMES: dict[str, Callable[..., Game]] = {f.__name__: f for f in (catch, chain, memory, recall, identity, track)}
+TASKS = tuple(_GAMES)
+REFERENCE_SCORES = "toy.csv"
 EXAMPLES: dict[str, dict[str, Any]] = {task: {} for task in TASKS}
 OPTIONS = {
     "catch": {"rows": Option(10, 2, 100), "columns": Option(5, 1, 100)},
@@ -39,25 +32,16 @@ OPTIONS = {
     "track": {"action_size": Option(1, 1, 4), "limit": Option(25, 1, 100_000)},
     "identity": {"num_actions": Option(4, 2, 100), "length": Option(10, 1, 10_000)},
 }
-_GAMES: dict[str, Callable[..., Game]] = {
-    "catch": Catch,
-    "chain": Chain,
-    "memory": Memory,
-    "recall": Recall,
-    "identity": Identity,
-    "track": Track,
-}
-
 _ACTIONS = {"catch": ("left", "stay", "right"), "chain": ("wait", "forward")}
 
 
 def game(task: str, **options: Any) -> Game:
-    """The rules of one task; options not given have their defaults."""
+    """Return the rules of one task; options that are not given have their defaults."""
     return _GAMES[task](**{key: option.default for key, option in OPTIONS[task].items()} | options)
 
 
 def spec(task: str, **options: Any) -> EnvSpec:
-    """The spec of one task: flat float32 observations."""
+    """Return the spec of one task: flat float32 observations."""
     rules = game(task, **options)
     settings = ",".join(f"{key}{value}" for key, value in options.items())
     return EnvSpec(
@@ -72,14 +56,14 @@ def spec(task: str, **options: Any) -> EnvSpec:
 
 
 def make(task: str, num_envs: int, seed: int, *, num_threads: int = 1, **options: Any) -> ToyEnvs:
-    """`num_envs` games; `num_threads` is ignored, since nothing is native."""
+    """Make `num_envs` games; `num_threads` is ignored, since nothing is native."""
     return ToyEnvs(spec(task, **options), game(task, **options), num_envs, seed)
 
 
-def camera(task: str, seed: int, **options: Any) -> CellCamera:
-    """Draws what the agent sees as cells: catch as its board, the others as one row."""
+def camera(task: str, seed: int, **options: Any) -> ObservationCamera:
+    """Make a camera that draws what the agent sees as cells: catch as its board, the others as one row."""
     board = (options["rows"], options["columns"]) if task == "catch" else (1, game(task, **options).observation_size)
-    return CellCamera(board, _ACTIONS.get(task, ()))
+    return cell_camera(board, _ACTIONS.get(task, ()))
 
 
 class ToyEnvs:
@@ -96,16 +80,16 @@ class ToyEnvs:
         self._state = rules.begin(self._draws(self._episode, 0))
 
     def reset(self) -> EnvStep:
-        """Starts every environment's next episode."""
+        """Start every environment's next episode."""
         self._episode = self._episode + 1
         self._state = self._rules.begin(self._draws(self._episode, 0))
         self._ended = np.zeros(self.num_envs, dtype=np.bool_)
         return first_step(self._rules.observe(self._state))
 
     def step(self, actions: Array) -> EnvStep:
-        """Applies `actions`: [B], or [B, A] float32 clipped to [-1, 1].
+        """Apply `actions`: [B], or [B, A] float32 clipped to [-1, 1].
 
-        Raises: ValueError for actions of another shape, outside the action set or NaN; RuntimeError before `reset`.
+        Raise ValueError for actions of another shape, outside the action set or NaN, and RuntimeError before `reset`.
         """
         actions = accepted_actions(actions, self.spec, self.num_envs)
         if self._episode[0] < 0:
@@ -121,14 +105,14 @@ class ToyEnvs:
         return EnvStep(self._rules.observe(state), reward, terminated, truncated, self._ended, dead, ~dead)
 
     def state_dict(self) -> dict[str, Any]:
-        """States, episodes and pending ends: all there is."""
+        """Return the states, the episodes and which environments' next step is dead."""
         arrays = {"state": self._state, "episode": self._episode, "ended": self._ended}
         return saved_state(self.spec, self._seed, arrays)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues where `state` was taken.
+        """Continue where `state` was taken.
 
-        Raises: UserError for a state of another protocol, seed or number of environments.
+        Raise UserError for a state of another protocol, seed or number of environments.
         """
         check_state(state, {"state", "episode", "ended"}, self.spec, self._seed, self.num_envs)
         self._state = state["state"].numpy().copy()
@@ -136,17 +120,16 @@ class ToyEnvs:
         self._ended = state["ended"].numpy().copy()
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing: there is nothing to free."""
 
     def _draws(self, episode: Array, step: Array | int) -> Array:
-        """A random number [B] uint64 for each environment's episode and step (SplitMix64, applied to each in turn)."""
-        mixed = _mix(self._streams)
-        mixed = _mix(mixed ^ episode.astype(np.uint64))
+        """Return a random number [B] uint64 for each environment's episode and step (SplitMix64, applied in turn)."""
+        mixed = _mix(_mix(self._streams) ^ episode.astype(np.uint64))
         return _mix(mixed ^ np.asarray(step).astype(np.uint64))
 
 
 def _mix(value: Array) -> Array:
-    """SplitMix64's step (Steele et al. 2014): a bijection of 64-bit integers whose outputs look independent."""
+    """Apply SplitMix64's step (Steele et al. 2014): a bijection of 64-bit integers whose outputs look independent."""
     value = value + np.uint64(0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

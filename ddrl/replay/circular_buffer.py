@@ -14,7 +14,7 @@ from ddrl.types import Unroll
 
 
 def first_use(batch: int, num_slots: int, num_traversals: int) -> int:
-    """Which sample (from 0) is the first traversal of fresh batch number `batch` (from 0).
+    """Return the number (from 0) of the sample that first traverses fresh batch number `batch` (from 0).
 
     Fresh batches come N at a time: N samples insert one each, then N (K - 1) samples insert none.
     """
@@ -41,7 +41,7 @@ class CircularStore:
         """Traversals so far, over all batches."""
 
     def __len__(self) -> int:
-        """How many batches are live: inserted and not yet expired."""
+        """Return the number of live batches: inserted and not yet expired."""
         return self.inserted - self.expired
 
     @property
@@ -50,14 +50,14 @@ class CircularStore:
         return self._slots[self._cursor] is None
 
     def insert(self, batch: Unroll) -> None:
-        """Puts a fresh batch into the slot at the cursor. Raises `RuntimeError` when a live batch is there."""
+        """Put a fresh batch into the slot at the cursor. Raise RuntimeError when a live batch is there."""
         if not self.needs_batch:
             raise RuntimeError(f"slot {self._cursor} holds a live batch: sample before the next insert")
         self._slots[self._cursor] = batch
         self.inserted += 1
 
     def sample(self) -> Unroll:
-        """Traverses the batch at the cursor once and moves on. Raises `RuntimeError` when the slot is empty."""
+        """Return the batch at the cursor and move on. Raise RuntimeError when the slot is empty."""
         batch = self._slots[self._cursor]
         if batch is None:
             raise RuntimeError(f"slot {self._cursor} is empty: insert a fresh batch before the next sample")
@@ -71,11 +71,11 @@ class CircularStore:
         return batch
 
     def traversals(self) -> list[int]:
-        """How often each live batch was traversed, in the order of the slots."""
+        """Return how often each live batch was traversed, in the order of the slots."""
         return [used for batch, used in zip(self._slots, self._used, strict=True) if batch is not None]
 
     def state_dict(self) -> dict[str, Any]:
-        """The batches (copied), their traversals, the cursor and the counters."""
+        """Return the batches (copied), their traversals, the cursor and the counters."""
         return {
             "slots": [None if batch is None else batch.clone().as_dict() for batch in self._slots],
             "used": list(self._used),
@@ -84,7 +84,7 @@ class CircularStore:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues where `state` was taken, in a store of the same N and K. Raises `ValueError` on another N."""
+        """Continue where `state` was taken, in a store of the same N and K. Raise ValueError on another N."""
         if len(state["slots"]) != len(self._slots):
             raise ValueError(f"the saved store has {len(state['slots'])} slots, this one {len(self._slots)}")
         self._slots = [None if batch is None else Unroll(**batch).clone() for batch in state["slots"]]

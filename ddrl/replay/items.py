@@ -1,4 +1,4 @@
-"""What is drawn from a prioritized replay: transitions of several steps, or sequences with a prefix to burn in."""
+"""The items that are drawn from a prioritized replay: transitions of several steps, or sequences with a burn-in."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Drawn:
     """What the replay says of each of B items, besides their content."""
 
     weight: Tensor  # [B] float32: importance weight
-    slot: Tensor  # [B] int64: with `step` the item's name, for new priorities
+    slot: Tensor  # [B] int64: with `step` it identifies the item, for new priorities
     step: Tensor  # [B] int64
     inserted_steps: int
-    """Agent steps that the replay has been given so far, dead ones left out."""
+    """Agent steps that the replay has been given so far, without dead ones."""
 
 
 @dataclass(frozen=True)
@@ -40,30 +40,27 @@ class Transitions:
 
     @property
     def batch_size(self) -> int:
-        """B."""
-        return int(self.action.shape[0])
+        return len(self.action)
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All that are learned from."""
         return _tensors(self)
 
     def columns(self, start: int, stop: int) -> Self:
-        """Items start..stop-1 as views."""
-        return _map(self, lambda tensor, axis: tensor.narrow(axis, start, stop - start), ("reward", "version"))
+        """Return items start..stop-1 as views."""
+        return _map(self, lambda tensor, axis: tensor.narrow(axis, start, stop - start))
 
     def to(self, device: torch.device) -> Self:
-        """The same on `device`."""
-        return _map(self, lambda tensor, axis: tensor.to(device, non_blocking=True), ())
+        return _map(self, lambda tensor, axis: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> Self:
-        """A copy in memory from which a GPU copies by itself."""
-        return _map(self, lambda tensor, axis: tensor.pin_memory(), ())
+        """Return a copy in pinned memory, which a GPU can copy from directly."""
+        return _map(self, lambda tensor, axis: tensor.pin_memory())
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """B sequences of one episode each: `burn_in` steps before the m that are trained, as far as there are any.
+    """B sequences of one episode each: up to `burn_in` (l) steps, and then m trained ones.
 
     Where the episode began later the prefix is filled up with its first step, where it ended sooner the rest with its
     last observation. `start` is True where recurrent state must be zeroed: also throughout such a prefix. A prefix that
@@ -88,42 +85,40 @@ class Sequences:
 
     @property
     def batch_size(self) -> int:
-        """B."""
         return int(self.action.shape[1])
 
     @property
     def burn_in(self) -> int:
-        """l."""
-        return int(self.observation.shape[0] - self.action.shape[0] - 1)
+        return len(self.observation) - len(self.action) - 1
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All that are learned from."""
         return _tensors(self)
 
     def columns(self, start: int, stop: int) -> Self:
-        """Sequences start..stop-1 as views."""
-        return _map(self, lambda tensor, axis: tensor.narrow(axis, start, stop - start), None)
+        """Return sequences start..stop-1 as views."""
+        return _map(self, lambda tensor, axis: tensor.narrow(axis, start, stop - start))
 
     def to(self, device: torch.device) -> Self:
-        """The same on `device`."""
-        return _map(self, lambda tensor, axis: tensor.to(device, non_blocking=True), None)
+        return _map(self, lambda tensor, axis: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> Self:
-        """A copy in memory from which a GPU copies by itself."""
-        return _map(self, lambda tensor, axis: tensor.pin_memory(), None)
+        """Return a copy in pinned memory, which a GPU can copy from directly."""
+        return _map(self, lambda tensor, axis: tensor.pin_memory())
 
 
-Kind = TypeVar("Kind", bound="Drawing")
+Drawing = Transitions | Sequences
+Kind = TypeVar("Kind", bound=Drawing)
 
 
-def _map(batch: Kind, function: Callable[[Tensor, int], Tensor], time_major: tuple[str, ...] | None) -> Kind:
-    """`function(tensor, axis of the items)` for every tensor; None: all but recurrent states are time-major."""
+def _map(batch: Kind, function: Callable[[Tensor, int], Tensor]) -> Kind:
+    """Return a batch of `function(tensor, axis of the items)` for every tensor."""
     changed: dict[str, Any] = {}
     for field in fields(batch):
         value = getattr(batch, field.name)
         if isinstance(value, Tensor):
-            changed[field.name] = function(value, int(time_major is None or field.name in time_major))
+            time_major = isinstance(batch, Sequences) or field.name in ("reward", "version")
+            changed[field.name] = function(value, int(time_major))
         elif isinstance(value, tuple):
             changed[field.name] = tuple(function(part, 0) for part in value)
         else:
@@ -134,11 +129,13 @@ def _map(batch: Kind, function: Callable[[Tensor, int], Tensor], time_major: tup
 
 def _tensors(batch: Drawing) -> list[Tensor]:
     found: list[Tensor] = []
-    _map(batch, lambda tensor, axis: (found.append(tensor), tensor)[1], ())  # type: ignore[func-returns-value]
+
+    def keep(tensor: Tensor, axis: int) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    _map(batch, keep)
     return found
-
-
-Drawing = Transitions | Sequences
 
 
 class Cut(Protocol):
@@ -146,14 +143,14 @@ class Cut(Protocol):
 
     @property
     def before(self) -> int:
-        """Steps before an item's first trained step that it may need."""
+        """Largest number of steps that an item needs before its first trained step."""
 
     @property
     def reach(self) -> int:
-        """Steps from there to the last one that it may need."""
+        """Largest number of steps from there to the observation that an item bootstraps from."""
 
     def gather(self, history: History, streams: Array, steps: Array, drawn: Drawn) -> Drawing:
-        """Copies the items whose first trained steps are `steps` [B] of `streams` [B]."""
+        """Copy the items whose first trained steps are `steps` [B] of `streams` [B]."""
 
 
 @dataclass(frozen=True)
@@ -165,11 +162,9 @@ class TransitionCut:
 
     @property
     def reach(self) -> int:
-        """Steps to the observation that it bootstraps from."""
         return self.n
 
     def gather(self, history: History, streams: Array, steps: Array, drawn: Drawn) -> Transitions:
-        """See `Cut`."""
         slots = _slots(history, streams, steps, range(self.n))
         ended = history.field("terminated", slots) | history.field("truncated", slots)
         lengths = _lengths(ended)
@@ -196,17 +191,15 @@ class SequenceCut:
     length: int
     before: int
     from_states: bool = True
-    """Whether the burn-in begins with the actor's recurrent state, where one was kept; otherwise with zeros."""
+    """True: the burn-in begins with the actor's recurrent state, where one was kept; else with zeros."""
     measured: bool = False
-    """Whether the actor's states within the trained steps come too."""
+    """True: also return the actor's states within the trained steps."""
 
     @property
     def reach(self) -> int:
-        """Steps to the observation that it bootstraps from."""
         return self.length
 
     def gather(self, history: History, streams: Array, steps: Array, drawn: Drawn) -> Sequences:
-        """See `Cut`."""
         trained = _slots(history, streams, steps, range(self.length))
         after = _slots(history, streams, steps, range(1, self.length + 1))
         terminated = history.field("terminated", trained)
@@ -237,11 +230,11 @@ class SequenceCut:
 
 
 def _slots(history: History, streams: Array, steps: Array, offsets: range) -> Tensor:
-    """Of the steps `offsets` after `steps`, [len(offsets), B]."""
+    """Return the slots of the steps `offsets` after `steps`, [len(offsets), B]."""
     return torch.from_numpy(history.slots(streams, steps + torch.tensor(offsets).unsqueeze(-1).numpy()))
 
 
 def _lengths(ended: Tensor) -> Tensor:
-    """Steps up to and with the first that ended, [B]; all where none did. `ended` is [T, B]."""
+    """Return the steps up to and with the first that ended, [B]; all where none did. `ended` is [T, B]."""
     first = ended.int().argmax(dim=0)
     return torch.where(ended.any(dim=0), first + 1, ended.shape[0])

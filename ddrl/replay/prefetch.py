@@ -14,15 +14,15 @@ from ddrl.system.wait_clock import WaitClock
 
 
 class Prefetch:
-    """The queue, as actors and learner see it, and a role: one call of `step` makes one batch ready.
+    """A queue that wraps another, and a role: one call of `step` makes one batch ready.
 
     At most one batch waits here, besides what waits in the queue, so the policy lag grows by up to one update. Batches
-    are the queue's own, in its order. For a GPU they are in pinned memory, from which it copies by itself; with
+    are the queue's own, in its order. For a GPU they are in pinned memory, which it can copy from directly; with
     `upload` they are on the GPU already, copied in a stream beside that of the training.
     """
 
     def __init__(self, queue: Any, columns: int, device: torch.device, *, upload: bool) -> None:
-        """`queue`: a queue or a replay. `device`: the learner's. `upload`: it keeps no batches in main memory."""
+        """`queue`: a queue or a replay. `columns`: of a batch. `device`: the learner's."""
         self._queue = queue
         self._columns = columns
         self._device = device
@@ -48,11 +48,11 @@ class Prefetch:
         return self._sample_clock.seconds
 
     def can_sample(self, columns: int) -> bool:
-        """Whether `sample` would return at once."""
+        """Return whether `sample` would return at once."""
         return self._batch is not None
 
     def sample(self, columns: int) -> Any:
-        """Takes the batch that is ready; waits for it. Raises `Closed` once the run is over."""
+        """Take the batch that is ready; wait for it. Raise Closed once the run is over."""
         assert columns == self._columns
         with self._changed:
             with self._sample_clock.running():
@@ -66,12 +66,12 @@ class Prefetch:
         return batch
 
     def ready(self) -> bool:
-        """Nobody asks: a thread of its own waits."""
+        """Return True: `step` waits in a thread of its own."""
         return True
 
     def step(self) -> None:
-        """Makes the next batch ready, then waits until it may leave it. Raises `Closed` once the run is over."""
-        ready = self._made_ready(self._queue.sample(self._columns))
+        """Make the next batch ready, then wait until the one before is taken. Raise Closed once the run is over."""
+        ready = self._prepared(self._queue.sample(self._columns))
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._batch is None)
             if self._closed:
@@ -79,23 +79,23 @@ class Prefetch:
             self._batch = ready
             self._changed.notify_all()
 
-    def _made_ready(self, batch: Any) -> tuple[Any, Mark]:
+    def _prepared(self, batch: Any) -> tuple[Any, Mark]:
         if self._device.type == "cuda":
             batch = batch.pin_memory()
         with self._stream.running():
             return batch.to(self._device) if self._upload else batch, Mark(self._device)
 
     def close(self) -> None:
-        """Ends every wait with `Closed`."""
+        """End every wait with Closed."""
         self._queue.close()
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def state_dict(self) -> dict[str, Any]:
-        """Raises RuntimeError: only runtime serial saves what waits, and it has no threads."""
+        """Raise RuntimeError: only runtime serial saves waiting batches, and it prefetches none."""
         raise RuntimeError("what is prefetched cannot be saved")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises RuntimeError, as `state_dict`."""
+        """Raise RuntimeError, as `state_dict`."""
         raise RuntimeError("what is prefetched cannot be saved")

@@ -1,4 +1,4 @@
-"""Prioritized replay: a history of steps, a sum tree of priorities over its items, and a limiter between both sides.
+"""Prioritized replay: a history of steps, a sum tree of its items' priorities, and a limiter of samples per insert.
 
 Schaul et al. 2016: an item is drawn with probability p^alpha / sum p^alpha and weighs (N P)^-beta, scaled by the
 largest weight of its batch. The oldest steps make room, stream by stream (Horgan et al. 2018: first in, first out).
@@ -26,7 +26,7 @@ from ddrl.system.wait_clock import WaitClock
 from ddrl.types import Array, Experience, Metrics
 
 LEAST_PRIORITY = 1e-6
-"""No item is lost for good (Schaul et al. 2016, section 3.3, epsilon; no value is given there)."""
+"""Smallest priority, so that every item can be drawn (Schaul et al. 2016, section 3.3: epsilon, without a value)."""
 
 
 class PrioritizedReplay:
@@ -39,9 +39,13 @@ class PrioritizedReplay:
         self._tree = SumTree(history.num_streams * history.length)
         self._item_step = np.full(self._tree.capacity, -1, dtype=np.int64)
         self._evicted = np.zeros(history.num_streams, dtype=np.int64)
-        self._limiter = Limiter(rule.min_size, rule.samples_per_insert, rule.error_buffer, rule.batch_size)
-        self._size = 0
-        self._steps = 0
+        self.limiter = Limiter(rule.min_size, rule.samples_per_insert, rule.error_buffer, rule.batch_size)
+        self.capacity = self._tree.capacity
+        """Steps that it holds when it is full."""
+        self.size = 0
+        """Items that can be drawn."""
+        self.inserted_steps = 0
+        """Agent steps so far, without dead ones."""
         self._writers: set[int] = set()
         self._frozen = False
         self._changed = threading.Condition()
@@ -49,29 +53,9 @@ class PrioritizedReplay:
         self._insert_clock, self._sample_clock = WaitClock(), WaitClock()
 
     @property
-    def size(self) -> int:
-        """Items that can be drawn."""
-        return self._size
-
-    @property
-    def inserted_steps(self) -> int:
-        """Agent steps so far, dead ones left out."""
-        return self._steps
-
-    @property
-    def limiter(self) -> Limiter:
-        """Its counters."""
-        return self._limiter
-
-    @property
     def nbytes(self) -> int:
-        """Of all that is held when it is full."""
+        """Memory when it is full."""
         return self._history.nbytes + self._tree.nbytes + self._item_step.nbytes
-
-    @property
-    def capacity(self) -> int:
-        """Steps that it holds."""
-        return self._tree.capacity
 
     @property
     def insert_waited(self) -> float:
@@ -84,12 +68,12 @@ class PrioritizedReplay:
         return self._sample_clock.seconds
 
     def take_gauges(self) -> Metrics:
-        """What it holds, and the samples per insert so far."""
+        """Return the metrics that are recorded: items, steps, samples per insert, bytes per step."""
         with self._changed:
             return {
-                "replay_items": float(self._size),
+                "replay_items": float(self.size),
                 "replay_steps": float((self._history.written - self._history.oldest).sum()),
-                "replay_samples_per_insert": self._limiter.samples_per_insert,
+                "replay_samples_per_insert": self.limiter.samples_per_insert,
                 "replay_bytes_per_step": self.nbytes / self.capacity,
             }
 
@@ -100,38 +84,38 @@ class PrioritizedReplay:
     # Inserting ------------------------------------------------------------------------------------------------------
 
     def can_insert(self) -> bool:
-        """Whether `insert` would return at once."""
-        return self._limiter.can_insert() and not self._frozen
+        """Return whether `insert` would return at once."""
+        return self.limiter.can_insert() and not self._frozen
 
     def insert(self, experience: Experience) -> None:
-        """Adds an unroll and the items that became whole with it; waits while the learner is behind.
+        """Add an unroll and the items that became complete with it; wait while the learner is behind.
 
-        Raises `Closed` once the run is over, `UserError` for a priority that is negative or no number, and where the
-        replay is full and will never hold as many items as it must before any is drawn.
+        Raise Closed once the run is over. Raise UserError for a priority that is negative or no number, and where the
+        replay is full and will never hold the minimum number of items.
         """
         priorities = _checked(experience.priority, "an actor")
         history, unroll = self._history, experience.unroll
-        writer = int(unroll.actor[0])  # one that took the place of another may come before the other is through
+        writer = int(unroll.actor[0])  # a replacement of a lost actor may insert before the lost one is through
         with self._changed:
             self._wait_for(lambda: self.can_insert() and writer not in self._writers, self._insert_clock)
             place = history.reserve(unroll)
             self._writers.add(writer)
             self._evict(place.streams)
-            self._leave_out(place.streams, ~unroll.start[0].numpy())
+            self._exclude(place.streams, ~unroll.start[0].numpy())
         history.write(place, experience)
         with self._changed:
             begun = history.written[place.streams]
             history.commit(place)
             columns = experience.item_column.numpy()
             added = self._add(place.streams[columns], begun[columns] + experience.item_step.numpy(), priorities)
-            self._steps += int(unroll.valid.sum())
-            self._limiter.insert(added, self._size)
+            self.inserted_steps += int(unroll.valid.sum())
+            self.limiter.insert(added, self.size)
             self._writers.remove(writer)
             self._changed.notify_all()
             self._check_minimum()
 
     def _evict(self, streams: Array) -> None:
-        """Items that need steps which are given up can no longer be drawn."""
+        """Remove the items that need steps which the history has given up."""
         history, gone = self._history, []
         for stream in streams:
             first = min(history.oldest[stream] + self._rule.cut.before, history.written[stream])
@@ -140,24 +124,24 @@ class PrioritizedReplay:
                 self._evicted[stream] = first
         if gone:
             slots = np.concatenate(gone)
-            self._size -= int((self._tree[slots] > 0).sum())
+            self.size -= int((self._tree[slots] > 0).sum())
             self._tree.set(slots, np.zeros(len(slots)))
 
-    def _leave_out(self, streams: Array, in_midst: Array) -> None:
-        """Items that would need steps from before a stream's first one, which lies in the midst of an episode.
+    def _exclude(self, streams: Array, amid_episode: Array) -> None:
+        """Exclude items that would need steps from before a new stream's first one, where that is amid an episode.
 
-        So it is where an actor goes on and the replay is refilled. The first step there is would stand for what is
-        lost, as the first of an episode does, but recurrent state is not zero before it.
+        This happens where an actor goes on and the replay is refilled. A prefix is filled up with an episode's first
+        step, but a stream's first step cannot stand for lost ones: recurrent state is not zero before it.
         """
-        new = streams[in_midst & (self._history.written[streams] == 0)]
+        new = streams[amid_episode & (self._history.written[streams] == 0)]
         self._evicted[new] = self._rule.cut.before
 
     def _add(self, streams: Array, steps: Array, priorities: Array) -> int:
-        """Returns how many items there was still room for."""
-        kept = steps >= self._evicted[streams]  # others were given up before they were whole, or left out
+        """Add items with their priorities; return how many were added."""
+        kept = steps >= self._evicted[streams]  # the others lost a step before they were complete, or are excluded
         slots, steps = self._history.slots(streams[kept], steps[kept]), steps[kept]
         self._item_step[slots] = steps
-        self._size += int((self._tree[slots] == 0).sum())
+        self.size += int((self._tree[slots] == 0).sum())
         self._tree.set(slots, self._weights(priorities[kept]))
         return len(slots)
 
@@ -166,14 +150,14 @@ class PrioritizedReplay:
         return weights
 
     def _check_minimum(self) -> None:
-        """Raises `UserError` where the replay is full, and too small for what it must hold."""
+        """Raise UserError where the replay is full and too small for the minimum number of items."""
         history = self._history
-        if self._limiter.offset is None and (history.written >= 2 * history.length).all():
-            if self._size >= self._rule.min_size:  # a refill, and there is no room for as many as there were
-                self._limiter.begin()
+        if self.limiter.offset is None and (history.written >= 2 * history.length).all():
+            if self.size >= self._rule.min_size:  # a refill: there is no room for as many items as before
+                self.limiter.begin()
                 return
             raise UserError(
-                f"the replay is full with {self._size:,} items in {self.capacity:,} steps, and {self._rule.min_size:,} "
+                f"the replay is full with {self.size:,} items in {self.capacity:,} steps, and {self._rule.min_size:,} "
                 "must be there before any is drawn: raise hyperparameters.replay_capacity, or lower "
                 "hyperparameters.min_replay_size"
             )
@@ -181,20 +165,20 @@ class PrioritizedReplay:
     # Drawing --------------------------------------------------------------------------------------------------------
 
     def can_sample(self, count: int) -> bool:
-        """Whether `sample(count)` would return at once."""
-        return self._limiter.can_sample(count) and self._size > 0 and not self._frozen
+        """Return whether `sample(count)` would return at once."""
+        return self.limiter.can_sample(count) and self.size > 0 and not self._frozen
 
     def sample(self, count: int) -> Drawing:
-        """Draws `count` items, independently and with replacement; waits while actors are behind.
+        """Draw `count` items, independently and with replacement; wait while actors are behind.
 
-        Raises `Closed` once the run is over.
+        Raise Closed once the run is over.
         """
         history = self._history
         with self._changed:
             self._wait_for(lambda: self.can_sample(count), self._sample_clock)
-            self._limiter.sample(count)
+            self.limiter.sample(count)
             slots, steps, probabilities = self._draw(count)
-            size, inserted = self._size, self._steps
+            size, inserted = self.size, self.inserted_steps
             self._changed.notify_all()
         while True:
             weights = (size * probabilities) ** -self._rule.importance_exponent
@@ -211,7 +195,7 @@ class PrioritizedReplay:
                 if not len(lost):
                     return drawing
                 # Overwritten while they were copied: rare, since the ring is long.
-                self._wait_for(lambda: self._size > 0 and not self._frozen, self._sample_clock)
+                self._wait_for(lambda: self.size > 0 and not self._frozen, self._sample_clock)
                 slots, steps, probabilities = slots.copy(), steps.copy(), probabilities.copy()
                 slots[lost], steps[lost], probabilities[lost] = self._draw(len(lost))
 
@@ -220,9 +204,9 @@ class PrioritizedReplay:
         return slots, self._item_step[slots], self._tree[slots] / self._tree.total
 
     def update(self, drawn: Drawn, priorities: Tensor) -> None:
-        """Gives items new priorities [B]; those that are gone by now are passed over.
+        """Give items new priorities [B]; skip those that are no longer in the replay.
 
-        Raises `UserError` for a priority that is negative or no number.
+        Raise UserError for a priority that is negative or no number.
         """
         new, slots, steps = _checked(priorities, "the learner"), drawn.slot.cpu().numpy(), drawn.step.cpu().numpy()
         with self._changed:
@@ -230,7 +214,7 @@ class PrioritizedReplay:
             self._tree.set(slots[present], self._weights(new[present]))
 
     def probabilities(self) -> tuple[Array, Array, Array]:
-        """Streams [N], first steps [N] and probabilities [N] of all items."""
+        """Return streams [N], first steps [N] and probabilities [N] of all items."""
         with self._changed:
             weights = self._tree[np.arange(self._tree.capacity)]
             slots = np.flatnonzero(weights)
@@ -239,14 +223,14 @@ class PrioritizedReplay:
     # Ends and state -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Ends every wait with `Closed`."""
+        """End every wait with Closed."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Nothing is inserted or drawn within the block, so that what `state_dict` refers to can be saved."""
+        """Block inserts and draws within the block, so that what `state_dict` refers to can be saved."""
         with self._changed:
             self._frozen = True
             self._changed.wait_for(lambda: not self._writers)
@@ -258,11 +242,11 @@ class PrioritizedReplay:
                 self._changed.notify_all()
 
     def state_dict(self, *, contents: bool = True) -> dict[str, Any]:
-        """Counters and generator; with `contents` also steps and priorities, by reference (see `frozen`)."""
+        """Return counters and generator; with `contents` also steps and priorities, by reference (see `frozen`)."""
         state: dict[str, Any] = {
-            "steps": self._steps,
-            "size": self._size,
-            "limiter": self._limiter.state_dict(),
+            "steps": self.inserted_steps,
+            "size": self.size,
+            "limiter": self.limiter.state_dict(),
             "generator": generator_state(self._generator),
         }
         if contents:
@@ -273,17 +257,17 @@ class PrioritizedReplay:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> int | None:
-        """Continues where `state` was taken.
+        """Continue where `state` was taken.
 
-        Where it has no contents, nothing is drawn until as many items are there again as there were; returns how many.
+        Where it has no contents, allow no draws until as many items are there again as before, and return how many.
         """
-        self._steps = state["steps"]
+        self.inserted_steps = state["steps"]
         set_generator_state(self._generator, state["generator"])
         if "history" not in state:
             wanted = max(self._rule.min_size, int(state["size"]))
-            self._limiter.refill(self._size, wanted)
+            self.limiter.refill(self.size, wanted)
             return wanted
-        self._limiter.load_state_dict(state["limiter"])
+        self.limiter.load_state_dict(state["limiter"])
         self._history.load_state_dict(state["history"])
         slots, steps, weights = (part.numpy() for part in state["items"])
         self._item_step[:] = -1
@@ -291,11 +275,11 @@ class PrioritizedReplay:
         self._tree.set(np.arange(self._tree.capacity), np.zeros(self._tree.capacity))
         self._tree.set(slots, weights)
         self._evicted[:] = state["evicted"].numpy()
-        self._size = int(state["size"])
+        self.size = int(state["size"])
         return None
 
     def _wait_for(self, condition: Callable[[], bool], clock: WaitClock) -> None:
-        """With the lock held. Raises `Closed` once the run is over."""
+        """Wait, with the lock held, until `condition` is true. Raise Closed once the run is over."""
         with clock.running():
             self._changed.wait_for(lambda: self._closed or condition())
         if self._closed:
@@ -303,7 +287,7 @@ class PrioritizedReplay:
 
 
 def _checked(priorities: Tensor, source: str) -> Array:
-    """As an array. Raises `UserError` where one is negative, infinite or no number."""
+    """Return priorities as an array. Raise UserError where one is negative, infinite or no number."""
     values: Array = priorities.detach().cpu().numpy()
     wrong = ~(np.isfinite(values) & (values >= 0))
     if wrong.any():

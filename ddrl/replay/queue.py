@@ -1,4 +1,4 @@
-"""The queue of IMPALA, A2C and SEED RL: every column is learned from once, in order. Bounded, and it blocks."""
+"""The queue of IMPALA, A2C and SEED RL: every column is learned from once, in order. It is bounded and blocks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ddrl.types import Unroll, concatenate
 
 
 class UnrollQueue:
-    """First in, first out, by columns.
+    """A queue of unrolls from which batches of columns are taken, first in, first out.
 
     `ordered_actors` None: in order of arrival; at most `capacity` unrolls wait, then `insert` blocks (asynchronous).
     `ordered_actors` N: in rounds of (unroll index, actor 0..N-1), whatever the order of arrival, so that a synchronous
-    batch is the same in every runtime; here the gate bounds what waits, not `capacity`.
-    `lent_memory`: unrolls lie in memory that is not the learner's to keep or to write to, so batches are always copies.
+    batch is the same in every runtime; here the schedule bounds how many unrolls wait, not `capacity`.
+    `lent_memory`: the learner may neither keep nor write to the unrolls' memory, so batches are always copies.
     """
 
     def __init__(self, *, capacity: int, ordered_actors: int | None = None, lent_memory: bool = False) -> None:
@@ -49,12 +49,12 @@ class UnrollQueue:
         return self._sample_clock.seconds
 
     def can_insert(self) -> bool:
-        """Whether `insert` would return at once."""
+        """Return whether `insert` would return at once."""
         # What is left of a partly used unroll takes no room: it alone may be too little for a batch.
         return self._ordered_actors is not None or len(self._ready) - self._head_is_partial < self._capacity
 
     def insert(self, unroll: Unroll) -> None:
-        """Adds an unroll; waits while the queue is full. Raises `Closed` once the run is over."""
+        """Add an unroll; wait while the queue is full. Raise Closed once the run is over."""
         with self._changed:
             self._wait_for(self.can_insert, self._insert_clock)
             if self._ordered_actors is None:
@@ -68,11 +68,11 @@ class UnrollQueue:
             self._changed.notify_all()
 
     def can_sample(self, columns: int) -> bool:
-        """Whether `sample(columns)` would return at once."""
+        """Return whether `sample(columns)` would return at once."""
         return self._columns >= columns
 
     def sample(self, columns: int) -> Unroll:
-        """Takes the oldest `columns` columns; waits until there are so many. Raises `Closed` once the run is over."""
+        """Take the oldest `columns` columns; wait until there are so many. Raise Closed once the run is over."""
         with self._changed:
             self._wait_for(lambda: self.can_sample(columns), self._sample_clock)
             parts: list[Unroll] = []
@@ -92,13 +92,13 @@ class UnrollQueue:
         return batch.clone() if self._lent_memory and len(parts) == 1 else batch
 
     def close(self) -> None:
-        """Ends every wait with `Closed`."""
+        """End every wait with Closed."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def state_dict(self) -> dict[str, Any]:
-        """What waits."""
+        """Return the unrolls that wait (copied), and where the next round begins."""
         return {
             "round": list(self._round),
             "head_is_partial": self._head_is_partial,
@@ -107,7 +107,7 @@ class UnrollQueue:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues with what waited in `state`."""
+        """Continue with the unrolls that waited in `state`."""
         self._round = (state["round"][0], state["round"][1])
         self._head_is_partial = state["head_is_partial"]
         self._ready = deque(Unroll(**fields) for fields in state["ready"])
@@ -120,7 +120,7 @@ class UnrollQueue:
         self._columns += unroll.batch_size
 
     def _wait_for(self, condition: Callable[[], bool], clock: WaitClock) -> None:
-        """With the lock held. Raises `Closed` once the run is over."""
+        """Wait, with the lock held, until `condition` is true. Raise Closed once the run is over."""
         with clock.running():
             self._changed.wait_for(lambda: self._closed or condition())
         if self._closed:

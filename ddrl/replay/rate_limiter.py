@@ -1,4 +1,4 @@
-"""How many samples go with how many inserts: the replay ratio, whatever the speed of actors and learner.
+"""A limiter that keeps the ratio of samples to inserts, whatever the speed of actors and learner.
 
 The rule is Reverb's `SampleToInsertRatio` (google-deepmind/reverb, reverb/rate_limiters.py). Items are counted: a
 transition, or a sequence.
@@ -10,13 +10,13 @@ from ddrl.errors import UserError
 
 
 class Limiter:
-    """Says when the learner may sample and when actors may insert. One thread at a time uses it."""
+    """Decides when the learner may sample and when actors may insert. One thread at a time uses it."""
 
     def __init__(self, min_size: int, samples_per_insert: float | None, error_buffer: float, batch_size: int) -> None:
         """`samples_per_insert` None: no bound, as in the papers, whose learner and actors run freely.
 
-        `error_buffer`: by how many samples either side may be ahead, the actors besides by what was under way when
-        they were stopped: an unroll of each. Raises `UserError` where both sides could wait for each other for ever.
+        `error_buffer`: by how many samples either side may be ahead; actors besides by the unroll that each was sending
+        when they were stopped. Raise UserError where both sides could wait for each other for ever.
         """
         if samples_per_insert is not None and 2 * error_buffer < batch_size:
             raise UserError(
@@ -28,11 +28,11 @@ class Limiter:
         self._ratio = samples_per_insert
         self._buffer = error_buffer
         self.inserted = 0
-        """Items so far."""
+        """Items."""
         self.sampled = 0
-        """Items so far, a batch at a time."""
+        """Items, a batch at a time."""
         self.offset: int | None = None
-        """Items inserted when there were first enough to sample from: what came before gives no right to samples."""
+        """Items inserted when there were first enough to sample from: those before earn no samples."""
 
     @property
     def credit(self) -> float:
@@ -43,45 +43,45 @@ class Limiter:
 
     @property
     def samples_per_insert(self) -> float:
-        """What the ratio has been since sampling was first possible; 0 before."""
+        """The ratio since sampling was first possible; 0 before."""
         inserted = self.inserted - (self.inserted if self.offset is None else self.offset)
         return self.sampled / inserted if inserted else 0.0
 
     def can_insert(self) -> bool:
-        """Whether actors may go on."""
+        """Return whether actors may insert."""
         return self.offset is None or self.credit <= self._buffer
 
     def can_sample(self, count: int) -> bool:
-        """Whether a batch of `count` items may be drawn."""
+        """Return whether a batch of `count` items may be drawn."""
         return self.offset is not None and (self._ratio is None or count <= self.credit + self._buffer)
 
     def insert(self, count: int, size: int) -> None:
-        """`count` items were inserted; `size` are there now."""
+        """Count `count` inserted items; `size` are in the replay now."""
         self.inserted += count
         if self.offset is None and size >= self._min_size:
             self.begin()
 
     def begin(self) -> None:
-        """Drawing may begin, with as many items as there are."""
+        """Allow drawing from now on, with as many items as there are."""
         self.offset = self.inserted
 
     def sample(self, count: int) -> None:
-        """A batch of `count` items was drawn."""
+        """Count a batch of `count` items as drawn."""
         self.sampled += count
 
     def refill(self, size: int, min_size: int) -> None:
-        """The contents were lost: nothing is sampled before there are `min_size` items again, and `size` are there."""
+        """Begin anew with `size` items, since the contents were lost; allow no samples before there are `min_size`."""
         self._min_size = min_size
         self.inserted = self.sampled = 0
         self.offset = None
         self.insert(0, size)
 
     def state_dict(self) -> list[int | None]:
-        """The counters, and the smallest size."""
+        """Return the counters and the minimum size."""
         return [self.inserted, self.sampled, self.offset, self._min_size]
 
     def load_state_dict(self, state: list[int | None]) -> None:
-        """Continues where `state` was taken."""
+        """Continue where `state` was taken."""
         inserted, sampled, self.offset, min_size = state
         assert inserted is not None and sampled is not None and min_size is not None
         self.inserted, self.sampled, self._min_size = inserted, sampled, min_size

@@ -1,4 +1,4 @@
-"""What an algorithm asks of its prioritized replay, and what is refused."""
+"""The settings of a prioritized replay, and the check of an algorithm's hyperparameters for one."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class ReplayRule:
     delay: int
     """Steps by which items follow the unrolls that complete them."""
     state_period: int | None
-    """Steps, at least, between recurrent states that are kept; None: none are."""
+    """Least number of steps between two recurrent states that are kept; None: none are kept."""
 
     def stream_length(self, num_streams: int, unroll_length: int) -> int:
-        """Steps of each stream. Raises `UserError` where an item could be gone before it is whole."""
+        """Return the steps that each stream holds. Raise UserError where an item could be gone before it is whole."""
         length = self.capacity // num_streams
         least = 2 * unroll_length + self.delay + self.cut.before + self.cut.reach
         if length < least:
@@ -54,11 +54,11 @@ class ReplayConfig(Protocol):
 
     @property
     def replay(self) -> ReplayRule:
-        """What it asks of its replay."""
+        """The settings of its replay."""
 
 
 def check_replay(config: ReplayConfig, spec: EnvSpec, num_learners: int) -> None:
-    """Raises `UserError` where a replay could not work with these settings."""
+    """Raise UserError where a replay could not work with these settings."""
     rule = config.replay
     if spec.action_size:
         raise UserError(f"'{spec.name}' has continuous actions; Q-learning needs discrete ones")

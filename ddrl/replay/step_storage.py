@@ -1,4 +1,4 @@
-"""The last steps of every environment, each stored once: what a prioritized replay cuts transitions and sequences from.
+"""The last steps of every environment, each stored once; a prioritized replay cuts transitions and sequences from them.
 
 A stream is one environment of one actor; its steps are counted from 0 and lie in a ring. An image is stored as its
 newest frame, in a ring of frames: a stack of them is put together when it is asked for, also where an episode has just
@@ -33,17 +33,15 @@ _FIELDS = {
 class Reservation(NamedTuple):
     """Where an unroll is going to be written."""
 
-    streams: Array
-    """[B]"""
-    new_frames: Array
-    """[T, B]: how many frames each observation adds."""
+    streams: Array  # [B]
+    new_frames: Array  # [T, B]: how many frames each observation adds
 
 
 class History:
-    """`num_streams` rings of `length` steps. A stream has one writer; readers say what they need and look twice.
+    """`num_streams` rings of `length` steps. A stream has one writer; readers check twice that a step is there.
 
-    A writer first calls `reserve`, then `write`. Between the two, and before, a reader may copy whatever is not older
-    than `oldest`; if what it copied is still not older afterwards, nothing has written there in between.
+    A writer first calls `reserve`, then `write`. Between the two, and before, a reader may copy any step that is not
+    older than `oldest`; if it is still not older afterwards, nothing has written there in between.
     """
 
     def __init__(
@@ -54,7 +52,7 @@ class History:
         state_shapes: Sequence[tuple[int, ...]] = (),
         state_period: int = 1,
     ) -> None:
-        """`state_shapes`: of a recurrent state (); those that are kept are at least `state_period` steps apart."""
+        """`state_shapes`: those of a recurrent state's parts. Kept states are at least `state_period` steps apart."""
         self.num_streams, self.length = num_streams, length
         self._stack = spec.frame_stack
         frame_shape = spec.observation_shape[1:] if self._stack > 1 else spec.observation_shape
@@ -77,29 +75,30 @@ class History:
         """The oldest step of each stream that can be read, [S]."""
         self._frames_written = np.zeros(num_streams, dtype=np.int64)
         self._states_written = np.zeros(num_streams, dtype=np.int64)
+        self._counters = (self.written, self.oldest, self._frames_written, self._states_written)
         self._last_stack = torch.zeros((num_streams, *spec.observation_shape), dtype=self._frames.dtype)
 
     @property
     def nbytes(self) -> int:
-        """Of all that is held when it is full."""
+        """Memory when it is full."""
         tensors = [self._frames, self._frame, self._first, self._state_row, *self._fields.values(), *self._states]
         return sum(tensor.nbytes for tensor in tensors)
 
     def streams(self, unroll: Unroll) -> Array:
-        """Those of an unroll's columns, [B]; the columns of an actor are one after the other."""
+        """Return the streams of an unroll's columns, [B]; the columns of an actor are one after the other."""
         columns = unroll.batch_size
         streams: Array = int(unroll.actor[0]) * columns + np.arange(columns)
         return streams
 
     def slots(self, streams: Array, steps: Array) -> Array:
-        """Where steps of streams lie, in [0, num_streams x length)."""
+        """Return where steps of streams lie, in [0, num_streams x length)."""
         slots: Array = streams * self.length + steps % self.length
         return slots
 
     # Writing --------------------------------------------------------------------------------------------------------
 
     def reserve(self, unroll: Unroll) -> Reservation:
-        """Gives up the steps that `write` will overwrite. Raises ValueError for an unroll that does not fit a ring."""
+        """Give up the steps that `write` will overwrite. Raise ValueError for an unroll that does not fit a ring."""
         streams, steps = self.streams(unroll), unroll.length
         if steps > self.length:
             raise ValueError(f"an unroll of {steps} steps does not fit a ring of {self.length}")
@@ -114,7 +113,7 @@ class History:
         return Reservation(streams, added)
 
     def _give_up_frames(self, streams: Array, added: Array) -> None:
-        """Steps whose stacks need frames that are to be overwritten."""
+        """Give up the steps whose stacks need frames that will be overwritten."""
         kept_from = self._frames_written[streams] + added - self._num_frames
         for stream, frame in zip(streams, kept_from, strict=True):
             while self.oldest[stream] < self.written[stream]:
@@ -124,7 +123,7 @@ class History:
                 self.oldest[stream] += 1
 
     def _continues(self, unroll: Unroll, streams: Array) -> Array:
-        """Whether each observation has the one before it among its older frames, [T, B]."""
+        """Return whether each observation has the one before it among its older frames, [T, B]."""
         continues = np.empty((unroll.length, len(streams)), dtype=np.bool_)
         before = self._last_stack[torch.from_numpy(streams)].numpy()
         for t, now in enumerate(unroll.observation[:-1].numpy()):
@@ -134,17 +133,13 @@ class History:
         return continues
 
     def write(self, place: Reservation, experience: Experience) -> None:
-        """Adds the first T observations and the T transitions of an unroll, and recurrent states.
-
-        What is new can be read as soon as `commit` was called.
-        """
+        """Write the first T observations and the T transitions of an unroll, and recurrent states; `commit` is next."""
         unroll, streams, length = experience.unroll, place.streams, experience.unroll.length
         steps = self.written[streams] + np.arange(length)[:, None]
         slots = torch.from_numpy(self.slots(streams, steps)).flatten()
         self._end_abandoned(unroll, streams)
         for name, field in self._fields.items():
-            values = getattr(unroll, name)[:length]
-            field[slots] = values.flatten(0, 1)
+            field[slots] = getattr(unroll, name)[:length].flatten(0, 1)
         self._write_observations(unroll, place, slots)
         self._first[slots] = torch.from_numpy(self._episode_starts(unroll, streams, steps)).flatten()
         if self._states:
@@ -170,7 +165,7 @@ class History:
         return torch.from_numpy(streams * self._num_frames + frames % self._num_frames)
 
     def _end_abandoned(self, unroll: Unroll, streams: Array) -> None:
-        """A first step that is dead without an end before it: the episode was cut with the unroll before this one."""
+        """Mark the last step before an unroll as truncated where the unroll begins dead without an end before it."""
         steps = self.written[streams] - 1
         slots = torch.from_numpy(self.slots(streams, np.maximum(steps, 0)))
         fields = self._fields
@@ -179,9 +174,9 @@ class History:
         fields["truncated"][slots[cut]] = True
 
     def _episode_starts(self, unroll: Unroll, streams: Array, steps: Array) -> Array:
-        """For each step the one with which its episode (or life) began, [T, B].
+        """Return for each step the one with which its episode (or life) began, [T, B].
 
-        Step 0 where that was before a stream's first step: a refilled replay leaves out items that would need more.
+        That is step 0 where it began before the stream: a refilled replay excludes items that would need more.
         """
         before = self.slots(streams, np.maximum(self.written[streams] - 1, 0))
         running = np.where(self.written[streams] > 0, self._first.numpy()[before], 0)
@@ -204,13 +199,13 @@ class History:
             self._states_written[stream] += len(chosen)
 
     def commit(self, place: Reservation) -> None:
-        """The steps just written can be read from now on."""
+        """Let readers read the steps just written."""
         self.written[place.streams] += len(place.new_frames)
 
     # Reading --------------------------------------------------------------------------------------------------------
 
     def observations(self, slots: Tensor) -> Tensor:
-        """At slots [...]: [..., *observation_shape]."""
+        """Return the observations at slots [...]: [..., *observation_shape]."""
         flat = slots.flatten()
         if self._stack == 1:
             found = self._frames.index_select(0, flat)
@@ -223,15 +218,15 @@ class History:
         return found.view(*slots.shape, *found.shape[1:])
 
     def field(self, name: str, slots: Tensor) -> Tensor:
-        """A field of transitions, or `start`, `last_action` or `last_reward`, at slots [...]."""
+        """Return a field of transitions, or `start`, `last_action` or `last_reward`, at slots [...]."""
         return self._fields[name][slots]
 
     def first(self, slots: Tensor) -> Tensor:
-        """The step with which the episode of each slot's step began."""
+        """Return the step with which the episode of each slot's step began."""
         return self._first[slots]
 
     def states(self, slots: Tensor) -> RecurrentState:
-        """Recurrent states before the steps at slots [B], each [B, ...]: zeros where none was kept; () without any."""
+        """Return recurrent states before the steps at slots [B], each [B, ...]: zeros where none was kept."""
         if not self._states:
             return ()
         rows = self._state_row[slots].long()
@@ -241,28 +236,23 @@ class History:
     # State ----------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it, by reference where the rings are full: nobody may write before it is saved."""
-        counters = (self.written, self.oldest, self._frames_written, self._states_written)
+        """Return all contents, by reference where the rings are full: nothing may be written before they are saved."""
         return {
-            "counters": [torch.from_numpy(counter.copy()) for counter in counters],
-            "tensors": {
-                name: filled(tensor, self.num_streams, count) for name, (tensor, count) in self._tensors().items()
-            },
+            "counters": [torch.from_numpy(counter.copy()) for counter in self._counters],
+            "tensors": {name: self._used(tensor, count) for name, (tensor, count) in self._tensors().items()},
             "last_stack": self._last_stack,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues where `state` was taken, in a history of the same shape."""
-        counters = (self.written, self.oldest, self._frames_written, self._states_written)
-        for own, saved in zip(counters, state["counters"], strict=True):
+        """Continue where `state` was taken, in a history of the same shape."""
+        for own, saved in zip(self._counters, state["counters"], strict=True):
             own[:] = saved.numpy()
         for name, (tensor, count) in self._tensors().items():
-            rows = tensor.view(self.num_streams, -1, *tensor.shape[1:])
-            rows[:, :count] = state["tensors"][name]
+            self._rings(tensor)[:, :count] = state["tensors"][name]
         self._last_stack.copy_(state["last_stack"])
 
     def _tensors(self) -> dict[str, tuple[Tensor, int]]:
-        """Name -> tensor [streams x ring, ...], and how many places of each stream's ring have been used."""
+        """Return name -> tensor [streams x ring, ...], and how many places of each stream's ring have been used."""
         steps = int(min(self.length, self.written.max()))
         frames = steps if self._stack == 1 else int(min(self._num_frames, self._frames_written.max()))
         states = int(min(self._state_rows, self._states_written.max()))
@@ -273,8 +263,10 @@ class History:
             tensors |= {f"state_{i}": (part, states) for i, part in enumerate(self._states)}
         return tensors
 
+    def _rings(self, tensor: Tensor) -> Tensor:
+        return tensor.view(self.num_streams, -1, *tensor.shape[1:])
 
-def filled(tensor: Tensor, num_streams: int, count: int) -> Tensor:
-    """The first `count` places of each stream; the tensor itself where that is all, since it may be large."""
-    rows = tensor.view(num_streams, -1, *tensor.shape[1:])
-    return rows if count == rows.shape[1] else rows[:, :count].clone()
+    def _used(self, tensor: Tensor, count: int) -> Tensor:
+        """Return the first `count` places of each stream; a view where that is all, since it may be large."""
+        rings = self._rings(tensor)
+        return rings if count == rings.shape[1] else rings[:, :count].clone()

@@ -16,7 +16,7 @@ FAN_OUT = 32
 
 
 class SumTree:
-    """`capacity` weights, all 0 at first. Sums are added up anew from below, so they never drift."""
+    """A tree of `capacity` weights, all 0 at first. Sums are always computed anew from below, so they never drift."""
 
     def __init__(self, capacity: int) -> None:
         sizes = [capacity]
@@ -28,21 +28,20 @@ class SumTree:
 
     @property
     def total(self) -> float:
-        """Of all weights."""
+        """The sum of all weights."""
         return float(self._levels[-1][0])
 
     @property
     def nbytes(self) -> int:
-        """Of all levels."""
         return sum(level.nbytes for level in self._levels)
 
     def __getitem__(self, indices: Array) -> Array:
-        """Weights [N] of indices [N]."""
+        """Return the weights [N] of indices [N]."""
         weights: Array = self._levels[0][indices]
         return weights
 
     def set(self, indices: Array, weights: Array) -> None:
-        """Gives each index [N] int64 its weight [N] >= 0; where an index comes twice, the last one counts."""
+        """Set the weights [N] >= 0 of indices [N] int64; where an index comes twice, the last one counts."""
         self._levels[0][indices] = weights
         below = indices
         for level, above in pairwise(self._levels):
@@ -50,7 +49,7 @@ class SumTree:
             above[below] = level.reshape(-1, FAN_OUT)[below].sum(axis=1)
 
     def find(self, points: Array) -> Array:
-        """For each point [N] in [0, total): the index [N] whose stretch of the line of all weights it lies in."""
+        """Return for each point [N] in [0, total) the index [N] of the weight that it falls on, if all lie in a row."""
         rest = np.array(points, dtype=np.float64)
         index = np.zeros(len(rest), dtype=np.int64)
         for level in reversed(self._levels[:-1]):
@@ -66,7 +65,7 @@ class SumTree:
         return index
 
     def sample(self, count: int, generator: np.random.Generator) -> Array:
-        """`count` indices drawn independently, with replacement. Raises ValueError where all weights are 0."""
+        """Draw `count` indices independently, with replacement. Raise ValueError where all weights are 0."""
         if not self.total > 0:
             raise ValueError("no weight is above 0")
         return self.find(generator.random(count) * self.total)

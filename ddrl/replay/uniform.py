@@ -23,7 +23,7 @@ class UniformReplay:
         return len(self._columns)
 
     def insert(self, unroll: Unroll) -> None:
-        """Copies each column in; the oldest make room."""
+        """Copy each column in; overwrite the oldest where it is full."""
         for column in range(unroll.batch_size):
             copy = unroll.columns(column, column + 1).clone()
             if len(self._columns) < self._capacity:
@@ -33,17 +33,17 @@ class UniformReplay:
                 self._oldest = (self._oldest + 1) % self._capacity
 
     def sample(self, columns: int) -> Unroll:
-        """`columns` columns drawn uniformly with replacement. The replay must not be empty."""
+        """Draw `columns` columns uniformly with replacement. The replay must not be empty."""
         chosen = self._generator.integers(len(self._columns), size=columns)
         return concatenate([self._columns[i] for i in chosen])
 
     def state_dict(self) -> dict[str, Any]:
-        """Contents, write position and generator."""
+        """Return contents, write position and generator."""
         columns = concatenate(self._columns).as_dict() if self._columns else None
         return {"columns": columns, "oldest": self._oldest, "generator": generator_state(self._generator)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues where `state` was taken."""
+        """Continue where `state` was taken."""
         joined = Unroll(**state["columns"]) if state["columns"] else None
         self._columns = [joined.columns(i, i + 1).clone() for i in range(joined.batch_size)] if joined else []
         self._oldest = state["oldest"]

@@ -112,7 +112,7 @@ def test_the_protocol_id_has_the_parts_that_the_papers_print_and_every_option_th
     others = {registry.spec_for("dmlab/rooms_watermaze", **{key: value}).protocol for key, value in changed.items()}
     assert len(others | {protocol}) == 1 + len(changed)
     assert registry.spec_for("dmlab/rooms_watermaze", level_cache=True).protocol == protocol
-    assert set(changed) | {"level_cache"} == set(registry.options_for("dmlab/rooms_watermaze"))
+    assert set(changed) | {"level_cache"} == set(registry.resolve_options("dmlab/rooms_watermaze", {}))
 
 
 def test_the_nine_actions_are_those_of_table_d2() -> None:

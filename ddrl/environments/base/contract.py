@@ -1,4 +1,4 @@
-"""What every vector environment does alike: the first step, what `step` accepts, how a state is saved."""
+"""What every vector environment does alike: the first step, the check of actions, and the check of saved states."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddrl.types import Array, EnvSpec, EnvStep
 
 
 def first_step(observation: Array) -> EnvStep:
-    """What `reset` returns, of the first observations [B, ...]."""
+    """Return what `reset` returns for the first observations [B, ...]."""
     num_envs = len(observation)
     everywhere, nowhere = np.ones(num_envs, dtype=np.bool_), np.zeros(num_envs, dtype=np.bool_)
     rewards = np.zeros(num_envs, dtype=np.float32)
@@ -20,18 +20,29 @@ def first_step(observation: Array) -> EnvStep:
 
 
 def accepted_actions(actions: Array, spec: EnvSpec, num_envs: int) -> Array:
-    """`actions` as int64 [B], or as float32 [B, A] clipped to [-1, 1].
+    """Return `actions` as int64 [B], or as float32 [B, A] clipped to [-1, 1].
 
-    Raises: ValueError for another shape or type, an action outside 0..num_actions - 1, or NaN.
+    Raise ValueError for another shape or type, an action outside 0..num_actions - 1, or NaN.
     """
-    if spec.action_size:
-        return _continuous(actions, num_envs, spec.action_size)
-    return _discrete(actions, num_envs, spec.num_actions)
+    if not spec.action_size:
+        if actions.shape != (num_envs,) or actions.dtype.kind not in "iu":
+            raise ValueError(f"actions must be integers of shape ({num_envs},), not {actions.dtype} {actions.shape}")
+        if int(actions.min()) < 0 or int(actions.max()) >= spec.num_actions:
+            raise ValueError(f"actions must lie in 0..{spec.num_actions - 1}, got {actions.min()}..{actions.max()}")
+        return actions.astype(np.int64, copy=False)
+    if actions.shape != (num_envs, spec.action_size) or actions.dtype != np.float32:
+        wanted = f"float32 of shape ({num_envs}, {spec.action_size})"
+        raise ValueError(f"actions must be {wanted}, not {actions.dtype} {actions.shape}")
+    if np.isnan(actions).any():
+        rows = np.nonzero(np.isnan(actions).any(axis=1))[0].tolist()
+        raise ValueError(f"actions hold NaN in the environments {rows}")
+    clipped: Array = np.clip(actions, np.float32(-1.0), np.float32(1.0))
+    return clipped
 
 
 def saved_state(spec: EnvSpec, seed: int, arrays: Mapping[str, Array]) -> dict[str, Any]:
-    """What `check_state` asks for, and copies of `arrays` as tensors, which checkpoints hold."""
-    import torch  # a worker steps environments and saves none
+    """Return a state that `check_state` accepts: copies of `arrays` as tensors, which checkpoints hold."""
+    import torch  # worker processes step environments and save none
 
     return {"protocol": spec.protocol, "seed": seed} | {
         name: torch.from_numpy(array.copy()) for name, array in arrays.items()
@@ -39,9 +50,9 @@ def saved_state(spec: EnvSpec, seed: int, arrays: Mapping[str, Array]) -> dict[s
 
 
 def check_state(state: Mapping[str, Any], keys: set[str], spec: EnvSpec, seed: int, num_envs: int) -> None:
-    """Raises UserError unless environments of this spec, seed and number can continue where `state` was taken.
+    """Raise UserError unless environments of this spec, seed and number can continue where `state` was taken.
 
-    `keys` is what they read of it; `episode` or `loads` is an array [B].
+    `keys` are those that the environments read; `episode` or `loads` is among them, an array [B].
     """
     if missing := sorted(keys - set(state)):
         raise UserError(f"environment state: {', '.join(missing)} missing: written by another version of ddrl")
@@ -51,28 +62,3 @@ def check_state(state: Mapping[str, Any], keys: set[str], spec: EnvSpec, seed: i
     count = len(state["loads" if "loads" in keys else "episode"])
     if count != num_envs:
         raise UserError(f"environment state: {count} environments; allowed: {num_envs}")
-
-
-def check_same_step(own: EnvStep, seen: EnvStep) -> None:
-    """Raises RuntimeError if a camera's own environment did not do what the player's did."""
-    if any(not np.array_equal(getattr(own, field), getattr(seen, field)) for field in EnvStep._fields):
-        raise RuntimeError("the camera's environment plays another episode than the agent's")
-
-
-def _discrete(actions: Array, num_envs: int, num_actions: int) -> Array:
-    if actions.shape != (num_envs,) or actions.dtype.kind not in "iu":
-        raise ValueError(f"actions must be integers of shape ({num_envs},), not {actions.dtype} {actions.shape}")
-    if int(actions.min()) < 0 or int(actions.max()) >= num_actions:
-        raise ValueError(f"actions must lie in 0..{num_actions - 1}, got {actions.min()}..{actions.max()}")
-    return actions.astype(np.int64, copy=False)
-
-
-def _continuous(actions: Array, num_envs: int, action_size: int) -> Array:
-    if actions.shape != (num_envs, action_size) or actions.dtype != np.float32:
-        wanted = f"float32 of shape ({num_envs}, {action_size})"
-        raise ValueError(f"actions must be {wanted}, not {actions.dtype} {actions.shape}")
-    if np.isnan(actions).any():
-        rows = np.nonzero(np.isnan(actions).any(axis=1))[0].tolist()
-        raise ValueError(f"actions hold NaN in the environments {rows}")
-    clipped: Array = np.clip(actions, np.float32(-1.0), np.float32(1.0))
-    return clipped

@@ -1,7 +1,7 @@
 """Environments by name: `prefix/task`, where `prefix` is a module of this package.
 
 A name may also be that of a suite, `prefix/suite`, or of several tasks, `prefix/task+task`: then each environment
-plays one of the tasks, in turn (`suites`). What is random there, and what a run records, goes by the task.
+plays one of the tasks, in turn (`suites`). Random streams and records of a run are named by the task.
 
 An adapter module exports
 
@@ -11,12 +11,12 @@ An adapter module exports
     spec(task, **options) -> EnvSpec                                       cheap: builds no vector environment
     make(task, num_envs, seed, *, num_threads=1, **options) -> VectorEnv   with every option given
 
-and, if it has suites of tasks that one agent can play (the same observations, actions and frame skip),
+and, where it applies,
 
-    SUITES    name -> names of its tasks
-
-and, if it can show more than what an agent sees, `camera(task, seed, **options) -> Camera` (see `camera`). One that can
-be imported without its simulator also has `missing() -> str`: why nothing can be made, and then no examples.
+    SUITES    name -> names of tasks that one agent can play (the same observations, actions and frame skip)
+    REFERENCE_SCORES   file of `replications/references/` with random and human scores of its tasks
+    camera    (task, seed, **options) -> Camera, which shows more than what an agent sees (see `camera`)
+    missing   () -> why nothing can be made, if it can be imported without its simulator; EXAMPLES is then empty
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Option:
     choices: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """What is allowed, in words."""
+        """Return what is allowed, in words."""
         if isinstance(self.default, bool):
             return "true, false"
         if isinstance(self.default, str):
@@ -54,7 +54,7 @@ class Option:
         return f"{kind} from {self.low} to {self.high}"
 
     def accepts(self, value: object) -> bool:
-        """Whether `value` has the right type and lies in the range."""
+        """Return whether `value` has the right type and lies in the range."""
         if isinstance(self.default, bool) or isinstance(value, bool):
             return isinstance(self.default, bool) and isinstance(value, bool)
         if isinstance(self.default, str):
@@ -66,16 +66,13 @@ class Option:
 
 @cache
 def prefixes() -> tuple[str, ...]:
-    """Every prefix there is, sorted."""
+    """Return all prefixes, sorted."""
     package = importlib.import_module("ddrl.environments")
     return tuple(sorted(module.name for module in pkgutil.iter_modules(package.__path__) if not module.ispkg))
 
 
 def adapter(prefix: str, *, where: str = "") -> ModuleType:
-    """The module of `prefix`.
-
-    Raises: UserError for an unknown prefix or a simulator that is not installed.
-    """
+    """Return the module of `prefix`. Raise UserError for an unknown one or a simulator that is not installed."""
     if prefix not in prefixes():
         raise unknown_name("environment prefix", prefix, prefixes(), where=where)
     try:
@@ -85,15 +82,12 @@ def adapter(prefix: str, *, where: str = "") -> ModuleType:
 
 
 def tasks(prefix: str) -> tuple[str, ...]:
-    """Every full name `prefix/task` of one adapter."""
+    """Return the full names `prefix/task` of one adapter's tasks."""
     return tuple(f"{prefix}/{task}" for task in adapter(prefix).TASKS)
 
 
 def examples() -> dict[str, dict[str, Any]]:
-    """Name -> options of every adapter's environments that the conformance check runs on.
-
-    An adapter whose simulator is not installed has none.
-    """
+    """Return name -> options of the environments that the conformance check runs on, of every installed adapter."""
     found: dict[str, dict[str, Any]] = {}
     for prefix in prefixes():
         try:
@@ -105,47 +99,52 @@ def examples() -> dict[str, dict[str, Any]]:
 
 
 def suites(prefix: str) -> dict[str, tuple[str, ...]]:
-    """Name -> full names of the tasks of every suite of one adapter."""
+    """Return name -> full names of the tasks, of every suite of one adapter."""
     found: Mapping[str, Sequence[str]] = getattr(adapter(prefix), "SUITES", {})
     return {f"{prefix}/{suite}": tuple(f"{prefix}/{task}" for task in members) for suite, members in found.items()}
 
 
-def tasks_of(name: str, *, where: str = "environment.name") -> tuple[str, ...]:
-    """Full names of the tasks of a suite, in its order; of a task its own name alone.
+def reference_file(prefix: str) -> str | None:
+    """Return the file of `replications/references/` with random and human scores, None where there is none."""
+    return getattr(adapter(prefix), "REFERENCE_SCORES", None) if prefix in prefixes() else None
 
-    Raises: UserError for an unknown prefix, task or suite, and for a task that is named twice.
+
+def tasks_of(name: str, *, where: str = "environment.name") -> tuple[str, ...]:
+    """Return the full names of a suite's tasks, in its order; for a task its own name alone.
+
+    Raise UserError for an unknown prefix, task or suite, and for a task that is named twice.
     """
+    _, tasks = _module_and_tasks(name, where)
+    prefix = name.partition("/")[0]
+    return tuple(f"{prefix}/{task}" for task in tasks)
+
+
+def _module_and_tasks(name: str, where: str) -> tuple[ModuleType, tuple[str, ...]]:
+    """Return the adapter of `name` and its tasks, without their prefix. Raise UserError as `tasks_of`."""
     prefix, slash, named = str(name).partition("/")
     if not slash:
         raise UserError(f"{where}: '{name}' is not of the form prefix/task; allowed prefixes: {', '.join(prefixes())}")
     module = adapter(prefix, where=where)
-    chosen = tuple(getattr(module, "SUITES", {}).get(named, named.split("+")))
+    suites = getattr(module, "SUITES", {})
+    chosen = tuple(suites.get(named, named.split("+")))
     for task in chosen:
         if task not in module.OPTIONS:
-            raise unknown_name(f"task of {prefix}", task, [*getattr(module, "SUITES", ()), *module.TASKS], where=where)
+            raise unknown_name(f"task of {prefix}", task, [*suites, *module.TASKS], where=where)
     if len(set(chosen)) < len(chosen):
         raise UserError(f"{where}: '{name}' names a task twice")
-    return tuple(f"{prefix}/{task}" for task in chosen)
+    return module, chosen
 
 
 def column_tasks(name: str, first: int, num_envs: int) -> list[str]:
-    """The task of each of `num_envs` environments, of which the first has number `first` among all of a run's."""
+    """Return the task of each of `num_envs` environments; the first has number `first` among all of a run's."""
     tasks = tasks_of(name)
     return [tasks[(first + column) % len(tasks)] for column in range(num_envs)]
 
 
-def options_for(name: str, *, where: str = "environment.name") -> dict[str, bool | int | float | str]:
-    """Option -> default of one environment, or of all those of a suite.
-
-    Raises: UserError for an unknown prefix or task.
-    """
-    return {key: option.default for key, option in _options(name, where).items()}
-
-
 def resolve_options(name: str, options: Mapping[str, Any], *, where: str = "environment") -> dict[str, Any]:
-    """`options` over the defaults.
+    """Return the defaults, overridden by `options`.
 
-    Raises: UserError for an unknown environment or option, or a value that is not allowed.
+    Raise UserError for an unknown environment or option, or a value that is not allowed.
     """
     allowed = _options(name, f"{where}.name")
     for key, value in options.items():
@@ -158,27 +157,29 @@ def resolve_options(name: str, options: Mapping[str, Any], *, where: str = "envi
 
 
 def spec_for(name: str, **options: Any) -> EnvSpec:
-    """What `make` would build, without building it.
+    """Return the spec of what `make` would build, without building it.
 
-    Raises: UserError as `resolve_options`, and for tasks that no one agent can play.
+    Raise UserError as `resolve_options`, and for tasks that no single agent can play.
     """
     given = resolve_options(name, options)
-    specs = [_module(task).spec(_bare(task), **given) for task in tasks_of(name)]
+    module, tasks = _module_and_tasks(name, "environment.name")
+    specs = [module.spec(task, **given) for task in tasks]
     return specs[0] if len(specs) == 1 else common_spec(name, specs)
 
 
 def make(name: str, num_envs: int, seed: int, *, num_threads: int = 1, first_env: int = 0, **options: Any) -> VectorEnv:
-    """`num_envs` environments `name`, whose episodes are fully determined by `seed` and the actions.
+    """Make `num_envs` environments `name`, whose episodes are fully determined by `seed` and the actions.
 
     `num_threads` is how many native threads step them, where the adapter has any; it changes no result. `first_env` is
-    the number of the first of them among all of a run's, which decides who plays which task of a suite.
-    Raises: UserError as `spec_for`.
+    the number of the first of them among all of a run's, which decides which tasks of a suite they play.
+    Raise UserError as `spec_for`.
     """
     given = resolve_options(name, options)
 
     def part(task: str, count: int, failures: int = 0) -> VectorEnv:
         own = seed_for(seed, f"{task}/failed", failures) if failures else seed  # no episode is played twice
-        env: VectorEnv = _module(task).make(_bare(task), count, own, num_threads=num_threads, **given)
+        prefix, _, bare = task.partition("/")
+        env: VectorEnv = adapter(prefix).make(bare, count, own, num_threads=num_threads, **given)
         return env
 
     if len(tasks_of(name)) == 1:
@@ -187,14 +188,7 @@ def make(name: str, num_envs: int, seed: int, *, num_threads: int = 1, first_env
 
 
 def _options(name: str, where: str) -> dict[str, Option]:
-    """Those that every task of `name` has."""
-    each: list[Mapping[str, Option]] = [_module(task).OPTIONS[_bare(task)] for task in tasks_of(name, where=where)]
+    """Return the options that every task of `name` has."""
+    module, tasks = _module_and_tasks(name, where)
+    each: list[Mapping[str, Option]] = [module.OPTIONS[task] for task in tasks]
     return {key: option for key, option in each[0].items() if all(own.get(key) == option for own in each)}
-
-
-def _module(name: str) -> ModuleType:
-    return adapter(name.partition("/")[0])
-
-
-def _bare(name: str) -> str:
-    return name.partition("/")[2]

@@ -26,20 +26,16 @@ class Replayable(Protocol):
     """One environment, without limit of steps."""
 
     def reset(self, seed: int) -> Array:
-        """Starts the episode that `seed` alone determines; its first observation."""
+        """Start the episode that `seed` alone determines; return its first observation."""
 
     def step(self, action: Any) -> tuple[Array, float, bool]:
-        """Observation, reward, terminated; `action`, an integer or [A], is in the environment's units."""
+        """Return observation, reward and terminated; `action`, an integer or [A], is in the environment's units."""
 
     def close(self) -> None:
-        """Frees native resources."""
+        """Free native resources."""
 
 
 Simulated = TypeVar("Simulated", bound=Replayable)
-
-
-def _as_they_are(actions: Array) -> Array:
-    return actions
 
 
 class ReplayedEnvs(Generic[Simulated]):
@@ -53,7 +49,7 @@ class ReplayedEnvs(Generic[Simulated]):
         seed: int,
         *,
         max_steps: int | None,
-        in_units: Callable[[Array], Array] = _as_they_are,
+        in_units: Callable[[Array], Array] = lambda actions: actions,
     ) -> None:
         """`make` builds one simulation, always the same; an episode is cut after `max_steps` steps.
 
@@ -76,7 +72,7 @@ class ReplayedEnvs(Generic[Simulated]):
         """Of the running episodes: row i holds `_steps[i]` of them."""
 
     def reset(self) -> EnvStep:
-        """Starts every environment's next episode."""
+        """Start every environment's next episode."""
         observation = self._empty()
         for row in range(self.num_envs):
             observation[row] = self._start(row)
@@ -84,10 +80,10 @@ class ReplayedEnvs(Generic[Simulated]):
         return first_step(observation)
 
     def step(self, actions: Array) -> EnvStep:
-        """Applies `actions`: [B] integers, or [B, A] float32.
+        """Apply `actions`: [B] integers, or [B, A] float32.
 
-        Raises: ValueError for actions of another shape or type, outside the action set or NaN; RuntimeError before
-        `reset`; whatever a simulation raises, with a note that names the environment, its episode and its seed.
+        Raise ValueError for actions of another shape or type, outside the action set or NaN, RuntimeError before
+        `reset`, and whatever a simulation raises, with a note that names the environment, its episode and its seed.
         """
         actions = accepted_actions(actions, self.spec, self.num_envs)
         if self._episode[0] < 0:
@@ -109,7 +105,7 @@ class ReplayedEnvs(Generic[Simulated]):
         return EnvStep(observation, reward, terminated, truncated, self._ended, dead, ~dead)
 
     def state_dict(self) -> dict[str, Any]:
-        """Per environment: its episode and the actions since its start, and a checksum of what was seen last."""
+        """Return each environment's episode and the actions since its start, and a checksum of what was seen last."""
         parts = [self._actions[row, :steps] for row, steps in enumerate(self._steps)]
         arrays = {
             "episode": self._episode,
@@ -117,12 +113,12 @@ class ReplayedEnvs(Generic[Simulated]):
             "steps": self._steps,
             "actions": np.concatenate(parts),
         }
-        return saved_state(self.spec, self._seed, arrays) | {"checksums": self._seen()}
+        return saved_state(self.spec, self._seed, arrays) | {"checksums": self._checksums()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Plays the running episodes again.
+        """Play the running episodes again.
 
-        Raises: UserError for a state of another protocol, seed or number of environments, or if the episodes played
+        Raise UserError for a state of another protocol, seed or number of environments, or if the episodes played
         again differ from the recorded ones.
         """
         keys = {"episode", "ended", "steps", "actions", "checksums"}
@@ -141,14 +137,14 @@ class ReplayedEnvs(Generic[Simulated]):
             for action, converted in zip(actions, self._in_units(actions), strict=True):
                 self._last[row] = self._advance(row, converted)[0]
                 self._record(action, only)
-        if self._seen() != state["checksums"]:
+        if self._checksums() != state["checksums"]:
             raise UserError(
                 "environment state: the episodes played again differ from the recorded ones: another processor or "
                 "another version of a library"
             )
 
     def close(self) -> None:
-        """Frees the simulations; nothing else may follow."""
+        """Free the simulations. No other method may be called afterwards."""
         for simulation in self.simulations:
             simulation.close()
 
@@ -156,37 +152,36 @@ class ReplayedEnvs(Generic[Simulated]):
         return np.empty((self.num_envs, *self.spec.observation_shape), dtype=self.spec.observation_dtype)
 
     def _start(self, row: int) -> Array:
-        """Starts the next episode of one environment; its first observation."""
+        """Start the next episode of one environment; return its first observation."""
         self._episode[row] += 1
         self._steps[row] = 0
-        try:
-            return self.simulations[row].reset(self._seed_of(row))
-        except Exception as error:
-            error.add_note(self._place(row))
-            raise
+        observation: Array = self._noted(row, self.simulations[row].reset, self._seed_of(row))
+        return observation
 
     def _advance(self, row: int, action: Any) -> tuple[Array, float, bool]:
+        result: tuple[Array, float, bool] = self._noted(row, self.simulations[row].step, action)
+        return result
+
+    def _noted(self, row: int, call: Callable[[Any], Any], argument: Any) -> Any:
+        """Return `call(argument)`; add a note to what it raises, which says where the environment stands."""
         try:
-            return self.simulations[row].step(action)
+            return call(argument)
         except Exception as error:
-            error.add_note(self._place(row))
+            place = f"{self.spec.name}, environment {row} of seed {self._seed}, episode {self._episode[row]}"
+            error.add_note(f"{place} (seed {self._seed_of(row)}), after {self._steps[row]} steps")
             raise
 
     def _seed_of(self, row: int) -> int:
         return seed_for(self._seed, f"{self.spec.name}/{row}", int(self._episode[row]))
 
-    def _place(self, row: int) -> str:
-        episode = f"episode {self._episode[row]} (seed {self._seed_of(row)})"
-        return f"{self.spec.name}, environment {row} of seed {self._seed}, {episode}, after {self._steps[row]} steps"
-
     def _record(self, actions: Array, mask: Array) -> None:
-        """Appends `actions`, [B, ...] or one for all, in the environments in `mask` [B]."""
+        """Append `actions`, [B, ...] or one for all, in the environments in `mask` [B]."""
         if int(self._steps.max()) == self._actions.shape[1]:
             self._actions = np.concatenate([self._actions, np.zeros_like(self._actions)], axis=1)
         every = actions.ndim == self._actions.ndim - 1
         self._actions[mask, self._steps[mask]] = actions[mask] if every else actions
         self._steps += mask
 
-    def _seen(self) -> list[int]:
+    def _checksums(self) -> list[int]:
         flags = zip(self._last, self._ended.tolist(), strict=True)
         return [zlib.crc32(seen.tobytes() + f"{ended}".encode()) for seen, ended in flags]

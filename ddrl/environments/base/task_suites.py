@@ -20,14 +20,12 @@ from ddrl.types import Array, EnvSpec, EnvStep, VectorEnv
 
 MOST_FAILURES = 3
 """Of one task's environments, in one process."""
-Note = Callable[[str], None]
-"""Called with a line for the user."""
 
 
 def common_spec(name: str, specs: Sequence[EnvSpec]) -> EnvSpec:
-    """The spec that tasks of one suite share; its protocol has what is common to theirs, and a checksum of them all.
+    """Return the spec that tasks of one suite share; its protocol has what is common to theirs, and a checksum of all.
 
-    Raises: UserError where they differ in observations, actions or frame skip.
+    Raise UserError where they differ in observations, actions or frame skip.
     """
     first = specs[0]
     for own in specs[1:]:
@@ -48,12 +46,16 @@ class SuiteEnvs:
     """Environments [B] of several tasks as one `VectorEnv`; tasks are stepped one after another."""
 
     def __init__(
-        self, spec: EnvSpec, make: Callable[[str, int, int], VectorEnv], tasks: Sequence[str], note: Note = say
+        self,
+        spec: EnvSpec,
+        make: Callable[[str, int, int], VectorEnv],
+        tasks: Sequence[str],
+        note: Callable[[str], None] = say,
     ) -> None:
-        """`tasks` [B]: of each environment. `note` is told of failures.
+        """`tasks` [B] has the task of each environment. `note` is called with a line for the user for each failure.
 
-        `make`: environments of a task, their number, and how often they have failed; with each failure of other seeds.
-        Raises: UserError where environments cannot be made.
+        `make(task, number, failures)` makes environments of a task, with other seeds after each failure.
+        Raise UserError where environments cannot be made.
         """
         self.spec = spec
         self.num_envs = len(tasks)
@@ -67,17 +69,16 @@ class SuiteEnvs:
             self._begin(name)
 
     def reset(self) -> EnvStep:
-        """Starts every environment anew, but for those that are given up. What a task raises here ends them all."""
-        whole = self._blank()
-        for name, columns in self._columns.items():
-            env = self._envs[name]
-            _write(whole, columns, env.reset() if env else None)
+        """Start every environment anew, except for those that were given up. Let what a task raises here pass."""
+        whole = self._dead_steps()
+        for name, env in self._envs.items():
+            _write(whole, self._columns[name], env.reset() if env else None)
         return whole
 
     def step(self, actions: Array) -> EnvStep:
-        """Applies `actions`, [B] int64 or [B, A] float32. Raises: ValueError for others."""
+        """Apply `actions`, [B] int64 or [B, A] float32. Raise ValueError for others."""
         actions = accepted_actions(actions, self.spec, self.num_envs)
-        whole = self._blank()
+        whole = self._dead_steps()
         for name, columns in self._columns.items():
             env = self._envs[name]
             if env is None:
@@ -87,12 +88,12 @@ class SuiteEnvs:
             except BaseException as error:
                 if ends_the_program(error):
                     raise
-                _write(whole, columns, self._again(name, error))
+                _write(whole, columns, self._restart(name, error))
                 whole.start[columns], whole.valid[columns] = True, False
         return whole
 
-    def _again(self, name: str, error: BaseException) -> EnvStep | None:
-        """The first step of new episodes of a task that failed; None where it is given up."""
+    def _restart(self, name: str, error: BaseException) -> EnvStep | None:
+        """Return the first step of new episodes of a task that failed, None where the task is given up."""
         while self._failures[name] < MOST_FAILURES:
             self._failures[name] += 1
             times = f"failure {self._failures[name]} of {MOST_FAILURES} at most"
@@ -113,7 +114,7 @@ class SuiteEnvs:
         return env
 
     def _end(self, name: str) -> None:
-        """Frees the environments of a task, whatever state they are in."""
+        """Free the environments of a task, whatever state they are in."""
         env, self._envs[name] = self._envs.get(name), None
         try:
             if env is not None:
@@ -124,14 +125,14 @@ class SuiteEnvs:
             self._note(_described(name, error))
 
     def state_dict(self) -> dict[str, Any]:
-        """Of each task's environments, and how often they failed."""
+        """Return the states of each task's environments, and how often they failed."""
         envs = {name: env.state_dict() if env else None for name, env in self._envs.items()}
         return {"envs": envs, "failures": dict(self._failures)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues where `state` was taken; a task that was given up stays so.
+        """Continue where `state` was taken; a task that was given up stays so.
 
-        Raises: UserError for a state of other tasks, or as the tasks' own environments.
+        Raise UserError for a state of other tasks, or as the tasks' own environments.
         """
         if list(state.get("envs", {})) != list(self._columns):
             raise UserError(f"environment state: of other tasks than those of {self.spec.name} here")
@@ -143,24 +144,22 @@ class SuiteEnvs:
                 (self._envs[name] or self._begin(name)).load_state_dict(saved)
 
     def close(self) -> None:
-        """Frees all of them."""
         for name in self._columns:
             self._end(name)
 
-    def _blank(self) -> EnvStep:
-        """Dead steps everywhere."""
+    def _dead_steps(self) -> EnvStep:
         observation = np.zeros((self.num_envs, *self.spec.observation_shape), dtype=self.spec.observation_dtype)
         flags = (np.zeros(self.num_envs, dtype=np.bool_) for _ in range(5))
         return EnvStep(observation, np.zeros(self.num_envs, dtype=np.float32), *flags)
 
 
 def _write(whole: EnvStep, columns: Array, part: EnvStep | None) -> None:
-    """Fills the columns of a task with its step; None: they stay as they are."""
+    """Fill the columns of a task with its step; leave them as they are where `part` is None."""
     for own, field in zip(part or (), whole, strict=part is not None):
         field[columns] = own
 
 
 def _described(name: str, error: BaseException) -> str:
-    """One line: what was raised, and what it says of the place."""
+    """Return one line: the error, and its notes, which say where it was raised."""
     notes = "; ".join(getattr(error, "__notes__", ()))
     return f"{crash(name, error)}" + (f" ({notes})" if notes else "")

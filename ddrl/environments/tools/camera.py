@@ -1,12 +1,13 @@
 """Cameras: colour pictures of one environment's first episode, for `ddrl watch`.
 
-A camera follows a game that somebody else plays: `reset` and `step` are told what the player saw. An adapter that can
+A camera does not play itself: its `reset` and `step` are told what the player of the episode saw. An adapter that can
 show more than what its agents see exports `camera`; for the others, `camera_for` shows what the agent sees.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -35,20 +36,20 @@ class Camera(Protocol):
     """What the pictures are, in a few words."""
 
     def reset(self, seen: EnvStep) -> Array:
-        """The picture that an episode begins with; `seen` is what `reset` of the player's environment returned."""
+        """Return the picture that an episode begins with; the player's environment returned `seen` from `reset`."""
 
     def step(self, action: Any, seen: EnvStep) -> Array:
-        """The pictures of one agent step: `action` was taken, and the player's environment returned `seen`.
+        """Return the pictures of one agent step: `action` was taken, and the player's environment returned `seen`.
 
         `action` is an integer, or numbers [A] where actions are continuous.
         """
 
     def close(self) -> None:
-        """Frees native resources."""
+        """Free native resources."""
 
 
 def camera_for(name: str, seed: int, options: Mapping[str, Any]) -> Camera:
-    """The camera for `registry.make(name, num_envs=1, seed=seed, **options)`."""
+    """Return the camera for `registry.make(name, num_envs=1, seed=seed, **options)`."""
     prefix, _, task = name.partition("/")
     adapter = registry.adapter(prefix)
     if hasattr(adapter, "camera"):
@@ -56,8 +57,109 @@ def camera_for(name: str, seed: int, options: Mapping[str, Any]) -> Camera:
         return camera
     spec = registry.spec_for(name, **options)
     if spec.image_shape is not None and spec.image_shape[0] == 3:
-        return ImageCamera(spec, EMULATOR_HERTZ / spec.frame_skip)
-    return ObservationCamera(spec)
+        return image_camera(spec, EMULATOR_HERTZ / spec.frame_skip)
+    if len(spec.observation_shape) == 3:
+        shows = "the newest frame that the agent sees"
+        return ObservationCamera(lambda stack: _as_colour(stack[-1:]), shows, EMULATOR_HERTZ / spec.frame_skip)
+    return cell_camera((1, int(np.prod(spec.observation_shape))))
+
+
+class ObservationCamera:
+    """Pictures of what the agent sees: one of each observation."""
+
+    def __init__(
+        self, draw: Callable[[Array], Array], shows: str, frames_per_second: float, actions: Sequence[str] = ()
+    ) -> None:
+        """`draw` makes a picture [1, height, width, 3] uint8 of one environment's observation."""
+        self.shows, self.frames_per_second, self.actions = shows, frames_per_second, actions
+        self._draw = draw
+
+    def reset(self, seen: EnvStep) -> Array:
+        return self._draw(seen.observation[0])
+
+    def step(self, action: Any, seen: EnvStep) -> Array:
+        return self._draw(seen.observation[0])
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to free."""
+
+
+def cell_camera(board: tuple[int, int], actions: Sequence[str] = ()) -> ObservationCamera:
+    """Make a camera that draws flat observations as a board of cells; `board` is its rows and columns.
+
+    Lines lie between the cells. The smallest value is black and the largest white.
+    """
+    pixels = max(1, min(CELL_PIXELS, BOARD_PIXELS // max(board)))
+
+    def draw(observation: Array) -> Array:
+        flat = observation.astype(np.float64)
+        low, high = min(0.0, flat.min()), max(1.0, flat.max())
+        cells = np.round(255 * (flat - low) / (high - low)).astype(np.uint8)
+        picture = cells.reshape(1, *board).repeat(pixels, axis=1).repeat(pixels, axis=2)
+        if pixels > 2:
+            picture[:, ::pixels] = picture[:, :, ::pixels] = LINE_GREY
+        return _as_colour(picture)
+
+    return ObservationCamera(draw, "what the agent sees, as cells", CELLS_PER_SECOND, actions)
+
+
+def image_camera(
+    spec: EnvSpec,
+    frames_per_second: float,
+    actions: Sequence[str] = (),
+    *,
+    shows: str = "the image that the agent sees",
+    scale: int = IMAGE_SCALE,
+) -> ObservationCamera:
+    """Make a camera that shows the colour image in observations that also hold an instruction, enlarged by `scale`."""
+    return ObservationCamera(partial(_image, spec=spec, scale=scale), shows, frames_per_second, actions)
+
+
+def _image(observation: Array, spec: EnvSpec, scale: int) -> Array:
+    image = image_of(observation, spec).transpose(1, 2, 0)
+    return image[None].repeat(scale, axis=1).repeat(scale, axis=2)
+
+
+class TwinCamera:
+    """Pictures of a second environment that plays the same episode as the player's."""
+
+    def __init__(
+        self,
+        twin: VectorEnv,
+        draw: Callable[[], Array],
+        shows: str,
+        frames_per_second: float,
+        actions: Sequence[str] = (),
+        free: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`twin` is one environment with the player's seed and options; `draw` makes a picture of its present state.
+
+        `free` frees what `draw` needed, before `twin` is closed.
+        """
+        self.shows, self.frames_per_second, self.actions = shows, frames_per_second, actions
+        self._twin, self._draw, self._free = twin, draw, free
+
+    def reset(self, seen: EnvStep) -> Array:
+        """Return the picture that the episode begins with. Raise RuntimeError as `step`."""
+        return self._picture(self._twin.reset(), seen)
+
+    def step(self, action: Any, seen: EnvStep) -> Array:
+        """Return one picture.
+
+        Raise RuntimeError if the twin's observation, reward or end differ from those seen: another episode would be
+        filmed.
+        """
+        dtype = np.float32 if self._twin.spec.action_size else np.int64
+        return self._picture(self._twin.step(np.asarray(action, dtype=dtype)[None]), seen)
+
+    def close(self) -> None:
+        self._free()
+        self._twin.close()
+
+    def _picture(self, own: EnvStep, seen: EnvStep) -> Array:
+        if any(not np.array_equal(getattr(own, field), getattr(seen, field)) for field in EnvStep._fields):
+            raise RuntimeError("the camera's environment plays another episode than the agent's")
+        return self._draw()
 
 
 class EmulatorCamera:
@@ -67,17 +169,16 @@ class EmulatorCamera:
 
     def __init__(self, twin: VectorEnv, frame_skip: int, frames_per_second: float, actions: Sequence[str]) -> None:
         """`twin`: one environment whose observations are frames [1, 1, height, width, 3], without skip and cap."""
-        self.frames_per_second, self.actions = frames_per_second, tuple(actions)
+        self.frames_per_second, self.actions = frames_per_second, actions
         self._twin, self._frame_skip = twin, frame_skip
 
     def reset(self, seen: EnvStep) -> Array:
-        """The frame that the episode begins with."""
         return cast(Array, self._twin.reset().observation[0])
 
     def step(self, action: Any, seen: EnvStep) -> Array:
-        """Up to frame-skip many frames: fewer when the game ends.
+        """Return as many frames as one agent step takes: fewer when the game ends.
 
-        Raises: RuntimeError if reward or end differ from those seen: another episode would be filmed.
+        Raise RuntimeError if reward or end differ from those seen: another episode would be filmed.
         """
         steps: list[EnvStep] = []
         while len(steps) < self._frame_skip and not (steps and steps[-1].ended[0]):
@@ -88,85 +189,7 @@ class EmulatorCamera:
         return np.concatenate([step.observation[0] for step in steps])
 
     def close(self) -> None:
-        """Frees the second emulator."""
         self._twin.close()
-
-
-class CellCamera:
-    """A flat observation drawn as a board of cells between lines, the smallest value black and the largest white."""
-
-    frames_per_second = CELLS_PER_SECOND
-    shows = "what the agent sees, as cells"
-
-    def __init__(self, board: tuple[int, int], actions: Sequence[str] = ()) -> None:
-        """`board`: rows and columns; their product is the observation's length."""
-        self.actions = tuple(actions)
-        self._board = board
-        self._pixels = max(1, min(CELL_PIXELS, BOARD_PIXELS // max(board)))
-
-    def reset(self, seen: EnvStep) -> Array:
-        """One picture."""
-        flat = seen.observation[0].astype(np.float64)
-        low, high = min(0.0, flat.min()), max(1.0, flat.max())
-        cells = np.round(255 * (flat - low) / (high - low)).astype(np.uint8)
-        board = cells.reshape(1, *self._board).repeat(self._pixels, axis=1).repeat(self._pixels, axis=2)
-        if self._pixels > 2:
-            board[:, :: self._pixels] = board[:, :, :: self._pixels] = LINE_GREY
-        return _as_colour(board)
-
-    def step(self, action: Any, seen: EnvStep) -> Array:
-        """One picture."""
-        return self.reset(seen)
-
-    def close(self) -> None:
-        """Nothing to free."""
-
-
-class ImageCamera:
-    """The image of an observation that also holds an instruction: [3, height, width], in colour and enlarged."""
-
-    actions: Sequence[str]
-    shows = "the image that the agent sees"
-
-    def __init__(self, spec: EnvSpec, frames_per_second: float, actions: Sequence[str] = ()) -> None:
-        """`spec` has an `image_shape` of three channels."""
-        self.frames_per_second, self.actions = frames_per_second, tuple(actions)
-        self._spec = spec
-
-    def reset(self, seen: EnvStep) -> Array:
-        """One picture."""
-        image = image_of(seen.observation[0], self._spec).transpose(1, 2, 0)
-        return image[None].repeat(IMAGE_SCALE, axis=1).repeat(IMAGE_SCALE, axis=2)
-
-    def step(self, action: Any, seen: EnvStep) -> Array:
-        """One picture."""
-        return self.reset(seen)
-
-    def close(self) -> None:
-        """Nothing to free."""
-
-
-class ObservationCamera:
-    """What the agent sees: the newest frame of a stack [stack, height, width], or a flat observation as cells."""
-
-    actions: Sequence[str] = ()
-
-    def __init__(self, spec: EnvSpec) -> None:
-        images = len(spec.observation_shape) == 3
-        self.shows = "the newest frame that the agent sees" if images else CellCamera.shows
-        self.frames_per_second = EMULATOR_HERTZ / spec.frame_skip if images else CELLS_PER_SECOND
-        self._cells = None if images else CellCamera((1, int(np.prod(spec.observation_shape))))
-
-    def reset(self, seen: EnvStep) -> Array:
-        """One picture."""
-        return self._cells.reset(seen) if self._cells else _as_colour(seen.observation[0][-1:])
-
-    def step(self, action: Any, seen: EnvStep) -> Array:
-        """One picture."""
-        return self.reset(seen)
-
-    def close(self) -> None:
-        """Nothing to free."""
 
 
 def _as_colour(grey: Array) -> Array:

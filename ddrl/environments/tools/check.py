@@ -17,9 +17,6 @@ from ddrl.environments.base import registry
 from ddrl.system.seeding import numpy_generator
 from ddrl.types import Array, EnvStep, VectorEnv
 
-Make = Callable[[int], VectorEnv]
-"""Seed -> environments."""
-
 _NUM_ENVS = 2
 _AFTERWARDS = 30
 """Steps compared after a state was restored."""
@@ -31,30 +28,27 @@ class ConformanceError(Exception):
 
 @dataclass(frozen=True)
 class Conformance:
-    """What the check saw: the protocol, and how many ends of each kind in how many steps of how many environments."""
+    """What the check saw: the protocol, and how many ends of each kind."""
 
-    name: str
     protocol: str
-    steps: int
-    num_envs: int
     terminated: int
     truncated: int
     lives_lost: int
 
 
 def check_environment(name: str, steps: int = 200, **options: Any) -> Conformance:
-    """Checks `name` with `options`; without any, with those of the adapter's example, if it is one.
+    """Check `name` with `options`; without any, with those of the adapter's example, if it is one.
 
-    Raises: ConformanceError; UserError for an unknown name or option.
+    Raise ConformanceError, or UserError for an unknown name or option.
     """
     chosen = options or registry.examples().get(name, {})
     return check(lambda seed: registry.make(name, _NUM_ENVS, seed, **chosen), name, steps)
 
 
-def check(make: Make, name: str, steps: int = 200) -> Conformance:
-    """Checks the environments that `make` builds, over `steps` steps of seeded random actions.
+def check(make: Callable[[int], VectorEnv], name: str, steps: int = 200) -> Conformance:
+    """Check the environments that `make(seed)` builds, over `steps` steps of seeded random actions.
 
-    Raises: ConformanceError.
+    Raise ConformanceError.
     """
     with ExitStack() as stack:
 
@@ -83,10 +77,7 @@ def check(make: Make, name: str, steps: int = 200) -> Conformance:
             _check_same(name, "actions clipped to [-1, 1]", expected, _roll(build(1), clipped)[0], first=0)
         _check_illegal_actions(env, name)
     return Conformance(
-        name=name,
         protocol=env.spec.protocol,
-        steps=steps,
-        num_envs=env.num_envs,
         terminated=sum(int((step.terminated & step.ended).sum()) for step in trace),
         truncated=sum(int(step.truncated.sum()) for step in trace),
         lives_lost=sum(int((step.terminated & ~step.ended).sum()) for step in trace),
@@ -99,7 +90,7 @@ def _require(condition: bool, name: str, message: str) -> None:
 
 
 def _plan(env: VectorEnv, steps: int) -> Array:
-    """Seeded random actions: [steps, B] int64, or [steps, B, A] float32, a third of whose dimensions lie beyond 1."""
+    """Return seeded random actions: [steps, B] int64, or [steps, B, A] float32, a third of them beyond [-1, 1]."""
     generator = numpy_generator(1, "check")
     if env.spec.action_size:
         return generator.uniform(-1.5, 1.5, (steps, env.num_envs, env.spec.action_size)).astype(np.float32)
@@ -107,9 +98,9 @@ def _plan(env: VectorEnv, steps: int) -> Array:
 
 
 def _roll(env: VectorEnv, plan: Array, *, with_states: bool = False) -> tuple[list[EnvStep], list[dict[str, Any]]]:
-    """The N + 1 steps of `plan` [N, B] or [N, B, A] from a reset, and the state after each, through a file and back.
+    """Return the N + 1 steps of `plan` [N, B] or [N, B, A] from a reset, and the state after each, read from a file.
 
-    Raises: ConformanceError if a step already returned changes later.
+    Raise ConformanceError if a step already returned changes later.
     """
     trace, states, checksums = [env.reset()], [], []
     for actions in [*plan, None]:
@@ -147,7 +138,7 @@ def _check_spec(env: VectorEnv, name: str) -> None:
 
 
 def _check_steps(env: VectorEnv, trace: list[EnvStep], name: str) -> None:
-    """Shapes, types and the alignment of ends, dead steps and starts."""
+    """Check shapes, types and the alignment of ends, dead steps and starts."""
     first = trace[0]
     for field in ("reward", "terminated", "truncated", "ended"):
         _require(not getattr(first, field).any(), name, f"reset returns a nonzero {field}")
@@ -177,15 +168,12 @@ def _check_steps(env: VectorEnv, trace: list[EnvStep], name: str) -> None:
 
 def _check_arrays(env: VectorEnv, step: EnvStep, name: str, where: str) -> None:
     shape, dtype = (env.num_envs, *env.spec.observation_shape), env.spec.observation_dtype
-    observation = step.observation
-    found = f"{observation.dtype} {observation.shape}"
-    _require(observation.shape == shape and observation.dtype == dtype, name, f"{where}: observation is {found}")
-    _require(bool(np.isfinite(observation).all()), name, f"{where}: the observation is not finite")
-    for field in step._fields[1:]:
-        array, wanted = getattr(step, field), "float32" if field == "reward" else "bool"
+    forms = {"observation": (shape, dtype), "reward": ((env.num_envs,), "float32")}
+    for field, array in step._asdict().items():
+        shape, dtype = forms.get(field, ((env.num_envs,), "bool"))
         found = f"{array.dtype} {array.shape}"
-        _require(array.shape == (env.num_envs,) and array.dtype == wanted, name, f"{where}: {field} is {found}")
-    _require(bool(np.isfinite(step.reward).all()), name, f"{where}: the reward is not finite")
+        _require(array.shape == shape and array.dtype == dtype, name, f"{where}: {field} is {found}")
+        _require(bool(np.isfinite(array).all()), name, f"{where}: the {field} is not finite")
 
 
 def _differences(a: EnvStep, b: EnvStep) -> list[str]:
@@ -199,7 +187,7 @@ def _check_same(name: str, what: str, expected: list[EnvStep], found: list[EnvSt
 
 
 def _moments(trace: list[EnvStep], steps: int) -> list[int]:
-    """Steps after which a state is restored: an end, its dead step, a lost life, and one in between."""
+    """Return the steps after which a state is restored: an end, its dead step, a lost life, and one in between."""
     conditions = (
         lambda step: step.ended.any(),
         lambda step: not step.valid.all(),
@@ -212,30 +200,30 @@ def _moments(trace: list[EnvStep], steps: int) -> list[int]:
 
 
 def _check_illegal_actions(env: VectorEnv, name: str) -> None:
-    for actions, what in _illegal_actions(env.num_envs, env.spec.num_actions, env.spec.action_size):
-        try:
-            env.step(actions)
-        except ValueError:
-            continue
-        raise ConformanceError(f"{name}: {what}: step must raise ValueError")
-
-
-def _illegal_actions(num_envs: int, num_actions: int, action_size: int) -> list[tuple[Array, str]]:
+    num_envs, num_actions, action_size = env.num_envs, env.spec.num_actions, env.spec.action_size
+    illegal: list[tuple[Array, str]]
     if action_size:
         zeros = np.zeros((num_envs, action_size), dtype=np.float32)
         nan = zeros.copy()
         nan[-1, -1] = np.nan
-        return [
+        illegal = [
             (nan, "NaN in the last environment's action"),
             (zeros[:, 0], "one number for each action"),
             (np.zeros((num_envs, action_size + 1), dtype=np.float32), "one dimension too many"),
             (np.zeros((num_envs + 1, action_size), dtype=np.float32), "one action too many"),
             (zeros.astype(np.int64), "actions that are not float32"),
         ]
-    ones = np.ones(num_envs, dtype=np.int64)
-    return [
-        (ones * num_actions, f"action {num_actions}"),
-        (ones * -1, "action -1"),
-        (np.ones(num_envs + 1, dtype=np.int64), "one action too many"),
-        (ones.astype(np.float32), "actions that are not integers"),
-    ]
+    else:
+        ones = np.ones(num_envs, dtype=np.int64)
+        illegal = [
+            (ones * num_actions, f"action {num_actions}"),
+            (ones * -1, "action -1"),
+            (np.ones(num_envs + 1, dtype=np.int64), "one action too many"),
+            (ones.astype(np.float32), "actions that are not integers"),
+        ]
+    for actions, what in illegal:
+        try:
+            env.step(actions)
+        except ValueError:
+            continue
+        raise ConformanceError(f"{name}: {what}: step must raise ValueError")

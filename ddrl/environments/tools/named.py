@@ -1,4 +1,4 @@
-"""Environments that say which ones they are when they fail, do not answer, or return numbers that are not finite."""
+"""Environments that name themselves when they fail, do not answer, or return numbers that are not finite."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from ddrl.types import Array, EnvSpec, EnvStep, VectorEnv
 
 
 class NamedEnv:
-    """A `VectorEnv` whose errors are a `ddrl.errors.crash` of that name, with what was raised as its cause.
+    """A `VectorEnv` whose errors are a `ddrl.errors.crash` of its name, with what was raised as the cause.
 
-    Every environment of a run, an evaluation or a worker is one. So this is where numbers enter: before anything is
-    clipped, normalised, stored or sent, those that `ddrl.environments.base.finite` does not let pass end the run. Its
-    calls are among those that `ddrl.system.calls` watches. All methods but `close` raise UserError where the
-    environment's own fails.
+    Every environment of a run, an evaluation or a worker is one, so all numbers enter here: before anything is clipped,
+    normalised, stored or sent, those that `ddrl.environments.base.finite` refuses end the run. `ddrl.system.calls`
+    watches its calls. All methods but `close` raise UserError where the environment's own fails.
     """
 
     def __init__(self, env: VectorEnv, name: str, tasks: Sequence[str]) -> None:
-        """`tasks` [B]: of each environment."""
+        """`tasks` [B] has the task of each environment."""
         self.spec = env.spec
         self.num_envs = env.num_envs
         self.load_state_dict = env.load_state_dict
@@ -33,28 +32,26 @@ class NamedEnv:
         self._tasks = tasks
         self._steps = 0
         self._form: list[Any] = []
-        """Shapes and dtypes of the newest step whose form was right: most steps are like the one before."""
+        """Shapes and dtypes of the newest step that was well formed: most steps are like the one before."""
         self._busy = threading.Lock()
         self._closed = False
 
     def reset(self) -> EnvStep:
-        """The environment's own. Raises UserError for a number that is not finite or huge, `Closed` after `close`."""
-        with self._busy:
-            step: EnvStep = _named(self._name, self._opened.reset)
+        """Reset the environment. Raise UserError for a number that is not finite or too large, Closed after `close`."""
+        step = self._call(self._env.reset)
         self._check_form(step)
         if found := finite.fault(step):
             raise self._refused(found, "no action came before")
         return step
 
     def step(self, actions: Array) -> EnvStep:
-        """The environment's own. Raises as `reset`; NonFiniteError where it is actions that are not finite.
+        """Step the environment. Raise as `reset`, and NonFiniteError where the actions are not finite.
 
-        All that the policy saw was finite, so such actions are its own fault.
+        All that the policy saw was finite, so such actions mean that training diverged.
         """
         self._steps += 1
         try:
-            with self._busy:
-                step: EnvStep = _named(self._name, self._opened.step, actions)
+            step = self._call(self._env.step, actions)
         except UserError as error:
             if wrong := finite.diverged(actions):
                 raise NonFiniteError(f"{self._name}: training diverged: {wrong}") from error
@@ -67,9 +64,15 @@ class NamedEnv:
         return step
 
     def state_dict(self) -> dict[str, Any]:
-        """The environment's own."""
         state: dict[str, Any] = _named(self._name, self._env.state_dict)
         return state
+
+    def _call(self, method: Callable[..., EnvStep], *arguments: Array) -> EnvStep:
+        with self._busy:
+            if self._closed:
+                raise Closed
+            step: EnvStep = _named(self._name, method, *arguments)
+        return step
 
     def _check_form(self, step: EnvStep) -> None:
         try:
@@ -87,16 +90,10 @@ class NamedEnv:
         place = f"step {self._steps} of this process, column {found.column} of {self.num_envs}{task}"
         return UserError(f"{self._name}: {place}: the {found.what}; {before}")
 
-    @property
-    def _opened(self) -> VectorEnv:
-        if self._closed:
-            raise Closed
-        return self._env
-
     def close(self) -> None:
-        """The environment's own; one that another thread still waits for stays as it is: nobody may free it there.
+        """Close the environment, but not while another thread steps it, since it may not be freed there.
 
-        One that fails is told of and no more: what it was for has been done, and its results are not lost for it.
+        Print an error and go on: the environment was closed because it is no longer needed, and its results count.
         """
         self._closed = True
         if self._busy.acquire(blocking=False):
@@ -111,9 +108,9 @@ class NamedEnv:
 def make_env(
     environment: Mapping[str, Any], num_envs: int, seed: int, *, num_threads: int, name: str, first_env: int = 0
 ) -> NamedEnv:
-    """Environments that say who they are when they fail; `first_env` as in `registry.make`.
+    """Make environments whose errors begin with `name`; `first_env` as in `registry.make`.
 
-    Raises UserError where they cannot be made.
+    Raise UserError where they cannot be made.
     """
 
     def make() -> VectorEnv:
@@ -124,14 +121,14 @@ def make_env(
 
 
 def spec_of(environment: Mapping[str, Any]) -> EnvSpec:
-    """What a network needs to know of an environment. Raises UserError where it cannot be said."""
+    """Return an environment's spec. Raise UserError where it cannot be determined."""
     keep = (UserError,)
     spec: EnvSpec = _named(f"environment {environment['name']}", partial(registry.spec_for, **environment), keep=keep)
     return spec
 
 
 def _named(name: str, work: Callable[..., Any], *arguments: Any, keep: tuple[type[Exception], ...] = ()) -> Any:
-    """What `work` returns; what it raises, but for `keep`, as a crash of that name."""
+    """Return `work(*arguments)`; raise what it raises as a crash of that name, except for `keep`."""
     with Call(name):
         try:
             return work(*arguments)

@@ -18,19 +18,18 @@ from ddrl.errors import UserError
 from ddrl.system.csv_cells import write_rows
 from ddrl.system.exit_code import exit_code
 from ddrl.system.seeding import numpy_generator, seed_for
-from ddrl.types import Array, EnvSpec
+from ddrl.types import Array
 
 COLUMNS = ("task", "random", "human", "variant", "source", "notes")
-VARIANT = "measured"
 MODULE = "ddrl.environments.tools.random_play"
 _NUM_ENVS = 10
 
 
 def random_returns(name: str, episodes: int, seed: int) -> Array:
-    """Raw returns [n] of at least `episodes` episodes, n a multiple of ten.
+    """Return the raw returns [n] of at least `episodes` episodes, n a multiple of ten.
 
-    Each of ten environments plays the same number of them: a first-come sample would favour short episodes.
-    Raises: UserError for an unknown name, and for numbers that `ddrl.environments.base.finite` does not let pass.
+    Each of ten environments plays the same number of them: the first episodes to end would be short ones.
+    Raise UserError for an unknown name, and for numbers that `ddrl.environments.base.finite` refuses.
     """
     rounds = -(-episodes // _NUM_ENVS)
     generator = numpy_generator(seed, "random-play")
@@ -39,7 +38,11 @@ def random_returns(name: str, episodes: int, seed: int) -> Array:
     with closing(registry.make(name, _NUM_ENVS, seed_for(seed, "random-play-environment"))) as env:
         env.reset()
         while done.min() < rounds:
-            step = env.step(_actions(env.spec, generator))
+            if env.spec.action_size:
+                actions: Array = generator.uniform(-1.0, 1.0, (_NUM_ENVS, env.spec.action_size)).astype(np.float32)
+            else:
+                actions = generator.integers(0, env.spec.num_actions, _NUM_ENVS)
+            step = env.step(actions)
             if found := finite.fault(step):
                 raise UserError(f"{name}: column {found.column} of {_NUM_ENVS}: the {found.what}")
             total += step.reward
@@ -51,28 +54,22 @@ def random_returns(name: str, episodes: int, seed: int) -> Array:
 
 
 def row(name: str, episodes: int, seed: int) -> dict[str, str]:
-    """One row of a file of reference scores; there is no human one."""
+    """Return one row of a file of reference scores, without a human score."""
     returns = random_returns(name, episodes, seed)
     error = returns.std(ddof=1) / len(returns) ** 0.5
     return {
         "task": name.partition("/")[2],
         "random": f"{returns.mean():.4g}",
         "human": "",
-        "variant": VARIANT,
+        "variant": "measured",
         "source": f"measured: python -m {MODULE} {name} --episodes {len(returns)} --seed {seed}",
         "notes": f"standard error {error:.2g}; {registry.spec_for(name).protocol}",
     }
 
 
-def _actions(spec: EnvSpec, generator: np.random.Generator) -> Array:
-    if spec.action_size:
-        return generator.uniform(-1.0, 1.0, (_NUM_ENVS, spec.action_size)).astype(np.float32)
-    return generator.integers(0, spec.num_actions, _NUM_ENVS)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the rows; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m ddrl.environments.tools.random_play", description=__doc__)
+    """Print the rows; return the exit code."""
+    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__)
     parser.add_argument("names", nargs="+", metavar="prefix/task", help="or a suite: each of its tasks")
     parser.add_argument("--episodes", type=int, default=200, metavar="N", help="rounded up to a multiple of ten")
     parser.add_argument("--seed", type=int, default=0)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ctypes.util
 import os
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import mujoco
 import numpy as np
 
-from ddrl.environments.base.contract import check_same_step
-from ddrl.environments.worlds.physics import PhysicsEnvs
+from ddrl.environments.tools.camera import TwinCamera
 from ddrl.errors import UserError
-from ddrl.types import Array, EnvStep
+from ddrl.types import Array, VectorEnv
 
 SIZE = 480
 """Pixels each way."""
@@ -22,50 +21,25 @@ _LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}
 _PACKAGES = "apt install libegl1 libgl1-mesa-dri (or libosmesa6)"
 
 
-class SimulatorCamera:
-    """Follows with a second simulation: the model's first camera, or a free one where it has none."""
+def simulator_camera(twin: VectorEnv, scene: Callable[[], tuple[Any, Any]], seconds_per_step: float) -> TwinCamera:
+    """Make a camera that draws a second simulation: by the model's first camera, or a free one where it has none.
 
-    actions: Sequence[str] = ()
-    shows = "the simulator's own picture"
+    `scene` returns the simulator's model and data. Raise UserError without a graphics library.
+    """
+    context = _graphics()(SIZE, SIZE)
+    painters: list[_Painter] = []
 
-    def __init__(self, twin: PhysicsEnvs) -> None:
-        """`twin`: one environment with the player's seed and options.
+    def draw() -> Array:
+        if not painters:  # only now: a task may change its terrain when an episode begins
+            context.make_current()
+            painters.append(_Painter(*scene()))
+        return painters[0].draw()
 
-        Raises: UserError without a graphics library.
-        """
-        self._twin = twin
-        self._context = _graphics()(SIZE, SIZE)
-        self._painter: _Painter | None = None
-        self.frames_per_second = 1.0 / twin.simulations[0].seconds_per_step
+    def free() -> None:
+        painters.clear()
+        context.free()
 
-    def reset(self, seen: EnvStep) -> Array:
-        """The picture that the episode begins with.
-
-        Raises: RuntimeError if it begins differently from the one seen.
-        """
-        own = self._twin.reset()
-        if self._painter is None:  # only now: a task may change its terrain when an episode begins
-            self._context.make_current()
-            self._painter = _Painter(*self._twin.simulations[0].scene())
-        return self._picture(own, seen)
-
-    def step(self, action: Any, seen: EnvStep) -> Array:
-        """One picture; `action` [A].
-
-        Raises: RuntimeError if observation, reward or end differ from those seen: another episode would be filmed.
-        """
-        return self._picture(self._twin.step(np.asarray(action, dtype=np.float32)[None]), seen)
-
-    def close(self) -> None:
-        """Frees the second simulation and the graphics."""
-        self._painter = None
-        self._context.free()
-        self._twin.close()
-
-    def _picture(self, own: EnvStep, seen: EnvStep) -> Array:
-        check_same_step(own, seen)
-        assert self._painter is not None, "step before reset"
-        return self._painter.draw()[None]
+    return TwinCamera(twin, draw, "the simulator's own picture", 1.0 / seconds_per_step, free=free)
 
 
 class _Painter:
@@ -87,23 +61,22 @@ class _Painter:
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, self._context)
 
     def draw(self) -> Array:
-        """The picture [height, width, 3] uint8."""
+        """Return one picture [1, height, width, 3] uint8."""
         everything = mujoco.mjtCatBit.mjCAT_ALL.value
         mujoco.mjv_updateScene(self._model, self._data, self._option, None, self._camera, everything, self._scene)
         mujoco.mjr_render(self._frame, self._scene, self._context)
         picture = np.empty((SIZE, SIZE, 3), dtype=np.uint8)
         mujoco.mjr_readPixels(picture, None, self._frame, self._context)
-        return np.flipud(picture).copy()
+        return np.flipud(picture)[None].copy()
 
 
 def _graphics() -> Any:
-    """The class of graphics contexts without a screen: MUJOCO_GL names one, else the first that is installed.
+    """Return the class of graphics contexts without a screen: MUJOCO_GL names one, else the first that is installed.
 
-    Raises: UserError where there is none.
+    Raise UserError where there is none.
     """
     wanted = os.environ.get("MUJOCO_GL", "").lower()
-    names = [wanted] if wanted in _LIBRARIES else list(_LIBRARIES)
-    for name in names:
+    for name in [wanted] if wanted in _LIBRARIES else _LIBRARIES:
         if ctypes.util.find_library(_LIBRARIES[name]) is None:
             continue
         try:
@@ -114,7 +87,7 @@ def _graphics() -> Any:
 
 
 def _context_class(name: str) -> Any:
-    """Tried once: a library may be installed and have no driver."""
+    """Import one class of contexts and try it once: a library may be installed and have no driver."""
     if name == "egl":
         from mujoco.egl import GLContext
     else:

@@ -16,14 +16,14 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def cache_folder() -> Path:
-    """Where the maps are kept."""
+    """Return the folder in which maps are kept."""
     if chosen := os.environ.get(VARIABLE):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ddrl" / "dmlab"
 
 
 class LevelCache:
-    """What `deepmind_lab.Lab` asks before it compiles a map, and tells afterwards; processes may share its folder.
+    """The cache that `deepmind_lab.Lab` reads before it compiles a map and writes afterwards; processes may share it.
 
     Interface: google-deepmind/lab, docs/users/python_api.md. A map's key holds the checksum of its source.
     """
@@ -32,7 +32,7 @@ class LevelCache:
         self._folder = folder
 
     def fetch(self, key: str, pk3_path: str) -> bool:
-        """Whether the map `key` was there; it is then copied to `pk3_path`."""
+        """Copy the map `key` to `pk3_path` and return True; return False where it is not in the cache."""
         try:
             kept = self._file(key).open("rb")
         except FileNotFoundError:
@@ -42,7 +42,7 @@ class LevelCache:
         return True
 
     def write(self, key: str, pk3_path: str) -> None:
-        """Keeps the map at `pk3_path`; a full disk costs a warning, since nothing depends on it."""
+        """Keep the map at `pk3_path`; only warn where the disk is full, since nothing depends on it."""
         file = self._file(key)
         try:
             file.parent.mkdir(parents=True, exist_ok=True)

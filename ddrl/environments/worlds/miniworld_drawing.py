@@ -24,16 +24,16 @@ from ddrl.errors import UserError
 from ddrl.types import Array
 
 PACKAGES = "apt install libegl1 libgl1 libglu1-mesa libgl1-mesa-dri"
-"""What Debian calls the libraries."""
+"""Debian's packages with the libraries."""
 _EGL_EXTENSIONS, _MAX_DEVICES = 0x3055, 64
 _Z_NEAR, _Z_FAR = 0.04, 100.0
 _LOCK = threading.RLock()
 
 
 def prepare() -> Any:
-    """Imports pyglet with the options that it must be imported with; the module.
+    """Import pyglet with the options that must be set first, and return the module.
 
-    Raises: UserError where a graphics library is missing; ModuleNotFoundError without pyglet.
+    Raise UserError where a graphics library is missing, ModuleNotFoundError without pyglet.
     """
     os.environ.setdefault("LP_NUM_THREADS", "0")  # Mesa's own threads: pictures are small, and cores are the actors'
     import pyglet
@@ -50,10 +50,10 @@ def prepare() -> Any:
 
 @contextmanager
 def current() -> Iterator[Canvas]:
-    """The process's canvas, whose context is the calling thread's until the block ends."""
+    """Make the canvas's context the calling thread's until the block ends; yield the process's canvas."""
     with _LOCK:
         canvas = _canvas()
-        canvas.take()
+        canvas.window.switch_to()
         try:
             yield canvas
         finally:
@@ -73,7 +73,7 @@ class Canvas:
         from pyglet import gl
         from pyglet.libs.egl import egl
 
-        self._gl, self._egl = gl, egl
+        self.gl, self._egl = gl, egl
         pyglet.options["headless_device"] = _software_device(egl)
         try:
             self.window = pyglet.window.Window(width=1, height=1, visible=False)
@@ -85,17 +85,13 @@ class Canvas:
         gl.glEnable(gl.GL_CULL_FACE)
         self._frame_buffers: dict[tuple[int, int], Any] = {}
 
-    def take(self) -> None:
-        """Makes the context the calling thread's."""
-        self.window.switch_to()
-
     def give_back(self) -> None:
-        """Any thread may take it now."""
+        """Release the context, so that any thread may take it."""
         self._egl.eglMakeCurrent(self.window.context.display_connection, 0, 0, None)
 
     def compile(self, world: Any, display_list: int) -> int:
-        """Records what does not move in a world; `display_list` is the one to use again, 0 for a new one."""
-        gl = self._gl
+        """Record what does not move in a world; `display_list` is the one to use again, 0 for a new one."""
+        gl = self.gl
         display_list = display_list or int(gl.glGenLists(1))
         gl.glNewList(display_list, gl.GL_COMPILE)
         light = zip(
@@ -118,8 +114,8 @@ class Canvas:
         return display_list
 
     def draw(self, world: Any, display_list: int, height: int, width: int) -> Array:
-        """What the agent of a world sees: [height, width, 3] uint8."""
-        gl, agent = self._gl, world.agent
+        """Return what the agent of a world sees: [height, width, 3] uint8."""
+        gl, agent = self.gl, world.agent
         gl.glBindFramebuffer(gl.GL_FRAMEBUFFER, self._frame_buffer(height, width))
         gl.glViewport(0, 0, width, height)
         gl.glClearColor(*world.sky_color, 1.0)
@@ -141,17 +137,10 @@ class Canvas:
         gl.glReadPixels(0, 0, width, height, gl.GL_RGB, gl.GL_UNSIGNED_BYTE, place)
         return picture[::-1]  # OpenGL begins at the bottom
 
-    def delete(self, display_list: int) -> None:
-        """Frees a list."""
-        self._gl.glDeleteLists(display_list, 1)
-
     def _frame_buffer(self, height: int, width: int) -> Any:
-        """A frame buffer of that size, without multisampling; made once.
-
-        Raises: UserError where the driver has none.
-        """
+        """Return the frame buffer of that size, without multisampling. Raise UserError where the driver has none."""
         if (height, width) not in self._frame_buffers:
-            gl = self._gl
+            gl = self.gl
             frame_buffer, buffers = gl.GLuint(), (gl.GLuint * 2)()
             gl.glGenFramebuffers(1, byref(frame_buffer))
             gl.glBindFramebuffer(gl.GL_FRAMEBUFFER, frame_buffer)
@@ -168,7 +157,7 @@ class Canvas:
 
 
 def _software_device(egl: Any) -> int:
-    """Index of Mesa's software device among EGL's; 0 where none says that it is one."""
+    """Return the index of Mesa's software device among EGL's, 0 where none says that it is one."""
     address = CFUNCTYPE(c_void_p, c_char_p)(("eglGetProcAddress", egl._lib))
     if not address(b"eglQueryDeviceStringEXT") or not address(b"eglQueryDevicesEXT"):
         return 0

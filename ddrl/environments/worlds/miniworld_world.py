@@ -18,53 +18,41 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from ddrl.environments.worlds import miniworld_drawing
+from ddrl.environments.worlds.firstperson_tasks import ACTIONS, Task
 from ddrl.system import instruction_words
 from ddrl.system.seeding import numpy_generator
 from ddrl.types import Array
 
 DEGREES = 5.0
-"""A look's, per frame."""
+"""How far a look turns, per frame."""
 ACTION_PROTOCOL = f"forward0.15m,turn{DEGREES:g}deg,fire-picks-up-or-drops"
 PICTURE_PROTOCOL = "software-rendered,no-multisampling,no-domain-randomisation"
 _SIGN_KINDS = ("box", "key")
 _SIGN_COLOURS = 3
-# What the nine actions are made of: forward (1, -1 or 0), look (1: left, -1: right, 0), fire.
-_PARTS = (
-    (1, 0, False),
-    (-1, 0, False),
-    (0, 0, False),
-    (0, 0, False),
-    (0, 1, False),
-    (0, -1, False),
-    (1, 1, False),
-    (1, -1, False),
-    (0, 0, True),
-)
 
 
 class MiniWorld:
     """One of MiniWorld's environments, as a `replayed.Replayable`."""
 
-    def __init__(self, kind: str, limit: int, reward_scale: float, frame_skip: int, height: int, width: int) -> None:
-        """`kind`: the name of its class; `limit`: frames, which its rewards depend on; they are times `reward_scale`.
+    def __init__(self, task: Task, limit: int, frame_skip: int, size: tuple[int, int]) -> None:
+        """`limit`: frames, on which rewards depend. `size`: height and width of observations.
 
-        Raises: UserError where a graphics library is missing; ModuleNotFoundError without the package.
+        Raise UserError where a graphics library is missing, ModuleNotFoundError without the package.
         """
-        self.env = _environment(kind)
+        self.env = _environment(task.source)
         self.env.max_episode_steps = limit
-        self._frame_skip, self._scale, self._size = frame_skip, reward_scale, (height, width)
+        self._frame_skip, self._scale, self._size = frame_skip, task.reward_scale, size
         self._list = 0
         self._words = instruction_words.hashed("")
 
     def reset(self, seed: int) -> Array:
-        """Starts the episode that `seed` determines; its first observation."""
+        """Start the episode that `seed` determines; return its first observation."""
         if hasattr(self.env, "_color_index"):
             generator = numpy_generator(seed, "sign")
             self.env._color_index, self.env._goal = int(generator.integers(_SIGN_COLOURS)), int(generator.integers(2))
@@ -75,7 +63,7 @@ class MiniWorld:
         return self._observation()
 
     def step(self, action: Any) -> tuple[Array, float, bool]:
-        """Observation, reward (the sum over the frames), terminated."""
+        """Return observation, reward (the sum over the frames) and terminated."""
         total, terminated = 0.0, False
         for frame in range(self._frame_skip):
             _, reward, terminated, _, _ = self.env.step(self._own_action(int(action), first=frame == 0))
@@ -85,23 +73,25 @@ class MiniWorld:
         return self._observation(), self._scale * total, bool(terminated)
 
     def close(self) -> None:
-        """Frees what was recorded of the world."""
+        """Free what was recorded of the world."""
         with miniworld_drawing.current() as canvas:
-            canvas.delete(self._list)
+            canvas.gl.glDeleteLists(self._list, 1)
         self._list = 0
 
     def _own_action(self, action: int, *, first: bool) -> int:
-        """The step of MiniWorld that a frame takes; looks are already done."""
+        """Return the step of MiniWorld that a frame takes; do the look, which is no step, at once."""
         own = self.env.actions
-        forward, look, fire = _PARTS[action]
-        if look:
-            self.env.turn_agent(look * DEGREES)
-        if forward > 0:
+        parts = ACTIONS[action].split(" + ")
+        if "look left" in parts:
+            self.env.turn_agent(DEGREES)
+        if "look right" in parts:
+            self.env.turn_agent(-DEGREES)
+        if "forward" in parts:
             return int(own.move_forward)
         full = self.env.action_space.n > own.pickup
-        if forward < 0 and full:
+        if "backward" in parts and full:
             return int(own.move_back)
-        if fire and first and full:
+        if "fire" in parts and first and full:
             return int(own.drop if self.env.agent.carrying else own.pickup)
         return int(own.done)  # which does nothing
 
@@ -112,28 +102,26 @@ class MiniWorld:
 
 
 def _environment(kind: str) -> Any:
-    """An environment that draws nothing itself."""
+    """Make an environment that draws nothing itself."""
     miniworld_drawing.prepare()
     from miniworld import envs
     from miniworld.params import DEFAULT_PARAMS
 
     own_class = getattr(envs, kind)
     env = own_class.__new__(own_class)
-    env.render_obs = env._render_static = _nothing
+    env.render_obs = env._render_static = lambda: None  # MiniWorld would draw in every frame
     with miniworld_drawing.current() as canvas, _without_windows(canvas):
         env.__init__()
     env.params = DEFAULT_PARAMS  # of Sign too
     return env
 
 
-def _nothing() -> None:
-    """In place of MiniWorld's own drawing, which it does in every frame."""
-
-
 @contextmanager
 def _without_windows(canvas: miniworld_drawing.Canvas) -> Iterator[None]:
-    """Makes MiniWorld's constructor use the process's context, without frame buffers and fonts of its own."""
-    module = _module()
+    """Make MiniWorld's constructor use the process's context, without frame buffers and fonts of its own."""
+    from miniworld import miniworld
+
+    module: Any = miniworld
     real = module.pyglet, module.FrameBuffer
     module.pyglet = SimpleNamespace(
         window=SimpleNamespace(Window=lambda **_: canvas.window), text=SimpleNamespace(Label=lambda **_: None)
@@ -143,10 +131,3 @@ def _without_windows(canvas: miniworld_drawing.Canvas) -> Iterator[None]:
         yield
     finally:
         module.pyglet, module.FrameBuffer = real
-
-
-@cache
-def _module() -> Any:
-    from miniworld import miniworld
-
-    return miniworld

@@ -1,4 +1,4 @@
-"""What the MuJoCo adapters share: `replayed.ReplayedEnvs` of one task's simulations.
+"""What the MuJoCo adapters share: bounds of actions, parts of protocol ids, and the simulator's warnings.
 
 - Time: one agent step is one time-step, and what the papers count; the simulator's own sub-steps (gymnasium's
   `frame_skip`, dm_control's `n_sub_steps`) are part of the environment. So a spec's `frame_skip` is 1.
@@ -6,20 +6,18 @@
   actuator's bounds. An actuator without bounds takes the clipped action as it is.
 - Threads: none. Two were no faster than one here, since Python's lock changes hands several times within 0.1 ms;
   several actors, each in a process of its own, are.
+- Seeds and states: see `replayed`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import mujoco
 import numpy as np
 
 from ddrl.environments.base.registry import Option
-from ddrl.environments.base.replayed import ReplayedEnvs
 from ddrl.types import Array, EnvSpec
 
 MAX_STEPS = Option(1000, 1, 100_000)
@@ -28,25 +26,6 @@ ACTION_PROTOCOL = "actions-clipped-to-1,actions-scaled-to-bounds"
 STEP_PROTOCOL = "autoreset-next-step;raw-rewards"
 _LOGGER = logging.getLogger(__name__)
 _OF_THE_MODEL_FILES = "compiler attribute 'settotalmass' is deprecated"
-
-
-class Simulation(Protocol):
-    """One environment, without limit of steps."""
-
-    seconds_per_step: float
-    """Simulated time."""
-
-    def reset(self, seed: int) -> Array:
-        """Starts the episode that `seed` alone determines; its first observation [N]."""
-
-    def step(self, action: Array) -> tuple[Array, float, bool]:
-        """Observation [N], reward, terminated; `action` [A] is in the environment's units."""
-
-    def scene(self) -> tuple[Any, Any]:
-        """The simulator's model and data, for pictures."""
-
-    def close(self) -> None:
-        """Frees native resources."""
 
 
 @dataclass(frozen=True)
@@ -58,19 +37,19 @@ class Bounds:
 
     @classmethod
     def between(cls, low: Array, high: Array) -> Bounds:
-        """Maps -1 to `low` and 1 to `high` [A]; a range of 1e9 or more stands for none: actions stay as they are."""
+        """Map -1 to `low` and 1 to `high` [A]; a range of 1e9 or more stands for none: actions stay as they are."""
         dtype, unbounded = low.dtype, ~(high.astype(np.float64) - low.astype(np.float64) < 1e9)
         low, high = np.where(unbounded, -1.0, low), np.where(unbounded, 1.0, high)
         return cls(((low + high) / 2).astype(dtype), ((high - low) / 2).astype(dtype))
 
     def scale(self, actions: Array) -> Array:
-        """Actions [..., A] in [-1, 1] in the environment's units."""
+        """Return actions [..., A] in [-1, 1] in the environment's units."""
         scaled: Array = self.centre + self.half * actions
         return scaled
 
 
 def flat_spec(name: str, protocol: str, size: int, bounds: Bounds) -> EnvSpec:
-    """The spec of a task with `size` float32 numbers as observation and an action for each actuator."""
+    """Return the spec of a task with `size` float32 numbers as observation and an action for each actuator."""
     return EnvSpec(
         name=name,
         observation_shape=(size,),
@@ -82,18 +61,8 @@ def flat_spec(name: str, protocol: str, size: int, bounds: Bounds) -> EnvSpec:
     )
 
 
-PhysicsEnvs = ReplayedEnvs[Simulation]
-
-
-def physics_envs(
-    spec: EnvSpec, make: Callable[[], Simulation], bounds: Bounds, num_envs: int, seed: int, *, max_steps: int
-) -> PhysicsEnvs:
-    """`num_envs` simulations of one task; `make` builds one of them, always the same."""
-    return ReplayedEnvs(spec, make, num_envs, seed, max_steps=max_steps, in_units=bounds.scale)
-
-
 def route_warnings() -> None:
-    """Sends the simulator's warnings to `logging`; by itself it writes a file into the current folder."""
+    """Send the simulator's warnings to `logging`; by itself it writes a file into the current folder."""
     mujoco.set_mju_user_warning(_warn)
 
 

@@ -2,302 +2,167 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
 
 import numpy as np
 
 from ddrl.types import Array
 
 
-class Game(Protocol):
+@dataclass(frozen=True)
+class Game:
     """The rules of a game for B environments; column 0 of the state [B, K] int64 counts the steps of the episode."""
 
-    @property
-    def num_actions(self) -> int:
-        """How many actions there are; 0: they are continuous."""
-
-    @property
-    def action_size(self) -> int:
-        """Dimensions of a continuous action in [-1, 1]; 0: discrete."""
-
-    @property
-    def observation_size(self) -> int:
-        """Length of an observation."""
-
-    @property
-    def optimal_return(self) -> float:
-        """Mean undiscounted return of the best policy (with memory)."""
-
-    @property
-    def random_return(self) -> float:
-        """Mean undiscounted return of uniformly random actions."""
-
-    def begin(self, draws: Array) -> Array:
-        """First states [B, K] from random numbers [B] uint64."""
-
-    def step(self, state: Array, actions: Array, draws: Array) -> tuple[Array, Array, Array, Array]:
-        """Next states, reward [B] float32, terminated [B] bool, truncated [B] bool."""
-
-    def observe(self, state: Array) -> Array:
-        """Observations [B, observation_size] float32."""
-
-
-@dataclass(frozen=True)
-class Catch:
-    """State: step, ball's column, paddle's column. The paddle moves by action - 1; +1 for a catch, -1 otherwise."""
-
-    rows: int
-    columns: int
-    num_actions: int = 3
+    begin: Callable[[Array], Array]
+    """Random numbers [B] uint64 -> first states [B, K]."""
+    step: Callable[[Array, Array, Array], tuple[Array, Array, Array, Array]]
+    """States, actions, random numbers -> next states, reward [B] float32, terminated [B] bool, truncated [B] bool."""
+    observe: Callable[[Array], Array]
+    """States -> observations [B, observation_size] float32."""
+    observation_size: int
+    optimal_return: float
+    """Mean undiscounted return of the best policy (with memory)."""
+    random_return: float
+    """Mean undiscounted return of uniformly random actions."""
+    num_actions: int = 0
+    """0: actions are continuous."""
     action_size: int = 0
-    optimal_return: float = 1.0
+    """Dimensions of a continuous action in [-1, 1]; 0: discrete."""
 
-    @property
-    def observation_size(self) -> int:
-        """The board, row by row."""
-        return self.rows * self.columns
 
-    @property
-    def random_return(self) -> float:
-        """The ball's column is uniform and independent of the paddle's."""
-        return 2.0 / self.columns - 1.0
+def catch(rows: int, columns: int) -> Game:
+    """Return the rules of catch. State: step, ball's column, paddle's column. Observation: the board, row by row.
 
-    def begin(self, draws: Array) -> Array:
-        """The ball starts in any column of the top row, the paddle in the middle of the bottom row."""
-        ball = (draws % np.uint64(self.columns)).astype(np.int64)
-        return np.stack([np.zeros_like(ball), ball, np.full_like(ball, self.columns // 2)], axis=1)
+    The rules are those of bsuite's catch (Osband et al. 2020). The ball starts in any column of the top row, the paddle
+    in the middle of the bottom row. The paddle moves by action - 1. The episode terminates when the ball reaches the
+    bottom row: +1 for a catch, -1 otherwise. The ball's column is uniform and independent of the paddle's.
+    """
 
-    def step(self, state: Array, actions: Array, draws: Array) -> tuple[Array, Array, Array, Array]:
-        """Terminates when the ball reaches the bottom row."""
+    def begin(draws: Array) -> Array:
+        return np.insert(_uniform(draws, columns), 2, columns // 2, axis=1)
+
+    def step(state: Array, actions: Array, draws: Array) -> tuple[Array, Array, Array, Array]:
         row, ball = state[:, 0] + 1, state[:, 1]
-        paddle = np.clip(state[:, 2] + actions - 1, 0, self.columns - 1)
-        landed = row == self.rows - 1
+        paddle = np.clip(state[:, 2] + actions - 1, 0, columns - 1)
+        landed = row == rows - 1
         reward = np.where(landed, np.where(ball == paddle, 1.0, -1.0), 0.0)
         return np.stack([row, ball, paddle], axis=1), reward.astype(np.float32), landed, np.zeros_like(landed)
 
-    def observe(self, state: Array) -> Array:
-        """1 where the ball and the paddle are."""
-        board = np.zeros((len(state), self.rows, self.columns), dtype=np.float32)
+    def observe(state: Array) -> Array:
+        board = np.zeros((len(state), rows, columns), dtype=np.float32)
         index = np.arange(len(state))
         board[index, state[:, 0], state[:, 1]] = 1.0
-        board[index, self.rows - 1, state[:, 2]] = 1.0
+        board[index, rows - 1, state[:, 2]] = 1.0
         return board.reshape(len(state), -1)
 
+    return Game(begin, step, observe, rows * columns, 1.0, 2.0 / columns - 1.0, num_actions=3)
 
-@dataclass(frozen=True)
-class Chain:
-    """State: step, position. Action 1 moves forward, action 0 waits; moving past the end pays 1 and leads back to 0.
 
-    The limit cuts a process that goes on for ever, and is not seen: the optimal value at position p with discount g is
-    g^(length - 1 - p) / (1 - g^length), whatever the step. It is found only if truncated steps bootstrap.
+def chain(length: int, limit: int) -> Game:
+    """Return the rules of chain. State: step, position. Observation: the position, one-hot.
+
+    An episode starts at any position. Action 1 moves forward, action 0 waits; moving past the end pays 1 and leads
+    back to 0. It never terminates and is truncated at step `limit`, which the agent cannot see: the optimal value at
+    position p with discount g is g^(length - 1 - p) / (1 - g^length), whatever the step. It is found only if truncated
+    steps bootstrap. The optimal return is the mean of floor((p + limit) / length) over positions p.
     """
 
-    length: int
-    limit: int
-    num_actions: int = 2
-    action_size: int = 0
-
-    @property
-    def observation_size(self) -> int:
-        """The position, one-hot."""
-        return self.length
-
-    @property
-    def optimal_return(self) -> float:
-        """Rounds completed before the limit: floor((p + m) / length) has mean m / length over positions p."""
-        return self.limit / self.length
-
-    @property
-    def random_return(self) -> float:
-        """Half of the moves lead forward."""
-        return self.limit / (2 * self.length)
-
-    def optimal_value(self, position: int, discount: float) -> float:
-        """Discounted value of always moving forward from `position`, without the limit."""
-        return float(discount ** (self.length - 1 - position) / (1.0 - discount**self.length))
-
-    def begin(self, draws: Array) -> Array:
-        """Any position."""
-        position = (draws % np.uint64(self.length)).astype(np.int64)
-        return np.stack([np.zeros_like(position), position], axis=1)
-
-    def step(self, state: Array, actions: Array, draws: Array) -> tuple[Array, Array, Array, Array]:
-        """Never terminates; truncated at step `limit`."""
+    def step(state: Array, actions: Array, draws: Array) -> tuple[Array, Array, Array, Array]:
         moved = state[:, 1] + actions
-        step, paid = state[:, 0] + 1, moved == self.length
-        following = np.stack([step, moved % self.length], axis=1)
-        return following, paid.astype(np.float32), np.zeros_like(paid), step >= self.limit
+        step, paid = state[:, 0] + 1, moved == length
+        following = np.stack([step, moved % length], axis=1)
+        return following, paid.astype(np.float32), np.zeros_like(paid), step >= limit
 
-    def observe(self, state: Array) -> Array:
-        """One-hot position."""
-        return _one_hot(state[:, 1], self.length)
-
-
-@dataclass(frozen=True)
-class Memory:
-    """State: step, cue. Action 0 or 1 must name the cue at step `length`: +1, else -1; earlier actions do nothing."""
-
-    length: int
-    num_actions: int = 2
-    action_size: int = 0
-    observation_size: int = 3
-    optimal_return: float = 1.0
-    random_return: float = 0.0
-    """Also the best return of a policy without memory."""
-
-    def begin(self, draws: Array) -> Array:
-        """A cue of 0 or 1."""
-        cue = (draws % np.uint64(2)).astype(np.int64)
-        return np.stack([np.zeros_like(cue), cue], axis=1)
-
-    def step(self, state: Array, actions: Array, draws: Array) -> tuple[Array, Array, Array, Array]:
-        """Terminates with the answer, after `length` + 1 steps."""
-        asked = state[:, 0] == self.length
-        reward = np.where(asked, np.where(actions == state[:, 1], 1.0, -1.0), 0.0).astype(np.float32)
-        return np.stack([state[:, 0] + 1, state[:, 1]], axis=1), reward, asked, np.zeros_like(asked)
-
-    def observe(self, state: Array) -> Array:
-        """The cue one-hot at step 0, the question's flag at step `length`, nothing else."""
-        first = state[:, 0] == 0
-        flags = (first & (state[:, 1] == 0), first & (state[:, 1] == 1), state[:, 0] == self.length)
-        return np.stack(flags, axis=1).astype(np.float32)
+    begin, observe = partial(_uniform, size=length), partial(_one_hot, size=length)
+    return Game(begin, step, observe, length, limit / length, limit / (2 * length), num_actions=2)
 
 
-@dataclass(frozen=True)
-class Recall:
-    """State: step, cue. As `Memory`, but asked more than once: at step `first`, and every `gap` steps after it."""
+def memory(length: int) -> Game:
+    """Return the rules of memory (a T-maze): as `recall`, but the cue is asked for once, at step `length`."""
+    return recall(first=length, gap=2, questions=1)
 
-    first: int
-    gap: int
-    questions: int
-    num_actions: int = 2
-    action_size: int = 0
-    observation_size: int = 3
-    random_return: float = 0.0
 
-    @property
-    def optimal_return(self) -> float:
-        """One for each question."""
-        return float(self.questions)
+def recall(first: int, gap: int, questions: int) -> Game:
+    """Return the rules of recall. State: step, cue. Observation: the cue one-hot at step 0, and a flag for a question.
 
-    def begin(self, draws: Array) -> Array:
-        """A cue of 0 or 1."""
-        cue = (draws % np.uint64(2)).astype(np.int64)
-        return np.stack([np.zeros_like(cue), cue], axis=1)
+    The question is asked at step `first`, and every `gap` steps after it. Action 0 or 1 must name the cue there: +1,
+    else -1; actions in between do nothing. The episode terminates with the last answer. Without memory no policy has
+    a mean return above 0.
+    """
 
-    def step(self, state: Array, actions: Array, draws: Array) -> tuple[Array, Array, Array, Array]:
-        """Terminates with the last answer."""
-        asked = self._asked(state)
-        reward = np.where(asked, np.where(actions == state[:, 1], 1.0, -1.0), 0.0).astype(np.float32)
-        over = state[:, 0] == self.first + self.gap * (self.questions - 1)
-        return np.stack([state[:, 0] + 1, state[:, 1]], axis=1), reward, over, np.zeros_like(over)
-
-    def observe(self, state: Array) -> Array:
-        """The cue one-hot at step 0, a flag where it is asked for, nothing else."""
-        first = state[:, 0] == 0
-        flags = (first & (state[:, 1] == 0), first & (state[:, 1] == 1), self._asked(state))
-        return np.stack(flags, axis=1).astype(np.float32)
-
-    def _asked(self, state: Array) -> Array:
-        after = state[:, 0] - self.first
-        asked: Array = (after >= 0) & (after % self.gap == 0)
+    def is_asked(state: Array) -> Array:
+        after = state[:, 0] - first
+        asked: Array = (after >= 0) & (after % gap == 0)
         return asked
 
+    def step(state: Array, actions: Array, draws: Array) -> tuple[Array, Array, Array, Array]:
+        reward = np.where(is_asked(state), np.where(actions == state[:, 1], 1.0, -1.0), 0.0).astype(np.float32)
+        over = state[:, 0] == first + gap * (questions - 1)
+        return np.stack([state[:, 0] + 1, state[:, 1]], axis=1), reward, over, np.zeros_like(over)
 
-@dataclass(frozen=True)
-class Identity:
-    """State: step, shown action. +1 for the action shown, 0 otherwise; `length` 1 is a contextual bandit."""
+    def observe(state: Array) -> Array:
+        begins = state[:, 0] == 0
+        flags = (begins & (state[:, 1] == 0), begins & (state[:, 1] == 1), is_asked(state))
+        return np.stack(flags, axis=1).astype(np.float32)
 
-    num_actions: int
-    length: int
-    action_size: int = 0
-
-    @property
-    def observation_size(self) -> int:
-        """The shown action, one-hot."""
-        return self.num_actions
-
-    @property
-    def optimal_return(self) -> float:
-        """One per step."""
-        return float(self.length)
-
-    @property
-    def random_return(self) -> float:
-        """The shown action is uniform."""
-        return self.length / self.num_actions
-
-    def begin(self, draws: Array) -> Array:
-        """Shows an action."""
-        shown = (draws % np.uint64(self.num_actions)).astype(np.int64)
-        return np.stack([np.zeros_like(shown), shown], axis=1)
-
-    def step(self, state: Array, actions: Array, draws: Array) -> tuple[Array, Array, Array, Array]:
-        """Shows the next action; terminates after `length` steps."""
-        step = state[:, 0] + 1
-        following = self.begin(draws)
-        following[:, 0] = step
-        over = step >= self.length
-        return following, (actions == state[:, 1]).astype(np.float32), over, np.zeros_like(over)
-
-    def observe(self, state: Array) -> Array:
-        """One-hot."""
-        return _one_hot(state[:, 1], self.num_actions)
+    return Game(partial(_uniform, size=2), step, observe, 3, float(questions), 0.0, num_actions=2)
 
 
-@dataclass(frozen=True)
-class Track:
-    """State: step, target of each dimension on a grid of 2^16 points. Pays 1 minus the mean distance to the target.
+def identity(num_actions: int, length: int) -> Game:
+    """Return the rules of identity. State: step, shown action. Observation: the shown action, one-hot.
 
-    The process goes on for ever, and a limit that is not seen cuts it: the optimal value with discount g is 1 / (1 - g)
-    everywhere, and is found only if truncated steps bootstrap.
+    The action shown, which is uniform, pays 1, any other 0. The episode terminates after `length` steps; with a length
+    of 1 it is a contextual bandit.
     """
 
-    action_size: int
-    limit: int
-    num_actions: int = 0
-
-    @property
-    def observation_size(self) -> int:
-        """The target."""
-        return self.action_size
-
-    @property
-    def optimal_return(self) -> float:
-        """One per step."""
-        return float(self.limit)
-
-    @property
-    def random_return(self) -> float:
-        """Two independent uniform points of [-1, 1] are 2/3 apart in the mean."""
-        return self.limit / 3.0
-
-    def optimal_value(self, discount: float) -> float:
-        """Discounted value of always hitting the target, without the limit."""
-        return 1.0 / (1.0 - discount)
-
-    def begin(self, draws: Array) -> Array:
-        """Sixteen bits of the random number for each dimension: hence at most four of them."""
-        shifts = np.arange(self.action_size, dtype=np.uint64) * np.uint64(16)
-        target = ((draws[:, None] >> shifts) & np.uint64(0xFFFF)).astype(np.int64)
-        return np.concatenate([np.zeros((len(draws), 1), dtype=np.int64), target], axis=1)
-
-    def step(self, state: Array, actions: Array, draws: Array) -> tuple[Array, Array, Array, Array]:
-        """Shows the next target; never terminates; truncated at step `limit`."""
-        reward = 1.0 - np.abs(actions - self.observe(state)).mean(axis=1)
-        following = self.begin(draws)
+    def step(state: Array, actions: Array, draws: Array) -> tuple[Array, Array, Array, Array]:
+        following = _uniform(draws, num_actions)
         following[:, 0] = state[:, 0] + 1
-        cut = following[:, 0] >= self.limit
+        over = following[:, 0] >= length
+        return following, (actions == state[:, 1]).astype(np.float32), over, np.zeros_like(over)
+
+    begin, observe = partial(_uniform, size=num_actions), partial(_one_hot, size=num_actions)
+    return Game(begin, step, observe, num_actions, float(length), length / num_actions, num_actions=num_actions)
+
+
+def track(action_size: int, limit: int) -> Game:
+    """Return the rules of track. State: step, target of each dimension on a grid of 2^16 points, which is observed.
+
+    A step pays 1 minus the mean distance of the action to the target, and shows the next target. It never terminates
+    and is truncated at step `limit`, which the agent cannot see: the optimal value with discount g is 1 / (1 - g)
+    everywhere, and is found only if truncated steps bootstrap. Two independent uniform points of [-1, 1] are 2/3 apart
+    in the mean.
+    """
+
+    def begin(draws: Array) -> Array:
+        # Sixteen bits of the random number for each dimension: hence at most four of them.
+        shifts = np.arange(action_size, dtype=np.uint64) * np.uint64(16)
+        target = ((draws[:, None] >> shifts) & np.uint64(0xFFFF)).astype(np.int64)
+        return np.insert(target, 0, 0, axis=1)
+
+    def step(state: Array, actions: Array, draws: Array) -> tuple[Array, Array, Array, Array]:
+        reward = 1.0 - np.abs(actions - observe(state)).mean(axis=1)
+        following = begin(draws)
+        following[:, 0] = state[:, 0] + 1
+        cut = following[:, 0] >= limit
         return following, reward.astype(np.float32), np.zeros_like(cut), cut
 
-    def observe(self, state: Array) -> Array:
-        """The target in (-1, 1)."""
+    def observe(state: Array) -> Array:
         observed: Array = ((state[:, 1:] + 0.5) / 2**15 - 1.0).astype(np.float32)
         return observed
 
+    return Game(begin, step, observe, action_size, float(limit), limit / 3.0, action_size=action_size)
 
-def _one_hot(index: Array, size: int) -> Array:
-    encoded = np.zeros((len(index), size), dtype=np.float32)
-    encoded[np.arange(len(index)), index] = 1.0
+
+def _uniform(draws: Array, size: int) -> Array:
+    """Return first states [B, 2]: step 0, and a uniform number below `size`."""
+    drawn = (draws % np.uint64(size)).astype(np.int64)
+    return np.stack([np.zeros_like(drawn), drawn], axis=1)
+
+
+def _one_hot(state: Array, size: int) -> Array:
+    """Return column 1 of a state, one-hot: [B, size] float32."""
+    encoded: Array = (state[:, 1:2] == np.arange(size)).astype(np.float32)
     return encoded

@@ -26,50 +26,37 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from ddrl.environments.worlds.firstperson_tasks import ACTIONS, Task
 from ddrl.system import instruction_words
 from ddrl.system.temporary import claim, remove_left
 from ddrl.types import Array
 
 PICTURE_PROTOCOL = "rgb160x120-box-mean,no-bobbing"
 ACTION_PROTOCOL = "scenario-buttons"
-_BUTTONS = (
-    ("MOVE_FORWARD",),
-    ("MOVE_BACKWARD",),
-    ("MOVE_LEFT",),
-    ("MOVE_RIGHT",),
-    ("TURN_LEFT",),
-    ("TURN_RIGHT",),
-    ("MOVE_FORWARD", "TURN_LEFT"),
-    ("MOVE_FORWARD", "TURN_RIGHT"),
-    ("ATTACK", "USE"),
-)
-# The engine makes a folder where it is started; $0 lies in the game's own.
-_START = """#!/bin/sh
-cd "${0%/*}" || exit 1
-"""
+_BUTTONS = {
+    "forward": {"MOVE_FORWARD"},
+    "backward": {"MOVE_BACKWARD"},
+    "strafe left": {"MOVE_LEFT"},
+    "strafe right": {"MOVE_RIGHT"},
+    "look left": {"TURN_LEFT"},
+    "look right": {"TURN_RIGHT"},
+    "fire": {"ATTACK", "USE"},
+}
 _NO_WORDS = instruction_words.hashed("")
 
 
 class DoomWorld:
     """One game, as a `replayed.Replayable`."""
 
-    def __init__(
-        self,
-        scenario: str,
-        doom_map: str,
-        rewards: dict[str, float],
-        reward_scale: float,
-        frame_skip: int,
-        size: tuple[int, int],
-    ) -> None:
-        """`scenario`: name of its settings; `doom_map`: '' for its own; `rewards`: ViZDoom's, beside the scenario's.
+    def __init__(self, task: Task, limit: int, frame_skip: int, size: tuple[int, int]) -> None:
+        """Start the game. `size` is height and width of observations; `limit` is ignored, as the module says.
 
-        All rewards are multiplied by `reward_scale`. `size`: height and width of observations.
-        Raises: ModuleNotFoundError without the package.
+        Raise ModuleNotFoundError without the package.
         """
         import vizdoom
 
-        self._skip, self._scale, self._size = frame_skip, reward_scale, (size[1], size[0])
+        scenario, _, doom_map = task.source.partition(":")
+        self._skip, self._scale, self._size = frame_skip, task.reward_scale, (size[1], size[0])
         self._folder = tempfile.TemporaryDirectory(prefix="ddrl-vizdoom-")
         remove_left(Path(self._folder.name).parent, "ddrl-vizdoom-")
         self._claim = claim(Path(self._folder.name))
@@ -77,7 +64,7 @@ class DoomWorld:
         game.load_config(str(Path(vizdoom.scenarios_path) / f"{scenario}.cfg"))
         if doom_map:
             game.set_doom_map(doom_map)
-        for name, value in rewards.items():
+        for name, value in task.rewards.items():
             getattr(game, f"set_{name}_reward")(value)
         game.set_mode(vizdoom.Mode.PLAYER)
         game.set_screen_format(vizdoom.ScreenFormat.RGB24)
@@ -90,24 +77,25 @@ class DoomWorld:
         game.set_vizdoom_path(str(_starter(Path(self._folder.name), Path(vizdoom.__file__).with_name("vizdoom"))))
         game.init()
         given = [button.name for button in game.get_available_buttons()]
-        self._actions = [[float(name in pressed) for name in given] for pressed in _BUTTONS]
+        pressed = [set().union(*(_BUTTONS[part] for part in action.split(" + "))) for action in ACTIONS]
+        self._actions = [[float(name in buttons) for name in given] for buttons in pressed]
         self._seen = np.empty(0, dtype=np.uint8)
 
     def reset(self, seed: int) -> Array:
-        """Starts the episode that `seed` determines; its first observation."""
+        """Start the episode that `seed` determines; return its first observation."""
         self.game.set_seed(seed)
         self.game.new_episode()
         return self._observation()
 
     def step(self, action: Any) -> tuple[Array, float, bool]:
-        """Observation, reward (the sum over the tics), terminated."""
+        """Return observation, reward (the sum over the tics) and terminated."""
         reward = self._scale * self.game.make_action(self._actions[int(action)], self._skip)
         if self.game.is_episode_finished():
             return self._seen.copy(), float(reward), True
         return self._observation(), float(reward), False
 
     def close(self) -> None:
-        """Ends the game's process and removes its folder."""
+        """End the game's process and remove its folder."""
         self.game.close()
         self._claim.close()
         self._folder.cleanup()
@@ -120,9 +108,11 @@ class DoomWorld:
 
 
 def _starter(folder: Path, engine: Path) -> Path:
-    """A program in `folder` that starts the engine there, and asks the kernel to end it with this process."""
+    """Write a program to `folder` that starts the engine there, and asks the kernel to end it with this process."""
     starter = folder / "start"
     setpriv = "setpriv --pdeathsig KILL -- " if shutil.which("setpriv") else ""
-    starter.write_text(f'{_START}exec {setpriv}{shlex.quote(str(engine))} "$@"\n', encoding="utf-8")
+    # The engine makes a folder where it is started; $0 lies in the game's own.
+    lines = ("#!/bin/sh", 'cd "${0%/*}" || exit 1', f'exec {setpriv}{shlex.quote(str(engine))} "$@"', "")
+    starter.write_text("\n".join(lines), encoding="utf-8")
     starter.chmod(0o700)
     return starter

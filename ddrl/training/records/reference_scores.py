@@ -12,16 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ddrl.environments.base import registry
 from ddrl.system.text_files import read_text
 
 FOLDER = Path(__file__).parents[3] / "replications" / "references"
-FILES = {
-    "atari": "atari57.csv",
-    "dmlab": "dmlab30.csv",
-    "firstperson": "firstperson.csv",
-    "toy": "toy.csv",
-}
-"""Prefix of an environment -> file."""
 
 
 class Reference(NamedTuple):
@@ -39,7 +33,7 @@ def references(tasks: Sequence[str], folder: Path = FOLDER) -> dict[str, Referen
     """Task -> its reference, of those that have one; full names `prefix/task`."""
     found: dict[str, Reference] = {}
     for prefix in dict.fromkeys(task.partition("/")[0] for task in tasks):
-        path = folder / FILES.get(prefix, "")
+        path = folder / (registry.reference_file(prefix) or "")
         if not path.is_file():
             continue
         for row in csv.DictReader(io.StringIO(read_text(path), newline="")):

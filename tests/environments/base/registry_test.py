@@ -24,7 +24,7 @@ def test_the_literature_has_57_games_and_all_can_be_made():
 
 
 def test_the_defaults_are_the_protocol_of_impala():
-    assert registry.options_for("atari/pong") == {
+    assert registry.resolve_options("atari/pong", {}) == {
         "frame_skip": 4,
         "frame_stack": 4,
         "sticky_actions": 0.0,
@@ -62,7 +62,8 @@ def test_the_protocol_id_tells_every_option():
         "image_size": 42,
     }
     protocols = {registry.spec_for("atari/pong", **{key: value}).protocol for key, value in changed.items()}
-    assert len(protocols | {registry.spec_for("atari/pong").protocol}) == 1 + len(registry.options_for("atari/pong"))
+    assert set(changed) == set(registry.resolve_options("atari/pong", {}))
+    assert len(protocols | {registry.spec_for("atari/pong").protocol}) == 1 + len(changed)
 
 
 @pytest.mark.parametrize(

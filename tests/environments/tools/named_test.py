@@ -153,7 +153,7 @@ def test_a_simulation_that_breaks_under_finite_actions_is_named() -> None:
     env = make_env({"name": "mujoco/HalfCheetah-v5"}, 2, 0, num_threads=1, name="actor 0")
     env.reset()
     simulation: Any = env._env
-    _, data = simulation.simulations[1].scene()
+    data = simulation.simulations[1].env.data
     data.qvel[:] = math.nan  # what MuJoCo itself does not always notice
     inner = simulation.simulations[1]
     inner.step = lambda action: (np.concatenate([data.qpos[1:], data.qvel]), 0.0, False)

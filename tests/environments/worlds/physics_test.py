@@ -169,7 +169,7 @@ def test_the_protocol_id_tells_every_option() -> None:
         "actions-scaled-to-bounds;cap1000;autoreset-next-step;raw-rewards"
     )
     changed = {"terminate_when_unhealthy": False, "contact_forces": False, "max_steps": 7}
-    assert set(changed) == set(registry.options_for("mujoco/Ant-v5"))
+    assert set(changed) == set(registry.resolve_options("mujoco/Ant-v5", {}))
     others = {registry.spec_for("mujoco/Ant-v5", **{key: value}).protocol for key, value in changed.items()}
     assert len(others | {plain}) == 4
 
