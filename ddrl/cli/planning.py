@@ -215,7 +215,7 @@ def _stored_bytes(builder: Builder, network: NetworkSize) -> int:
     if replays(config):
         with torch.device("meta"):  # takes no memory
             return make_history(builder, network.state_shapes).nbytes
-    stored: int = keys.stored_columns * (keys.unroll_length + 1) * step_bytes(builder.spec)
+    stored: int = getattr(keys, "stored_columns", 0) * (keys.unroll_length + 1) * step_bytes(builder.spec)
     return stored
 
 

@@ -1,25 +1,25 @@
-"""A trainer of GA3C: takes a batch, computes its gradient with the shared parameters as they are, and applies it."""
+"""The trainer of GA3C: takes a batch, computes its gradient with the present shared parameters, and applies it."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
 from ddrl.interfaces import Queue, SharedParameters
 from ddrl.learners.core import Setting
 from ddrl.learners.shared_updates import gradient_of
-from ddrl.types import Gradients, Metrics, Unroll
+from ddrl.types import Metrics, Unroll
 
 Loss = Callable[[Any, Unroll, Any, float], tuple[Tensor, Metrics]]
 """(network, batch, config, weight) -> (sum over steps, metrics as sums over steps)."""
 
 
 class TrainerConfig(Protocol):
-    """The hyperparameters that it reads."""
+    """The hyperparameters that a trainer reads."""
 
     @property
     def batch_size(self) -> int:
@@ -31,7 +31,7 @@ class TrainerConfig(Protocol):
 
 
 class Trainer:
-    """A role, of which several run beside each other: each has gradients of its own and none has parameters."""
+    """A role of which several run at the same time; each has its own gradients, but shares the parameters."""
 
     def __init__(
         self,
@@ -52,33 +52,24 @@ class Trainer:
         self._loss = loss
 
     def ready(self) -> bool:
-        """Whether `step` would not wait."""
+        """Return whether `step` would run without waiting."""
         return self._queue.can_sample(self._config.batch_size)
 
     def step(self) -> None:
-        """Raises `NonFiniteError` when a loss or the gradient is NaN or infinite, `Closed` once the run is over."""
+        """Make one update. Raises `NonFiniteError` if a loss or the gradient is not finite, `Closed` after the run."""
         self.update(self._queue.sample(self._config.batch_size))  # 5  the training queue
 
     def update(self, batch: Unroll) -> None:
-        """One update from a batch."""
-        batch, setting = batch.to(self._setting.device), self._setting
-        tensors, norm, metrics = gradient_of(
+        """Make one update from a batch."""
+        batch = batch.to(self._setting.device)
+        gradients = gradient_of(
             lambda network: self._loss(network, batch, self._config, 1.0),  # 6  policy and value anew
             self._network,
-            autocast=torch.autocast(setting.device.type, torch.bfloat16, enabled=setting.precision == "bfloat16"),
-            max_grad_norm=self._config.max_grad_norm,
+            self._setting.autocast(),
+            self._config.max_grad_norm,
             version=self._params.version,
+            items=int(batch.valid.sum()),
         )
-        steps = int(batch.valid.sum())
-        version = batch.version[batch.valid].float() if steps else batch.version.float()
-        self._params.apply(  # 7  beside the other trainers
-            Gradients(
-                tensors=tensors,
-                norm=norm,
-                steps=steps,
-                version=float(version.mean()),
-                oldest_version=int(version.min()),
-                metrics=metrics,
-                items=steps,
-            )
-        )
+        version = batch.version[batch.valid].float() if gradients.items else batch.version.float()
+        acted = replace(gradients, version=float(version.mean()), oldest_version=int(version.min()))
+        self._params.apply(acted)  # 7  beside the other trainers

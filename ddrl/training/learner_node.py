@@ -124,7 +124,9 @@ class LearnerNode:
         if not topology.prefetch:
             return store
         columns = hyperparameters.batch_size if self.replay else hyperparameters.fresh_columns // share
-        self.prefetch = Prefetch(store, columns, self.builder.device, upload=not hyperparameters.stored_columns)
+        self.prefetch = Prefetch(
+            store, columns, self.builder.device, upload=not getattr(hyperparameters, "stored_columns", 0)
+        )
         return self.prefetch
 
     @property
