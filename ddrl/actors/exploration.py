@@ -29,6 +29,10 @@ class EpsilonGreedy:
     def __init__(self, epsilons: Sequence[float]) -> None:
         self._epsilons = torch.tensor(epsilons)
 
+    def set(self, epsilon: float) -> None:
+        """Set the same epsilon for all environments."""
+        self._epsilons.fill_(epsilon)
+
     def __call__(self, q: Tensor, generator: torch.Generator) -> Tensor:
         """Return actions [B] given values [B, A]."""
         explores = torch.rand(len(q), generator=generator) < self._epsilons

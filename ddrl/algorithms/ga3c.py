@@ -8,6 +8,7 @@ the predictors), compute n-step returns from those values, and queue their unrol
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Literal
 
@@ -24,8 +25,7 @@ from ddrl.interfaces import Queue, SharedParameters, System
 from ddrl.learners.core import Setting, each_batch_once
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropConfig
-from ddrl.learners.shared_updates import SharedUpdates
-from ddrl.learners.trainers import Trainer
+from ddrl.learners.shared_updates import SharedUpdates, gradient_of
 from ddrl.losses.policy import entropy_with_epsilon, policy_gradient_loss
 from ddrl.losses.returns import n_step_returns
 from ddrl.losses.value import masked_sum, value_loss
@@ -118,6 +118,43 @@ make_network = make_actor_critic
 make_sampler = from_distribution
 
 
+class Trainer:
+    """A role of which several run at the same time; each has its own gradients, but all share the parameters."""
+
+    def __init__(
+        self, config: Config, network: ActorCritic, params: SharedParameters, queue: Queue, setting: Setting
+    ) -> None:
+        self._config = config
+        self._network = copy.deepcopy(network)
+        params.lend(self._network)
+        self._params = params
+        self._queue = queue
+        self._setting = setting
+
+    def ready(self) -> bool:
+        """Return whether `step` would run without waiting."""
+        return self._queue.can_sample(self._config.batch_size)
+
+    def step(self) -> None:
+        """Make one update. Raises `NonFiniteError` if a loss or the gradient is not finite, `Closed` after the run."""
+        self.update(self._queue.sample(self._config.batch_size))  # 5  the training queue
+
+    def update(self, batch: Unroll) -> None:
+        """Make one update from a batch."""
+        batch = batch.to(self._setting.device)
+        gradients = gradient_of(
+            lambda network: ga3c_loss(network, batch, self._config, 1.0),  # 6  policy and value anew
+            self._network,
+            self._setting.autocast(),
+            self._config.max_grad_norm,
+            version=self._params.version,
+            items=int(batch.valid.sum()),
+        )
+        version = batch.version[batch.valid].float() if gradients.items else batch.version.float()
+        acted = replace(gradients, version=float(version.mean()), oldest_version=int(version.min()))
+        self._params.apply(acted)  # 7  beside the other trainers
+
+
 class Learner:
     """Trainers that share one network; one call of `step` makes one update by the first of them."""
 
@@ -127,9 +164,7 @@ class Learner:
         self.core = SharedUpdates(config, network, params, setting)
         self.state_dict, self.load_state_dict = self.core.state_dict, self.core.load_state_dict
         self._params = params
-        self.trainers = [
-            Trainer(config, network, params, queue, setting, loss=ga3c_loss) for _ in range(setting.num_trainers)
-        ]
+        self.trainers = [Trainer(config, network, params, queue, setting) for _ in range(setting.num_trainers)]
         """Roles; `step` of the learner is that of the first."""
         self.ready = self.trainers[0].ready
 

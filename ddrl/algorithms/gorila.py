@@ -111,28 +111,11 @@ def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
 make_network = make_q_network
 
 
-class AnnealedEpsilonGreedy:
-    """Epsilon-greedy actions with an epsilon that the actor lowers."""
-
-    def __init__(self, epsilon: float, columns: int) -> None:
-        self._columns = columns
-        self.set(epsilon)
-
-    def set(self, epsilon: float) -> None:
-        """Set the epsilon of the next actions."""
-        self.epsilon = epsilon
-        self._act = EpsilonGreedy([epsilon] * self._columns)
-
-    def __call__(self, q: Tensor, generator: torch.Generator) -> Tensor:
-        """Return actions [B] given values [B, A]."""
-        return self._act(q, generator)
-
-
 def make_sampler(config: Config, network: Any, envs: Sequence[int] | None, num_envs: int) -> Sampler:
-    """Return how actions are chosen: epsilon-greedily, with a falling epsilon for an actor, a fixed one to evaluate."""
+    """Return an epsilon-greedy sampler, whose epsilon the actor lowers; that of an evaluation is fixed."""
     if envs is None:
         return EpsilonGreedy([config.evaluation_epsilon])
-    return AnnealedEpsilonGreedy(config.initial_epsilon, len(envs))
+    return EpsilonGreedy([config.initial_epsilon] * len(envs))
 
 
 def dqn_loss(network: QNetwork, target_network: QNetwork, part: Transitions, config: Config) -> tuple[Tensor, Metrics]:
@@ -191,7 +174,7 @@ class Actor:
         self._refresh_target()
         acted = collector.next_index * config.unroll_length * collector.env.num_envs
         part = min(1.0, acted / config.exploration_steps) if config.exploration_steps else 1.0
-        sampler = cast(AnnealedEpsilonGreedy, collector.policy.sampler)
+        sampler = cast(EpsilonGreedy, collector.policy.sampler)
         sampler.set(config.initial_epsilon + part * (config.final_epsilon - config.initial_epsilon))
         self._gradients = self.learn(collector.collect(config.unroll_length))  # 6-8  act epsilon-greedily
 

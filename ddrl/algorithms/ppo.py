@@ -9,7 +9,7 @@ paper; "RLlib" is ray-project/rl-experiments, halfcheetah-ppo, by authors of IMP
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import fields, replace
 from typing import Any, Literal, Self
@@ -213,23 +213,17 @@ class Learner:
             {"policy_loss (advantages)": samples.advantages, "value_loss (targets)": samples.value_targets},
             where=self.core.this_update(),
         )
-        minibatches = self._minibatches(samples, numbers, total)  # 6  K epochs
-        steps = [self._descend(minibatch) for minibatch in minibatches]
+        steps, parts = [], self.config.num_minibatches
+        for _ in range(self.config.num_epochs):  # 6  K epochs, each over every sample of all learners
+            for indices in shared_minibatches(numbers, total, parts, setting.generator, setting.reducer):
+                steps.append(self._descend(samples.take(indices.to(setting.device))))  # perhaps no sample of this one
         metrics = {name: statistics.fmean(step[name] for step in steps) for name in steps[0]}
         metrics["explained_variance"] = explained_variance(samples.values, samples.value_targets)
         if self.config.kl_target is not None:
-            last_epoch = steps[-self.config.num_minibatches :]
-            kl = statistics.fmean(step["kl"] for step in last_epoch)
+            kl = statistics.fmean(step["kl"] for step in steps[-parts:])  # of the last epoch
             self._kl_cost = adapted_kl_cost(self._kl_cost, kl, self.config.kl_target)
         self.core.updates += 1
         return metrics | {"kl_cost": self._kl_cost} | self.core.policy_lag(batch.version)
-
-    def _minibatches(self, samples: Samples, numbers: Tensor, total: int) -> Iterator[Samples]:
-        """Yield this learner's part, perhaps empty, of each minibatch of K epochs; an epoch has every sample once."""
-        setting, parts = self.core.setting, self.config.num_minibatches
-        for _ in range(self.config.num_epochs):
-            for indices in shared_minibatches(numbers, total, parts, setting.generator, setting.reducer):
-                yield samples.take(indices.to(setting.device))
 
     def _descend(self, minibatch: Samples) -> Metrics:
         if self.config.normalise_advantages:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,18 +18,7 @@ class Estimates(NamedTuple):
 
 
 @torch.no_grad()
-def vtrace_gae(
-    values: Tensor,
-    bootstrap_value: Tensor,
-    rewards: Tensor,
-    discounts: Tensor,
-    log_rhos: Tensor,
-    *,
-    valid: Tensor | None = None,
-    rho_bar: float = 1.0,
-    c_bar: float = 1.0,
-    gae_lambda: float = 1.0,
-) -> Estimates:
+def vtrace_gae(values: Tensor, *steps: Tensor, gae_lambda: float = 1.0, **options: Any) -> Estimates:
     """Return A_t = sum_{k >= t} (prod_{i=t}^{k-1} gamma_i lambda c_i) rho_k (r_k + gamma_k V(x_{k+1}) - V(x_k)).
 
     This is v_t - V(x_t) of V-trace with the lambda of its remark 2; rho_k = min(rho_bar, w_k), c_i = min(c_bar, w_i),
@@ -37,17 +26,7 @@ def vtrace_gae(
     `log_rhos` 0 and bounds of at least 1 it is GAE (Schulman et al. 2016, eq. 16) over the T steps of the unroll, which
     PPO uses (Schulman et al. 2017, eq. 11); with `gae_lambda` 1 it is then the n-step advantage.
 
-    Arguments as in `ddrl.losses.vtrace.vtrace`.
+    `steps` and `options` are the other arguments of `ddrl.losses.vtrace.vtrace`.
     """
-    targets = vtrace(
-        values,
-        bootstrap_value,
-        rewards,
-        discounts,
-        log_rhos,
-        valid=valid,
-        rho_bar=rho_bar,
-        c_bar=c_bar,
-        lambda_=gae_lambda,
-    )
+    targets = vtrace(values, *steps, lambda_=gae_lambda, **options)
     return Estimates(targets - values, targets)

@@ -3,36 +3,19 @@
 `parameters` are the outputs of the policy head: logits [..., A] of a categorical distribution over A actions, or means
 and log standard deviations [..., 2A] of a Gaussian over A dimensions. Actions of a Gaussian are not bounded: the
 environment clips them, so log probabilities stay those of the sampled distribution (as Schulman et al. 2017).
+
+Both classes have the same methods. Results are float32, one number per leading index, [...]; entropy (of a Gaussian the
+differential entropy) and KL(p || q) of two distributions, given their parameters, are in nats.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
-
-
-class Family(Protocol):
-    """A family of distributions over actions; all results in float32, one number per leading index."""
-
-    def log_probability(self, parameters: Tensor, action: Tensor) -> Tensor:
-        """Return log p(action), or the log density, [...]."""
-
-    def entropy(self, parameters: Tensor) -> Tensor:
-        """Return the entropy in nats (of a Gaussian the differential entropy), [...]."""
-
-    def kl(self, p: Tensor, q: Tensor) -> Tensor:
-        """Return KL(p || q) in nats of two distributions, given their parameters, [...]."""
-
-    def sample(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw an action for each leading index."""
-
-    def mode(self, parameters: Tensor) -> Tensor:
-        """Return the most likely action."""
 
 
 class Categorical:
@@ -89,7 +72,7 @@ class Gaussian:
         return (log_std + 0.5 + _LOG_SQRT_2PI).sum(dim=-1)
 
     def kl(self, p: Tensor, q: Tensor) -> Tensor:
-        """Sum over dimensions log(std_q / std_p) + (std_p^2 + (mean_p - mean_q)^2) / (2 std_q^2) - 1/2."""
+        """Return, summed over dimensions, log(std_q / std_p) + (std_p^2 + (mean_p - mean_q)^2) / (2 std_q^2) - 1/2."""
         (mean_p, log_std_p), (mean_q, log_std_q) = p.chunk(2, dim=-1), q.chunk(2, dim=-1)
         difference = log_std_q - log_std_p
         squares = torch.exp(-2 * difference) + ((mean_p - mean_q) * torch.exp(-log_std_q)).square()
@@ -105,5 +88,6 @@ class Gaussian:
         return parameters.chunk(2, dim=-1)[0]
 
 
+Family = Categorical | Gaussian
 CATEGORICAL = Categorical()
 GAUSSIAN = Gaussian()
