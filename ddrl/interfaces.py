@@ -127,19 +127,23 @@ class Inference(Protocol):
         """Continue where `state` was taken."""
 
 
+class RunningStatistics(Protocol):
+    """Running statistics of samples."""
+
+    def update(self, samples: Tensor, reducer: Reducer) -> None:
+        """Add samples [N, ...] of this learner and, by `reducer`, those of all others."""
+
+
 class KeepsStatistics(Protocol):
     """A network that may keep running statistics of observations and returns."""
 
     @property
-    def observation_normaliser(self) -> Any:
+    def observation_normaliser(self) -> RunningStatistics | None:
         """Of observations; None: they are seen as they are."""
 
     @property
-    def reward_normaliser(self) -> Any:
+    def reward_normaliser(self) -> RunningStatistics | None:
         """Of returns; None: rewards are seen as they are."""
-
-    def observe(self, observations: Tensor, reducer: Reducer) -> None:
-        """Add observations [N, ...] to the statistics, if there are any."""
 
 
 class BatchNetwork(Protocol):

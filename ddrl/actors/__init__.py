@@ -1,1 +1,1 @@
-"""What an actor is made of: a policy, the collecting of unrolls, and the evaluator."""
+"""Actors: policies, exploration, the collection of unrolls, items for a replay, and evaluation."""

@@ -1,4 +1,4 @@
-"""Plays separate episodes with fixed parameters, on seeds of their own."""
+"""Evaluation: plays separate episodes with fixed parameters."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ MAX_ENVS = 16
 
 
 def num_envs(episodes: int) -> int:
-    """How many environments play `episodes` episodes side by side."""
+    """Return how many environments play `episodes` episodes in parallel."""
     return min(episodes, MAX_ENVS)
 
 
 def play(
     env: VectorEnv, policy: Policy, episodes: int, *, should_stop: Callable[[], bool] = lambda: False
 ) -> list[Episode]:
-    """Plays `episodes` episodes, sampling actions; returns fewer only when `should_stop` says so.
+    """Play `episodes` episodes, sampling actions; return fewer only if `should_stop` returns True.
 
-    Each environment plays a number fixed beforehand: taking whichever episodes end first would favour short ones.
+    Each environment plays a fixed number: taking the episodes that end first would favour short ones.
     """
     quota = np.full(env.num_envs, episodes // env.num_envs)
     quota[: episodes % env.num_envs] += 1

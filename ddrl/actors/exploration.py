@@ -1,4 +1,4 @@
-"""How a policy acts on what its network puts out: drawn from a distribution, or greedy but for a part epsilon."""
+"""How a policy chooses actions from its network's outputs: by sampling a distribution, or epsilon-greedily."""
 
 from __future__ import annotations
 
@@ -9,28 +9,38 @@ import torch
 from torch import Tensor
 
 Sampler = Callable[[Tensor, torch.Generator], Tensor]
-"""(what the network puts out [B, P], generator) -> actions [B] or [B, A]."""
+"""(network output [B, P], generator) -> actions [B] or [B, A]."""
 
 
 def from_distribution(config: Any, network: Any, envs: Sequence[int] | None, num_envs: int) -> Sampler:
-    """Of the actor-critic algorithms: drawn from the network's own distribution, in training and in evaluation."""
+    """Return the sampler of the actor-critic algorithms: from the network's distribution, also in evaluation."""
     sample: Sampler = network.family.sample
     return sample
 
 
 def epsilon_ladder(epsilon: float, alpha: float, num_envs: int) -> list[float]:
-    """epsilon^(1 + alpha i / (N - 1)) for i = 0 .. N - 1 (Horgan et al. 2018, section 4.1); one alone has the first."""
+    """Return epsilon^(1 + alpha i / (N - 1)) for i = 0 .. N - 1 (Horgan et al. 2018, section 4.1); N = 1: epsilon."""
     return [epsilon ** (1 + alpha * i / max(1, num_envs - 1)) for i in range(num_envs)]
 
 
 class EpsilonGreedy:
-    """The best action; with probability `epsilons[i]` of environment i one drawn uniformly from all."""
+    """Chooses the best action, or with probability `epsilons[i]` in environment i a uniformly drawn one."""
 
     def __init__(self, epsilons: Sequence[float]) -> None:
         self._epsilons = torch.tensor(epsilons)
 
+    def set(self, epsilon: float) -> None:
+        """Set the same epsilon for all environments."""
+        self._epsilons.fill_(epsilon)
+
     def __call__(self, q: Tensor, generator: torch.Generator) -> Tensor:
-        """Actions [B] of values [B, A]."""
+        """Return actions [B] given values [B, A]."""
         explores = torch.rand(len(q), generator=generator) < self._epsilons
         uniform = torch.randint(q.shape[-1], (len(q),), generator=generator)
         return torch.where(explores, uniform, q.argmax(dim=-1))
+
+
+def from_epsilon_ladder(config: Any, network: Any, envs: Sequence[int] | None, num_envs: int) -> EpsilonGreedy:
+    """Return the sampler of Ape-X and R2D2: each environment has its own epsilon, and so has an evaluation."""
+    ladder = epsilon_ladder(config.epsilon, config.epsilon_alpha, num_envs)
+    return EpsilonGreedy([config.evaluation_epsilon] if envs is None else [ladder[env] for env in envs])

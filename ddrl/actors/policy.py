@@ -1,4 +1,4 @@
-"""A policy acts on an `EnvStep` and owns the recurrent state; its network is its own, or central (`Inference`)."""
+"""Policies, which choose actions and keep the recurrent state, and inference with a network of the actor's own."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ddrl.types import EnvStep, PolicyInput, PolicyOutput, PolicyStep, Recurrent
 
 
 class Policy:
-    """Samples actions for B environments, with a generator of its own, whoever else is inferred for."""
+    """Samples actions for B environments with its own generator; `Inference` may be local or shared by all actors."""
 
     def __init__(self, inference: Inference, batch_size: int, generator: torch.Generator, sample: Sampler) -> None:
-        """`sample`: how it acts on what the network puts out."""
+        """`sample` chooses actions from the network's outputs."""
         network: Any = inference.network
         self.inference = inference
         self.sampler = sample
@@ -25,12 +25,12 @@ class Policy:
         self.last_action: torch.Tensor = network.no_action(batch_size)
 
     def pull(self, params: Parameters, unroll_index: int) -> None:
-        """Makes ready for unroll `unroll_index`: with an own network, copies the parameters to act with into it."""
+        """Prepare for unroll `unroll_index`: copy the parameters to act with into a network of its own."""
         self.inference.pull(params, unroll_index)
 
     @torch.inference_mode()
     def act(self, step: EnvStep) -> PolicyStep:
-        """One action per environment, from pi(. | observation, state); advances the recurrent state."""
+        """Sample one action per environment from pi(. | observation, state); advance the recurrent state."""
         start = torch.from_numpy(step.start)
         inputs = PolicyInput(
             torch.from_numpy(step.observation),
@@ -44,7 +44,7 @@ class Policy:
         return PolicyStep(self.last_action, distribution, torch.full((len(start),), version), value)
 
     def state_dict(self) -> dict[str, Any]:
-        """Recurrent state and generator; with a network of its own, the parameters in use."""
+        """Return recurrent state and generator; of a network of its own, also the parameters in use."""
         return self.inference.state_dict() | {
             "state": [part.cpu().clone() for part in self.state],
             "last_action": self.last_action.clone(),
@@ -52,7 +52,7 @@ class Policy:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues where `state` was taken."""
+        """Restore a state from `state_dict`."""
         self.inference.load_state_dict(state)
         self.state = tuple(part.to(self._device) for part in state["state"])
         self.last_action = state["last_action"]
@@ -60,41 +60,41 @@ class Policy:
 
 
 class LocalInference:
-    """Infers with a network of its own, which is on `device`; an actor that learns makes gradients reach it."""
+    """Inference with the actor's own network on `device`, without gradients unless the actor enables them."""
 
     def __init__(self, network: Any, *, device: torch.device, precision: str) -> None:
         self.network = network.to(device)
         self.network.requires_grad_(False)
         self.version = 0
-        """Of the parameters in `network`; set by whoever fills them in."""
+        """Version of the parameters in `network`; set by the code that copies them in."""
         self.device = device
         self._bfloat16 = precision == "bfloat16"
 
     def autocast(self) -> torch.autocast:
-        """Within it the network computes in the run's precision."""
+        """Return a context in which the network computes in the run's precision."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self._bfloat16)
 
     def pull(self, params: Parameters, unroll_index: int) -> None:
-        """Copies the parameters to act with into the network."""
+        """Copy the parameters to act with into the network."""
         self.version = params.pull(self.network, unroll_index)
 
     @torch.inference_mode()
     def infer(self, inputs: PolicyInput) -> PolicyOutput:
-        """One step of the network for [B, ...]."""
+        """Make one step of the network for inputs [B, ...]."""
         with self.autocast():
             output = self.network(*(part[None].to(self.device) for part in inputs[:4]), inputs.state)
         return PolicyOutput(output.distribution[0].cpu(), output.state, self.version, output.value[0])
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters in use."""
+        """Return the parameters in use and their version."""
         return {"network": self.network.state_dict(), "version": self.version}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues where `state` was taken."""
+        """Restore a state from `state_dict`."""
         self.network.load_state_dict(state["network"])
         self.version = state["version"]
 
 
 def masked_action(action: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
-    """`action` [B] or [B, A], and 0 where an episode starts (`start` [B]): no action came before."""
+    """Return `action` [B] or [B, A] with 0 where an episode starts (`start` [B]), as no action came before."""
     return action.masked_fill(start if action.dim() == 1 else start.unsqueeze(-1), 0)

@@ -1,4 +1,4 @@
-"""The actor of Ape-X and R2D2: pull parameters now and then, collect an unroll, send it with first priorities."""
+"""The actor of Ape-X and R2D2: pulls parameters periodically, collects unrolls, and sends them with priorities."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddrl.types import RecurrentState
 
 
 class ReplayActor:
-    """One call of `step` = one unroll (Horgan et al. 2018, Algorithm 1)."""
+    """An actor of which one call of `step` makes one unroll (Horgan et al. 2018, Algorithm 1)."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class ReplayActor:
         replay: Replay,
         items: Items,
     ) -> None:
-        """`pull_period`: unrolls that are collected with one version of the parameters."""
+        """`pull_period` is the number of unrolls collected with one version of the parameters."""
         self._length = unroll_length
         self._pull_period = pull_period
         self._collector = collector
@@ -32,11 +32,11 @@ class ReplayActor:
         self._until_pull = 0
 
     def ready(self) -> bool:
-        """Whether `step` would not wait."""
+        """Return whether `step` would run without waiting."""
         return self._replay.can_insert()
 
     def step(self) -> None:
-        """Acts for `unroll_length` steps and sends them."""
+        """Act for `unroll_length` steps and send them."""
         if not self._until_pull:
             self._collector.policy.pull(self._params, self._collector.next_index)  # 13  the learner's parameters
             self._until_pull = self._pull_period
@@ -46,10 +46,10 @@ class ReplayActor:
         self._replay.insert(self._items.make(unroll, states))  # 9-11  initial priorities, send
 
     def state_dict(self) -> dict[str, Any]:
-        """What waits for the steps that follow, and when parameters are pulled next; not the collector."""
+        """Return the unfinished items and when parameters are pulled next; the collector is saved separately."""
         return {"until_pull": self._until_pull, "items": self._items.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues where `state` was taken."""
+        """Restore a state from `state_dict`."""
         self._until_pull = state["until_pull"]
         self._items.load_state_dict(state["items"])

@@ -1,4 +1,4 @@
-"""Collects unrolls: the one place where environment and policy meet, in the alignment of `ddrl.types`."""
+"""Collection of unrolls: steps environments with a policy, and stores the steps as `ddrl.types` aligns them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddrl.actors.policy import Policy, masked_action
 from ddrl.types import Array, EnvStep, Episode, PolicyStep, RecurrentState, Unroll, VectorEnv
 
 EpisodeSink = Callable[[Episode], None]
-"""Called with each episode that is over."""
+"""Called with each finished episode."""
 
 
 class UnrollCollector:
@@ -29,50 +29,41 @@ class UnrollCollector:
         first_index: int = 0,
         generator: np.random.Generator | None = None,
     ) -> None:
-        """`tasks` [B]: of each environment (None: one for all). `generator`: for what an actor draws beside actions."""
+        """`tasks` [B] names each environment's task (None: one for all); `generator` draws what is not an action."""
         self.env = env
         self.generator = generator
-        self._policy = policy
+        self.policy = policy
+        self.next_index = first_index
+        """Number of unrolls collected so far."""
         self._actor = actor
         self._on_episode = on_episode
         self._tasks = tasks or [env.spec.name] * env.num_envs
         self._last_step: EnvStep | None = None
-        self._next_index = first_index
         self._acted: PolicyStep | None = None
         self.agent_steps = 0
-        """Steps made in this process, dead ones left out."""
+        """Steps made in this process, without dead ones."""
         self.abandoned = 0
-        """Episodes that a lost environment did not end (see `ddrl.types`)."""
+        """Number of episodes whose environment was lost before their end (see `ddrl.types`)."""
         self._returns = np.zeros(env.num_envs)
         self._lengths = np.zeros(env.num_envs, dtype=np.int64)
 
     @property
     def _step(self) -> EnvStep:
-        """What the environments returned last; resets them before the first step, for which remote ones may be late."""
+        """Last step of the environments; resets them on first use, because remote ones may connect late."""
         if self._last_step is None:
             self._last_step = self.env.reset()
         return self._last_step
 
-    @property
-    def next_index(self) -> int:
-        """How many unrolls were collected so far."""
-        return self._next_index
-
-    @property
-    def policy(self) -> Policy:
-        """What acts."""
-        return self._policy
-
     def collect(
         self, length: int, states: list[RecurrentState] | None = None, values: list[torch.Tensor] | None = None
     ) -> Unroll:
-        """The next unroll of `length` transitions.
+        """Return the next unroll of `length` transitions.
 
-        Adds the recurrent state before each of them to `states`, if any; to `values`, if any, V [B] of each of the
-        `length` + 1 observations as the policy acted there. For the last one it acts already, and the next unroll
-        begins with that action: only with a policy that has no recurrent state.
+        Appends the recurrent state before each transition to `states`, if given, and the values [B] that the policy
+        predicted at each of the `length` + 1 observations to `values`, if given. For the last value the policy already
+        acts, and the next unroll starts with that action; so the policy must have no recurrent state.
         """
-        env, policy = self.env, self._policy
+        env, policy = self.env, self.policy
         initial_state = tuple(part.cpu().clone() for part in policy.state)
         buffers: dict[str, Any] = _buffers(env, length)
         self._write_observation(buffers, 0)
@@ -97,8 +88,8 @@ class UnrollCollector:
         if values is not None:
             self._acted = policy.act(self._step)
             values.append(self._acted.value)
-        actor, index = (torch.full((env.num_envs,), value) for value in (self._actor, self._next_index))
-        self._next_index += 1
+        actor, index = (torch.full((env.num_envs,), value) for value in (self._actor, self.next_index))
+        self.next_index += 1
         rest = {"actor": actor, "env": torch.arange(env.num_envs), "index": index, "initial_state": initial_state}
         return Unroll(**buffers | rest)
 
@@ -106,11 +97,11 @@ class UnrollCollector:
         start = torch.from_numpy(self._step.start)
         buffers["observation"][t] = torch.from_numpy(self._step.observation)
         buffers["start"][t] = start
-        buffers["last_action"][t] = masked_action(self._policy.last_action, start)
+        buffers["last_action"][t] = masked_action(self.policy.last_action, start)
         buffers["last_reward"][t] = torch.from_numpy(self._step.reward).masked_fill(start, 0.0)
 
     def _abandon(self, columns: Array, buffers: dict[str, torch.Tensor], t: int) -> None:
-        """Transition t of these columns, [B] bool, was lost with its environment (see `ddrl.types`)."""
+        """Mark the episodes of these columns, [B] bool, as abandoned at transition t (see `ddrl.types`)."""
         if t:
             cut = buffers["valid"][t - 1] & ~buffers["terminated"][t - 1]
             buffers["truncated"][t - 1] |= torch.from_numpy(columns) & cut
@@ -133,53 +124,50 @@ class UnrollCollector:
         self._lengths[column] = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Environments, policy, the step they stand at, and the episodes under way; it changes none of them.
+        """Return the state of environments, policy, last step and unfinished episodes, without changing them.
 
-        Where nothing was collected yet, `env` and `step` are None: whoever continues resets the environments as here.
+        If nothing was collected yet, `env` and `step` are None, and the restored collector resets its environments.
         """
         step = self._last_step
         return {
             "env": None if step is None else self.env.state_dict(),
-            "policy": self._policy.state_dict(),
+            "policy": self.policy.state_dict(),
             "step": None if step is None else [torch.from_numpy(np.array(part)) for part in step],
             "acted": [part.clone() for part in self._acted or ()],
-            "next_index": self._next_index,
+            "next_index": self.next_index,
             "returns": torch.from_numpy(self._returns.copy()),
             "lengths": torch.from_numpy(self._lengths.copy()),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues where `state` was taken; its environments must not have been reset."""
+        """Restore a state from `state_dict`; the environments must not have been reset before."""
         if state["step"] is not None:
             self.env.load_state_dict(state["env"])
             arrays: list[Array] = [part.numpy() for part in state["step"]]
             self._last_step = EnvStep(*arrays)
-        self._policy.load_state_dict(state["policy"])
+        self.policy.load_state_dict(state["policy"])
         self._acted = PolicyStep(*state["acted"]) if state["acted"] else None
-        self._next_index = state["next_index"]
+        self.next_index = state["next_index"]
         self._returns = state["returns"].numpy().copy()
         self._lengths = state["lengths"].numpy().copy()
 
 
 def _buffers(env: VectorEnv, length: int) -> dict[str, torch.Tensor]:
-    spec, columns = env.spec, env.num_envs
+    spec = env.spec
     action = ((spec.action_size,), torch.float32) if spec.action_size else ((), torch.int64)
-    points = {
-        "observation": (spec.observation_shape, getattr(torch, spec.observation_dtype)),
-        "last_action": action,
-        "last_reward": ((), torch.float32),
-        "start": ((), torch.bool),
-    }
-    transitions = {
-        "action": action,
-        "reward": ((), torch.float32),
-        "terminated": ((), torch.bool),
-        "truncated": ((), torch.bool),
-        "valid": ((), torch.bool),
-        "distribution": ((spec.distribution_size,), torch.float32),
-        "version": ((), torch.int64),
+    kinds = {  # name -> (shape and type of one environment's, steps)
+        "observation": ((spec.observation_shape, getattr(torch, spec.observation_dtype)), length + 1),
+        "last_action": (action, length + 1),
+        "last_reward": (((), torch.float32), length + 1),
+        "start": (((), torch.bool), length + 1),
+        "action": (action, length),
+        "reward": (((), torch.float32), length),
+        "terminated": (((), torch.bool), length),
+        "truncated": (((), torch.bool), length),
+        "valid": (((), torch.bool), length),
+        "distribution": (((spec.distribution_size,), torch.float32), length),
+        "version": (((), torch.int64), length),
     }
     return {
-        **{name: torch.empty((length + 1, columns, *shape), dtype=dtype) for name, (shape, dtype) in points.items()},
-        **{name: torch.empty((length, columns, *shape), dtype=dtype) for name, (shape, dtype) in transitions.items()},
+        name: torch.empty((steps, env.num_envs, *shape), dtype=dtype) for name, ((shape, dtype), steps) in kinds.items()
     }

@@ -1,4 +1,4 @@
-"""Algorithms, found by file name; what each module exports: CONTRIBUTING.md."""
+"""Algorithms, one per file; CONTRIBUTING.md says what each module must export."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ NAMES = sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
 def load(name: str) -> Any:
-    """The module of one algorithm; `name` is one of NAMES."""
+    """Return the module of one algorithm; `name` is one of NAMES."""
     return importlib.import_module(f"{__name__}.{name}")

@@ -4,16 +4,14 @@ Actors collect an unroll with the newest parameters and wait (`UnrollActor`, lin
 step from all of them: no lag, nothing to correct. The three forms of Table 1 of Espeholt et al. 2018 are topologies:
 
 - synchronous steps: one actor with all environments, which waits for the slowest of them at every step;
-- synchronous trajectories: several actors, each with its own environments and copy of the network, wait once an unroll;
-- dynamic batching: the same with `inference: central`, which infers for whoever has come.
+- synchronous trajectories: several actors, each with its own environments and network, which wait once an unroll;
+- dynamic batching: the same with `inference: central`, which batches the requests that have arrived.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
-import torch
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
@@ -21,7 +19,7 @@ from ddrl.actors.exploration import from_distribution
 from ddrl.actors.unroll_actor import UnrollActor
 from ddrl.algorithms.a3c import advantage_loss
 from ddrl.interfaces import Parameters, Queue, System
-from ddrl.learners.core import LearnerCore, Setting
+from ddrl.learners.core import LearnerCore, Setting, each_batch_once
 from ddrl.learners.normalisation import RewardClipping
 from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
 from ddrl.networks.actor_critic import ActorCritic, make_actor_critic, unread_keys
@@ -30,7 +28,6 @@ from ddrl.system.config_types import STRICT, Probability, check_read
 from ddrl.types import EnvSpec, Metrics, Unroll
 
 VERSION = 1
-"""Raised when behaviour changes: results of older versions are then trained anew."""
 
 SYSTEM = System(
     name="A2C",
@@ -75,61 +72,35 @@ class Config:
 
     @property
     def fresh_columns(self) -> int:
-        """Columns that an update takes from the queue: all of them."""
+        """Columns of a batch that come from the queue: all of them."""
         return self.batch_size
 
-    @property
-    def stored_columns(self) -> int:
-        """Columns of unrolls that stay in main memory, to be learned from again: none."""
-        return 0
-
-    def first_update(self, batch: int) -> int:
-        """Which update first uses fresh batch number `batch`: each is learned from once, in order."""
-        return batch
+    first_update = each_batch_once
 
 
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
-    """A2C learns discrete and continuous tasks. Raises `UserError` where a key would not be read."""
-    check_read(config, unread_keys(spec, config.observation_normalisation, config.reward_normalisation))
-
-
-def make_network(spec: EnvSpec, config: Config, generator: torch.Generator) -> ActorCritic:
-    """The actor-critic network for an environment."""
-    return make_actor_critic(
-        spec,
-        network=config.network,
-        lstm_size=config.lstm_size,
-        feed_last_action_and_reward=config.feed_last_action_and_reward,
-        separate_value_network=config.separate_value_network,
-        initial_log_std=config.initial_log_std,
-        initialisation=config.initialisation,
-        observation_normalisation=config.observation_normalisation,
-        normalised_observation_clip=config.normalised_observation_clip,
-        reward_normalisation=config.reward_normalisation,
-        normalised_reward_clip=config.normalised_reward_clip,
-        generator=generator,
-    )
+    """Raise `UserError` if a key would have no effect; A2C learns discrete and continuous tasks."""
+    check_read(config, unread_keys(spec, config))
 
 
 Actor = UnrollActor
+make_network = make_actor_critic
 make_sampler = from_distribution
 
 
 class Learner:
-    """One call of `step` = one update from `batch_size` unrolls."""
+    """One call of `step` makes one update from `batch_size` unrolls."""
 
     def __init__(
         self, config: Config, network: ActorCritic, params: Parameters, queue: Queue, setting: Setting
     ) -> None:
         self.config = config
         self.core = LearnerCore(config, network, params, queue, setting)
-
-    def ready(self) -> bool:
-        """Whether `step` would not wait."""
-        return self.core.can_take()
+        self.ready = self.core.can_take
+        self.state_dict, self.load_state_dict = self.core.state_dict, self.core.load_state_dict
 
     def step(self) -> Metrics:
-        """Samples, updates, publishes. Raises `NonFiniteError` when a loss or the gradient is NaN or infinite."""
+        """Make one update. Raises `NonFiniteError` if a loss or the gradient is NaN or infinite."""
         fresh = self.core.take()  # 4  B unrolls
         metrics = self.update(fresh)
         self.core.observe(fresh)
@@ -138,21 +109,9 @@ class Learner:
         return metrics
 
     def update(self, batch: Unroll) -> Metrics:
-        """One gradient step on a batch."""
-        batch = batch.to(self.core.setting.device)
-        metrics = self.core.descend(  # 5  the loss of A3C
+        """Make one gradient step on a batch."""
+        return self.core.update(  # 5  the loss of A3C
             lambda network, part, weight: advantage_loss(network, part, self.config, weight),
             batch,
-            int(batch.valid.sum()),
             mean=self.config.loss_reduction == "mean",
         )
-        self.core.updates += 1
-        return metrics | self.core.policy_lag(batch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The core's."""
-        return self.core.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues where `state` was taken."""
-        self.core.load_state_dict(state)

@@ -1,20 +1,22 @@
 """A3C: asynchronous advantage actor-critic (Mnih et al. 2016, arXiv 1602.01783).
 
-Actors compute gradients on copies of their own and apply them to shared parameters, without locks and without a
-learner: what is called so here counts and records. Numbered lines: Algorithm S3, for one actor and thread.
+Actors compute gradients on their own copies of the network and apply them to shared parameters, without locks. There is
+no learner: the class of that name only counts and records. Numbered lines: Algorithm S3, for one actor thread.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-import torch
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
+from torch import Tensor
 
 from ddrl.actors.exploration import from_distribution
+from ddrl.actors.policy import LocalInference
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.interfaces import SharedParameters, System
+from ddrl.learners.core import no_fresh_batch
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropConfig
 from ddrl.learners.shared_updates import GradientLearner, gradient_of
@@ -27,7 +29,6 @@ from ddrl.system.config_types import STRICT, Probability, check_read
 from ddrl.types import EnvSpec, Gradients, Metrics, Unroll
 
 VERSION = 1
-"""Raised when behaviour changes: results of older versions are then trained anew."""
 
 SYSTEM = System(
     name="A3C",
@@ -65,44 +66,20 @@ class Config:
     initialisation: Initialisation | None = None  # null: Espeholt et al. 2018's code's; on `tanh_mlp` orthogonal
     initial_log_std: float = 0.0
 
-    @property
-    def fresh_columns(self) -> int:
-        """None: no batch is made, each unroll is learned from where it was collected."""
-        return 0
-
-    @property
-    def stored_columns(self) -> int:
-        """Columns of unrolls that stay in main memory, to be learned from again: none."""
-        return 0
-
-    def first_update(self, batch: int) -> int:
-        """There are no fresh batches to wait for."""
-        return 0
+    fresh_columns = 0  # no batch is made: each unroll is learned from where it was collected
+    first_update = no_fresh_batch
 
 
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
-    """A3C learns discrete and continuous tasks. Raises `UserError` where a key would not be read."""
-    check_read(config, unread_keys(spec, False, False))
+    """Raise `UserError` if a key would have no effect; A3C learns discrete and continuous tasks."""
+    check_read(config, unread_keys(spec, config))
 
 
-def make_network(spec: EnvSpec, config: Config, generator: torch.Generator) -> ActorCritic:
-    """The actor-critic network for an environment."""
-    return make_actor_critic(
-        spec,
-        network=config.network,
-        lstm_size=config.lstm_size,
-        feed_last_action_and_reward=config.feed_last_action_and_reward,
-        separate_value_network=config.separate_value_network,
-        initial_log_std=config.initial_log_std,
-        initialisation=config.initialisation,
-        generator=generator,
-    )
+def advantage_loss(network: ActorCritic, batch: Unroll, config: Any, weight: float) -> tuple[Tensor, Metrics]:
+    """Return the loss of A3C and A2C times `weight`, and the sums that it is made of (section 4).
 
-
-def advantage_loss(network: Any, batch: Unroll, config: Any, weight: float) -> tuple[torch.Tensor, Metrics]:
-    """-log pi(a_t|s_t) (R_t - V(s_t)) - beta H(pi(s_t)) + cost (R_t - V(s_t))^2 / 2, summed over steps (section 4).
-
-    R_t are n-step returns with the values of `network` itself; A2C has the same loss. `weight` scales the sum.
+    -log pi(a_t|s_t) (R_t - V(s_t)) - beta H(pi(s_t)) + cost (R_t - V(s_t))^2 / 2, summed over steps, where R_t are
+    n-step returns with the values of `network` itself.
     """
     output = network(batch.observation, batch.last_action, batch.last_reward, batch.start, batch.initial_state)
     pi, values, bootstrap_value = output.distribution[:-1], output.value[:-1], output.value[-1]
@@ -122,25 +99,26 @@ def advantage_loss(network: Any, batch: Unroll, config: Any, weight: float) -> t
 
 
 class Actor:
-    """Two calls of `step` = one pass of Algorithm S3: gradients are computed in the first, and applied in the second.
+    """Two calls of `step` make one pass of Algorithm S3: the first computes gradients, the second applies them.
 
-    Where roles take turns (runtime serial), other actors so come between, as they do where roles run side by side.
+    So other actors can act between the two where roles take turns (runtime serial), as they can where roles run in
+    parallel.
     """
 
     def __init__(self, config: Config, collector: UnrollCollector, params: SharedParameters, _: Any) -> None:
         self._config = config
         self._collector = collector
         self._params = params
-        self._network: Any = collector.policy.inference.network
-        self._network.requires_grad_(True)
+        self._inference = cast(LocalInference, collector.policy.inference)
+        self._inference.network.requires_grad_(True)
         self._gradients: Gradients | None = None
 
     def ready(self) -> bool:
-        """Whether `step` would not wait: always."""
+        """Return True: `step` never waits."""
         return True
 
     def step(self) -> None:
-        """Raises `NonFiniteError` when a loss or the gradient is NaN or infinite."""
+        """Compute or apply a gradient. Raises `NonFiniteError` if a loss or the gradient is NaN or infinite."""
         if self._gradients is not None:
             gradients, self._gradients = self._gradients, None
             self._params.apply(gradients)  # 6  asynchronous update of the shared parameters
@@ -150,28 +128,26 @@ class Actor:
         self._gradients = self.learn(unroll)  # 4-5  returns, and gradients of policy and value
 
     def learn(self, unroll: Unroll) -> Gradients:
-        """Of the loss of an unroll, with the actor's own parameters."""
-        inference: Any = self._collector.policy.inference
-        version, steps = inference.version, int(unroll.valid.sum())
-        tensors, norm, metrics = gradient_of(
+        """Return the gradient of an unroll's loss with the actor's own parameters."""
+        inference = self._inference
+        return gradient_of(
             lambda network: advantage_loss(network, unroll.to(inference.device), self._config, 1.0),
-            self._network,
-            autocast=inference.autocast(),
-            max_grad_norm=self._config.max_grad_norm,
-            version=version,
+            inference.network,
+            inference.autocast(),
+            self._config.max_grad_norm,
+            version=inference.version,
+            items=int(unroll.valid.sum()),
         )
-        return Gradients(tensors, norm, steps, version, version, metrics, steps)
 
     def state_dict(self) -> dict[str, Any]:
-        """A gradient that waits to be applied."""
+        """Return the gradient that waits to be applied, if there is one."""
         return {"gradients": self._gradients and self._gradients.as_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues where `state` was taken."""
+        """Restore a state from `state_dict`."""
         self._gradients = state["gradients"] and Gradients(**state["gradients"])
 
 
-make_sampler = from_distribution
-
-
 Learner = GradientLearner
+make_network = make_actor_critic
+make_sampler = from_distribution

@@ -1,15 +1,14 @@
 """Ape-X DQN: distributed prioritized experience replay (Horgan et al. 2018, arXiv 1803.00933).
 
-Many actors explore, each with an epsilon of its own, and send transitions with first priorities; one learner draws
-those that it can learn most from. The paper itself could not be read: its settings come from notes that agree with each
-other (replications/apex_2018/published), "section" and "Algorithm" are those of the paper as they cite it.
+Many actors explore, each with its own epsilon, and send transitions with initial priorities; one learner samples them
+by priority. The paper itself could not be read: its settings come from notes that agree with each other
+(replications/apex_2018/published); "section" and "Algorithm" are those of the paper as the notes cite it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -17,11 +16,11 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from ddrl.actors.adders import TransitionItems
-from ddrl.actors.exploration import EpsilonGreedy, Sampler, epsilon_ladder
+from ddrl.actors.exploration import from_epsilon_ladder
 from ddrl.actors.replay_actor import ReplayActor
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.interfaces import Parameters, Replay, System
-from ddrl.learners.core import Setting
+from ddrl.learners.core import Setting, no_fresh_batch
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
 from ddrl.learners.replay_learner import ReplayLearner, no_actions
@@ -33,7 +32,6 @@ from ddrl.system.config_types import STRICT, Probability, check_read
 from ddrl.types import EnvSpec, Metrics
 
 VERSION = 1
-"""Raised when behaviour changes: results of older versions are then trained anew."""
 
 SYSTEM = System(
     name="Ape-X",
@@ -78,33 +76,19 @@ class Config:
         decay_frames=None,
     )
 
-    @property
-    def fresh_columns(self) -> int:
-        """None: no batch is fresh."""
-        return 0
+    fresh_columns = 0  # no batch is fresh
 
     @property
     def fresh_steps(self) -> float | None:
-        """Agent steps for each update, in the long run; None: as fast as either goes."""
+        """Agent steps per update in the long run; None: no fixed ratio."""
         return None if self.samples_per_insert is None else self.batch_size / self.samples_per_insert
 
-    @property
-    def stored_columns(self) -> int:
-        """Columns of unrolls that stay in main memory, to be learned from again: none."""
-        return 0
-
-    def first_update(self, batch: int) -> int:
-        """There are no fresh batches to wait for."""
-        return 0
-
-    @property
-    def trained_steps(self) -> int:
-        """Of a transition."""
-        return 1
+    trained_steps = 1  # of an item
+    first_update = no_fresh_batch
 
     @property
     def replay(self) -> ReplayRule:
-        """What it asks of its replay."""
+        """Rule of the prioritized replay."""
         return ReplayRule(
             cut=TransitionCut(self.n_step),
             capacity=self.replay_capacity,
@@ -120,44 +104,29 @@ class Config:
 
 
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
-    """Raises `UserError` where the algorithm cannot learn this environment."""
+    """Raise `UserError` if the algorithm cannot learn this environment, or if a key would have no effect."""
     check_replay(config, spec, num_learners)
     if config.samples_per_insert is None:
         check_read(config, {"error_buffer": "samples_per_insert"})
 
 
-def make_network(spec: EnvSpec, config: Config, generator: torch.Generator) -> QNetwork:
-    """The Q-network for an environment."""
-    return make_q_network(
-        spec,
-        network=config.network,
-        lstm_size=0,
-        feed_last_action_and_reward=False,
-        dueling=config.dueling,
-        head_size=config.head_size,
-        generator=generator,
-    )
-
-
-def make_sampler(config: Config, network: Any, envs: Sequence[int] | None, num_envs: int) -> Sampler:
-    """Epsilon-greedy: each of all actors' environments has its rung of the ladder, an evaluation its own epsilon."""
-    ladder = epsilon_ladder(config.epsilon, config.epsilon_alpha, num_envs)
-    return EpsilonGreedy([config.evaluation_epsilon] if envs is None else [ladder[env] for env in envs])
+make_network = make_q_network
+make_sampler = from_epsilon_ladder
 
 
 def td_errors(q: Tensor, action: Tensor, reward: Tensor, terminated: Tensor, ended: Tensor, config: Config) -> Tensor:
-    """n-step errors [T, B] of an actor from its own values [T+1, B, A]: it has no target network."""
+    """Return an actor's n-step errors [T, B] by its own values [T+1, B, A]; it has no target network."""
     rewards = clipped_rewards(reward, config.reward_clipping)
     targets = n_step_targets(rewards, terminated, ended, q.amax(dim=-1), config.discount, config.n_step)
     return targets - taken(q[:-1], action)
 
 
 def apex_loss(
-    network: Any, target_network: Any, part: Transitions, config: Config, weight: float
+    network: QNetwork, target_network: QNetwork, part: Transitions, config: Config, weight: float
 ) -> tuple[Tensor, Metrics]:
-    """Section 3.1: (G_t - q(S_t, A_t))^2 / 2 with G_t the n-step return and a double-Q bootstrap, importance weighted.
+    """Return `weight` times the sum over items of w (G_t - q(S_t, A_t))^2 / 2, and metrics; write `part.td_error`.
 
-    `weight` scales the sum over items. Fills in `part.td_error`.
+    G_t is the n-step return with a double-Q bootstrap, w the importance weight (section 3.1).
     """
     blank = no_actions(part.batch_size, part.action.device)
     q = network(part.observation[None], *blank, ()).distribution[0]
@@ -184,17 +153,17 @@ def apex_loss(
 
 
 def Actor(config: Config, collector: UnrollCollector, params: Parameters, replay: Replay) -> ReplayActor:
-    """One call of its `step` = one unroll."""
+    """Return an actor of which one call of `step` makes one unroll."""
     items = TransitionItems(config.n_step, partial(td_errors, config=config))
     pull_period = max(1, config.actor_update_period // config.unroll_length)
     return ReplayActor(config.unroll_length, pull_period, collector, params, replay, items)
 
 
 def new_priorities(batch: Transitions, config: Config) -> Tensor:
-    """Absolute errors [B]."""
+    """Return the absolute errors [B]."""
     return batch.td_error.abs()
 
 
 def Learner(config: Config, network: QNetwork, params: Parameters, replay: Replay, setting: Setting) -> ReplayLearner:
-    """One call of its `step` = one update."""
+    """Return a learner of which one call of `step` makes one update."""
     return ReplayLearner(config, network, params, replay, setting, loss=apex_loss, priorities=new_priorities)

@@ -1,30 +1,31 @@
 """GA3C: A3C with one network, in the learner's process (Babaeizadeh et al. 2017, arXiv 1611.06256).
 
 Agents have no network: they ask predictors for policy and value (`topology.inference: central`, whose `num_threads` are
-the predictors), compute n-step returns from the values that they were given, and queue what they have for trainers
-(`topology.num_trainers`), which update the one network beside each other. Numbered lines: section 4.1, agents 1 to 4,
-trainers 5 to 7.
+the predictors), compute n-step returns from those values, and queue their unrolls for trainers
+(`topology.num_trainers`), which update the one network in parallel. Numbered lines: section 4.1, 1 to 4 of agents, 5 to
+7 of trainers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
+from torch import Tensor
 
 from ddrl.actors.exploration import from_distribution
 from ddrl.actors.unroll import UnrollCollector
+from ddrl.actors.unroll_actor import UnrollActor
 from ddrl.errors import UserError
 from ddrl.interfaces import Queue, SharedParameters, System
-from ddrl.learners.core import Setting
+from ddrl.learners.core import Setting, each_batch_once
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropConfig
-from ddrl.learners.shared_updates import SharedUpdates
-from ddrl.learners.trainers import Trainer
+from ddrl.learners.shared_updates import SharedUpdates, gradient_of
 from ddrl.losses.policy import entropy_with_epsilon, policy_gradient_loss
 from ddrl.losses.returns import n_step_returns
 from ddrl.losses.value import masked_sum, value_loss
@@ -34,7 +35,6 @@ from ddrl.system.config_types import STRICT, Probability
 from ddrl.types import EnvSpec, Metrics, Unroll
 
 VERSION = 1
-"""Raised when behaviour changes: results of older versions are then trained anew."""
 
 SYSTEM = System(
     name="GA3C",
@@ -65,21 +65,14 @@ class Config:
 
     @property
     def fresh_columns(self) -> int:
-        """Columns that an update takes from the queue: all of them."""
+        """Columns of a batch that come from the queue: all of them."""
         return self.batch_size
 
-    @property
-    def stored_columns(self) -> int:
-        """Columns of unrolls that stay in main memory, to be learned from again: none."""
-        return 0
-
-    def first_update(self, batch: int) -> int:
-        """Which update first uses fresh batch number `batch`: each is learned from once, in order."""
-        return batch
+    first_update = each_batch_once
 
 
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
-    """Raises `UserError` where the algorithm cannot learn this environment."""
+    """Raise `UserError` if the algorithm cannot learn this environment."""
     if spec.action_size:
         raise UserError(
             f"algorithm ga3c adds an epsilon to probabilities, and '{spec.name}' has continuous actions; allowed: "
@@ -87,49 +80,28 @@ def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
         )
 
 
-def make_network(spec: EnvSpec, config: Config, generator: torch.Generator) -> ActorCritic:
-    """The actor-critic network for an environment."""
-    return make_actor_critic(spec, network=config.network, initialisation=config.initialisation, generator=generator)
+def Actor(config: Config, collector: UnrollCollector, params: SharedParameters, queue: Queue) -> UnrollActor:
+    """Return an actor of which one call of `step` makes one unroll of an agent (or of several that step together).
+
+    Each of the unroll's steps uses the parameters of that time (1-2). The returns (3) are computed from the values
+    predicted then, before the unroll goes to the training queue (4).
+    """
+    return UnrollActor(config, collector, params, queue, lambda unroll, values: with_returns(unroll, values, config))
 
 
-class Actor:
-    """One call of `step` = one unroll of an agent (or of several that step together)."""
-
-    def __init__(self, config: Config, collector: UnrollCollector, params: SharedParameters, queue: Queue) -> None:
-        self._config = config
-        self._collector = collector
-        self._params = params
-        self._queue = queue
-
-    def ready(self) -> bool:
-        """Whether `step` would not wait."""
-        return self._queue.can_insert()
-
-    def step(self) -> None:
-        """Acts for t_max steps with whatever parameters there are at each of them."""
-        self._collector.policy.pull(self._params, self._collector.next_index)
-        values: list[torch.Tensor] = []
-        unroll = self._collector.collect(self._config.unroll_length, values=values)  # 1-2  predictions, actions
-        self._queue.insert(with_returns(unroll, values, self._config))  # 3-4  returns; to the training queue
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing: all there is belongs to the collector."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to do."""
-
-
-def with_returns(unroll: Unroll, values: list[torch.Tensor], config: Config) -> Unroll:
-    """The unroll with its returns, from T + 1 values [B] of the time of acting: they are older than what learns."""
+def with_returns(unroll: Unroll, values: list[Tensor], config: Config) -> Unroll:
+    """Return the unroll with its returns, computed from the T + 1 values [B] that were predicted while acting."""
     predicted = torch.stack(values).cpu()
     rewards = clipped_rewards(unroll.reward, config.reward_clipping)
     discounts = config.discount * (~unroll.terminated).float()
     return replace(unroll, returns=(n_step_returns(predicted[:-1], predicted[-1], rewards, discounts, unroll.valid),))
 
 
-def ga3c_loss(network: Any, batch: Unroll, config: Config, weight: float) -> tuple[torch.Tensor, Metrics]:
-    """A3C's loss with epsilon in its logarithms (section 5.3); R_t are the actor's, V and pi those of `network` now."""
+def ga3c_loss(network: ActorCritic, batch: Unroll, config: Config, weight: float) -> tuple[Tensor, Metrics]:
+    """Return A3C's loss with epsilon in its logarithms (section 5.3), times `weight`, and the sums that it is made of.
+
+    The returns R_t are the actor's; V and pi are those of `network` now.
+    """
     network_inputs = (batch.observation, batch.last_action, batch.last_reward, batch.start)
     output = network(*(part[:-1] for part in network_inputs), batch.initial_state)
     (returns,) = batch.returns
@@ -142,43 +114,69 @@ def ga3c_loss(network: Any, batch: Unroll, config: Config, weight: float) -> tup
     return loss, {"policy_loss": policy.item(), "value_loss": value.item(), "entropy": bonus.item()}
 
 
+make_network = make_actor_critic
 make_sampler = from_distribution
 
 
+class Trainer:
+    """A role of which several run at the same time; each has its own gradients, but all share the parameters."""
+
+    def __init__(
+        self, config: Config, network: ActorCritic, params: SharedParameters, queue: Queue, setting: Setting
+    ) -> None:
+        self._config = config
+        self._network = copy.deepcopy(network)
+        params.lend(self._network)
+        self._params = params
+        self._queue = queue
+        self._setting = setting
+
+    def ready(self) -> bool:
+        """Return whether `step` would run without waiting."""
+        return self._queue.can_sample(self._config.batch_size)
+
+    def step(self) -> None:
+        """Make one update. Raises `NonFiniteError` if a loss or the gradient is not finite, `Closed` after the run."""
+        self.update(self._queue.sample(self._config.batch_size))  # 5  the training queue
+
+    def update(self, batch: Unroll) -> None:
+        """Make one update from a batch."""
+        batch = batch.to(self._setting.device)
+        gradients = gradient_of(
+            lambda network: ga3c_loss(network, batch, self._config, 1.0),  # 6  policy and value anew
+            self._network,
+            self._setting.autocast(),
+            self._config.max_grad_norm,
+            version=self._params.version,
+            items=int(batch.valid.sum()),
+        )
+        version = batch.version[batch.valid].float() if gradients.items else batch.version.float()
+        acted = replace(gradients, version=float(version.mean()), oldest_version=int(version.min()))
+        self._params.apply(acted)  # 7  beside the other trainers
+
+
 class Learner:
-    """Trainers that share one network; one call of `step` = one update by the first of them."""
+    """Trainers that share one network; one call of `step` makes one update by the first of them."""
 
     def __init__(
         self, config: Config, network: ActorCritic, params: SharedParameters, queue: Queue, setting: Setting
     ) -> None:
         self.core = SharedUpdates(config, network, params, setting)
+        self.state_dict, self.load_state_dict = self.core.state_dict, self.core.load_state_dict
         self._params = params
-        self.trainers = [
-            Trainer(config, network, params, queue, setting, loss=ga3c_loss) for _ in range(setting.num_trainers)
-        ]
-        """Roles; `step` is that of the first."""
-
-    def ready(self) -> bool:
-        """Whether `step` would not wait."""
-        return self.trainers[0].ready()
+        self.trainers = [Trainer(config, network, params, queue, setting) for _ in range(setting.num_trainers)]
+        """Roles; `step` of the learner is that of the first."""
+        self.ready = self.trainers[0].ready
 
     def step(self) -> Metrics:
-        """Raises `NonFiniteError` when a loss or the gradient is NaN or infinite.
+        """Make one update; return means over the updates of all trainers since the last call.
 
-        Returns means over the updates of all trainers since the last call.
+        Raises `NonFiniteError` if a loss or the gradient is NaN or infinite.
         """
         self.trainers[0].step()
         return self._params.take()
 
     def update(self, batch: Unroll) -> Metrics:
-        """One update from a batch."""
+        """Make one update from a batch."""
         self.trainers[0].update(batch)
         return self._params.take()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The core's."""
-        return self.core.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues where `state` was taken."""
-        self.core.load_state_dict(state)

@@ -1,9 +1,9 @@
 """GORILA: general reinforcement learning architecture, with DQN (Nair et al. 2015, arXiv 1507.04296).
 
-Each actor comes with a replay and a learner of its own: it acts, draws from its replay, computes a gradient of the DQN
-loss and sends it to a parameter server in shards, whose parameters it gets back. The paper's text could not be read:
-the architecture is that of its abstract and of related work (Mnih et al. 2016, section 2), everything of the agent is
-DQN's (Mnih et al. 2015). Numbered lines: Algorithm 1 of Mnih et al. 2015, for one bundle.
+Each bundle has its own actor, replay and learner: it acts, draws from its replay, computes a gradient of the DQN loss,
+sends it to the shards of a parameter server, and gets the new parameters back. The paper's text could not be read: the
+architecture is that of its abstract and of related work (Mnih et al. 2016, section 2), the agent is DQN (Mnih et al.
+2015). Numbered lines: Algorithm 1 of Mnih et al. 2015, for one bundle.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
@@ -20,9 +20,11 @@ from torch import Tensor
 
 from ddrl.actors.adders import TransitionItems
 from ddrl.actors.exploration import EpsilonGreedy, Sampler
+from ddrl.actors.policy import LocalInference
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.errors import UserError
 from ddrl.interfaces import SharedParameters, System
+from ddrl.learners.core import no_fresh_batch
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropConfig
 from ddrl.learners.replay_learner import no_actions
@@ -37,7 +39,6 @@ from ddrl.system.config_types import STRICT, Probability
 from ddrl.types import EnvSpec, Gradients, Metrics, Unroll
 
 VERSION = 2
-"""Raised when behaviour changes: results of older versions are then trained anew."""
 
 SYSTEM = System(
     name="GORILA",
@@ -76,23 +77,12 @@ class Config:
         decay_frames=None,
     )
 
-    @property
-    def fresh_columns(self) -> int:
-        """None: no batch is fresh."""
-        return 0
-
-    @property
-    def stored_columns(self) -> int:
-        """Columns of unrolls that stay in main memory, to be learned from again: none."""
-        return 0
-
-    def first_update(self, batch: int) -> int:
-        """There are no fresh batches to wait for."""
-        return 0
+    fresh_columns = 0  # no batch is fresh
+    first_update = no_fresh_batch
 
     @property
     def local_replay(self) -> ReplayRule:
-        """What each actor asks of its replay: transitions of one step, drawn uniformly."""
+        """Rule of each actor's replay: transitions of one step, drawn uniformly."""
         return ReplayRule(
             cut=TransitionCut(1),
             capacity=self.replay_capacity,
@@ -108,7 +98,7 @@ class Config:
 
 
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
-    """Raises `UserError` where the algorithm cannot learn this environment, or with these settings."""
+    """Raise `UserError` if the algorithm cannot learn this environment, or not with these settings."""
     if spec.action_size:
         raise UserError(f"'{spec.name}' has continuous actions; Q-learning needs discrete ones")
     if config.min_replay_size > config.replay_capacity:
@@ -118,55 +108,30 @@ def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
         )
 
 
-def make_network(spec: EnvSpec, config: Config, generator: torch.Generator) -> QNetwork:
-    """The Q-network for an environment."""
-    return make_q_network(
-        spec,
-        network=config.network,
-        lstm_size=0,
-        feed_last_action_and_reward=False,
-        dueling=False,
-        head_size=config.head_size,
-        generator=generator,
-    )
-
-
-class Annealed:
-    """Epsilon-greedy with an epsilon that its actor lowers."""
-
-    def __init__(self, epsilon: float, columns: int) -> None:
-        self._columns = columns
-        self.set(epsilon)
-
-    def set(self, epsilon: float) -> None:
-        """Of the next actions."""
-        self.epsilon = epsilon
-        self._act = EpsilonGreedy([epsilon] * self._columns)
-
-    def __call__(self, q: Tensor, generator: torch.Generator) -> Tensor:
-        """Actions [B] of values [B, A]."""
-        return self._act(q, generator)
+make_network = make_q_network
 
 
 def make_sampler(config: Config, network: Any, envs: Sequence[int] | None, num_envs: int) -> Sampler:
-    """Epsilon-greedy: an actor's own falls, an evaluation's does not."""
-    return EpsilonGreedy([config.evaluation_epsilon]) if envs is None else Annealed(config.initial_epsilon, len(envs))
+    """Return an epsilon-greedy sampler, whose epsilon the actor lowers; that of an evaluation is fixed."""
+    if envs is None:
+        return EpsilonGreedy([config.evaluation_epsilon])
+    return EpsilonGreedy([config.initial_epsilon] * len(envs))
 
 
-def dqn_loss(network: Any, target_network: Any, part: Transitions, config: Config) -> tuple[Tensor, Metrics]:
-    """(r + discount max_a' Q-(s', a') - Q(s, a))^2 / 2, beyond `error_clipping` with its slope there.
+def dqn_loss(network: QNetwork, target_network: QNetwork, part: Transitions, config: Config) -> tuple[Tensor, Metrics]:
+    """Return the sum over items of (r + discount max_a' Q-(s', a') - Q(s, a))^2 / 2, and metrics.
 
-    Mnih et al. 2015, eq. 2 and Methods (error clipping). Summed over items, as RMSProp's epsilon of 0.01 wants it. PFRL
-    sums as well; DQN Zoo takes the mean with an epsilon of 0.01 / 32**2, which makes the same steps. With the mean and
-    0.01 they are up to 32 times smaller.
+    Beyond `error_clipping` it is linear, with the slope that it has there (Mnih et al. 2015, eq. 2 and Methods). The
+    sum fits RMSProp's epsilon of 0.01. PFRL sums as well; DQN Zoo takes the mean with an epsilon of 0.01 / 32**2, which
+    makes the same steps. With the mean and 0.01 they are up to 32 times smaller.
     """
     blank = no_actions(part.batch_size, part.action.device)
     value = taken(network(part.observation[None], *blank, ()).distribution[0], part.action)
     with torch.no_grad():
         next_value = target_network(part.next_observation[None], *blank, ()).value[0]
         reward = clipped_rewards(part.reward[0], config.reward_clipping)
-        wanted = reward + (config.discount * next_value).masked_fill(part.terminated, 0.0)  # 11  y_j
-    error = wanted - value
+        target = reward + (config.discount * next_value).masked_fill(part.terminated, 0.0)  # 11  y_j
+    error = target - value
     size = error.abs()
     inside = size if config.error_clipping is None else size.clamp(max=config.error_clipping)
     loss = (inside * (size - inside / 2)).sum()  # Huber's: x^2 / 2 inside, c (x - c / 2) beyond
@@ -175,13 +140,14 @@ def dqn_loss(network: Any, target_network: Any, part: Transitions, config: Confi
 
 
 class Actor:
-    """A bundle of actor, replay and learner; as A3C's, two calls of `step` = one pass."""
+    """Actor, replay and learner of one bundle; two calls of `step` make one pass, as in A3C."""
 
     def __init__(self, config: Config, collector: UnrollCollector, params: SharedParameters, _: Any) -> None:
         self._config = config
         self._collector = collector
         self._params = params
-        self._network: Any = collector.policy.inference.network
+        self._inference = cast(LocalInference, collector.policy.inference)
+        self._network: QNetwork = self._inference.network
         self._network.requires_grad_(True)
         self.target_network = copy.deepcopy(self._network).requires_grad_(False)
         self._targets = -1
@@ -189,16 +155,16 @@ class Actor:
         history = History(spec, columns, config.local_replay.stream_length(columns, config.unroll_length), (), 1)
         assert collector.generator is not None
         self.replay = PrioritizedReplay(config.local_replay, history, collector.generator)
-        self._items = TransitionItems(1, lambda q, action, *_: torch.ones(action.shape))  # all are drawn alike
+        self._items = TransitionItems(1, lambda q, action, *_: torch.ones(action.shape))  # equal priorities
         self._fresh_steps = 0
         self._gradients: Gradients | None = None
 
     def ready(self) -> bool:
-        """Whether `step` would not wait: always."""
+        """Return True: `step` never waits."""
         return True
 
     def step(self) -> None:
-        """Raises `NonFiniteError` when a loss or the gradient is NaN or infinite."""
+        """Compute or apply a gradient. Raises `NonFiniteError` if a loss or the gradient is NaN or infinite."""
         if self._gradients is not None:
             gradients, self._gradients = self._gradients, None
             self._params.apply(gradients)  # 13  to the parameter server
@@ -206,54 +172,41 @@ class Actor:
         collector, config = self._collector, self._config
         collector.policy.pull(self._params, collector.next_index)
         self._refresh_target()
-        self._lower_epsilon()
-        unroll = collector.collect(config.unroll_length)  # 6-8  act with epsilon-greedy
-        self._gradients = self.learn(unroll)
+        acted = collector.next_index * config.unroll_length * collector.env.num_envs
+        part = min(1.0, acted / config.exploration_steps) if config.exploration_steps else 1.0
+        sampler = cast(EpsilonGreedy, collector.policy.sampler)
+        sampler.set(config.initial_epsilon + part * (config.final_epsilon - config.initial_epsilon))
+        self._gradients = self.learn(collector.collect(config.unroll_length))  # 6-8  act epsilon-greedily
 
     def learn(self, unroll: Unroll) -> Gradients | None:
-        """Stores an unroll; the gradient of a batch from the replay, None where that holds too little."""
+        """Store an unroll; return the gradient of a batch from the replay, or None if that holds too few items."""
         self._fresh_steps += int(unroll.valid.sum())
-        own = replace(unroll, actor=torch.zeros_like(unroll.actor))  # the only actor that its replay knows
+        own = replace(unroll, actor=torch.zeros_like(unroll.actor))  # the only actor of this replay
         self.replay.insert(self._items.make(own, []))  # 9
         if not self.replay.can_sample(self._config.batch_size):
             return None
-        return self.gradients(self.replay.sample(self._config.batch_size))  # 10-12
+        batch: Any = self.replay.sample(self._config.batch_size).to(self._inference.device)  # 10-12
+        gradients = gradient_of(
+            lambda network: dqn_loss(network, self.target_network, batch, self._config),
+            self._network,
+            self._inference.autocast(),
+            self._config.max_grad_norm,
+            version=int(self._inference.version),
+            items=batch.batch_size,
+            steps=self._fresh_steps,
+        )
+        self._fresh_steps = 0
+        return gradients
 
     def _refresh_target(self) -> None:
-        """Line 14, by the server's count: whenever it has passed another `target_update_period` updates."""
-        number = self._version // self._config.target_update_period
+        """Copy the parameters whenever the server has made another `target_update_period` updates (line 14)."""
+        number = int(self._inference.version) // self._config.target_update_period
         if number != self._targets:
             self.target_network.load_state_dict(self._network.state_dict())
             self._targets = number
 
-    @property
-    def _version(self) -> int:
-        inference: Any = self._collector.policy.inference
-        return int(inference.version)
-
-    def _lower_epsilon(self) -> None:
-        config, collector = self._config, self._collector
-        acted = collector.next_index * config.unroll_length * collector.env.num_envs
-        part = min(1.0, acted / config.exploration_steps) if config.exploration_steps else 1.0
-        sampler: Any = collector.policy.sampler
-        sampler.set(config.initial_epsilon + part * (config.final_epsilon - config.initial_epsilon))
-
-    def gradients(self, batch: Any) -> Gradients:
-        """Of the loss of a batch of transitions, with the actor's own parameters."""
-        inference: Any = self._collector.policy.inference
-        version, items, on_device = self._version, batch.batch_size, batch.to(inference.device)
-        tensors, norm, metrics = gradient_of(
-            lambda network: dqn_loss(network, self.target_network, on_device, self._config),
-            self._network,
-            autocast=inference.autocast(),
-            max_grad_norm=self._config.max_grad_norm,
-            version=version,
-        )
-        steps, self._fresh_steps = self._fresh_steps, 0
-        return Gradients(tensors, norm, steps, version, version, metrics, items)
-
     def state_dict(self) -> dict[str, Any]:
-        """Replay, target network, what waits to be applied and to be counted."""
+        """Return the state of replay and target network, the gradient to be applied, and counters."""
         return {
             "gradients": self._gradients and self._gradients.as_dict(),
             "replay": self.replay.state_dict(),
@@ -263,7 +216,7 @@ class Actor:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues where `state` was taken."""
+        """Restore a state from `state_dict`."""
         self._gradients = state["gradients"] and Gradients(**state["gradients"])
         self.replay.load_state_dict(state["replay"])
         self._items.load_state_dict(state["items"])

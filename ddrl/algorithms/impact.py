@@ -1,9 +1,9 @@
 """IMPACT: importance weighted asynchronous architectures with clipped target networks (Luo et al. 2020, 1912.00167).
 
-IMPALA's actors (`UnrollActor`, lines 1 to 3) and PPO's clipped surrogate, held together by three additions: a target
-network that the surrogate is clipped around, a circular store of N batches that are each traversed K times, and
-truncated importance sampling. "RLlib" below is ray-project/ray, rllib, where the authors' implementation (APPO) lives;
-its comments and examples quote the paper's settings, whose tables could not be read directly.
+IMPACT has IMPALA's actors (`UnrollActor`, lines 1 to 3) and PPO's clipped surrogate, and adds a target network that the
+surrogate is clipped around, a circular store of N batches that are each traversed K times, and truncated importance
+sampling. "RLlib" below is ray-project/ray, rllib, which contains the authors' implementation (APPO); its comments and
+examples quote the paper's settings, whose tables could not be read directly.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
 from typing import Any, Literal, Self
 
-import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -37,7 +36,6 @@ from ddrl.system.config_types import STRICT, Probability, check_penalty, check_r
 from ddrl.types import EnvSpec, Metrics, Unroll
 
 VERSION = 2
-"""Raised when behaviour changes: results of older versions are then trained anew."""
 
 SYSTEM = System(
     name="IMPACT",
@@ -90,44 +88,26 @@ class Config:
 
     @property
     def stored_columns(self) -> int:
-        """Columns of unrolls that stay in main memory, to be learned from again: of the circular store."""
+        """Columns of unrolls that stay in main memory to be learned from again: those of the circular store."""
         return self.num_slots * self.batch_size
 
     def first_update(self, batch: int) -> int:
-        """Which update first uses fresh batch number `batch`: the circular store's order."""
+        """Return the update that first uses fresh batch number `batch`, by the order of the circular store."""
         return first_use(batch, self.num_slots, self.num_traversals)
 
 
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
-    """IMPACT learns discrete and continuous tasks. Raises `UserError` where a key would not be read."""
+    """Raise `UserError` if a key would have no effect; IMPACT learns discrete and continuous tasks."""
     check_penalty(config.kl_cost, config.kl_target)
-    unread = unread_keys(spec, config.observation_normalisation, config.reward_normalisation)
+    unread = unread_keys(spec, config)
     if config.ratio != "target_worker_clipping":
         unread["rho"] = "ratio: target_worker_clipping"
     check_read(config, unread)
 
 
-def make_network(spec: EnvSpec, config: Config, generator: torch.Generator) -> ActorCritic:
-    """The actor-critic network for an environment."""
-    return make_actor_critic(
-        spec,
-        network=config.network,
-        lstm_size=config.lstm_size,
-        feed_last_action_and_reward=config.feed_last_action_and_reward,
-        separate_value_network=config.separate_value_network,
-        initial_log_std=config.initial_log_std,
-        initialisation=config.initialisation,
-        observation_normalisation=config.observation_normalisation,
-        normalised_observation_clip=config.normalised_observation_clip,
-        reward_normalisation=config.reward_normalisation,
-        normalised_reward_clip=config.normalised_reward_clip,
-        generator=generator,
-    )
-
-
 @plain_dataclass(frozen=True)
 class Traversal:
-    """A batch [T+1, B] with what is fixed during one traversal of it."""
+    """A batch [T+1, B], with the tensors that stay fixed during one traversal of it."""
 
     unroll: Unroll
     target: Tensor  # [T, B, P]: the target network's distributions
@@ -136,11 +116,10 @@ class Traversal:
 
     @property
     def batch_size(self) -> int:
-        """B."""
         return self.unroll.batch_size
 
     def columns(self, start: int, stop: int) -> Self:
-        """Columns start..stop-1 as views."""
+        """Return columns start..stop-1 as views."""
         parts = (tensor[:, start:stop] for tensor in (self.target, self.advantages, self.value_targets))
         return type(self)(self.unroll.columns(start, stop), *parts)
 
@@ -153,9 +132,9 @@ def prepare(
     reducer: Reducer,
     precision: str = "float32",
 ) -> tuple[Traversal, Tensor]:
-    """V-trace GAE-lambda (section 3.1): weights pi_target / pi_worker, values V of the network that learns.
+    """Compute V-trace GAE-lambda (section 3.1) with weights pi_target / pi_worker and the values of `network`.
 
-    Returns what the loss needs, and those values [T, B].
+    Returns the inputs of the loss, and those values [T, B].
     """
     output = evaluate(network, batch, precision)
     target = evaluate(target_network, batch, precision).distribution[:-1]
@@ -179,11 +158,11 @@ def prepare(
 
 
 def impact_loss(
-    network: Any, part: Traversal, config: Config, kl_cost: float, weight: float
-) -> tuple[torch.Tensor, Metrics]:
-    """Section 3.1: the surrogate clipped around the target policy, value error, entropy bonus, KL(pi_target || pi).
+    network: ActorCritic, part: Traversal, config: Config, kl_cost: float, weight: float
+) -> tuple[Tensor, Metrics]:
+    """Return the loss of section 3.1, times `weight`, and the sums over time and columns that it is made of.
 
-    `weight` scales the sum over time and columns, so losses and metrics of parts of a batch add up.
+    It consists of the surrogate clipped around the target policy, value error, entropy and KL(pi_target || pi).
     """
     batch, family = part.unroll, network.family
     output = network(batch.observation, batch.last_action, batch.last_reward, batch.start, batch.initial_state)
@@ -207,11 +186,12 @@ def impact_loss(
 
 
 Actor = UnrollActor
+make_network = make_actor_critic
 make_sampler = from_distribution
 
 
 class Learner:
-    """One call of `step` = one traversal of one batch of the circular store, and a new version."""
+    """One call of `step` makes one traversal of one batch of the circular store, and a new version."""
 
     def __init__(
         self, config: Config, network: ActorCritic, params: Parameters, queue: Queue, setting: Setting
@@ -220,25 +200,25 @@ class Learner:
         self.config = config
         self.core = LearnerCore(config, network, params, queue, setting, piece_columns=pieces)
         self.target_network = copy.deepcopy(network).requires_grad_(False)
-        # Both see observations through the newest statistics: what the target lags in is the policy.
+        # Both normalise observations by the newest statistics: only the policy of the target network lags.
         self.target_network.observation_normaliser = network.observation_normaliser
         self._target_update_period = config.target_update_period or config.num_slots * config.num_traversals
         self._target_updates = 0
         self._store = CircularStore(config.num_slots, config.num_traversals)
         self._kl_cost = config.kl_cost
-        # Of the newest lap of the ring, as RLlib has it: earlier in a period the policy has hardly left the target.
+        # Of the newest pass over the slots, as in RLlib: earlier in a period the policy is still close to the target.
         self._kls: deque[float] = deque(maxlen=config.num_slots)
 
     def ready(self) -> bool:
-        """Whether `step` would not wait."""
+        """Return whether `step` would run without waiting."""
         return not self._store.needs_batch or self.core.can_take()
 
     def step(self) -> Metrics:
-        """Samples, updates, publishes. Raises `NonFiniteError` when a loss or the gradient is NaN or infinite."""
+        """Make one update. Raises `NonFiniteError` if a loss or the gradient is NaN or infinite."""
         fresh = self.core.take() if self._store.needs_batch else None
         if fresh is not None:
-            self._store.insert(fresh)  # 4  a fresh batch takes the place of an expired one
-        metrics = self.update(self._store.sample())  # 5  traverse the next batch of the ring
+            self._store.insert(fresh)  # 4  a fresh batch replaces an expired one
+        metrics = self.update(self._store.sample())  # 5  traverse the next batch of the store
         if fresh is not None:
             self.core.observe(fresh)
             self.core.count(fresh)
@@ -253,21 +233,21 @@ class Learner:
         }
 
     def update(self, batch: Unroll) -> Metrics:
-        """One gradient step on a batch."""
+        """Make one gradient step on a batch."""
         core, setting = self.core, self.core.setting
         batch = batch.to(setting.device)
         traversal, values = prepare(
             core.network, self.target_network, batch, self.config, setting.reducer, setting.precision
         )
-        metrics = self.core.descend(  # 6  the clipped surrogate
+        metrics = core.descend(  # 6  the clipped surrogate
             lambda network, part, weight: impact_loss(network, part, self.config, self._kl_cost, weight),
             traversal,
             int(batch.valid.sum()),
         )
         metrics["explained_variance"] = explained_variance(values[batch.valid], traversal.value_targets[batch.valid])
         self._kls.append(metrics["kl"])
-        self.core.updates += 1
-        return metrics | {"kl_cost": self._kl_cost} | self.core.policy_lag(batch)
+        core.updates += 1
+        return metrics | {"kl_cost": self._kl_cost} | core.policy_lag(batch.version)
 
     def _update_target(self) -> None:
         self.target_network.load_state_dict(self.core.network.state_dict())
@@ -277,7 +257,7 @@ class Learner:
         self._kls.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """The core's, the target network, coefficient of the penalty, circular store."""
+        """Return the state of core, target network, coefficient of the penalty and circular store."""
         return self.core.state_dict() | {
             "target_network": self.target_network.state_dict(),
             "target_updates": self._target_updates,
@@ -287,7 +267,7 @@ class Learner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues where `state` was taken."""
+        """Restore a state from `state_dict`."""
         self.core.load_state_dict(state)
         self.target_network.load_state_dict(state["target_network"])
         self._target_updates = state["target_updates"]

@@ -12,12 +12,13 @@ from typing import Any, Literal
 import torch
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
+from torch import Tensor
 
 from ddrl.actors.exploration import from_distribution
 from ddrl.actors.unroll_actor import UnrollActor
 from ddrl.errors import UserError
 from ddrl.interfaces import Parameters, Queue, System
-from ddrl.learners.core import LearnerCore, Setting
+from ddrl.learners.core import LearnerCore, Setting, each_batch_once
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
 from ddrl.losses.policy import policy_gradient_loss
@@ -30,7 +31,6 @@ from ddrl.system.config_types import STRICT, Fraction, Probability, check_read
 from ddrl.types import EnvSpec, Metrics, Unroll, concatenate
 
 VERSION = 1
-"""Raised when behaviour changes: results of older versions are then trained anew."""
 
 SYSTEM = System(
     name="IMPALA",
@@ -76,32 +76,25 @@ class Config:
 
     @property
     def fresh_columns(self) -> int:
-        """Columns that an update takes from the queue; the rest is replayed."""
+        """Columns of a batch that come from the queue; the rest comes from the replay."""
         return self.batch_size - round(self.batch_size * self.replay_fraction)
 
     @property
     def stored_columns(self) -> int:
-        """Columns of unrolls that stay in main memory, to be learned from again: of the replay."""
+        """Columns of unrolls that stay in main memory to be learned from again: those of the replay."""
         return self.replay_capacity if self.replay_fraction > 0 else 0
 
-    def first_update(self, batch: int) -> int:
-        """Which update first uses fresh batch number `batch`: each is learned from once, in order."""
-        return batch
+    first_update = each_batch_once
 
 
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
-    """Raises `UserError` where the algorithm cannot learn this environment."""
+    """Raise `UserError` if the algorithm cannot learn this environment, or if a key would have no effect."""
     if spec.action_size and config.correction == "epsilon_correction":
         raise UserError(
             f"key 'hyperparameters.correction': epsilon_correction adds to probabilities, and '{spec.name}' has "
             "continuous actions; allowed: v_trace, one_step_is, no_correction"
         )
-    check_read(config, _unread(config, spec))
-
-
-def _unread(config: Config, spec: EnvSpec) -> dict[str, str]:
-    """Keys that change nothing here -> what would read them (see `ddrl.losses.vtrace.corrected_targets`)."""
-    unread = unread_keys(spec, config.observation_normalisation, config.reward_normalisation)
+    unread = unread_keys(spec, config)
     if config.correction != "v_trace":
         unread |= {"rho_bar": "correction: v_trace", "c_bar": "correction: v_trace"}
     if config.correction not in ("v_trace", "one_step_is"):
@@ -110,31 +103,13 @@ def _unread(config: Config, spec: EnvSpec) -> dict[str, str]:
         unread["correction_epsilon"] = "correction: epsilon_correction"
     if not config.replay_fraction:
         unread["replay_capacity"] = "a replay_fraction above 0"
-    return unread
+    check_read(config, unread)
 
 
-def make_network(spec: EnvSpec, config: Config, generator: torch.Generator) -> ActorCritic:
-    """The actor-critic network for an environment."""
-    return make_actor_critic(
-        spec,
-        network=config.network,
-        lstm_size=config.lstm_size,
-        feed_last_action_and_reward=config.feed_last_action_and_reward,
-        separate_value_network=config.separate_value_network,
-        initial_log_std=config.initial_log_std,
-        initialisation=config.initialisation,
-        observation_normalisation=config.observation_normalisation,
-        normalised_observation_clip=config.normalised_observation_clip,
-        reward_normalisation=config.reward_normalisation,
-        normalised_reward_clip=config.normalised_reward_clip,
-        generator=generator,
-    )
+def impala_loss(network: ActorCritic, batch: Unroll, config: Config, weight: float) -> tuple[Tensor, Metrics]:
+    """Return the loss of section 4.2, times `weight`, and the sums over time and columns that it is made of.
 
-
-def impala_loss(network: Any, batch: Unroll, config: Config, weight: float) -> tuple[torch.Tensor, Metrics]:
-    """Section 4.2: policy gradient with V-trace advantages, squared error to v_s, entropy bonus.
-
-    `weight` scales the sum over time and columns (1 for `sum`), so losses and metrics of parts of a batch add up.
+    It consists of the policy gradient with V-trace advantages, the squared error of V(x_s) to v_s, and the entropy.
     """
     output = network(batch.observation, batch.last_action, batch.last_reward, batch.start, batch.initial_state)
     pi, values, bootstrap_value = output.distribution[:-1], output.value[:-1], output.value[-1]
@@ -157,8 +132,7 @@ def impala_loss(network: Any, batch: Unroll, config: Config, weight: float) -> t
             lambda_=config.lambda_,
         )
     epsilon = config.correction_epsilon if config.correction == "epsilon_correction" else 0.0
-    policy_steps = policy_gradient_loss(log_pi, targets.pg_advantages, epsilon=epsilon)
-    policy = masked_sum(policy_steps, batch.valid)
+    policy = masked_sum(policy_gradient_loss(log_pi, targets.pg_advantages, epsilon=epsilon), batch.valid)
     value = masked_sum(value_loss(values, targets.vs), batch.valid)
     bonus = masked_sum(network.family.entropy(pi), batch.valid)
     loss = weight * (policy + config.value_cost * value - config.entropy_cost * bonus)
@@ -166,57 +140,47 @@ def impala_loss(network: Any, batch: Unroll, config: Config, weight: float) -> t
 
 
 Actor = UnrollActor
+make_network = make_actor_critic
 make_sampler = from_distribution
 
 
 class Learner:
-    """One call of `step` = one update from `batch_size` unrolls."""
+    """One call of `step` makes one update from `batch_size` unrolls."""
 
     def __init__(
         self, config: Config, network: ActorCritic, params: Parameters, queue: Queue, setting: Setting
     ) -> None:
         self.config = config
         self.core = LearnerCore(config, network, params, queue, setting)
+        self.ready = self.core.can_take
         self._replay = UniformReplay(config.replay_capacity, setting.generator)
         self._replayed = config.batch_size // setting.reducer.size - self.core.fresh_columns
 
-    def ready(self) -> bool:
-        """Whether `step` would not wait."""
-        return self.core.can_take()
-
     def step(self) -> Metrics:
-        """Samples, updates, publishes. Raises `NonFiniteError` when a loss or the gradient is NaN or infinite."""
-        fresh = self.core.take()  # 4  B unrolls
-        metrics = self.update(self._with_replay(fresh))
+        """Make one update. Raises `NonFiniteError` if a loss or the gradient is NaN or infinite."""
+        batch = fresh = self.core.take()  # 4  B unrolls
+        if self._replayed:  # section 5.2.2: a part of the batch comes from a uniform replay of fresh ones
+            self._replay.insert(fresh)
+            batch = concatenate([fresh, self._replay.sample(self._replayed)])
+        metrics = self.update(batch)
         self.core.observe(fresh)
         self.core.publish()  # 6  a new version for the actors
         self.core.count(fresh)
         return metrics
 
     def update(self, batch: Unroll) -> Metrics:
-        """One gradient step on a batch."""
-        batch = batch.to(self.core.setting.device)
-        metrics = self.core.descend(  # 5  eq. 1
+        """Make one gradient step on a batch."""
+        return self.core.update(  # 5  eq. 1
             lambda network, part, weight: impala_loss(network, part, self.config, weight),
             batch,
-            int(batch.valid.sum()),
             mean=self.config.loss_reduction == "mean",
         )
-        self.core.updates += 1
-        return metrics | self.core.policy_lag(batch)
-
-    def _with_replay(self, fresh: Unroll) -> Unroll:
-        """Section 5.2.2: half of the batch from a uniform replay; until the replay holds anything, fresh ones twice."""
-        if not self._replayed:
-            return fresh
-        self._replay.insert(fresh)
-        return concatenate([fresh, self._replay.sample(self._replayed)])
 
     def state_dict(self) -> dict[str, Any]:
-        """The core's, and the replay."""
+        """Return the state of the core and of the replay."""
         return self.core.state_dict() | {"replay": self._replay.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues where `state` was taken."""
+        """Restore a state from `state_dict`."""
         self.core.load_state_dict(state)
         self._replay.load_state_dict(state["replay"])

@@ -1,6 +1,6 @@
 """PPO: proximal policy optimization with the clipped surrogate (Schulman et al. 2017, arXiv 1707.06347), synchronous.
 
-The baseline of Luo et al. 2020 (IMPACT): actors collect one batch with the newest parameters and wait (`UnrollActor`,
+The baseline of Luo et al. 2020 (IMPACT). Actors collect one batch with the newest parameters, then wait (`UnrollActor`,
 lines 1 to 3) while the learner goes over it several times. "Huang" below is Huang et al. 2022, "The 37 implementation
 details of proximal policy optimization", which lists what the authors' code (openai/baselines, ppo2) does beyond the
 paper; "RLlib" is ray-project/rl-experiments, halfcheetah-ppo, by authors of IMPACT.
@@ -9,7 +9,7 @@ paper; "RLlib" is ray-project/rl-experiments, halfcheetah-ppo, by authors of IMP
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import fields, replace
 from typing import Any, Literal, Self
@@ -24,7 +24,7 @@ from ddrl.actors.unroll_actor import UnrollActor
 from ddrl.errors import UserError
 from ddrl.interfaces import Parameters, Queue, System
 from ddrl.learners.batch_values import evaluate, explained_variance, normalised
-from ddrl.learners.core import LearnerCore, Setting
+from ddrl.learners.core import LearnerCore, Setting, each_batch_once
 from ddrl.learners.gradients import check_finite
 from ddrl.learners.minibatches import sample_numbers, shared_minibatches
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
@@ -44,7 +44,6 @@ from ddrl.system.seeding import generator_state, set_generator_state
 from ddrl.types import EnvSpec, Metrics, Unroll
 
 VERSION = 1
-"""Raised when behaviour changes: results of older versions are then trained anew."""
 
 SYSTEM = System(
     name="PPO",
@@ -86,24 +85,17 @@ class Config:
 
     @property
     def fresh_columns(self) -> int:
-        """Columns that an update takes from the queue: all of them."""
+        """Columns of a batch that come from the queue: all of them."""
         return self.batch_size
 
-    @property
-    def stored_columns(self) -> int:
-        """Columns of unrolls that stay in main memory, to be learned from again: none."""
-        return 0
-
-    def first_update(self, batch: int) -> int:
-        """Which update first uses fresh batch number `batch`: an update is all epochs over one batch."""
-        return batch
+    first_update = each_batch_once  # an update is all epochs over one batch
 
 
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
-    """PPO learns discrete and continuous tasks. Raises `UserError` where a minibatch could be empty, or a key unread.
+    """Raise `UserError` if a minibatch could be empty, or a key would have no effect.
 
-    Every other step may be dead (see `ddrl.types`), and dead steps are left out. Learners share minibatches, so their
-    number changes nothing.
+    PPO learns discrete and continuous tasks. Every other step may be dead (see `ddrl.types`), and dead steps are left
+    out. The number of learners does not matter, because they share minibatches.
     """
     valid = config.unroll_length // 2 * config.batch_size
     if config.num_minibatches > valid:
@@ -112,28 +104,12 @@ def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
             f"{config.batch_size} steps; allowed: 1 to {valid}, as every other step of an unroll may be dead"
         )
     check_penalty(config.kl_cost, config.kl_target)
-    check_read(config, unread_keys(spec, config.observation_normalisation, config.reward_normalisation))
-
-
-def make_network(spec: EnvSpec, config: Config, generator: torch.Generator) -> ActorCritic:
-    """The actor-critic network for an environment."""
-    return make_actor_critic(
-        spec,
-        network=config.network,
-        separate_value_network=config.separate_value_network,
-        initial_log_std=config.initial_log_std,
-        initialisation=config.initialisation,
-        observation_normalisation=config.observation_normalisation,
-        normalised_observation_clip=config.normalised_observation_clip,
-        reward_normalisation=config.reward_normalisation,
-        normalised_reward_clip=config.normalised_reward_clip,
-        generator=generator,
-    )
+    check_read(config, unread_keys(spec, config))
 
 
 @plain_dataclass(frozen=True)
 class Samples:
-    """N valid steps, each with what is fixed while the learner goes over them; tensors [N, ...]."""
+    """N valid steps, with the quantities that stay fixed during all epochs; tensors [N, ...]."""
 
     observation: Tensor
     action: Tensor
@@ -144,15 +120,14 @@ class Samples:
 
     @property
     def batch_size(self) -> int:
-        """N."""
         return len(self.advantages)
 
     def columns(self, start: int, stop: int) -> Self:
-        """Samples start..stop-1 as views."""
+        """Return samples start..stop-1 as views."""
         return self._map(lambda tensor: tensor[start:stop])
 
     def take(self, indices: Tensor) -> Self:
-        """Copies of some samples."""
+        """Return copies of the samples with these indices."""
         return self._map(lambda tensor: tensor[indices])
 
     def _map(self, function: Any) -> Self:
@@ -160,7 +135,7 @@ class Samples:
 
 
 def prepare(network: ActorCritic, batch: Unroll, config: Config, precision: str = "float32") -> Samples:
-    """Advantages by GAE (eq. 11) and value targets with the parameters as they are; dead steps are left out."""
+    """Compute GAE advantages (eq. 11) and value targets with the present parameters; dead steps are left out."""
     output = evaluate(network, batch, precision)
     rewards = clipped_rewards(batch.reward, config.reward_clipping)
     estimates = vtrace_gae(
@@ -177,11 +152,11 @@ def prepare(network: ActorCritic, batch: Unroll, config: Config, precision: str 
 
 
 def ppo_loss(
-    network: Any, samples: Samples, config: Config, kl_cost: float, weight: float
-) -> tuple[torch.Tensor, Metrics]:
-    """Eq. 9: clipped surrogate, value error and entropy bonus; and the penalty of section 4 where `kl_cost` > 0.
+    network: ActorCritic, samples: Samples, config: Config, kl_cost: float, weight: float
+) -> tuple[Tensor, Metrics]:
+    """Return the loss, times `weight`, and the sums over samples that it is made of.
 
-    `weight` scales the sum over samples, so losses and metrics of parts of a minibatch add up.
+    It consists of clipped surrogate, value error and entropy (eq. 9), and the KL penalty of section 4 times `kl_cost`.
     """
     family, count = network.family, samples.batch_size
     no_reward = torch.zeros(1, count, device=samples.advantages.device)
@@ -204,25 +179,23 @@ def ppo_loss(
 
 
 Actor = UnrollActor
+make_network = make_actor_critic
 make_sampler = from_distribution
 
 
 class Learner:
-    """One call of `step` = all epochs over one batch of `batch_size` unrolls, then one new version."""
+    """One call of `step` makes all epochs over one batch of `batch_size` unrolls, and one new version."""
 
     def __init__(
         self, config: Config, network: ActorCritic, params: Parameters, queue: Queue, setting: Setting
     ) -> None:
         self.config = config
         self.core = LearnerCore(config, network, params, queue, setting, piece_columns=network.piece_steps)
+        self.ready = self.core.can_take
         self._kl_cost = config.kl_cost
 
-    def ready(self) -> bool:
-        """Whether `step` would not wait."""
-        return self.core.can_take()
-
     def step(self) -> Metrics:
-        """Samples, updates, publishes. Raises `NonFiniteError` when a loss or the gradient is NaN or infinite."""
+        """Make one update. Raises `NonFiniteError` if a loss or the gradient is NaN or infinite."""
         fresh = self.core.take()  # 4  B unrolls
         metrics = self.update(fresh)
         self.core.observe(fresh)
@@ -231,7 +204,7 @@ class Learner:
         return metrics
 
     def update(self, batch: Unroll) -> Metrics:
-        """All epochs over a batch; metrics are means over its gradient steps."""
+        """Make all epochs over a batch; return means of the metrics over its gradient steps."""
         setting = self.core.setting
         numbers, total = sample_numbers(batch, setting.reducer)
         batch = batch.to(setting.device)
@@ -240,23 +213,17 @@ class Learner:
             {"policy_loss (advantages)": samples.advantages, "value_loss (targets)": samples.value_targets},
             where=self.core.this_update(),
         )
-        minibatches = self._minibatches(samples, numbers, total)  # 6  K epochs
-        steps = [self._descend(minibatch) for minibatch in minibatches]
+        steps, parts = [], self.config.num_minibatches
+        for _ in range(self.config.num_epochs):  # 6  K epochs, each over every sample of all learners
+            for indices in shared_minibatches(numbers, total, parts, setting.generator, setting.reducer):
+                steps.append(self._descend(samples.take(indices.to(setting.device))))  # perhaps no sample of this one
         metrics = {name: statistics.fmean(step[name] for step in steps) for name in steps[0]}
         metrics["explained_variance"] = explained_variance(samples.values, samples.value_targets)
         if self.config.kl_target is not None:
-            last_epoch = steps[-self.config.num_minibatches :]
-            kl = statistics.fmean(step["kl"] for step in last_epoch)
+            kl = statistics.fmean(step["kl"] for step in steps[-parts:])  # of the last epoch
             self._kl_cost = adapted_kl_cost(self._kl_cost, kl, self.config.kl_target)
         self.core.updates += 1
-        return metrics | {"kl_cost": self._kl_cost} | self.core.policy_lag(batch)
-
-    def _minibatches(self, samples: Samples, numbers: Tensor, total: int) -> Iterator[Samples]:
-        """This learner's part of each minibatch of K epochs, perhaps none; every sample of all once an epoch."""
-        setting, parts = self.core.setting, self.config.num_minibatches
-        for _ in range(self.config.num_epochs):
-            for indices in shared_minibatches(numbers, total, parts, setting.generator, setting.reducer):
-                yield samples.take(indices.to(setting.device))
+        return metrics | {"kl_cost": self._kl_cost} | self.core.policy_lag(batch.version)
 
     def _descend(self, minibatch: Samples) -> Metrics:
         if self.config.normalise_advantages:
@@ -269,12 +236,12 @@ class Learner:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """The core's, coefficient of the penalty, what orders the minibatches (rank 0's, where there are several)."""
+        """Return the state of the core, the coefficient of the penalty, and the generator that orders minibatches."""
         own = {"kl_cost": self._kl_cost, "generator": generator_state(self.core.setting.generator)}
         return self.core.state_dict() | own
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues where `state` was taken."""
+        """Restore a state from `state_dict`."""
         self.core.load_state_dict(state)
         self._kl_cost = state["kl_cost"]
         set_generator_state(self.core.setting.generator, state["generator"])

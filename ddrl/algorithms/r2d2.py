@@ -1,15 +1,14 @@
 """R2D2: recurrent experience replay in distributed reinforcement learning (Kapturowski et al. 2019, ICLR).
 
-Ape-X with an LSTM: the replay holds overlapping sequences of one episode each, with the recurrent state that the actor
-had before them; the learner first burns in that state, then trains on the rest. With `topology.inference: central` this
-file is SEED RL's R2D2.
+R2D2 is Ape-X with an LSTM. The replay holds overlapping sequences, each from one episode, with the recurrent state that
+the actor had before them; the learner first burns in that state, then trains on the rest. With `topology.inference:
+central` it is SEED RL's R2D2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -17,12 +16,12 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from ddrl.actors.adders import SequenceItems
-from ddrl.actors.exploration import EpsilonGreedy, Sampler, epsilon_ladder
+from ddrl.actors.exploration import from_epsilon_ladder
 from ddrl.actors.replay_actor import ReplayActor
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.errors import UserError
 from ddrl.interfaces import Parameters, Replay, System
-from ddrl.learners.core import Setting
+from ddrl.learners.core import Setting, no_fresh_batch
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import AdamByDefault, AdamConfig
 from ddrl.learners.replay_learner import ReplayLearner
@@ -34,7 +33,6 @@ from ddrl.system.config_types import STRICT, Probability, check_read
 from ddrl.types import EnvSpec, Metrics, NetworkOutput, RecurrentState
 
 VERSION = 1
-"""Raised when behaviour changes: results of older versions are then trained anew."""
 
 SYSTEM = System(
     name="R2D2",
@@ -45,7 +43,7 @@ SYSTEM = System(
 )
 
 LEAST_VALUE = 1e-3
-"""A discrepancy is not divided by less: values begin near 0. Ours."""
+"""Least divisor of a discrepancy, because values start near 0. Ours."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -89,38 +87,26 @@ class Config:
     head_size: PositiveInt = 512  # hidden units of each stream (section 2.3)
     optimizer: AdamByDefault = AdamConfig(learning_rate=1e-4, epsilon=1e-3)
 
-    @property
-    def fresh_columns(self) -> int:
-        """None: no batch is fresh."""
-        return 0
+    fresh_columns = 0  # no batch is fresh
 
     @property
     def fresh_steps(self) -> float | None:
-        """Agent steps for each update, in the long run; None: as fast as either goes."""
-        return (
-            None
-            if self.samples_per_insert is None
-            else self.batch_size / self.samples_per_insert * self.sequence_period
-        )
+        """Agent steps per update in the long run; None: no fixed ratio."""
+        if self.samples_per_insert is None:
+            return None
+        return self.batch_size / self.samples_per_insert * self.sequence_period
 
-    @property
-    def stored_columns(self) -> int:
-        """Columns of unrolls that stay in main memory, to be learned from again: none."""
-        return 0
-
-    def first_update(self, batch: int) -> int:
-        """There are no fresh batches to wait for."""
-        return 0
+    first_update = no_fresh_batch
 
     @property
     def trained_steps(self) -> int:
-        """Of a sequence, with those that burn in."""
+        """Steps of a sequence, including the burn-in."""
         return self.sequence_length + self.burn_in
 
     @property
     def replay(self) -> ReplayRule:
-        """What it asks of its replay."""
-        # A state is first kept when an episode is so old, and then every period.
+        """Rule of the prioritized replay."""
+        # The first state is kept when an episode has this age, the next ones after each further period.
         oldest_begin = self.sequence_period - self.burn_in % self.sequence_period
         state_period = 1 if self.measure_staleness else oldest_begin
         return ReplayRule(
@@ -145,7 +131,7 @@ class Config:
 
 
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
-    """Raises `UserError` where the algorithm cannot learn this environment, or a key would not be read."""
+    """Raise `UserError` if the algorithm cannot learn this environment, or if a key would have no effect."""
     check_replay(config, spec, num_learners)
     if config.sequence_period > config.sequence_length:
         raise UserError(
@@ -160,28 +146,12 @@ def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
     check_read(config, unread)
 
 
-def make_network(spec: EnvSpec, config: Config, generator: torch.Generator) -> QNetwork:
-    """The Q-network for an environment."""
-    return make_q_network(
-        spec,
-        network=config.network,
-        lstm_size=config.lstm_size,
-        feed_last_action_and_reward=config.feed_last_action_and_reward,
-        dueling=config.dueling,
-        head_size=config.head_size,
-        generator=generator,
-        reward_input=config.reward_input,
-    )
-
-
-def make_sampler(config: Config, network: Any, envs: Sequence[int] | None, num_envs: int) -> Sampler:
-    """Epsilon-greedy: each of all actors' environments has its rung of the ladder, an evaluation its own epsilon."""
-    ladder = epsilon_ladder(config.epsilon, config.epsilon_alpha, num_envs)
-    return EpsilonGreedy([config.evaluation_epsilon] if envs is None else [ladder[env] for env in envs])
+make_network = make_q_network
+make_sampler = from_epsilon_ladder
 
 
 def targets(reward: Tensor, terminated: Tensor, ended: Tensor, next_value: Tensor, config: Config) -> Tensor:
-    """h(sum_k discount^k r_{t+k} + discount^n h^-1(Q)) (section 2.3), [T, B]; `next_value` [T+1, B] are the Q."""
+    """Return h(sum_k discount^k r_{t+k} + discount^n h^-1(Q)) (section 2.3), [T, B], for Q `next_value` [T+1, B]."""
     rewards = clipped_rewards(reward, config.reward_clipping)
     epsilon = config.rescaling_epsilon
     if epsilon is None:
@@ -191,12 +161,12 @@ def targets(reward: Tensor, terminated: Tensor, ended: Tensor, next_value: Tenso
 
 
 def td_errors(q: Tensor, action: Tensor, reward: Tensor, terminated: Tensor, ended: Tensor, config: Config) -> Tensor:
-    """n-step errors [T, B] of an actor from its own values [T+1, B, A]: it has no target network."""
+    """Return an actor's n-step errors [T, B] by its own values [T+1, B, A]; it has no target network."""
     return targets(reward, terminated, ended, q.amax(dim=-1), config) - taken(q[:-1], action)
 
 
-def unrolled(network: Any, part: Sequences) -> NetworkOutput:
-    """The network on the trained steps and the one after, [m + 1, B]; no gradient comes to the burn-in before them."""
+def unrolled(network: QNetwork, part: Sequences) -> NetworkOutput:
+    """Return the outputs at the trained steps and the one after, [m + 1, B]; the burn-in before gets no gradient."""
     inputs = (part.observation, part.last_action, part.last_reward, part.start)
     state: RecurrentState = part.state or network.initial_state(part.batch_size)
     if part.burn_in and state:
@@ -207,12 +177,12 @@ def unrolled(network: Any, part: Sequences) -> NetworkOutput:
 
 
 @torch.no_grad()
-def q_discrepancy(network: Any, q: Tensor, part: Sequences) -> tuple[Tensor, Tensor]:
-    """How far the values at the first and the last trained step are from those with the actor's own state, [B] each.
+def q_discrepancy(network: QNetwork, q: Tensor, part: Sequences) -> tuple[Tensor, Tensor]:
+    """Return how much the values at the first and the last trained step differ from those with the actor's state, [B].
 
-    Section 3: |q(o, h') - q(o, h)|_2 / |max q(o, h')| with the learner's parameters throughout, where h' is the state
-    that burn-in and unrolling led to and h the one that the actor had at that step; the maximum is over actions and the
-    sequence's steps. `q` [m + 1, B, A] are the values with h'.
+    It is |q(o, h') - q(o, h)|_2 / |max q(o, h')| (section 3) with the learner's parameters, where h' is the state after
+    burn-in and unrolling, and h the actor's state at that step; the maximum is over actions and the sequence's steps.
+    `q` [m + 1, B, A] are the values with h'.
     """
     columns = torch.arange(part.batch_size, device=q.device)
     lengths = part.valid.sum(dim=0)
@@ -227,20 +197,20 @@ def q_discrepancy(network: Any, q: Tensor, part: Sequences) -> tuple[Tensor, Ten
 
 
 def r2d2_loss(
-    network: Any, target_network: Any, part: Sequences, config: Config, weight: float
+    network: QNetwork, target_network: QNetwork, part: Sequences, config: Config, weight: float
 ) -> tuple[Tensor, Metrics]:
-    """Section 2.3: half the squared n-step double-Q errors, added up over a sequence, importance weighted.
+    """Return `weight` times the sum of importance-weighted losses, and metrics; write `part.td_error`.
 
-    The last steps of a sequence bootstrap from the observation after it, sooner than n steps later (as the authors'
-    code of SEED RL). `weight` scales the sum over sequences. Fills in `part.td_error`.
+    The loss of a sequence is the sum of half the squared n-step double-Q errors (section 2.3). Its last steps bootstrap
+    from the observation after it, less than n steps later (as the authors' code of SEED RL).
     """
     q = unrolled(network, part).distribution
     with torch.no_grad():
         target_q = unrolled(target_network, part).distribution
         next_value = double_q_values(q, target_q) if config.double_q else target_q.amax(dim=-1)
-        wanted = targets(part.reward, part.terminated, part.ended, next_value, config)
+        target = targets(part.reward, part.terminated, part.ended, next_value, config)
     value = taken(q[:-1], part.action)
-    error = (wanted - value).masked_fill(~part.valid, 0.0)
+    error = (target - value).masked_fill(~part.valid, 0.0)
     part.td_error.copy_(error.detach())
     loss = (part.drawn.weight * error.square().sum(dim=0)).sum() / 2
     lengths = part.valid.sum(dim=0)
@@ -256,7 +226,7 @@ def r2d2_loss(
 
 
 def Actor(config: Config, collector: UnrollCollector, params: Parameters, replay: Replay) -> ReplayActor:
-    """One call of its `step` = one unroll."""
+    """Return an actor of which one call of `step` makes one unroll."""
     items = SequenceItems(
         config.n_step,
         partial(td_errors, config=config),
@@ -272,10 +242,10 @@ def Actor(config: Config, collector: UnrollCollector, params: Parameters, replay
 
 
 def new_priorities(batch: Sequences, config: Config) -> Tensor:
-    """The mix of largest and mean absolute error [B]."""
+    """Return the mix of largest and mean absolute error of each sequence, [B]."""
     return mixed_priority(batch.td_error, batch.valid, config.priority_eta)
 
 
 def Learner(config: Config, network: QNetwork, params: Parameters, replay: Replay, setting: Setting) -> ReplayLearner:
-    """One call of its `step` = one update."""
+    """Return a learner of which one call of `step` makes one update."""
     return ReplayLearner(config, network, params, replay, setting, loss=r2d2_loss, priorities=new_priorities)

@@ -1,1 +1,1 @@
-"""What a learner does to parameters: gradients and optimizers."""
+"""Learners: gradients, optimizers, statistics, and the state that they save."""

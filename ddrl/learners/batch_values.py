@@ -1,4 +1,4 @@
-"""What a learner computes without gradients before it learns from a batch."""
+"""Quantities of a batch that a learner computes without gradients before it learns from it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ EPSILON = 1e-8
 
 @torch.no_grad()
 def evaluate(network: BatchNetwork, batch: Unroll, precision: str) -> NetworkOutput:
-    """The network's distributions [T+1, B, P] and values [T+1, B] on a batch; no state."""
+    """Return the network's distributions [T+1, B, P] and values [T+1, B] on a batch, without a state."""
     steps = (batch.length + 1) * batch.batch_size
-    outputs = []
+    found = []
     with torch.autocast(batch.reward.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
         for part in split(batch, min(batch.batch_size, -(-steps // network.piece_steps))):
-            outputs.append(
-                network(part.observation, part.last_action, part.last_reward, part.start, part.initial_state)
-            )
-    distributions, values = zip(*((output.distribution, output.value) for output in outputs), strict=True)
+            output = network(part.observation, part.last_action, part.last_reward, part.start, part.initial_state)
+            found.append((output.distribution, output.value))
+    distributions, values = zip(*found, strict=True)
     return NetworkOutput(torch.cat(distributions, dim=1), torch.cat(values, dim=1), ())
 
 
 def normalised(advantages: Tensor, reducer: Reducer, valid: Tensor | None = None) -> Tensor:
-    """(A - mean) / (standard deviation + 1e-8) over all steps of all learners; 0 where `valid` is False.
+    """Return (A - mean) / (standard deviation + 1e-8) over all steps of all learners; 0 where `valid` is False.
 
     Standard practice of PPO (Huang et al. 2022, core detail 7). A single step becomes 0.
     """
@@ -43,6 +42,6 @@ def normalised(advantages: Tensor, reducer: Reducer, valid: Tensor | None = None
 
 
 def explained_variance(values: Tensor, targets: Tensor) -> float:
-    """1 - Var(target - value) / Var(target): 1 is a perfect fit, 0 a constant's; 0 where targets are constant."""
+    """Return 1 - Var(target - value) / Var(target): 1 for a perfect fit, 0 for constant values or constant targets."""
     variance = float(targets.var(correction=0))
     return 1.0 - float((targets - values).var(correction=0)) / variance if variance > 0 else 0.0

@@ -1,29 +1,24 @@
-"""What every learner has in common: its place among actors and other learners, counters, gradient steps, state."""
+"""The part that all learners share: gradient steps, statistics, counters, published versions, saved state."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ddrl.interfaces import KeepsStatistics, Parameters, Queue, Reducer, Shards
-from ddrl.learners.data_parallel import PIECE_COLUMNS, AnyBatch
-from ddrl.learners.gradient_step import GradientStep, PartLoss
+from ddrl.learners.data_parallel import PIECE_COLUMNS, AnyBatch, ColumnParallel
+from ddrl.learners.gradients import check_finite, clip_global_norm
 from ddrl.learners.normalisation import Normalisation, RewardClipping
-from ddrl.learners.optimizers import AdamConfig, RMSPropConfig
+from ddrl.learners.optimizers import AdamConfig, RMSPropConfig, linear_decay, make_optimizer, set_learning_rate
 from ddrl.types import Metrics, Unroll
 
-
-class HasVersion(Protocol):
-    """An unroll, or what was drawn from a replay."""
-
-    @property
-    def version(self) -> torch.Tensor:
-        """[T, B] int64: of the parameters that acted."""
+PartLoss = Callable[[Any, AnyBatch, float], tuple[Tensor, Metrics]]
+"""(network, columns, weight of one step) -> (weighted loss, metrics as sums over steps)."""
 
 
 class LearnerConfig(Protocol):
@@ -43,7 +38,7 @@ class LearnerConfig(Protocol):
 
     @property
     def optimizer(self) -> RMSPropConfig | AdamConfig:
-        """Which one, and its settings."""
+        """The optimizer and its settings."""
 
     @property
     def fresh_columns(self) -> int:
@@ -55,7 +50,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Setting:
-    """Where and with what a learner computes; nothing of it belongs to the algorithm."""
+    """The resources of a learner, which do not belong to the algorithm."""
 
     frame_skip: int  # environment frames of an agent step
     device: torch.device
@@ -63,13 +58,81 @@ class Setting:
     num_threads: int  # that share a batch
     generator: np.random.Generator
     reducer: Reducer
-    num_trainers: int = 1  # that update one network beside each other
+    num_trainers: int = 1  # that update one network at the same time
     parameter_shards: int | None = None  # that each apply one gradient at a time; None: all at once, without locks
-    shards: Shards | None = None  # these, where they are in processes of their own
+    shards: Shards | None = None  # the shards, if they are in processes of their own
+
+    def autocast(self) -> torch.autocast:
+        """Return a context in which networks compute in the run's precision."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
+
+
+def each_batch_once(config: Any, batch: int) -> int:
+    """Return the update that first uses fresh batch number `batch`, if each is learned from once, in order."""
+    return batch
+
+
+def no_fresh_batch(config: Any, batch: int) -> int:
+    """Return 0: no update waits for a fresh batch."""
+    return 0
+
+
+class GradientStep:
+    """Optimizes a network; shares each batch among threads of this learner, and with other learners."""
+
+    def __init__(self, network: nn.Module, config: LearnerConfig, setting: Setting, piece_columns: int) -> None:
+        self._parameters = list(network.parameters())  # once, because each call walks over all modules
+        self._config = config
+        self._setting = setting
+        self._optimizer = make_optimizer(self._parameters, config.optimizer)
+        self._gradients = ColumnParallel(network, setting.num_threads, piece_columns)
+        self.close = self._gradients.close
+        self.state_dict, self.load_state_dict = self._optimizer.state_dict, self._optimizer.load_state_dict
+
+    def step(
+        self, loss: PartLoss[AnyBatch], batch: AnyBatch, *, valid_steps: int, mean: bool, env_frames: int, where: str
+    ) -> Metrics:
+        """Make one gradient step; return the metrics per valid step, the gradient's norm and the learning rate.
+
+        Args:
+            loss: of some columns; the losses of parts add up.
+            batch: this learner's share of the columns.
+            valid_steps: of this learner's share.
+            mean: weigh each step by 1 / (valid steps of all learners) instead of 1.
+            env_frames: for the learning-rate schedule.
+            where: names the update in the error.
+
+        Raises `NonFiniteError` if a loss or the gradient is NaN or infinite.
+        """
+        all_steps = max(1, int(self.total(float(valid_steps))))
+        weight = 1.0 / all_steps if mean else 1.0
+
+        def part_loss(network: nn.Module, part: AnyBatch) -> tuple[Tensor, Metrics]:
+            with self._setting.autocast():
+                return loss(network, part, weight)
+
+        metrics = self._gradients.backward(part_loss, batch)
+        self._setting.reducer.sum_([p.grad for p in self._parameters if p.grad is not None])
+        metrics = {name: self.total(value) / all_steps for name, value in metrics.items()}
+        metrics["gradient_norm"] = float(clip_global_norm(self._parameters, self._config.max_grad_norm))
+        check_finite(metrics, where=where)
+        optimizer = self._config.optimizer
+        metrics["learning_rate"] = linear_decay(optimizer.learning_rate, env_frames, optimizer.decay_frames)
+        set_learning_rate(self._optimizer, metrics["learning_rate"])
+        self._optimizer.step()
+        return metrics
+
+    def total(self, value: float) -> float:
+        """Return the sum of a number over all learners."""
+        if self._setting.reducer.size == 1:
+            return value
+        tensor = torch.tensor([value], dtype=torch.float64)
+        self._setting.reducer.sum_([tensor])
+        return float(tensor)
 
 
 class LearnerCore(Generic[Network]):
-    """The part of a learner that no algorithm changes; each has one, and steps and updates in its own way."""
+    """What every learner does in the same way, whatever the algorithm."""
 
     def __init__(
         self,
@@ -81,7 +144,7 @@ class LearnerCore(Generic[Network]):
         *,
         piece_columns: int = PIECE_COLUMNS,
     ) -> None:
-        """`queue`: where fresh batches come from; None: there are none, the algorithm draws from a replay."""
+        """`queue` gives fresh batches; None: the algorithm draws its batches from a replay."""
         self.network = network
         self.env_frames = 0
         self.agent_steps = 0
@@ -92,42 +155,32 @@ class LearnerCore(Generic[Network]):
         self.fresh_columns = config.fresh_columns // setting.reducer.size
         statistics = cast(KeepsStatistics, network)  # no type says that a network is both
         self._normalisation = Normalisation(statistics, config.discount, config.reward_clipping, setting.reducer)
-        self._gradient = GradientStep(
-            network,
-            config.optimizer,
-            max_grad_norm=config.max_grad_norm,
-            device=setting.device,
-            precision=setting.precision,
-            num_threads=setting.num_threads,
-            reducer=setting.reducer,
-            piece_columns=piece_columns,
-        )
+        self._gradient = GradientStep(network, config, setting, piece_columns)
+        self.close = self._gradient.close
 
     def can_take(self) -> bool:
-        """Whether `take` would not wait."""
+        """Return whether `take` would return at once."""
         assert self._queue is not None
         return self._queue.can_sample(self.fresh_columns)
 
     def take(self) -> Unroll:
-        """This learner's columns of the next fresh batch, [T+1, B]; its rewards enter the statistics."""
+        """Take this learner's columns of the next fresh batch, [T+1, B]; add its rewards to the statistics."""
         assert self._queue is not None
         fresh = self._queue.sample(self.fresh_columns)
-        self._normalisation.before(fresh)
+        self._normalisation.add_rewards(fresh)
         return fresh
 
     def count(self, fresh: Unroll) -> None:
-        """Counts the valid steps of a fresh batch, over all learners."""
-        steps = int(self._gradient.total(float(fresh.valid.sum())))
-        self.agent_steps += steps
-        self.env_frames += steps * self.setting.frame_skip
+        """Count the valid steps of a fresh batch, over all learners."""
+        self.count_to(self.agent_steps + int(self._gradient.total(float(fresh.valid.sum()))))
 
     def count_to(self, agent_steps: int) -> None:
-        """So many valid steps have been made by now, of which a replay keeps count."""
+        """Set the number of valid steps so far, and the environment frames that follow from it."""
         self.agent_steps = agent_steps
         self.env_frames = agent_steps * self.setting.frame_skip
 
     def descend(self, loss: PartLoss[AnyBatch], batch: AnyBatch, valid_steps: int, *, mean: bool = True) -> Metrics:
-        """One gradient step of the update that is under way (see `GradientStep.step`)."""
+        """Make one gradient step of the present update (see `GradientStep.step`)."""
         return self._gradient.step(
             loss,
             batch,
@@ -137,24 +190,32 @@ class LearnerCore(Generic[Network]):
             where=self.this_update(),
         )
 
+    def update(self, loss: PartLoss[Unroll], batch: Unroll, *, mean: bool) -> Metrics:
+        """Make one update: a gradient step on a batch [T+1, B]. Return its metrics and the policy lag of the batch."""
+        batch = batch.to(self.setting.device)
+        metrics = self.descend(loss, batch, int(batch.valid.sum()), mean=mean)
+        self.updates += 1
+        return metrics | self.policy_lag(batch.version)
+
     def this_update(self) -> str:
-        """Names the update that is under way, for errors."""
+        """Return the name of the present update, for errors."""
         return f"update {self.updates + 1}"
 
     def observe(self, fresh: Unroll) -> None:
-        """A fresh batch's observations enter the statistics; after the update, as `Normalisation` says."""
-        self._normalisation.after(fresh)
+        """Add a fresh batch's observations to the statistics, after the update (see `Normalisation`)."""
+        self._normalisation.add_observations(fresh)
 
     def publish(self) -> None:
-        """Makes the network's present parameters the next version for the actors."""
+        """Publish the network's present parameters as the next version for the actors."""
         self._params.publish(self.network)
 
-    def policy_lag(self, batch: HasVersion) -> Metrics:
-        """In learner updates, over every step of a batch (replayed unrolls too), and over first and last steps alone.
+    def policy_lag(self, version: Tensor) -> Metrics:
+        """Return the lag in updates of a batch on which `version` [T, B] acted: of all, first and last steps.
 
-        They differ where the policy may change within an unroll, as with central inference.
+        Replayed unrolls count too. First and last steps differ if the policy may change within an unroll, as with
+        central inference.
         """
-        lag = (self._params.version - batch.version).float()
+        lag = (self._params.version - version).float()
         return {
             "policy_lag_mean": lag.mean().item(),
             "policy_lag_max": lag.max().item(),
@@ -162,12 +223,8 @@ class LearnerCore(Generic[Network]):
             "policy_lag_last": lag[-1].mean().item(),
         }
 
-    def close(self) -> None:
-        """Ends the gradient threads."""
-        self._gradient.close()
-
     def state_dict(self) -> dict[str, Any]:
-        """Network with its statistics, optimizer, counters, running returns."""
+        """Return the state of network (with its statistics), optimizer, counters and running returns."""
         return {
             "network": self.network.state_dict(),
             "optimizer": self._gradient.state_dict(),
@@ -176,7 +233,7 @@ class LearnerCore(Generic[Network]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues where `state` was taken."""
+        """Restore a state from `state_dict`."""
         self.network.load_state_dict(state["network"])
         self._gradient.load_state_dict(state["optimizer"])
         self.env_frames, self.agent_steps, self.updates = state["counters"]

@@ -1,4 +1,4 @@
-"""Threads that share the gradient of one batch, column-wise: the sum over chunks is the gradient of the whole."""
+"""Threads that share the gradient of one batch by columns: the gradients of the parts add up to that of the whole."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ddrl.types import Metrics
 
 
 class Batch(Protocol):
-    """What can be shared out by columns: an `Unroll`, or what an algorithm has made of one."""
+    """A batch that can be divided by columns: an `Unroll`, or what an algorithm makes of one."""
 
     @property
     def batch_size(self) -> int:
         """Number of columns."""
 
     def columns(self, start: int, stop: int) -> Self:
-        """Columns start..stop-1 as views."""
+        """Return columns start..stop-1 as views."""
 
 
 AnyBatch = TypeVar("AnyBatch", bound=Batch)
@@ -35,10 +35,10 @@ PIECE_COLUMNS = 8
 
 
 class ColumnParallel:
-    """Shares a batch among `num_threads` threads, each with a replica of the network that shares its parameters.
+    """Divides a batch among `num_threads` threads, each with a replica of the network that shares its parameters.
 
-    Intra-op threads of torch collapse as soon as an actor competes for the cores (one thread per role is the rule);
-    whole pieces on threads of their own do not, and keep every core busy when the learner is the slow side.
+    torch's own intra-op threads become very slow as soon as an actor competes for the cores (so every role gets one);
+    threads that compute whole pieces do not, and they use every core while the learner is the slow side.
     """
 
     def __init__(self, network: nn.Module, num_threads: int, piece_columns: int = PIECE_COLUMNS) -> None:
@@ -46,34 +46,33 @@ class ColumnParallel:
         networks = [network, *(_replica(network) for _ in range(num_threads - 1))]
         self._replicas = [(one, list(one.parameters())) for one in networks]  # once, as in `GradientStep`
         self._pool = ThreadPoolExecutor(num_threads, "learner", lambda: torch.set_num_threads(1))
+        self.close = self._pool.shutdown
 
     def backward(self, loss: Loss[AnyBatch], batch: AnyBatch) -> Metrics:
-        """Leaves the gradient of the whole batch's loss in the network's `.grad`; returns the summed metrics.
+        """Compute the gradient of the whole batch's loss into the network's `.grad`; return the summed metrics.
 
-        A batch of no column goes through the network too: its gradient is 0, not absent, as other learners need it.
+        A batch without columns goes through the network too: its gradient is then 0 and not absent, because the other
+        learners add theirs to it.
         """
-        shares = split(batch, len(self._replicas))
-        work = list(zip(self._replicas, shares, strict=False))
-        pieces = [(*replica, split(share, self._num_pieces(share))) for replica, share in work]
-        jobs = [
-            self._pool.submit(_backward, loss, network, parameters, share) for network, parameters, share in pieces[1:]
+        work = list(zip(self._replicas, split(batch, len(self._replicas)), strict=False))
+        shares = [
+            (*replica, split(share, max(1, -(-share.batch_size // self._piece_columns)))) for replica, share in work
         ]
-        parts = [_backward(loss, *pieces[0]), *(job.result() for job in jobs)]
-        gradients = [_gradients(parameters) for _, parameters, _ in pieces]
+        jobs = [
+            self._pool.submit(_backward, loss, network, parameters, pieces)
+            for network, parameters, pieces in shares[1:]
+        ]
+        metrics = [_backward(loss, *shares[0]), *(job.result() for job in jobs)]
+        gradients = [
+            [parameter.grad for parameter in parameters if parameter.grad is not None] for _, parameters, _ in shares
+        ]
         for others in gradients[1:]:
             torch._foreach_add_(gradients[0], others)
-        return _sum(parts)
-
-    def _num_pieces(self, share: Batch) -> int:
-        return max(1, -(-share.batch_size // self._piece_columns))
-
-    def close(self) -> None:
-        """Ends the threads."""
-        self._pool.shutdown()
+        return _sum(metrics)
 
 
 def split(batch: AnyBatch, num_parts: int) -> list[AnyBatch]:
-    """At most `num_parts` parts of about the same number of columns, none empty unless the batch is."""
+    """Split a batch into at most `num_parts` parts of about the same size, none empty unless the batch is."""
     edges = [round(i * batch.batch_size / num_parts) for i in range(num_parts + 1)]
     return [batch.columns(start, stop) for start, stop in itertools.pairwise(edges) if stop > start] or [batch]
 
@@ -83,9 +82,11 @@ def _sum(parts: list[Metrics]) -> Metrics:
 
 
 def _replica(network: nn.Module) -> nn.Module:
+    """Return a copy whose parameters and buffers share memory with those of `network`."""
     replica = copy.deepcopy(network)
-    for own, shared in zip(_tensors(replica), _tensors(network), strict=True):
-        own.data = shared.data
+    own = [*replica.parameters(), *replica.buffers()]
+    for tensor, shared in zip(own, [*network.parameters(), *network.buffers()], strict=True):
+        tensor.data = shared.data
     return replica
 
 
@@ -100,11 +101,3 @@ def _backward(
         value.backward()  # type: ignore[no-untyped-call]
         metrics.append(part)
     return _sum(metrics)
-
-
-def _gradients(parameters: Sequence[Parameter]) -> list[torch.Tensor]:
-    return [parameter.grad for parameter in parameters if parameter.grad is not None]
-
-
-def _tensors(network: nn.Module) -> list[torch.Tensor]:
-    return [*network.parameters(), *network.buffers()]

@@ -1,4 +1,4 @@
-"""Clipping by the global norm, and the check that stops a run whose numbers are no longer finite."""
+"""Gradient clipping by the global norm, and the check that stops a run whose numbers are no longer finite."""
 
 from __future__ import annotations
 
@@ -13,13 +13,10 @@ from ddrl.errors import NonFiniteError
 
 @torch.no_grad()
 def clip_global_norm(parameters: Iterable[Tensor], max_norm: float | None) -> Tensor:
-    """Scales all gradients together so that their joint L2 norm is at most `max_norm`, in place.
+    """Scale all gradients in place so that their joint L2 norm is at most `max_norm`; return the norm before.
 
-    g <- g max_norm / max(norm, max_norm), exactly g below the bound (Table G.1: 40); None only measures. A gradient
-    that is not finite makes the norm so: pass it to `check_finite`.
-
-    Returns:
-        The norm before clipping, a scalar; 0 if no parameter has a gradient.
+    g <- g max_norm / max(norm, max_norm), exactly g below the bound (Table G.1: 40); None only measures. The norm is a
+    scalar, 0 if no parameter has a gradient, and not finite if a gradient is not: pass it to `check_finite`.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
@@ -31,9 +28,9 @@ def clip_global_norm(parameters: Iterable[Tensor], max_norm: float | None) -> Te
 
 
 def check_finite(quantities: Mapping[str, float | Tensor], *, where: str = "") -> None:
-    """Raises `NonFiniteError` that names every quantity (a number or a tensor of any shape) with a NaN or infinity.
+    """Raise `NonFiniteError` naming every quantity (a number or a tensor) that holds a NaN or an infinity.
 
-    `where` opens the message, for example "update 120".
+    `where` starts the message, for example "update 120".
     """
     broken = [f"{name} is {bad}" for name, value in quantities.items() if (bad := _first_non_finite(value)) is not None]
     if broken:

@@ -1,7 +1,7 @@
-"""Minibatches that several learners share: one order over the samples of all, of which each takes its own.
+"""Minibatches that several learners share: one random order over the samples of all, of which each takes its own.
 
-R learners with B / R columns each then take the steps of one learner with B columns: a sample is in the same minibatch
-whoever holds it. Marks and numbers travel between learners, never observations.
+So R learners with B / R columns each make the same gradient steps as one learner with B columns. Learners exchange
+flags and numbers, never observations.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from ddrl.types import Unroll
 
 
 def sample_numbers(batch: Unroll, reducer: Reducer) -> tuple[Tensor, int]:
-    """Which samples of one learner's batch the valid steps of this learner's columns are; every learner calls it.
+    """Return the numbers that the valid steps of this batch would have if one learner held the batches of all.
 
-    The samples of one learner are the valid steps of its batch in [T, R x B] order, and a synchronous batch has its
-    columns in the order of (unroll index, actor, environment). Actors feed the learners in turn (see
-    `ddrl.training.builder`): actor a of learner r is number a x R + r of all, so the columns of all learners are
-    ordered by (unroll index, a, r).
+    Every learner must call it. One learner numbers the valid steps of its batch in [T, R x B] order; a synchronous
+    batch has its columns in the order of (unroll index, actor, environment). Actor a of learner r is number a x R + r
+    of all (see `ddrl.training.builder`), so the columns of all learners are ordered by (unroll index, a, r).
 
     Returns:
-        Numbers [n] int64 of the n valid steps of `batch` in [T, B] order, and how many samples all learners hold;
+        Numbers [n] int64 of the n valid steps of `batch` in [T, B] order, and the number of samples of all learners;
         on the CPU.
     """
     rank, size = reducer.rank, reducer.size
@@ -47,15 +46,15 @@ def sample_numbers(batch: Unroll, reducer: Reducer) -> tuple[Tensor, int]:
 def shared_minibatches(
     numbers: Tensor, total: int, num_minibatches: int, generator: np.random.Generator, reducer: Reducer
 ) -> Iterator[Tensor]:
-    """One epoch over the samples of all learners in a new order; every learner goes through all of it.
+    """Yield the minibatches of one epoch over all samples, in a new order; every learner must exhaust the iterator.
 
     Args:
-        numbers: [n] of this learner's samples, and `total` of all learners, as `sample_numbers` says.
+        numbers: [n] of this learner's samples, and `total` of all learners, from `sample_numbers`.
         num_minibatches: of nearly the same size, added up over learners.
-        generator: of this learner; only that of rank 0 is drawn from, as one learner alone would.
+        generator: of this learner; only that of rank 0 is used, as if there were one learner.
 
     Yields:
-        For each minibatch, which of this learner's n samples are in it, [m] int64 on the CPU; m may be 0.
+        The indices [m] int64 (on the CPU) of those of this learner's n samples that are in the minibatch; m may be 0.
     """
     order = torch.zeros(total, dtype=torch.int64)
     if reducer.rank == 0:

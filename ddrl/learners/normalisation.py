@@ -1,4 +1,4 @@
-"""Keeps a network's statistics up to date from fresh experience, on the learner's side."""
+"""Reward clipping, and the learner's updates of a network's running statistics from fresh experience."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ddrl.interfaces import KeepsStatistics, Reducer
 from ddrl.types import Unroll
 
 RewardClipping: TypeAlias = Literal["abs_one", "none", "optimistic_asymmetric", "soft_asymmetric"]
-"""A configuration key: what `clipped_rewards` does."""
+"""A configuration key, see `clipped_rewards`."""
 
 
 def clipped_rewards(rewards: Tensor, reward_clipping: RewardClipping) -> Tensor:
-    """Rewards r [...] as an algorithm learns from them.
+    """Return rewards r [...] as an algorithm learns from them.
 
     - `none`: r;
     - `abs_one`: r clipped to [-1, 1];
     - `optimistic_asymmetric`: 0.3 min(tanh r, 0) + 5 max(tanh r, 0) (Espeholt et al. 2018, Figure D.1, for DMLab-30);
-    - `soft_asymmetric`: 5 tanh(r / 5), and 0.3 of that where r < 0: what the authors' code does instead
+    - `soft_asymmetric`: 5 tanh(r / 5), and 0.3 of that where r < 0, which is what the authors' code does
       (google-deepmind/scalable_agent, experiment.py).
     """
     if reward_clipping == "abs_one":
@@ -36,11 +36,11 @@ def clipped_rewards(rewards: Tensor, reward_clipping: RewardClipping) -> Tensor:
 
 
 class Normalisation:
-    """What the learner does with each fresh batch, once: rewards before it learns from it, observations after.
+    """Adds each fresh batch to the network's statistics: rewards before the learner learns from it, observations after.
 
-    The order matters. Rewards are seen by the learner alone, so their scale may include the batch at hand. Observations
-    are seen by the policy: were their statistics changed first, the learner's pi would differ from the behaviour policy
-    mu by more than learning, and the first importance ratios would not be 1.
+    The order matters. Only the learner uses rewards, so their scale may include the present batch. The policy uses
+    observations: if their statistics changed first, the learner's pi would differ from the behaviour policy mu by more
+    than learning, and the first importance ratios would not be 1.
     """
 
     def __init__(
@@ -52,21 +52,21 @@ class Normalisation:
         self._reducer = reducer
         self._returns: dict[tuple[int, int], Tensor] = {}
 
-    def before(self, fresh: Unroll) -> None:
-        """Adds the fresh batch's discounted returns to the statistics."""
+    def add_rewards(self, fresh: Unroll) -> None:
+        """Add the discounted returns of a fresh batch to the statistics, if there are any."""
         if self._network.reward_normaliser is not None:
             returns = self._discounted_returns(fresh)
             self._network.reward_normaliser.update(returns[fresh.valid.cpu()], self._reducer)
 
-    def after(self, fresh: Unroll) -> None:
-        """Adds the fresh batch's observations to the statistics."""
+    def add_observations(self, fresh: Unroll) -> None:
+        """Add the observations of a fresh batch to the statistics, if there are any."""
         if self._network.observation_normaliser is not None:
-            self._network.observe(fresh.observation[:-1][fresh.valid], self._reducer)
+            self._network.observation_normaliser.update(fresh.observation[:-1][fresh.valid], self._reducer)
 
     def _discounted_returns(self, fresh: Unroll) -> Tensor:
-        """R_t = discount R_{t-1} + r_t of the running episode, [T, B] on the CPU; goes on from an environment's last.
+        """Return R_t = discount R_{t-1} + r_t of the present episode, [T, B] on the CPU.
 
-        A batch may hold several unrolls of an environment: each goes on where the one before it ends.
+        Each unroll continues the previous one of its environment, also if both are in this batch.
         """
         returns = torch.empty(fresh.reward.shape, dtype=torch.float64)
         zero = torch.zeros((), dtype=torch.float64)
@@ -83,20 +83,20 @@ class Normalisation:
         return returns
 
     def state_dict(self) -> dict[str, Any]:
-        """The running returns; the statistics themselves are buffers of the network."""
+        """Return the running returns; the statistics themselves are buffers of the network."""
         return {
             "columns": [list(column) for column in self._returns],
             "returns": torch.stack(list(self._returns.values())) if self._returns else torch.zeros(0).double(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues where `state` was taken."""
+        """Restore a state from `state_dict`."""
         columns = [(column[0], column[1]) for column in state["columns"]]
         self._returns = dict(zip(columns, state["returns"].unbind(), strict=True))
 
 
 def _generations(fresh: Unroll) -> list[list[int]]:
-    """The columns of a batch such that each environment comes once a list, its earlier unrolls in earlier lists."""
+    """Return the columns of a batch in lists that hold each environment once, its earlier unrolls in earlier lists."""
     lists: list[list[int]] = []
     seen: Counter[tuple[int, int]] = Counter()
     sources = list(zip(fresh.actor.tolist(), fresh.env.tolist(), strict=True))

@@ -1,7 +1,8 @@
-"""RMSProp as TensorFlow or as PyTorch defines it, Adam, and the linear learning-rate schedule."""
+"""RMSProp as TensorFlow or PyTorch defines it, Adam, and the linear learning-rate schedule."""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import itertools
 from collections.abc import Callable, Iterable
@@ -23,24 +24,24 @@ class RMSPropConfig:
     name: Literal["rmsprop"] = "rmsprop"
     learning_rate: PositiveFloat = 6e-4
     decay: Fraction = 0.99
-    """Of the mean square; not in the tables, from the authors' code (scalable_agent, experiment.py)."""
+    """Decay of the mean square; not in the tables, from the authors' code (scalable_agent, experiment.py)."""
     epsilon: PositiveFloat = 0.01
     epsilon_inside_sqrt: bool = False
-    """TensorFlow, and so the authors' code: True. PyTorch: False; it damps less for the same epsilon (0.01 inside is
-    about 0.1 outside)."""
+    """True in TensorFlow and so in the authors' code, False in PyTorch. Outside, the same epsilon damps less: 0.01
+    inside is about 0.1 outside."""
     initial_mean_square: NonNegativeFloat = 0.0
-    """TensorFlow, and so the authors' code: 1. PyTorch: 0."""
+    """1 in TensorFlow and so in the authors' code, 0 in PyTorch."""
     momentum: Fraction = 0.0
     centered: bool = False
-    """Divides by a running standard deviation: the squared running mean of the gradient is taken off the mean square.
-    Not in Table G.1; Horgan et al. 2018 (Ape-X) centre."""
+    """Subtract the squared running mean of the gradient from the mean square. Not in Table G.1; Horgan et al. 2018
+    (Ape-X) do."""
     decay_frames: PositiveInt | None = 200_000_000
     """The learning rate falls linearly to 0 over these environment frames; None keeps it constant."""
 
 
 @dataclass(frozen=True, config=STRICT)
 class AdamConfig:
-    """Adam (Kingma and Ba 2015); what else is no default of theirs names its source."""
+    """Adam (Kingma and Ba 2015); defaults that are not theirs name their source."""
 
     name: Literal["adam"] = "adam"
     learning_rate: PositiveFloat = 3e-4
@@ -54,7 +55,7 @@ class AdamConfig:
 
 
 def _name_or(default: str) -> Discriminator:
-    """Tells the two apart by their key `name`; a mapping without it describes `default`."""
+    """Return what selects one of the two by their key `name`; a mapping without it is of the kind `default`."""
 
     def name(value: Any) -> str:
         return str(value.get("name", default)) if isinstance(value, dict) else str(getattr(value, "name", default))
@@ -80,29 +81,13 @@ class RMSProp(Optimizer):
     `centered`: ms - mean^2 takes the place of ms, with mean = decay mean + (1 - decay) g, started at 0.
     """
 
-    def __init__(
-        self,
-        parameters: Iterable[Tensor],
-        *,
-        learning_rate: float,
-        decay: float = 0.99,
-        epsilon: float = 0.01,
-        epsilon_inside_sqrt: bool = False,
-        initial_mean_square: float = 0.0,
-        momentum: float = 0.0,
-        centered: bool = False,
-    ) -> None:
-        defaults = {
-            "lr": learning_rate,
-            "decay": decay,
-            "epsilon": epsilon,
-            "epsilon_inside_sqrt": epsilon_inside_sqrt,
-            "initial_mean_square": initial_mean_square,
-            "momentum": momentum,
-            "centered": centered,
-        }
+    def __init__(self, parameters: Iterable[Tensor], **settings: Any) -> None:
+        """`settings` are those of `RMSPropConfig`; `decay_frames` has no effect here."""
+        config = RMSPropConfig(**settings)
+        keys = ("decay", "epsilon", "epsilon_inside_sqrt", "initial_mean_square", "momentum", "centered")
+        defaults = {"lr": config.learning_rate} | {key: getattr(config, key) for key in keys}
         super().__init__(parameters, defaults)
-        # Made now, not at the first step, so that a checkpoint before it is complete too.
+        # Created now, not at the first step, so that a checkpoint before it is complete too.
         for group in self.param_groups:
             for parameter in group["params"]:
                 self.state[parameter]["mean_square"] = torch.full_like(parameter, group["initial_mean_square"])
@@ -112,9 +97,9 @@ class RMSProp(Optimizer):
                     self.state[parameter]["mean"] = torch.zeros_like(parameter)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """As torch loads a state: keys of a group that have come since it was saved are at their own values.
+        """Load a state as torch does, but keep the present values of keys that the state does not have.
 
-        Raises ValueError where a parameter's part is missing or has another shape: the next update would fail.
+        Raises ValueError if the part of a parameter is missing or has another shape; the next update would fail.
         """
         own = {key: value for key, value in self.defaults.items() if key in self.param_groups[0]}  # torch adds others
         super().__setstate__(state)
@@ -134,7 +119,7 @@ class RMSProp(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One update from the parameters' `.grad`; calls `closure` first, if given, and returns its loss."""
+        """Make one update from the parameters' `.grad`; first call `closure`, if given, and return its loss."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -147,7 +132,7 @@ class RMSProp(Optimizer):
 
     @torch.no_grad()
     def apply(self, gradients: list[Tensor], learning_rate: float) -> None:
-        """One update from `gradients`, one for each parameter; several threads may be at it with their own."""
+        """Make one update from `gradients`, one for each parameter; several threads may call this at once."""
         (group,) = self.param_groups
         self._update(group["params"], gradients, group | {"lr": learning_rate})
 
@@ -174,7 +159,7 @@ class RMSProp(Optimizer):
     def _variances(
         self, parameters: list[Tensor], gradients: list[Tensor], mean_squares: list[Tensor], decay: float
     ) -> list[Tensor]:
-        """Mean squares less squared means; rounding may take a difference below 0."""
+        """Return mean squares minus squared means; negative differences, due to rounding, become 0."""
         means = [self.state[parameter]["mean"] for parameter in parameters]
         torch._foreach_mul_(means, decay)
         torch._foreach_add_(means, gradients, alpha=1.0 - decay)
@@ -184,9 +169,9 @@ class RMSProp(Optimizer):
 
 
 def _uncompiled(kind: type[_Kind]) -> type[_Kind]:
-    """`kind` without what torch puts around an optimizer's methods for the sake of `torch.compile`.
+    """Return `kind` without the wrappers that torch puts around an optimizer's methods for `torch.compile`.
 
-    The first call of these imports the compiler: 800 modules, 70 MB and over a second in every process that learns.
+    Their first call imports the compiler: 800 modules, 70 MB and over a second in every process that learns.
     """
     guarded = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
     methods: dict[str, Any] = {name: inspect.unwrap(getattr(kind, name)) for name in guarded}
@@ -195,7 +180,7 @@ def _uncompiled(kind: type[_Kind]) -> type[_Kind]:
 
 
 def make_optimizer(parameters: Iterable[Tensor], config: RMSPropConfig | AdamConfig) -> Optimizer:
-    """The optimizer that `config` describes, at its initial learning rate."""
+    """Return the optimizer that `config` describes, at its initial learning rate."""
     if isinstance(config, AdamConfig):
         betas = (config.beta1, config.beta2)
         adam = _uncompiled(torch.optim.Adam)
@@ -204,27 +189,18 @@ def make_optimizer(parameters: Iterable[Tensor], config: RMSPropConfig | AdamCon
 
 
 def make_rmsprop(parameters: Iterable[Tensor], config: RMSPropConfig) -> RMSProp:
-    """RMSProp as `config` describes it, at its initial learning rate."""
-    return _uncompiled(RMSProp)(
-        parameters,
-        learning_rate=config.learning_rate,
-        decay=config.decay,
-        epsilon=config.epsilon,
-        epsilon_inside_sqrt=config.epsilon_inside_sqrt,
-        initial_mean_square=config.initial_mean_square,
-        momentum=config.momentum,
-        centered=config.centered,
-    )
+    """Return RMSProp as `config` describes it, at its initial learning rate."""
+    return _uncompiled(RMSProp)(parameters, **dataclasses.asdict(config))
 
 
 def set_learning_rate(optimizer: Optimizer, learning_rate: float) -> None:
-    """The learning rate of the next steps, for every parameter group."""
+    """Set the learning rate of the next steps, for every parameter group."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
 
 
 def linear_decay(initial: float, env_frames: int, decay_frames: int | None) -> float:
-    """`initial` falling linearly to 0 at `decay_frames` environment frames, 0 after (Table G.1); None: constant."""
+    """Return `initial` decayed linearly to 0 at `decay_frames` environment frames (Table G.1); None: constant."""
     if decay_frames is None:
         return initial
     return initial * max(0.0, 1.0 - env_frames / decay_frames)

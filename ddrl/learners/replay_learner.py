@@ -1,4 +1,4 @@
-"""The learner of Ape-X and R2D2: draw, learn, give new priorities, publish; a target network follows at times."""
+"""The learner of Ape-X and R2D2: samples a batch, learns from it, updates priorities, and publishes parameters."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from ddrl.learners.core import LearnerCore, Setting
 from ddrl.types import Metrics
 
 Loss = Callable[[Any, Any, Any, Any, float], tuple[Tensor, Metrics]]
-"""(network, target network, items, config, weight of one) -> (weighted loss, metrics that add up over items).
-
-It also fills in the items' `td_error`.
-"""
+"""(network, target network, items, config, weight of an item) -> (weighted loss, metrics that add up over items); also
+writes the items' `td_error`."""
 Priorities = Callable[[Any, Any], Tensor]
 """(items with their `td_error`, config) -> new priorities [B]."""
 
@@ -36,7 +34,7 @@ class ReplayLearner:
         loss: Loss,
         priorities: Priorities,
     ) -> None:
-        """`config`: what a `LearnerCore` reads, and batch_size, target_update_period and trained_steps (of an item)."""
+        """`config` has the keys of `LearnerConfig`, batch_size, target_update_period and trained_steps (of an item)."""
         pieces = max(1, network.piece_steps // config.trained_steps)
         self.config = config
         self.core = LearnerCore(config, network, params, None, setting, piece_columns=pieces)
@@ -47,11 +45,11 @@ class ReplayLearner:
         self._target_updates = 0
 
     def ready(self) -> bool:
-        """Whether `step` would not wait."""
+        """Return whether `step` would run without waiting."""
         return self._replay.can_sample(self.config.batch_size)
 
     def step(self) -> Metrics:
-        """Draws, updates, publishes. Raises `NonFiniteError` when a loss or the gradient is NaN or infinite."""
+        """Make one update. Raises `NonFiniteError` if a loss or the gradient is NaN or infinite."""
         batch = self._replay.sample(self.config.batch_size)  # 4  a prioritized batch
         metrics = self.update(batch)  # 5-7  the loss, and one step down
         self._replay.update(batch.drawn, self._priorities(batch, self.config))  # 8-9  new priorities
@@ -63,7 +61,7 @@ class ReplayLearner:
         return metrics | {"target_updates": float(self._target_updates)}
 
     def update(self, batch: Any) -> Metrics:
-        """One gradient step on a batch, whose `td_error` is filled in."""
+        """Make one gradient step on a batch, and write its `td_error`."""
         on_device = batch.to(self.core.setting.device)
         metrics = self.core.descend(
             lambda network, part, weight: self._loss(network, self.target_network, part, self.config, weight),
@@ -72,23 +70,23 @@ class ReplayLearner:
         )
         batch.td_error.copy_(on_device.td_error)
         self.core.updates += 1
-        return metrics | self.core.policy_lag(batch)
+        return metrics | self.core.policy_lag(batch.version)
 
     def state_dict(self) -> dict[str, Any]:
-        """The core's, and the target network."""
+        """Return the state of the core and of the target network."""
         return self.core.state_dict() | {
             "target_network": self.target_network.state_dict(),
             "target_updates": self._target_updates,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues where `state` was taken."""
+        """Restore a state from `state_dict`."""
         self.core.load_state_dict(state)
         self.target_network.load_state_dict(state["target_network"])
         self._target_updates = state["target_updates"]
 
 
 def no_actions(batch_size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Last actions, last rewards and starts [1, B] for a network that reads none of them."""
+    """Return last actions, last rewards and starts [1, B] for a network that reads none of them."""
     zeros = torch.zeros((1, batch_size), device=device)
     return zeros.long(), zeros, zeros.bool()

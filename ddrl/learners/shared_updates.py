@@ -1,4 +1,4 @@
-"""What learners have in common that apply gradients beside each other: parameters, their statistics, counters."""
+"""The learner side of algorithms that apply several gradients at the same time: A3C, GA3C and GORILA."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 from torch.nn import Parameter
@@ -22,22 +22,20 @@ Loss = Callable[[Any], tuple[Tensor, Metrics]]
 """network -> (loss, metrics)."""
 
 
-class Computed(NamedTuple):
-    """A gradient, and what is known of it."""
-
-    tensors: tuple[Tensor, ...]
-    """One for each parameter, clipped."""
-    norm: float
-    """Before it was clipped."""
-    metrics: Metrics
-
-
 def gradient_of(
-    loss: Loss, network: Any, *, autocast: AbstractContextManager[Any], max_grad_norm: float | None, version: float
-) -> Computed:
-    """The gradient of a loss, in tensors that nobody else writes to.
+    loss: Loss,
+    network: Any,
+    autocast: AbstractContextManager[Any],
+    max_grad_norm: float | None,
+    *,
+    version: int,
+    items: int,
+    steps: int | None = None,
+) -> Gradients:
+    """Compute the clipped gradient of a loss over `items`, in tensors that nothing else writes to.
 
-    `version`: of the network's parameters. Raises `NonFiniteError` when a metric or the gradient is NaN or infinite.
+    `version` is that of the network's parameters, `steps` the fresh steps to count with the gradient (None: `items`).
+    Raises `NonFiniteError` if a metric or the gradient is NaN or infinite.
     """
     parameters = list(network.parameters())
     for parameter in parameters:
@@ -47,19 +45,23 @@ def gradient_of(
     value.backward()  # type: ignore[no-untyped-call]
     norm = float(clip_global_norm(parameters, max_grad_norm))
     check_finite(metrics | {"gradient_norm": norm}, where=f"update {version + 1} or after")
-    return Computed(tuple(parameter.grad for parameter in parameters), norm, metrics)
+    gradients = tuple(parameter.grad for parameter in parameters)
+    return Gradients(gradients, norm, items if steps is None else steps, version, version, metrics, items)
 
 
 class SharedConfig(Protocol):
-    """The hyperparameters that it reads."""
+    """The hyperparameters that `SharedUpdates` reads."""
 
     @property
     def optimizer(self) -> RMSPropConfig:
-        """Its statistics are shared."""
+        """The optimizer whose statistics are shared."""
 
 
 def shards(parameters: list[Parameter], number: int) -> list[tuple[slice, list[Parameter]]]:
-    """At most `number` parts of about the same size, each with its place; a parameter is never divided."""
+    """Divide parameters into at most `number` shards of about the same size; return each with its slice of the list.
+
+    A single parameter is never divided.
+    """
     ends = list(itertools.accumulate(parameter.numel() for parameter in parameters))
     edges = [bisect_left(ends, ends[-1] * i / number) + 1 for i in range(1, number)]
     places = sorted({0, *edges, len(parameters)})
@@ -67,13 +69,13 @@ def shards(parameters: list[Parameter], number: int) -> list[tuple[slice, list[P
 
 
 class SharedUpdates:
-    """Applies gradients in whatever thread brings them.
+    """Applies gradients in the threads that bring them.
 
-    Without shards it has no lock (Mnih et al. 2016, section 4, "shared RMSProp"): parameters and mean squares are
-    written to in place, and of two threads at once one may undo a part of what the other has done, as in Hogwild (Recht
-    et al. 2011). Each shard of a parameter server (Nair et al. 2015) applies one gradient at a time, beside the others.
-    Only the counters are always exact. Where the shards are in processes of their own they have applied what is brought
-    here, which is counted and keeps the learning rate's schedule.
+    Without shards there is no lock (Mnih et al. 2016, section 4, "shared RMSProp"): parameters and mean squares are
+    changed in place, and one of two threads may undo a part of the other's update, as in Hogwild (Recht et al. 2011).
+    Each shard of a parameter server (Nair et al. 2015) applies one gradient at a time, at the same time as other
+    shards. Counters are always exact. If the shards are in processes of their own, they have already applied what is
+    brought here; it is only counted, which also keeps the schedule of the learning rate.
     """
 
     def __init__(self, config: SharedConfig, network: nn.Module, params: SharedParameters, setting: Setting) -> None:
@@ -94,14 +96,14 @@ class SharedUpdates:
         params.serve(self.apply, self.begin)
 
     def begin(self) -> Begun:
-        """An update, which the shards, wherever they are, apply with this learning rate."""
+        """Return the present version and the learning rate with which shards apply the next update."""
         learning_rate = linear_decay(self._config.learning_rate, self.env_frames, self._config.decay_frames)
         return Begun(self._params.version, learning_rate)
 
     def apply(self, gradients: Gradients, begun: Begun | None = None) -> Metrics:
-        """One update; returns the gradient's metrics per step, its lag in updates and the learning rate.
+        """Make one update; return the gradient's metrics per step, its lag in updates and the learning rate.
 
-        `begun`: the update that shards in processes of their own have applied by now.
+        `begun` describes an update that shards in processes of their own have already applied.
         """
         version, learning_rate = begun or self.begin()
         for (part, optimizer), lock in zip(self._shards, self._locks, strict=True):
@@ -121,10 +123,10 @@ class SharedUpdates:
         }
 
     def close(self) -> None:
-        """Nothing to end: the threads are the actors'."""
+        """Do nothing: the threads belong to the actors."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Network, shared statistics, counters."""
+        """Return the state of network, shared statistics and counters."""
         own = [optimizer.state_dict() for _, optimizer in self._shards]
         optimizers = self._elsewhere.collect(self.network) if self._elsewhere else own
         return {
@@ -134,7 +136,7 @@ class SharedUpdates:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues where `state` was taken."""
+        """Restore a state from `state_dict`."""
         self.network.load_state_dict(state["network"])
         if self._elsewhere:
             self._elsewhere.restore(self.network, state["optimizers"])
@@ -145,19 +147,11 @@ class SharedUpdates:
 
 
 class GradientLearner:
-    """The learner of A3C and GORILA: applies what actors bring, in their threads; a step records what was applied."""
+    """The learner of A3C and GORILA: gradients are applied in the actors' threads, `step` reports what was applied."""
 
     def __init__(
         self, config: SharedConfig, network: nn.Module, params: SharedParameters, _: Any, setting: Setting
     ) -> None:
         self.core = SharedUpdates(config, network, params, setting)
         self.state_dict, self.load_state_dict = self.core.state_dict, self.core.load_state_dict
-        self._params = params
-
-    def ready(self) -> bool:
-        """Whether `step` would not wait."""
-        return self._params.can_take()
-
-    def step(self) -> Metrics:
-        """Means over the gradients applied since the last call; waits for one."""
-        return self._params.take()
+        self.ready, self.step = params.can_take, params.take

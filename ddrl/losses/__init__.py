@@ -1,1 +1,1 @@
-"""Losses and targets as pure functions of tensors: no configuration, no logger, no state."""
+"""Losses and targets as pure functions of tensors, without configuration, logger or state."""

@@ -1,4 +1,4 @@
-"""Q-learning with several steps: double-Q targets, value rescaling, and priorities from temporal-difference errors."""
+"""n-step Q-learning: double-Q targets, value rescaling, and priorities from temporal-difference errors."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from torch import Tensor
 
 
 def rescale(x: Tensor, epsilon: float) -> Tensor:
-    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x (Pohlen et al. 2018; Kapturowski et al. 2019, section 2.3).
+    """Return h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x (Pohlen et al. 2018; Kapturowski et al. 2019, section 2.3).
 
-    Computed as x / (sqrt(|x| + 1) + 1) + epsilon x, which is the same and keeps the digits of a small x.
+    Computed as x / (sqrt(|x| + 1) + 1) + epsilon x, which is equal and more precise for a small x.
     """
     return x / ((x.abs() + 1).sqrt() + 1) + epsilon * x
 
 
 def unrescale(x: Tensor, epsilon: float) -> Tensor:
-    """The inverse of `rescale`: sign(x) (((sqrt(1 + 4 epsilon (|x| + 1 + epsilon)) - 1) / (2 epsilon))^2 - 1).
+    """Return the inverse of `rescale`: sign(x) (((sqrt(1 + 4 epsilon (|x| + 1 + epsilon)) - 1) / (2 epsilon))^2 - 1).
 
-    Computed as u = 2 (|x| + 1 + epsilon) / (root + 1), u^2 - 1, which is the same without a difference of near numbers;
-    in float64, since u^2 - 1 loses half of the digits of a small x.
+    Computed as u^2 - 1 with u = 2 (|x| + 1 + epsilon) / (root + 1), which is equal but subtracts no near numbers; in
+    float64, because u^2 - 1 loses half of the digits of a small x.
     """
     size = x.abs().double()
     root = (1 + 4 * epsilon * (size + 1 + epsilon)).sqrt()
@@ -29,18 +29,15 @@ def unrescale(x: Tensor, epsilon: float) -> Tensor:
 def n_step_targets(
     reward: Tensor, terminated: Tensor, ended: Tensor, next_value: Tensor, discount: float, n: int
 ) -> Tensor:
-    """sum_k discount^k r_{t+k} + discount^K V(o_{t+K}), K the steps up to n, the episode's end or the last one given.
+    """Return sum_{k<K} discount^k r_{t+k} + discount^K V(o_{t+K}), [T, B]; K is n, or less at an end or the last step.
 
     Args:
         reward: [T, B].
         terminated: [T, B] bool: nothing follows, V is 0.
-        ended: [T, B] bool: no step after this one counts; where it is not `terminated`, V is that of the step after.
+        ended: [T, B] bool: no later step counts; if it is not `terminated`, V is that of the step after.
         next_value: [T+1, B], V(o_0) to V(o_T).
         discount: per step.
         n: at least 1.
-
-    Returns:
-        [T, B].
     """
     length = reward.shape[0]
     times = torch.arange(length, device=reward.device).unsqueeze(-1)
@@ -59,24 +56,19 @@ def n_step_targets(
 
 
 def double_q_values(online: Tensor, target: Tensor) -> Tensor:
-    """Q_target(o, argmax_a Q_online(o, a)), [...], from values [..., A] (van Hasselt et al. 2016)."""
+    """Return Q_target(o, argmax_a Q_online(o, a)), [...], of values [..., A] (van Hasselt et al. 2016)."""
     return target.gather(-1, online.argmax(dim=-1, keepdim=True)).squeeze(-1)
 
 
 def taken(q: Tensor, action: Tensor) -> Tensor:
-    """Q(o, a), [...], of values [..., A] and actions [...]."""
+    """Return Q(o, a), [...], of values [..., A] and actions [...]."""
     return q.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
 
 def mixed_priority(td_error: Tensor, valid: Tensor, eta: float) -> Tensor:
-    """eta max_t |delta_t| + (1 - eta) mean_t |delta_t| over the valid steps (Kapturowski et al. 2019, section 2.3).
+    """Return eta max_t |delta_t| + (1 - eta) mean_t |delta_t|, [B] (Kapturowski et al. 2019, section 2.3).
 
-    Args:
-        td_error: [T, B].
-        valid: [T, B] bool, at least one step of each column.
-
-    Returns:
-        [B].
+    `td_error` is [T, B]; `valid` [T, B] bool marks the steps that count, at least one of each column.
     """
     size = td_error.abs() * valid
     return eta * size.amax(dim=0) + (1 - eta) * size.sum(dim=0) / valid.sum(dim=0)

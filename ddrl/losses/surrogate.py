@@ -1,6 +1,6 @@
-"""Clipped surrogate objectives of PPO (Schulman et al. 2017) and IMPACT (Luo et al. 2020).
+"""Clipped surrogate objectives of PPO (Schulman et al. 2017) and IMPACT (Luo et al. 2020), per step, [...].
 
-Everything is per step, [...]; sums and means are the caller's. Only the learner's own policy and values get a gradient.
+Only the learner's own policy and values get a gradient.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RATIOS: tuple[Ratio, ...] = ("worker", "target", "target_worker_clipping")
 
 
 def importance_ratio(kind: str, log_pi: Tensor, log_worker: Tensor, log_target: Tensor, rho: float) -> Tensor:
-    """The ratio that the surrogate clips, [...] (Luo et al. 2020, section 3.1 and the ablation of its ratios).
+    """Return the ratio that the surrogate clips, [...] (Luo et al. 2020, section 3.1 and the ablation of its ratios).
 
     | kind | name | ratio |
     |---|---|---|
@@ -27,18 +27,18 @@ def importance_ratio(kind: str, log_pi: Tensor, log_worker: Tensor, log_target: 
     | target | R2 | pi / pi_target |
     | target_worker_clipping | R3 | min(pi_worker / pi_target, rho) pi / pi_worker |
 
-    R3 is computed as min(R2, rho R1), which is the same number and does not overflow where a bound holds. The numbers
-    R1 and R2 are given in this order here; the labels in the paper's figure could not be checked.
+    R3 is computed as min(R2, rho R1), which is equal and does not overflow where a bound holds. Which of R1 and R2 is
+    which could not be checked against the labels in the paper's figure.
 
     Args:
         kind: one of `RATIOS`.
-        log_pi: log pi(a|x) of the policy that is learned, [...]; the only argument that gets a gradient.
+        log_pi: log pi(a|x) of the learned policy, [...]; the only argument that gets a gradient.
         log_worker: the same of the policy that acted, [...].
         log_target: the same of the target network, [...].
         rho: the bound of pi_worker / pi_target; 2.0 in the paper.
 
-    Raises `UserError` on an unknown kind. A ratio beyond the range of its type is infinite. Where pi rules the action
-    out (log pi is -inf) every ratio is 0, also where the target network does too, and without gradient.
+    Raises `UserError` on an unknown kind. A ratio beyond the range of its type is infinite. If pi(a|x) is 0 (log pi is
+    -inf), every ratio is 0 and gets no gradient, also if the target network's is 0 too.
     """
     if kind not in RATIOS:
         raise unknown_name("ratio", kind, RATIOS)
@@ -54,9 +54,9 @@ def importance_ratio(kind: str, log_pi: Tensor, log_worker: Tensor, log_target: 
 
 
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip_epsilon: float) -> Tensor:
-    """-min(r A, clip(r, 1 - epsilon, 1 + epsilon) A) per step, [...] (Schulman et al. 2017, eq. 7, as a loss).
+    """Return -min(r A, clip(r, 1 - epsilon, 1 + epsilon) A), [...] (Schulman et al. 2017, eq. 7, as a loss).
 
-    `advantages` [...] are constants here (detached). The minimum is taken on the ratio, by the sign of the advantage:
+    `advantages` [...] are constants here (detached). The minimum is taken of the ratio, by the sign of the advantage:
     min(r, 1 + epsilon) A where A >= 0, max(r, 1 - epsilon) A where A < 0. So an infinite ratio that is clipped gives a
     finite loss, and a step with advantage 0 gives 0.
     """
@@ -66,15 +66,15 @@ def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip_epsilon: float) ->
 
 
 def clip_fraction(ratio: Tensor, clip_epsilon: float) -> Tensor:
-    """1 where the ratio lies outside [1 - epsilon, 1 + epsilon], else 0, per step, [...]; its mean is the fraction."""
+    """Return 1 where the ratio lies outside [1 - epsilon, 1 + epsilon], else 0, [...]; the fraction is the mean."""
     return ((ratio.detach() - 1.0).abs() > clip_epsilon).to(ratio.dtype)
 
 
 def clipped_value_loss(values: Tensor, old_values: Tensor, targets: Tensor, clip: float | None) -> Tensor:
-    """max((V - v)^2, (V_clipped - v)^2) / 2 per step, [...]; V_clipped stays within `clip` of `old_values`.
+    """Return max((V - v)^2, (V_clipped - v)^2) / 2, [...], where V_clipped stays within `clip` of `old_values`.
 
-    Not in the PPO paper: it is in the authors' code (openai/baselines, ppo2/model.py: `vpredclipped`). `clip` None:
-    the plain `value_loss`. `old_values` and `targets` [...] are constants here (detached).
+    Not in the PPO paper, but in the authors' code (openai/baselines, ppo2/model.py: `vpredclipped`). `clip` None means
+    `value_loss`. `old_values` and `targets` [...] are constants here (detached).
     """
     plain = value_loss(values, targets)
     if clip is None:
@@ -85,7 +85,7 @@ def clipped_value_loss(values: Tensor, old_values: Tensor, targets: Tensor, clip
 
 
 def adapted_kl_cost(kl_cost: float, kl: float, kl_target: float) -> float:
-    """The coefficient of the KL penalty after an update whose mean divergence was `kl` nats.
+    """Return the coefficient of the KL penalty after an update whose mean divergence was `kl` nats.
 
     The adaptive penalty of Schulman et al. 2017, section 4, with RLlib's constants (ray-project/ray, rllib, PPO:
     `update_kl`): 1.5 times as much when kl > 2 kl_target, half when kl < kl_target / 2. The paper's own constants are
@@ -97,7 +97,7 @@ def adapted_kl_cost(kl_cost: float, kl: float, kl_target: float) -> float:
 
 
 class _Exponential(torch.autograd.Function):
-    """exp, whose gradient is 0 where none arrives, also where exp overflows (there 0 * inf would be NaN)."""
+    """exp with gradient 0 where the incoming gradient is 0, also if exp overflows (0 * inf would be NaN)."""
 
     @staticmethod
     def forward(ctx: Any, exponent: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
-"""V-trace targets and the three rivals of Table 2 (Espeholt et al. 2018, sections 4 and 5.2.2).
+"""V-trace targets, and the three other corrections of Table 2 (Espeholt et al. 2018, sections 4 and 5.2.2).
 
-Everything is time-major, [T, B]; step t pairs V(x_t) with the reward and discount of the transition that leaves x_t.
-Time alignment, dead steps and ends are those of `ddrl.types`: `discounts` is gamma, and 0 only where the transition
-*terminated*. A truncated transition keeps gamma and is followed by a dead step, which stands at its own final
-observation: there v = V, so the truncated step bootstraps from V of that observation, never from the next episode.
+Tensors are time-major, [T, B]; step t pairs V(x_t) with the reward and discount of the transition that leaves x_t. Time
+alignment, dead steps and ends are those of `ddrl.types`: `discounts` is gamma, and 0 only where the transition
+*terminated*. A truncated transition keeps gamma and is followed by a dead step at its own final observation, where v =
+V: so the truncated step bootstraps from V of that observation, never from the next episode.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CORRECTIONS: tuple[Correction, ...] = ("v_trace", "one_step_is", "epsilon_correc
 
 
 class Targets(NamedTuple):
-    """What the losses regress to and weigh with; no gradient flows through either."""
+    """Targets of the value and weights of the policy gradient; no gradient flows through either."""
 
     vs: Tensor  # [T, B]: target of V(x_t); equals V(x_t) on dead steps
     pg_advantages: Tensor  # [T, B]: weight of grad log pi(a_t | x_t); 0 on dead steps
@@ -39,10 +39,11 @@ def vtrace(
     c_bar: float = 1.0,
     lambda_: float = 1.0,
 ) -> Tensor:
-    """V-trace targets v_t (eq. 1, by the recursion of remark 1, with the lambda of remark 2).
+    """Return the V-trace targets v_t, [T, B] (eq. 1, by the recursion of remark 1, with the lambda of remark 2).
 
     v_t = V(x_t) + delta_t V + gamma_t c_t (v_{t+1} - V(x_{t+1})) with
     delta_t V = rho_t (r_t + gamma_t V(x_{t+1}) - V(x_t)), rho_t = min(rho_bar, pi/mu), c_t = lambda min(c_bar, pi/mu).
+    A dead step has delta = c = 0, hence v = V.
 
     Args:
         values: V(x_t), [T, B].
@@ -51,9 +52,6 @@ def vtrace(
         discounts: gamma, or 0 where transition t terminated, [T, B].
         log_rhos: log pi(a_t|x_t) - log mu(a_t|x_t), [T, B].
         valid: False on dead steps, [T, B] bool; None if there are none.
-
-    Returns:
-        v_t, [T, B]; a dead step has delta = c = 0, hence v = V.
     """
     rhos = _importance_weights(log_rhos, valid)
     clipped_rhos, cs = rhos.clamp(max=rho_bar), lambda_ * rhos.clamp(max=c_bar)
@@ -77,7 +75,7 @@ def policy_gradient_advantages(
     valid: Tensor | None = None,
     pg_rho_bar: float = 1.0,
 ) -> Tensor:
-    """min(pg_rho_bar, pi/mu) (r_t + gamma_t v_{t+1} - V(x_t)), [T, B] (section 4.2); 0 on dead steps.
+    """Return min(pg_rho_bar, pi/mu) (r_t + gamma_t v_{t+1} - V(x_t)), [T, B] (section 4.2); 0 on dead steps.
 
     The last step's v_{t+1} is `bootstrap_value`. Arguments as in `vtrace`; `vs` [T, B] are its targets.
     """
@@ -99,7 +97,7 @@ def corrected_targets(
     pg_rho_bar: float = 1.0,
     lambda_: float = 1.0,
 ) -> Targets:
-    """Value targets and policy-gradient advantages of one of the four algorithms of section 5.2.2 (Table 2).
+    """Return value targets and policy-gradient advantages of one of the four algorithms of section 5.2.2 (Table 2).
 
     | correction | value target | weight of the advantage |
     |---|---|---|
@@ -120,11 +118,11 @@ def corrected_targets(
         rho_bar = c_bar = 1.0  # a bound below 1 would weigh on-policy data
     if correction in ("epsilon_correction", "no_correction"):
         pg_rho_bar = 1.0
-    transitions = (rewards, discounts)
     vs = vtrace(
         values,
         bootstrap_value,
-        *transitions,
+        rewards,
+        discounts,
         value_log_rhos,
         valid=valid,
         rho_bar=rho_bar,
@@ -132,17 +130,17 @@ def corrected_targets(
         lambda_=lambda_,
     )
     pg_advantages = policy_gradient_advantages(
-        values, bootstrap_value, vs, *transitions, policy_log_rhos, valid=valid, pg_rho_bar=pg_rho_bar
+        values, bootstrap_value, vs, rewards, discounts, policy_log_rhos, valid=valid, pg_rho_bar=pg_rho_bar
     )
     return Targets(vs, pg_advantages)
 
 
 def _importance_weights(log_rhos: Tensor, valid: Tensor | None) -> Tensor:
-    """pi/mu, [T, B]; 0 on dead steps, which zeroes their delta and cuts the trace through them."""
+    """Return pi/mu, [T, B]; 0 on dead steps, which zeroes their delta and cuts the trace there."""
     rhos = log_rhos.exp()
     return rhos if valid is None else torch.where(valid, rhos, torch.zeros_like(rhos))
 
 
 def _following(values: Tensor, bootstrap_value: Tensor) -> Tensor:
-    """The value at t + 1 for every t, [T, B]."""
+    """Return the value at t + 1 for every t, [T, B]."""
     return torch.cat([values[1:], bootstrap_value[None]])

@@ -1,1 +1,1 @@
-"""Networks: torsos (observation -> features), the recurrent core, and the actor-critic that joins them."""
+"""Neural networks of the agents: torsos, the LSTM, the actor-critic network and the Q-network."""

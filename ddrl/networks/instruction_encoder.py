@@ -1,7 +1,7 @@
-"""The language channel of IMPALA's networks: the words of an instruction -> one vector beside the image's features.
+"""The language channel of IMPALA's networks (Espeholt et al. 2018, Figure 3): encodes an instruction as one vector.
 
-Espeholt et al. 2018, Figure 3. Layers and where they start: google-deepmind/scalable_agent, experiment.py,
-`_instruction`, with dm-sonnet 1.23, which its Dockerfile pins.
+Layers and initialisation: google-deepmind/scalable_agent, experiment.py, `_instruction`, with dm-sonnet 1.23, which its
+Dockerfile pins.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LSTM_SIZE = 64
 
 
 class InstructionChannel(nn.Module):
-    """Takes packed observations apart (`ddrl.system.instruction_words`) and encodes their words.
+    """Unpacks observations (`ddrl.system.instruction_words`) into images and words, and encodes the words.
 
     Embeddings start truncated-normal with standard deviation 1/sqrt(BUCKETS), `snt.Embed`'s default in that version
     (later ones start at deviation 1); the LSTM as `ResettingLSTM` says.
@@ -38,20 +38,20 @@ class InstructionChannel(nn.Module):
         self.core = ResettingLSTM(EMBEDDING_SIZE, LSTM_SIZE, generator)
 
     def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
-        """Packed observations [N, n] uint8 -> images [N, C, H, W] uint8 and vectors [N, 64] float32."""
+        """Return images [N, C, H, W] uint8 and vectors [N, 64] float32 of packed observations [N, n] uint8."""
         image, words = unpack(observation, self.image_shape)
-        # An instruction stands through an episode, and most tasks have none: a batch holds few different ones.
+        # An instruction stays the same for an episode, and most tasks have none: a batch holds few different ones.
         distinct, rows = torch.unique(words, dim=0, return_inverse=True)
         return image, self.encode(distinct)[rows]
 
     def encode(self, words: Tensor) -> Tensor:
-        """Words [N, W] int64, those of an instruction before the zeros -> the LSTM's output after the last, [N, 64].
+        """Return the LSTM's output [N, 64] after the last word; zeros if there is none.
 
-        Zeros where there is no word.
+        Words [N, W] are int64; zeros follow the words of an instruction.
         """
         count, lengths = words.shape[0], (words > 0).sum(dim=1)
         words = words[:, : max(1, int(lengths.max()))]
-        # What stands for no word is never read: the outputs that depend on it are not taken.
+        # Padding is embedded as word 1, but the outputs that depend on it are never used.
         embedded = F.embedding((words - 1).clamp(min=0), self.embedding).transpose(0, 1)
         start = torch.zeros(embedded.shape[:2], dtype=torch.bool, device=words.device)
         outputs, _ = self.core(embedded, start, self.core.initial_state(count))
@@ -60,10 +60,10 @@ class InstructionChannel(nn.Module):
 
 
 def instruction_channel(spec: EnvSpec, generator: torch.Generator) -> InstructionChannel | None:
-    """What reads the instructions of `spec`; None where its observations hold none."""
+    """Return the encoder of the instructions of `spec`; None if its observations hold none."""
     return None if spec.image_shape is None else InstructionChannel(spec.image_shape, generator)
 
 
 def as_seen_by_torso(spec: EnvSpec) -> EnvSpec:
-    """`spec` with the image alone as observation; the same where it is not packed with an instruction."""
+    """Return `spec` with the image as its only observation; unchanged if there is no instruction."""
     return spec if spec.image_shape is None else replace(spec, observation_shape=spec.image_shape, image_shape=None)

@@ -1,9 +1,8 @@
-"""Running statistics that belong to a policy: observations to mean 0 and variance 1, rewards to returns of variance 1.
+"""Normalisation of observations and rewards by running statistics, which are buffers of the network.
 
-They are buffers of the network, so every version of the parameters carries the statistics it was trained with, and a
-checkpoint holds them. Only the learner changes them, from fresh experience; actors see them change with a version.
-Practice and epsilon (1e-8): VecNormalize of OpenAI Baselines, listed as details 6 to 9 of the "continuous action
-domains" part of Huang et al. 2022, "The 37 implementation details of PPO". The bound (10 there) is a key.
+So every version of the parameters, and every checkpoint, holds the statistics it was trained with. Only the learner
+updates them, from fresh experience. Method and epsilon (1e-8): VecNormalize of OpenAI Baselines (Huang et al. 2022, "37
+implementation details of PPO", continuous details 6 to 9). The bound (10 there) is a configuration key.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class RunningMoments(nn.Module):
 
     @torch.no_grad()
     def update(self, samples: Tensor, reducer: Reducer) -> None:
-        """Adds samples [N, ...]; several learners add theirs together."""
+        """Add samples [N, ...] of this learner and, by `reducer`, those of all others."""
         samples = samples.to(self.mean.device, torch.float64)
         count = torch.tensor(float(len(samples)), dtype=torch.float64, device=samples.device)
         total, squares = samples.sum(0), samples.square().sum(0)
@@ -44,14 +43,14 @@ class RunningMoments(nn.Module):
         variance = (squares / count - mean.square()).clamp(min=0)
         share = count / (self.count + count)
         difference = mean - self.mean
-        # In place: threads of the learner share these tensors.
+        # In place, because threads of the learner share these tensors.
         self.variance.mul_(1 - share).add_(variance * share + difference.square() * share * (1 - share))
         self.mean.add_(difference * share)
         self.count.add_(count)
 
 
 class ObservationNormaliser(nn.Module):
-    """(x - mean) / standard deviation, clipped to +-`clip`; until the first update mean 0 and deviation 1."""
+    """Maps x to (x - mean) / standard deviation, clipped to +-`clip`; at first mean 0 and deviation 1."""
 
     shift: Tensor
     scale: Tensor
@@ -64,19 +63,18 @@ class ObservationNormaliser(nn.Module):
         self.register_buffer("scale", torch.ones(shape))
 
     def forward(self, observation: Tensor) -> Tensor:
-        """[..., *shape] float32 -> the same shape."""
         return ((observation - self.shift) * self.scale).clamp(-self.clip, self.clip)
 
     @torch.no_grad()
-    def update(self, observations: Tensor, reducer: Reducer) -> None:
-        """Adds observations [N, *shape]."""
-        self.moments.update(observations, reducer)
+    def update(self, samples: Tensor, reducer: Reducer) -> None:
+        """Add observations [N, *shape]."""
+        self.moments.update(samples, reducer)
         self.shift.copy_(self.moments.mean)
         self.scale.copy_((self.moments.variance + EPSILON).rsqrt())
 
 
 class RewardNormaliser(nn.Module):
-    """Divides rewards by the standard deviation of the discounted return; the mean stays. Clipped to +-`clip`."""
+    """Divides rewards by the standard deviation of the discounted return, then clips them to +-`clip`."""
 
     scale: Tensor
 
@@ -87,11 +85,10 @@ class RewardNormaliser(nn.Module):
         self.register_buffer("scale", torch.ones(()))
 
     def forward(self, reward: Tensor) -> Tensor:
-        """[...] float32 -> the same shape."""
         return (reward * self.scale).clamp(-self.clip, self.clip)
 
     @torch.no_grad()
-    def update(self, discounted_returns: Tensor, reducer: Reducer) -> None:
-        """Adds discounted returns [N] as they ran up at each step (see `ddrl.learners.normalisation`)."""
-        self.moments.update(discounted_returns, reducer)
+    def update(self, samples: Tensor, reducer: Reducer) -> None:
+        """Add discounted returns [N], one of each step (see `ddrl.learners.normalisation`)."""
+        self.moments.update(samples, reducer)
         self.scale.copy_((self.moments.variance + EPSILON).rsqrt())

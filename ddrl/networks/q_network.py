@@ -1,17 +1,19 @@
-"""The Q-network: torso, optional last action, reward and instruction, optional LSTM, one or two (dueling) heads."""
+"""The Q-network: torso, optional last action, reward and instruction, optional LSTM, one head or two (dueling)."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ddrl.errors import UserError
-from ddrl.networks.actor_critic import PIECE_STEPS
+from ddrl.networks.actor_critic import PIECE_STEPS, network_keys
 from ddrl.networks.initialisation import linear
 from ddrl.networks.instruction_encoder import as_seen_by_torso, instruction_channel
 from ddrl.networks.recurrent import ResettingLSTM
-from ddrl.networks.torsos import DeepTorso, Torso, make_torso
+from ddrl.networks.torsos import DeepTorso, make_torso
 from ddrl.types import EnvSpec, NetworkOutput, RecurrentState
 
 
@@ -24,34 +26,41 @@ class Head(nn.Module):
         self.output = linear(hidden, outputs, generator)
 
     def forward(self, features: Tensor) -> Tensor:
-        """See the class."""
         out: Tensor = self.output(F.relu(self.hidden(features)))
         return out
 
 
 class QNetwork(nn.Module):
-    """Q(o, .) of a discrete task; made by `make_q_network`. Its `distribution` are the values of all actions."""
+    """Q(o, .) of a discrete task; its output's `distribution` holds the values of all actions."""
 
     def __init__(
         self,
         spec: EnvSpec,
-        torso: Torso,
-        lstm_size: int,
-        feed_last_action_and_reward: bool,
-        dueling: bool,
+        *,
+        network: str,
         head_size: int,
         generator: torch.Generator,
-        reward_input: str,
+        lstm_size: int = 0,
+        feed_last_action_and_reward: bool = False,
+        dueling: bool = False,
+        reward_input: str = "raw",
     ) -> None:
+        """Draw all weights from `generator` (on the CPU).
+
+        Without an LSTM (`lstm_size` 0), the heads' hidden layers replace the linear layer of the convolutional torsos
+        (Wang et al. 2016, Figure 1). Raises `UserError` if the network is unknown or does not fit the observations.
+        """
         super().__init__()
+        if spec.action_size:
+            raise UserError(f"'{spec.name}' has continuous actions; Q-learning needs discrete ones")
         self.num_actions = spec.num_actions
         self.feed_last_action_and_reward = feed_last_action_and_reward
         self.reward_input = reward_input
         self.observation_normaliser = None
         self.reward_normaliser = None
-        self.piece_steps = PIECE_STEPS["uint8" if isinstance(torso, DeepTorso) else "float32"]
-        self.torso = torso
-        size = torso.size + (spec.num_actions + 1 if feed_last_action_and_reward else 0)
+        self.torso = make_torso(as_seen_by_torso(spec), network, generator, convolutions_only=not lstm_size)
+        self.piece_steps = PIECE_STEPS["uint8" if isinstance(self.torso, DeepTorso) else "float32"]
+        size = self.torso.size + (spec.num_actions + 1 if feed_last_action_and_reward else 0)
         self.instructions = instruction_channel(spec, generator)
         size += 0 if self.instructions is None else self.instructions.size
         self.core = ResettingLSTM(size, lstm_size, generator) if lstm_size else None
@@ -62,14 +71,9 @@ class QNetwork(nn.Module):
     def forward(
         self, observation: Tensor, last_action: Tensor, last_reward: Tensor, start: Tensor, state: RecurrentState
     ) -> NetworkOutput:
-        """Values [T, B, A] of all actions and of the best one [T, B], in float32, and the state after step T.
+        """Return values [T, B, A] of all actions and [T, B] of the best one, in float32, and the state after step T.
 
-        Args:
-            observation: [T, B, ...] uint8 or float32; an instruction packed with the image is read beside it.
-            last_action: [T, B] int64; read only with `feed_last_action_and_reward`, one-hot.
-            last_reward: [T, B] float32, raw; likewise, as it is or its tanh, by `reward_input`.
-            start: [T, B] bool: the recurrent state is zeroed before these steps.
-            state: before step 0, from `initial_state` or an earlier output.
+        Arguments as of `ActorCritic.forward`; the last reward is read as it is or as its tanh (`reward_input`).
         """
         time, batch = observation.shape[:2]
         flat, instruction = observation.flatten(0, 1), None
@@ -92,31 +96,14 @@ class QNetwork(nn.Module):
         return NetworkOutput(q, q.amax(dim=-1), state)
 
     def initial_state(self, batch_size: int) -> RecurrentState:
-        """The state before an episode: zeros, or () for a feed-forward network."""
+        """Return the state before an episode: zeros, or () without an LSTM."""
         return () if self.core is None else self.core.initial_state(batch_size)
 
     def no_action(self, batch_size: int) -> Tensor:
-        """The last action before an episode: zeros [batch_size] int64."""
+        """Return the last action before an episode: zeros [batch_size] int64."""
         return torch.zeros(batch_size, dtype=torch.int64)
 
 
-def make_q_network(
-    spec: EnvSpec,
-    *,
-    network: str,
-    lstm_size: int,
-    feed_last_action_and_reward: bool,
-    dueling: bool,
-    head_size: int,
-    generator: torch.Generator,
-    reward_input: str = "raw",
-) -> QNetwork:
-    """The network of an agent, with weights from `generator` (on the CPU) alone.
-
-    Feed-forward (`lstm_size` 0), the heads' hidden layers take the place of the convolutional torsos' linear layer
-    (Wang et al. 2016, Figure 1). Raises `UserError` on an unknown network, or one that does not fit the observations.
-    """
-    if spec.action_size:
-        raise UserError(f"'{spec.name}' has continuous actions; Q-learning needs discrete ones")
-    torso = make_torso(as_seen_by_torso(spec), network, generator, convolutions_only=not lstm_size)
-    return QNetwork(spec, torso, lstm_size, feed_last_action_and_reward, dueling, head_size, generator, reward_input)
+def make_q_network(spec: EnvSpec, config: Any, generator: torch.Generator) -> QNetwork:
+    """Return the network that an algorithm's `config` describes; keys that it does not have keep their defaults."""
+    return QNetwork(spec, generator=generator, **network_keys(QNetwork, config))

@@ -1,4 +1,4 @@
-"""A time-major LSTM whose state is zeroed wherever an episode starts."""
+"""A time-major LSTM whose state is set to zero where an episode starts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ddrl.types import RecurrentState
 
 
 class ResettingLSTM(nn.Module):
-    """LSTM with one bias per gate, as TensorFlow's `LSTMBlockCell` in the authors' code (torch's has two).
+    """LSTM with one bias per gate, as TensorFlow's `LSTMBlockCell` in IMPALA's code (torch's LSTM has two).
 
-    Weights start Glorot-uniform over the joint kernel [4 size, inputs + size] and biases at 0, the forget gate's at 1:
-    that cell's defaults.
+    As that cell by default, weights start Glorot-uniform over the joint kernel [4 size, inputs + size] and biases at 0,
+    but the forget gate's at 1.
     """
 
     def __init__(self, inputs: int, size: int, generator: torch.Generator) -> None:
@@ -30,9 +30,9 @@ class ResettingLSTM(nn.Module):
         self.bias = nn.Parameter(bias.flatten())
 
     def forward(self, inputs: Tensor, start: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
-        """Inputs [T, B, F], start [T, B] bool, state (hidden, cell) each [B, size] -> outputs [T, B, size], state."""
+        """Return outputs [T, B, size] and the next state; inputs [T, B, F], start [T, B] bool, state 2 x [B, size]."""
         hidden, cell = state
-        # All projections of the inputs in one product; only the recurrent one must wait for the step before.
+        # Project all inputs in one product; only the recurrent projection depends on the step before.
         projected = F.linear(inputs, self.input_weight, self.bias)
         keep = (~start).unsqueeze(-1).to(torch.float32)
         outputs = []
@@ -46,6 +46,6 @@ class ResettingLSTM(nn.Module):
         return torch.stack(outputs), (hidden, cell)
 
     def initial_state(self, batch_size: int) -> RecurrentState:
-        """Zeros, (hidden, cell), each [batch_size, size], on the weights' device."""
+        """Return zeros (hidden, cell), each [batch_size, size], on the weights' device."""
         zeros = torch.zeros(batch_size, self.size, device=self.bias.device)
         return (zeros, zeros.clone())

@@ -29,7 +29,13 @@ from ddrl.system.wait_clock import DutyCycle
 from ddrl.training.builder import Builder
 from ddrl.training.config import topology as topologies
 from ddrl.training.config.run_config import RunConfig
-from ddrl.training.config.systems import has_parameter_server, moves_gradients, replays, shares_parameters
+from ddrl.training.config.systems import (
+    has_parameter_server,
+    moves_gradients,
+    replays,
+    shares_parameters,
+    stored_columns,
+)
 from ddrl.training.records.recorder import Counts
 from ddrl.training.records.thread_cpu import cpu_by_role
 from ddrl.types import Metrics
@@ -167,7 +173,7 @@ class LearnerNode:
         if not topology.prefetch:
             return store
         columns = hyperparameters.batch_size if self.replay else hyperparameters.fresh_columns // share
-        self.prefetch = Prefetch(store, columns, self.builder.device, upload=not hyperparameters.stored_columns)
+        self.prefetch = Prefetch(store, columns, self.builder.device, upload=not stored_columns(config))
         return self.prefetch
 
     @property

@@ -14,8 +14,8 @@ from ddrl.actors.exploration import EpsilonGreedy
 from ddrl.actors.policy import LocalInference, Policy
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.environments.base import registry
-from ddrl.networks.actor_critic import make_actor_critic
-from ddrl.networks.q_network import make_q_network
+from ddrl.networks.actor_critic import ActorCritic
+from ddrl.networks.q_network import QNetwork
 from ddrl.system.seeding import torch_generator
 from ddrl.types import Array, Episode
 from tests.actors.policy_test import make_policy
@@ -32,10 +32,10 @@ def recurrent(kind: str) -> tuple[Scripted, Watched, Policy]:
     generator, spec = torch_generator(0, "network"), CONTINUOUS if kind == "continuous" else DISCRETE
     network: Any
     if kind == "values":
-        network = make_q_network(spec, **RECURRENT, dueling=True, head_size=8, generator=generator)
+        network = QNetwork(spec, **RECURRENT, dueling=True, head_size=8, generator=generator)
         sample: Any = EpsilonGreedy([0.3])
     else:
-        network = make_actor_critic(spec, **RECURRENT, generator=generator)
+        network = ActorCritic(spec, **RECURRENT, generator=generator)
         sample = network.family.sample
         with torch.no_grad():
             network.policy.weight.mul_(100.0)  # begins near 0: whatever it is fed would hardly matter
@@ -91,7 +91,7 @@ def test_an_environment_with_short_episodes_is_not_counted_more_often() -> None:
     """The first ten to finish here are all of the first environment."""
     scripts = (((1, "terminated"),), ((40, "terminated"),))
     env = Scripted(DISCRETE, scripts)
-    network = make_actor_critic(DISCRETE, network="tanh_mlp", generator=torch_generator(0, "network"))
+    network = ActorCritic(DISCRETE, network="tanh_mlp", generator=torch_generator(0, "network"))
     inference = LocalInference(network, device=torch.device("cpu"), precision="float32")
     policy = Policy(inference, 2, torch_generator(0, "policy"), network.family.sample)
     assert sorted(episode.length for episode in evaluator.play(env, policy, 4)) == [1, 1, 40, 40]

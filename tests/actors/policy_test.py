@@ -6,7 +6,7 @@ from scipy.stats import chisquare
 
 from ddrl.actors.policy import LocalInference, Policy
 from ddrl.environments.base import registry
-from ddrl.networks.actor_critic import make_actor_critic
+from ddrl.networks.actor_critic import ActorCritic
 from ddrl.networks.distributions import CATEGORICAL
 from ddrl.system.seeding import torch_generator
 from ddrl.types import EnvStep
@@ -14,7 +14,7 @@ from ddrl.types import EnvStep
 
 def make_policy(columns: int, *, lstm_size: int = 0) -> Policy:
     spec = registry.spec_for("toy/memory")
-    network = make_actor_critic(
+    network = ActorCritic(
         spec,
         network="mlp",
         lstm_size=lstm_size,

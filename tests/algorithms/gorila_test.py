@@ -158,7 +158,7 @@ def test_epsilon_falls_over_the_actors_own_steps_and_not_in_an_evaluation() -> N
     while len(seen) < 8:
         if rig.actors[0]._gradients is None:
             rig.actors[0].step()
-            seen.append(sampler.epsilon)
+            seen.append(float(sampler._epsilons[0]))
         else:
             rig.actors[0].step()
     assert seen == pytest.approx([0.9, 0.7, 0.5, 0.3, 0.1, 0.1, 0.1, 0.1])

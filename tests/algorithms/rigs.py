@@ -16,8 +16,7 @@ from ddrl.coordinator.parameter_server import ParameterServer
 from ddrl.coordinator.schedule import ScheduleRule
 from ddrl.coordinator.shared_parameters import LiveParameters
 from ddrl.learners.all_reduce import SingleLearner
-from ddrl.learners.core import Setting
-from ddrl.learners.gradient_step import GradientStep
+from ddrl.learners.core import GradientStep, Setting
 from ddrl.replay.prioritized import PrioritizedReplay
 from ddrl.replay.queue import UnrollQueue
 from ddrl.replay.step_storage import History

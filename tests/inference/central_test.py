@@ -24,7 +24,7 @@ from ddrl.coordinator.schedule import ScheduleRule
 from ddrl.environments.base import registry
 from ddrl.errors import Closed, UserError
 from ddrl.inference.central import BatchRule, CentralInference
-from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
+from ddrl.networks.actor_critic import ActorCritic
 from ddrl.networks.distributions import CATEGORICAL
 from ddrl.system.seeding import torch_generator
 from ddrl.train import train
@@ -90,7 +90,7 @@ def test_what_is_measured_of_inference_is_recorded(tmp_path: Path) -> None:
 
 
 def network(seed: int) -> ActorCritic:
-    return make_actor_critic(
+    return ActorCritic(
         MEMORY, network="mlp", lstm_size=8, feed_last_action_and_reward=True, generator=torch_generator(seed, "network")
     )
 
@@ -219,7 +219,7 @@ def test_an_abandoned_episode_is_cut_before_the_step_that_was_lost() -> None:
 
 
 def catch_inference() -> LocalInference:
-    made = make_actor_critic(registry.spec_for("toy/catch"), network="mlp", generator=torch_generator(0, "network"))
+    made = ActorCritic(registry.spec_for("toy/catch"), network="mlp", generator=torch_generator(0, "network"))
     return LocalInference(made, device=torch.device("cpu"), precision="float32")
 
 

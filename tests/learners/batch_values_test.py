@@ -7,7 +7,7 @@ import torch
 
 from ddrl.learners.all_reduce import SingleLearner
 from ddrl.learners.batch_values import evaluate, explained_variance, normalised
-from ddrl.networks.actor_critic import make_actor_critic
+from ddrl.networks.actor_critic import ActorCritic
 from ddrl.types import EnvSpec
 from tests.unrolls import make_unroll
 
@@ -31,7 +31,7 @@ class Peers:
 @pytest.mark.parametrize("piece_steps", [1, 8, 10_000])
 def test_pieces_give_what_the_whole_gives(piece_steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = EnvSpec("toy/test", (4,), "float32", 3, 1, "test")
-    network = make_actor_critic(spec, network="mlp", generator=torch.Generator().manual_seed(0))
+    network = ActorCritic(spec, network="mlp", generator=torch.Generator().manual_seed(0))
     batch = make_unroll(length=3, columns=5)
     monkeypatch.setattr(network, "piece_steps", piece_steps)
     found = evaluate(network, batch, "float32")

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from ddrl import algorithms
 from ddrl.learners.all_reduce import SingleLearner
 from ddrl.learners.normalisation import Normalisation, RewardClipping, clipped_rewards
-from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
+from ddrl.networks.actor_critic import ActorCritic
 from ddrl.types import EnvSpec, Unroll, concatenate
 from tests.unrolls import make_unroll
 
@@ -21,7 +21,7 @@ SPEC = EnvSpec("toy/test", (4,), "float32", 3, 1, "test")
 
 
 def network(**keys: bool) -> ActorCritic:
-    return make_actor_critic(SPEC, network="mlp", generator=torch.Generator().manual_seed(0), **keys)
+    return ActorCritic(SPEC, network="mlp", generator=torch.Generator().manual_seed(0), **keys)
 
 
 def normalisation(made: ActorCritic, discount: float = 0.9, reward_clipping: str = "none") -> Normalisation:
@@ -38,11 +38,11 @@ def rewarded(rewards: list[list[float]], **keys: int) -> Unroll:
 def test_returns_run_on_from_unroll_to_unroll_of_the_same_environment() -> None:
     made = network(reward_normalisation=True)
     tracker = normalisation(made)
-    tracker.before(rewarded([[1.0, 0.0], [0.0, 2.0]]))
+    tracker.add_rewards(rewarded([[1.0, 0.0], [0.0, 2.0]]))
     # The second unroll brings the columns in another order, with those of another actor between them.
     first, second = (rewarded([[4.0]], index=1), rewarded([[8.0]], index=1))
     second = replace(second, env=torch.tensor([1]))
-    tracker.before(concatenate([second, rewarded([[16.0]], actor=1), first]))
+    tracker.add_rewards(concatenate([second, rewarded([[16.0]], actor=1), first]))
     expected = [1.0, 0.9, 0.0, 2.0, 0.81 + 4.0, 0.9 * 2.0 + 8.0, 16.0]
     assert made.reward_normaliser is not None
     assert float(made.reward_normaliser.moments.mean) == pytest.approx(sum(expected) / len(expected), rel=1e-6)
@@ -54,17 +54,17 @@ def test_unrolls_of_one_environment_in_one_batch_follow_each_other() -> None:
     last = rewarded([[9.0, 9.0], [9.0, 9.0]], index=2)
     tracker = normalisation(together)
     for batch in (concatenate(unrolls[::-1]), last):
-        tracker.before(batch)
+        tracker.add_rewards(batch)
     tracker = normalisation(apart)
     for batch in (*unrolls, last):
-        tracker.before(batch)
+        tracker.add_rewards(batch)
     for mine, its in zip(together.buffers(), apart.buffers(), strict=True):
         torch.testing.assert_close(mine, its)
 
 
 def test_the_statistics_are_of_the_rewards_that_are_learned_from() -> None:
     made = network(reward_normalisation=True)
-    normalisation(made, reward_clipping="abs_one").before(rewarded([[400.0, 0.0]]))
+    normalisation(made, reward_clipping="abs_one").add_rewards(rewarded([[400.0, 0.0]]))
     assert made.reward_normaliser is not None
     assert float(made.reward_normaliser.moments.mean) == pytest.approx((1.0 + 0.9) / 2, rel=1e-6)
 
@@ -73,7 +73,7 @@ def test_a_return_begins_anew_with_an_episode_and_dead_steps_do_not_count() -> N
     made = network(reward_normalisation=True)
     unroll = rewarded([[1.0, 5.0, 0.0, 3.0]])
     unroll.valid[2, 0], unroll.start[3, 0] = False, True
-    normalisation(made).before(unroll)
+    normalisation(made).add_rewards(unroll)
     assert made.reward_normaliser is not None
     assert int(made.reward_normaliser.moments.count) == 3
     assert float(made.reward_normaliser.moments.mean) == pytest.approx((1.0 + 5.9 + 3.0) / 3, rel=1e-6)
@@ -84,10 +84,10 @@ def test_observations_that_were_acted_on_are_counted_once() -> None:
     unroll = make_unroll(length=3, columns=2)
     unroll.valid[1, 0] = False
     tracker = normalisation(made)
-    tracker.before(unroll)
+    tracker.add_rewards(unroll)
     assert made.observation_normaliser is not None
     assert int(made.observation_normaliser.moments.count) == 0, "before learning the policy must not change"
-    tracker.after(unroll)
+    tracker.add_observations(unroll)
     expected = unroll.observation[:-1][unroll.valid]
     torch.testing.assert_close(made.observation_normaliser.moments.mean.float(), expected.mean(0))
     assert int(made.observation_normaliser.moments.count) == 5
@@ -96,19 +96,19 @@ def test_observations_that_were_acted_on_are_counted_once() -> None:
 def test_a_network_without_statistics_is_left_alone() -> None:
     made = network()
     tracker = normalisation(made)
-    tracker.before(make_unroll())
-    tracker.after(make_unroll())
+    tracker.add_rewards(make_unroll())
+    tracker.add_observations(make_unroll())
     assert not list(made.buffers())
 
 
 def test_running_returns_survive_a_checkpoint() -> None:
     made, again = network(reward_normalisation=True), network(reward_normalisation=True)
     first, second = normalisation(made), normalisation(again)
-    first.before(rewarded([[1.0, 2.0], [3.0, 4.0]]))
+    first.add_rewards(rewarded([[1.0, 2.0], [3.0, 4.0]]))
     again.load_state_dict(made.state_dict())
     second.load_state_dict(first.state_dict())
     for tracker in (first, second):
-        tracker.before(rewarded([[5.0], [6.0]], index=1))
+        tracker.add_rewards(rewarded([[5.0], [6.0]], index=1))
     assert all(torch.equal(a, b) for a, b in zip(made.buffers(), again.buffers(), strict=True))
 
 
@@ -154,6 +154,6 @@ def test_every_algorithm_takes_every_clipping_and_no_other(algorithm: str) -> No
 
 def test_statistics_of_returns_follow_the_asymmetric_clippings() -> None:
     made = network(reward_normalisation=True)
-    normalisation(made, reward_clipping="optimistic_asymmetric").before(rewarded([[400.0, -400.0]]))
+    normalisation(made, reward_clipping="optimistic_asymmetric").add_rewards(rewarded([[400.0, -400.0]]))
     assert made.reward_normaliser is not None
     assert float(made.reward_normaliser.moments.mean) == pytest.approx((5.0 + 0.9 * 5.0 - 0.3) / 2, rel=1e-6)

@@ -132,13 +132,13 @@ AUDITED = (
         (
             Edit(
                 "ddrl/learners/core.py",
-                "self._normalisation.before(fresh)",
-                "self._normalisation.before(fresh)\n        self._normalisation.after(fresh)",
+                "self._normalisation.add_rewards(fresh)",
+                "self._normalisation.add_rewards(fresh)\n        self._normalisation.add_observations(fresh)",
             ),
             Edit(
                 "ddrl/learners/core.py",
-                '"""A fresh batch\'s observations enter the statistics; after the update, as `Normalisation` says."""\n'
-                "        self._normalisation.after(fresh)",
+                '"""Add a fresh batch\'s observations to the statistics, after the update (see `Normalisation`)."""\n'
+                "        self._normalisation.add_observations(fresh)",
                 "pass",
             ),
         ),

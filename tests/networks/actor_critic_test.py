@@ -7,7 +7,7 @@ import torch
 
 from ddrl.errors import UserError
 from ddrl.learners.all_reduce import SingleLearner
-from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
+from ddrl.networks.actor_critic import ActorCritic
 from ddrl.types import EnvSpec, NetworkOutput
 
 ATARI = EnvSpec("atari/test", (4, 84, 84), "uint8", 18, 4, "test")
@@ -18,7 +18,7 @@ FLAT = EnvSpec("toy/test", (6,), "float32", 3, 1, "test")
 
 def make(spec: EnvSpec, network: str, lstm_size: int = 0, feed: bool = False, seed: int = 0) -> ActorCritic:
     generator = torch.Generator().manual_seed(seed)
-    return make_actor_critic(
+    return ActorCritic(
         spec, network=network, lstm_size=lstm_size, feed_last_action_and_reward=feed, generator=generator
     )
 
@@ -157,7 +157,7 @@ CONTINUOUS = EnvSpec("mujoco/test", (5,), "float32", 0, 1, "test", action_size=2
 
 def make_continuous(**keys: object) -> ActorCritic:
     generator = torch.Generator().manual_seed(0)
-    return make_actor_critic(CONTINUOUS, network="tanh_mlp", generator=generator, **keys)  # type: ignore[arg-type]
+    return ActorCritic(CONTINUOUS, network="tanh_mlp", generator=generator, **keys)  # type: ignore[arg-type]
 
 
 def continuous_inputs(time: int, batch: int) -> dict[str, torch.Tensor]:
@@ -190,7 +190,8 @@ def test_normalised_observations_reach_both_torsos() -> None:
     network = make_continuous(separate_value_network=True, observation_normalisation=True)
     data = continuous_inputs(3, 4)
     before = outputs_of(network, data)
-    network.observe(data["observation"].flatten(0, 1) * 3 + 7, SingleLearner())
+    assert network.observation_normaliser is not None
+    network.observation_normaliser.update(data["observation"].flatten(0, 1) * 3 + 7, SingleLearner())
     after = outputs_of(network, data)
     assert not torch.allclose(before.distribution, after.distribution)
     assert not torch.allclose(before.value, after.value)
@@ -214,7 +215,7 @@ def test_the_last_action_of_a_continuous_task_is_an_input_as_it_is() -> None:
 )
 def test_keys_that_do_not_fit_are_named(spec: EnvSpec, keys: dict[str, object], named: str) -> None:
     with pytest.raises(UserError, match=named):
-        make_actor_critic(spec, **{"network": "tanh_mlp", "generator": torch.Generator()} | keys)  # type: ignore[arg-type]
+        ActorCritic(spec, **{"network": "tanh_mlp", "generator": torch.Generator()} | keys)  # type: ignore[arg-type]
 
 
 def test_the_vision_network_ends_in_one_cell_of_256_channels() -> None:

@@ -12,7 +12,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
-from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
+from ddrl.networks.actor_critic import ActorCritic
 from ddrl.networks.initialisation import (
     Initialisation,
     Orthogonal,
@@ -34,7 +34,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 def make(network: str, initialisation: TruncatedNormal | Orthogonal | None = None, **keys: bool) -> ActorCritic:
     spec = FLOATS if network == "tanh_mlp" else IMAGES
-    return make_actor_critic(spec, network=network, generator=generator(), initialisation=initialisation, **keys)
+    return ActorCritic(spec, network=network, generator=generator(), initialisation=initialisation, **keys)
 
 
 def layers_of(module: nn.Module) -> list[nn.Linear | nn.Conv2d]:

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddrl.errors import UserError
-from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
+from ddrl.networks.actor_critic import ActorCritic
 from ddrl.networks.instruction_encoder import InstructionChannel, as_seen_by_torso
-from ddrl.networks.q_network import QNetwork, make_q_network
+from ddrl.networks.q_network import QNetwork
 from ddrl.system.instruction_words import BUCKETS, WORDS, hashed, pack, packed_shape
 from ddrl.types import EnvSpec, NetworkOutput
 
@@ -119,12 +119,12 @@ def test_weights_start_as_in_the_authors_code_from_the_generator_alone() -> None
 def actor_critic(spec: EnvSpec, network: str = "shallow", lstm_size: int = 0, feed: bool = False) -> ActorCritic:
     generator = torch.Generator().manual_seed(0)
     keys = {"lstm_size": lstm_size, "feed_last_action_and_reward": feed}
-    return make_actor_critic(spec, network=network, generator=generator, **keys)
+    return ActorCritic(spec, network=network, generator=generator, **keys)
 
 
 def q_network(spec: EnvSpec, network: str = "shallow", lstm_size: int = 0, feed: bool = False) -> QNetwork:
     keys = {"lstm_size": lstm_size, "feed_last_action_and_reward": feed, "dueling": True, "head_size": 16}
-    return make_q_network(spec, network=network, generator=torch.Generator().manual_seed(0), **keys)
+    return QNetwork(spec, network=network, generator=torch.Generator().manual_seed(0), **keys)
 
 
 MAKERS = (actor_critic, q_network)
@@ -240,4 +240,4 @@ def test_without_an_image_shape_there_is_no_channel_and_the_weights_are_as_ever(
 )
 def test_keys_that_do_not_fit_are_named(keys: dict[str, object], named: str) -> None:
     with pytest.raises(UserError, match=named):
-        make_actor_critic(SMALL, **{"network": "shallow", "generator": torch.Generator()} | keys)  # type: ignore[arg-type]
+        ActorCritic(SMALL, **{"network": "shallow", "generator": torch.Generator()} | keys)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ddrl.errors import UserError
-from ddrl.networks.q_network import QNetwork, make_q_network
+from ddrl.networks.q_network import QNetwork
 from ddrl.types import EnvSpec, NetworkOutput
 from tests.networks.actor_critic_test import ATARI, CONTINUOUS, FLAT, SMALL, inputs
 
@@ -18,7 +18,7 @@ DUELING = {"dueling": True}
 
 def make(spec: EnvSpec, network: str, seed: int = 0, **keys: Any) -> QNetwork:
     plain = {"lstm_size": 0, "feed_last_action_and_reward": False, "dueling": False, "head_size": 16}
-    return make_q_network(spec, network=network, generator=torch.Generator().manual_seed(seed), **plain | keys)
+    return QNetwork(spec, network=network, generator=torch.Generator().manual_seed(seed), **plain | keys)
 
 
 def outputs_of(network: QNetwork, data: dict[str, torch.Tensor]) -> NetworkOutput:

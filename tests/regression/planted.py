@@ -21,7 +21,7 @@ import torch
 from ddrl import types
 from ddrl.algorithms import a3c, apex_dqn, ga3c, gorila, impact, impala, ppo, r2d2
 from ddrl.coordinator.shared_parameters import LiveParameters
-from ddrl.learners import gradient_step
+from ddrl.learners import core
 from ddrl.losses import vtrace
 from ddrl.replay.queue import UnrollQueue
 from ddrl.types import Unroll
@@ -233,7 +233,7 @@ def turn_over_returns(variant: Path) -> int:
 OF_LEARNING: Mapping[str, Mapping[str, Fault]] = {
     "v_trace": {
         "wrong sign in V-trace": Fault(vtrace, "vtrace", wrong_sign),
-        "halved learning rate": Fault(gradient_step, "set_learning_rate", halved_learning_rate),
+        "halved learning rate": Fault(core, "set_learning_rate", halved_learning_rate),
         "dropped last step": Fault(impala, "impala_loss", dropped_last_step),
     },
     "impact_track": {

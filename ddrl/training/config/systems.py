@@ -29,6 +29,11 @@ def shares_parameters(config: Any) -> bool:
     return system_of(config).parameters != "versions"
 
 
+def stored_columns(config: Any) -> int:
+    """Return how many columns of unrolls stay in main memory to be learned from again; most algorithms state none."""
+    return getattr(config.hyperparameters, "stored_columns", 0)
+
+
 def has_parameter_server(config: Any) -> bool:
     """Return whether a parameter server holds the parameters, in shards that apply one gradient at a time."""
     return system_of(config).parameters == "sharded"
