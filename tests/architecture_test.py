@@ -320,7 +320,7 @@ PLANTED = [
         "may not reach ddrl.coordinator.schedule",
     ),
     ("ddrl.coordinator.traffic", "def f():\n    import ddrl.algorithms.ppo", "may not reach ddrl.algorithms.ppo"),
-    ("ddrl.losses.value", "from ddrl.types import Unroll", "ddrl.losses may not reach ddrl.types"),
+    ("ddrl.losses.actor_critic", "from ddrl.types import Unroll", "ddrl.losses may not reach ddrl.types"),
     ("ddrl.papers.schema", "import torch.nn", "ddrl.papers may not reach torch"),
     ("ddrl.papers.schema", "def f():\n    import torch", "ddrl.report may not reach torch"),
     ("ddrl.system.files", "from torch import nn", "importing ddrl.cli brings torch, by ddrl.system.files"),

@@ -1,21 +1,12 @@
-"""How a policy chooses actions from its network's outputs: by sampling a distribution, or epsilon-greedily."""
+"""Epsilon-greedy actions, with an epsilon for each environment."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-
-Sampler = Callable[[Tensor, torch.Generator], Tensor]
-"""(network output [B, P], generator) -> actions [B] or [B, A]."""
-
-
-def from_distribution(config: Any, network: Any, envs: Sequence[int] | None, num_envs: int) -> Sampler:
-    """Return the sampler of the actor-critic algorithms: from the network's distribution, also in evaluation."""
-    sample: Sampler = network.family.sample
-    return sample
 
 
 def epsilon_ladder(epsilon: float, alpha: float, num_envs: int) -> list[float]:

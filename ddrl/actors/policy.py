@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from ddrl.actors.exploration import Sampler
 from ddrl.interfaces import Inference, Parameters
 from ddrl.types import EnvStep, PolicyInput, PolicyOutput, PolicyStep, RecurrentState
+
+Sampler = Callable[[Tensor, torch.Generator], Tensor]
+"""(network output [B, P], generator) -> actions [B] or [B, A]."""
 
 
 class Policy:
@@ -98,3 +102,9 @@ class LocalInference:
 def masked_action(action: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
     """Return `action` [B] or [B, A] with 0 where an episode starts (`start` [B]), as no action came before."""
     return action.masked_fill(start if action.dim() == 1 else start.unsqueeze(-1), 0)
+
+
+def from_distribution(config: Any, network: Any, envs: Sequence[int] | None, num_envs: int) -> Sampler:
+    """Return the sampler of the actor-critic algorithms: from the network's distribution, also in evaluation."""
+    sample: Sampler = network.family.sample
+    return sample

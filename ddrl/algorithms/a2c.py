@@ -15,8 +15,8 @@ from typing import Literal
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
-from ddrl.actors.exploration import from_distribution
-from ddrl.actors.unroll_actor import UnrollActor
+from ddrl.actors.policy import from_distribution
+from ddrl.actors.unroll import UnrollActor
 from ddrl.algorithms.a3c import advantage_loss
 from ddrl.interfaces import Parameters, Queue, System
 from ddrl.learners.core import LearnerCore, Setting, each_batch_once

@@ -12,17 +12,15 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from ddrl.actors.exploration import from_distribution
-from ddrl.actors.policy import LocalInference
+from ddrl.actors.policy import LocalInference, from_distribution
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.interfaces import SharedParameters, System
 from ddrl.learners.core import no_fresh_batch
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropConfig
 from ddrl.learners.shared_updates import GradientLearner, gradient_of
-from ddrl.losses.policy import policy_gradient_loss
+from ddrl.losses.actor_critic import masked_sum, policy_gradient_loss, value_loss
 from ddrl.losses.returns import n_step_returns
-from ddrl.losses.value import masked_sum, value_loss
 from ddrl.networks.actor_critic import ActorCritic, make_actor_critic, unread_keys
 from ddrl.networks.initialisation import Initialisation
 from ddrl.system.config_types import STRICT, Probability, check_read

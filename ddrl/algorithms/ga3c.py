@@ -17,18 +17,16 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from ddrl.actors.exploration import from_distribution
-from ddrl.actors.unroll import UnrollCollector
-from ddrl.actors.unroll_actor import UnrollActor
+from ddrl.actors.policy import from_distribution
+from ddrl.actors.unroll import UnrollActor, UnrollCollector
 from ddrl.errors import UserError
 from ddrl.interfaces import Queue, SharedParameters, System
 from ddrl.learners.core import Setting, each_batch_once
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropConfig
 from ddrl.learners.shared_updates import SharedUpdates, gradient_of
-from ddrl.losses.policy import entropy_with_epsilon, policy_gradient_loss
+from ddrl.losses.actor_critic import entropy_with_epsilon, masked_sum, policy_gradient_loss, value_loss
 from ddrl.losses.returns import n_step_returns
-from ddrl.losses.value import masked_sum, value_loss
 from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
 from ddrl.networks.initialisation import Initialisation
 from ddrl.system.config_types import STRICT, Probability

@@ -19,8 +19,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from ddrl.actors.adders import TransitionItems
-from ddrl.actors.exploration import EpsilonGreedy, Sampler
-from ddrl.actors.policy import LocalInference
+from ddrl.actors.exploration import EpsilonGreedy
+from ddrl.actors.policy import LocalInference, Sampler
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.errors import UserError
 from ddrl.interfaces import SharedParameters, System

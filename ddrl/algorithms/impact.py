@@ -19,16 +19,16 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from ddrl.actors.exploration import from_distribution
-from ddrl.actors.unroll_actor import UnrollActor
+from ddrl.actors.policy import from_distribution
+from ddrl.actors.unroll import UnrollActor
 from ddrl.interfaces import Parameters, Queue, Reducer, System
 from ddrl.learners.batch_values import evaluate, explained_variance, normalised
 from ddrl.learners.core import LearnerCore, Setting
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import AdamByDefault, AdamConfig
+from ddrl.losses.actor_critic import masked_sum, value_loss
 from ddrl.losses.advantages import vtrace_gae
 from ddrl.losses.surrogate import adapted_kl_cost, clip_fraction, clipped_surrogate, importance_ratio
-from ddrl.losses.value import masked_sum, value_loss
 from ddrl.networks.actor_critic import ActorCritic, make_actor_critic, unread_keys
 from ddrl.networks.initialisation import Initialisation
 from ddrl.replay.circular_buffer import CircularStore, first_use

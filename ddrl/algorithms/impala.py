@@ -14,15 +14,14 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from ddrl.actors.exploration import from_distribution
-from ddrl.actors.unroll_actor import UnrollActor
+from ddrl.actors.policy import from_distribution
+from ddrl.actors.unroll import UnrollActor
 from ddrl.errors import UserError
 from ddrl.interfaces import Parameters, Queue, System
 from ddrl.learners.core import LearnerCore, Setting, each_batch_once
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
-from ddrl.losses.policy import policy_gradient_loss
-from ddrl.losses.value import masked_sum, value_loss
+from ddrl.losses.actor_critic import masked_sum, policy_gradient_loss, value_loss
 from ddrl.losses.vtrace import corrected_targets
 from ddrl.networks.actor_critic import ActorCritic, make_actor_critic, unread_keys
 from ddrl.networks.initialisation import Initialisation

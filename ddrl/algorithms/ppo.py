@@ -19,8 +19,8 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from ddrl.actors.exploration import from_distribution
-from ddrl.actors.unroll_actor import UnrollActor
+from ddrl.actors.policy import from_distribution
+from ddrl.actors.unroll import UnrollActor
 from ddrl.errors import UserError
 from ddrl.interfaces import Parameters, Queue, System
 from ddrl.learners.batch_values import evaluate, explained_variance, normalised

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ddrl.errors import unknown_name
-from ddrl.losses.value import value_loss
+from ddrl.losses.actor_critic import value_loss
 
 Ratio = Literal["worker", "target", "target_worker_clipping"]
 RATIOS: tuple[Ratio, ...] = ("worker", "target", "target_worker_clipping")

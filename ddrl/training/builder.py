@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from ddrl import algorithms
-from ddrl.actors.exploration import Sampler
-from ddrl.actors.policy import LocalInference, Policy
+from ddrl.actors.policy import LocalInference, Policy, Sampler
 from ddrl.actors.unroll import EpisodeSink, UnrollCollector
 from ddrl.environments.base import registry
 from ddrl.environments.base.task_suites import common_spec

@@ -94,7 +94,7 @@ AUDITED = (
     mutant(
         "evaluation_is_greedy",
         "evaluations play the most probable action",
-        "ddrl/actors/exploration.py",
+        "ddrl/actors/policy.py",
         "sample: Sampler = network.family.sample",
         "sample: Sampler = network.family.sample if envs is not None else lambda pi, _: pi.argmax(dim=-1)",
         f"{EVALUATED}an_evaluation_acts_as_in_training_or_with_the_epsilon_that_the_key_says",

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddrl.losses.policy import entropy_with_epsilon
+from ddrl.losses.actor_critic import entropy_with_epsilon
 from ddrl.networks.distributions import CATEGORICAL, GAUSSIAN, Family
 
 FAMILIES = {"categorical": CATEGORICAL, "gaussian": GAUSSIAN}

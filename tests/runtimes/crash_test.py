@@ -59,7 +59,7 @@ def test_other_errors_of_a_role_are_raised_as_they_are(
     def fail(*arguments: object) -> None:
         raise ZeroDivisionError("a mistake in ddrl")
 
-    monkeypatch.setattr("ddrl.actors.unroll_actor.UnrollActor.step", fail)
+    monkeypatch.setattr("ddrl.actors.unroll.UnrollActor.step", fail)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(merged(BASE, {"topology": {"runtime": runtime}})))
     with pytest.raises(ZeroDivisionError) as caught:
