@@ -145,6 +145,13 @@ def camera(task: str, seed: int, **options: Any) -> EmulatorCamera:
 class AtariEnvs:
     """B games of ALE's native vector environment, as a `ddrl.types.VectorEnv`."""
 
+    _loads: Array  # [B] int64: how often each environment was loaded with a seed
+    _starts: Array  # [B] int64: episodes started since then, without the first
+    _lives: Array  # [B] int32
+    _ended: Array  # [B] bool: the next step is dead
+    _observation: Array  # [B, stack, image_size, image_size] uint8
+    _tape: _ActionTape
+
     def __init__(
         self, task: str, num_envs: int, seed: int, num_threads: int, options: dict[str, Any], *, screen: bool = False
     ) -> None:
@@ -251,14 +258,11 @@ class AtariEnvs:
 
     def _forget(self) -> None:
         """Return to the state before the first reset."""
-        self._loads: Array = np.zeros(self.num_envs, dtype=np.int64)
-        """How often each environment was loaded with a seed."""
-        self._starts: Array = np.zeros(self.num_envs, dtype=np.int64)
-        """Episodes of each environment since then, without the first."""
-        self._lives: Array = np.zeros(self.num_envs, dtype=np.int32)
-        self._ended: Array = np.zeros(self.num_envs, dtype=np.bool_)
-        """True: the next step is dead."""
-        self._observation: Array = np.zeros((self.num_envs, *self.spec.observation_shape), dtype=np.uint8)
+        self._loads = np.zeros(self.num_envs, dtype=np.int64)
+        self._starts = np.zeros(self.num_envs, dtype=np.int64)
+        self._lives = np.zeros(self.num_envs, dtype=np.int32)
+        self._ended = np.zeros(self.num_envs, dtype=np.bool_)
+        self._observation = np.zeros((self.num_envs, *self.spec.observation_shape), dtype=np.uint8)
         self._tape = _ActionTape(self.num_envs)
 
     def _start(self, mask: Array, *, load: Array, info: dict[str, Array] | None = None) -> None:
