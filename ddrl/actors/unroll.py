@@ -1,4 +1,4 @@
-"""Collects unrolls, aligned as `ddrl.types` says; and the actor of IMPALA and other batched algorithms, which sends them."""
+"""Collects unrolls, aligned as `ddrl.types` says; and the actor of IMPALA and other algorithms, which sends them."""
 
 from __future__ import annotations
 
