@@ -91,7 +91,7 @@ def interrupted(job: Job) -> Outcome:
 class Segment:
     """What makes a segment of a member's run, wherever its learners are: how it begins, pauses and ends.
 
-    On Ray each learner is told of it, as a `ddrl.runtimes.ray.learner_ranks.Part`.
+    On Ray each learner is told of it, as a `ddrl.runtimes.ray.launch.Part`.
     """
 
     def __init__(self, job: Job) -> None:
