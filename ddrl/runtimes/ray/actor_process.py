@@ -116,7 +116,7 @@ class LearnerLink:
     def _update(self, shards: ShardLinks, gradients: Gradients, network: nn.Module, unroll_index: int) -> int:
         """Update the shards, copy their parameters into `network`; tell the learner before and after.
 
-        Return the version. Parameters with parts of newer updates have the number of the older version.
+        Return the version: that of this update, also where the parameters hold parts of newer ones.
         """
         self._gradients = None
         begun: Begun | None = ray.get(self._learner.begin_update.remote(self._actor, self._restart))
@@ -154,7 +154,7 @@ class ActorProcess:
         return os.getpid()
 
     def act(self, index: int, generation: tuple[int, int], learner: Any, slot: int, beside: Beside) -> str | None:
-        """Act until the run is over. Return None then, else which loss has ended it. Raise what an environment raises.
+        """Act until the run is over. Return None, or how the learner was lost. Raise what an environment raises.
 
         `generation` is (resumes of the run, restarts of this actor), `slot` the actor's index among those of `learner`.
         """

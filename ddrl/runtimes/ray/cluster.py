@@ -41,7 +41,7 @@ PULSE_SECONDS = 2.0
 """Between two checks whether the cluster answers."""
 START_ATTEMPTS = 2
 RAY = "r"
-"""The folder within the own one that Ray makes, which everybody may enter."""
+"""The folder that Ray makes within the cluster's own folder; every user may enter it."""
 LONGEST_PARENT = 14
 """Bytes: the own folder's name has up to 26, Ray's 1, the rest of a socket's path about 62; a path has at most 107."""
 

@@ -163,7 +163,7 @@ class LearnerProcess:
     def begin_update(self, actor: int, restart: int) -> Begun | None:
         """Begin an update that shards in other processes apply; wait while a checkpoint is written.
 
-        `exchange` must follow with the gradient's numbers. Return None where `exchange` would.
+        `exchange` must follow with the gradient's numbers. Return None in the same cases as `exchange`.
         """
         if self._restarts[actor] != restart:
             return None

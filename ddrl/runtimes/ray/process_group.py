@@ -31,7 +31,7 @@ PATIENCE_SECONDS = 30.0
 """Until the user is told that the run waits for processes to start."""
 
 SHARD = "parameter shard"
-"""The role, as the user reads it."""
+"""The name of the role, also in messages."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ _UNRECORDED: dict[str, Any] = {"enable_task_events": False}
 
 
 class Who(NamedTuple):
-    """A process, whichever generation it is."""
+    """The role and number of a process; the same for a process that replaces it."""
 
     role: str
     number: int
@@ -97,7 +97,7 @@ class ProcessGroup:
         self._status: Any = None
         self._add_learner(0, on_this_node())  # only here is the run directory sure to be
         if plan.make_replay:
-            options = {"scheduling_strategy": on_this_node()} | _UNRECORDED  # it writes there, too
+            options = {"scheduling_strategy": on_this_node()} | _UNRECORDED  # it writes the run directory, too
             self._add("replay", 0, replay_process.start_process(plan.make_replay, plan.num_actors, **options))
         if plan.folder:
             self._start_others()
@@ -124,7 +124,7 @@ class ProcessGroup:
 
     def build(self) -> None:
         """Build the learners, the replay and the shards."""
-        if not self._plan.folder:  # others can be on any node: rank 0, which cannot, takes its place before them
+        if not self._plan.folder:  # rank 0 must be on this node, so it starts before those that can be anywhere
             self._get(list(self._pids.values()))
             self._start_others()
         learners = self._of("learner")
@@ -228,7 +228,7 @@ class ProcessGroup:
         return gone
 
     def last_words(self, gone: list[Who]) -> str:
-        """Return the last lines that processes wrote which are gone."""
+        """Return the last lines that these processes, which are gone, wrote to stderr."""
         words = []
         for who in gone:
             with suppress(RayError):  # it died before it answered with its process ID
