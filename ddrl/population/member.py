@@ -55,7 +55,7 @@ class Outcome(NamedTuple):
 class Segment:
     """One segment of a member's run: what its processes need to know, and how it begins, pauses and ends.
 
-    On Ray each learner is given it as a `ddrl.runtimes.ray.learner_ranks.Part`.
+    On Ray each learner is given it as a `ddrl.runtimes.ray.launch.Part`.
     """
 
     config: RunConfig

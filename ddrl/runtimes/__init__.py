@@ -1,1 +1,1 @@
-"""What carries out the roles of a run: one thread, several threads, or processes of Ray."""
+"""The runtimes, which carry out the roles of a run: in one thread, in several threads, or in processes of Ray."""

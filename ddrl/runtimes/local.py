@@ -1,9 +1,8 @@
-"""Runs whose roles are all in one process: in one thread, or each in a thread of its own."""
+"""Runs with all roles in one process: runtimes `serial` and `threads`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,14 +19,10 @@ from ddrl.training.run import Run
 
 
 def local_runtime(config: RunConfig) -> Callable[[], Runtime]:
-    """Return what makes the runtime of a configuration whose roles are all in this process."""
+    """Return a function that makes the configuration's runtime, `serial` or `threads`."""
     if config.topology.runtime == "serial":
-        return partial(_serial, config.seed)
+        return lambda: SerialRuntime(numpy_generator(config.seed, "interleaving"))
     return ThreadsRuntime
-
-
-def _serial(seed: int) -> SerialRuntime:
-    return SerialRuntime(numpy_generator(seed, "interleaving"))
 
 
 def train_local(
@@ -40,10 +35,9 @@ def train_local(
 ) -> str:
     """Train or resume in `directory` with runtime `serial` or `threads`; return the exit reason.
 
-    `accepted` is called when nothing refuses the run any more. With an `endpoint`, environments are stepped by
-    workers that come to it.
+    `accepted` is called when nothing refuses the run any more. Environment workers connect to `endpoint`, if any.
     """
-    torch.set_num_threads(1)  # two intra-op threads collapse beside busy actors, and add up in another order
+    torch.set_num_threads(1)  # two intra-op threads are slow beside busy actors, and add up in another order
     progress = Progress(config.env_frames, quiet=quiet)
     run = Run(config, directory, make_runtime=local_runtime(config), display=progress, endpoint=endpoint)
     with stopping(run.interrupt, directory):

@@ -1,7 +1,7 @@
-"""Runtime `serial`: one thread, roles interleaved by a seeded generator. Oracle and debugger: same seed, same bits.
+"""Runtime `serial`: one thread, and a seeded generator that draws the next role. The same seed gives the same bits.
 
-Plain round-robin would keep the lag constant and small; drawing the next role at random among those that are ready
-makes the actors run ahead by varying amounts, as they do in a distributed run, up to what the queue holds.
+Plain round-robin would keep the lag constant and small. The generator draws among the roles that are ready, so actors
+run ahead by varying amounts, as they do in a distributed run, up to what the queue holds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ddrl.coordinator.program import Program
 
 
 class SerialRuntime:
-    """Never waits: only roles that are ready are stepped."""
+    """A runtime that only steps roles which are ready, so none waits."""
 
     saves_roles = True
 
@@ -22,10 +22,10 @@ class SerialRuntime:
         self._generator = generator
 
     def run(self, program: Program) -> None:
-        """Until the program is finished or interrupted. Raises RuntimeError where no role can move."""
+        """Run until the program is finished or interrupted. Raise RuntimeError where no role is ready."""
         roles = [*program.actors, program.learner]
         while not (program.finished() or program.interrupted()):
-            if program.evaluator.ready():  # at the frames stated, before the parameters move on
+            if program.evaluator.ready():  # at the frames stated, before the parameters change
                 program.evaluator.step()
                 continue
             ready = [role for role in roles if role.ready()]
@@ -34,9 +34,9 @@ class SerialRuntime:
             ready[int(self._generator.integers(len(ready)))].step()
 
     def state_dict(self) -> dict[str, str]:
-        """The generator."""
+        """Return the state of the generator."""
         return {"generator": json.dumps(self._generator.bit_generator.state)}
 
     def load_state_dict(self, state: dict[str, str]) -> None:
-        """Continues where `state` was taken."""
+        """Continue where `state` was taken."""
         self._generator.bit_generator.state = json.loads(state["generator"])

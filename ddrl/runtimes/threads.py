@@ -1,10 +1,11 @@
-"""Runtime `threads`: each role a thread of one process; native environments and torch release the global lock."""
+"""Runtime `threads`: one process, a thread for each role; native environments and torch release the global lock."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -13,29 +14,28 @@ from ddrl.errors import Closed
 
 POLL_SECONDS = 0.05
 ENDING_SECONDS = 5.0
-"""For actors and the evaluator to end what they are at. Who hangs in an environment is left behind, and harms nobody:
-whatever it calls of the run raises `Closed`, and its thread is no reason for the process to go on."""
+"""Actors and the evaluator have this time to end their step. A thread that hangs in an environment is left behind and
+does no harm: its calls into the run raise `Closed`, and the process may end without it."""
 
 
 class ThreadsRuntime:
-    """Runs the roles until the program is finished; the first error in any of them ends the run and is raised."""
+    """A runtime with a thread for each role; the first error of any role ends the run and is raised."""
 
-    saves_roles = False
-    """What actors are at is lost; the learner's side is not."""
+    saves_roles = False  # the learner's side is saved, and what actors have begun is lost
 
     def state_dict(self) -> dict[str, str]:
-        """Nothing of its own."""
+        """Return an empty state."""
         return {}
 
     def load_state_dict(self, state: dict[str, str]) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def run(self, program: Program) -> None:
-        """Until the program is finished or interrupted."""
+        """Run until the program is finished or interrupted."""
         over = threading.Event()
         errors: list[BaseException] = []
 
-        def act(role: Service) -> None:
+        def step(role: Service) -> None:
             while not over.is_set():
                 role.step()
 
@@ -49,21 +49,21 @@ class ThreadsRuntime:
                 if program.evaluator.ready():
                     program.evaluator.step()
 
+        def body(loop: Callable[[], None]) -> None:
+            torch.set_num_threads(1)  # per thread: two intra-op threads are slow beside busy actors
+            try:
+                loop()
+            except Closed:
+                pass
+            except BaseException as error:
+                errors.append(error)
+                over.set()
+
         def thread(name: str, loop: Callable[[], None]) -> threading.Thread:
-            def body() -> None:
-                torch.set_num_threads(1)  # per thread: two intra-op threads collapse beside busy actors
-                try:
-                    loop()
-                except Closed:
-                    pass
-                except BaseException as error:
-                    errors.append(error)
-                    over.set()
+            return threading.Thread(target=body, args=(loop,), name=name, daemon=True)
 
-            return threading.Thread(target=body, name=name, daemon=True)
-
-        actors = [thread(f"actor-{i}", lambda role=role: act(role)) for i, role in enumerate(program.actors)]  # type: ignore[misc]
-        others = [thread(name, lambda role=role: act(role)) for name, role in program.services.items()]  # type: ignore[misc]
+        actors = [thread(f"actor-{i}", partial(step, role)) for i, role in enumerate(program.actors)]
+        others = [thread(name, partial(step, role)) for name, role in program.services.items()]
         others += [thread("learner", learn)]
         evaluator = thread("evaluator", evaluate)
         for worker in [*actors, *others, evaluator]:

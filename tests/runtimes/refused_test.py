@@ -74,7 +74,7 @@ def test_nor_does_one_for_a_cluster_that_cannot_be_reached(
     assert "cannot be reached" in capsys.readouterr().err
 
 
-def refusing_learner(*_: Any) -> None:
+def refusing_learner(*_: Any, **__: Any) -> None:
     """Of a process that finds no such device, or its run directory in use."""
     raise UserError("not here")
 

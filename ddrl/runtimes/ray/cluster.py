@@ -1,8 +1,8 @@
 """The Ray cluster of a run: one of its own on this machine, or the one that RAY_ADDRESS names.
 
 An own cluster has no dashboard, listens where only this machine can reach it, asks every connection for a token that
-only this process and its children know, keeps its files in a folder that no other user can enter, and is gone when the
-run is over. A cluster that was joined is only left.
+only this process and its children know, keeps its files in a folder that no other user can enter, and ends with the
+run. A cluster that was joined goes on.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from ddrl.system.temporary import claim, remove_left
 
 VARIABLE = "RAY_ADDRESS"
 ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""At 0, and on any system, nodes are at 127.0.0.1, and all of Ray's processes listen there and nowhere else. Otherwise
-they listen on all interfaces; `_node_ip_address="127.0.0.1"` does not help, Ray puts the machine's address for it."""
+"""At 0, all of Ray's processes listen at 127.0.0.1 only, on any system. Otherwise they listen on all interfaces:
+Ray replaces `_node_ip_address="127.0.0.1"` by the machine's address."""
 CONNECT_SECONDS = 5.0
 PULSE_SECONDS = 2.0
-"""Between two looks at the cluster."""
+"""Between two checks whether the cluster answers."""
 START_ATTEMPTS = 2
 RAY = "r"
-"""The folder within the own one that is Ray's, which lets everybody into it."""
+"""The folder that Ray makes within the cluster's own folder; every user may enter it."""
 LONGEST_PARENT = 14
-"""Bytes: the own folder's name has up to 26, Ray's 1, Ray makes sockets some 62 deeper, and their paths end at 107."""
+"""Bytes: the own folder's name has up to 26, Ray's 1, the rest of a socket's path about 62; a path has at most 107."""
 
 _HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _SETTINGS_FRAME = 4
@@ -51,15 +51,11 @@ _SETTINGS_FRAME = 4
 
 @contextmanager
 def cluster(*, num_cpus: int, object_store_bytes: int) -> Iterator[Path | None]:
-    """Connects this process to a cluster; on leaving disconnects, and ends the cluster if it is its own.
+    """Connect this process to a cluster; on leaving disconnect, and end an own cluster.
 
-    The value is the folder of an own one, which is gone after it; None: a cluster was joined.
-
-    Args:
-        num_cpus: the own cluster's slots for roles (roles may share cores, so it is not the number of cores).
-        object_store_bytes: bound of the own cluster's shared memory.
-
-    Raises: UserError when RAY_ADDRESS cannot be joined, or the own cluster does not start.
+    An own cluster has `num_cpus` slots for roles, which may share cores, and `object_store_bytes` of shared memory.
+    Yield its folder, which is removed on leaving, or None where a cluster was joined. Raise UserError when RAY_ADDRESS
+    cannot be joined, or the own cluster does not start.
     """
     address = os.environ.get(VARIABLE, "")
     own = address in ("", "local")
@@ -68,36 +64,26 @@ def cluster(*, num_cpus: int, object_store_bytes: int) -> Iterator[Path | None]:
     _set_environment(own)
     import ray  # after the environment is set: it is read on import
 
-    before = signal.getsignal(signal.SIGTERM)  # ray.init puts one of its own there
+    before = signal.getsignal(signal.SIGTERM)  # ray.init sets a handler of its own
     started: list[psutil.Process] = []
     with own_folder() if own else nullcontext() as folder:
         try:
             with deaf_children(*STOP):
                 if folder is not None:
-                    _start_again_where_it_fails(str(folder / RAY), num_cpus, object_store_bytes, started)
+                    _start(str(folder / RAY), num_cpus, object_store_bytes, started)
                 else:
                     _join(address)
-                signal.signal(signal.SIGTERM, before)  # before one that came meanwhile is heard
+                signal.signal(signal.SIGTERM, before)  # before a signal that came meanwhile is handled
             yield folder
         finally:
             with _killed_once_left(started):
                 ray.shutdown()
-            signal.signal(signal.SIGTERM, before)  # Ray takes it from the process, though Python still names it
-
-
-@contextmanager
-def _noting_children(started: list[psutil.Process]) -> Iterator[None]:
-    """Adds the processes that this one starts within."""
-    before = psutil.Process().children()
-    try:
-        yield
-    finally:
-        started += [process for process in psutil.Process().children() if process not in before]
+            signal.signal(signal.SIGTERM, before)  # Ray resets the handler of the process without telling Python
 
 
 @contextmanager
 def _killed_once_left(processes: Sequence[psutil.Process]) -> Iterator[None]:
-    """Kills Ray's processes when this one, within, leaves the cluster: Ray would give each a second after a SIGTERM."""
+    """Kill Ray's processes once the block has left the cluster: Ray would wait a second for each after a SIGTERM."""
     import ray
 
     over = threading.Event()
@@ -117,7 +103,7 @@ def _killed_once_left(processes: Sequence[psutil.Process]) -> Iterator[None]:
 
 
 def end_family(processes: Sequence[psutil.Process]) -> None:
-    """SIGKILL to each of them and to all that descend from them."""
+    """Send SIGKILL to these processes and all their descendants."""
     family = []
     for process in processes:
         with suppress(psutil.NoSuchProcess):
@@ -128,9 +114,9 @@ def end_family(processes: Sequence[psutil.Process]) -> None:
 
 
 def what_is_gone() -> str:
-    """Return which part of the cluster that this process is connected to does not answer any more; "" where all do.
+    """Return which part of the cluster of this process no longer answers, or "".
 
-    Ray itself says nothing while it waits for processes that nobody starts, or ends this process after a minute.
+    Ray itself reports nothing while it waits for processes to start, or ends this process after a minute.
     """
     import ray
 
@@ -156,7 +142,7 @@ def _answers(family: socket.AddressFamily, address: Any) -> bool:
 
 
 class Pulse:
-    """Looks, now and then, whether the cluster is still there."""
+    """A periodic check whether the cluster still answers."""
 
     def __init__(self) -> None:
         self._looked = time.monotonic()
@@ -172,27 +158,27 @@ class Pulse:
 
 
 def gone_error(what: str, where: str) -> UserError:
-    """What ends a run whose cluster is gone: the input is fine, and another start has another cluster.
+    """Return the error of a run whose cluster is gone; its exit code is `TRY_AGAIN`.
 
-    `what` does not answer; `where` says where the next start goes on.
+    `what` is the part that does not answer; `where` says where the next start goes on.
     """
     error = UserError(f"the Ray cluster is gone: {what} does not answer; {where} (type the same command again)")
     error.status = TRY_AGAIN
     return error
 
 
-def log_tail(pid: int, lines: int = 15) -> str:
-    """The last lines that a worker process of this machine wrote to stderr (such as a crash's stack), or nothing."""
+def log_tail(pid: int) -> str:
+    """Return the last lines that a worker process of this machine wrote to stderr, such as a crash's stack, or ""."""
     import ray
 
     node = ray._private.worker.global_worker.node
     files = Path(node.get_logs_dir_path()).glob(f"worker-*-{pid}.err") if node is not None else ()
     found = [line for file in files for line in read_file(file).decode(errors="replace").splitlines() if line.strip()]
-    return "\n".join(line for line in found[-lines:] if not line.startswith(":"))  # Ray's own marks begin with a colon
+    return "\n".join(line for line in found[-15:] if not line.startswith(":"))  # Ray's own lines begin with a colon
 
 
 def check_reachable(address: str) -> None:
-    """Raises UserError, within some seconds, unless a gRPC server answers there: Ray itself tries for two minutes."""
+    """Raise UserError, within seconds, unless a gRPC server answers at an address: Ray itself tries for two minutes."""
     if address == "auto":
         return
     where = f"environment variable {VARIABLE}: '{address}'"
@@ -213,67 +199,61 @@ def check_reachable(address: str) -> None:
         raise UserError(f"{where} cannot be reached: {str(error) or type(error).__name__}") from None
 
 
-def _start_again_where_it_fails(
-    folder: str, num_cpus: int, object_store_bytes: int, started: list[psutil.Process]
-) -> None:
-    """Once in many starts Ray's processes do not find each other."""
-    for attempt in range(1, START_ATTEMPTS + 1):
-        try:
-            with _noting_children(started):
-                _start(folder, num_cpus, object_store_bytes)
-            return
-        except UserError:
-            end_family(started)
-            started.clear()
-            if attempt == START_ATTEMPTS:
-                raise
+def _start(folder: str, num_cpus: int, object_store_bytes: int, started: list[psutil.Process]) -> None:
+    """Start an own cluster and add its processes to `started`.
 
-
-def _start(folder: str, num_cpus: int, object_store_bytes: int) -> None:
+    Try again where it fails: in one of many starts Ray's processes do not find each other.
+    """
     import ray
 
-    try:
-        ray.init(
-            address="local",
-            num_cpus=num_cpus,
-            object_store_memory=object_store_bytes,
-            include_dashboard=False,
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-            job_config=_job_config(),
-            _temp_dir=folder,
-            _system_config={"enable_metrics_collection": False},
-        )
-    except Exception as error:  # Ray gives its processes 30 s, which a machine that is very busy may need
-        raise UserError(f"Ray did not start on this machine: {first_line(error)}") from error
+    for attempt in range(1, START_ATTEMPTS + 1):
+        before = psutil.Process().children()
+        try:
+            ray.init(
+                address="local",
+                num_cpus=num_cpus,
+                object_store_memory=object_store_bytes,
+                include_dashboard=False,
+                _temp_dir=folder,
+                _system_config={"enable_metrics_collection": False},
+                **_quiet_job(),
+            )
+            return
+        except Exception as error:  # Ray gives its processes 30 s, which a machine that is very busy may need
+            if attempt == START_ATTEMPTS:
+                raise UserError(f"Ray did not start on this machine: {first_line(error)}") from error
+        finally:
+            started += [process for process in psutil.Process().children() if process not in before]
+        end_family(started)
 
 
 def _join(address: str) -> None:
     import ray
 
     try:
-        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, job_config=_job_config())
+        ray.init(address=address, **_quiet_job())
     except Exception as error:  # of many kinds: no raylet on this machine, another version, a wrong token
         reason = first_line(error)
         raise UserError(f"environment variable {VARIABLE}: '{address}' cannot be joined: {reason}") from error
 
 
-def _job_config() -> Any:
-    """Lets workers import this package from wherever this process has it."""
+def _quiet_job() -> dict[str, Any]:
+    """Return options of `ray.init`: log errors only; let workers import this package from where this process does."""
     import ray
 
-    return ray.job_config.JobConfig(_py_driver_sys_path=[str(Path(ddrl.__file__).parent.parent)])
+    job = ray.job_config.JobConfig(_py_driver_sys_path=[str(Path(ddrl.__file__).parent.parent)])
+    return {"logging_level": logging.ERROR, "log_to_driver": False, "job_config": job}
 
 
 def _set_environment(own: bool) -> None:
     quiet = {
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # of learners that fail because another has; the supervisor speaks of that
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # otherwise a warning that this will be so one day
+        "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # learners fail because another has; the supervisor reports that
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # otherwise Ray warns that this will be the default
     }
     if own and "ray" not in sys.modules:
         quiet[ONE_MACHINE] = "0"
-        # Ray's own is 15: beside two other trainings on two cores, a run then learned from no batch in 130 s.
+        # Ray's default is 15: beside two other trainings on two cores, a run then learned from no batch in 130 s.
         quiet["RAY_worker_niceness"] = "0"
         if "RAY_AUTH_MODE" not in os.environ:
             quiet |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -283,7 +263,7 @@ def _set_environment(own: bool) -> None:
 
 @contextmanager
 def own_folder() -> Iterator[Path]:
-    """A new folder for the cluster's files, removed on leaving; removes those that killed processes have left."""
+    """Make a folder for the cluster's files, removed on leaving; remove those that killed processes have left."""
     parent = parent_for(LONGEST_PARENT)
     remove_left(parent, "ddrl-ray-")
     folder = Path(tempfile.mkdtemp(prefix=f"ddrl-ray-{os.getpid()}-", dir=parent))

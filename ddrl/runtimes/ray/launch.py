@@ -1,4 +1,4 @@
-"""Runs a configuration on Ray: what to start there, and what the user sees of it."""
+"""Runs of a configuration on Ray: what is started, and how a learner is built in its process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -15,23 +15,49 @@ from ddrl.inference.endpoint import Endpoint
 from ddrl.inference.worker import work_alone
 from ddrl.learners.all_reduce import DistributedReducer
 from ddrl.runtimes.ray.cluster import cluster
-from ddrl.runtimes.ray.learner_ranks import LearnerRank, Part
 from ddrl.runtimes.ray.object_store import object_store_bytes
-from ddrl.runtimes.ray.replay_side import ReplaySide
-from ddrl.runtimes.ray.shard_side import ShardSide, shard_parts
+from ddrl.runtimes.ray.shard_and_replay import ReplaySide, ShardSide, shard_parts
+from ddrl.runtimes.threads import ThreadsRuntime
 from ddrl.system.allocator import keep_freed_memory
+from ddrl.system.locks import open_lock, take_lock
 from ddrl.system.signals import Request, stopping
 from ddrl.training.builder import Builder, Generation, act_alone
 from ddrl.training.config.run_config import RunConfig
 from ddrl.training.device import resolve_device
 from ddrl.training.records import checkpoint
+from ddrl.training.records.display import Relay
 from ddrl.training.records.progress import Progress
+from ddrl.training.run import Run
 
 if TYPE_CHECKING:
-    from ddrl.runtimes.ray.actor_process import MakeActor
+    from ddrl.runtimes.ray.learner_process import Learner
     from ddrl.runtimes.ray.messages import Beside, Status
     from ddrl.runtimes.ray.process_group import Plan
     from ddrl.runtimes.ray.rendezvous import Met
+
+LOCK_SECONDS = 30.0
+"""How long rank 0 waits until the rank 0 of a supervisor that was killed has ended."""
+
+
+class Part(Protocol):
+    """A part of a run's training that each learner begins and ends in its own way: a population member's segment."""
+
+    @property
+    def name(self) -> str:
+        """Part of file names; no other run on the machine has it at the same time."""
+
+    @property
+    def identity(self) -> str:
+        """The name that checkpoints must have."""
+
+    def prepare(self, run: Run) -> None:
+        """Prepare a run that is built and not yet resumed."""
+
+    def resume(self, run: Run, note: Callable[[str], None], updates: int | None) -> int | None:
+        """Resume a run as `LearnerProcess.resume` does; `note` takes lines for the user."""
+
+    def train(self, run: Run) -> Any:
+        """Train to the end of the part; return the result for the supervisor."""
 
 
 def train_with_ray(
@@ -44,12 +70,10 @@ def train_with_ray(
 ) -> str:
     """Train or resume in `directory` with runtime `ray`; return the exit reason.
 
-    `accepted` is called whenever the learners are built, so that nothing refuses the run any more, and not yet resumed.
-    `watch` is shown every status of rank 0, and says whether to end the training early.
+    `accepted` and `watch` are those of `RayRuntime`.
     """
-    topology = config.topology
     builder, progress = Builder(config, torch.device("cpu")), Progress(config.env_frames, quiet=quiet)
-    shards = shard_parts(builder)
+    shards, wanted = shard_parts(builder), config.topology.parameter_shards
     request, slots, memory = Request(), num_cpus(config) + len(shards), object_store_bytes(builder)
     with stopping(request.ask, directory), cluster(num_cpus=slots, object_store_bytes=memory) as folder:
         from ddrl.runtimes.ray.supervisor import RayRuntime  # imports Ray, which reads what `cluster` has set
@@ -57,10 +81,8 @@ def train_with_ray(
         runtime = RayRuntime(plan(builder, directory, folder, shards), progress, accepted=accepted, watch=watch)
         request.answer(runtime.interrupt)
         with progress:
-            if 0 < len(shards) < topology.parameter_shards:
-                progress.note(
-                    f"parameter shards: {len(shards)}, not {topology.parameter_shards}; none divides a tensor"
-                )
+            if 0 < len(shards) < wanted:
+                progress.note(f"parameter shards: {len(shards)}, not {wanted}; none divides a tensor")
             reason: str = runtime.run()
     if reason == "budget_reached" and (last := runtime.last_status):
         progress.done(last.counts, last.latest)
@@ -76,21 +98,19 @@ def plan(
     part: Part | None = None,
     runs_at_once: int = 1,
 ) -> Plan:
-    """What to start; `folder` is that of an own cluster, `shards` those with processes of their own.
-
-    With a `part` of the training, so many runs may be on the cluster at once.
-    """
+    """Return what to start for a run, or for a `part` of it. `shards` are those of `shard_parts`; see also `Plan`."""
     from ddrl.runtimes.ray.process_group import Plan
 
     config, topology = builder.config, builder.config.topology
-    make = partial(make_learner, config, directory.resolve(), folder)
+    # Central inference goes without the configuration: unpickling an algorithm's would import torch in the actor.
+    central = topology.inference == "central"
     return Plan(
         num_actors=topology.num_actors,
         num_learners=topology.num_learners,
         learner_threads=_learner_threads(config),
         device=config.device,
-        make_learner=partial(make, part=part) if part else make,
-        make_actor=_actor_maker(config),
+        make_learner=partial(make_learner, config, directory.resolve(), folder, part=part),
+        make_actor=partial(work_alone, topology.num_learners) if central else partial(act_alone, config),
         describe_actor=lambda index, generation: builder.describe("actor", index, Generation(*generation)),
         describe_checkpoint=partial(describe_checkpoint, directory, topology.num_learners),
         folder=folder,
@@ -100,27 +120,20 @@ def plan(
     )
 
 
-def _actor_maker(config: RunConfig) -> MakeActor:
-    """For central inference without the configuration: an algorithm's brings torch into the process that gets it."""
-    if config.topology.inference == "central":
-        return partial(work_alone, config.topology.num_learners)
-    return partial(act_alone, config)
-
-
 def num_cpus(config: RunConfig) -> int:
-    """Of all processes but shards."""
+    """Return the CPU slots of all processes except parameter shards."""
     topology = config.topology
     return topology.num_actors + topology.num_learners * _learner_threads(config) + (topology.replay == "own")
 
 
 def _learner_threads(config: RunConfig) -> int:
-    """That compute: of training, and of central inference."""
+    """Return how many threads of a learner compute: those of training and of central inference."""
     topology = config.topology
     return topology.learner_threads + (topology.central.num_threads if topology.inference == "central" else 0)
 
 
 def describe_checkpoint(directory: Path, num_learners: int) -> str:
-    """Where a run goes on when it is started again: at the newest checkpoint that learners and replay all have."""
+    """Return a line that names the newest checkpoint that all learners and the replay have."""
     folders = [checkpoint.rank_folder(directory, rank) for rank in range(1, num_learners)]
     folders += [folder for folder in [checkpoint.replay_folder(directory)] if folder.exists()]
     for path in sorted((directory / "checkpoints").glob("*.sha256"), reverse=True):
@@ -138,46 +151,55 @@ def make_learner(
     beside: Beside,
     forward: EpisodeSink,
     part: Part | None = None,
-) -> LearnerRank:
-    """Build a learner, in its process; the arguments from `rank` on are those of `MakeLearner`."""
+) -> Learner:
+    """Build a learner in its process. The parameters from `rank` to `forward` are those of `MakeLearner`."""
+    from ddrl.runtimes.ray.learner_process import Learner
     from ddrl.runtimes.ray.replay_process import RemoteReplay
     from ddrl.runtimes.ray.shard_process import RemoteShards
 
     keep_freed_memory()
-    name = f"{part.name}-{rank}" if part else str(rank)
-    reducer = None
+    reducer = endpoint = lock = None
     if met is not None:
-        device = resolve_device(config.device) if _has_own_gpu() else torch.device("cpu")
+        import ray
+
+        resources = ray.get_runtime_context().get_assigned_resources()  # type: ignore[no-untyped-call]
+        own_gpu = resources.get("GPU", 0) >= 1  # as NCCL needs it; the same for all learners
+        device = resolve_device(config.device) if own_gpu else torch.device("cpu")
         reducer = DistributedReducer(met.store, rank, config.topology.num_learners, device, met.token)
-    return LearnerRank(
+    if config.topology.inference == "central":
+        endpoint = own_endpoint(folder, f"{part.name}-{rank}" if part else str(rank))
+    if not rank:  # it writes the run directory
+        lock = open_lock(directory / "learner.lock")
+        take_lock(lock, directory, LOCK_SECONDS)
+    relay = Relay()
+    run = Run(
         config,
         directory,
+        make_runtime=ThreadsRuntime,
+        display=relay,
         reducer=reducer,
-        endpoint=own_endpoint(folder, name) if config.topology.inference == "central" else None,
+        remote_actors=True,
+        endpoint=endpoint,
         replay=RemoteReplay(beside.replay) if beside.replay is not None else None,
         shards=RemoteShards(beside.shards) if beside.shards else None,
-        part=part,
+        identity=part.identity if part else None,
         forward=forward if rank else None,
     )
+    if part:
+        part.prepare(run)
+    return Learner(run, relay, part, lock)
 
 
 def own_endpoint(folder: Path | None, name: str) -> Endpoint:
-    """Where a learner's inference service listens: on a Unix socket in the folder of an own cluster, or at its node.
+    """Return where a learner's inference service listens, with a new token that only the learner's workers get.
 
-    It wants a token that only the learner's own workers are told. A joined cluster encrypts this no more than the rest.
+    It is a Unix socket in `folder`, that of an own cluster. On a joined cluster (None) it is a port of this node, not
+    encrypted, as nothing is between the processes of such a cluster.
     """
     token = secrets.token_hex(32)
     if folder is None:
         import ray
 
         address = f"{ray.util.get_node_ip_address()}:0"  # type: ignore[no-untyped-call]
-        return Endpoint(address, token, insecure=True)  # as all that roles of a cluster say to each other
+        return Endpoint(address, token, insecure=True)
     return Endpoint(f"unix:{folder / f'inference-{name}'}", token)
-
-
-def _has_own_gpu() -> bool:
-    """Whether this process shares its GPU with nobody, as NCCL demands; the answer of all learners is the same."""
-    import ray
-
-    resources = ray.get_runtime_context().get_assigned_resources()  # type: ignore[no-untyped-call]
-    return bool(resources.get("GPU", 0) >= 1)

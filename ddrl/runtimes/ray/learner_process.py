@@ -1,10 +1,9 @@
-"""The processes of runtime `ray` that learn, with store and parameters; actors reach them by messages.
+"""The processes of runtime `ray` that learn. Each has a store and parameters, which actors use by messages.
 
 A message waits while the queue is full and then at the schedule's gate. Unrolls and parameters travel as NumPy arrays
-through the object store: written there once, read in place. The learner's only copy is the one that makes a batch of
-several unrolls.
+through the object store: written there once, read in place. The learner copies unrolls once, into a batch.
 
-Ray imports this file in actors too, where a learner's handle arrives: it needs torch for what learners do, not before.
+Actors import this file too, to unpickle a learner's handle, so it imports torch for type checking only.
 """
 
 from __future__ import annotations
@@ -13,47 +12,57 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import psutil
 import ray
 
 from ddrl.errors import Closed
 from ddrl.runtimes.ray import rendezvous as meetings
-from ddrl.runtimes.ray.messages import NOTHING_ELSEWHERE, Beside, Elsewhere, Episodes, Reply, Status
+from ddrl.runtimes.ray.messages import NO_TRAFFIC, Beside, Episodes, Reply, ShardTraffic, Status
 from ddrl.runtimes.ray.rendezvous import Meeting, Met
 from ddrl.runtimes.ray.serialization import from_arrays, prepare_process
+from ddrl.system.calls import watched
 from ddrl.types import Begun, Episode, Experience, Gradients
 
 if TYPE_CHECKING:
     import torch
 
     from ddrl.coordinator.shared_parameters import LiveParameters
-    from ddrl.coordinator.traffic import Traffic
     from ddrl.interfaces import Queue
-    from ddrl.runtimes.ray.learner_ranks import LearnerRank
+    from ddrl.runtimes.ray.launch import Part
+    from ddrl.training.records.display import Relay
     from ddrl.training.run import Run
 
 
 SHARDS = -1
-"""The worker whose CPU seconds are theirs, beside the actors'."""
+"""The number under which the CPU seconds of parameter shards are counted, beside those of the actors."""
 
 
-Forward = Callable[[Episode], None]
-MakeLearner = Callable[[int, Met | None, Beside, Forward], "LearnerRank"]
-"""(rank, where ranks have met or None, processes beside it, what sends an episode to rank 0) -> the learner."""
+class Learner(NamedTuple):
+    """A learner of any rank."""
+
+    run: Run
+    relay: Relay  # the display of the run
+    part: Part | None  # of the training, which it carries out; None: all of it
+    lock: Any  # the file that locks the run directory while this exists; of rank 0
+
+
+MakeLearner = Callable[[int, Met | None, Beside, Callable[[Episode], None]], Learner]
+"""(rank, rendezvous of the ranks or None, processes beside it, function that sends an episode to rank 0) -> learner."""
 
 
 class LearnerProcess:
-    """One learner's process. Methods run in groups of threads, so that waiting actors hold up nobody else."""
+    """The process of one learner. Methods run in groups of threads, so that waiting actors delay no other call."""
+
+    _learner: Learner  # set by `build`
 
     def __init__(self, rank: int, num_actors: int, make: MakeLearner) -> None:
         prepare_process()
         self._rank = rank
         self._make = make
         self._met: Met | None = None
-        self._lead: Any = None
-        self._side: LearnerRank | None = None
+        self._rank0: Any = None
         self._ready = threading.Event()
         self._lock = threading.Lock()
         self._shared: tuple[int, Any] | None = None
@@ -62,44 +71,49 @@ class LearnerProcess:
         self._begun: dict[tuple[int, int], Begun] = {}
 
     def pid(self) -> int:
-        """Return the process's number."""
+        """Return the process ID."""
         return os.getpid()
 
     def open_meeting(self, folder: Path | None) -> Meeting:
-        """Return where the ranks meet; called on rank 0, if there are several. `folder`: an own cluster's."""
+        """Return where several ranks meet; called on rank 0. `folder` is that of an own cluster."""
         if folder:
             return meetings.open_in(folder)
         meeting, self._met = meetings.open_at(_own_address())
         return meeting
 
-    def build(self, meeting: Meeting | None, lead: Any, beside: Beside) -> None:
-        """Build the learner. `lead` is the process of rank 0, which records the episodes of all."""
+    def build(self, meeting: Meeting | None, rank0: Any, beside: Beside) -> None:
+        """Build the learner. `rank0` is the process of rank 0, which records the episodes of all ranks."""
         if meeting is not None:
             sum_over(_own_address() if meeting.host else "127.0.0.1")
             self._met = self._met or meetings.join(meeting)
-        self._lead = lead if self._rank else None
-        self._side = self._make(self._rank, self._met, beside, lambda episode: self._record([episode]))
+        self._rank0 = rank0 if self._rank else None
+        self._learner = self._make(self._rank, self._met, beside, lambda episode: self._record([episode]))
 
     def resume(self, updates: int | None, actor_restarts: int) -> tuple[int | None, int, int]:
-        """Continue from a checkpoint; return its updates, how often the run was continued, and actors' restarts.
+        """Continue from the checkpoint with `updates`; on rank 0 from the newest that all ranks have, or anew.
 
-        Args:
-            updates: those of the checkpoint that rank 0 has chosen; asked of other ranks.
-            actor_restarts: as the supervisor knows them, which may be more than the checkpoint's.
+        `actor_restarts` may be more than the checkpoint's. Return updates (None: anew), resumes and actor restarts.
         """
-        run = self._run
-        number = self._built.resume(updates)
+        run, part = self._run, self._learner.part
+        if part:
+            updates = part.resume(run, self._learner.relay.note, updates)
+        elif not run.rank:
+            updates = run.resume()
+        elif updates is not None:
+            run.resume_at(updates)
         run.actor_restarts = max(run.actor_restarts, actor_restarts)
         self._ready.set()
-        return number, run.resumes, run.actor_restarts
+        return updates, run.resumes, run.actor_restarts
 
     def count_restarts(self, number: int) -> None:
-        """Take note of how many actors were replaced so far; called on rank 0."""
+        """Set how many actors were replaced so far; called on rank 0."""
         self._run.actor_restarts = number
 
     def learn(self) -> Any:
-        """Train to the end; return what `LearnerRank.train` does."""
-        return self._built.train()
+        """Train to the end of the run or of the part; return the exit reason, or what `Part.train` returns."""
+        run, part = self._run, self._learner.part
+        with watched(run.records.note):
+            return part.train(run) if part else run.train()
 
     def interrupt(self) -> None:
         """End the training early, with a checkpoint."""
@@ -107,8 +121,17 @@ class LearnerProcess:
         self._run.interrupt()
 
     def status(self) -> Status:
-        """Return how far the run is; lines for the user are returned once."""
-        return self._built.status(list(self._unrolls))
+        """Return the progress of the run. Each line for the user is returned once."""
+        learning, relay = self._run.learning, self._learner.relay
+        return Status(
+            counts=learning.counts,
+            latest=relay.latest,
+            notes=relay.take_notes(),
+            insert_waited=learning.queue.insert_waited,
+            pull_waited=learning.params.pull_waited,
+            sample_waited=learning.queue.sample_waited,
+            delivered=list(self._unrolls),
+        )
 
     def delivered(self, actor: int) -> int:
         """Return how many unrolls an actor has delivered. Unlike `status`, this takes no lines for the user."""
@@ -121,13 +144,13 @@ class LearnerProcess:
 
     @ray.method(concurrency_group="exchange")
     def address(self) -> tuple[str, str | None]:
-        """Return the address of the inference service, and its token; wait until it is open."""
+        """Return the address of the inference service, and its token; wait until the service is open."""
         assert self._run.serving is not None
         return self._run.serving.address()
 
     @ray.method(concurrency_group="exchange")
     def begin(self, actor: int, restart: int) -> int:
-        """Take note that an actor's process has started; return the index of the unroll that is expected from it."""
+        """Register a new process of an actor; return the index of the unroll that is expected from it."""
         self._ready.wait()
         with self._lock:
             self._restarts[actor] = restart
@@ -138,9 +161,9 @@ class LearnerProcess:
 
     @ray.method(concurrency_group="exchange")
     def begin_update(self, actor: int, restart: int) -> Begun | None:
-        """Return what shards elsewhere need to know before they apply a gradient; wait while a checkpoint is written.
+        """Begin an update that shards in other processes apply; wait while a checkpoint is written.
 
-        None: as of `exchange`, which must follow with the gradient's numbers.
+        `exchange` must follow with the gradient's numbers. Return None in the same cases as `exchange`.
         """
         if self._restarts[actor] != restart:
             return None
@@ -165,11 +188,11 @@ class LearnerProcess:
         known: int,
         unroll_index: int | None,
         cpu_seconds: float,
-        elsewhere: Elsewhere = NOTHING_ELSEWHERE,
+        shard_traffic: ShardTraffic = NO_TRAFFIC,
     ) -> Reply:
         """Insert an unroll (if any), then wait for the parameters that unroll `unroll_index` (if any) may begin with.
 
-        None: the run is over for this actor, or another process has taken its place.
+        Return None where the run is over for this actor, or another process has taken its place.
         """
         if self._restarts[actor] != restart:
             return None
@@ -177,13 +200,13 @@ class LearnerProcess:
             if episodes:
                 self._record(episodes)
             if unroll is not None:
-                self._take(actor, restart, from_arrays(unroll), cpu_seconds, elsewhere.sent)
+                self._take(actor, restart, from_arrays(unroll), cpu_seconds, shard_traffic.sent)
                 self._delivered[actor] += 1
-            elif unroll_index is not None:  # those before it went to a replay elsewhere
+            elif unroll_index is not None:  # the unrolls before it went to a replay process
                 self._delivered[actor] = unroll_index
-            if elsewhere.cpu_seconds:
-                self._traffic.sent(elsewhere.received)
-                self._traffic.received(SHARDS, 0, 0, elsewhere.cpu_seconds)
+            if shard_traffic.cpu_seconds:
+                self._run.learning.traffic.sent(shard_traffic.received)
+                self._run.learning.traffic.received(SHARDS, 0, 0, shard_traffic.cpu_seconds)
             if unroll_index is None:
                 return known, None
             version, tensors, _ = self._run.params.acquire(unroll_index)
@@ -191,67 +214,58 @@ class LearnerProcess:
             return None
         if version == known or not tensors:
             return version, None
-        self._traffic.sent(sum(tensor.nbytes for tensor in tensors))
+        self._run.learning.traffic.sent(sum(tensor.nbytes for tensor in tensors))
         return version, self._share(version, tensors)
 
     @ray.method(concurrency_group="exchange")
     def record_episodes(self, episodes: Episodes) -> None:
-        """Record the episodes of actors of another rank."""
+        """Record the episodes of actors of another rank; called on rank 0."""
         self._ready.wait()
         self._record(episodes)
 
     @ray.method(concurrency_group="exchange")
     def tell(self, line: str) -> None:
         """Tell the user of something that happened at an actor."""
-        if self._lead is None:
-            self._built.note(line)
+        if self._rank0 is None:
+            self._learner.relay.note(line)
         else:
-            self._lead.tell.remote(line)
+            self._rank0.tell.remote(line)
 
-    def _take(self, actor: int, restart: int, sent: Any, cpu_seconds: float, sent_elsewhere: int) -> None:
-        """Take an unroll, what is for a replay, or a gradient, which shards elsewhere may have applied already."""
+    def _take(self, actor: int, restart: int, sent: Any, cpu_seconds: float, sent_to_shards: int) -> None:
+        """Take an unroll, a replay's experience, or a gradient, which other processes' shards may have applied."""
         if isinstance(sent, Gradients):
             with self._lock:
                 begun = self._begun.pop((actor, restart), None)
             if begun or sent.tensors:  # else a new process has taken the actor's place just now
-                self._traffic.received(actor, sent.nbytes + sent_elsewhere, sent.steps, cpu_seconds)
+                self._run.learning.traffic.received(actor, sent.nbytes + sent_to_shards, sent.steps, cpu_seconds)
             if begun:
                 self._live_parameters.finish(sent, begun)
             elif sent.tensors:
                 self._live_parameters.apply(sent)
             return
         valid = sent.unroll.valid if isinstance(sent, Experience) else sent.valid
-        self._traffic.received(actor, sent.nbytes, valid.numel(), cpu_seconds)
+        self._run.learning.traffic.received(actor, sent.nbytes, valid.numel(), cpu_seconds)
         cast("Queue", self._run.queue).insert(sent)
 
     @property
-    def _built(self) -> LearnerRank:
-        assert self._side is not None
-        return self._side
-
-    @property
     def _run(self) -> Run:
-        return self._built.run
-
-    @property
-    def _traffic(self) -> Traffic:
-        return self._run.learning.traffic
+        return self._learner.run
 
     @property
     def _live_parameters(self) -> LiveParameters:
-        """What gradients are applied to: only an algorithm that moves them has actors which ask for it."""
+        """The parameters that gradients are applied to; used only with algorithms whose actors send gradients."""
         return cast("LiveParameters", self._run.params)
 
     def _record(self, episodes: Episodes) -> None:
         """Record episodes at rank 0."""
-        if self._lead is not None:
-            self._lead.record_episodes.remote(episodes)
+        if self._rank0 is not None:
+            self._rank0.record_episodes.remote(episodes)
             return
         for episode in episodes:
             self._run.records.episode(episode)
 
     def _share(self, version: int, tensors: list[torch.Tensor]) -> Any:
-        """Return a reference to a version's arrays in the object store, where they are put once."""
+        """Put the arrays of a version into the object store, once; return the reference."""
         with self._lock:
             if self._shared is None or self._shared[0] != version:
                 self._shared = (version, ray.put([tensor.cpu().numpy() for tensor in tensors]))
@@ -261,7 +275,7 @@ class LearnerProcess:
 def sum_over(address: str) -> None:
     """Make `torch.distributed` use the network interface of this address, unless the environment names another.
 
-    Left to itself gloo takes that of the host's name, which many systems resolve to the loopback device.
+    By default gloo takes the one that the host name resolves to, which on many systems is the loopback device.
     """
     for name, addresses in psutil.net_if_addrs().items():
         if any(one.address == address for one in addresses):

@@ -1,4 +1,4 @@
-"""What the processes of runtime `ray` say to each other. No torch here: who steps environments alone needs none."""
+"""The messages between processes of runtime `ray`. No torch is imported here: environment workers do without it."""
 
 from __future__ import annotations
 
@@ -12,53 +12,41 @@ if TYPE_CHECKING:
 
 Episodes = list[Episode]
 Reply = tuple[int, Any] | None
-"""Version, and a reference to its parameters (None: those the actor has); None alone: the run is over."""
+"""Version, and a reference to its parameters (None: the actor has them); None alone: the run is over."""
 
 
-class Place(NamedTuple):
-    """A shard, and which of the network's parameters it holds."""
+class Shard(NamedTuple):
+    """The process of a parameter server's shard."""
 
-    part: slice
-    host: Any
+    part: slice  # of the network's parameters, which it holds
+    process: Any
 
 
 class Beside(NamedTuple):
-    """Hosts of what has processes of its own beside learners and actors."""
+    """The processes beside learners and actors."""
 
     replay: Any = None
-    shards: Sequence[Place] = ()
-    """Of a parameter server."""
-
-
-NOTHING_BESIDE = Beside()
+    shards: Sequence[Shard] = ()
 
 
 class Status(NamedTuple):
-    """How far a learner is, for the supervisor."""
+    """The progress of a learner, for the supervisor."""
 
     counts: Counts
-    latest: Metrics
-    """The newest value of every metric; of rank 0."""
-    notes: list[str]
-    """Lines for the user since the last status; of rank 0."""
-    insert_waited: float
-    """Seconds that actors waited to insert, over those of this learner."""
-    pull_waited: float
-    """Seconds that they waited for parameters."""
-    sample_waited: float
-    """Seconds that the learner waited for batches."""
-    delivered: list[int]
-    """Unrolls of each actor of this learner."""
+    latest: Metrics  # the newest value of every metric; of rank 0
+    notes: list[str]  # lines for the user since the last status; of rank 0
+    insert_waited: float  # seconds that this learner's actors waited to insert, summed over them
+    pull_waited: float  # seconds that they waited for parameters
+    sample_waited: float  # seconds that the learner waited for batches
+    delivered: list[int]  # unrolls of each actor of this learner
 
 
-class Elsewhere(NamedTuple):
-    """What an actor had of shards in other processes since its last message to the learner."""
+class ShardTraffic(NamedTuple):
+    """What an actor exchanged with shards in processes of their own since its last message to the learner."""
 
-    sent: int = 0
-    """Bytes."""
-    received: int = 0
-    cpu_seconds: float = 0.0
-    """Of all shards, since their beginning."""
+    sent: int = 0  # bytes
+    received: int = 0  # bytes
+    cpu_seconds: float = 0.0  # of all shards, since their start
 
 
-NOTHING_ELSEWHERE = Elsewhere()
+NO_TRAFFIC = ShardTraffic()

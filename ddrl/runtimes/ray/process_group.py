@@ -1,9 +1,10 @@
-"""The processes of one attempt at a run of runtime `ray`: started, built, set to work, replaced, asked, and ended."""
+"""The processes of one attempt at a run of runtime `ray`."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,159 +18,152 @@ from ddrl.runtimes.ray import replay_process, shard_process
 from ddrl.runtimes.ray.actor_process import ActorProcess, MakeActor
 from ddrl.runtimes.ray.cluster import Pulse, log_tail
 from ddrl.runtimes.ray.learner_process import LearnerProcess, MakeLearner
-from ddrl.runtimes.ray.messages import Beside, Place, Status
+from ddrl.runtimes.ray.messages import Beside, Shard, Status
 from ddrl.runtimes.ray.placement import on_its_node, on_this_node
 from ddrl.training.records.display import Display
 
 POLL_SECONDS = 0.25
 ENDING_SECONDS = 20.0
-"""For actors to close their environments when the run is over; then they are killed."""
+"""Actors have this time to close their environments when the run is over; then they are killed."""
 ANSWER_SECONDS = 2.0
-"""For a process to say who it is; one that died is known by then."""
+"""For a process to answer with its process ID; Ray knows by then whether it died."""
 PATIENCE_SECONDS = 30.0
-"""For processes to start, before the user is told what the run waits for."""
+"""Until the user is told that the run waits for processes to start."""
 
 SHARD = "parameter shard"
-"""The role, as the user reads it."""
+"""The name of the role, also in messages."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to start."""
+    """The processes to start, and what they are made of."""
 
     num_actors: int
     num_learners: int
     learner_threads: int
-    device: str
-    """auto, cpu or cuda: of the learners; with auto they use the GPUs there are."""
+    device: str  # of the learners: auto, cpu or cuda; with auto they use the GPUs there are
     make_learner: MakeLearner
     make_actor: MakeActor
-    describe_actor: Callable[[int, tuple[int, int]], str]
-    """(actor, generation) -> what a message calls it."""
-    describe_checkpoint: Callable[[], str]
-    """Where the run goes on when it is started again."""
-    folder: Path | None
-    """Of an own cluster: all processes are on this machine. None: a cluster was joined."""
-    make_replay: replay_process.MakeReplay | None = None
-    """Where the replay has a process of its own."""
+    describe_actor: Callable[[int, tuple[int, int]], str]  # (actor, generation) -> its name in messages
+    describe_checkpoint: Callable[[], str]  # returns the line that says from which checkpoint the next start continues
+    folder: Path | None  # of an own cluster: all processes are on this machine. None: a cluster was joined
+    make_replay: replay_process.MakeReplay | None = None  # for a replay in a process of its own
     make_shards: Sequence[tuple[slice, shard_process.MakeShard]] = ()
-    """Those of a parameter server that have processes of their own, and which of the parameters they hold."""
-    runs_at_once: int = 1
-    """For how many such runs the cluster must have room: members of a population."""
+    """For parameter shards in processes of their own; each slice says which of the parameters a shard holds."""
+    runs_at_once: int = 1  # how many such runs must have room on the cluster: members of a population
 
 
 _UNRECORDED: dict[str, Any] = {"enable_task_events": False}
-"""Otherwise the cluster keeps a record of each of the many calls, and grows."""
+"""Otherwise the cluster keeps a record of each of the many calls, and its memory grows."""
 
 
 class Who(NamedTuple):
-    """Whose long-running call a reference belongs to."""
+    """The role and number of a process; the same for a process that replaces it."""
 
     role: str
     number: int
 
 
+RANK0 = Who("learner", 0)
+
+
 class Interrupted(Exception):
-    """The run was interrupted before it began."""
+    """The run was interrupted before the training began."""
 
 
 class ClusterGone(Exception):
-    """A part of the cluster does not answer any more; says which."""
+    """A part of the cluster, which the message names, no longer answers."""
 
 
 class ProcessGroup:
     """The processes of one attempt."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        gpus: float,
-        display: Display,
-        interrupted: Callable[[], bool],
-    ) -> None:
-        """Start the processes that need no other one to be placed."""
+    def __init__(self, plan: Plan, gpus: float, display: Display, interrupted: Callable[[], bool]) -> None:
+        """Start all processes of an own cluster; on a joined one, those that must be on this node."""
         self._plan = plan
         self._display = display
         self._interrupted = interrupted
-        self._per_learner = plan.num_actors // plan.num_learners
         groups = {"exchange": 2 * plan.num_actors + 2}
-        self._learner: Any = ray.remote(  # type: ignore[call-overload]  # Ray's own stubs know no concurrency groups
+        self._learner_class: Any = ray.remote(  # type: ignore[call-overload]  # Ray's own stubs know no concurrency groups
             num_cpus=plan.learner_threads, num_gpus=gpus, max_concurrency=4, concurrency_groups=groups, **_UNRECORDED
         )(LearnerProcess)
-        self._actor: Any = ray.remote(num_cpus=1, **_UNRECORDED)(ActorProcess)
-        self._learners: list[Any] = []
-        self._actors: list[Any] = []
-        self._replays: list[Any] = []
-        self._shards: list[Place] = []
+        self._actor_class: Any = ray.remote(num_cpus=1, **_UNRECORDED)(ActorProcess)
+        self._processes: dict[Who, Any] = {}
         self._pids: dict[Who, Any] = {}
-        self._start_learner(scheduling_strategy=on_this_node())  # only here is the run directory sure to be
-        if plan.make_replay:
-            here = {"scheduling_strategy": on_this_node()}  # it writes there, too
-            self._replays = [replay_process.start_process(plan.make_replay, plan.num_actors, **here, **_UNRECORDED)]
-            self._pids[Who("replay", 0)] = self._replays[0].pid.remote()
-        if plan.folder:
-            self._start_others()
         self._resumes = 0
         self._restarts = [0] * plan.num_actors
         self._policy = RestartPolicy()
         self._running: dict[Any, Who] = {}
         self._status: Any = None
+        self._add_learner(0, on_this_node())  # only here is the run directory sure to be
+        if plan.make_replay:
+            options = {"scheduling_strategy": on_this_node()} | _UNRECORDED  # it writes the run directory, too
+            self._add("replay", 0, replay_process.start_process(plan.make_replay, plan.num_actors, **options))
+        if plan.folder:
+            self._start_others()
 
-    def _start_learner(self, **options: Any) -> None:
-        rank = len(self._learners)
-        host = self._learner.options(**options).remote(rank, self._per_learner, self._plan.make_learner)
-        self._learners.append(host)
-        self._pids[Who("learner", rank)] = host.pid.remote()
+    def _add(self, role: str, number: int, process: Any) -> None:
+        self._processes[Who(role, number)] = process
+        self._pids[Who(role, number)] = process.pid.remote()
+
+    def _add_learner(self, rank: int, strategy: Any) -> None:
+        actors = self._plan.num_actors // self._plan.num_learners
+        made = self._learner_class.options(scheduling_strategy=strategy).remote(rank, actors, self._plan.make_learner)
+        self._add("learner", rank, made)
 
     def _start_others(self) -> None:
         for rank in range(1, self._plan.num_learners):
-            self._start_learner(scheduling_strategy=on_its_node(rank))
-        for index, (part, make) in enumerate(self._plan.make_shards):
-            self._shards.append(Place(part, shard_process.start_process(make, **_UNRECORDED)))
-            self._pids[Who(SHARD, index)] = self._shards[-1].host.pid.remote()
-        self._actors = [self._actor.remote(self._plan.make_actor) for _ in range(self._plan.num_actors)]
+            self._add_learner(rank, on_its_node(rank))
+        for index, (_, make) in enumerate(self._plan.make_shards):
+            self._add(SHARD, index, shard_process.start_process(make, **_UNRECORDED))
+        for index in range(self._plan.num_actors):
+            self._add("actor", index, self._actor_class.remote(self._plan.make_actor))
+
+    def _of(self, *roles: str) -> list[Any]:
+        return [process for who, process in self._processes.items() if who.role in roles]
 
     def build(self) -> None:
-        """Builds the learners, the replay, and the shards."""
-        lead = self._learners[0]
-        if not self._actors:  # they can be anywhere: the lead, which cannot, takes its place before them
+        """Build the learners, the replay and the shards."""
+        if not self._plan.folder:  # rank 0 must be on this node, so it starts before those that can be anywhere
             self._get(list(self._pids.values()))
             self._start_others()
-        several = len(self._learners) > 1
-        meeting = self._get([lead.open_meeting.remote(self._plan.folder)])[0] if several else None
-        building = [learner.build.remote(meeting, lead, self._beside) for learner in self._learners]
-        others = [*self._replays, *(place.host for place in self._shards)]
-        self._get([*building, *(host.build.remote() for host in others)])
+        learners = self._of("learner")
+        rank0 = learners[0]
+        meeting = self._get([rank0.open_meeting.remote(self._plan.folder)])[0] if len(learners) > 1 else None
+        building = [learner.build.remote(meeting, rank0, self._beside) for learner in learners]
+        self._get([*building, *(process.build.remote() for process in self._of("replay", SHARD))])
 
     @property
     def _beside(self) -> Beside:
-        return Beside(self._replays[0] if self._replays else None, self._shards)
+        parts = [part for part, _ in self._plan.make_shards]
+        return Beside(self._processes.get(Who("replay", 0)), list(map(Shard, parts, self._of(SHARD))))
 
     def start(self, actor_restarts: int) -> int:
-        """Continues from a checkpoint, sets everyone to work.
+        """Continue from a checkpoint and set all learners and actors to work.
 
-        `actor_restarts` is the number so far, as far as this process knows; returns it with those of before.
+        `actor_restarts` is the number so far, as far as this process knows; return that of all attempts.
         """
-        ((updates, self._resumes, restarts),) = self._get([self._learners[0].resume.remote(None, actor_restarts)])
-        self._get([learner.resume.remote(updates, 0) for learner in self._learners[1:]])
-        for rank, learner in enumerate(self._learners):
+        rank0, *others = self._of("learner")
+        ((updates, self._resumes, restarts),) = self._get([rank0.resume.remote(None, actor_restarts)])
+        self._get([learner.resume.remote(updates, 0) for learner in others])
+        for rank, learner in enumerate([rank0, *others]):
             self._running[learner.learn.remote()] = Who("learner", rank)
         for index in range(self._plan.num_actors):
             self._set_to_work(index)
         return int(restarts)
 
     def _set_to_work(self, index: int) -> None:
-        host, (slot, rank) = self._actors[index], divmod(index, self._plan.num_learners)
-        self._pids[Who("actor", index)] = host.pid.remote()
-        work = host.act.remote(index, self.generation(index), self._learners[rank], slot, self._beside)
-        self._running[work] = Who("actor", index)
+        who, (slot, rank) = Who("actor", index), divmod(index, self._plan.num_learners)
+        learner = self._processes[Who("learner", rank)]
+        work = self._processes[who].act.remote(index, self.generation(index), learner, slot, self._beside)
+        self._running[work] = who
 
     def generation(self, index: int) -> tuple[int, int]:
-        """Resumes of the run, restarts of the actor."""
+        """Return the resumes of the run, and the restarts of an actor."""
         return self._resumes, self._restarts[index]
 
     def next_ended(self, seconds: float) -> tuple[Who, Any] | None:
-        """A call that ended within `seconds`, learners first."""
+        """Return a process whose work has ended within `seconds`, learners first, and a reference to the result."""
         ended, _ = ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
         if not ended and self._running:
             ended, _ = ray.wait(list(self._running), num_returns=1, timeout=seconds)
@@ -180,7 +174,7 @@ class ProcessGroup:
 
     def status(self, seconds: float) -> Status | None:
         """Return the status of rank 0 if it answers in time; else the next call goes on waiting for the same answer."""
-        self._status = self._status or self._learners[0].status.remote()
+        self._status = self._status or self._processes[RANK0].status.remote()
         answered, _ = ray.wait([self._status], timeout=seconds)
         if not answered:
             return None
@@ -189,42 +183,44 @@ class ProcessGroup:
         return status
 
     def interrupt(self) -> None:
-        """Asks every learner to save and stop."""
-        for learner in self._learners:
+        """Ask every learner to save and stop."""
+        for learner in self._of("learner"):
             learner.interrupt.remote()
 
     def count_restarts(self, number: int) -> None:
-        """Of all actors, by all attempts: the lead saves and reports it."""
-        self._learners[0].count_restarts.remote(number)
+        """Tell rank 0, which saves and reports it, how many actors all attempts have replaced."""
+        self._processes[RANK0].count_restarts.remote(number)
 
     def replace_actor(self, index: int, reason: str, words: str) -> None:
-        """Starts a new process for an actor. Raises UserError after several in a row without an unroll.
+        """Start a new process for an actor. Raise UserError after several in a row without an unroll.
 
         Also when interrupted: learners that decide together to stop first finish the batch they wait for.
         """
-        slot, rank = divmod(index, self._plan.num_learners)
-        delivered = [ray.get(host.delivered.remote(slot)) for host in [self._learners[rank], *self._replays]]
-        ray.get([place.host.pid.remote() for place in self._shards])  # raises where it is one of them that died
+        who, (slot, rank) = Who("actor", index), divmod(index, self._plan.num_learners)
+        counting = [self._processes[Who("learner", rank)], *self._of("replay")]
+        delivered = [ray.get(process.delivered.remote(slot)) for process in counting]
+        ray.get([process.pid.remote() for process in self._of(SHARD)])  # raises where one of them has died
         deaths = self._policy.died(index, delivered)
         name = self._plan.describe_actor(index, self.generation(index))
-        words = f"{self._last_words(Who('actor', index))}\n{words}".strip()
+        words = f"{self.last_words([who])}\n{words}".strip()
         if words:
             (self._display.complain if gives_up(deaths) else self._display.note)(words)
         if gives_up(deaths):
             raise UserError(f"{name}: its process died {deaths} times in a row without an unroll ({reason})")
         self._display.note(f"{name}: its process died ({reason}); a new one takes its place")
-        ray.kill(self._actors[index], no_restart=True)  # one that only lost its learner still holds a slot
+        ray.kill(self._processes[who], no_restart=True)  # one that only lost its learner still holds a slot
         self._restarts[index] += 1
-        self._actors[index] = self._actor.remote(self._plan.make_actor)
+        self._add(*who, self._actor_class.remote(self._plan.make_actor))
         self._set_to_work(index)
 
     def gone(self) -> list[Who]:
-        """Learners, the replay and shards whose processes have ended."""
-        shards = [place.host for place in self._shards]
-        gone, asked = [], {"learner": self._learners, "replay": self._replays, SHARD: shards}
-        for who, host in [(Who(role, number), host) for role in asked for number, host in enumerate(asked[role])]:
+        """Return the learners, the replay and the shards whose processes have ended."""
+        gone = []
+        for who, process in self._processes.items():
+            if who.role == "actor":
+                continue
             try:
-                ray.get(host.pid.remote(), timeout=ANSWER_SECONDS)
+                ray.get(process.pid.remote(), timeout=ANSWER_SECONDS)
             except GetTimeoutError:  # busy
                 continue
             except RayError:
@@ -232,24 +228,22 @@ class ProcessGroup:
         return gone
 
     def last_words(self, gone: list[Who]) -> str:
-        """What processes that are gone wrote last."""
-        return "\n".join(filter(None, map(self._last_words, gone)))
-
-    def _last_words(self, who: Who) -> str:
-        try:
-            return log_tail(ray.get(self._pids[who], timeout=ANSWER_SECONDS))
-        except RayError:  # it died before it said who it is
-            return ""
+        """Return the last lines that these processes, which are gone, wrote to stderr."""
+        words = []
+        for who in gone:
+            with suppress(RayError):  # it died before it answered with its process ID
+                words.append(log_tail(ray.get(self._pids[who], timeout=ANSWER_SECONDS)))
+        return "\n".join(filter(None, words))
 
     def wait_for_actors(self) -> None:
-        """Gives those that still work the time to close their environments."""
+        """Give those that still work the time to close their environments."""
         if self._running:
             ray.wait(list(self._running), num_returns=len(self._running), timeout=ENDING_SECONDS)
 
     def _get(self, references: list[Any]) -> list[Any]:
-        """The results of what precedes the training; says so where a busy cluster has no room yet.
+        """Return the results of calls before the training; tell the user where the cluster has no room yet.
 
-        Raises `Interrupted`, `ClusterGone`, and the first failure while others wait: it may be what they wait for.
+        Raise `Interrupted`, `ClusterGone`, and the first failure while others wait: they may wait for what has failed.
         """
         pulse = Pulse()
         begun, said, waiting = time.monotonic(), False, references
@@ -267,6 +261,6 @@ class ProcessGroup:
         return results
 
     def kill(self) -> None:
-        """Ends all processes of this attempt."""
-        for host in [*self._learners, *self._replays, *(place.host for place in self._shards), *self._actors]:
-            ray.kill(host, no_restart=True)
+        """End all processes of this attempt."""
+        for process in self._processes.values():
+            ray.kill(process, no_restart=True)

@@ -1,8 +1,8 @@
-"""Where the learners of a run find each other, for `torch.distributed`.
+"""The rendezvous of the learners of a run, for `torch.distributed`.
 
-Its stores ask nobody who he is. On one machine they meet in a file that no other user can reach. On several it is a
-port, at which whoever reaches it may read and set keys: so the learners have a token too, which travels with what else
-the cluster's processes say to each other, and each proves to the others that it knows it (`DistributedReducer`).
+The stores of `torch.distributed` have no access control. On one machine learners meet in a file that no other user can
+reach. On several they meet at a port, where anyone may read and set keys. So they also get a token, with the other
+messages between the cluster's processes, and each proves to the others that it knows it (`DistributedReducer`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ddrl.system.private_folders import check_private
 
@@ -19,17 +19,15 @@ if TYPE_CHECKING:
 
 
 class Meeting(NamedTuple):
-    """What a learner is told."""
+    """A rendezvous, as other learners are told of it."""
 
-    host: str
-    """Empty: on one machine, in a file."""
-    where: str
-    """The file's path, or the port."""
+    host: str  # empty: on one machine, in a file
+    where: str  # the file's path, or the port
     token: str
 
 
 class Met(NamedTuple):
-    """What a learner has of a meeting."""
+    """A rendezvous that a learner has joined."""
 
     store: Store
     token: str
@@ -42,24 +40,18 @@ def open_in(folder: Path) -> Meeting:
 
 
 def open_at(host: str) -> tuple[Meeting, Met]:
-    """Return a new meeting at an address of this machine, and nowhere else, for as long as the store is there."""
+    """Return a new meeting at one address of this machine; it lasts as long as the store."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
+
     listening = socket.create_server((host, 0))
-    port = listening.getsockname()[1]
-    store = _store(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())
-    meeting = Meeting(host, str(port), secrets.token_hex(32))
-    return meeting, Met(store, meeting.token)
+    port, token = listening.getsockname()[1], secrets.token_hex(32)
+    store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())
+    return Meeting(host, str(port), token), Met(store, token)
 
 
 def join(meeting: Meeting) -> Met:
-    """Return what a learner has of a meeting that another one has opened."""
-    if meeting.host:
-        return Met(_store(meeting.host, int(meeting.where), is_master=False), meeting.token)
-    from torch.distributed import FileStore  # type: ignore[attr-defined]  # not in its __all__
+    """Join a meeting that another learner has opened."""
+    from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]  # not in its __all__
 
-    return Met(FileStore(meeting.where), meeting.token)
-
-
-def _store(host: str, port: int, **options: Any) -> Store:
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
-
-    return TCPStore(host, port, **options)
+    host, where, token = meeting
+    return Met(TCPStore(host, int(where), is_master=False) if host else FileStore(where), token)

@@ -1,9 +1,10 @@
-"""What processes of runtime `ray` send, as arrays: Ray puts these into its object store, and they are read in place."""
+"""Conversion of messages to NumPy arrays, which Ray puts into its object store and which are read there in place."""
 
 from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
@@ -18,44 +19,43 @@ class Packed(NamedTuple):
 
 
 def to_arrays(sent: Any) -> Any:
-    """A dataclass, and those within, whose tensors (also in tuples, lists and dicts) are arrays that share memory."""
-    import torch  # not by who steps environments alone
+    """Replace tensors by arrays that share their memory, also within tuples, lists, dicts and dataclasses."""
+    import torch  # not in processes that only step environments
 
     if isinstance(sent, torch.Tensor):
         return sent.cpu().numpy()
-    if isinstance(sent, tuple):
-        return tuple(to_arrays(part) for part in sent)
-    if isinstance(sent, list):
-        return [to_arrays(part) for part in sent]
-    if isinstance(sent, dict):
-        return {name: to_arrays(part) for name, part in sent.items()}
     if is_dataclass(sent) and not isinstance(sent, type):
         return Packed(type(sent), {field.name: to_arrays(getattr(sent, field.name)) for field in fields(sent)})
-    return sent
+    return _with_parts(to_arrays, sent)
 
 
 def from_arrays(arrays: Any) -> Any:
-    """What `to_arrays` was given, sharing memory: read-only where it lies in the object store."""
+    """Undo `to_arrays`. The tensors share the arrays' memory, which is read-only in the object store."""
     if isinstance(arrays, np.ndarray):
-        import torch  # not by who steps environments alone
+        import torch  # not in processes that only step environments
 
         return torch.from_numpy(arrays)
     if isinstance(arrays, Packed):
-        return arrays.kind(**{name: from_arrays(value) for name, value in arrays.fields.items()})
-    if isinstance(arrays, tuple):
-        return tuple(from_arrays(part) for part in arrays)
-    if isinstance(arrays, list):
-        return [from_arrays(part) for part in arrays]
-    if isinstance(arrays, dict):
-        return {name: from_arrays(part) for name, part in arrays.items()}
-    return arrays
+        return arrays.kind(**_with_parts(from_arrays, arrays.fields))
+    return _with_parts(from_arrays, arrays)
+
+
+def _with_parts(convert: Callable[[Any], Any], container: Any) -> Any:
+    """Return a tuple, list or dict with its parts converted, and anything else as it is."""
+    if isinstance(container, tuple):
+        return tuple(convert(part) for part in container)
+    if isinstance(container, list):
+        return [convert(part) for part in container]
+    if isinstance(container, dict):
+        return {name: convert(part) for name, part in container.items()}
+    return container
 
 
 def prepare_process() -> None:
-    """For a process that gets such arrays: no warning that they are not to be written to, and one thread of torch.
+    """Use one thread of torch, and show no warning that arrays are read-only: they are never written to.
 
-    Called when what the process is made of has been imported, with torch where that needs it.
+    Called when the modules of the process have been imported, with torch where they need it.
     """
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to them
+    warnings.filterwarnings("ignore", "The given NumPy array is not writable")

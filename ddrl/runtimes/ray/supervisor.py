@@ -1,6 +1,6 @@
-"""Runtime `ray`: each learner and each actor a process of its own; this one supervises them.
+"""The supervisor of runtime `ray`, where each learner and each actor has a process of its own.
 
-It shows how far the run is, passes an interruption on, replaces an actor that died, begins again from the newest
+It shows the progress of the run, passes an interruption on, replaces an actor that died, begins again from the newest
 checkpoint where a learner, the replay or a shard died, and raises what a role raised.
 """
 
@@ -24,18 +24,18 @@ from ddrl.runtimes.ray.process_group import POLL_SECONDS, ClusterGone, Interrupt
 from ddrl.training.records.display import Display
 
 SAVING_SECONDS = 30.0
-"""For learners to save and stop where the head of the cluster is gone: after a minute Ray ends them."""
+"""Learners have this time to save and stop where the head of the cluster is gone: after a minute Ray ends them."""
 
 
 class _Died(Exception):
-    """Learners, the replay or shards are gone: their processes ended."""
+    """The processes of learners, the replay or shards ended."""
 
     def __init__(self, reason: str, words: str, gone: list[Who]) -> None:
         super().__init__(reason)
         roles = {who.role for who in gone} or {"learner"}
         self.role = roles.pop() if len(roles) == 1 else "learner"
         self.words = words
-        """What is known about it, in several lines."""
+        """Lines with what is known about it."""
 
 
 class RayRuntime:
@@ -51,8 +51,8 @@ class RayRuntime:
     ) -> None:
         """Start nothing yet.
 
-        `accepted` is called each time the learners are built, before they continue from a checkpoint. `watch` is shown
-        every status of rank 0, and says whether to end the training early.
+        `accepted` is called each time the learners are built, before they continue from a checkpoint: nothing refuses
+        the run any more. `watch` is called with every status of rank 0, and returns whether to end the training early.
         """
         self._plan = plan
         self._display = display
@@ -68,45 +68,34 @@ class RayRuntime:
         self._interrupted = True
 
     def run(self) -> Any:
-        """Run until the run is over; return what rank 0 does, or "interrupted" where it cannot say.
+        """Run until the run is over; return the result of rank 0, or "interrupted" where it has none.
 
         Raise UserError where the cluster is too small, an actor raised or processes keep dying, and whatever a learner
         raised.
         """
-        plan = self._plan
-        gpus = gpus_per_learner(
-            plan.num_actors,
-            plan.num_learners,
-            plan.learner_threads,
-            plan.device,
-            int(plan.make_replay is not None),
-            len(plan.make_shards),
-            plan.runs_at_once,
-        )
-        policy = RestartPolicy()
+        gpus, policy, where = gpus_per_learner(self._plan), RestartPolicy(), self._plan.describe_checkpoint
         while True:
             group = ProcessGroup(self._plan, gpus, self._display, lambda: self._interrupted)
             try:
                 return self._supervise(group)
             except Interrupted:
-                self._display.note(f"interrupted before the training began; {self._plan.describe_checkpoint()}")
+                self._display.note(f"interrupted before the training began; {where()}")
                 return "interrupted"
             except ClusterGone as gone:
-                raise gone_error(str(gone), self._plan.describe_checkpoint()) from None
+                raise gone_error(str(gone), where()) from None
             except _Died as died:
                 if what := what_is_gone():
-                    raise gone_error(what, self._plan.describe_checkpoint()) from None
+                    raise gone_error(what, where()) from None
                 deaths = policy.died("learners", self._updates)  # the most that any attempt has reached
                 give_up = gives_up(deaths) and not self._interrupted
                 if died.words:
                     (self._display.complain if give_up else self._display.note)(died.words)
                 if self._interrupted:
-                    where = self._plan.describe_checkpoint()
-                    self._display.note(f"the {died.role} died ({died}) while the run was stopping; {where}")
+                    self._display.note(f"the {died.role} died ({died}) while the run was stopping; {where()}")
                     return "interrupted"
                 if give_up:
-                    role = died.role
-                    raise UserError(f"the {role} died {deaths} times in a row without an update: {died}") from None
+                    words = f"the {died.role} died {deaths} times in a row without an update: {died}"
+                    raise UserError(words) from None
                 self._display.note(f"the {died.role} died ({died}): continuing from the newest checkpoint")
             finally:
                 if not what_is_gone():  # Ray would wait for it
@@ -119,8 +108,7 @@ class RayRuntime:
             self._actor_restarts = group.start(self._actor_restarts)
             pulse, lost, told, reasons = Pulse(), "", 0.0, dict[int, Any]()
             while len(reasons) < self._plan.num_learners:
-                ended = group.next_ended(POLL_SECONDS)
-                if ended is not None:
+                if ended := group.next_ended(POLL_SECONDS):
                     who, reference = ended
                     result = self._result(group, who, reference)
                     if who.role == "learner":
@@ -141,41 +129,41 @@ class RayRuntime:
             group.wait_for_actors()
             return reasons[0]
         except RayTaskError as error:
-            if type(error.cause) is ConnectionError:  # it may arrive before the death it speaks of
-                gone = group.gone()
-                words = group.last_words(gone) or traceback_of(error)
-                raise _Died(first_line(error.cause), words, gone) from None
-            raise self._cause(error) from None
+            if type(error.cause) is not ConnectionError:
+                raise self._cause(error) from None
+            gone = group.gone()  # the error may arrive before the death that has caused it
+            words = group.last_words(gone) or traceback_of(error)
+            raise _Died(first_line(error.cause), words, gone) from None
         except RayError as error:
             gone = group.gone()
             words = f"{group.last_words(gone)}\n{plain(error)}".strip()
             raise _Died(first_line(error), words, gone) from None
 
     def _result(self, group: ProcessGroup, who: Who, reference: Any) -> Any:
-        """Return what a role returned; replace an actor that died or lost its learner."""
+        """Return the result of a role; replace an actor that died or lost its learner."""
         try:
             result = ray.get(reference)
             lost, words = result if who.role == "actor" else None, ""
         except RayTaskError as error:
             if who.role == "actor" and not isinstance(error.cause, NonFiniteError):
-                if not isinstance(error.cause, UserError) or error.cause.is_crash:
-                    self._display.complain(traceback_of(error))
-                if isinstance(error.cause, UserError):  # also one that the store of experience raised
-                    raise error.cause from None
+                cause = self._cause(error)
+                if isinstance(cause, UserError):  # also where the store of experience raised it
+                    raise cause from None
                 name = self._plan.describe_actor(who.number, group.generation(who.number))
-                raise crash(name, error.cause) from None
+                raise crash(name, cause) from None
             raise
         except RayError as error:
             if who.role == "learner":
                 raise
             result, lost, words = None, first_line(error), plain(error)
         if lost is not None:
-            group.replace_actor(who.number, lost, words)  # raises what `_supervise` expects if its learner is dead
+            group.replace_actor(who.number, lost, words)  # if the learner is dead this raises what `_supervise` handles
             self._actor_restarts += 1
             group.count_restarts(self._actor_restarts)
         return result
 
     def _look(self, group: ProcessGroup) -> None:
+        """Show the status of rank 0 to the user and to `watch`."""
         status = group.status(POLL_SECONDS)
         if status is None:
             return
@@ -188,7 +176,7 @@ class RayRuntime:
             self.interrupt()
 
     def _cause(self, error: RayTaskError) -> BaseException:
-        """Return what a learner raised in its own process; show the traceback, also that of an evaluation's crash."""
+        """Return the error that a role raised; show its traceback unless it is a UserError that needs none."""
         cause: BaseException = error.cause
         if not isinstance(cause, UserError) or cause.is_crash:
             self._display.complain(traceback_of(error))

@@ -225,12 +225,28 @@ def nodes(monkeypatch: pytest.MonkeyPatch, *resources: dict[str, float]) -> None
     monkeypatch.setattr(placement.ray, "cluster_resources", lambda: total)
 
 
+def gpus(
+    num_actors: int, num_learners: int, threads: int, device: str, replays: int = 0, shards: int = 0, runs: int = 1
+) -> float:
+    """GPUs of each learner of so many runs that have so many roles each."""
+    plan: Any = SimpleNamespace(
+        num_actors=num_actors,
+        num_learners=num_learners,
+        learner_threads=threads,
+        device=device,
+        make_replay=MagicMock() if replays else None,
+        make_shards=[MagicMock()] * shards,
+        runs_at_once=runs,
+    )
+    return placement.gpus_per_learner(plan)
+
+
 def test_gpus_of_all_nodes_are_shared_between_learners(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes(monkeypatch, {"CPU": 8, "GPU": 1}, {"CPU": 8, "GPU": 1})
-    assert [placement.gpus_per_learner(4, learners, 1, "auto") for learners in (1, 2, 4)] == [1.0, 1.0, 0.5]
-    assert placement.gpus_per_learner(4, 2, 1, "cpu") == 0.0
+    assert [gpus(4, learners, 1, "auto") for learners in (1, 2, 4)] == [1.0, 1.0, 0.5]
+    assert gpus(4, 2, 1, "cpu") == 0.0
     with pytest.raises(UserError, match="a GPU for each of 4 learners"):
-        placement.gpus_per_learner(4, 4, 1, "cuda")
+        gpus(4, 4, 1, "cuda")
 
 
 @pytest.mark.parametrize(
@@ -246,36 +262,36 @@ def test_a_node_without_room_for_the_learner_that_leads_is_said_at_once(
 ) -> None:
     nodes(monkeypatch, here, {"CPU": 64.0, "GPU": 8.0})
     with pytest.raises(UserError, match=words):
-        placement.gpus_per_learner(4, 1, 2, device)
+        gpus(4, 1, 2, device)
 
 
 def test_a_replay_of_its_own_needs_room_where_the_learner_is(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes(monkeypatch, {"CPU": 6.0})
-    assert placement.gpus_per_learner(4, 1, 1, "cpu", 1) == 0.0
+    assert gpus(4, 1, 1, "cpu", 1) == 0.0
     with pytest.raises(UserError, match=r"6 CPUs; 5 actors .* and a replay need 7 .*learner_threads, replay\)"):
-        placement.gpus_per_learner(5, 1, 1, "cpu", 1)
+        gpus(5, 1, 1, "cpu", 1)
     nodes(monkeypatch, {"CPU": 1.0}, {"CPU": 8.0})
     with pytest.raises(UserError, match="has 1 CPUs and 0 GPUs; it needs 2 and 0"):
-        placement.gpus_per_learner(4, 1, 1, "cpu", 1)
+        gpus(4, 1, 1, "cpu", 1)
 
 
 def test_parameter_shards_need_room_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes(monkeypatch, {"CPU": 1.0}, {"CPU": 6.0})
-    assert placement.gpus_per_learner(4, 1, 1, "cpu", 0, 2) == 0.0
+    assert gpus(4, 1, 1, "cpu", 0, 2) == 0.0
     with pytest.raises(UserError, match=r"7 CPUs; 5 actors .* and 2 parameter shards need 8 .*, parameter_shards\)"):
-        placement.gpus_per_learner(5, 1, 1, "cpu", 0, 2)
+        gpus(5, 1, 1, "cpu", 0, 2)
 
 
 def test_members_at_once_need_room_and_share_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes(monkeypatch, {"CPU": 12.0, "GPU": 2.0})
-    assert [placement.gpus_per_learner(2, learners, 1, "auto", 0, 0, 2) for learners in (1, 2)] == [1.0, 0.5]
+    assert [gpus(2, learners, 1, "auto", 0, 0, 2) for learners in (1, 2)] == [1.0, 0.5]
     with pytest.raises(UserError, match=r"12 CPUs; 4 members at once, each with 2 actors .* need 16 .*parallel\)"):
-        placement.gpus_per_learner(2, 2, 1, "auto", 0, 0, 4)
+        gpus(2, 2, 1, "auto", 0, 0, 4)
     with pytest.raises(UserError, match="a GPU for each of 4 learners, and the Ray cluster has 2"):
-        placement.gpus_per_learner(2, 2, 1, "cuda", 0, 0, 2)
+        gpus(2, 2, 1, "cuda", 0, 0, 2)
     nodes(monkeypatch, {"CPU": 1.0, "GPU": 1.0}, {"CPU": 16.0, "GPU": 7.0})
     with pytest.raises(UserError, match=r"that lead 2 members run .* has 1 CPUs and 1 GPUs; they need 2 and 2: "):
-        placement.gpus_per_learner(2, 4, 1, "auto", 0, 0, 2)
+        gpus(2, 4, 1, "auto", 0, 0, 2)
 
 
 def test_learners_sum_over_the_interface_of_their_address_unless_the_environment_names_one(

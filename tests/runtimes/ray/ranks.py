@@ -93,8 +93,10 @@ def lose(rank: int, port: int, directory: Path) -> None:
         reducer.close()  # torch's threads must be gone when the process ends
 
 
-def missing_learner(config: RunConfig, directory: Path, folder: Path | None, rank: int, *others: Any) -> Any:
+def missing_learner(
+    config: RunConfig, directory: Path, folder: Path | None, rank: int, *others: Any, **options: Any
+) -> Any:
     """A learner whose rank 1 raises before the ranks have met."""
     if rank == 1:
         raise ArithmeticError("rank 1 stays away")
-    return make_learner(config, directory, folder, rank, *others)
+    return make_learner(config, directory, folder, rank, *others, **options)

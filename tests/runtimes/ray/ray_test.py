@@ -367,9 +367,9 @@ def test_an_actor_says_whether_the_run_is_over_or_its_learner_is_lost(
     host = actor_process.ActorProcess(lambda *_: side)
     if error is GONE:
         with pytest.raises(RayTaskError):
-            host.act(0, (0, 0), None, 0)
+            host.act(0, (0, 0), None, 0, Beside())
     else:
-        said = host.act(0, (0, 0), None, 0)
+        said = host.act(0, (0, 0), None, 0, Beside())
         assert said is None if isinstance(error, Closed) else said is not None and "lost its learner" in said
     side.close.assert_called_once()
 
@@ -441,7 +441,7 @@ def test_learners_that_share_a_gpu_add_up_on_the_cpu(
     monkeypatch.setattr(ray, "get_runtime_context", lambda: resources)
     monkeypatch.setattr(launch, "resolve_device", lambda name: torch.device("cuda"))
     monkeypatch.setattr(launch, "keep_freed_memory", lambda: None)
-    monkeypatch.setattr(launch, "LearnerRank", lambda *_, **__: None)
+    monkeypatch.setattr(launch, "Run", lambda *_, **__: None)
     reducer = MagicMock()
     monkeypatch.setattr(launch, "DistributedReducer", reducer)
     chosen = config(topology=RAY | {"num_learners": 2})
@@ -466,9 +466,8 @@ def test_an_actor_of_ray_whose_numbers_are_not_finite_has_diverged_and_not_crash
 ) -> None:
     """So that a population goes on without it; its gradient, or the actions of its policy."""
     told: list[str] = []
-    plan = SimpleNamespace(describe_actor=lambda index, generation: f"actor {index}")
     group: Any = SimpleNamespace(generation=lambda index: (0, 0))
-    runtime: Any = SimpleNamespace(_display=noting(told), _plan=plan)
+    runtime = supervising.RayRuntime(plan(), noting(told))
     for cause, raised in ((NonFiniteError("loss is nan"), RayTaskError), (ArithmeticError("crash"), UserError)):
         error = RayTaskError("act", "its traceback", cause)
         monkeypatch.setattr(supervising.ray, "get", lambda reference, error=error: (_ for _ in ()).throw(error))

@@ -23,7 +23,7 @@ from ddrl.learners.all_reduce import SingleLearner
 from ddrl.runtimes.ray import replay_process
 from ddrl.runtimes.ray.cluster import cluster
 from ddrl.runtimes.ray.replay_process import RemoteReplay, ReplayLink, answer
-from ddrl.runtimes.ray.replay_side import ReplaySide
+from ddrl.runtimes.ray.shard_and_replay import ReplaySide
 from ddrl.train import train
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig, parse_run_config
@@ -278,7 +278,7 @@ def test_whoever_waits_for_the_replay_is_told_when_it_closes_or_dies(tmp_path: P
     ):
         pair = Pair(tmp_path, chosen())
         link, experiences = pair.link(0), made("apex_dqn", 6)
-        learner = pair.replay._host.draw.remote(10**6)
+        learner = pair.replay._process.draw.remote(10**6)
         caught: list[type] = []
 
         def act(link: ReplayLink = link, experiences: list[Experience] = experiences, caught: Any = caught) -> None:

@@ -23,9 +23,9 @@ from ddrl.errors import Closed, UserError
 from ddrl.learners.all_reduce import SingleLearner
 from ddrl.runtimes.ray.cluster import cluster
 from ddrl.runtimes.ray.learner_process import LearnerProcess
-from ddrl.runtimes.ray.messages import Place
+from ddrl.runtimes.ray.messages import Shard
+from ddrl.runtimes.ray.shard_and_replay import ShardSide, shard_parts
 from ddrl.runtimes.ray.shard_process import RemoteShards, ShardLinks, start_process
-from ddrl.runtimes.ray.shard_side import ShardSide, shard_parts
 from ddrl.train import train
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig, parse_run_config
@@ -139,11 +139,11 @@ class Server:
     def __init__(self, config: RunConfig, *, apart: bool) -> None:
         builder = Builder(config, torch.device("cpu"))
         made = (
-            [Place(part, start_process(partial(ShardSide, config, part))) for part in shard_parts(builder)]
+            [Shard(part, start_process(partial(ShardSide, config, part))) for part in shard_parts(builder)]
             if apart
             else []
         )
-        ray.get([place.host.build.remote() for place in made])
+        ray.get([shard.process.build.remote() for shard in made])
         self.places, self.links = made, ShardLinks(made)
         self.learning = LearnerNode(builder, SingleLearner(), shards=RemoteShards(made) if made else None)
         self.network: Any = builder.network()
@@ -161,8 +161,8 @@ class Server:
 
     def end(self) -> None:
         """Its processes."""
-        for place in self.places:
-            ray.kill(place.host)
+        for shard in self.places:
+            ray.kill(shard.process)
 
 
 def gradient(network: Any, seed: int) -> Gradients:
@@ -217,7 +217,7 @@ def test_shards_in_processes_of_their_own_equal_those_of_the_learner_bit_for_bit
     apart.learning.load_state_dict(states[0])
     both(4, 5)
     assert_same(apart.learning.state_dict(), here.learning.state_dict())
-    killed = psutil.Process(ray.get(apart.places[1].host.pid.remote()))
+    killed = psutil.Process(ray.get(apart.places[1].process.pid.remote()))
     killed.kill()
     killed.wait(60)  # until then it may still answer
     with pytest.raises(ConnectionError, match=r"^a parameter shard is gone: "):
@@ -233,7 +233,7 @@ def learner_host() -> tuple[Any, LearnerNode]:
     learning = LearnerNode(Builder(chosen(), torch.device("cpu")), SingleLearner(), shards=SimpleNamespace())  # type: ignore[arg-type]
     host: Any = LearnerProcess(0, 2, lambda *_: None)  # type: ignore[arg-type, return-value]
     run = SimpleNamespace(queue=learning.queue, params=learning.params, learning=learning, serving=None)
-    host._side = SimpleNamespace(run=run)
+    host._learner = SimpleNamespace(run=run)
     host._ready.set()
     return host, learning
 

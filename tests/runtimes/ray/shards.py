@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ddrl.runtimes.ray.shard_side import ShardSide
+from ddrl.runtimes.ray.shard_and_replay import ShardSide
 from ddrl.training.config.run_config import RunConfig
 
 
