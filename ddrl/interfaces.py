@@ -19,13 +19,13 @@ Schedule = Literal["asynchronous", "synchronous", "bounded_lag"]
 
 @dataclass(frozen=True)
 class System:
-    """What kind of system an algorithm is: all that other parts must know of it, stated in the algorithm's own file.
+    """The kind of system that an algorithm is: what other parts must know of it, stated in the algorithm's own file.
 
     Every value is plain, so that reports, which import no torch, can read it from the source.
     """
 
     name: str
-    """As its paper calls it."""
+    """The name that its paper uses."""
     moves: Literal["unrolls", "transitions", "overlapping sequences", "gradients"]
     """What actors send. Gradients are applied by the actors themselves, to parameters that they share."""
     store: Literal["queue", "circular", "prioritized", "local replay", "none"]
@@ -108,7 +108,7 @@ class Shards(Protocol):
 
 
 class Inference(Protocol):
-    """Where a policy's network is: with the actor (local), or with the learner and shared by all actors (central)."""
+    """A policy's network: with the actor (local), or with the learner and shared by all actors (central)."""
 
     @property
     def network(self) -> nn.Module:
@@ -139,11 +139,11 @@ class KeepsStatistics(Protocol):
 
     @property
     def observation_normaliser(self) -> RunningStatistics | None:
-        """Of observations; None: they are seen as they are."""
+        """The statistics of observations; None: they are seen as they are."""
 
     @property
     def reward_normaliser(self) -> RunningStatistics | None:
-        """Of returns; None: rewards are seen as they are."""
+        """The statistics of returns; None: rewards are seen as they are."""
 
 
 class BatchNetwork(Protocol):
@@ -158,7 +158,7 @@ class BatchNetwork(Protocol):
 
 
 class Queue(Protocol):
-    """Where unrolls wait for the learner: each column is handed out once."""
+    """A queue in which unrolls wait for the learner: each column is handed out once."""
 
     def can_insert(self) -> bool:
         """Return whether `insert` would return at once."""
@@ -174,7 +174,7 @@ class Queue(Protocol):
 
 
 class Replay(Protocol):
-    """Where experience is kept and drawn from again and again (`ddrl.replay.prioritized`)."""
+    """A store of experience that is drawn from again and again (`ddrl.replay.prioritized`)."""
 
     def can_insert(self) -> bool:
         """Return whether `insert` would return at once."""

@@ -51,7 +51,7 @@ class EnvSpec:
     observation_shape: tuple[int, ...]
     observation_dtype: str  # "uint8" (scaled by 1/255 in the network) or "float32"
     num_actions: int
-    """Of a discrete task; 0 where actions are continuous."""
+    """Number of actions of a discrete task; 0 where actions are continuous."""
     frame_skip: int
     """Environment frames that one agent step consumes."""
     protocol: str
@@ -61,7 +61,7 @@ class EnvSpec:
     frame_stack: int = 1
     """How many past frames the first axis of an observation holds, the newest last; 1: it is no stack."""
     image_shape: tuple[int, int, int] | None = None
-    """Of the image in an observation that also holds an instruction (`instruction_words`); None: there is none."""
+    """Shape of the image where an observation also holds an instruction (`instruction_words`); None: it does not."""
 
     @property
     def distribution_size(self) -> int:
@@ -150,7 +150,7 @@ class PolicyInput(NamedTuple):
 
 
 class PolicyOutput(NamedTuple):
-    """What a network answers to a `PolicyInput`."""
+    """A network's answer to a `PolicyInput`."""
 
     distribution: torch.Tensor  # [B, P] float32, on the CPU
     state: RecurrentState  # each [B, ...], after this step

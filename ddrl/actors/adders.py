@@ -72,7 +72,7 @@ class Items(Protocol):
 
     @property
     def keeps_states(self) -> bool:
-        """Whether `make` needs the recurrent state before each step."""
+        """True if `make` needs the recurrent state before each step."""
 
     def make(self, unroll: Unroll, states: list[RecurrentState]) -> Experience:
         """Return the unroll with the completed items; `states` are those before each of its steps, if they are kept."""

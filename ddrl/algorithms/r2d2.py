@@ -126,7 +126,7 @@ class Config:
 
     @property
     def keeps_states(self) -> bool:
-        """Whether actors send recurrent states."""
+        """True if actors send recurrent states."""
         return self.lstm_size > 0 and (self.stored_state or self.measure_staleness)
 
 

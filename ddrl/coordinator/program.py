@@ -49,7 +49,7 @@ class Program:
 
 
 class Runtime(Protocol):
-    """What carries out a program."""
+    """Carries out a program."""
 
     saves_roles: bool
     """Whether a checkpoint holds the state of every role, so that a run that is continued repeats the same bits."""

@@ -29,7 +29,7 @@ class Traffic:
         self._lock = threading.Lock()
         self._bytes = [0, 0]
         self.agent_steps = 0
-        """Of all workers, since the beginning."""
+        """Steps of all workers, since the beginning."""
         self._frames = 0
         self._waited = recent()
         self._cpu: dict[int, float] = {}

@@ -46,7 +46,7 @@ class CircularStore:
 
     @property
     def needs_batch(self) -> bool:
-        """Whether `insert` must come before the next `sample`."""
+        """True if `insert` must come before the next `sample`."""
         return self._slots[self._cursor] is None
 
     def insert(self, batch: Unroll) -> None:

@@ -195,7 +195,7 @@ class LearnerNode:
 
     @property
     def gauges(self) -> list[Callable[[], Metrics]]:
-        """What is measured beside the training, for the recorder: each says what it was since the last call."""
+        """Functions that return what was measured beside the training since their last call, for the recorder."""
         gauges = [self.traffic.take]
         if self.replay:
             gauges.append(self.replay.take_gauges)
@@ -321,7 +321,7 @@ def _named_device(name: str) -> torch.device:
 
 
 class Verdict(NamedTuple):
-    """What all learners do before the same update, instead of it."""
+    """A decision of all learners before the same update."""
 
     interrupted: bool
     """They stop early."""

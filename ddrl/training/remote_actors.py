@@ -31,7 +31,7 @@ class RemoteActors:
         note: Callable[[str], None],
         restarted: Callable[[], None],
     ) -> None:
-        """With `endpoint` None the run has workers of its own; `restarted` is called when one of them is replaced."""
+        """`endpoint` None: the run has workers of its own; `restarted` is called when one of them is replaced."""
         self._builder = builder = learning.builder
         topology = builder.config.topology
         self._workers: LocalWorkers | None = None

@@ -260,7 +260,7 @@ class Run:
         return self.interrupted or self._is_finished()
 
     def _is_finished(self) -> bool:
-        """Learners that share a batch end a segment where all have heard that it is over: before the next update."""
+        """Return whether the budget or the segment is over; several learners end a segment before the same update."""
         if self.learner.core.env_frames >= self.config.env_frames or self._segment_over:
             return True
         return self._reducer.size == 1 and self.pause()

@@ -1,4 +1,4 @@
-"""What a run records of its training: rank 0 keeps it all, learners of other ranks send their episodes there."""
+"""The records of a run: rank 0 keeps them all, learners of other ranks send their episodes there."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RunRecords:
 
     @cached_property
     def recorder(self) -> Recorder:
-        """What writes the curves; made when nothing has refused to be built, since that makes a file."""
+        """The writer of the curves; made last, when nothing has refused to be built, since it makes a file."""
         return make_recorder(self._builder.config, self._directory, self._builder.tasks)
 
     def follow(self, learning: LearnerNode) -> None:

@@ -72,7 +72,7 @@ from ddrl.papers.experiments import Experiment, system_of
 from ddrl.papers.paper import Claim, Paper, Prices
 
 _THRESHOLDS = {"ratio": "the threshold", "no_worse": "what may be lost", "diminishing": "steps that do not shrink"}
-"""What the interval of a supported claim of such a kind lies above."""
+"""Kind of claim -> what the interval of a supported claim lies above, in words."""
 _OF_CLAIM = ("title", "text", "source", "kind", "experiment", "effect_unit")
 COLUMNS = [
     "claim",

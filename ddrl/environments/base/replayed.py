@@ -66,10 +66,10 @@ class ReplayedEnvs(Generic[Simulated]):
         self._last = self._empty()
         """The newest observations [B, ...]."""
         self._steps = np.zeros(num_envs, dtype=np.int64)
-        """Of the running episodes."""
+        """Steps of the running episodes so far."""
         kind: tuple[tuple[int, ...], type] = ((spec.action_size,), np.float32) if spec.action_size else ((), np.int64)
         self._actions: Array = np.zeros((num_envs, int(min(self._max_steps, 1024)), *kind[0]), dtype=kind[1])
-        """Of the running episodes: row i holds `_steps[i]` of them."""
+        """Actions of the running episodes: row i holds `_steps[i]` of them."""
 
     def reset(self) -> EnvStep:
         """Start every environment's next episode."""

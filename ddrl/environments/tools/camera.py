@@ -33,7 +33,7 @@ class Camera(Protocol):
     actions: Sequence[str]
     """Names of the actions; empty where they have none."""
     shows: str
-    """What the pictures are, in a few words."""
+    """The kind of pictures, in a few words."""
 
     def reset(self, seen: EnvStep) -> Array:
         """Return the picture that an episode begins with; the player's environment returned `seen` from `reset`."""
@@ -193,5 +193,5 @@ class EmulatorCamera:
 
 
 def _as_colour(grey: Array) -> Array:
-    """[n, height, width] -> [n, height, width, 3]."""
+    """Return grey pictures [n, height, width] in colour, [n, height, width, 3]."""
     return np.repeat(grey[..., None], 3, axis=-1)

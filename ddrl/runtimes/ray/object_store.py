@@ -9,7 +9,7 @@ from ddrl.types import EnvSpec
 
 SPARE_BYTES = 128 * 2**20
 BATCHES = 5
-"""Of a replay in a process of its own, at once: being trained on, made ready, drawn ahead, and two to be freed."""
+"""Batches of a replay in its own process that exist at once: trained on, made ready, drawn ahead, two to be freed."""
 
 
 def object_store_bytes(builder: Builder) -> int:

@@ -1,4 +1,4 @@
-"""Where a run shows how far it is."""
+"""Displays of a run's progress."""
 
 from __future__ import annotations
 

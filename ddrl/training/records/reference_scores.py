@@ -19,18 +19,18 @@ FOLDER = Path(__file__).parents[3] / "replications" / "references"
 
 
 class Reference(NamedTuple):
-    """What 0 % and 100 % of a human-normalised score are; raw returns."""
+    """The raw returns that are 0 % and 100 % of a human-normalised score."""
 
     random: float
     human: float
 
     def capped(self, episode_return: float) -> float:
-        """Human-normalised score, at most 1 (Espeholt et al. 2018, Table 3)."""
+        """Return the human-normalised score, at most 1 (Espeholt et al. 2018, Table 3)."""
         return min(1.0, (episode_return - self.random) / (self.human - self.random))
 
 
 def references(tasks: Sequence[str], folder: Path = FOLDER) -> dict[str, Reference]:
-    """Task -> its reference, of those that have one; full names `prefix/task`."""
+    """Return task -> reference, of the tasks that have one; names are `prefix/task`."""
     found: dict[str, Reference] = {}
     for prefix in dict.fromkeys(task.partition("/")[0] for task in tasks):
         path = folder / (registry.reference_file(prefix) or "")

@@ -17,7 +17,7 @@ class Checkpoints:
     """The checkpoints in a run's directory; `note` gets a line about each that is passed over."""
 
     def __init__(self, directory: Path, identity: Identity, num_learners: int, note: Callable[[str], None]) -> None:
-        """Of `num_learners`, those other than the first keep parts of their own."""
+        """`num_learners`: those other than the first keep parts of their own."""
         self._folder = directory / "checkpoints"
         self._identity = identity
         self._ranks = [checkpoint.rank_folder(directory, rank) for rank in range(1, num_learners)]
