@@ -31,7 +31,7 @@ class System:
     store: Literal["queue", "circular", "prioritized", "local replay", "none"]
     """What experience waits in. A learner that draws from a prioritized replay never waits for a fresh batch."""
     schedules: tuple[Schedule, ...]
-    """Schedules under which it can learn."""
+    """Schedules under which it can learn; benchmarks use the first one."""
     parameters: Literal["versions", "shared", "sharded"] = "versions"
     """versions: the learner publishes them; shared: several threads update the same ones, without locks; sharded: a
     server holds them, in shards that apply one gradient at a time."""

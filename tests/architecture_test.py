@@ -261,11 +261,35 @@ def size_violations(source: str, tree: ast.AST) -> Iterator[str]:
                 yield f"line {node.lineno}: {node.name} has {length} lines, at most {MAX_FUNCTION_LINES}"
 
 
+OWN_NAMES = ("ddrl/algorithms/", "ddrl/environments/")
+NAMED = {
+    *(path.stem for folder in OWN_NAMES for path in (ROOT / folder).glob("[a-z]*.py")),
+    *(path.parent.name for path in (ROOT / "replications").glob("*/paper.yaml")),
+}
+"""Names of algorithms, of environments' prefixes and of papers."""
+NAMED_PACKAGES = {"ddrl/training/records/manifest.py"}
+"""Files that name the Python package `mujoco`, which is not the prefix."""
+
+
 def violations(path: str, source: str) -> list[str]:
     """Everything that is wrong with one file of `ddrl/` or `replications/`."""
     tree = ast.parse(source, path)
     found = [*import_violations(path, tree), *class_violations(tree), *call_violations(tree)]
-    return [*found, *reading_violations(path, tree), *size_violations(source, tree)]
+    return [*found, *reading_violations(path, tree), *name_violations(path, tree), *size_violations(source, tree)]
+
+
+def name_violations(path: str, tree: ast.AST) -> Iterator[str]:
+    """Yield texts of shared files that are the name of an algorithm, a paper or an environment's prefix or task.
+
+    What differs between them is declared in their own files. An example in a longer text names no case of the code.
+    """
+    if not path.startswith("ddrl/") or path.startswith(OWN_NAMES):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and path not in NAMED_PACKAGES:
+            first = node.value.partition("/")[0]
+            if " " not in node.value and (first in NAMED or node.value in NAMED):
+                yield f"line {node.lineno}: {node.value!r} is a name that a shared file may not know"
 
 
 def source_files() -> list[str]:
@@ -350,6 +374,12 @@ BAD = {
         "import importlib\nimportlib.import_module('ddrl.coordinator')": "hides an import",
     },
     "ddrl/losses/x.py": {"import numpy": "losses may not import numpy"},
+    "ddrl/training/x.py": {
+        "COPIED = {'impact': ('optimizer',)}": "'impact' is a name that a shared file may not know",
+        "if prefix == 'atari': pass": "'atari' is a name",
+        "GAME = 'atari/pong'": "'atari/pong' is a name",
+        "PAPER = 'impala_2018'": "'impala_2018' is a name",
+    },
     "replications/paper_2018/tables.py": {"import torch.nn": "replications may not import torch"},
     "replications/paper_2018/figures.py": {"from ddrl.train import train": "replications may not import ddrl.train"},
     "ddrl/x.py": {

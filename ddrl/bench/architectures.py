@@ -24,9 +24,9 @@ ENVIRONMENTS, UNROLL, BATCH = 32, 20, 32
 """Environments of each system, agent steps of an unroll, and unrolls of a batch, as in IMPALA's Table G.1."""
 ACTORS = {"one": 1, "one per core": CORES, "four per core": 4 * CORES, "one per environment": ENVIRONMENTS}
 """Numbers of actors. With four per core some wait for central inference while others step."""
-SYSTEMS: dict[str, dict[str, Any]] = {
-    entry["system"]: entry for entry in read_yaml(Path(__file__).with_name("architectures.yaml"))
-}
+_CONTENT = read_yaml(Path(__file__).with_name("architectures.yaml"))
+ENVIRONMENT: str = _CONTENT["environment"]
+SYSTEMS: dict[str, dict[str, Any]] = {entry["system"]: entry for entry in _CONTENT["systems"]}
 BASE = next(iter(SYSTEMS))
 """The system that the others are compared with."""
 _COLUMNS = ("training", "lowest", "highest", "per core", f"to {BASE}", "lowest", "highest", "bound", "ratio")
@@ -36,8 +36,10 @@ _MORE = ("cpu busy", "others", "lag mean", "CPU us", "sim", "infer", "train", "r
 def system_configs(environment: str, overrides: Mapping[str, Any]) -> dict[str, RunConfig]:
     """Return the configurations that `ddrl bench --all` measures, with `overrides` for all.
 
+    An empty `environment` is `ENVIRONMENT`.
     Raise `UserError` if a system cannot learn the environment.
     """
+    environment = environment or ENVIRONMENT
     if registry.spec_for(environment).action_size:
         raise UserError(f"bench --all: '{environment}' has continuous actions; allowed: tasks with discrete actions")
     configs = {}

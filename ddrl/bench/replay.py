@@ -1,6 +1,6 @@
 """The prioritized replay: its sum tree alone, what it holds in memory, and whether a learner waits for it.
 
-    python -m ddrl.bench.replay [--frames 40000]
+    python -m ddrl.bench.replay ENVIRONMENT [--frames 40000]
 
 Prints how many priorities one core draws and updates per second in a tree of a million, the memory of a step with the
 papers' settings, and for a short run of each algorithm the samples per insert asked for and reached, and the fraction
@@ -31,7 +31,6 @@ from ddrl.system.exit_code import exit_code
 from ddrl.training.config.run_config import RunConfig, parse_run_config
 from ddrl.training.records.recorder import read_curves
 
-GAME = "atari/boxing"
 ENTRIES = 1_000_000
 BATCHES = (64, 512)
 SECONDS = 2.0
@@ -69,27 +68,30 @@ def tree_speed(batch: int, seconds: float) -> float:
     return calls * batch / (time.process_time() - began)
 
 
-def bytes_per_step(algorithm: str) -> float:
-    """Return the bytes per step of an algorithm's replay with its paper's settings on `GAME`."""
-    config = run_config(algorithm, {"hyperparameters": {"replay_capacity": MEASURED_STEPS}, "topology": ONE})
+def bytes_per_step(algorithm: str, environment: str) -> float:
+    """Return the bytes per step of an algorithm's replay with its paper's settings."""
+    config = run_config(
+        algorithm, environment, {"hyperparameters": {"replay_capacity": MEASURED_STEPS}, "topology": ONE}
+    )
     with tempfile.TemporaryDirectory() as directory, quiet_run(config, Path(directory)) as run:
         assert isinstance(run.queue, PrioritizedReplay)
         return run.queue.nbytes / run.queue.capacity
 
 
-def run_config(algorithm: str, changes: dict[str, Any]) -> RunConfig:
-    """Return the configuration of a run on `GAME`."""
-    least = {"algorithm": algorithm, "environment": {"name": GAME}, "seed": 1, "env_frames": 1}
+def run_config(algorithm: str, environment: str, changes: dict[str, Any]) -> RunConfig:
+    """Return the configuration of a run."""
+    least = {"algorithm": algorithm, "environment": {"name": environment}, "seed": 1, "env_frames": 1}
     return parse_run_config(least | changes)
 
 
-def short_run(algorithm: str, frames: int) -> tuple[float, float]:
+def short_run(algorithm: str, environment: str, frames: int) -> tuple[float, float]:
     """Return samples per insert and the learner's duty cycle in the second half of a run with threads.
 
     In the first half actors are ahead, by what the replay must hold before the first update.
     """
     config = run_config(
         algorithm,
+        environment,
         {
             "env_frames": frames,
             "hyperparameters": RUNS[algorithm],
@@ -112,14 +114,14 @@ def short_run(algorithm: str, frames: int) -> tuple[float, float]:
     return float(reached), float(later["learner_utilisation"].mean())
 
 
-def report(frames: int) -> Iterator[str]:
+def report(environment: str, frames: int) -> Iterator[str]:
     """Yield the lines of the report, each as soon as it is measured."""
     for batch in BATCHES:
         speed = tree_speed(batch, SECONDS)
         yield f"sum tree of {ENTRIES:,}, batches of {batch}: {speed:,.0f} priorities/s drawn and updated on one core"
     for algorithm in RUNS:
-        per_step = bytes_per_step(algorithm)
-        capacity = run_config(algorithm, {}).hyperparameters.replay_capacity
+        per_step = bytes_per_step(algorithm, environment)
+        capacity = run_config(algorithm, environment, {}).hyperparameters.replay_capacity
         whole = f"{per_step * capacity / 1e9:.1f} GB for the {capacity:,} of its paper"
         yield f"{algorithm}: {per_step:,.0f} bytes a step, {whole}"
     for algorithm, paper in PAPERS.items():
@@ -127,10 +129,10 @@ def report(frames: int) -> Iterator[str]:
         size = f"{frames_stored * 84 * 84 / 1e9:.1f} GB"
         yield f"  (frames of {name}'s {paper['sequences']:,} sequences of {paper['steps']}, each stored: {size})"
     for algorithm, settings in RUNS.items():
-        reached, duty = short_run(algorithm, frames)
+        reached, duty = short_run(algorithm, environment, frames)
         asked = settings["samples_per_insert"]
         yield (
-            f"{algorithm}, {frames:,} frames of {GAME}: {reached:.3f} samples per insert of {asked:g} asked for "
+            f"{algorithm}, {frames:,} frames of {environment}: {reached:.3f} samples per insert of {asked:g} asked for "
             f"({reached / asked - 1:+.1%}); the learner does not wait {duty:.1%} of the time"
         )
 
@@ -138,12 +140,13 @@ def report(frames: int) -> Iterator[str]:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return the exit code, 2 if `--frames` are too few."""
     parser = argparse.ArgumentParser(prog="python -m ddrl.bench.replay", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("environment", help="task of the runs, such as atari/boxing")
     parser.add_argument("--frames", type=int, default=40_000, help="of each run (%(default)s)")
     torch.set_num_threads(1)
-    frames = parser.parse_args(arguments).frames
+    parsed = parser.parse_args(arguments)
 
     def command() -> None:
-        for line in report(frames):
+        for line in report(parsed.environment, parsed.frames):
             print(line, flush=True)
 
     return exit_code(command)

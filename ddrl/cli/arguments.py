@@ -139,9 +139,9 @@ def _add_bench(added: Any) -> None:
     bench.add_argument(
         "--all",
         nargs="?",
-        const="atari/pong",
+        const="",
         metavar="ENVIRONMENT",
-        help="compare A3C, three forms of A2C, GA3C and IMPALA on it instead (atari/pong)",
+        help="compare the systems of bench/architectures.yaml on it instead (or on the one named there)",
     )
     bench.add_argument(
         "--runtime", nargs="+", choices=("serial", "threads", "ray"), help="one or several, side by side (threads)"

@@ -141,7 +141,7 @@ def bench(parsed: argparse.Namespace) -> None:
     _check_folder(parsed.json)
     keep = partial(write_json, parsed.json) if parsed.json else lambda result: None
     measuring: dict[str, Any] = {"seconds": parsed.seconds, "repeats": parsed.repeats, "note": say, "keep": keep}
-    if parsed.all:
+    if parsed.all is not None:
         if parsed.algorithm or parsed.runtime or parsed.inference or parsed.sweep is not None:
             raise UserError("bench --all: its systems have topologies of their own; allowed beside it: --config, --set")
         systems = bench.system_configs(parsed.all, overrides)

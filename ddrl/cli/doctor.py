@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -166,11 +167,26 @@ def _optional() -> Iterator[Finding]:
     found = [name for name in ("EGL", "OSMesa") if ctypes.util.find_library(name)]
     line = f"{' and '.join(found) or 'EGL or OSMesa not found'}, for videos of MuJoCo"
     yield Finding("optional", bool(found), False, line, "apt install libegl1 libgl1-mesa-dri")
-    for family in ("vizdoom", "miniworld"):
-        yield _package(family, f"tasks firstperson/{family}_...", _pip(family))
-    missing = [name for name in ("EGL", "GL", "GLU") if ctypes.util.find_library(name) is None]
-    line = f"{', '.join(missing) + ' not found' if missing else 'EGL, GL, GLU'}, for tasks firstperson/miniworld_..."
-    yield Finding("optional", not missing, False, line, "apt install libegl1 libgl1 libglu1-mesa libgl1-mesa-dri")
+    for tasks, (packages, libraries) in _extras().items():
+        for package in packages:
+            yield _package(package, f"tasks {tasks}", _pip(package))
+        if libraries:
+            missing = [name for name in libraries if ctypes.util.find_library(name) is None]
+            line = f"{', '.join(missing) + ' not found' if missing else ', '.join(libraries)}, for tasks {tasks}"
+            remedy = "apt install libegl1 libgl1 libglu1-mesa libgl1-mesa-dri"
+            yield Finding("optional", not missing, False, line, remedy)
+
+
+def _extras() -> dict[str, tuple[Sequence[str], Sequence[str]]]:
+    """Return what only some tasks need: their name -> packages and libraries, as the adapters declare them."""
+    found: dict[str, tuple[Sequence[str], Sequence[str]]] = {}
+    with suppress(ImportError, OSError):
+        from ddrl.environments.base import registry
+
+        for prefix in registry.prefixes():
+            with suppress(UserError):  # its simulator is missing, as `_environments` says
+                found |= getattr(registry.adapter(prefix), "EXTRAS", {})
+    return found
 
 
 def _package(name: str, purpose: str, remedy: str) -> Finding:

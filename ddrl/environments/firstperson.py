@@ -38,6 +38,10 @@ FRAMES_PER_SECOND = 35.0
 """Doom's tics."""
 PACKAGES: dict[Family, tuple[str, ...]] = {"vizdoom": ("vizdoom",), "miniworld": ("miniworld", "pyglet")}
 """What each family's tasks need."""
+EXTRAS = {
+    "firstperson/vizdoom_...": (("vizdoom",), ()),
+    "firstperson/miniworld_...": (("miniworld",), ("EGL", "GL", "GLU")),
+}
 _BY_NAME = {task.name: task for task in ALL}
 _SHORT: dict[str, dict[str, Any]] = {
     "vizdoom_basic": {},

@@ -14,14 +14,13 @@ from ddrl.regression import evidence, golden, throughput
 from ddrl.regression.checks import Check, timed
 from ddrl.regression.convergence import verify_against
 from ddrl.runtimes.local import train_local
+from ddrl.system.text_files import read_json
 from ddrl.training.config.run_config import load_run_config, to_json
 from ddrl.training.records.recorder import write_json
 
 REFERENCE = Path("results/reference")
-NEW_SEEDS: Mapping[str, Sequence[int]] = {
-    "impala_2018/off_policy_correction/v_trace/toy-catch": (101, 102, 103),
-}
-"""Reference groups that the convergence check trains anew, with seeds that the reference does not have."""
+CONVERGENCE = Path("tests/regression/convergence.json")
+"""Reference groups that the convergence check trains anew -> seeds that the reference does not have."""
 
 
 def evidence_checks(root: Path) -> Iterator[Check]:
@@ -38,7 +37,7 @@ def golden_checks(root: Path) -> Iterator[Check]:
 
 
 def convergence_checks(root: Path) -> Iterator[Check]:
-    """Train `NEW_SEEDS` and test them against the reference.
+    """Train the groups of `CONVERGENCE` and test them against the reference.
 
     A test that cannot be made counts as failed: groups and budgets are chosen such that each test can be made.
     """
@@ -46,7 +45,7 @@ def convergence_checks(root: Path) -> Iterator[Check]:
     shutil.rmtree(runs, ignore_errors=True)
     start = time.perf_counter()
     try:
-        for group, seeds in NEW_SEEDS.items():
+        for group, seeds in read_json(root / CONVERGENCE).items():
             train_seeds(root / REFERENCE / group, runs / group, seeds)
         trained = time.perf_counter() - start
         checks = verify_against(runs, root / REFERENCE, replications=root / "replications")

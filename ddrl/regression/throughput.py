@@ -21,11 +21,14 @@ from ddrl.errors import UserError
 from ddrl.regression.checks import Outcome
 from ddrl.system.allocator import keep_freed_memory
 from ddrl.system.files import read_file
+from ddrl.system.text_files import read_yaml
 from ddrl.training.config.run_config import RunConfig, parse_run_config, to_json
 from ddrl.training.records import manifest
 from ddrl.training.records.recorder import write_json
 
 FILE = Path("results/reference/bench/guard/impala_atari_pong_float32.json")
+MEASURED = Path("tests/regression/throughput.yaml")
+"""What is measured: the arguments of `bench.default_config`."""
 COMMAND = "python -m ddrl.regression throughput"
 ALLOWED = 0.15
 """The part of the committed ratio by which the median of the repeats may differ from it."""
@@ -33,13 +36,6 @@ REPEATS, MAX_REPEATS = 3, 5
 SECONDS = 4.0
 CORES = 2
 DISTURBED = 0.2
-SETTINGS: dict[str, Any] = {
-    "hyperparameters": {"network": "shallow"},
-    # Few environments, since each loads its game anew; the unrolls of four fill one batch.
-    "topology": {"num_actors": 3, "envs_per_actor": 8, "queue_capacity": 4, "learner_threads": CORES},
-    "device": "cpu",
-    "precision": "float32",
-}
 
 
 @dataclass(frozen=True)
@@ -125,7 +121,7 @@ def accept(root: Path, note: Callable[[str], None]) -> str:
     """Measure the ratio and write the committed file. Raise `UserError` on a machine too small or too busy to tell."""
     if len(os.sched_getaffinity(0)) < CORES:
         raise UserError(f"the throughput guard needs {CORES} cores; {len(os.sched_getaffinity(0))} here")
-    config = bench.default_config("impala", "atari/pong", SETTINGS)
+    config = bench.default_config(**read_yaml(root / MEASURED))
     measured = measure(config, SECONDS, CORES, note)
     if len(measured.ratios) < REPEATS:
         raise UserError(f"other processes took up to {max(measured.disturbed):.0%} of the cores' time; stop them first")

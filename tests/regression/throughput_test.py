@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from ddrl.regression.throughput import ALLOWED, Measured, judge
 
 PART = Part(1e-4, 1e4)
 COMMITTED = 0.9
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def repeat(ratio: float, others: float) -> Repeat:
@@ -100,6 +102,8 @@ def test_too_few_cores_and_a_missing_or_damaged_file_are_said(project: Path) -> 
 
 def test_a_ratio_of_a_busy_machine_is_not_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(throughput, "CORES", 1)
+    (tmp_path / throughput.MEASURED).parent.mkdir(parents=True)
+    shutil.copy(ROOT / throughput.MEASURED, tmp_path / throughput.MEASURED)
     measuring(monkeypatch, *[(0.9, 0.5)] * 3)
     with pytest.raises(UserError, match="stop them first"):
         throughput.accept(tmp_path, lambda _: None)

@@ -16,6 +16,7 @@ and, where it applies,
     SUITES    name -> names of tasks that one agent can play (the same observations, actions and frame skip)
     REFERENCE_SCORES   file of `replications/references/` with random and human scores of its tasks
     camera    (task, seed, **options) -> Camera, which shows more than what an agent sees (see `camera`)
+    EXTRAS    tasks, as `doctor` names them -> (Python packages, shared libraries) that only these need
     missing   () -> why nothing can be made, if it can be imported without its simulator; EXAMPLES is then empty
 """
 
