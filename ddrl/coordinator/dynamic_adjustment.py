@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ddrl.errors import Closed
+from ddrl.system.closable_condition import ClosableCondition
 from ddrl.types import Metrics
 
 
@@ -23,8 +24,7 @@ class Limit:
     def __init__(self, working: int, all_: int) -> None:
         self.all = all_
         self.working = working
-        self._changed = threading.Condition()
-        self._closed = False
+        self._changed = ClosableCondition()
 
     def set(self, working: int) -> None:
         """Let the first `working` roles work, 1 to `all`; each role heeds it at its next step."""
@@ -35,15 +35,11 @@ class Limit:
     def admit(self, index: int) -> None:
         """Wait until role number `index` is among those that work. Raise `Closed` once the run is over."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or index < self.working)
-            if self._closed:
-                raise Closed
+            self._changed.wait_until(lambda: index < self.working)
 
     def close(self) -> None:
         """End every wait with `Closed`."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        self._changed.close()
 
 
 class Limited:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -11,7 +10,7 @@ import torch
 from torch import nn
 
 from ddrl.coordinator.schedule import ScheduleRule
-from ddrl.errors import Closed
+from ddrl.system.closable_condition import ClosableCondition
 from ddrl.system.cuda_streams import Mark
 from ddrl.system.wait_clock import WaitClock
 
@@ -37,8 +36,7 @@ class ParameterServer:
         self._schedule = schedule
         self._history: deque[Version] = deque([_version(0, copies(network))], maxlen=delay + 1)
         self._first_version = 0
-        self._changed = threading.Condition()
-        self._closed = False
+        self._changed = ClosableCondition()
         self._pull_clock = WaitClock()
 
     @property
@@ -90,10 +88,7 @@ class ParameterServer:
     def wait_for_schedule(self, unroll_index: int) -> None:
         """Wait and raise as `pull` does, and copy nothing."""
         with self._changed:  # a lock that its owner may take again
-            with self._pull_clock.running():
-                self._changed.wait_for(lambda: self._closed or self.can_pull(unroll_index))
-            if self._closed:
-                raise Closed
+            self._changed.wait_until(lambda: self.can_pull(unroll_index), self._pull_clock)
 
     def pull_newest(self, network: nn.Module) -> int:
         """Copy the newest version into `network` without waiting; return its number."""
@@ -107,9 +102,7 @@ class ParameterServer:
 
     def close(self) -> None:
         """End every wait with `Closed`."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        self._changed.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Return all versions held."""

@@ -8,9 +8,8 @@ updates are still counted here, and stopped here while a checkpoint is written.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from torch import nn
@@ -18,6 +17,7 @@ from torch import nn
 from ddrl.coordinator.parameter_server import ParameterServer, Version, copies, load, tensors_of
 from ddrl.errors import Closed
 from ddrl.interfaces import Shards
+from ddrl.system.closable_condition import ClosableCondition
 from ddrl.system.cuda_streams import Mark
 from ddrl.system.wait_clock import WaitClock
 from ddrl.types import Begun, Gradients, Metrics
@@ -63,10 +63,9 @@ class LiveParameters:
         self._shards = shards
         self._update: Callable[..., Metrics] | None = None
         self._begin: Callable[[], Begun] | None = None
-        self._changed = threading.Condition()
+        self._changed = ClosableCondition()
         self._applying = 0
         self._frozen = False
-        self._closed = False
         self._applied = Tally()
         self._insert_clock, self._take_clock = WaitClock(), WaitClock()
 
@@ -76,7 +75,7 @@ class LiveParameters:
 
     def wait_for_schedule(self, unroll_index: int) -> None:
         """Do not wait. Raise `Closed` once the run is over."""
-        if self._closed:
+        if self._changed.closed:
             raise Closed
 
     def pull(self, network: nn.Module, unroll_index: int) -> int:
@@ -156,10 +155,7 @@ class LiveParameters:
 
     def _enter(self) -> None:
         with self._changed:
-            with self._insert_clock.running():
-                self._changed.wait_for(lambda: self._closed or not self._frozen)
-            if self._closed:
-                raise Closed
+            self._changed.wait_until(lambda: not self._frozen, self._insert_clock)
             self._applying += 1
 
     def can_take(self) -> bool:
@@ -172,8 +168,8 @@ class LiveParameters:
         Raise `Closed` once the run is over and all of them were taken.
         """
         with self._changed:
-            with self._take_clock.running():
-                self._changed.wait_for(lambda: self._closed or self.can_take())
+            with suppress(Closed):  # what was applied before the close can still be taken
+                self._changed.wait_until(self.can_take, self._take_clock)
             if not self.can_take():
                 raise Closed
             applied, self._applied = self._applied, Tally()
@@ -207,9 +203,7 @@ class LiveParameters:
 
     def close(self) -> None:
         """End every wait with `Closed`."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        self._changed.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the version and the metrics not taken yet; the tensors are saved with the learner."""

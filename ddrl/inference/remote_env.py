@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import queue
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,6 +19,7 @@ from ddrl.environments.base import finite
 from ddrl.errors import Closed, NonFiniteError
 from ddrl.inference import wire
 from ddrl.inference.wire import WireError
+from ddrl.system.closable_condition import ClosableCondition
 from ddrl.types import Array, EnvSpec, EnvStep
 
 _NUMBERS = itertools.count()
@@ -86,9 +86,8 @@ class RemoteEnv:
         """Size of the tensors of one step."""
         self._decoder = wire.StepDecoder(spec, num_envs)
         self._traffic = traffic
-        self._changed = threading.Condition()
+        self._changed = ClosableCondition()
         self._session: Session | None = None
-        self._closed = False
 
     @property
     def session(self) -> Session | None:
@@ -98,7 +97,7 @@ class RemoteEnv:
     def attach(self, session: Session) -> bool:
         """Attach a session; return False if a live one of the same or a later generation is attached already."""
         with self._changed:
-            if self._closed:
+            if self._changed.closed:
                 raise Closed
             before = self.session
             if before is not None and before.generation >= session.generation:
@@ -113,9 +112,7 @@ class RemoteEnv:
         """Wait for a worker; return its first observations. Raise `Closed` once the run is over."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or self.session is not None)
-                if self._closed:
-                    raise Closed
+                self._changed.wait_until(lambda: self.session is not None)
                 session = self._session
             assert session is not None
             self._decoder.forget()
@@ -148,7 +145,7 @@ class RemoteEnv:
         """Return the next step; None if the worker is lost: its stream broke, or it sent something forbidden."""
         message = session.receive()
         if message is None:
-            if self._closed:
+            if self._changed.closed:
                 raise Closed
             return None
         try:
@@ -167,11 +164,10 @@ class RemoteEnv:
     def close(self, reason: str = "interrupted") -> None:
         """End every wait with `Closed`, and the worker's stream; `reason` tells the worker whether it may come back."""
         with self._changed:
-            if self._closed:
+            if self._changed.closed:
                 return
-            self._closed = True
+            self._changed.close()
             session = self._session
-            self._changed.notify_all()
         if session is not None:
             session.send(wire.encode("over", {"reason": reason}))
             session.end()

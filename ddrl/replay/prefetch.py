@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from ddrl.errors import Closed
+from ddrl.system.closable_condition import ClosableCondition
 from ddrl.system.cuda_streams import Mark, SideStream
 from ddrl.system.wait_clock import WaitClock
 
@@ -29,8 +28,7 @@ class Prefetch:
         self._upload = upload
         self._stream = SideStream(device)
         self._batch: tuple[Any, Mark] | None = None
-        self._changed = threading.Condition()
-        self._closed = False
+        self._changed = ClosableCondition()
         self._sample_clock = WaitClock()
         self.can_insert = queue.can_insert
         self.insert: Callable[[Any], None] = queue.insert
@@ -55,10 +53,7 @@ class Prefetch:
         """Take the batch that is ready; wait for it. Raise Closed once the run is over."""
         assert columns == self._columns
         with self._changed:
-            with self._sample_clock.running():
-                self._changed.wait_for(lambda: self._closed or self._batch is not None)
-            if self._closed:
-                raise Closed
+            self._changed.wait_until(lambda: self._batch is not None, self._sample_clock)
             assert self._batch is not None
             (batch, made), self._batch = self._batch, None
             self._changed.notify_all()
@@ -73,9 +68,7 @@ class Prefetch:
         """Make the next batch ready, then wait until the one before is taken. Raise Closed once the run is over."""
         ready = self._prepared(self._queue.sample(self._columns))
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._batch is None)
-            if self._closed:
-                raise Closed
+            self._changed.wait_until(lambda: self._batch is None)
             self._batch = ready
             self._changed.notify_all()
 
@@ -88,9 +81,7 @@ class Prefetch:
     def close(self) -> None:
         """End every wait with Closed."""
         self._queue.close()
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        self._changed.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Raise RuntimeError: only runtime serial saves waiting batches, and it prefetches none."""

@@ -6,8 +6,7 @@ largest weight of its batch. The oldest steps make room, stream by stream (Horga
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,12 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ddrl.errors import Closed, UserError
+from ddrl.errors import UserError
 from ddrl.replay.items import Drawing, Drawn
 from ddrl.replay.rate_limiter import Limiter
 from ddrl.replay.replay_config import ReplayRule
 from ddrl.replay.step_storage import History
 from ddrl.replay.sum_tree import SumTree
+from ddrl.system.closable_condition import ClosableCondition
 from ddrl.system.seeding import generator_state, set_generator_state
 from ddrl.system.wait_clock import WaitClock
 from ddrl.types import Array, Experience, Metrics
@@ -48,8 +48,7 @@ class PrioritizedReplay:
         """Agent steps so far, without dead ones."""
         self._writers: set[int] = set()
         self._frozen = False
-        self._changed = threading.Condition()
-        self._closed = False
+        self._changed = ClosableCondition()
         self._insert_clock, self._sample_clock = WaitClock(), WaitClock()
 
     @property
@@ -97,7 +96,7 @@ class PrioritizedReplay:
         history, unroll = self._history, experience.unroll
         writer = int(unroll.actor[0])  # a replacement of a lost actor may insert before the lost one is through
         with self._changed:
-            self._wait_for(lambda: self.can_insert() and writer not in self._writers, self._insert_clock)
+            self._changed.wait_until(lambda: self.can_insert() and writer not in self._writers, self._insert_clock)
             place = history.reserve(unroll)
             self._writers.add(writer)
             self._evict(place.streams)
@@ -175,7 +174,7 @@ class PrioritizedReplay:
         """
         history = self._history
         with self._changed:
-            self._wait_for(lambda: self.can_sample(count), self._sample_clock)
+            self._changed.wait_until(lambda: self.can_sample(count), self._sample_clock)
             self.limiter.sample(count)
             slots, steps, probabilities = self._draw(count)
             size, inserted = self.size, self.inserted_steps
@@ -195,7 +194,7 @@ class PrioritizedReplay:
                 if not len(lost):
                     return drawing
                 # Overwritten while they were copied: rare, since the ring is long.
-                self._wait_for(lambda: self.size > 0 and not self._frozen, self._sample_clock)
+                self._changed.wait_until(lambda: self.size > 0 and not self._frozen, self._sample_clock)
                 slots, steps, probabilities = slots.copy(), steps.copy(), probabilities.copy()
                 slots[lost], steps[lost], probabilities[lost] = self._draw(len(lost))
 
@@ -224,9 +223,7 @@ class PrioritizedReplay:
 
     def close(self) -> None:
         """End every wait with Closed."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        self._changed.close()
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -277,13 +274,6 @@ class PrioritizedReplay:
         self._evicted[:] = state["evicted"].numpy()
         self.size = int(state["size"])
         return None
-
-    def _wait_for(self, condition: Callable[[], bool], clock: WaitClock) -> None:
-        """Wait, with the lock held, until `condition` is true. Raise Closed once the run is over."""
-        with clock.running():
-            self._changed.wait_for(lambda: self._closed or condition())
-        if self._closed:
-            raise Closed
 
 
 def _checked(priorities: Tensor, source: str) -> Array:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
-from ddrl.errors import Closed
+from ddrl.system.closable_condition import ClosableCondition
 from ddrl.system.wait_clock import WaitClock
 from ddrl.types import Unroll, concatenate
 
@@ -30,8 +28,7 @@ class UnrollQueue:
         self._ready: deque[Unroll] = deque()
         self._columns = 0
         self._head_is_partial = False
-        self._changed = threading.Condition()
-        self._closed = False
+        self._changed = ClosableCondition()
         self._insert_clock = WaitClock()
         self._sample_clock = WaitClock()
 
@@ -56,7 +53,7 @@ class UnrollQueue:
     def insert(self, unroll: Unroll) -> None:
         """Add an unroll; wait while the queue is full. Raise Closed once the run is over."""
         with self._changed:
-            self._wait_for(self.can_insert, self._insert_clock)
+            self._changed.wait_until(self.can_insert, self._insert_clock)
             if self._ordered_actors is None:
                 self._append(unroll)
             else:
@@ -74,7 +71,7 @@ class UnrollQueue:
     def sample(self, columns: int) -> Unroll:
         """Take the oldest `columns` columns; wait until there are so many. Raise Closed once the run is over."""
         with self._changed:
-            self._wait_for(lambda: self.can_sample(columns), self._sample_clock)
+            self._changed.wait_until(lambda: self.can_sample(columns), self._sample_clock)
             parts: list[Unroll] = []
             missing = columns
             while missing:
@@ -93,9 +90,7 @@ class UnrollQueue:
 
     def close(self) -> None:
         """End every wait with Closed."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        self._changed.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the unrolls that wait (copied), and where the next round begins."""
@@ -118,10 +113,3 @@ class UnrollQueue:
     def _append(self, unroll: Unroll) -> None:
         self._ready.append(unroll)
         self._columns += unroll.batch_size
-
-    def _wait_for(self, condition: Callable[[], bool], clock: WaitClock) -> None:
-        """Wait, with the lock held, until `condition` is true. Raise Closed once the run is over."""
-        with clock.running():
-            self._changed.wait_for(lambda: self._closed or condition())
-        if self._closed:
-            raise Closed

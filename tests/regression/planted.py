@@ -23,7 +23,7 @@ from ddrl.algorithms import a3c, apex_dqn, ga3c, gorila, impact, impala, ppo, r2
 from ddrl.coordinator.shared_parameters import LiveParameters
 from ddrl.learners import core
 from ddrl.losses import vtrace
-from ddrl.replay.queue import UnrollQueue
+from ddrl.replay import queue
 from ddrl.types import Unroll
 
 Function = Callable[..., Any]
@@ -209,13 +209,20 @@ def slowed_queue(seconds: float = 0.1) -> Fault:
     """Every hand-over of an unroll or a batch holds the queue for longer."""
 
     def slowed(right: Function) -> Function:
-        def wrong(queue: UnrollQueue, condition: Callable[[], bool], clock: Any) -> None:
-            time.sleep(seconds)
-            right(queue, condition, clock)
+        def wrong() -> Any:
+            condition = right()
+            wait_until = condition.wait_until
+
+            def wait_longer(*arguments: Any) -> None:
+                time.sleep(seconds)
+                wait_until(*arguments)
+
+            condition.wait_until = wait_longer
+            return condition
 
         return wrong
 
-    return Fault(UnrollQueue, "_wait_for", slowed)
+    return Fault(queue, "ClosableCondition", slowed)
 
 
 def turn_over_returns(variant: Path) -> int:

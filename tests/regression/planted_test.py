@@ -84,8 +84,9 @@ def test_a_fault_whose_function_is_gone_is_an_error() -> None:
 
 
 def test_the_slowed_queue_holds_every_hand_over() -> None:
-    queue, seconds = UnrollQueue(capacity=4), 0.02
+    seconds = 0.02
     with planted.slowed_queue(seconds).planted():
+        queue = UnrollQueue(capacity=4)
         start = time.perf_counter()
         queue.insert(make_unroll())
         queue.sample(2)
