@@ -18,7 +18,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from packaging.requirements import Requirement
 
@@ -31,7 +31,6 @@ MINIMUM_PYTHON = (3, 11)
 MINIMUM_DISK_GIB = 5.0
 """Enough for scale smoke."""
 Section = Literal["machine", "required packages", "environments", "optional"]
-SECTIONS: tuple[Section, ...] = get_args(Section)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,8 @@ from ddrl.analysis.statistics.significance import Interval
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
+LEVEL = 0.95
+"""The level of all intervals and bands."""
 
 
 @dataclass(frozen=True)
@@ -57,16 +58,13 @@ class Suite:
         weights, unit = self._weights()
         return Draws(self.scores[None], weights[None], unit)
 
-    def drawn(self, generator: np.random.Generator, resamples: int, draw_environments: bool) -> Draws:
-        """Return `resamples` versions: seeds drawn with replacement per environment, or environments first."""
+    def drawn(self, generator: np.random.Generator, resamples: int) -> Draws:
+        """Return `resamples` versions, with seeds drawn with replacement per environment."""
         count, most = self.scores.shape
-        rows = np.broadcast_to(np.arange(count), (resamples, count))
-        if draw_environments:
-            rows = generator.integers(count, size=(resamples, count))
         # Columns past an environment's number of seeds hold arbitrary seeds with weight 0.
-        columns = generator.integers(self.seeds[rows][:, :, None], size=(resamples, count, most))
+        columns = generator.integers(self.seeds[:, None], size=(resamples, count, most))
         weights, unit = self._weights()
-        return Draws(self.scores[rows[:, :, None], columns], weights[rows], unit)
+        return Draws(self.scores[np.arange(count)[:, None], columns], np.tile(weights, (resamples, 1, 1)), unit)
 
     def _weights(self) -> tuple[Integers, int]:
         """Return weights [G, S] and their sum: whole numbers, so that quartiles fall exactly where they should."""
@@ -123,8 +121,8 @@ def _iqm(draws: Draws) -> Floats:
     return middle
 
 
-def _capped_mean(draws: Draws, cap: float = 1.0) -> Floats:
-    return draws.mean_of(np.minimum(draws.scores, cap))
+def _capped_mean(draws: Draws) -> Floats:
+    return draws.mean_of(np.minimum(draws.scores, 1.0))
 
 
 def _optimality_gap(draws: Draws) -> Floats:
@@ -158,14 +156,9 @@ def iqm(table: pd.DataFrame, metric: str, **columns: str) -> float:
     return _value(table, metric, _iqm, **columns)
 
 
-def optimality_gap(table: pd.DataFrame, metric: str, **columns: str) -> float:
-    """Return how far runs are short of 1 on average, those above it by nothing (Agarwal et al. 2021)."""
-    return _value(table, metric, _optimality_gap, **columns)
-
-
-def capped_mean(table: pd.DataFrame, metric: str, *, cap: float = 1.0, **columns: str) -> float:
-    """Return the mean of the scores of all runs, capped first (DMLab-30's measure: Espeholt et al. 2018, Table 3)."""
-    return _value(table, metric, partial(_capped_mean, cap=cap), **columns)
+def capped_mean(table: pd.DataFrame, metric: str, **columns: str) -> float:
+    """Return the mean of the scores of all runs, each at most 1 (DMLab-30's measure: Espeholt et al. 2018, Table 3)."""
+    return _value(table, metric, _capped_mean, **columns)
 
 
 def _value(table: pd.DataFrame, metric: str, statistic: Statistic, **columns: str) -> float:
@@ -179,24 +172,21 @@ def bootstrap(
     *,
     generator: np.random.Generator,
     resamples: int,
-    level: float = 0.95,
-    draw_environments: bool = False,
     **columns: str,
 ) -> Interval:
-    """Return one of `STATISTICS` with its percentile interval from a bootstrap stratified by environment.
+    """Return one of `STATISTICS` with its 95 % percentile interval from a bootstrap stratified by environment.
 
     The interval says how the value would change with other seeds on the same environments; it is missing if one has a
-    single seed. With `draw_environments`: how it would change on other environments like them.
+    single seed.
     """
     if statistic not in STATISTICS:
         raise ValueError(f"no statistic '{statistic}'; allowed: {', '.join(STATISTICS)}")
     chosen = suite(table, metric, **columns)
     function = STATISTICS[statistic]
     value = float(function(chosen.as_given())[0])
-    varied = draw_environments and len(chosen.environments) > 1
-    if chosen.seeds.min() < 2 and not varied:
+    if chosen.seeds.min() < 2:
         return Interval(value, math.nan, math.nan)
-    return _interval(value, function(chosen.drawn(generator, resamples, draw_environments)), level)
+    return _interval(value, function(chosen.drawn(generator, resamples)))
 
 
 def performance_profile(
@@ -206,7 +196,6 @@ def performance_profile(
     *,
     generator: np.random.Generator,
     resamples: int,
-    level: float = 0.95,
     **columns: str,
 ) -> pd.DataFrame:
     """Return the fraction of the runs with a score above tau: columns tau, fraction, low, high, one row per tau.
@@ -215,12 +204,12 @@ def performance_profile(
     """
     chosen = suite(table, metric, **columns)
     given = chosen.as_given()
-    drawn = chosen.drawn(generator, resamples, False) if chosen.seeds.min() > 1 else None
+    drawn = chosen.drawn(generator, resamples) if chosen.seeds.min() > 1 else None
     rows = []
     for tau in taus:
         found = Interval(float(given.mean_of((given.scores > tau).astype(np.float64))[0]), math.nan, math.nan)
         if drawn is not None:
-            found = _interval(found.value, drawn.mean_of((drawn.scores > tau).astype(np.float64)), level)
+            found = _interval(found.value, drawn.mean_of((drawn.scores > tau).astype(np.float64)))
         rows.append((float(tau), found.value, found.low, found.high))
     return pd.DataFrame(rows, columns=["tau", "fraction", "low", "high"], dtype="float64")
 
@@ -232,7 +221,6 @@ def probability_of_improvement(
     *,
     generator: np.random.Generator,
     resamples: int,
-    level: float = 0.95,
     **columns: str,
 ) -> Interval:
     """Return the chance that a run of a scores above a run of b on the same environment, averaged over environments.
@@ -248,8 +236,8 @@ def probability_of_improvement(
     value = float(_superiority(a.as_given(), b.as_given())[0])
     if min(a.seeds.min(), b.seeds.min()) < 2:
         return Interval(value, math.nan, math.nan)
-    draws = _superiority(a.drawn(generator, resamples, False), b.drawn(generator, resamples, False))
-    return _interval(value, draws, level)
+    draws = _superiority(a.drawn(generator, resamples), b.drawn(generator, resamples))
+    return _interval(value, draws)
 
 
 def _superiority(a: Draws, b: Draws) -> Floats:
@@ -263,9 +251,7 @@ def _superiority(a: Draws, b: Draws) -> Floats:
     return mean_of_environments
 
 
-def _interval(value: float, draws: Floats, level: float) -> Interval:
+def _interval(value: float, draws: Floats) -> Interval:
     """Return `value` with its percentile interval from bootstrap draws [R]."""
-    if not 0.0 < level < 1.0:
-        raise ValueError(f"level must lie between 0 and 1, not {level}")
-    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(value, float(low), float(high))
