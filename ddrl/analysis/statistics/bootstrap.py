@@ -1,9 +1,8 @@
 """Statistics of a suite of environments, with bootstrap intervals (Agarwal et al. 2021). A seed is the unit drawn.
 
-A table has one row per run with its environment, seed and score; `environment=` and `seed=` name the columns if they
-are called otherwise. A bare array, a missing column, an (environment, seed) pair given twice or a score that is not a
-number raises ValueError. Environments may have different numbers of seeds: each environment counts the same, each of
-its n seeds as 1/n of it.
+A table has one row per run with its environment, seed and score. A bare array, a missing column, an (environment, seed)
+pair given twice or a score that is not a number raises ValueError. Environments may have different numbers of seeds:
+each environment counts the same, each of its n seeds as 1/n of it.
 """
 
 from __future__ import annotations
@@ -73,26 +72,26 @@ class Suite:
         return np.where(present, unit // self.seeds[:, None], 0), unit
 
 
-def suite(table: pd.DataFrame, metric: str, *, environment: str = "environment", seed: str = "seed") -> Suite:
+def suite(table: pd.DataFrame, metric: str) -> Suite:
     """Return the scores `metric` of a table, checked as the module's docstring says. Raise ValueError."""
     if not isinstance(table, pd.DataFrame):
-        raise ValueError(f"a table with the columns {environment}, {seed} and {metric} is needed, not {type(table)}")
-    for name in (environment, seed, metric):
+        raise ValueError(f"a table with the columns environment, seed and {metric} is needed, not {type(table)}")
+    for name in ("environment", "seed", metric):
         if list(table.columns).count(name) != 1:
             raise ValueError(f"one column '{name}' is needed; there are: {', '.join(map(str, table.columns))}")
     if table.empty:
         raise ValueError("the table has no rows")
     if not pd.api.types.is_numeric_dtype(table[metric]) or pd.api.types.is_bool_dtype(table[metric]):
         raise ValueError(f"column '{metric}' holds {table[metric].dtype}, not numbers")
-    known = table[[environment, seed]].notna().all(axis=1) & np.isfinite(table[metric].astype("float64"))
+    known = table[["environment", "seed"]].notna().all(axis=1) & np.isfinite(table[metric].astype("float64"))
     if not known.all():
         first = table[~known].iloc[0]
-        raise ValueError(f"column '{metric}' is not a finite number for {first[environment]}, seed {first[seed]}")
-    twice = table.duplicated([environment, seed])
+        raise ValueError(f"column '{metric}' is not a finite number for {first['environment']}, seed {first['seed']}")
+    twice = table.duplicated(["environment", "seed"])
     if twice.any():
         first = table[twice].iloc[0]
-        raise ValueError(f"{first[environment]}, seed {first[seed]} is given twice; a table holds one variant")
-    games = {str(name): part.sort_values(seed)[metric] for name, part in table.groupby(environment, sort=True)}
+        raise ValueError(f"{first['environment']}, seed {first['seed']} is given twice; a table holds one variant")
+    games = {str(name): part.sort_values("seed")[metric] for name, part in table.groupby("environment", sort=True)}
     seeds = np.array([len(game) for game in games.values()], dtype=np.int64)
     scores = np.zeros((len(games), int(seeds.max())))
     for row, game in zip(scores, games.values(), strict=True):
@@ -137,42 +136,17 @@ STATISTICS: Mapping[str, Statistic] = {
     "capped_mean": _capped_mean,
 }
 """Statistics of normalised scores: mean and median of the environments' means over seeds; interquartile mean of all
-runs, outer ones counted in part; how far runs are short of 1 on average; mean of all runs, those above 1 counted as
-1."""
+runs, outer ones counted in part; how far runs are short of 1 on average; mean of all runs, those above 1 counted as 1
+(DMLab-30's measure: Espeholt et al. 2018, Table 3)."""
 
 
-def mean(table: pd.DataFrame, metric: str, **columns: str) -> float:
-    """Return the mean over environments of the mean over seeds."""
-    return _value(table, metric, _mean, **columns)
-
-
-def median(table: pd.DataFrame, metric: str, **columns: str) -> float:
-    """Return the median over environments of the mean over seeds."""
-    return _value(table, metric, _median, **columns)
-
-
-def iqm(table: pd.DataFrame, metric: str, **columns: str) -> float:
-    """Return the interquartile mean: of the middle half of all runs, outer ones in part (Agarwal et al. 2021)."""
-    return _value(table, metric, _iqm, **columns)
-
-
-def capped_mean(table: pd.DataFrame, metric: str, **columns: str) -> float:
-    """Return the mean of the scores of all runs, each at most 1 (DMLab-30's measure: Espeholt et al. 2018, Table 3)."""
-    return _value(table, metric, _capped_mean, **columns)
-
-
-def _value(table: pd.DataFrame, metric: str, statistic: Statistic, **columns: str) -> float:
-    return float(statistic(suite(table, metric, **columns).as_given())[0])
+def value_of(table: pd.DataFrame, metric: str, statistic: str) -> float:
+    """Return one of `STATISTICS` of a table."""
+    return float(STATISTICS[statistic](suite(table, metric).as_given())[0])
 
 
 def bootstrap(
-    table: pd.DataFrame,
-    metric: str,
-    statistic: str,
-    *,
-    generator: np.random.Generator,
-    resamples: int,
-    **columns: str,
+    table: pd.DataFrame, metric: str, statistic: str, *, generator: np.random.Generator, resamples: int
 ) -> Interval:
     """Return one of `STATISTICS` with its 95 % percentile interval from a bootstrap stratified by environment.
 
@@ -181,8 +155,7 @@ def bootstrap(
     """
     if statistic not in STATISTICS:
         raise ValueError(f"no statistic '{statistic}'; allowed: {', '.join(STATISTICS)}")
-    chosen = suite(table, metric, **columns)
-    function = STATISTICS[statistic]
+    chosen, function = suite(table, metric), STATISTICS[statistic]
     value = float(function(chosen.as_given())[0])
     if chosen.seeds.min() < 2:
         return Interval(value, math.nan, math.nan)
@@ -190,19 +163,13 @@ def bootstrap(
 
 
 def performance_profile(
-    table: pd.DataFrame,
-    metric: str,
-    taus: Sequence[float],
-    *,
-    generator: np.random.Generator,
-    resamples: int,
-    **columns: str,
+    table: pd.DataFrame, metric: str, taus: Sequence[float], *, generator: np.random.Generator, resamples: int
 ) -> pd.DataFrame:
     """Return the fraction of the runs with a score above tau: columns tau, fraction, low, high, one row per tau.
 
     The band is pointwise, from the bootstrap of `bootstrap`, with the same draws for every tau.
     """
-    chosen = suite(table, metric, **columns)
+    chosen = suite(table, metric)
     given = chosen.as_given()
     drawn = chosen.drawn(generator, resamples) if chosen.seeds.min() > 1 else None
     rows = []
@@ -215,21 +182,15 @@ def performance_profile(
 
 
 def probability_of_improvement(
-    table_a: pd.DataFrame,
-    table_b: pd.DataFrame,
-    metric: str,
-    *,
-    generator: np.random.Generator,
-    resamples: int,
-    **columns: str,
+    table_a: pd.DataFrame, table_b: pd.DataFrame, metric: str, *, generator: np.random.Generator, resamples: int
 ) -> Interval:
     """Return the chance that a run of a scores above a run of b on the same environment, averaged over environments.
 
     A tie counts half. Both tables' seeds are drawn, independently of each other. Missing interval: as in `bootstrap`.
     Raise ValueError also if the two tables have different environments.
     """
-    a = suite(table_a, metric, **columns)
-    b = suite(table_b, metric, **columns)
+    a = suite(table_a, metric)
+    b = suite(table_b, metric)
     if a.environments != b.environments:
         odd = sorted(set(a.environments) ^ set(b.environments))
         raise ValueError(f"the tables differ in their environments: {', '.join(odd)} in one of them only")

@@ -51,14 +51,13 @@ def tidy(matrix: np.ndarray[Any, np.dtype[np.float64]]) -> pd.DataFrame:
 def test_point_estimates_agree(statistic: str) -> None:
     # 8 x 6 runs divide by four: rliable's IQM drops whole runs, ours counts them in part.
     for seed in range(20):
-        given = bootstrap.suite(tidy(scores(seed)), "score").as_given()
-        (found,) = bootstrap.STATISTICS[statistic](given)
+        found = bootstrap.value_of(tidy(scores(seed)), "score", statistic)
         assert found == pytest.approx(METRICS[statistic](scores(seed)), abs=1e-12)
 
 
 def test_the_iqm_differs_only_where_a_quarter_is_no_whole_number_of_runs() -> None:
     matrix = scores(0, runs=3)
-    ours, theirs = bootstrap.iqm(tidy(matrix), "score"), metrics.aggregate_iqm(matrix)
+    ours, theirs = bootstrap.value_of(tidy(matrix), "score", "iqm"), metrics.aggregate_iqm(matrix)
     ordered = np.sort(matrix, axis=None)
     assert theirs == pytest.approx(ordered[4:-4].mean())
     assert ours == pytest.approx((ordered[5:-5].sum() + 0.5 * (ordered[4] + ordered[-5])) / 9)

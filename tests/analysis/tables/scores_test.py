@@ -31,7 +31,7 @@ def test_aggregates_name_what_they_are_over() -> None:
     assert by_statistic.loc["median", "value"] == pytest.approx((0.1 + 1.3) / 2)
     assert by_statistic.loc["capped_mean", "value"] == pytest.approx((0.1 + 1.0) / 2)
     assert by_statistic.loc["optimality_gap", "value"] == pytest.approx(0.45)
-    assert by_statistic.loc["iqm", "value"] == pytest.approx(bootstrap.iqm(DEEP, "human_normalised_score"))
+    assert by_statistic.loc["iqm", "value"] == pytest.approx(bootstrap.value_of(DEEP, "human_normalised_score", "iqm"))
     assert set(found["seeds"]) == {2}
     assert set(found["environments"]) == {2}
     assert (found["ci95_low"] <= found["value"]).all()

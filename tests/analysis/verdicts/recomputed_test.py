@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddrl.analysis.statistics import bootstrap
+from ddrl.analysis.statistics.bootstrap import value_of
 from ddrl.analysis.statistics.normalise import human_normalised
 from ddrl.papers.published import load_published, matching, reference_scores
 
@@ -30,10 +30,10 @@ def printed(paper: str, cell: str) -> float:
 
 
 def with_references(rows: pd.DataFrame, references: pd.DataFrame) -> pd.DataFrame:
-    """One row per task: value, random, human, score (human-normalised, in percent) and a seed column."""
+    """One row per task: value, random, human, score (human-normalised, in percent), environment and seed."""
     table = rows[["task", "value"]].merge(references[["task", "random", "human"]], on="task", validate="1:1")
     score = 100 * human_normalised(table["value"], table["random"], table["human"])
-    return table.assign(score=score, seed=1)
+    return table.assign(score=score, seed=1, environment=table["task"])
 
 
 def atari(rows: pd.DataFrame, variants: Sequence[str] = NOOP) -> pd.DataFrame:
@@ -54,16 +54,16 @@ def within_rounding(table: pd.DataFrame, decimals: int = 1, cap: float = np.inf)
 
 
 def mean(table: pd.DataFrame) -> float:
-    return bootstrap.mean(table, "score", environment="task")
+    return value_of(table, "score", "mean")
 
 
 def capped(table: pd.DataFrame) -> float:
     """Return the capped mean of scores in percent."""
-    return 100 * bootstrap.capped_mean(table.assign(score=table["score"] / 100), "score", environment="task")
+    return 100 * value_of(table.assign(score=table["score"] / 100), "score", "capped_mean")
 
 
 def median(table: pd.DataFrame) -> float:
-    return bootstrap.median(table, "score", environment="task")
+    return value_of(table, "score", "median")
 
 
 IMPALA_AGENTS = {
