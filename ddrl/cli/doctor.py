@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from packaging.requirements import Requirement
 
@@ -32,7 +32,6 @@ MINIMUM_PYTHON = (3, 11)
 MINIMUM_DISK_GIB = 5.0
 """Enough for scale smoke."""
 Section = Literal["machine", "required packages", "environments", "optional"]
-SECTIONS: tuple[Section, ...] = get_args(Section)
 
 
 @dataclass(frozen=True)

@@ -35,16 +35,6 @@ from ddrl.errors import UserError
 from ddrl.system.seeding import seed_for
 from ddrl.types import Array, EnvSpec, EnvStep
 
-_NAMES = """
-alien amidar assault asterix asteroids atlantis bank_heist battle_zone beam_rider berzerk bowling boxing breakout
-centipede chopper_command crazy_climber defender demon_attack double_dunk enduro fishing_derby freeway frostbite
-gopher gravitar hero ice_hockey jamesbond kangaroo krull kung_fu_master montezuma_revenge ms_pacman name_this_game
-phoenix pitfall pong private_eye qbert riverraid road_runner robotank seaquest skiing solaris space_invaders
-star_gunner surround tennis time_pilot tutankham up_n_down venture video_pinball wizard_of_wor yars_revenge zaxxon
-"""
-ATARI_57: tuple[str, ...] = tuple(_NAMES.split())
-"""The 57 games that papers report, by ALE's names."""
-
 _MULTI_PLAYER = frozenset({"combat", "joust", "maze_craze", "warlords"})  # ALE ends the process on loading one alone
 TASKS: tuple[str, ...] = tuple(sorted(set(get_all_rom_ids()) - _MULTI_PLAYER))
 EXAMPLES: dict[str, dict[str, Any]] = {"breakout": {}, "pong": {"max_frames": 500}}

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ddrl.errors import UserError, about, using
-from ddrl.system.files import append, read_file, write_atomically
+from ddrl.system.files import append, read_file
 from ddrl.system.json_lines import Lines, aside_of, rewrite, split
 from ddrl.training.config.population import Values
 from ddrl.training.records.finished import DECISIONS
@@ -225,9 +225,3 @@ def as_table(decisions: Sequence[Decision]) -> pd.DataFrame:
     numbers = ["compared_with", "source_member", "source_decision", "source_env_frames"]
     fractions = ["fitness", "compared_fitness"]
     return pd.DataFrame(rows).astype(dict.fromkeys(numbers, "Int64") | dict.fromkeys(fractions, "float64"))
-
-
-def write_table(path: Path, table: pd.DataFrame) -> None:
-    """Write a table as Parquet, atomically."""
-    with using(path):
-        write_atomically(path, lambda file: table.to_parquet(file, index=False, write_page_checksum=True))

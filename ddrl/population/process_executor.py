@@ -20,7 +20,7 @@ from ddrl.population.display import View
 from ddrl.population.executors import MemberDisplay
 from ddrl.population.member import Outcome, Segment, train_locally
 from ddrl.runtimes.ray.cluster import Pulse, cluster, gone_error, log_tail, what_is_gone
-from ddrl.runtimes.ray.errors import first_line, plain, traceback_of
+from ddrl.runtimes.ray.errors import cause_of, first_line, plain
 from ddrl.system.calls import watched
 from ddrl.system.signals import Request
 from ddrl.training.config.run_config import RunConfig
@@ -79,10 +79,9 @@ def process_executor(config: RunConfig, view: View) -> Iterator[ProcessExecutor]
 
 def _gpus(config: RunConfig, parallel: int, cpus: int) -> float:
     """Return the GPUs of one member: a fraction if members share one. Raise UserError if the node has too few CPUs."""
-    import ray
+    from ddrl.runtimes.ray.placement import resources_here
 
-    own = ray.get_runtime_context().get_node_id()
-    (here,) = (node["Resources"] for node in ray.nodes() if node["NodeID"] == own)  # type: ignore[no-untyped-call]
+    here = resources_here()
     if here.get("CPU", 0) < parallel * cpus:
         raise UserError(
             f"this node of the Ray cluster has {here.get('CPU', 0):.0f} CPUs; {parallel} members at once need "
@@ -146,10 +145,7 @@ class ProcessExecutor:
         try:
             outcome: Outcome = ray.get(ended[0])
         except RayTaskError as error:
-            cause = error.cause
-            if not isinstance(cause, UserError) or cause.is_crash:
-                self._view.complain(traceback_of(error))
-            raise cause from None
+            raise cause_of(error, self._view.complain) from None
         except RayError as error:
             return self._replace(process, segment, pid, error)
         self._free.append(process)

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddrl.errors import UserError
-from ddrl.population.journal import Decision, Journal, Piece, ancestry, as_table, write_table
+from ddrl.population.journal import Decision, Journal, Piece, ancestry, as_table
 from ddrl.system.files import read_file
 from ddrl.system.text_files import read_json
 from ddrl.training.builder import Builder
-from ddrl.training.config.run_config import RunConfig, fingerprint, load_run_config, to_json
-from ddrl.training.records import checkpoint, manifest
-from ddrl.training.records.recorder import COUNTS, read_curves, write_json
+from ddrl.training.config.run_config import RunConfig, load_run_config
+from ddrl.training.records import checkpoint
+from ddrl.training.records.finished import common_record
+from ddrl.training.records.recorder import COUNTS, read_curves, write_json, write_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,39 +68,23 @@ def curves_along(pieces: Sequence[Piece], tables: Sequence[pd.DataFrame]) -> pd.
 
 def write(builder: Builder, directory: Path, journal: Journal, provenance: dict[str, Any], seconds: float) -> None:
     """Write all three files; `curves.parquet` last, since a run with this file is complete."""
-    config = builder.config
-    assert config.population is not None
-    size = config.population.size
+    assert builder.config.population is not None
+    size = builder.config.population.size
     best = best_member(journal, size)
     pieces = ancestry(journal.decisions, best)
     read = {member: read_curves(directory / "members" / str(member) / "curves.jsonl") for member, _, _ in pieces}
     curves = curves_along(pieces, [read[piece.member] for piece in pieces])
     last = curves.iloc[-1]
-    starts = [start._asdict() for start in journal.starts]
     write_table(directory / "lineage.parquet", as_table(journal.decisions))
-    write_json(
-        directory / "run.json",
-        {
-            "config": to_json(config),
-            "fingerprint": fingerprint(config),
-            "algorithm_version": builder.algorithm.VERSION,
-            "protocol": builder.spec.protocol,
-            "evaluated_tasks": list(builder.evaluated_tasks) if len(builder.evaluated_tasks) > 1 else [],
-            **provenance,
-            "started": starts[0]["started"],
-            "finished": manifest.now(),
-            "seconds": round(seconds, 1),
-            **{name: int(last[name]) for name in COUNTS},
-            "episodes": int(curves[curves.metric == "episodes"].value.iloc[-1]),
-            "resumes": len(starts) - 1,
-            "history": starts,
-            "exit_reason": "budget_reached",
-            "peak_memory_mib": manifest.peak_memory_mib(),
-            "parameters": sum(parameter.numel() for parameter in builder.network().parameters()),
-            "population": _population(journal, size, best, pieces),
-            **({"records_lost_bytes": lost} if (lost := _lost_bytes(directory, pieces)) else {}),
-        },
-    )
+    starts = [start._asdict() for start in journal.starts]
+    counts = {name: int(last[name]) for name in COUNTS}
+    counts |= {"episodes": int(curves[curves.metric == "episodes"].value.iloc[-1]), "resumes": len(starts) - 1}
+    record = common_record(builder, provenance, starts, seconds, counts)
+    record["parameters"] = sum(parameter.numel() for parameter in builder.network().parameters())
+    record["population"] = _population(journal, size, best, pieces)
+    if lost := _lost_bytes(directory, pieces):
+        record["records_lost_bytes"] = lost
+    write_json(directory / "run.json", record)
     write_table(directory / "curves.parquet", curves)
 
 

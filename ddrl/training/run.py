@@ -132,7 +132,6 @@ class Run:
             shards=self._shards,
         )
         self.params, self.queue, self.learner = self.learning.params, self.learning.queue, self.learning.learner
-        self.parameter_count = self.learning.parameter_count
         self.serving: RemoteActors | None = None
         if self._endpoint or self.config.topology.central.worker_processes:
             self._serve_remote_actors()

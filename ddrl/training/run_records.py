@@ -131,34 +131,18 @@ class RankRecords:
         self.episode = forward
         self.resumes = 0
 
-    def follow(self, learning: LearnerNode) -> None:
-        """Do nothing, as the next ones."""
+    def _leave_it(self, *arguments: Any) -> None:
+        """Do nothing: rank 0 does it."""
+
+    follow = announce = updated = flush = finish = close = write_results = _leave_it
 
     def note(self, line: str) -> None:
         """Write a line to this process's own log."""
         say(line)
 
-    def announce(self, line: str) -> None:
-        """Leave to rank 0 what every rank would say."""
-
-    def updated(self, metrics: Metrics) -> None:
-        """Leave it to rank 0."""
-
     def evaluator(self, is_over: Callable[[], bool]) -> Role:
         """Return a role that never has anything to do."""
         return Steps(lambda: False, lambda: None)
-
-    def flush(self) -> None:
-        """Leave it to rank 0."""
-
-    def finish(self, interrupted: Callable[[], bool]) -> None:
-        """Leave it to rank 0."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-    def write_results(self, run: Run) -> None:
-        """Leave it to rank 0."""
 
     def state_dict(self, next_checkpoint: int) -> dict[str, Any]:
         """Return what a checkpoint holds beside the learner."""

@@ -1,9 +1,8 @@
 """Statistics of a suite of environments, with bootstrap intervals (Agarwal et al. 2021). A seed is the unit drawn.
 
-A table has one row per run with its environment, seed and score; `environment=` and `seed=` name the columns if they
-are called otherwise. A bare array, a missing column, an (environment, seed) pair given twice or a score that is not a
-number raises ValueError. Environments may have different numbers of seeds: each environment counts the same, each of
-its n seeds as 1/n of it.
+A table has one row per run with its environment, seed and score. A bare array, a missing column, an (environment, seed)
+pair given twice or a score that is not a number raises ValueError. Environments may have different numbers of seeds:
+each environment counts the same, each of its n seeds as 1/n of it.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +19,8 @@ from ddrl.analysis.statistics.significance import Interval
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
+LEVEL = 0.95
+"""The level of all intervals and bands."""
 
 
 @dataclass(frozen=True)
@@ -57,16 +57,13 @@ class Suite:
         weights, unit = self._weights()
         return Draws(self.scores[None], weights[None], unit)
 
-    def drawn(self, generator: np.random.Generator, resamples: int, draw_environments: bool) -> Draws:
-        """Return `resamples` versions: seeds drawn with replacement per environment, or environments first."""
+    def drawn(self, generator: np.random.Generator, resamples: int) -> Draws:
+        """Return `resamples` versions, with seeds drawn with replacement per environment."""
         count, most = self.scores.shape
-        rows = np.broadcast_to(np.arange(count), (resamples, count))
-        if draw_environments:
-            rows = generator.integers(count, size=(resamples, count))
         # Columns past an environment's number of seeds hold arbitrary seeds with weight 0.
-        columns = generator.integers(self.seeds[rows][:, :, None], size=(resamples, count, most))
+        columns = generator.integers(self.seeds[:, None], size=(resamples, count, most))
         weights, unit = self._weights()
-        return Draws(self.scores[rows[:, :, None], columns], weights[rows], unit)
+        return Draws(self.scores[np.arange(count)[:, None], columns], np.tile(weights, (resamples, 1, 1)), unit)
 
     def _weights(self) -> tuple[Integers, int]:
         """Return weights [G, S] and their sum: whole numbers, so that quartiles fall exactly where they should."""
@@ -75,26 +72,26 @@ class Suite:
         return np.where(present, unit // self.seeds[:, None], 0), unit
 
 
-def suite(table: pd.DataFrame, metric: str, *, environment: str = "environment", seed: str = "seed") -> Suite:
+def suite(table: pd.DataFrame, metric: str) -> Suite:
     """Return the scores `metric` of a table, checked as the module's docstring says. Raise ValueError."""
     if not isinstance(table, pd.DataFrame):
-        raise ValueError(f"a table with the columns {environment}, {seed} and {metric} is needed, not {type(table)}")
-    for name in (environment, seed, metric):
+        raise ValueError(f"a table with the columns environment, seed and {metric} is needed, not {type(table)}")
+    for name in ("environment", "seed", metric):
         if list(table.columns).count(name) != 1:
             raise ValueError(f"one column '{name}' is needed; there are: {', '.join(map(str, table.columns))}")
     if table.empty:
         raise ValueError("the table has no rows")
     if not pd.api.types.is_numeric_dtype(table[metric]) or pd.api.types.is_bool_dtype(table[metric]):
         raise ValueError(f"column '{metric}' holds {table[metric].dtype}, not numbers")
-    known = table[[environment, seed]].notna().all(axis=1) & np.isfinite(table[metric].astype("float64"))
+    known = table[["environment", "seed"]].notna().all(axis=1) & np.isfinite(table[metric].astype("float64"))
     if not known.all():
         first = table[~known].iloc[0]
-        raise ValueError(f"column '{metric}' is not a finite number for {first[environment]}, seed {first[seed]}")
-    twice = table.duplicated([environment, seed])
+        raise ValueError(f"column '{metric}' is not a finite number for {first['environment']}, seed {first['seed']}")
+    twice = table.duplicated(["environment", "seed"])
     if twice.any():
         first = table[twice].iloc[0]
-        raise ValueError(f"{first[environment]}, seed {first[seed]} is given twice; a table holds one variant")
-    games = {str(name): part.sort_values(seed)[metric] for name, part in table.groupby(environment, sort=True)}
+        raise ValueError(f"{first['environment']}, seed {first['seed']} is given twice; a table holds one variant")
+    games = {str(name): part.sort_values("seed")[metric] for name, part in table.groupby("environment", sort=True)}
     seeds = np.array([len(game) for game in games.values()], dtype=np.int64)
     scores = np.zeros((len(games), int(seeds.max())))
     for row, game in zip(scores, games.values(), strict=True):
@@ -123,8 +120,8 @@ def _iqm(draws: Draws) -> Floats:
     return middle
 
 
-def _capped_mean(draws: Draws, cap: float = 1.0) -> Floats:
-    return draws.mean_of(np.minimum(draws.scores, cap))
+def _capped_mean(draws: Draws) -> Floats:
+    return draws.mean_of(np.minimum(draws.scores, 1.0))
 
 
 def _optimality_gap(draws: Draws) -> Floats:
@@ -139,117 +136,69 @@ STATISTICS: Mapping[str, Statistic] = {
     "capped_mean": _capped_mean,
 }
 """Statistics of normalised scores: mean and median of the environments' means over seeds; interquartile mean of all
-runs, outer ones counted in part; how far runs are short of 1 on average; mean of all runs, those above 1 counted as
-1."""
+runs, outer ones counted in part; how far runs are short of 1 on average; mean of all runs, those above 1 counted as 1
+(DMLab-30's measure: Espeholt et al. 2018, Table 3)."""
 
 
-def mean(table: pd.DataFrame, metric: str, **columns: str) -> float:
-    """Return the mean over environments of the mean over seeds."""
-    return _value(table, metric, _mean, **columns)
-
-
-def median(table: pd.DataFrame, metric: str, **columns: str) -> float:
-    """Return the median over environments of the mean over seeds."""
-    return _value(table, metric, _median, **columns)
-
-
-def iqm(table: pd.DataFrame, metric: str, **columns: str) -> float:
-    """Return the interquartile mean: of the middle half of all runs, outer ones in part (Agarwal et al. 2021)."""
-    return _value(table, metric, _iqm, **columns)
-
-
-def optimality_gap(table: pd.DataFrame, metric: str, **columns: str) -> float:
-    """Return how far runs are short of 1 on average, those above it by nothing (Agarwal et al. 2021)."""
-    return _value(table, metric, _optimality_gap, **columns)
-
-
-def capped_mean(table: pd.DataFrame, metric: str, *, cap: float = 1.0, **columns: str) -> float:
-    """Return the mean of the scores of all runs, capped first (DMLab-30's measure: Espeholt et al. 2018, Table 3)."""
-    return _value(table, metric, partial(_capped_mean, cap=cap), **columns)
-
-
-def _value(table: pd.DataFrame, metric: str, statistic: Statistic, **columns: str) -> float:
-    return float(statistic(suite(table, metric, **columns).as_given())[0])
+def value_of(table: pd.DataFrame, metric: str, statistic: str) -> float:
+    """Return one of `STATISTICS` of a table."""
+    return float(STATISTICS[statistic](suite(table, metric).as_given())[0])
 
 
 def bootstrap(
-    table: pd.DataFrame,
-    metric: str,
-    statistic: str,
-    *,
-    generator: np.random.Generator,
-    resamples: int,
-    level: float = 0.95,
-    draw_environments: bool = False,
-    **columns: str,
+    table: pd.DataFrame, metric: str, statistic: str, *, generator: np.random.Generator, resamples: int
 ) -> Interval:
-    """Return one of `STATISTICS` with its percentile interval from a bootstrap stratified by environment.
+    """Return one of `STATISTICS` with its 95 % percentile interval from a bootstrap stratified by environment.
 
     The interval says how the value would change with other seeds on the same environments; it is missing if one has a
-    single seed. With `draw_environments`: how it would change on other environments like them.
+    single seed.
     """
     if statistic not in STATISTICS:
         raise ValueError(f"no statistic '{statistic}'; allowed: {', '.join(STATISTICS)}")
-    chosen = suite(table, metric, **columns)
-    function = STATISTICS[statistic]
+    chosen, function = suite(table, metric), STATISTICS[statistic]
     value = float(function(chosen.as_given())[0])
-    varied = draw_environments and len(chosen.environments) > 1
-    if chosen.seeds.min() < 2 and not varied:
+    if chosen.seeds.min() < 2:
         return Interval(value, math.nan, math.nan)
-    return _interval(value, function(chosen.drawn(generator, resamples, draw_environments)), level)
+    return _interval(value, function(chosen.drawn(generator, resamples)))
 
 
 def performance_profile(
-    table: pd.DataFrame,
-    metric: str,
-    taus: Sequence[float],
-    *,
-    generator: np.random.Generator,
-    resamples: int,
-    level: float = 0.95,
-    **columns: str,
+    table: pd.DataFrame, metric: str, taus: Sequence[float], *, generator: np.random.Generator, resamples: int
 ) -> pd.DataFrame:
     """Return the fraction of the runs with a score above tau: columns tau, fraction, low, high, one row per tau.
 
     The band is pointwise, from the bootstrap of `bootstrap`, with the same draws for every tau.
     """
-    chosen = suite(table, metric, **columns)
+    chosen = suite(table, metric)
     given = chosen.as_given()
-    drawn = chosen.drawn(generator, resamples, False) if chosen.seeds.min() > 1 else None
+    drawn = chosen.drawn(generator, resamples) if chosen.seeds.min() > 1 else None
     rows = []
     for tau in taus:
         found = Interval(float(given.mean_of((given.scores > tau).astype(np.float64))[0]), math.nan, math.nan)
         if drawn is not None:
-            found = _interval(found.value, drawn.mean_of((drawn.scores > tau).astype(np.float64)), level)
+            found = _interval(found.value, drawn.mean_of((drawn.scores > tau).astype(np.float64)))
         rows.append((float(tau), found.value, found.low, found.high))
     return pd.DataFrame(rows, columns=["tau", "fraction", "low", "high"], dtype="float64")
 
 
 def probability_of_improvement(
-    table_a: pd.DataFrame,
-    table_b: pd.DataFrame,
-    metric: str,
-    *,
-    generator: np.random.Generator,
-    resamples: int,
-    level: float = 0.95,
-    **columns: str,
+    table_a: pd.DataFrame, table_b: pd.DataFrame, metric: str, *, generator: np.random.Generator, resamples: int
 ) -> Interval:
     """Return the chance that a run of a scores above a run of b on the same environment, averaged over environments.
 
     A tie counts half. Both tables' seeds are drawn, independently of each other. Missing interval: as in `bootstrap`.
     Raise ValueError also if the two tables have different environments.
     """
-    a = suite(table_a, metric, **columns)
-    b = suite(table_b, metric, **columns)
+    a = suite(table_a, metric)
+    b = suite(table_b, metric)
     if a.environments != b.environments:
         odd = sorted(set(a.environments) ^ set(b.environments))
         raise ValueError(f"the tables differ in their environments: {', '.join(odd)} in one of them only")
     value = float(_superiority(a.as_given(), b.as_given())[0])
     if min(a.seeds.min(), b.seeds.min()) < 2:
         return Interval(value, math.nan, math.nan)
-    draws = _superiority(a.drawn(generator, resamples, False), b.drawn(generator, resamples, False))
-    return _interval(value, draws, level)
+    draws = _superiority(a.drawn(generator, resamples), b.drawn(generator, resamples))
+    return _interval(value, draws)
 
 
 def _superiority(a: Draws, b: Draws) -> Floats:
@@ -263,9 +212,7 @@ def _superiority(a: Draws, b: Draws) -> Floats:
     return mean_of_environments
 
 
-def _interval(value: float, draws: Floats, level: float) -> Interval:
+def _interval(value: float, draws: Floats) -> Interval:
     """Return `value` with its percentile interval from bootstrap draws [R]."""
-    if not 0.0 < level < 1.0:
-        raise ValueError(f"level must lie between 0 and 1, not {level}")
-    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(value, float(low), float(high))

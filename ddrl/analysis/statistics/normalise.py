@@ -11,9 +11,9 @@ def human_normalised(scores: pd.Series, random: pd.Series, human: pd.Series) -> 
     return (scores.astype("float64") - random.astype("float64")) / span.where(span != 0)
 
 
-def capped(normalised: pd.Series, cap: float = 1.0) -> pd.Series:
-    """Cap scores at `cap` (DMLab-30's measure: Espeholt et al. 2018, Table 3); missing ones stay missing."""
-    return normalised.clip(upper=cap)
+def capped(normalised: pd.Series) -> pd.Series:
+    """Cap scores at 1 (DMLab-30's measure: Espeholt et al. 2018, Table 3); missing ones stay missing."""
+    return normalised.clip(upper=1.0)
 
 
 def with_references(scores: pd.DataFrame, references: pd.DataFrame, column: str) -> pd.DataFrame:

@@ -35,23 +35,6 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """mean(a) - mean(b): its standard error, degrees of freedom, two-sided p and standardised size."""
-
-    effect: float
-    error: float
-    freedom: float
-    p_two_sided: float
-    hedges_g: float
-
-    def interval(self, alpha: float) -> Interval:
-        """Return the two-sided interval of level 1 - alpha around the effect."""
-        _check_probability("alpha", alpha)
-        half = float(t_quantile(1 - alpha / 2, self.freedom)) * self.error if self.error != 0 else 0.0
-        return Interval(self.effect, self.effect - half, self.effect + half)
-
-
-@dataclass(frozen=True)
 class Equivalence:
     """The p of the two one-sided tests, and the 90 % interval of the mean."""
 
@@ -108,23 +91,6 @@ def prediction_interval(values: Sample, level: float, others: int) -> tuple[floa
     mean, error = _mean_and_error(values)
     half = float(t_quantile((1 + level) / 2, n - 1)) * error * math.sqrt(1 + n / others)
     return mean - half, mean + half
-
-
-def welch(a: Sample, b: Sample) -> Comparison:
-    """Compare two groups of seeds [n_a], [n_b] with unequal variances: Welch's t, Satterthwaite's degrees of freedom.
-
-    Without any spread p is 1 for equal means, otherwise 0; degrees of freedom are then infinite.
-    """
-    (mean_a, error_a), (mean_b, error_b) = _mean_and_error(checked(a, "a")), _mean_and_error(checked(b, "b"))
-    effect, variance = mean_a - mean_b, error_a**2 + error_b**2
-    if min(len(a), len(b)) < 2:
-        return Comparison(effect, math.nan, math.nan, math.nan, math.nan)
-    if variance == 0:
-        return Comparison(effect, 0.0, math.inf, float(effect == 0), math.nan)
-    freedom = 1 / ((error_a**2 / variance) ** 2 / (len(a) - 1) + (error_b**2 / variance) ** 2 / (len(b) - 1))
-    error = math.sqrt(variance)
-    p = 2 * float(t_tail(abs(effect) / error, freedom))
-    return Comparison(effect, error, freedom, p, hedges_g(a, b))
 
 
 def hedges_g(a: Sample, b: Sample) -> float:

@@ -26,7 +26,7 @@ from ddrl.analysis.tables.runs import (
     run_table,
 )
 from ddrl.analysis.tables.scores import aggregates, improvement, profiles, scores
-from ddrl.analysis.tables.summary import summary
+from ddrl.analysis.tables.summary import subject_of, summary
 from ddrl.analysis.verdicts.cells import cells
 from ddrl.analysis.verdicts.claims import claims
 from ddrl.errors import UserError
@@ -61,7 +61,6 @@ def build(
         where = results / "reference" / paper.key if scale == REFERENCE else results
         raise UserError(f"{where}: no run of {paper.key} at scale {scale} has finished")
     published, references = load_published(paper_dir), load_references(paper)
-    origin = "reference" if scale == REFERENCE else "run"
     parts = by_task(data)
     table = scores(parts, references)
     seed, resamples = paper.evidence.bootstrap_seed, paper.evidence.resamples
@@ -77,7 +76,7 @@ def build(
         "improvement": improvement(table, seed=seed, resamples=resamples),
         "cells": cells(paper, experiments, published, references, table, parts),
         "claims": claims(paper, experiments, table, parts),
-        "hyperparameters": hyperparameter_table(paper, data, origin),
+        "hyperparameters": hyperparameter_table(paper, data, subject_of(scale)),
         "milestones": milestone_table(paper, parts),
         "lineage": _labelled(lineage_table(data), experiments),
         "published": used_published(paper, published),

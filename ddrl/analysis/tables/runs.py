@@ -66,9 +66,8 @@ def run_table(runs: Sequence[RunData], experiments: Mapping[str, Experiment]) ->
         rows.append(row)
     table = pd.DataFrame(rows)
     counts = dict.fromkeys(("paper_frames", "learner_threads", "parameter_delay", "records_lost_bytes"), "Int64")
-    return table.astype(counts | {"budget_ratio": "float64"}).sort_values(
-        ["origin", *KEYS[1:]], ascending=[False, *[True] * (len(KEYS) - 1)], ignore_index=True
-    )
+    table = table.astype(counts | {"budget_ratio": "float64"})
+    return table.sort_values(KEYS, ascending=[False, *[True] * (len(KEYS) - 1)], ignore_index=True)
 
 
 def hyperparameter_table(paper: Paper, runs: Sequence[RunData], origin: str) -> pd.DataFrame:

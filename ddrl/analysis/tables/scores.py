@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from itertools import combinations
 
 import numpy as np
@@ -79,7 +79,7 @@ def aggregates(table: pd.DataFrame, *, seed: int, resamples: int) -> pd.DataFram
     return _typed(pd.DataFrame(rows, columns=AGGREGATES))
 
 
-def profiles(table: pd.DataFrame, *, seed: int, resamples: int, taus: Sequence[float] = TAUS) -> pd.DataFrame:
+def profiles(table: pd.DataFrame, *, seed: int, resamples: int) -> pd.DataFrame:
     """Return performance profiles of human-normalised scores: the fraction of runs above tau, every environment alike.
 
     Columns `PROFILES`, one row per origin, experiment, variant and tau; the band is pointwise.
@@ -88,7 +88,7 @@ def profiles(table: pd.DataFrame, *, seed: int, resamples: int, taus: Sequence[f
     known = table[table[SCORE].notna()]
     for names, part in known.groupby(GROUP, sort=True):
         found = performance_profile(
-            part, SCORE, taus, generator=_generator(seed, *names, "profile"), resamples=resamples
+            part, SCORE, TAUS, generator=_generator(seed, *names, "profile"), resamples=resamples
         ).rename(columns={"low": "ci95_low", "high": "ci95_high"})
         parts.append(found.assign(**dict(zip(GROUP, map(str, names), strict=True)))[PROFILES])
     return _typed(pd.concat(parts if len(parts) == 1 else parts[1:], ignore_index=True))

@@ -15,7 +15,7 @@ from ddrl.analysis.runs.problems import COLUMNS as PROBLEM_COLUMNS
 from ddrl.analysis.runs.problems import portable
 from ddrl.analysis.runs.run_data import LARGEST, LAYOUT, layout_of, machine
 from ddrl.analysis.tables.build import Evidence
-from ddrl.analysis.tables.summary import SCALE_NOTES, facts
+from ddrl.analysis.tables.summary import SCALE_NOTES, facts, subject_facts, subject_of
 from ddrl.analysis.tables.systems import (
     Tables,
     algorithm_module,
@@ -29,7 +29,7 @@ from ddrl.errors import UserError
 from ddrl.papers.declared import declared
 from ddrl.papers.experiments import system_label, system_of
 from ddrl.papers.paper import Paper, load_paper
-from ddrl.papers.table_names import REFERENCE, SUITE_TABLES
+from ddrl.papers.table_names import SUITE_TABLES
 from ddrl.system.files import read_file
 
 _RUN_GROUP = ["origin", "paper", "experiment", "variant", "variant_label", "environment", "env_label"]
@@ -60,10 +60,9 @@ THROUGHPUT_COLUMNS = [
 def build_suite(root: Path, results: Path, scale: str, *, folder: Path, only: Sequence[str] | None) -> Evidence:
     """Return every table of `SUITE_TABLES`, from `folder/<paper>/tables`. Raise UserError if no paper has tables."""
     papers, paper_problems = read_papers(root, folder, only)
-    subject = "reference" if scale == REFERENCE else "run"
-    runs = _joined(papers, "runs")
-    counted = {name: _joined(papers, name) for name in ("claims", "cells")}
-    by_verdict = counted["cells"].groupby(["paper", "experiment", "origin", "verdict"], sort=True, as_index=False)
+    subject, joined = subject_of(scale), {name: _joined(papers, name) for name in ("runs", "claims", "cells")}
+    runs = joined["runs"]
+    by_verdict = joined["cells"].groupby(["paper", "experiment", "origin", "verdict"], sort=True, as_index=False)
     bench, bench_problems = _benchmarks(results)
     problems = [*_joined(papers, "problems").to_dict("records"), *paper_problems, *bench_problems]
     # Problems of tables and benchmarks have no seed.
@@ -73,22 +72,20 @@ def build_suite(root: Path, results: Path, scale: str, *, folder: Path, only: Se
         "coverage": coverage(root, scale, papers),
         "matrix": matrix(root, scale, papers),
         "published_only": published_only(root),
-        "claims": counted["claims"],
+        "claims": joined["claims"],
         "cells_by_verdict": by_verdict.agg(cells=("cell", "size")),
         "compute": _compute(runs),
         "throughput": _throughput(runs, bench),
         "lag": _lag(runs, _joined(papers, "policy_lag")),
         "problems": pd.DataFrame(problems, columns=PROBLEM_COLUMNS).astype(types),
     }
-    beside = subject == "run" and bool((runs["origin"] == "reference").any())
     summary = {
         "scale": scale,
         "scale_note": SCALE_NOTES[scale],
         "subject": subject,
         "papers": [_paper_facts(load_paper(root / paper), own, subject) for paper, own in papers.items()],
         "papers_without_tables": [row["paper"] for row in paper_problems],
-        **facts(runs[runs["origin"] == subject], counted, subject),
-        "reference": facts(runs[runs["origin"] == "reference"], counted, "reference") if beside else None,
+        **subject_facts(joined, scale),
         "systems": len(tables["systems"]),
         "problems": len(tables["problems"]),
     }
@@ -104,8 +101,7 @@ def _joined(tables: Tables, name: str) -> pd.DataFrame:
 
 
 def _paper_facts(paper: Paper, tables: Mapping[str, pd.DataFrame], subject: str) -> dict[str, Any]:
-    runs = tables["runs"]
-    own = facts(runs[runs["origin"] == subject], tables, subject)
+    own = facts(tables, subject)
     kept = ("runs", "env_frames_total", "budget_ratio", "seconds_total", "claims", "cells")
     citation = {key: paper.citation.get(key) for key in ("title", "short", "year", "url")}
     return {"key": paper.key, **citation, **{key: own[key] for key in kept}, "problems": len(tables["problems"])}

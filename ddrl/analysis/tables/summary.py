@@ -29,10 +29,7 @@ def summary(
     The facts at the top are about the subject: the reader's own runs, or the reference runs at the pseudo-scale
     `REFERENCE`. `reference` holds the facts of the reference runs beside the reader's own, else None.
     """
-    runs, problems = tables["runs"], tables["problems"]
-    origin = "reference" if scale == REFERENCE else "run"
-    reference = runs[runs["origin"] == "reference"]
-    beside = origin == "run" and len(reference) > 0
+    problems = tables["problems"]
     kinds = problems["what"].value_counts()
     return {
         "paper": {
@@ -44,9 +41,8 @@ def summary(
         },
         "scale": scale,
         "scale_note": SCALE_NOTES[scale],
-        "subject": origin,
-        **facts(runs[runs["origin"] == origin], tables, origin),
-        "reference": facts(reference, tables, "reference") if beside else None,
+        "subject": subject_of(scale),
+        **subject_facts(tables, scale),
         "problems": len(problems),
         "problems_by_kind": {str(name): int(kinds[name]) for name in sorted(kinds.index)},
         "experiments": {
@@ -62,8 +58,20 @@ def summary(
     }
 
 
-def facts(runs: pd.DataFrame, tables: Mapping[str, pd.DataFrame], origin: str) -> dict[str, Any]:
-    """Return counts, budget, time, hardware and verdicts of the runs of one origin; `tables` holds cells and claims."""
+def subject_of(scale: str) -> str:
+    """Return the origin of the runs that a report is about."""
+    return "reference" if scale == REFERENCE else "run"
+
+
+def subject_facts(tables: Mapping[str, pd.DataFrame], scale: str) -> dict[str, Any]:
+    """Return `facts` of the subject, and as `reference` those of reference runs beside it; None if there are none."""
+    beside = scale != REFERENCE and (tables["runs"]["origin"] == "reference").any()
+    return facts(tables, subject_of(scale)) | {"reference": facts(tables, "reference") if beside else None}
+
+
+def facts(tables: Mapping[str, pd.DataFrame], origin: str) -> dict[str, Any]:
+    """Return counts, budget, time, hardware and verdicts of one origin, from the tables runs, cells and claims."""
+    runs = tables["runs"][tables["runs"]["origin"] == origin]
     budgeted = runs[runs["paper_frames"].notna()]
     stated = int(budgeted["paper_frames"].sum())
     return {

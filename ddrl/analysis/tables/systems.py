@@ -17,6 +17,7 @@ import pandas as pd
 from ddrl.analysis.runs.problems import portable
 from ddrl.analysis.runs.run_data import env_label
 from ddrl.analysis.tables.build import read
+from ddrl.analysis.tables.summary import subject_of
 from ddrl.errors import UserError
 from ddrl.papers.declared import declared, defaults
 from ddrl.papers.expansion import environments_of, expand
@@ -207,8 +208,7 @@ def coverage(root: Path, scale: str, tables: Tables) -> pd.DataFrame:
     Columns paper, experiment, title, status, planned, done, left_out, reference (runs), cells, cells_<verdict>, claims,
     claims_<verdict>: verdicts on the reader's own runs, or on the reference runs at the pseudo-scale `REFERENCE`.
     """
-    subject = "reference" if scale == REFERENCE else "run"
-    grid = matrix(root, scale, tables)
+    subject, grid = subject_of(scale), matrix(root, scale, tables)
     rows = []
     for paper, own in tables.items():
         experiments = load_experiments(root / paper)

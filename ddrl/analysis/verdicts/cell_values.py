@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,18 +11,18 @@ import pandas as pd
 from ddrl.analysis.runs.efficiency import efficiency
 from ddrl.analysis.runs.milestones import reached, restricted
 from ddrl.analysis.runs.run_data import RunData, training_returns
-from ddrl.analysis.statistics import bootstrap
+from ddrl.analysis.statistics.bootstrap import value_of
 from ddrl.analysis.statistics.significance import Sample
 from ddrl.analysis.verdicts.preconditions import unfair_times
 from ddrl.papers.claim_kinds import SUITE_METRICS, TO_MILESTONE
 from ddrl.papers.paper import CellRule, Prices
 
 SCORE = "human_normalised_score"
-_AGGREGATES: Mapping[str, Callable[[pd.DataFrame, str], float]] = {
-    "mean_human_normalised_score": bootstrap.mean,
-    "median_human_normalised_score": bootstrap.median,
-    "mean_capped_human_normalised_score": bootstrap.capped_mean,
-    "iqm_human_normalised_score": bootstrap.iqm,
+_STATISTICS = {
+    "mean_human_normalised_score": "mean",
+    "median_human_normalised_score": "median",
+    "mean_capped_human_normalised_score": "capped_mean",
+    "iqm_human_normalised_score": "iqm",
 }
 
 
@@ -120,7 +120,7 @@ def suite_values(scores: pd.DataFrame, metric: str) -> Sample:
 
 def suite_value(scores: pd.DataFrame, metric: str) -> float:
     """Return an aggregate over tasks in percent, of one seed: columns environment, seed, human_normalised_score."""
-    return 100.0 * _AGGREGATES[metric](scores, SCORE)
+    return 100.0 * value_of(scores, SCORE, _STATISTICS[metric])
 
 
 def _return_at(run: RunData, frames: int) -> float:

@@ -33,7 +33,6 @@ class Conformance:
     protocol: str
     terminated: int
     truncated: int
-    lives_lost: int
 
 
 def check_environment(name: str, steps: int = 200, **options: Any) -> Conformance:
@@ -80,7 +79,6 @@ def check(make: Callable[[int], VectorEnv], name: str, steps: int = 200) -> Conf
         protocol=env.spec.protocol,
         terminated=sum(int((step.terminated & step.ended).sum()) for step in trace),
         truncated=sum(int(step.truncated.sum()) for step in trace),
-        lives_lost=sum(int((step.terminated & ~step.ended).sum()) for step in trace),
     )
 
 

@@ -22,10 +22,6 @@ class Game:
     observe: Callable[[Array], Array]
     """States -> observations [B, observation_size] float32."""
     observation_size: int
-    optimal_return: float
-    """Mean undiscounted return of the best policy (with memory)."""
-    random_return: float
-    """Mean undiscounted return of uniformly random actions."""
     num_actions: int = 0
     """0: actions are continuous."""
     action_size: int = 0
@@ -57,7 +53,7 @@ def catch(rows: int, columns: int) -> Game:
         board[index, rows - 1, state[:, 2]] = 1.0
         return board.reshape(len(state), -1)
 
-    return Game(begin, step, observe, rows * columns, 1.0, 2.0 / columns - 1.0, num_actions=3)
+    return Game(begin, step, observe, rows * columns, num_actions=3)
 
 
 def chain(length: int, limit: int) -> Game:
@@ -76,7 +72,7 @@ def chain(length: int, limit: int) -> Game:
         return following, paid.astype(np.float32), np.zeros_like(paid), step >= limit
 
     begin, observe = partial(_uniform, size=length), partial(_one_hot, size=length)
-    return Game(begin, step, observe, length, limit / length, limit / (2 * length), num_actions=2)
+    return Game(begin, step, observe, length, num_actions=2)
 
 
 def memory(length: int) -> Game:
@@ -107,7 +103,7 @@ def recall(first: int, gap: int, questions: int) -> Game:
         flags = (begins & (state[:, 1] == 0), begins & (state[:, 1] == 1), is_asked(state))
         return np.stack(flags, axis=1).astype(np.float32)
 
-    return Game(partial(_uniform, size=2), step, observe, 3, float(questions), 0.0, num_actions=2)
+    return Game(partial(_uniform, size=2), step, observe, 3, num_actions=2)
 
 
 def identity(num_actions: int, length: int) -> Game:
@@ -124,7 +120,7 @@ def identity(num_actions: int, length: int) -> Game:
         return following, (actions == state[:, 1]).astype(np.float32), over, np.zeros_like(over)
 
     begin, observe = partial(_uniform, size=num_actions), partial(_one_hot, size=num_actions)
-    return Game(begin, step, observe, num_actions, float(length), length / num_actions, num_actions=num_actions)
+    return Game(begin, step, observe, num_actions, num_actions=num_actions)
 
 
 def track(action_size: int, limit: int) -> Game:
@@ -153,7 +149,7 @@ def track(action_size: int, limit: int) -> Game:
         observed: Array = ((state[:, 1:] + 0.5) / 2**15 - 1.0).astype(np.float32)
         return observed
 
-    return Game(begin, step, observe, action_size, float(limit), limit / 3.0, action_size=action_size)
+    return Game(begin, step, observe, action_size, action_size=action_size)
 
 
 def _uniform(draws: Array, size: int) -> Array:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from ddrl.errors import UserError
 
 if TYPE_CHECKING:  # `ddrl.runtimes.ray.cluster` must set the environment before anything imports Ray
     from ray.exceptions import RayTaskError
@@ -16,6 +18,14 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 def traceback_of(error: RayTaskError) -> str:
     """Return the traceback of the process where the error was raised."""
     return "Traceback of another process:\n" + plain(error)
+
+
+def cause_of(error: RayTaskError, complain: Callable[[str], None]) -> BaseException:
+    """Return the error that another process raised; show its traceback unless it is a UserError that needs none."""
+    cause: BaseException = error.cause
+    if not isinstance(cause, UserError) or cause.is_crash:
+        complain(traceback_of(error))
+    return cause
 
 
 def plain(error: BaseException) -> str:

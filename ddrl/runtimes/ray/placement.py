@@ -29,14 +29,20 @@ def on_its_node(rank: int) -> NodeAffinitySchedulingStrategy:
     return NodeAffinitySchedulingStrategy(nodes[rank % len(nodes)], soft=True, _spill_on_unavailable=True)
 
 
+def resources_here() -> dict[str, float]:
+    """Return the resources of the node of this process, as Ray names them."""
+    own = ray.get_runtime_context().get_node_id()
+    (here,) = (node["Resources"] for node in ray.nodes() if node["NodeID"] == own)  # type: ignore[no-untyped-call]
+    return here  # type: ignore[no-any-return]
+
+
 def gpus_per_learner(plan: Plan) -> float:
     """Return the GPUs of each learner: a fraction where they share one.
 
     Raise UserError where the cluster can never hold all roles, or this node not rank 0 and the replay.
     """
     num_runs, num_replays, num_shards = plan.runs_at_once, int(plan.make_replay is not None), len(plan.make_shards)
-    own = ray.get_runtime_context().get_node_id()
-    (here,) = (node["Resources"] for node in ray.nodes() if node["NodeID"] == own)  # type: ignore[no-untyped-call]
+    here = resources_here()
     there = ray.cluster_resources()  # type: ignore[no-untyped-call]
     needed = num_runs * (plan.num_actors + plan.num_learners * plan.learner_threads + num_replays + num_shards)
     all_learners, all_rank0 = num_runs * plan.num_learners, num_runs * (plan.learner_threads + num_replays)

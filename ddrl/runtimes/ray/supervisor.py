@@ -17,7 +17,7 @@ from ddrl.coordinator.program import STOPPING_SECONDS
 from ddrl.coordinator.restarts import RestartPolicy, gives_up
 from ddrl.errors import NonFiniteError, UserError, crash
 from ddrl.runtimes.ray.cluster import Pulse, gone_error, what_is_gone
-from ddrl.runtimes.ray.errors import first_line, plain, traceback_of
+from ddrl.runtimes.ray.errors import cause_of, first_line, plain, traceback_of
 from ddrl.runtimes.ray.messages import Status
 from ddrl.runtimes.ray.placement import gpus_per_learner
 from ddrl.runtimes.ray.process_group import POLL_SECONDS, ClusterGone, Interrupted, Plan, ProcessGroup, Who
@@ -130,7 +130,7 @@ class RayRuntime:
             return reasons[0]
         except RayTaskError as error:
             if type(error.cause) is not ConnectionError:
-                raise self._cause(error) from None
+                raise cause_of(error, self._display.complain) from None
             gone = group.gone()  # the error may arrive before the death that has caused it
             words = group.last_words(gone) or traceback_of(error)
             raise _Died(first_line(error.cause), words, gone) from None
@@ -146,7 +146,7 @@ class RayRuntime:
             lost, words = result if who.role == "actor" else None, ""
         except RayTaskError as error:
             if who.role == "actor" and not isinstance(error.cause, NonFiniteError):
-                cause = self._cause(error)
+                cause = cause_of(error, self._display.complain)
                 if isinstance(cause, UserError):  # also where the store of experience raised it
                     raise cause from None
                 name = self._plan.describe_actor(who.number, group.generation(who.number))
@@ -174,10 +174,3 @@ class RayRuntime:
         self._display.show(status.counts, status.latest)
         if self._watch(status):
             self.interrupt()
-
-    def _cause(self, error: RayTaskError) -> BaseException:
-        """Return the error that a role raised; show its traceback unless it is a UserError that needs none."""
-        cause: BaseException = error.cause
-        if not isinstance(cause, UserError) or cause.is_crash:
-            self._display.complain(traceback_of(error))
-        return cause

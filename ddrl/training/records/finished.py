@@ -21,6 +21,7 @@ from ddrl.training.records.identity import as_now, identity_of, plain, read_mapp
 from ddrl.training.records.recorder import write_curves, write_json
 
 if TYPE_CHECKING:
+    from ddrl.training.builder import Builder
     from ddrl.training.run import Run
     from ddrl.training.run_records import RunRecords
 
@@ -31,31 +32,37 @@ DECISIONS = "lineage.jsonl"
 
 def write(run: Run, records: RunRecords) -> None:
     """Write `run.json` and `curves.parquet` of a run that has reached its budget."""
-    tasks = list(run.builder.evaluated_tasks)
-    write_json(
-        run.directory / "run.json",
-        {
-            "config": to_json(run.config),
-            "fingerprint": fingerprint(run.config),
-            "algorithm_version": run.builder.algorithm.VERSION,
-            "protocol": run.spec.protocol,
-            "evaluated_tasks": tasks if len(tasks) > 1 else [],
-            **records.provenance,
-            "started": records.history[0]["started"],
-            "finished": manifest.now(),
-            "seconds": round(records.recorder.seconds, 1),
-            **run.counts.__dict__,
-            "episodes": records.recorder.episodes,
-            "resumes": records.resumes,
-            "actor_restarts": run.actor_restarts,
-            "history": records.history,
-            "exit_reason": "budget_reached",
-            "peak_memory_mib": manifest.peak_memory_mib(),
-            "parameters": run.parameter_count,
-            **({"records_lost_bytes": lost} if (lost := records.recorder.lost_bytes) else {}),
-        },
-    )
+    recorder = records.recorder
+    counts = run.counts.__dict__ | {"episodes": recorder.episodes}
+    counts |= {"resumes": records.resumes, "actor_restarts": run.actor_restarts}
+    record = common_record(run.builder, records.provenance, records.history, recorder.seconds, counts)
+    record["parameters"] = run.learning.parameter_count
+    if recorder.lost_bytes:
+        record["records_lost_bytes"] = recorder.lost_bytes
+    write_json(run.directory / "run.json", record)
     write_curves(run.directory)  # last, since this file marks a run as complete
+
+
+def common_record(
+    builder: Builder, provenance: dict[str, Any], history: list[dict[str, Any]], seconds: float, counts: dict[str, int]
+) -> dict[str, Any]:
+    """Return the entries of `run.json` that a run and a population share; `history` has an entry per start."""
+    tasks = list(builder.evaluated_tasks)
+    return {
+        "config": to_json(builder.config),
+        "fingerprint": fingerprint(builder.config),
+        "algorithm_version": builder.algorithm.VERSION,
+        "protocol": builder.spec.protocol,
+        "evaluated_tasks": tasks if len(tasks) > 1 else [],
+        **provenance,
+        "started": history[0]["started"],
+        "finished": manifest.now(),
+        "seconds": round(seconds, 1),
+        **counts,
+        "history": history,
+        "exit_reason": "budget_reached",
+        "peak_memory_mib": manifest.peak_memory_mib(),
+    }
 
 
 def record_of(directory: Path) -> dict[str, Any] | None:

@@ -332,8 +332,12 @@ def _is_before(record: dict[str, Any], state: dict[str, Any]) -> bool:
 
 
 def write_curves(directory: Path) -> None:
-    """Write `curves.parquet` from `curves.jsonl`, atomically."""
-    table, path = read_curves(directory / "curves.jsonl"), directory / "curves.parquet"
+    """Write `curves.parquet` from `curves.jsonl`."""
+    write_table(directory / "curves.parquet", read_curves(directory / "curves.jsonl"))
+
+
+def write_table(path: Path, table: pd.DataFrame) -> None:
+    """Write a table as Parquet, atomically."""
     with using(path):
         write_atomically(path, lambda file: table.to_parquet(file, index=False, write_page_checksum=True))
 

@@ -29,11 +29,11 @@ class Reference(NamedTuple):
         return min(1.0, (episode_return - self.random) / (self.human - self.random))
 
 
-def references(tasks: Sequence[str], folder: Path = FOLDER) -> dict[str, Reference]:
+def references(tasks: Sequence[str]) -> dict[str, Reference]:
     """Return task -> reference, of the tasks that have one; names are `prefix/task`."""
     found: dict[str, Reference] = {}
     for prefix in dict.fromkeys(task.partition("/")[0] for task in tasks):
-        path = folder / (registry.reference_file(prefix) or "")
+        path = FOLDER / (registry.reference_file(prefix) or "")
         if not path.is_file():
             continue
         for row in csv.DictReader(io.StringIO(read_text(path), newline="")):

@@ -16,14 +16,6 @@ from scipy import stats
 from ddrl.analysis.statistics import bootstrap
 from ddrl.analysis.statistics.bootstrap import STATISTICS
 
-FUNCTIONS = {
-    "mean": bootstrap.mean,
-    "median": bootstrap.median,
-    "iqm": bootstrap.iqm,
-    "optimality_gap": bootstrap.optimality_gap,
-    "capped_mean": bootstrap.capped_mean,
-}
-
 
 def generator(seed: int = 0) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(seed))
@@ -46,25 +38,27 @@ def test_every_statistic_is_what_one_would_write_down(games: dict[str, list[floa
     capped = [math.fsum(min(value, 1.0) for value in values) / len(values) for values in games.values()]
     # Each game as often as each other: twelve copies of its seeds in all.
     alike = [value for values in games.values() for value in values for _ in range(12 // len(values))]
-    assert bootstrap.mean(scores, "score") == pytest.approx(np.mean(means), abs=1e-12)
-    assert bootstrap.median(scores, "score") == pytest.approx(np.median(means), abs=1e-12)
-    assert bootstrap.capped_mean(scores, "score") == pytest.approx(np.mean(capped), abs=1e-12)
-    assert bootstrap.optimality_gap(scores, "score") == pytest.approx(1 - np.mean(capped), abs=1e-12)
+    assert bootstrap.value_of(scores, "score", "mean") == pytest.approx(np.mean(means), abs=1e-12)
+    assert bootstrap.value_of(scores, "score", "median") == pytest.approx(np.median(means), abs=1e-12)
+    assert bootstrap.value_of(scores, "score", "capped_mean") == pytest.approx(np.mean(capped), abs=1e-12)
+    assert bootstrap.value_of(scores, "score", "optimality_gap") == pytest.approx(1 - np.mean(capped), abs=1e-12)
     # Twelve divides by four, so that scipy cuts off whole values.
-    assert bootstrap.iqm(scores, "score") == pytest.approx(stats.trim_mean(alike, 0.25), abs=1e-12)
+    assert bootstrap.value_of(scores, "score", "iqm") == pytest.approx(stats.trim_mean(alike, 0.25), abs=1e-12)
 
 
 def test_the_iqm_ignores_outliers_on_both_sides_and_counts_edges_in_part() -> None:
-    assert bootstrap.iqm(table({"a": [-1e9, 1.0, 2.0, 3.0, 4.0, 1e9, 1.0, 4.0]}), "score") == 2.5
+    assert bootstrap.value_of(table({"a": [-1e9, 1.0, 2.0, 3.0, 4.0, 1e9, 1.0, 4.0]}), "score", "iqm") == 2.5
     # Of three values the middle one and a quarter of each other one are inside.
-    assert bootstrap.iqm(table({"a": [1.0, 2.0, 30.0]}), "score") == pytest.approx((0.25 * 1 + 2 + 0.25 * 30) / 1.5)
+    assert bootstrap.value_of(table({"a": [1.0, 2.0, 30.0]}), "score", "iqm") == pytest.approx(
+        (0.25 * 1 + 2 + 0.25 * 30) / 1.5
+    )
 
 
-def test_columns_are_found_by_name_and_rows_in_any_order() -> None:
-    scores = table({"a": [0.0, 1.0], "b": [2.0, 5.0]}).sample(frac=1.0, random_state=3)
-    renamed = scores.rename(columns={"environment": "game", "seed": "run"})[["score", "run", "game"]]
-    for function in FUNCTIONS.values():
-        assert function(renamed, "score", environment="game", seed="run") == function(scores, "score")
+def test_columns_and_rows_may_have_any_order() -> None:
+    scores = table({"a": [0.0, 1.0], "b": [2.0, 5.0]})
+    shuffled = scores.sample(frac=1.0, random_state=3)[["score", "seed", "environment"]]
+    for statistic in STATISTICS:
+        assert bootstrap.value_of(shuffled, "score", statistic) == bootstrap.value_of(scores, "score", statistic)
 
 
 def broken(change: str) -> Any:
@@ -107,7 +101,7 @@ def broken(change: str) -> Any:
 def test_a_table_that_is_not_one_score_per_environment_and_seed_is_refused(change: str, message: str) -> None:
     bad, good = broken(change), table({"a": [0.0, 1.0], "b": [2.0, 5.0]})
     draws: Any = {"generator": generator(), "resamples": 5}
-    calls = [lambda function=function: function(bad, "score") for function in FUNCTIONS.values()]
+    calls = [lambda statistic=statistic: bootstrap.value_of(bad, "score", statistic) for statistic in STATISTICS]
     calls += [
         lambda: bootstrap.bootstrap(bad, "score", "mean", **draws),
         lambda: bootstrap.performance_profile(bad, "score", [0.0], **draws),
@@ -121,12 +115,10 @@ def test_a_table_that_is_not_one_score_per_environment_and_seed_is_refused(chang
         assert "\n" not in str(caught.value)
 
 
-def test_an_unknown_statistic_and_a_level_in_percent_are_refused() -> None:
+def test_an_unknown_statistic_is_refused() -> None:
     scores = table({"a": [0.0, 1.0]})
     with pytest.raises(ValueError, match="no statistic 'max'; allowed: mean, median, iqm"):
         bootstrap.bootstrap(scores, "score", "max", generator=generator(), resamples=5)
-    with pytest.raises(ValueError, match="level must lie between 0 and 1"):
-        bootstrap.bootstrap(scores, "score", "mean", generator=generator(), resamples=5, level=95)
 
 
 def test_one_seed_has_no_interval() -> None:
@@ -142,21 +134,9 @@ def test_the_bootstrap_draws_seeds_within_each_environment_only() -> None:
     scores = table({"a": [0.0] * 5, "b": [0.5] * 3, "c": [100.0] * 4})
     for statistic in STATISTICS:
         found = bootstrap.bootstrap(scores, "score", statistic, generator=generator(), resamples=200)
-        assert found.value == pytest.approx(FUNCTIONS[statistic](scores, "score"))
+        assert found.value == pytest.approx(bootstrap.value_of(scores, "score", statistic))
         assert found.low == pytest.approx(found.value)
         assert found.high == pytest.approx(found.value)
-
-
-def test_drawing_environments_too_widens_the_interval_unless_there_is_one() -> None:
-    scores = table({"a": [0.0] * 5, "b": [0.5] * 3, "c": [100.0]})
-    found = bootstrap.bootstrap(scores, "score", "mean", generator=generator(), resamples=200, draw_environments=True)
-    assert [found.low, found.high] == pytest.approx([0.0, 100.0], abs=0.5)
-    single = table({"a": generator().normal(size=30).tolist()})
-    narrow, wide = (
-        bootstrap.bootstrap(single, "score", "iqm", generator=generator(1), resamples=4000, draw_environments=drawn)
-        for drawn in (False, True)
-    )
-    assert [wide.low, wide.high] == pytest.approx([narrow.low, narrow.high], abs=0.03)
 
 
 def test_the_interval_of_one_environment_is_scipys_bootstrap() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddrl.analysis.statistics import bootstrap
+from ddrl.analysis.statistics.bootstrap import value_of
 from ddrl.analysis.statistics.normalise import human_normalised
 from ddrl.papers.published import load_published, matching, reference_scores
 
@@ -30,10 +30,10 @@ def printed(paper: str, cell: str) -> float:
 
 
 def with_references(rows: pd.DataFrame, references: pd.DataFrame) -> pd.DataFrame:
-    """One row per task: value, random, human, score (human-normalised, in percent) and a seed column."""
+    """One row per task: value, random, human, score (human-normalised, in percent), environment and seed."""
     table = rows[["task", "value"]].merge(references[["task", "random", "human"]], on="task", validate="1:1")
     score = 100 * human_normalised(table["value"], table["random"], table["human"])
-    return table.assign(score=score, seed=1)
+    return table.assign(score=score, seed=1, environment=table["task"])
 
 
 def atari(rows: pd.DataFrame, variants: Sequence[str] = NOOP) -> pd.DataFrame:
@@ -54,11 +54,16 @@ def within_rounding(table: pd.DataFrame, decimals: int = 1, cap: float = np.inf)
 
 
 def mean(table: pd.DataFrame) -> float:
-    return bootstrap.mean(table, "score", environment="task")
+    return value_of(table, "score", "mean")
+
+
+def capped(table: pd.DataFrame) -> float:
+    """Return the capped mean of scores in percent."""
+    return 100 * value_of(table.assign(score=table["score"] / 100), "score", "capped_mean")
 
 
 def median(table: pd.DataFrame) -> float:
-    return bootstrap.median(table, "score", environment="task")
+    return value_of(table, "score", "median")
 
 
 IMPALA_AGENTS = {
@@ -259,9 +264,6 @@ def dmlab(system: str, variant: str, references: pd.DataFrame) -> pd.DataFrame:
 def test_dmlab_30_is_recomputed_from_table_b1_with_its_own_references(
     system: str, variant: str, value: float, swapped: float
 ) -> None:
-    def capped(table: pd.DataFrame) -> float:
-        return bootstrap.capped_mean(table, "score", cap=100.0, environment="task")
-
     table = dmlab(system, variant, reference_scores(ROOT / "references/dmlab30.csv", ["table_b1"]))
     low, high = within_rounding(table)
     assert capped(low) < value < capped(high)
@@ -292,7 +294,7 @@ def test_r2d2s_dmlab_30_is_recomputed_with_the_references_of_table_b1(
     system: str, variant: str, recomputed: tuple[float, float], swapped: tuple[float, float]
 ) -> None:
     def both(table: pd.DataFrame) -> tuple[float, float]:
-        return bootstrap.capped_mean(table, "score", cap=100.0, environment="task"), median(table)
+        return capped(table), median(table)
 
     rows = rows_of("r2d2_2019", item="Table 3", system=system, variant=variant)
     cells = rows_of("r2d2_2019", item="Table 1", system=system, variant=variant, task="DMLab-30").set_index("metric")
@@ -315,9 +317,6 @@ def test_r2d2s_dmlab_30_is_recomputed_with_the_references_of_table_b1(
 
 
 def test_r2d2_quotes_impalas_experts_with_the_references_of_the_code() -> None:
-    def capped(table: pd.DataFrame) -> float:
-        return bootstrap.capped_mean(table, "score", cap=100.0, environment="task")
-
     value = printed("r2d2_2019", "t1.impala.deep_experts.dmlab_30.mean_capped_human_normalised_score")
     assert value == 45.8
     code, table = (

@@ -473,6 +473,6 @@ def test_an_actor_of_ray_whose_numbers_are_not_finite_has_diverged_and_not_crash
         monkeypatch.setattr(supervising.ray, "get", lambda reference, error=error: (_ for _ in ()).throw(error))
         with pytest.raises(raised) as caught:
             supervising.RayRuntime._result(runtime, group, Who("actor", 1), None)
-        found = supervising.RayRuntime._cause(runtime, caught.value) if raised is RayTaskError else caught.value
+        found = supervising.cause_of(caught.value, told.append) if raised is RayTaskError else caught.value
         assert type(found) is (NonFiniteError if raised is RayTaskError else UserError)
     assert all("its traceback" in text for text in told)
