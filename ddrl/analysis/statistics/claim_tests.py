@@ -164,13 +164,14 @@ def shrinking(label: str, groups: Sequence[tuple[Sample, Sample, Sample]]) -> Co
 def paired(label: str, a: Sample, b: Sample) -> Contrast:
     """Return mean(a - b) over settings [K] that both have; position i is the same setting in both."""
     gaps, count = a - b, len(a)
-    deviation = float(gaps.std(ddof=1))
+    deviation = math.sqrt(_variance(gaps))
     error = deviation / math.sqrt(count)
     return Contrast(label, float(gaps.mean()), error, count - 1, hedges_g(a, b), (deviation, 0.0))
 
 
 def _variance(values: Sample) -> float:
-    return float(values.var(ddof=1))
+    """Return the variance of one seed; exactly 0 for equal numbers, whose mean may be rounded."""
+    return 0.0 if len(values) > 1 and not np.ptp(values) else float(values.var(ddof=1))
 
 
 def _deviations(spreads: Sequence[tuple[float, float]]) -> tuple[float, float]:

@@ -101,9 +101,10 @@ def hedges_g(a: Sample, b: Sample) -> float:
     free = len(checked(a, "a")) + len(checked(b, "b")) - 2
     if free < 1:
         return math.nan
-    squares = sum(float(((group - group.mean()) ** 2).sum()) for group in (a, b))
-    if squares == 0:
+    spread = [group for group in (a, b) if np.ptp(group)]  # a mean of equal numbers may be rounded
+    if not spread:
         return math.nan
+    squares = sum(float(((group - group.mean()) ** 2).sum()) for group in spread)
     return float((a.mean() - b.mean()) / math.sqrt(squares / free) * (1 - 3 / (4 * free - 1)))
 
 

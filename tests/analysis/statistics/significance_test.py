@@ -90,6 +90,7 @@ def test_seeds_that_all_agree_leave_no_doubt() -> None:
     assert significance.equivalence(same, 0.15, 0.1).p == 0.0
     assert significance.equivalence(same, 0.35, 0.1).p == 1.0
     assert math.isnan(significance.hedges_g(sample(0.5, 0.5, 0.5), sample(0.3, 0.3)))
+    assert math.isnan(significance.hedges_g(sample(0.1, 0.1, 0.1), sample(0.3, 0.3))), "the mean of 0.1 is rounded"
 
 
 def test_one_seed_has_no_interval_and_no_p() -> None:
