@@ -48,10 +48,10 @@ def crashing_actor(
     return act_alone(config, index, generation, first_index, link)
 
 
-def crashing_learner(config: RunConfig, *others: Any) -> Any:
+def crashing_learner(config: RunConfig, *others: Any, **options: Any) -> Any:
     """As it is, in a process where the environments of the first evaluation raise."""
     ToyEnvs.step = broken_step("evaluation", config.seed)  # type: ignore[method-assign]
-    return make_learner(config, *others)
+    return make_learner(config, *others, **options)
 
 
 def broken_step(role: str, seed: int) -> Callable[[ToyEnvs, Array], EnvStep]:
