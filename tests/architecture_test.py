@@ -286,6 +286,10 @@ def name_violations(path: str, tree: ast.AST) -> Iterator[str]:
     if not path.startswith("ddrl/") or path.startswith(OWN_NAMES):
         return
     for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ddrl.algorithms"):
+            for alias in node.names:
+                if {*(node.module or "").split("."), alias.name} & NAMED:
+                    yield f"line {node.lineno}: imports an algorithm, which a shared file may not know"
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and path not in NAMED_PACKAGES:
             first = node.value.partition("/")[0]
             if " " not in node.value and (first in NAMED or node.value in NAMED):
@@ -379,6 +383,8 @@ BAD = {
         "if prefix == 'atari': pass": "'atari' is a name",
         "GAME = 'atari/pong'": "'atari/pong' is a name",
         "PAPER = 'impala_2018'": "'impala_2018' is a name",
+        "from ddrl.algorithms import impala": "imports an algorithm",
+        "from ddrl.algorithms.impala import Config": "imports an algorithm",
     },
     "replications/paper_2018/tables.py": {"import torch.nn": "replications may not import torch"},
     "replications/paper_2018/figures.py": {"from ddrl.train import train": "replications may not import ddrl.train"},

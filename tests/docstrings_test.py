@@ -38,6 +38,9 @@ def riddles(tree: ast.AST) -> Iterator[str]:
     A constructor may describe a parameter at once: its class says what is made.
     """
     for node in ast.walk(tree):
+        described = (ast.get_docstring(node) or "") if isinstance(node, ast.ClassDef | ast.Module) else ""
+        if first_word(described) in RIDDLES - {"what"}:
+            yield f"line {getattr(node, 'lineno', 1)}: {described.splitlines()[0]}"
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or not (text := ast.get_docstring(node)):
             continue
         word = first_word(text)
@@ -59,6 +62,7 @@ def test_docstrings_of_functions_begin_with_a_verb(path: str) -> None:
         'def f():\n    """Whether it is."""',
         'def f():\n    """Returns it."""',
         'def f(x):\n    """`x`: a number."""',
+        'class C:\n    """Whose call it is."""',
         'class C:\n    @property\n    def p(self):\n        """Of the process."""',
     ],
 )

@@ -77,7 +77,9 @@ def _import_statements(text: str, at_import: bool) -> tuple[ast.Import | ast.Imp
 def _statements(tree: ast.AST, at_import: bool) -> Iterator[ast.AST]:
     """All nodes but those for type checkers; with `at_import` but those of functions, too."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            for other in node.orelse:
+                yield from (other, *_statements(other, at_import))
             continue
         if at_import and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             continue
@@ -164,6 +166,9 @@ def describe(graph: Graph) -> Iterator[str]:
         standing = "" if groups else f", {max(floors(part).values())} floors"
         yield f"{title}: {len(part)}, {arrows} arrows, {len(groups)} circles{standing}"
         yield from (f"  circle: {', '.join(group)}" for group in groups)
+    folders = {one.rpartition(".")[0] for one in graph}
+    root = sorted(name for name in graph if name.count(".") == 1 and name not in folders)
+    yield f"files at the root: {len(root) + 1}: __init__, {', '.join(name.removeprefix('ddrl.') for name in root)}"
     heights = floors(rooms(graph))
     for floor in sorted(set(heights.values()), reverse=True):
         yield f"  {floor}  {', '.join(sorted(name for name, height in heights.items() if height == floor))}"

@@ -84,7 +84,7 @@ class LiveParameters:
         return self.pull_newest(network)
 
     def pull_newest(self, network: nn.Module) -> int:
-        """Do the same as `pull`, also when the run is over."""
+        """Copy the newest parameters into `network`; return their version. Unlike `pull`, never raise Closed."""
         version = self.version  # before the copy: what is half new counts as old
         if self._shards:
             self._shards.pull(network)

@@ -17,7 +17,7 @@ KEPT = 10_000
 
 
 def recent() -> deque[float]:
-    """Return an empty list of the newest measurements."""
+    """Return an empty deque that keeps the newest `KEPT` measurements."""
     return deque(maxlen=KEPT)
 
 

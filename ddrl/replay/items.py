@@ -15,7 +15,7 @@ from ddrl.types import Array, RecurrentState
 
 @dataclass(frozen=True)
 class Drawn:
-    """What the replay says of each of B items, besides their content."""
+    """Importance weights and places of B drawn items."""
 
     weight: Tensor  # [B] float32: importance weight
     slot: Tensor  # [B] int64: with `step` it identifies the item, for new priorities

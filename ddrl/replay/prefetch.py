@@ -20,8 +20,16 @@ class Prefetch:
     `upload` they are on the GPU already, copied in a stream beside that of the training.
     """
 
-    def __init__(self, queue: Any, columns: int, device: torch.device, *, upload: bool) -> None:
-        """`queue`: a queue or a replay. `columns`: of a batch. `device`: the learner's."""
+    def __init__(
+        self,
+        queue: Any,
+        columns: int,
+        device: torch.device,
+        *,
+        upload: bool,
+        update: Callable[[Any, torch.Tensor], None] | None = None,
+    ) -> None:
+        """`queue`: a queue or a replay, with its `update`. `columns`: of a batch. `device`: the learner's."""
         self._queue = queue
         self._columns = columns
         self._device = device
@@ -32,8 +40,7 @@ class Prefetch:
         self._sample_clock = WaitClock()
         self.can_insert = queue.can_insert
         self.insert: Callable[[Any], None] = queue.insert
-        if hasattr(queue, "update"):
-            self.update: Callable[[Any, torch.Tensor], None] = queue.update
+        self.update = update
 
     @property
     def insert_waited(self) -> float:

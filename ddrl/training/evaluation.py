@@ -16,6 +16,7 @@ import torch
 from ddrl.actors import evaluator
 from ddrl.actors.policy import LocalInference
 from ddrl.coordinator.parameter_server import copies, load
+from ddrl.coordinator.shared_parameters import AnyParameters
 from ddrl.errors import UserError
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig
@@ -86,7 +87,7 @@ class Evaluations:
     def __init__(
         self,
         builder: Builder,
-        params: Any,
+        params: AnyParameters,
         recorder: Recorder,
         counts: Callable[[], Counts],
         note: Callable[[str], None],

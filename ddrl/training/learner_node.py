@@ -156,7 +156,7 @@ class LearnerNode:
         )
 
     def limited(self, kind: str, roles: Sequence[Any], first: int = 0) -> list[Any]:
-        """Return roles of a kind, numbers `first` and up; where numbers are adjusted, those that are too many wait."""
+        """Return roles such that those numbered above the adjusted limit wait; the same roles without adjustment."""
         limit = self._limits.get(kind)
         return [Limited(role, limit, first + i) for i, role in enumerate(roles)] if limit else list(roles)
 
@@ -173,7 +173,13 @@ class LearnerNode:
         if not topology.prefetch:
             return store
         columns = hyperparameters.batch_size if self.replay else hyperparameters.fresh_columns // share
-        self.prefetch = Prefetch(store, columns, self.builder.device, upload=not stored_columns(config))
+        self.prefetch = Prefetch(
+            store,
+            columns,
+            self.builder.device,
+            upload=not stored_columns(config),
+            update=self.replay.update if self.replay else None,
+        )
         return self.prefetch
 
     @property
@@ -226,7 +232,10 @@ class LearnerNode:
         return self.replay.frozen() if self.replay else nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all but the unrolls that wait. A replay in a process of its own first writes its part by itself."""
+        """Return the state of learner, parameters and replay, without the unrolls that wait (`waiting`).
+
+        A replay in a process of its own writes its own file first; the state then holds its checksum.
+        """
         state = {"learner": self.learner.state_dict(), "params": self.params.state_dict()}
         if self.adjustment:
             state["working"] = self.adjustment.state_dict()

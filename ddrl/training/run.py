@@ -28,7 +28,7 @@ from ddrl.training.remote_actors import RemoteActors
 from ddrl.training.run_records import RankRecords, RunRecords
 
 Adopt = Callable[[dict[str, Any]], dict[str, Any]]
-"""Makes of a checkpoint the state to continue from."""
+"""Maps the state of a checkpoint to the state to load."""
 
 
 class Run:
@@ -76,7 +76,7 @@ class Run:
         """Whether a segment of the training is over before its budget; of several learners, that of rank 0 counts."""
         self._segment_over = False
         self.marks: dict[str, Any] = {}
-        """Kept in its checkpoints for whoever leads the run."""
+        """Values that a population keeps in this run's checkpoints."""
         self.builder = Builder(config, resolve_device(config.device))
         self.spec = self.builder.spec
         self.records: RunRecords | RankRecords
@@ -334,7 +334,7 @@ class Run:
         self._assemble()
 
     def _load(self, state: dict[str, Any]) -> None:
-        """Load `state`; the curves last, since that cuts a file."""
+        """Load `state`; the curves last, since loading them truncates `curves.jsonl`."""
         refill = self.learning.load_state_dict(state)
         self._next_checkpoint = self.records.load_state_dict(state)
         self.actor_restarts = state.get("actor_restarts", 0)  # other ranks than 0 had none in former versions

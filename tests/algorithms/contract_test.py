@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -86,6 +87,20 @@ def test_every_default_says_where_it_comes_from(name: str) -> None:
 def test_every_default_of_an_optimizer_says_where_it_comes_from(chosen: Any, general: dict[str, Any]) -> None:
     defaults = {field.name: getattr(chosen, field.name) for field in fields(chosen)}
     assert unsourced(Path(optimizers.__file__), type(chosen).__name__, defaults, general) == set()
+
+
+def unread(keys: Iterable[str]) -> set[str]:
+    """Return the keys that no line of `ddrl/` mentions but those that declare them: they would change nothing."""
+    sources = [path.read_text() for path in Path(algorithms.__file__).parents[1].rglob("*.py")]
+    used = "\n".join(line for text in sources for line in text.splitlines() if not re.match(r"    \w+: ", line))
+    return {key for key in keys if not re.search(rf"\b{key}\b", used)}
+
+
+@every_algorithm
+def test_every_key_is_read_by_somebody(name: str) -> None:
+    keys = {field.name for field in fields(algorithms.load(name).Config)}
+    assert unread(keys) == set()
+    assert unread({"lstm_sise"}) == {"lstm_sise"}
 
 
 PLANTED = '''

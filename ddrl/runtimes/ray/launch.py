@@ -40,7 +40,7 @@ LOCK_SECONDS = 30.0
 
 
 class Part(Protocol):
-    """A part of a run's training that each learner begins and ends in its own way: a population member's segment."""
+    """A segment of a population's member, as a learner on Ray carries it out."""
 
     @property
     def name(self) -> str:
