@@ -63,13 +63,14 @@ SMALL: dict[str, dict[str, Any]] = {
     "r2d2": REPLAY | {"sequence_length": 6, "sequence_period": 3, "burn_in": 3, "n_step": 2, "lstm_size": 8},
 }
 """Algorithm -> what makes it small beside the hyperparameters of `BASE`, without IMPALA's optimizer."""
-REPLAYING = ("apex_dqn", "r2d2")
+_SYSTEMS = {name: algorithms.load(name).SYSTEM for name in algorithms.NAMES}
+REPLAYING = tuple(name for name, system in _SYSTEMS.items() if system.store == "prioritized")
 """Those that draw from a prioritized replay."""
-GRADIENTS = ("a3c", "gorila")
+GRADIENTS = tuple(name for name, system in _SYSTEMS.items() if system.moves == "gradients")
 """Those whose actors send gradients."""
 BATCHED = tuple(sorted(set(algorithms.NAMES) - set(REPLAYING) - set(GRADIENTS)))
 """Those that learn from batches of fresh unrolls."""
-SHARED = ("a3c", "ga3c", "gorila")
+SHARED = tuple(name for name, system in _SYSTEMS.items() if system.parameters != "versions")
 """Those whose parameters are shared and have no versions."""
 VERSIONED = tuple(name for name in BATCHED if name not in SHARED)
 """Those that learn from batches and publish versions: with any schedule of theirs, and with several learners."""
@@ -80,7 +81,7 @@ CONTINUOUS = tuple(name for name in algorithms.NAMES if name not in (*REPLAYING,
 def small(algorithm: str) -> dict[str, Any]:
     """Small hyperparameters of an algorithm."""
     batch = {} if algorithm in GRADIENTS else {"batch_size": 8}
-    return {"network": "mlp", "unroll_length": 5} | batch | SMALL[algorithm]
+    return {"network": "mlp", "unroll_length": 5} | batch | SMALL.get(algorithm, {})
 
 
 def merged(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:

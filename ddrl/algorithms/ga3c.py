@@ -164,6 +164,7 @@ class Learner:
         self._params = params
         self.trainers = [Trainer(config, network, params, queue, setting) for _ in range(setting.num_trainers)]
         """Roles; `step` of the learner is that of the first."""
+        self.core.helpers = self.trainers[1:]
         self.ready = self.trainers[0].ready
 
     def step(self) -> Metrics:

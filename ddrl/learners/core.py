@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -149,6 +149,8 @@ class LearnerCore(Generic[Network]):
         self.env_frames = 0
         self.agent_steps = 0
         self.updates = 0
+        self.helpers: Sequence[Any] = ()
+        """Services that learn beside the learner's own steps."""
         self._params = params
         self._queue = queue
         self.setting = setting

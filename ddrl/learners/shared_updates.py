@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -83,6 +83,8 @@ class SharedUpdates:
         self.env_frames = 0
         self.agent_steps = 0
         self.updates = 0
+        self.helpers: Sequence[Any] = ()
+        """Services that learn beside the learner's own steps."""
         self.setting = setting
         self._config = config.optimizer
         self._elsewhere = setting.shards

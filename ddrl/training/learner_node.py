@@ -191,7 +191,7 @@ class LearnerNode:
     def services(self) -> dict[str, Service]:
         """Roles beside the actors and the learner, by name, where roles run side by side."""
         predictors = self.limited("predictors", self.central.threads if self.central else [])
-        other_trainers = self.limited("trainers", getattr(self.learner, "trainers", [])[1:], first=1)
+        other_trainers = self.limited("trainers", self.learner.core.helpers, first=1)
         alone = {"prefetch": self.prefetch, "adjustment": self.adjustment}
         return {
             **{f"inference-{i}": role for i, role in enumerate(predictors)},

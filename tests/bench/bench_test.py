@@ -117,7 +117,7 @@ def test_the_defaults_of_every_algorithm_fit_every_kind_of_environment(algorithm
     module, spec = algorithms.load(algorithm), registry.spec_for(environment)
     module.check(config.hyperparameters, spec, 1)
     assert config.topology.runtime == "threads"
-    assert config.topology.schedule == ("synchronous" if algorithm in ("ppo", "a2c") else "asynchronous")
+    assert config.topology.schedule in module.SYSTEM.schedules
     normalised = getattr(config.hyperparameters, "observation_normalisation", None)
     assert normalised == (None if algorithm in SHARED else bool(spec.action_size))
     assert (config.hyperparameters.reward_clipping == "abs_one") == (environment == "atari/pong" or not_set(config))

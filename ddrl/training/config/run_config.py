@@ -157,7 +157,7 @@ def _kind(value: Any) -> str:
 
 def _explain(problem: Any, target: Any, prefix: str) -> str:
     location, allowed, kinds = _place(target, [str(part) for part in problem["loc"]])
-    key = prefix + ".".join(location)
+    key = (prefix + ".".join(location)).removesuffix(".")
     if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         return str(unknown_name("key", key, [prefix + ".".join([*location[:-1], name]) for name in allowed]))
     if problem["type"] in NO_MAPPING:

@@ -111,6 +111,7 @@ def test_another_optimizer_takes_nothing_of_the_algorithms_own() -> None:
         ),
         ({"hyperparameters": {"initialisation": {"name": "orthogonal", "gain": 1.0}}}, ["initialisation.hidden_gain"]),
         ({"topology": "threads"}, ["topology' must be a mapping", "'threads'"]),
+        ({"hyperparameters": 3}, ["key 'hyperparameters' must be a mapping", "got 3"]),
         ({"hyperparameters": {"correction": "vtrace"}}, ["hyperparameters.correction", "v_trace"]),
         ({"evaluation": {"episodes": "many"}}, ["evaluation.episodes", "many"]),
         ({"environment": {"task": "pong"}}, []),
