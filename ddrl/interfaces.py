@@ -157,6 +157,22 @@ class BatchNetwork(Protocol):
         """Evaluate observation, last action, last reward, start, each [T, B, ...], from the state before them."""
 
 
+class Actor(Protocol):
+    """An algorithm's actor: one call of `step` is one pass of its pseudo-code."""
+
+    def ready(self) -> bool:
+        """Return whether `step` would run without waiting."""
+
+    def step(self) -> object:
+        """Act, and send what was collected; wait where the schedule or the store asks for it."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what `load_state_dict` needs to continue with the same bits."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state` was taken."""
+
+
 class Queue(Protocol):
     """A queue in which unrolls wait for the learner: each column is handed out once."""
 

@@ -133,7 +133,7 @@ def parameter_count(config: RunConfig) -> int:
 def _applied(acting: Run, learning: Run) -> tuple[Callable[[], object], float]:
     """Return what an actor that computes gradients does with a real unroll, and the unroll's steps."""
     collector = acting.collectors[0]
-    actor = acting.builder.actor(collector, learning.params, learning.queue)
+    actor: Any = acting.builder.actor(collector, learning.params, learning.queue)
     collector.policy.pull(learning.params, 0)
     unroll = collector.collect(acting.config.hyperparameters.unroll_length)
     while actor.learn(unroll) is None:  # it has a replay of its own, which must fill first

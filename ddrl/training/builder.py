@@ -16,7 +16,7 @@ from ddrl.environments.base import registry
 from ddrl.environments.base.task_suites import common_spec
 from ddrl.environments.tools.named import NamedEnv, make_env, spec_of
 from ddrl.errors import UserError
-from ddrl.interfaces import Inference, Parameters, Queue, Replay, SharedParameters
+from ddrl.interfaces import Actor, Inference, Parameters, Queue, Replay, SharedParameters
 from ddrl.system.seeding import numpy_generator, seed_for, torch_generator
 from ddrl.training.config.run_config import RunConfig
 from ddrl.types import Episode, VectorEnv
@@ -156,9 +156,10 @@ class Builder:
             generator=numpy_generator(self.config.seed, f"{role}-replay", index),
         )
 
-    def actor(self, collector: UnrollCollector, params: Parameters, queue: Queue | Replay | SharedParameters) -> Any:
+    def actor(self, collector: UnrollCollector, params: Parameters, queue: Queue | Replay | SharedParameters) -> Actor:
         """Make the algorithm's actor."""
-        return self.algorithm.Actor(self.config.hyperparameters, collector, params, queue)
+        actor: Actor = self.algorithm.Actor(self.config.hyperparameters, collector, params, queue)
+        return actor
 
     def describe(self, role: str, index: int, generation: Generation = Generation()) -> str:
         """Return a line that says how to play the episodes of an actor, or of an evaluation, again."""
@@ -174,7 +175,7 @@ def evaluated_environment(config: RunConfig) -> dict[str, Any]:
 class LoneActor:
     """An actor alone in its process."""
 
-    def __init__(self, actor: Any, collector: UnrollCollector) -> None:
+    def __init__(self, actor: Actor, collector: UnrollCollector) -> None:
         self.step = actor.step
         self.close = collector.env.close
 

@@ -12,7 +12,7 @@ from ddrl.actors.unroll import EpisodeSink, UnrollCollector
 from ddrl.coordinator.program import Named, Program, Runtime, Steps
 from ddrl.errors import UserError
 from ddrl.inference.endpoint import Endpoint
-from ddrl.interfaces import Reducer, Shards
+from ddrl.interfaces import Actor, Reducer, Shards
 from ddrl.learners.all_reduce import SingleLearner
 from ddrl.system import processor
 from ddrl.training.builder import Builder, Generation
@@ -85,7 +85,7 @@ class Run:
         else:
             self.records = RunRecords(self.builder, directory, display or Relay(), identity)
         self.collectors: list[UnrollCollector] = []
-        self.actors: list[Any] = []
+        self.actors: list[Actor] = []
         self._remote_actors, self._endpoint = remote_actors, endpoint
         self._distant_replay, self._shards = replay, shards
         self._make_runtime = make_runtime
@@ -341,10 +341,10 @@ class Run:
         if self.runtime.saves_roles:
             self.runtime.load_state_dict(state["runtime"])
             self.learning.load_waiting(state["queue"])
-            for part, saved in zip(
-                [*self.collectors, *self.actors], [*state["collectors"], *state["actors"]], strict=True
-            ):
-                part.load_state_dict(saved)
+            for collector, saved in zip(self.collectors, state["collectors"], strict=True):
+                collector.load_state_dict(saved)
+            for actor, saved in zip(self.actors, state["actors"], strict=True):
+                actor.load_state_dict(saved)
         else:
             self.params.restart_rounds()
             if self.collectors and not self.serving:

@@ -156,7 +156,8 @@ def test_seeds_trained_for_the_check_that_cannot_be_compared_fail_it(
 
     (tmp_path / "results").mkdir()
     (tmp_path / run_all.REFERENCE).symlink_to(ROOT / run_all.REFERENCE)
-    (tmp_path / "replications").symlink_to(ROOT / "replications")
+    for folder in ("replications", "tests"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
     monkeypatch.setattr(run_all, "train_seeds", train_seeds)
     checks = list(run_all.convergence_checks(tmp_path))
     assert {check.passed for check in checks} == {False}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 from pydantic.dataclasses import dataclass
@@ -12,6 +12,9 @@ from pydantic.dataclasses import dataclass
 from ddrl.errors import UserError, unknown_name
 from ddrl.system.config_types import STRICT, Probability
 from ddrl.training.config.systems import shares_parameters
+
+if TYPE_CHECKING:
+    from ddrl.training.config.run_config import RunConfig
 
 Values = dict[str, float]
 """Hyperparameter, such as optimizer.epsilon -> its value."""
@@ -70,7 +73,7 @@ class Population:
     With topology.runtime ray, each has processes for its learners and actors, however many train at once."""
 
 
-def check_population(config: Any) -> None:
+def check_population(config: RunConfig) -> None:
     """Raise `UserError`, naming the key, for a population that cannot train or would never decide."""
     rule: Population | None = config.population
     if rule is None:
@@ -85,7 +88,7 @@ def check_population(config: Any) -> None:
     _check_tuned(config.hyperparameters, rule.tuned)
 
 
-def _problems(rule: Population, config: Any) -> Any:
+def _problems(rule: Population, config: RunConfig) -> Any:
     """Yield (key, what is wrong with it) for keys whose values do not fit together."""
     if rule.period_frames and rule.ready_episodes != READY_EPISODES:
         yield "ready_episodes", f"would not be read beside period_frames (got {rule.ready_episodes})"

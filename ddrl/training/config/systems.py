@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ddrl import algorithms
 from ddrl.interfaces import System
 
+if TYPE_CHECKING:
+    from ddrl.training.config.run_config import RunConfig
 
-def system_of(config: Any) -> System:
+
+def system_of(config: RunConfig) -> System:
     """Return the `System` of a configuration's algorithm."""
     system: System = algorithms.load(config.algorithm).SYSTEM
     return system
 
 
-def replays(config: Any) -> bool:
+def replays(config: RunConfig) -> bool:
     """Return whether the learner draws from a prioritized replay, and never waits for a fresh batch."""
     return system_of(config).store == "prioritized"
 
 
-def moves_gradients(config: Any) -> bool:
+def moves_gradients(config: RunConfig) -> bool:
     """Return whether actors compute gradients and apply them to shared parameters."""
     return system_of(config).moves == "gradients"
 
 
-def shares_parameters(config: Any) -> bool:
+def shares_parameters(config: RunConfig) -> bool:
     """Return whether the parameters have no versions, since several threads or shards update the same ones."""
     return system_of(config).parameters != "versions"
 
 
-def stored_columns(config: Any) -> int:
+def stored_columns(config: RunConfig) -> int:
     """Return how many columns of unrolls stay in main memory to be learned from again; most algorithms state none."""
     return getattr(config.hyperparameters, "stored_columns", 0)
 
 
-def has_parameter_server(config: Any) -> bool:
+def has_parameter_server(config: RunConfig) -> bool:
     """Return whether a parameter server holds the parameters, in shards that apply one gradient at a time."""
     return system_of(config).parameters == "sharded"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddrl.errors import UserError
 from ddrl.training.config.systems import has_parameter_server, moves_gradients, replays, shares_parameters
 from ddrl.training.config.topology import CentralInference, Topology
 
+if TYPE_CHECKING:
+    from ddrl.training.config.run_config import RunConfig
 
-def check_lag(config: Any, schedules: Sequence[str]) -> None:
+
+def check_lag(config: RunConfig, schedules: Sequence[str]) -> None:
     """Raise `UserError` for a policy lag that the algorithm, which can learn under `schedules`, does not correct."""
     name, topology = config.algorithm, config.topology
     if topology.schedule not in schedules:
@@ -21,7 +24,7 @@ def check_lag(config: Any, schedules: Sequence[str]) -> None:
         raise _refused("parameter_delay", rule, topology.parameter_delay)
 
 
-def check_topology(config: Any) -> None:
+def check_topology(config: RunConfig) -> None:
     """Raise `UserError` for keys that would block the run, or have no effect."""
     topology = config.topology
     if (topology.schedule == "bounded_lag") != (topology.max_policy_lag is not None):
@@ -58,7 +61,7 @@ def _refused(key: str, rule: str, given: object) -> UserError:
     return UserError(f"key 'topology.{key}' {rule} (got {given})")
 
 
-def _check_shared(config: Any) -> None:
+def _check_shared(config: RunConfig) -> None:
     """Refuse keys that do not fit the algorithm's way of sharing parameters."""
     only: dict[str, Any] = {"num_trainers": 1}
     why = "which has one trainer and no parameter server"
@@ -78,7 +81,7 @@ def _check_shared(config: Any) -> None:
             raise _refused(key, rule, json.dumps(given))
 
 
-def _check_replay(config: Any) -> None:
+def _check_replay(config: RunConfig) -> None:
     topology = config.topology
     if config.checkpoint.replay == "refilled" and (topology.runtime == "serial" or not replays(config)):
         raise UserError(
@@ -98,7 +101,7 @@ def _check_replay(config: Any) -> None:
         raise _refused("replay", rule, f"{topology.runtime} and {topology.inference}")
 
 
-def _check_learners(config: Any) -> None:
+def _check_learners(config: RunConfig) -> None:
     learners, runtime = config.topology.num_learners, config.topology.runtime
     if learners == 1:
         return
