@@ -5,7 +5,8 @@ Every runtime offers these, in one process or over a network; algorithms know no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -40,6 +41,34 @@ class System:
     learned: tuple[str, ...] = ("network", "optimizer")
     """Keys of the learner's state that hold what it has learned: another member of a population copies them. Counters,
     random streams and experience stay a member's own."""
+
+
+class Hyperparameters(ABC):
+    """What the parts around an algorithm ask of its own `Config`, which derives from this and states what differs."""
+
+    @property
+    @abstractmethod
+    def unroll_length(self) -> int:
+        """Agent steps that an actor collects at once."""
+
+    @property
+    def batch_size(self) -> int:
+        """Items of an update, over all learners; 0: an update is made from one unroll."""
+        return 0
+
+    @property
+    def fresh_columns(self) -> int:
+        """Columns of a batch that come from the queue, over all learners; 0: no batch is fresh."""
+        return 0
+
+    def first_update(self, batch: int) -> int:
+        """Return the update that first uses fresh batch number `batch`: each one is learned from once, in order."""
+        return batch if self.fresh_columns else 0
+
+    @property
+    def stored_columns(self) -> int:
+        """Columns of unrolls that stay in main memory to be learned from again."""
+        return 0
 
 
 class Parameters(Protocol):
@@ -157,19 +186,61 @@ class BatchNetwork(Protocol):
         """Evaluate observation, last action, last reward, start, each [T, B, ...], from the state before them."""
 
 
-class Actor(Protocol):
-    """An algorithm's actor: one call of `step` is one pass of its pseudo-code."""
+class Service(Protocol):
+    """A role that works beside the others in a thread of its own, such as an inference thread."""
+
+    def step(self) -> object:
+        """Do one unit of work; wait if need be. Raise `Closed` once the run is over."""
+
+
+class Role(Service, Protocol):
+    """A role that can take turns with others."""
 
     def ready(self) -> bool:
         """Return whether `step` would run without waiting."""
 
-    def step(self) -> object:
-        """Act, and send what was collected; wait where the schedule or the store asks for it."""
+
+class Actor(Role, Protocol):
+    """An algorithm's actor: one call of `step` is one pass of its pseudo-code."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` needs to continue with the same bits."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state` was taken."""
+
+
+class LearnerState(Protocol):
+    """What every algorithm's learner counts, and what belongs to it."""
+
+    env_frames: int
+    """Environment frames learned from, over all learners."""
+    agent_steps: int
+    updates: int
+
+    @property
+    def helpers(self) -> Sequence[Service]:
+        """Services that learn beside the learner's own steps."""
+
+    @property
+    def close(self) -> Callable[[], None]:
+        """End its threads."""
+
+
+class Learner(Role, Protocol):
+    """An algorithm's learner: one call of `step` makes one update."""
+
+    @property
+    def core(self) -> LearnerState:
+        """The part that it shares with others."""
+
+    def step(self) -> Metrics:
+        """Make one update. Raise `NonFiniteError` if a loss or the gradient is NaN or infinite."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what `load_state_dict` needs to continue with the same bits."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken."""
 
 
@@ -202,7 +273,7 @@ class Replay(Protocol):
         """Return whether `sample(count)` would return at once."""
 
     def sample(self, count: int) -> Any:
-        """Draw `count` items (`ddrl.replay.items.Drawing`); wait while actors are behind."""
+        """Draw `count` items (`ddrl.replay.items.DrawnItems`); wait while actors are behind."""
 
     def update(self, drawn: Any, priorities: Tensor) -> None:
         """Give the items of a `ddrl.replay.items.Drawn` new priorities [B]."""

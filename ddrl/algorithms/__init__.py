@@ -4,11 +4,42 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+if TYPE_CHECKING:  # a configuration, which asks for names alone, needs no torch
+    import torch
+
+    from ddrl.actors.policy import Sampler
+    from ddrl.interfaces import Actor, Hyperparameters, Learner, System
+    from ddrl.networks.agent_network import AgentNetwork
+    from ddrl.types import EnvSpec
 
 NAMES = sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
-def load(name: str) -> Any:
+class Algorithm(Protocol):
+    """The module of an algorithm. `Any` stands for what is its own: `Config`, network, parameters and store."""
+
+    VERSION: int
+    """Grows when results change."""
+    SYSTEM: System
+    Config: type[Hyperparameters]
+    Actor: Callable[[Any, Any, Any, Any], Actor]
+    """(config, collector, parameters, store) -> actor."""
+    Learner: Callable[[Any, Any, Any, Any, Any], Learner]
+    """(config, network, parameters, store, `ddrl.learners.core.Setting`) -> learner."""
+
+    def check(self, config: Any, spec: EnvSpec, num_learners: int) -> None:
+        """Raise `UserError` if the algorithm cannot learn this environment, or if a key would have no effect."""
+
+    def make_network(self, spec: EnvSpec, config: Any, generator: torch.Generator) -> AgentNetwork:
+        """Make the network, with all weights drawn from `generator` (on the CPU)."""
+
+    def make_sampler(self, config: Any, network: Any, envs: Sequence[int] | None, num_envs: int) -> Sampler:
+        """Make what samples actions for `envs`, numbers among all `num_envs` environments; None: for an evaluation."""
+
+
+def load(name: str) -> Algorithm:
     """Return the module of one algorithm; `name` is one of NAMES."""
-    return importlib.import_module(f"{__name__}.{name}")
+    return cast(Algorithm, importlib.import_module(f"{__name__}.{name}"))

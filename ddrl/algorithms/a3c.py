@@ -14,8 +14,7 @@ from torch import Tensor
 
 from ddrl.actors.policy import LocalInference, from_distribution
 from ddrl.actors.unroll import UnrollCollector
-from ddrl.interfaces import SharedParameters, System
-from ddrl.learners.core import no_fresh_batch
+from ddrl.interfaces import Hyperparameters, SharedParameters, System
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropConfig
 from ddrl.learners.shared_updates import GradientLearner, gradient_of
@@ -38,7 +37,7 @@ SYSTEM = System(
 
 
 @dataclass(frozen=True, config=STRICT)
-class Config:
+class Config(Hyperparameters):
     """Defaults: Mnih et al. 2016, section 8 (Atari), unless a line says otherwise.
 
     "PFRL" is its reproduction, examples/atari/reproduction/a3c (Fujita et al. 2021).
@@ -63,9 +62,6 @@ class Config:
     separate_value_network: bool = False
     initialisation: Initialisation | None = None  # null: Espeholt et al. 2018's code's; on `tanh_mlp` orthogonal
     initial_log_std: float = 0.0
-
-    fresh_columns = 0  # no batch is made: each unroll is learned from where it was collected
-    first_update = no_fresh_batch
 
 
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
@@ -103,7 +99,7 @@ class Actor:
     parallel.
     """
 
-    def __init__(self, config: Config, collector: UnrollCollector, params: SharedParameters, _: Any) -> None:
+    def __init__(self, config: Config, collector: UnrollCollector, params: SharedParameters, _: object) -> None:
         self._config = config
         self._collector = collector
         self._params = params

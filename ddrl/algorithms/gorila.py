@@ -23,8 +23,7 @@ from ddrl.actors.exploration import EpsilonGreedy
 from ddrl.actors.policy import LocalInference, Sampler
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.errors import UserError
-from ddrl.interfaces import SharedParameters, System
-from ddrl.learners.core import no_fresh_batch
+from ddrl.interfaces import Hyperparameters, SharedParameters, System
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropConfig
 from ddrl.learners.replay_learner import no_actions
@@ -50,7 +49,7 @@ SYSTEM = System(
 
 
 @dataclass(frozen=True, config=STRICT)
-class Config:
+class Config(Hyperparameters):
     """Defaults: Mnih et al. 2015, Extended Data Table 1, unless a line says otherwise. A replay is an actor's own."""
 
     unroll_length: PositiveInt = 4  # actions between two updates
@@ -76,9 +75,6 @@ class Config:
         centered=True,
         decay_frames=None,
     )
-
-    fresh_columns = 0  # no batch is fresh
-    first_update = no_fresh_batch
 
     @property
     def local_replay(self) -> ReplayRule:
@@ -142,7 +138,7 @@ def dqn_loss(network: QNetwork, target_network: QNetwork, part: Transitions, con
 class Actor:
     """Actor, replay and learner of one bundle; two calls of `step` make one pass, as in A3C."""
 
-    def __init__(self, config: Config, collector: UnrollCollector, params: SharedParameters, _: Any) -> None:
+    def __init__(self, config: Config, collector: UnrollCollector, params: SharedParameters, _: object) -> None:
         self._config = config
         self._collector = collector
         self._params = params

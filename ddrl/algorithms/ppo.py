@@ -22,9 +22,9 @@ from torch import Tensor
 from ddrl.actors.policy import from_distribution
 from ddrl.actors.unroll import UnrollActor
 from ddrl.errors import UserError
-from ddrl.interfaces import Parameters, Queue, System
+from ddrl.interfaces import Hyperparameters, Parameters, Queue, System
 from ddrl.learners.batch_values import evaluate, explained_variance, normalised
-from ddrl.learners.core import LearnerCore, Setting, each_batch_once
+from ddrl.learners.core import BatchLearner, LearnerCore, Setting
 from ddrl.learners.gradients import check_finite
 from ddrl.learners.minibatches import sample_numbers, shared_minibatches
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
@@ -55,7 +55,7 @@ SYSTEM = System(
 
 
 @dataclass(frozen=True, config=STRICT)
-class Config:
+class Config(Hyperparameters):
     """Defaults: Schulman et al. 2017, Table 3 (MuJoCo), unless a line says otherwise."""
 
     unroll_length: PositiveInt = 2048  # T, agent steps ("horizon")
@@ -87,8 +87,6 @@ class Config:
     def fresh_columns(self) -> int:
         """Columns of a batch that come from the queue: all of them."""
         return self.batch_size
-
-    first_update = each_batch_once  # an update is all epochs over one batch
 
 
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
@@ -183,25 +181,15 @@ make_network = make_actor_critic
 make_sampler = from_distribution
 
 
-class Learner:
-    """One call of `step` makes all epochs over one batch of `batch_size` unrolls, and one new version."""
+class Learner(BatchLearner[ActorCritic]):
+    """One call of `step` makes all epochs over one batch of `batch_size` unrolls (line 4), and one new version (7)."""
 
     def __init__(
         self, config: Config, network: ActorCritic, params: Parameters, queue: Queue, setting: Setting
     ) -> None:
+        super().__init__(LearnerCore(config, network, params, queue, setting, piece_columns=network.piece_steps))
         self.config = config
-        self.core = LearnerCore(config, network, params, queue, setting, piece_columns=network.piece_steps)
-        self.ready = self.core.can_take
         self._kl_cost = config.kl_cost
-
-    def step(self) -> Metrics:
-        """Make one update. Raises `NonFiniteError` if a loss or the gradient is NaN or infinite."""
-        fresh = self.core.take()  # 4  B unrolls
-        metrics = self.update(fresh)
-        self.core.observe(fresh)
-        self.core.publish()  # 7  a new version for the actors
-        self.core.count(fresh)
-        return metrics
 
     def update(self, batch: Unroll) -> Metrics:
         """Make all epochs over a batch; return means of the metrics over its gradient steps."""
@@ -238,10 +226,10 @@ class Learner:
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the core, the coefficient of the penalty, and the generator that orders minibatches."""
         own = {"kl_cost": self._kl_cost, "generator": generator_state(self.core.setting.generator)}
-        return self.core.state_dict() | own
+        return super().state_dict() | own
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state from `state_dict`."""
-        self.core.load_state_dict(state)
+        super().load_state_dict(state)
         self._kl_cost = state["kl_cost"]
         set_generator_state(self.core.setting.generator, state["generator"])

@@ -45,7 +45,7 @@ def system_configs(environment: str, overrides: Mapping[str, Any]) -> dict[str, 
     configs = {}
     for name, entry in SYSTEMS.items():
         module, actors = algorithms.load(entry["algorithm"]), ACTORS[entry["actors"]]
-        batch = {"batch_size": BATCH} if hasattr(module.Config, "batch_size") else {}
+        batch = {"batch_size": BATCH} if module.Config().fresh_columns else {}
         topology = {
             "schedule": module.SYSTEM.schedules[0],
             "num_actors": actors,

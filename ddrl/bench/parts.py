@@ -16,9 +16,11 @@ from typing import Any
 import torch
 
 from ddrl.coordinator.shared_parameters import LiveParameters
+from ddrl.interfaces import Hyperparameters
 from ddrl.replay.prefetch import Prefetch
 from ddrl.replay.prioritized import PrioritizedReplay
 from ddrl.replay.queue import UnrollQueue
+from ddrl.replay.replay_config import with_replay
 from ddrl.runtimes.local import local_runtime
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig
@@ -64,7 +66,8 @@ def alone(config: RunConfig) -> RunConfig:
 
     The learning rate is almost 0, so that thousands of updates with one batch do not change the network.
     """
-    hyperparameters, topology = config.hyperparameters, config.topology
+    hyperparameters: Any = config.hyperparameters
+    topology = config.topology
     apart = topology.runtime == "ray" and resolve_device(config.device).type != "cpu"  # Ray's actors act on the CPU
     return replace(
         config,
@@ -95,7 +98,8 @@ def measure_parts(config: RunConfig, seconds: float) -> Parts:
             work, steps = _applied(run, learning)
         else:
             batch, steps = (_drawn if replays(config) else _fresh)(run)
-            work = partial(learning.learner.update, batch)
+            learner: Any = learning.learner
+            work = partial(learner.update, batch)
         trained = _time(work, steps, skip, seconds / 3)
     return Parts(simulated, inferred, trained, skip, resolve_device(training.device).type)
 
@@ -105,10 +109,10 @@ def _opened(config: RunConfig, stack: ExitStack) -> Run:
     return stack.enter_context(quiet_run(config, Path(stack.enter_context(tempfile.TemporaryDirectory()))))
 
 
-def fresh_share(hyperparameters: Any) -> float:
+def fresh_share(hyperparameters: Hyperparameters) -> float:
     """Return fresh steps of an update / steps of its batch: below 1 if steps are replayed or traversed again."""
-    updates_per_fresh_batch: float = hyperparameters.first_update(FAR) / FAR
-    replayed_as_well: float = hyperparameters.fresh_columns / hyperparameters.batch_size
+    updates_per_fresh_batch = hyperparameters.first_update(FAR) / FAR
+    replayed_as_well = hyperparameters.fresh_columns / hyperparameters.batch_size
     return replayed_as_well / updates_per_fresh_batch
 
 
@@ -159,7 +163,7 @@ def _drawn(run: Run) -> tuple[Any, float]:
         run.actors[0].step()
     hyperparameters = run.config.hyperparameters
     assert isinstance(run.queue, PrioritizedReplay | Prefetch)
-    return run.queue.sample(hyperparameters.batch_size), hyperparameters.fresh_steps or math.nan
+    return run.queue.sample(hyperparameters.batch_size), with_replay(hyperparameters).fresh_steps or math.nan
 
 
 def _time(work: Callable[[], object], steps: float, frame_skip: int, seconds: float) -> Part:

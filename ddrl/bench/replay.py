@@ -25,6 +25,7 @@ from ddrl.bench.defaults import settings_of
 from ddrl.bench.parts import quiet_run
 from ddrl.errors import UserError
 from ddrl.replay.prioritized import PrioritizedReplay
+from ddrl.replay.replay_config import with_replay
 from ddrl.replay.sum_tree import SumTree
 from ddrl.runtimes.local import train_local
 from ddrl.system.exit_code import exit_code
@@ -121,7 +122,7 @@ def report(environment: str, frames: int) -> Iterator[str]:
         yield f"sum tree of {ENTRIES:,}, batches of {batch}: {speed:,.0f} priorities/s drawn and updated on one core"
     for algorithm in RUNS:
         per_step = bytes_per_step(algorithm, environment)
-        capacity = run_config(algorithm, environment, {}).hyperparameters.replay_capacity
+        capacity = with_replay(run_config(algorithm, environment, {}).hyperparameters).replay.capacity
         whole = f"{per_step * capacity / 1e9:.1f} GB for the {capacity:,} of its paper"
         yield f"{algorithm}: {per_step:,.0f} bytes a step, {whole}"
     for algorithm, paper in PAPERS.items():

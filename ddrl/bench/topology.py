@@ -15,17 +15,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import torch
 
 from ddrl.bench.parts import quiet_run
 from ddrl.errors import UserError
+from ddrl.replay.replay_config import ReplayHyperparameters
 from ddrl.system.wait_clock import WaitClock
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig
-from ddrl.training.config.systems import moves_gradients, replays
+from ddrl.training.config.systems import moves_gradients
 from ddrl.training.records.recorder import read_curves
 from ddrl.training.run import Run
 
@@ -161,10 +162,10 @@ def measure_whole(config: RunConfig, seconds: float) -> Whole:
 def _fresh_steps(config: RunConfig) -> int:
     """Return the fresh steps of a batch, or those that go with a batch from a replay (at least 1)."""
     hyperparameters = config.hyperparameters
-    if replays(config):
+    if isinstance(hyperparameters, ReplayHyperparameters):
         return max(1, math.ceil(hyperparameters.fresh_steps or 1))
     columns = config.topology.envs_per_actor if moves_gradients(config) else hyperparameters.fresh_columns
-    return int(hyperparameters.unroll_length * columns)
+    return hyperparameters.unroll_length * columns
 
 
 def _between(before: Look, after: Look, actors: int, training: float, lag: float) -> Whole:
@@ -216,7 +217,8 @@ def _in_this_process(config: RunConfig, directory: Path, seconds: float, enough_
     with quiet_run(config, directory) as run:
         clock = WaitClock() if config.topology.runtime == "serial" else None
         if clock is not None:  # actors wait while the learner has its turn
-            run.learner.step = clock.running()(run.learner.step)
+            learner: Any = run.learner
+            learner.step = clock.running()(learner.step)
 
         def work() -> None:
             torch.set_num_threads(1)

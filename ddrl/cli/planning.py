@@ -204,7 +204,7 @@ def _stored_bytes(builder: Builder, state_shapes: Shapes) -> int:
     import torch
 
     from ddrl.runtimes.ray.object_store import step_bytes
-    from ddrl.training.config.systems import replays, stored_columns
+    from ddrl.training.config.systems import replays
     from ddrl.training.learner_node import make_history
 
     config, keys = builder.config, builder.config.hyperparameters
@@ -213,8 +213,7 @@ def _stored_bytes(builder: Builder, state_shapes: Shapes) -> int:
     if replays(config):
         with torch.device("meta"):  # takes no memory
             return make_history(builder, state_shapes).nbytes
-    stored: int = stored_columns(config) * (keys.unroll_length + 1) * step_bytes(builder.spec)
-    return stored
+    return keys.stored_columns * (keys.unroll_length + 1) * step_bytes(builder.spec)
 
 
 @cache

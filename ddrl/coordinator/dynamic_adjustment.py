@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
 from ddrl.errors import Closed
+from ddrl.interfaces import Actor, Service
 from ddrl.system.closable_condition import ClosableCondition
 from ddrl.types import Metrics
 
@@ -43,18 +43,23 @@ class Limit:
 
 
 class Limited:
-    """A role that waits before a step while its number is above the limit."""
+    """A service that waits before a step while its number is above the limit."""
 
-    def __init__(self, role: Any, limit: Limit, index: int) -> None:
-        self._role, self._limit, self._index = role, limit, index
-        self.ready = getattr(role, "ready", None)
-        self.state_dict = getattr(role, "state_dict", None)
-        self.load_state_dict = getattr(role, "load_state_dict", None)
+    def __init__(self, service: Service, limit: Limit, index: int) -> None:
+        self._service, self._limit, self._index = service, limit, index
 
-    def step(self) -> Any:
-        """Wait for the limit, then do the role's own step."""
+    def step(self) -> None:
+        """Wait for the limit, then do the service's own step."""
         self._limit.admit(self._index)
-        return self._role.step()
+        self._service.step()
+
+
+class LimitedActor(Limited):
+    """An actor that waits in the same way."""
+
+    def __init__(self, actor: Actor, limit: Limit, index: int) -> None:
+        super().__init__(actor, limit, index)
+        self.ready, self.state_dict, self.load_state_dict = actor.ready, actor.state_dict, actor.load_state_dict
 
 
 class Adjustment:

@@ -4,30 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from ddrl.errors import Closed, UserError
+from ddrl.interfaces import Actor, Role, Service
 
 STOPPING_SECONDS = 180.0
 """How long learners in other processes may take to save and stop. Several of them first finish the batch that they wait
 for; one in a single thread finishes the step of its environments. Large checkpoints need time."""
-
-
-class Service(Protocol):
-    """A role that works beside the others in a thread of its own, such as an inference thread."""
-
-    def step(self) -> Any:
-        """Do one unit of work; wait if need be. Raise `Closed` once the run is over."""
-
-
-class Role(Protocol):
-    """An actor, a learner or an evaluator."""
-
-    def ready(self) -> bool:
-        """Return whether `step` would not wait."""
-
-    def step(self) -> Any:
-        """Do one unit of work, as the `step` of a service."""
 
 
 @dataclass(frozen=True)
@@ -69,21 +53,21 @@ class Steps:
     """A role made of two functions."""
 
     ready: Callable[[], bool]
-    step: Callable[[], Any]
+    step: Callable[[], object]
 
 
-class Named:
-    """A role whose errors carry a note with its name, except those that are one line for the user."""
+class NamedActor:
+    """An actor whose errors carry a note with its name, except those that are one line for the user."""
 
-    def __init__(self, role: Any, name: str) -> None:
-        self.ready = role.ready
-        self.state_dict = role.state_dict
-        self.load_state_dict = role.load_state_dict
-        self._step = role.step
+    def __init__(self, actor: Actor, name: str) -> None:
+        self.ready = actor.ready
+        self.state_dict = actor.state_dict
+        self.load_state_dict = actor.load_state_dict
+        self._step = actor.step
         self._name = name
 
     def step(self) -> None:
-        """Do the role's own step."""
+        """Do the actor's own step."""
         try:
             self._step()
         except (Closed, UserError):

@@ -7,24 +7,21 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from ddrl.interfaces import SharedParameters
-from ddrl.learners.core import Setting
+from ddrl.interfaces import Service, SharedParameters
+from ddrl.learners.core import Network, Setting
 from ddrl.learners.gradients import check_finite, clip_global_norm
 from ddrl.learners.optimizers import RMSPropConfig, linear_decay, make_rmsprop
 from ddrl.types import Begun, Gradients, Metrics
 
-Loss = Callable[[Any], tuple[Tensor, Metrics]]
-"""network -> (loss, metrics)."""
-
 
 def gradient_of(
-    loss: Loss,
-    network: Any,
+    loss: Callable[[Network], tuple[Tensor, Metrics]],
+    network: Network,
     autocast: AbstractContextManager[Any],
     max_grad_norm: float | None,
     *,
@@ -34,6 +31,7 @@ def gradient_of(
 ) -> Gradients:
     """Compute the clipped gradient of a loss over `items`, in tensors that nothing else writes to.
 
+    `loss` returns the loss of the network, and metrics.
     `version` is that of the network's parameters, `steps` the fresh steps to count with the gradient (None: `items`).
     Raises `NonFiniteError` if a metric or the gradient is NaN or infinite.
     """
@@ -45,7 +43,7 @@ def gradient_of(
     value.backward()  # type: ignore[no-untyped-call]
     norm = float(clip_global_norm(parameters, max_grad_norm))
     check_finite(metrics | {"gradient_norm": norm}, where=f"update {version + 1} or after")
-    gradients = tuple(parameter.grad for parameter in parameters)
+    gradients = tuple(cast(Tensor, parameter.grad) for parameter in parameters)
     return Gradients(gradients, norm, items if steps is None else steps, version, version, metrics, items)
 
 
@@ -83,7 +81,7 @@ class SharedUpdates:
         self.env_frames = 0
         self.agent_steps = 0
         self.updates = 0
-        self.helpers: Sequence[Any] = ()
+        self.helpers: Sequence[Service] = ()
         """Services that learn beside the learner's own steps."""
         self.setting = setting
         self._config = config.optimizer
@@ -152,7 +150,7 @@ class GradientLearner:
     """The learner of A3C and GORILA: gradients are applied in the actors' threads, `step` reports what was applied."""
 
     def __init__(
-        self, config: SharedConfig, network: nn.Module, params: SharedParameters, _: Any, setting: Setting
+        self, config: SharedConfig, network: nn.Module, params: SharedParameters, _: object, setting: Setting
     ) -> None:
         self.core = SharedUpdates(config, network, params, setting)
         self.state_dict, self.load_state_dict = self.core.state_dict, self.core.load_state_dict

@@ -9,12 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ddrl.errors import UserError
-from ddrl.networks.actor_critic import PIECE_STEPS, network_keys
+from ddrl.networks.agent_network import PIECE_STEPS, AgentNetwork, network_keys
 from ddrl.networks.initialisation import linear
-from ddrl.networks.instruction_encoder import as_seen_by_torso, instruction_channel
-from ddrl.networks.recurrent import ResettingLSTM
-from ddrl.networks.torsos import DeepTorso, make_torso
-from ddrl.types import EnvSpec, NetworkOutput, RecurrentState
+from ddrl.networks.torsos import DeepTorso
+from ddrl.types import EnvSpec
 
 
 class Head(nn.Module):
@@ -30,7 +28,7 @@ class Head(nn.Module):
         return out
 
 
-class QNetwork(nn.Module):
+class QNetwork(AgentNetwork):
     """Q(o, .) of a discrete task; its output's `distribution` holds the values of all actions."""
 
     def __init__(
@@ -50,58 +48,31 @@ class QNetwork(nn.Module):
         Without an LSTM (`lstm_size` 0), the heads' hidden layers replace the linear layer of the convolutional torsos
         (Wang et al. 2016, Figure 1). Raises `UserError` if the network is unknown or does not fit the observations.
         """
-        super().__init__()
         if spec.action_size:
             raise UserError(f"'{spec.name}' has continuous actions; Q-learning needs discrete ones")
-        self.num_actions = spec.num_actions
-        self.feed_last_action_and_reward = feed_last_action_and_reward
+        super().__init__(
+            spec,
+            network,
+            generator,
+            lstm_size=lstm_size,
+            feed_last_action_and_reward=feed_last_action_and_reward,
+            convolutions_only=not lstm_size,
+        )
         self.reward_input = reward_input
-        self.observation_normaliser = None
-        self.reward_normaliser = None
-        self.torso = make_torso(as_seen_by_torso(spec), network, generator, convolutions_only=not lstm_size)
         self.piece_steps = PIECE_STEPS["uint8" if isinstance(self.torso, DeepTorso) else "float32"]
-        size = self.torso.size + (spec.num_actions + 1 if feed_last_action_and_reward else 0)
-        self.instructions = instruction_channel(spec, generator)
-        size += 0 if self.instructions is None else self.instructions.size
-        self.core = ResettingLSTM(size, lstm_size, generator) if lstm_size else None
-        size = lstm_size or size
-        self.advantage = Head(size, head_size, spec.num_actions, generator)
-        self.value = Head(size, head_size, 1, generator) if dueling else None
+        self.advantage = Head(self.feature_size, head_size, spec.num_actions, generator)
+        self.value = Head(self.feature_size, head_size, 1, generator) if dueling else None
 
-    def forward(
-        self, observation: Tensor, last_action: Tensor, last_reward: Tensor, start: Tensor, state: RecurrentState
-    ) -> NetworkOutput:
-        """Return values [T, B, A] of all actions and [T, B] of the best one, in float32, and the state after step T.
+    def seen_reward(self, reward: Tensor) -> Tensor:
+        """Return rewards [N] as they are, or their tanh (`reward_input`)."""
+        return reward.tanh() if self.reward_input == "tanh" else reward
 
-        Arguments as of `ActorCritic.forward`; the last reward is read as it is or as its tanh (`reward_input`).
-        """
-        time, batch = observation.shape[:2]
-        flat, instruction = observation.flatten(0, 1), None
-        if self.instructions is not None:
-            flat, instruction = self.instructions(flat)
-        features = self.torso(flat)
-        if self.feed_last_action_and_reward:
-            action = F.one_hot(last_action.flatten(), self.num_actions).to(features.dtype)
-            reward = last_reward.tanh() if self.reward_input == "tanh" else last_reward
-            features = torch.cat([features, reward.flatten().unsqueeze(-1).to(features.dtype), action], dim=-1)
-        if instruction is not None:
-            features = torch.cat([features, instruction.to(features.dtype)], dim=-1)
-        if self.core is not None:
-            outputs, state = self.core(features.unflatten(0, (time, batch)), start, state)
-            features = outputs.flatten(0, 1)
+    def heads(self, features: Tensor, observation: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the values of all actions [N, A], and those of the best ones [N]."""
         q = self.advantage(features).float()
         if self.value is not None:  # Wang et al. 2016, eq. 9
             q = self.value(features).float() + q - q.mean(dim=-1, keepdim=True)
-        q = q.unflatten(0, (time, batch))
-        return NetworkOutput(q, q.amax(dim=-1), state)
-
-    def initial_state(self, batch_size: int) -> RecurrentState:
-        """Return the state before an episode: zeros, or () without an LSTM."""
-        return () if self.core is None else self.core.initial_state(batch_size)
-
-    def no_action(self, batch_size: int) -> Tensor:
-        """Return the last action before an episode: zeros [batch_size] int64."""
-        return torch.zeros(batch_size, dtype=torch.int64)
+        return q, q.amax(dim=-1)
 
 
 def make_q_network(spec: EnvSpec, config: Any, generator: torch.Generator) -> QNetwork:

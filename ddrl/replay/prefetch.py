@@ -3,16 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import torch
 
-from ddrl.system.closable_condition import ClosableCondition
+from ddrl.system.closable_condition import SharedStore
 from ddrl.system.cuda_streams import Mark, SideStream
-from ddrl.system.wait_clock import WaitClock
 
 
-class Prefetch:
+class Ahead(Protocol):
+    """A batch that can be made ready ahead of its use."""
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """All tensors."""
+
+    def pin_memory(self) -> Self:
+        """Return a copy in pinned memory, which a GPU can copy from directly."""
+
+    def to(self, device: torch.device) -> Self:
+        """Return the batch on `device`."""
+
+
+Batch = TypeVar("Batch", bound=Ahead)
+Batch_co = TypeVar("Batch_co", bound=Ahead, covariant=True)
+
+
+class Store(Protocol[Batch_co]):
+    """A queue or a replay."""
+
+    @property
+    def insert_waited(self) -> float:
+        """Seconds that actors waited for room, over all of them."""
+
+    def can_insert(self) -> bool:
+        """Return whether `insert` would return at once."""
+
+    def insert(self, experience: Any, /) -> None:
+        """Add what actors send; wait while there is no room."""
+
+    def sample(self, columns: int, /) -> Batch_co:
+        """Take or draw a batch; wait until there is one."""
+
+    def close(self) -> None:
+        """End every wait with Closed."""
+
+
+class Prefetch(SharedStore, Generic[Batch]):
     """A queue that wraps another, and a role: one call of `step` makes one batch ready.
 
     At most one batch waits here, besides what waits in the queue, so the policy lag grows by up to one update. Batches
@@ -22,7 +59,7 @@ class Prefetch:
 
     def __init__(
         self,
-        queue: Any,
+        queue: Store[Batch],
         columns: int,
         device: torch.device,
         *,
@@ -30,33 +67,25 @@ class Prefetch:
         update: Callable[[Any, torch.Tensor], None] | None = None,
     ) -> None:
         """`queue`: a queue or a replay, with its `update`. `columns`: of a batch. `device`: the learner's."""
+        super().__init__()
         self._queue = queue
         self._columns = columns
         self._device = device
         self._upload = upload
         self._stream = SideStream(device)
-        self._batch: tuple[Any, Mark] | None = None
-        self._changed = ClosableCondition()
-        self._sample_clock = WaitClock()
-        self.can_insert = queue.can_insert
-        self.insert: Callable[[Any], None] = queue.insert
-        self.update = update
+        self._batch: tuple[Batch, Mark] | None = None
+        self.can_insert, self.insert, self.update = queue.can_insert, queue.insert, update
 
     @property
     def insert_waited(self) -> float:
         """Seconds that actors waited for room, over all of them."""
-        return float(self._queue.insert_waited)
-
-    @property
-    def sample_waited(self) -> float:
-        """Seconds that the learner waited for batches."""
-        return self._sample_clock.seconds
+        return self._queue.insert_waited
 
     def can_sample(self, columns: int) -> bool:
         """Return whether `sample` would return at once."""
         return self._batch is not None
 
-    def sample(self, columns: int) -> Any:
+    def sample(self, columns: int) -> Batch:
         """Take the batch that is ready; wait for it. Raise Closed once the run is over."""
         assert columns == self._columns
         with self._changed:
@@ -67,10 +96,6 @@ class Prefetch:
         made.wait(batch.tensors)
         return batch
 
-    def ready(self) -> bool:
-        """Return True: `step` waits in a thread of its own."""
-        return True
-
     def step(self) -> None:
         """Make the next batch ready, then wait until the one before is taken. Raise Closed once the run is over."""
         ready = self._prepared(self._queue.sample(self._columns))
@@ -79,7 +104,7 @@ class Prefetch:
             self._batch = ready
             self._changed.notify_all()
 
-    def _prepared(self, batch: Any) -> tuple[Any, Mark]:
+    def _prepared(self, batch: Batch) -> tuple[Batch, Mark]:
         if self._device.type == "cuda":
             batch = batch.pin_memory()
         with self._stream.running():
@@ -88,7 +113,7 @@ class Prefetch:
     def close(self) -> None:
         """End every wait with Closed."""
         self._queue.close()
-        self._changed.close()
+        super().close()
 
     def state_dict(self) -> dict[str, Any]:
         """Raise RuntimeError: only runtime serial saves waiting batches, and it prefetches none."""

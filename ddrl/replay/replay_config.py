@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 from ddrl.errors import UserError
+from ddrl.interfaces import Hyperparameters
 from ddrl.replay.items import Cut
 from ddrl.types import EnvSpec
 
@@ -41,23 +42,49 @@ class ReplayRule:
         return length
 
 
-class ReplayConfig(Protocol):
-    """The hyperparameters of an algorithm with a replay."""
+class ReplayHyperparameters(Hyperparameters):
+    """The hyperparameters of an algorithm whose learner draws from a prioritized replay."""
 
     @property
-    def unroll_length(self) -> int:
-        """Agent steps."""
-
-    @property
+    @abstractmethod
     def actor_update_period(self) -> int:
-        """Agent steps."""
+        """Agent steps between an actor's copies of the parameters."""
 
     @property
+    @abstractmethod
+    def samples_per_insert(self) -> float | None:
+        """Samples of each item, on average; None: the learner draws as fast as it can."""
+
+    @property
+    def item_period(self) -> int:
+        """Agent steps from one item to the next."""
+        return 1
+
+    @property
+    def trained_steps(self) -> int:
+        """Steps of an item that the network is evaluated on."""
+        return 1
+
+    @property
+    @abstractmethod
     def replay(self) -> ReplayRule:
-        """The settings of its replay."""
+        """The settings of the replay."""
+
+    @property
+    def fresh_steps(self) -> float | None:
+        """Agent steps per update in the long run; None: no fixed ratio."""
+        if self.samples_per_insert is None:
+            return None
+        return self.batch_size / self.samples_per_insert * self.item_period
 
 
-def check_replay(config: ReplayConfig, spec: EnvSpec, num_learners: int) -> None:
+def with_replay(hyperparameters: Hyperparameters) -> ReplayHyperparameters:
+    """Return the hyperparameters of an algorithm that draws from a prioritized replay, which these must be."""
+    assert isinstance(hyperparameters, ReplayHyperparameters)
+    return hyperparameters
+
+
+def check_replay(config: ReplayHyperparameters, spec: EnvSpec, num_learners: int) -> None:
     """Raise UserError where a replay could not work with these settings."""
     rule = config.replay
     if spec.action_size:

@@ -9,8 +9,9 @@ from functools import partial
 
 import torch
 
-from ddrl.coordinator.program import Program, Service
+from ddrl.coordinator.program import Program
 from ddrl.errors import Closed
+from ddrl.interfaces import Service
 
 POLL_SECONDS = 0.05
 ENDING_SECONDS = 5.0

@@ -17,6 +17,7 @@ from ddrl.environments.base.task_suites import common_spec
 from ddrl.environments.tools.named import NamedEnv, make_env, spec_of
 from ddrl.errors import UserError
 from ddrl.interfaces import Actor, Inference, Parameters, Queue, Replay, SharedParameters
+from ddrl.networks.agent_network import AgentNetwork
 from ddrl.system.seeding import numpy_generator, seed_for, torch_generator
 from ddrl.training.config.run_config import RunConfig
 from ddrl.types import Episode, VectorEnv
@@ -71,11 +72,10 @@ class Builder:
         if self._evaluated != self.config.environment:
             common_spec("evaluation.environment", [self.spec, spec_of(self._evaluated)])
 
-    def network(self) -> nn.Module:
+    def network(self) -> AgentNetwork:
         """Make the network with its initial parameters."""
         generator = torch_generator(self.config.seed, "network")
-        network: nn.Module = self.algorithm.make_network(self.spec, self.config.hyperparameters, generator)
-        return network.to(self.device)
+        return self.algorithm.make_network(self.spec, self.config.hyperparameters, generator).to(self.device)
 
     def actor_env(self, index: int, generation: Generation = Generation()) -> NamedEnv:
         """Make the environments of an actor, seeded by its number. Raise UserError if they cannot be made."""
@@ -124,8 +124,7 @@ class Builder:
         """Make what samples actions from the outputs of `network`; `envs` as in `policy`."""
         topology = self.config.topology
         num_envs = topology.num_actors * topology.envs_per_actor
-        sampler: Sampler = self.algorithm.make_sampler(self.config.hyperparameters, network, envs, num_envs)
-        return sampler
+        return self.algorithm.make_sampler(self.config.hyperparameters, network, envs, num_envs)
 
     def collector(
         self,
@@ -158,8 +157,7 @@ class Builder:
 
     def actor(self, collector: UnrollCollector, params: Parameters, queue: Queue | Replay | SharedParameters) -> Actor:
         """Make the algorithm's actor."""
-        actor: Actor = self.algorithm.Actor(self.config.hyperparameters, collector, params, queue)
-        return actor
+        return self.algorithm.Actor(self.config.hyperparameters, collector, params, queue)
 
     def describe(self, role: str, index: int, generation: Generation = Generation()) -> str:
         """Return a line that says how to play the episodes of an actor, or of an evaluation, again."""

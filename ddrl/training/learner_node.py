@@ -9,20 +9,20 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import nn
 
-from ddrl.coordinator.dynamic_adjustment import Adjustment, Limit, Limited
+from ddrl.coordinator.dynamic_adjustment import Adjustment, Limit, Limited, LimitedActor
 from ddrl.coordinator.parameter_server import ParameterServer
-from ddrl.coordinator.program import Service
 from ddrl.coordinator.schedule import ScheduleRule
 from ddrl.coordinator.shared_parameters import AnyParameters, LiveParameters
 from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import UserError
 from ddrl.inference.central import BatchRule, CentralInference
-from ddrl.interfaces import Reducer, Replay, Shards
+from ddrl.interfaces import Actor, Reducer, Replay, Service, Shards
 from ddrl.learners.core import Setting
+from ddrl.networks.agent_network import AgentNetwork
 from ddrl.replay.prefetch import Prefetch
 from ddrl.replay.prioritized import PrioritizedReplay
 from ddrl.replay.queue import UnrollQueue
-from ddrl.replay.replay_config import ReplayRule
+from ddrl.replay.replay_config import with_replay
 from ddrl.replay.step_storage import History
 from ddrl.system.seeding import numpy_generator
 from ddrl.system.wait_clock import DutyCycle
@@ -34,7 +34,6 @@ from ddrl.training.config.systems import (
     moves_gradients,
     replays,
     shares_parameters,
-    stored_columns,
 )
 from ddrl.training.records.recorder import Counts
 from ddrl.training.records.thread_cpu import cpu_by_role
@@ -77,7 +76,7 @@ class DistantReplay(Replay, Protocol):
         """End every wait with `Closed`."""
 
 
-Store = UnrollQueue | PrioritizedReplay | DistantReplay | Prefetch | LiveParameters
+Store = UnrollQueue | PrioritizedReplay | DistantReplay | Prefetch[Any] | LiveParameters
 """Where experience, or a gradient, goes on its way from actors to the learner."""
 
 
@@ -109,7 +108,7 @@ class LearnerNode:
             self.replay = make_replay(builder, network, reducer)
         self._distant_replay, self._reducer = distant_replay, reducer
         self._keeps_contents = config.checkpoint.replay == "saved"
-        self.prefetch: Prefetch | None = None
+        self.prefetch: Prefetch[Any] | None = None
         self.queue = self._store(lent_memory)
         """Where actors put what they collect, and the learner gets it from; gradients go to the parameters."""
         self.traffic = Traffic(builder.spec.frame_skip)
@@ -149,16 +148,20 @@ class LearnerNode:
         }
         self.adjustment = Adjustment(
             self._limits,
-            lambda: int(self.learner.core.updates),
+            lambda: self.learner.core.updates,
             numpy_generator(config.seed, "adjustment"),
             initial_wait=rule.initial_wait_s,
             step_wait=rule.step_wait_s,
         )
 
-    def limited(self, kind: str, roles: Sequence[Any], first: int = 0) -> list[Any]:
-        """Return roles such that those numbered above the adjusted limit wait; the same roles without adjustment."""
+    def limited_actors(self, actors: list[Actor]) -> list[Actor]:
+        """Return actors such that those above the adjusted number wait; the same actors without adjustment."""
+        limit = self._limits.get("actors")
+        return [LimitedActor(actor, limit, i) for i, actor in enumerate(actors)] if limit else actors
+
+    def _limited(self, kind: str, services: Sequence[Service], first: int = 0) -> Sequence[Service]:
         limit = self._limits.get(kind)
-        return [Limited(role, limit, first + i) for i, role in enumerate(roles)] if limit else list(roles)
+        return [Limited(one, limit, i) for i, one in enumerate(services, first)] if limit else services
 
     def _store(self, lent_memory: bool) -> Store:
         if isinstance(self.params, LiveParameters) and moves_gradients(self.builder.config):
@@ -177,7 +180,7 @@ class LearnerNode:
             store,
             columns,
             self.builder.device,
-            upload=not stored_columns(config),
+            upload=not hyperparameters.stored_columns,
             update=self.replay.update if self.replay else None,
         )
         return self.prefetch
@@ -190,8 +193,8 @@ class LearnerNode:
     @property
     def services(self) -> dict[str, Service]:
         """Roles beside the actors and the learner, by name, where roles run side by side."""
-        predictors = self.limited("predictors", self.central.threads if self.central else [])
-        other_trainers = self.limited("trainers", self.learner.core.helpers, first=1)
+        predictors = self._limited("predictors", self.central.threads if self.central else [])
+        other_trainers = self._limited("trainers", self.learner.core.helpers, first=1)
         alone = {"prefetch": self.prefetch, "adjustment": self.adjustment}
         return {
             **{f"inference-{i}": role for i, role in enumerate(predictors)},
@@ -292,16 +295,16 @@ def _parameters(config: RunConfig, network: nn.Module, reducer: Reducer, shards:
     return ParameterServer(network, schedule, delay=topology.parameter_delay)
 
 
-def make_replay(builder: Builder, network: Any, reducer: Reducer) -> PrioritizedReplay:
+def make_replay(builder: Builder, network: AgentNetwork, reducer: Reducer) -> PrioritizedReplay:
     """Return an empty replay. Raise UserError where it would be too small."""
     history = make_history(builder, [part.shape[1:] for part in network.initial_state(1)])
     generator = numpy_generator(builder.config.seed, "replay", reducer.rank)
-    return PrioritizedReplay(builder.config.hyperparameters.replay, history, generator)
+    return PrioritizedReplay(with_replay(builder.config.hyperparameters).replay, history, generator)
 
 
 def make_history(builder: Builder, state_shapes: Sequence[tuple[int, ...]]) -> History:
     """Return what a replay holds steps in; `state_shapes`: of the network's recurrent state."""
-    rule: ReplayRule = builder.config.hyperparameters.replay
+    rule = with_replay(builder.config.hyperparameters).replay
     topology = builder.config.topology
     num_streams = topology.num_actors * topology.envs_per_actor
     length = rule.stream_length(num_streams, builder.config.hyperparameters.unroll_length)

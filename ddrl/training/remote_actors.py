@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 from ddrl.actors.unroll import EpisodeSink, UnrollCollector
-from ddrl.coordinator.program import Service
 from ddrl.inference.endpoint import Endpoint
 from ddrl.inference.remote_env import RemoteEnv
 from ddrl.inference.service import InferenceService, Slot
 from ddrl.inference.worker_pool import LocalWorkers
+from ddrl.interfaces import Service
 from ddrl.training.builder import Generation
 from ddrl.training.learner_node import LearnerNode
 
@@ -48,7 +48,7 @@ class RemoteActors:
             for slot, (index, env) in enumerate(zip(self._indices, self._envs, strict=True))
         ]
         actors = [builder.actor(collector, learning.params, learning.queue) for collector in self.collectors]
-        self.actors = learning.limited("actors", actors)
+        self.actors = learning.limited_actors(actors)
         self._opened = threading.Event()
         self._service: InferenceService | None = None
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ddrl.actors.unroll import EpisodeSink, UnrollCollector
-from ddrl.coordinator.program import Named, Program, Runtime, Steps
+from ddrl.coordinator.program import NamedActor, Program, Runtime, Steps
 from ddrl.errors import UserError
 from ddrl.inference.endpoint import Endpoint
 from ddrl.interfaces import Actor, Reducer, Shards
@@ -151,8 +151,8 @@ class Run:
         ]
         actors = [builder.actor(collector, self.params, self.queue) for collector in self.collectors]
         self.actors = [
-            Named(actor, builder.describe("actor", index, generation))
-            for index, actor in enumerate(self.learning.limited("actors", actors))
+            NamedActor(actor, builder.describe("actor", index, generation))
+            for index, actor in enumerate(self.learning.limited_actors(actors))
         ]
 
     def _serve_remote_actors(self) -> None:

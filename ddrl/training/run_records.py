@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddrl.actors.unroll import EpisodeSink
-from ddrl.coordinator.program import Role, Steps
+from ddrl.coordinator.program import Steps
+from ddrl.interfaces import Role
 from ddrl.system.notes import say
 from ddrl.training.builder import Builder
 from ddrl.training.evaluation import Evaluations

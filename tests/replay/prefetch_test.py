@@ -126,7 +126,7 @@ def test_batches_that_are_learned_from_again_stay_in_main_memory(
 ) -> None:
     schedule = {"schedule": algorithms.load(algorithm).SYSTEM.schedules[0]}
     chosen = config(algorithm=algorithm, hyperparameters=hyperparameters, topology=schedule)
-    assert (getattr(chosen.hyperparameters, "stored_columns", 0) > 0) == keeps
+    assert (chosen.hyperparameters.stored_columns > 0) == keeps
 
 
 class Batch:

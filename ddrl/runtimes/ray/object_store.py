@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ddrl.replay.replay_config import with_replay
 from ddrl.training.builder import Builder
 from ddrl.types import EnvSpec
 
@@ -16,16 +17,16 @@ def object_store_bytes(builder: Builder) -> int:
     """Return what a run may need: unrolls that wait or are on their way, and parameters, both twice over."""
     config, topology = builder.config, builder.config.topology
     step = step_bytes(builder.spec)
-    unroll: int = (config.hyperparameters.unroll_length + 1) * topology.envs_per_actor * step
+    unroll = (config.hyperparameters.unroll_length + 1) * topology.envs_per_actor * step
     rounds = -(-config.hyperparameters.fresh_columns // (topology.num_actors * topology.envs_per_actor))
     ahead = rounds * (2 + (topology.max_policy_lag or 0))  # of the learner, where the gate bounds what waits
     waiting = topology.num_learners * topology.queue_capacity + topology.num_actors * (2 + ahead)
     network = builder.network()
     parameters = sum(tensor.nbytes for tensor in [*network.parameters(), *network.buffers()])
     versions = topology.num_learners * (4 + topology.num_actors)
-    needed: int = 2 * (waiting * unroll + versions * parameters)
+    needed = 2 * (waiting * unroll + versions * parameters)
     if topology.replay == "own":
-        rule = config.hyperparameters.replay
+        rule = with_replay(config.hyperparameters).replay
         needed += BATCHES * rule.batch_size * (rule.cut.before + rule.cut.reach + 1) * step
     return needed + SPARE_BYTES
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from ddrl.coordinator.traffic import Traffic
 from ddrl.learners.all_reduce import SingleLearner
 from ddrl.learners.optimizers import make_rmsprop
-from ddrl.learners.shared_updates import shards
+from ddrl.learners.shared_updates import SharedConfig, shards
 from ddrl.system.allocator import keep_freed_memory
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig
@@ -34,7 +34,7 @@ class ShardSide:
         keep_freed_memory()
         network = Builder(config, torch.device("cpu")).network()
         self.parameters: list[Any] = list(network.parameters())[part]
-        optimizer = make_rmsprop(self.parameters, config.hyperparameters.optimizer)
+        optimizer = make_rmsprop(self.parameters, cast(SharedConfig, config.hyperparameters).optimizer)
         self.apply, self.state_dict = optimizer.apply, optimizer.state_dict
         self.load_state_dict = optimizer.load_state_dict
 

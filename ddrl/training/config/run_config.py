@@ -13,11 +13,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
-from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from ddrl import algorithms
 from ddrl.errors import UserError, about, unknown_name
+from ddrl.interfaces import Hyperparameters
 from ddrl.system.config_types import STRICT
 from ddrl.system.text_files import read_json, read_yaml
 from ddrl.training.config.population import Population, check_population
@@ -64,7 +65,7 @@ class Checkpointing:
     and a resumed run first plays until it holds as many items again."""
 
 
-@dataclass(frozen=True, config=STRICT)
+@dataclass(frozen=True, config=STRICT | ConfigDict(arbitrary_types_allowed=True))
 class RunConfig:
     """The configuration that determines a run; in runtime `serial` the run repeats bit for bit."""
 
@@ -74,7 +75,7 @@ class RunConfig:
     seed: NonNegativeInt
     env_frames: PositiveInt
     """Budget: fresh environment frames that the learner consumes."""
-    hyperparameters: Any
+    hyperparameters: Hyperparameters
     """The algorithm's own `Config`."""
     topology: Topology = Topology()
     evaluation: Evaluation = Evaluation()

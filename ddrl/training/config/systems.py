@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 def system_of(config: RunConfig) -> System:
     """Return the `System` of a configuration's algorithm."""
-    system: System = algorithms.load(config.algorithm).SYSTEM
-    return system
+    return algorithms.load(config.algorithm).SYSTEM
 
 
 def replays(config: RunConfig) -> bool:
@@ -30,11 +29,6 @@ def moves_gradients(config: RunConfig) -> bool:
 def shares_parameters(config: RunConfig) -> bool:
     """Return whether the parameters have no versions, since several threads or shards update the same ones."""
     return system_of(config).parameters != "versions"
-
-
-def stored_columns(config: RunConfig) -> int:
-    """Return how many columns of unrolls stay in main memory to be learned from again; most algorithms state none."""
-    return getattr(config.hyperparameters, "stored_columns", 0)
 
 
 def has_parameter_server(config: RunConfig) -> bool:
