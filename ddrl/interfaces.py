@@ -5,12 +5,21 @@ Every runtime offers these, in one process or over a network; algorithms know no
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from ddrl.types import Begun, Experience, Gradients, Metrics, NetworkOutput, PolicyInput, PolicyOutput, Unroll
+from ddrl.types import (
+    Begun,
+    Experience,
+    Gradients,
+    Metrics,
+    NetworkOutput,
+    PolicyInput,
+    PolicyOutput,
+    RecurrentState,
+    Unroll,
+)
 
 if TYPE_CHECKING:  # a configuration, of which every report reads some, needs no torch
     from torch import Tensor, nn
@@ -43,32 +52,31 @@ class System:
     random streams and experience stay a member's own."""
 
 
-class Hyperparameters(ABC):
-    """What the parts around an algorithm ask of its own `Config`, which derives from this and states what differs."""
+@runtime_checkable
+class Hyperparameters(Protocol):
+    """What the parts around an algorithm ask of its own `Config`."""
 
     @property
-    @abstractmethod
     def unroll_length(self) -> int:
         """Agent steps that an actor collects at once."""
 
     @property
     def batch_size(self) -> int:
-        """Items of an update, over all learners; 0: an update is made from one unroll."""
-        return 0
+        """Unrolls or items of an update, over all learners; 0: an actor learns from its own unroll."""
 
     @property
     def fresh_columns(self) -> int:
         """Columns of a batch that come from the queue, over all learners; 0: no batch is fresh."""
-        return 0
-
-    def first_update(self, batch: int) -> int:
-        """Return the update that first uses fresh batch number `batch`: each one is learned from once, in order."""
-        return batch if self.fresh_columns else 0
 
     @property
     def stored_columns(self) -> int:
         """Columns of unrolls that stay in main memory to be learned from again."""
-        return 0
+
+    def first_update(self, batch: int) -> int:
+        """Return the update that first uses fresh batch number `batch`; 0 where no update waits for one."""
+
+    def __hash__(self) -> int:
+        """Return a hash of the keys and values."""
 
 
 class Parameters(Protocol):
@@ -175,6 +183,16 @@ class KeepsStatistics(Protocol):
         """The statistics of returns; None: rewards are seen as they are."""
 
 
+class ActingNetwork(Protocol):
+    """A network that a policy acts with."""
+
+    def initial_state(self, batch_size: int) -> RecurrentState:
+        """Return the state before an episode."""
+
+    def no_action(self, batch_size: int) -> Tensor:
+        """Return the last action before an episode, [B] or [B, A]."""
+
+
 class BatchNetwork(Protocol):
     """A network that a learner evaluates on a whole batch."""
 
@@ -193,15 +211,24 @@ class Service(Protocol):
         """Do one unit of work; wait if need be. Raise `Closed` once the run is over."""
 
 
-class Role(Service, Protocol):
+class Role(Protocol):
     """A role that can take turns with others."""
 
     def ready(self) -> bool:
         """Return whether `step` would run without waiting."""
 
+    def step(self) -> object:
+        """Do one unit of work, as the `step` of a service."""
 
-class Actor(Role, Protocol):
+
+class Actor(Protocol):
     """An algorithm's actor: one call of `step` is one pass of its pseudo-code."""
+
+    def ready(self) -> bool:
+        """Return whether `step` would run without waiting."""
+
+    def step(self) -> object:
+        """Act, and send what was collected; wait where the schedule or the store asks for it."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` needs to continue with the same bits."""
@@ -227,12 +254,15 @@ class LearnerState(Protocol):
         """End its threads."""
 
 
-class Learner(Role, Protocol):
+class Learner(Protocol):
     """An algorithm's learner: one call of `step` makes one update."""
 
     @property
     def core(self) -> LearnerState:
         """The part that it shares with others."""
+
+    def ready(self) -> bool:
+        """Return whether `step` would run without waiting."""
 
     def step(self) -> Metrics:
         """Make one update. Raise `NonFiniteError` if a loss or the gradient is NaN or infinite."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from ddrl.interfaces import Inference, Parameters
+from ddrl.interfaces import ActingNetwork, Inference, Parameters
 from ddrl.types import EnvStep, PolicyInput, PolicyOutput, PolicyStep, RecurrentState
 
 Sampler = Callable[[Tensor, torch.Generator], Tensor]
@@ -20,11 +20,11 @@ class Policy:
 
     def __init__(self, inference: Inference, batch_size: int, generator: torch.Generator, sample: Sampler) -> None:
         """`sample` chooses actions from the network's outputs."""
-        network: Any = inference.network
+        network = cast(ActingNetwork, inference.network)
         self.inference = inference
         self.sampler = sample
         self._generator = generator
-        self._device = next(network.parameters()).device
+        self._device = next(inference.network.parameters()).device
         self.state: RecurrentState = tuple(part.to(self._device) for part in network.initial_state(batch_size))
         self.last_action: torch.Tensor = network.no_action(batch_size)
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:  # a configuration, which asks for names alone, needs no torch
     import torch
+    from torch import nn
 
     from ddrl.actors.policy import Sampler
     from ddrl.interfaces import Actor, Hyperparameters, Learner, System
-    from ddrl.networks.agent_network import AgentNetwork
     from ddrl.types import EnvSpec
 
 NAMES = sorted(module.name for module in pkgutil.iter_modules(__path__))
@@ -33,7 +33,7 @@ class Algorithm(Protocol):
     def check(self, config: Any, spec: EnvSpec, num_learners: int) -> None:
         """Raise `UserError` if the algorithm cannot learn this environment, or if a key would have no effect."""
 
-    def make_network(self, spec: EnvSpec, config: Any, generator: torch.Generator) -> AgentNetwork:
+    def make_network(self, spec: EnvSpec, config: Any, generator: torch.Generator) -> nn.Module:
         """Make the network, with all weights drawn from `generator` (on the CPU)."""
 
     def make_sampler(self, config: Any, network: Any, envs: Sequence[int] | None, num_envs: int) -> Sampler:

@@ -18,8 +18,8 @@ from pydantic.dataclasses import dataclass
 from ddrl.actors.policy import from_distribution
 from ddrl.actors.unroll import UnrollActor
 from ddrl.algorithms.a3c import advantage_loss
-from ddrl.interfaces import Hyperparameters, Parameters, Queue, System
-from ddrl.learners.core import BatchLearner, LearnerCore, Setting
+from ddrl.interfaces import Parameters, Queue, System
+from ddrl.learners.core import LearnerCore, Setting, each_batch_once
 from ddrl.learners.normalisation import RewardClipping
 from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
 from ddrl.networks.actor_critic import ActorCritic, make_actor_critic, unread_keys
@@ -38,7 +38,7 @@ SYSTEM = System(
 
 
 @dataclass(frozen=True, config=STRICT)
-class Config(Hyperparameters):
+class Config:
     """Defaults: OpenAI Baselines (Dhariwal et al. 2017), a2c, unless a line says otherwise."""
 
     unroll_length: PositiveInt = 5  # T, agent steps
@@ -75,6 +75,9 @@ class Config(Hyperparameters):
         """Columns of a batch that come from the queue: all of them."""
         return self.batch_size
 
+    stored_columns = 0
+    first_update = each_batch_once
+
 
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
     """Raise `UserError` if a key would have no effect; A2C learns discrete and continuous tasks."""
@@ -86,18 +89,24 @@ make_network = make_actor_critic
 make_sampler = from_distribution
 
 
-class Learner(BatchLearner[ActorCritic]):
-    """One call of `step` makes one update from `batch_size` unrolls, and a new version, for which all actors wait."""
+class Learner:
+    """One call of `step` makes one update from `batch_size` unrolls."""
 
     def __init__(
         self, config: Config, network: ActorCritic, params: Parameters, queue: Queue, setting: Setting
     ) -> None:
-        super().__init__(LearnerCore(config, network, params, queue, setting))
         self.config = config
+        self.core = LearnerCore(config, network, params, queue, setting)
+        self.ready = self.core.can_take
+        self.state_dict, self.load_state_dict = self.core.state_dict, self.core.load_state_dict
+
+    def step(self) -> Metrics:
+        """Make one update. Raises `NonFiniteError` if a loss or the gradient is NaN or infinite."""
+        return self.core.step(self.update)  # 4, 6  B unrolls; a new version, for which all actors wait
 
     def update(self, batch: Unroll) -> Metrics:
-        """Make one gradient step on a batch, with the loss of A3C."""
-        return self.core.update(
+        """Make one gradient step on a batch."""
+        return self.core.update(  # 5  the loss of A3C
             lambda network, part, weight: advantage_loss(network, part, self.config, weight),
             batch,
             mean=self.config.loss_reduction == "mean",

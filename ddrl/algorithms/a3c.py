@@ -14,7 +14,8 @@ from torch import Tensor
 
 from ddrl.actors.policy import LocalInference, from_distribution
 from ddrl.actors.unroll import UnrollCollector
-from ddrl.interfaces import Hyperparameters, SharedParameters, System
+from ddrl.interfaces import SharedParameters, System
+from ddrl.learners.core import no_fresh_batch
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropConfig
 from ddrl.learners.shared_updates import GradientLearner, gradient_of
@@ -37,7 +38,7 @@ SYSTEM = System(
 
 
 @dataclass(frozen=True, config=STRICT)
-class Config(Hyperparameters):
+class Config:
     """Defaults: Mnih et al. 2016, section 8 (Atari), unless a line says otherwise.
 
     "PFRL" is its reproduction, examples/atari/reproduction/a3c (Fujita et al. 2021).
@@ -62,6 +63,10 @@ class Config(Hyperparameters):
     separate_value_network: bool = False
     initialisation: Initialisation | None = None  # null: Espeholt et al. 2018's code's; on `tanh_mlp` orthogonal
     initial_log_std: float = 0.0
+
+    batch_size = fresh_columns = 0  # no batch is made: each unroll is learned from where it was collected
+    stored_columns = 0
+    first_update = no_fresh_batch
 
 
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:

@@ -20,14 +20,14 @@ from ddrl.actors.exploration import from_epsilon_ladder
 from ddrl.actors.replay_actor import ReplayActor
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.interfaces import Parameters, Replay, System
-from ddrl.learners.core import Setting
+from ddrl.learners.core import Setting, no_fresh_batch
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
 from ddrl.learners.replay_learner import ReplayLearner, no_actions
 from ddrl.losses.q_learning import double_q_values, n_step_targets, taken
 from ddrl.networks.q_network import QNetwork, make_q_network
 from ddrl.replay.items import TransitionCut, Transitions
-from ddrl.replay.replay_config import ReplayHyperparameters, ReplayRule, check_replay
+from ddrl.replay.replay_config import ReplayRule, check_replay
 from ddrl.system.config_types import STRICT, Probability, check_read
 from ddrl.types import EnvSpec, Metrics
 
@@ -43,7 +43,7 @@ SYSTEM = System(
 
 
 @dataclass(frozen=True, config=STRICT)
-class Config(ReplayHyperparameters):
+class Config:
     """Defaults: Horgan et al. 2018, Atari, unless a line says otherwise."""
 
     unroll_length: PositiveInt = 50  # steps that an actor sends together: section 3, as the method note has it
@@ -75,6 +75,17 @@ class Config(ReplayHyperparameters):
         centered=True,
         decay_frames=None,
     )
+
+    fresh_columns = 0  # no batch is fresh
+    stored_columns = 0
+
+    @property
+    def fresh_steps(self) -> float | None:
+        """Agent steps per update in the long run; None: no fixed ratio."""
+        return None if self.samples_per_insert is None else self.batch_size / self.samples_per_insert
+
+    trained_steps = 1  # of an item
+    first_update = no_fresh_batch
 
     @property
     def replay(self) -> ReplayRule:
@@ -154,8 +165,6 @@ def new_priorities(batch: Transitions, config: Config) -> Tensor:
     return batch.td_error.abs()
 
 
-def Learner(
-    config: Config, network: QNetwork, params: Parameters, replay: Replay, setting: Setting
-) -> ReplayLearner[QNetwork, Transitions, Config]:
+def Learner(config: Config, network: QNetwork, params: Parameters, replay: Replay, setting: Setting) -> ReplayLearner:
     """Return a learner of which one call of `step` makes one update."""
     return ReplayLearner(config, network, params, replay, setting, loss=apex_loss, priorities=new_priorities)

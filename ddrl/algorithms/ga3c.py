@@ -20,8 +20,8 @@ from torch import Tensor
 from ddrl.actors.policy import from_distribution
 from ddrl.actors.unroll import UnrollActor, UnrollCollector
 from ddrl.errors import UserError
-from ddrl.interfaces import Hyperparameters, Queue, SharedParameters, System
-from ddrl.learners.core import Setting
+from ddrl.interfaces import Queue, SharedParameters, System
+from ddrl.learners.core import Setting, each_batch_once
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropConfig
 from ddrl.learners.shared_updates import SharedUpdates, gradient_of
@@ -44,7 +44,7 @@ SYSTEM = System(
 
 
 @dataclass(frozen=True, config=STRICT)
-class Config(Hyperparameters):
+class Config:
     """Defaults: Babaeizadeh et al. 2017, and its code (NVlabs/GA3C, Config.py), unless a line says otherwise."""
 
     unroll_length: PositiveInt = 5  # t_max, agent steps
@@ -65,6 +65,9 @@ class Config(Hyperparameters):
     def fresh_columns(self) -> int:
         """Columns of a batch that come from the queue: all of them."""
         return self.batch_size
+
+    stored_columns = 0
+    first_update = each_batch_once
 
 
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:

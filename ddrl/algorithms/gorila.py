@@ -23,7 +23,8 @@ from ddrl.actors.exploration import EpsilonGreedy
 from ddrl.actors.policy import LocalInference, Sampler
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.errors import UserError
-from ddrl.interfaces import Hyperparameters, SharedParameters, System
+from ddrl.interfaces import SharedParameters, System
+from ddrl.learners.core import no_fresh_batch
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropConfig
 from ddrl.learners.replay_learner import no_actions
@@ -49,7 +50,7 @@ SYSTEM = System(
 
 
 @dataclass(frozen=True, config=STRICT)
-class Config(Hyperparameters):
+class Config:
     """Defaults: Mnih et al. 2015, Extended Data Table 1, unless a line says otherwise. A replay is an actor's own."""
 
     unroll_length: PositiveInt = 4  # actions between two updates
@@ -75,6 +76,10 @@ class Config(Hyperparameters):
         centered=True,
         decay_frames=None,
     )
+
+    fresh_columns = 0  # no batch is fresh
+    stored_columns = 0
+    first_update = no_fresh_batch
 
     @property
     def local_replay(self) -> ReplayRule:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ddrl.actors.policy import from_distribution
 from ddrl.actors.unroll import UnrollActor
-from ddrl.interfaces import Hyperparameters, Parameters, Queue, Reducer, System
+from ddrl.interfaces import Parameters, Queue, Reducer, System
 from ddrl.learners.batch_values import evaluate, explained_variance, normalised
 from ddrl.learners.core import LearnerCore, Setting
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
@@ -47,7 +47,7 @@ SYSTEM = System(
 
 
 @dataclass(frozen=True, config=STRICT)
-class Config(Hyperparameters):
+class Config:
     """Defaults: continuous control, as RLlib's HalfCheetah example quotes the paper, unless a line says otherwise."""
 
     unroll_length: PositiveInt = 1024  # T, agent steps

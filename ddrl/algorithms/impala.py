@@ -17,8 +17,8 @@ from torch import Tensor
 from ddrl.actors.policy import from_distribution
 from ddrl.actors.unroll import UnrollActor
 from ddrl.errors import UserError
-from ddrl.interfaces import Hyperparameters, Parameters, Queue, System
-from ddrl.learners.core import BatchLearner, LearnerCore, Setting
+from ddrl.interfaces import Parameters, Queue, System
+from ddrl.learners.core import LearnerCore, Setting, each_batch_once
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
 from ddrl.losses.actor_critic import masked_sum, policy_gradient_loss, value_loss
@@ -41,7 +41,7 @@ SYSTEM = System(
 
 
 @dataclass(frozen=True, config=STRICT)
-class Config(Hyperparameters):
+class Config:
     """Defaults: Table G.1 (Atari) unless a line says otherwise."""
 
     unroll_length: PositiveInt = 20  # T, agent steps
@@ -82,6 +82,8 @@ class Config(Hyperparameters):
     def stored_columns(self) -> int:
         """Columns of unrolls that stay in main memory to be learned from again: those of the replay."""
         return self.replay_capacity if self.replay_fraction > 0 else 0
+
+    first_update = each_batch_once
 
 
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
@@ -141,27 +143,31 @@ make_network = make_actor_critic
 make_sampler = from_distribution
 
 
-class Learner(BatchLearner[ActorCritic]):
-    """One call of `step` makes one update from `batch_size` unrolls (line 4), and a new version for the actors (6)."""
+class Learner:
+    """One call of `step` makes one update from `batch_size` unrolls."""
 
     def __init__(
         self, config: Config, network: ActorCritic, params: Parameters, queue: Queue, setting: Setting
     ) -> None:
-        super().__init__(LearnerCore(config, network, params, queue, setting))
         self.config = config
+        self.core = LearnerCore(config, network, params, queue, setting)
+        self.ready = self.core.can_take
         self._replay = UniformReplay(config.replay_capacity, setting.generator)
         self._replayed = config.batch_size // setting.reducer.size - self.core.fresh_columns
 
-    def learn(self, fresh: Unroll) -> Metrics:
-        """Make one update; a part of the batch comes from a uniform replay of fresh ones (section 5.2.2)."""
+    def step(self) -> Metrics:
+        """Make one update. Raises `NonFiniteError` if a loss or the gradient is NaN or infinite."""
+        return self.core.step(self._learn)  # 4, 6  B unrolls; a new version for the actors
+
+    def _learn(self, fresh: Unroll) -> Metrics:
         if not self._replayed:
             return self.update(fresh)
-        self._replay.insert(fresh)
+        self._replay.insert(fresh)  # section 5.2.2: a part of the batch comes from a uniform replay of fresh ones
         return self.update(concatenate([fresh, self._replay.sample(self._replayed)]))
 
     def update(self, batch: Unroll) -> Metrics:
-        """Make one gradient step on a batch (line 5, eq. 1)."""
-        return self.core.update(
+        """Make one gradient step on a batch."""
+        return self.core.update(  # 5  eq. 1
             lambda network, part, weight: impala_loss(network, part, self.config, weight),
             batch,
             mean=self.config.loss_reduction == "mean",
@@ -169,9 +175,9 @@ class Learner(BatchLearner[ActorCritic]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the core and of the replay."""
-        return super().state_dict() | {"replay": self._replay.state_dict()}
+        return self.core.state_dict() | {"replay": self._replay.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state from `state_dict`."""
-        super().load_state_dict(state)
+        self.core.load_state_dict(state)
         self._replay.load_state_dict(state["replay"])

@@ -22,13 +22,12 @@ from torch import Tensor
 from ddrl.actors.policy import from_distribution
 from ddrl.actors.unroll import UnrollActor
 from ddrl.errors import UserError
-from ddrl.interfaces import Hyperparameters, Parameters, Queue, System
+from ddrl.interfaces import Parameters, Queue, System
 from ddrl.learners.batch_values import evaluate, explained_variance, normalised
-from ddrl.learners.core import BatchLearner, LearnerCore, Setting
-from ddrl.learners.gradients import check_finite
+from ddrl.learners.core import LearnerCore, Setting, each_batch_once
 from ddrl.learners.minibatches import sample_numbers, shared_minibatches
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
-from ddrl.learners.optimizers import AdamByDefault, AdamConfig
+from ddrl.learners.optimizers import AdamByDefault, AdamConfig, check_finite
 from ddrl.losses.advantages import vtrace_gae
 from ddrl.losses.surrogate import (
     adapted_kl_cost,
@@ -55,7 +54,7 @@ SYSTEM = System(
 
 
 @dataclass(frozen=True, config=STRICT)
-class Config(Hyperparameters):
+class Config:
     """Defaults: Schulman et al. 2017, Table 3 (MuJoCo), unless a line says otherwise."""
 
     unroll_length: PositiveInt = 2048  # T, agent steps ("horizon")
@@ -87,6 +86,9 @@ class Config(Hyperparameters):
     def fresh_columns(self) -> int:
         """Columns of a batch that come from the queue: all of them."""
         return self.batch_size
+
+    stored_columns = 0
+    first_update = each_batch_once  # an update is all epochs over one batch
 
 
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
@@ -181,15 +183,20 @@ make_network = make_actor_critic
 make_sampler = from_distribution
 
 
-class Learner(BatchLearner[ActorCritic]):
-    """One call of `step` makes all epochs over one batch of `batch_size` unrolls (line 4), and one new version (7)."""
+class Learner:
+    """One call of `step` makes all epochs over one batch of `batch_size` unrolls, and one new version."""
 
     def __init__(
         self, config: Config, network: ActorCritic, params: Parameters, queue: Queue, setting: Setting
     ) -> None:
-        super().__init__(LearnerCore(config, network, params, queue, setting, piece_columns=network.piece_steps))
         self.config = config
+        self.core = LearnerCore(config, network, params, queue, setting, piece_columns=network.piece_steps)
+        self.ready = self.core.can_take
         self._kl_cost = config.kl_cost
+
+    def step(self) -> Metrics:
+        """Make one update. Raises `NonFiniteError` if a loss or the gradient is NaN or infinite."""
+        return self.core.step(self.update)  # 4, 7  B unrolls; a new version for the actors
 
     def update(self, batch: Unroll) -> Metrics:
         """Make all epochs over a batch; return means of the metrics over its gradient steps."""
@@ -226,10 +233,10 @@ class Learner(BatchLearner[ActorCritic]):
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the core, the coefficient of the penalty, and the generator that orders minibatches."""
         own = {"kl_cost": self._kl_cost, "generator": generator_state(self.core.setting.generator)}
-        return super().state_dict() | own
+        return self.core.state_dict() | own
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state from `state_dict`."""
-        super().load_state_dict(state)
+        self.core.load_state_dict(state)
         self._kl_cost = state["kl_cost"]
         set_generator_state(self.core.setting.generator, state["generator"])

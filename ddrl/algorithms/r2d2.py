@@ -21,14 +21,14 @@ from ddrl.actors.replay_actor import ReplayActor
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.errors import UserError
 from ddrl.interfaces import Parameters, Replay, System
-from ddrl.learners.core import Setting
+from ddrl.learners.core import Setting, no_fresh_batch
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import AdamByDefault, AdamConfig
 from ddrl.learners.replay_learner import ReplayLearner
 from ddrl.losses.q_learning import double_q_values, mixed_priority, n_step_targets, rescale, taken, unrescale
 from ddrl.networks.q_network import QNetwork, make_q_network
 from ddrl.replay.items import SequenceCut, Sequences
-from ddrl.replay.replay_config import ReplayHyperparameters, ReplayRule, check_replay
+from ddrl.replay.replay_config import ReplayRule, check_replay
 from ddrl.system.config_types import STRICT, Probability, check_read
 from ddrl.types import EnvSpec, Metrics, NetworkOutput, RecurrentState
 
@@ -47,7 +47,7 @@ LEAST_VALUE = 1e-3
 
 
 @dataclass(frozen=True, config=STRICT)
-class Config(ReplayHyperparameters):
+class Config:
     """Defaults: Kapturowski et al. 2019, Table 2, unless a line says otherwise."""
 
     unroll_length: PositiveInt = 40  # steps that an actor sends together: a sequence's period (section 2.3)
@@ -87,10 +87,17 @@ class Config(ReplayHyperparameters):
     head_size: PositiveInt = 512  # hidden units of each stream (section 2.3)
     optimizer: AdamByDefault = AdamConfig(learning_rate=1e-4, epsilon=1e-3)
 
+    fresh_columns = 0  # no batch is fresh
+    stored_columns = 0
+
     @property
-    def item_period(self) -> int:
-        """Agent steps from one sequence to the next."""
-        return self.sequence_period
+    def fresh_steps(self) -> float | None:
+        """Agent steps per update in the long run; None: no fixed ratio."""
+        if self.samples_per_insert is None:
+            return None
+        return self.batch_size / self.samples_per_insert * self.sequence_period
+
+    first_update = no_fresh_batch
 
     @property
     def trained_steps(self) -> int:
@@ -240,8 +247,6 @@ def new_priorities(batch: Sequences, config: Config) -> Tensor:
     return mixed_priority(batch.td_error, batch.valid, config.priority_eta)
 
 
-def Learner(
-    config: Config, network: QNetwork, params: Parameters, replay: Replay, setting: Setting
-) -> ReplayLearner[QNetwork, Sequences, Config]:
+def Learner(config: Config, network: QNetwork, params: Parameters, replay: Replay, setting: Setting) -> ReplayLearner:
     """Return a learner of which one call of `step` makes one update."""
     return ReplayLearner(config, network, params, replay, setting, loss=r2d2_loss, priorities=new_priorities)

@@ -22,11 +22,11 @@ import torch
 
 from ddrl.bench.parts import quiet_run
 from ddrl.errors import UserError
-from ddrl.replay.replay_config import ReplayHyperparameters
+from ddrl.replay.replay_config import with_replay
 from ddrl.system.wait_clock import WaitClock
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig
-from ddrl.training.config.systems import moves_gradients
+from ddrl.training.config.systems import moves_gradients, replays
 from ddrl.training.records.recorder import read_curves
 from ddrl.training.run import Run
 
@@ -162,8 +162,8 @@ def measure_whole(config: RunConfig, seconds: float) -> Whole:
 def _fresh_steps(config: RunConfig) -> int:
     """Return the fresh steps of a batch, or those that go with a batch from a replay (at least 1)."""
     hyperparameters = config.hyperparameters
-    if isinstance(hyperparameters, ReplayHyperparameters):
-        return max(1, math.ceil(hyperparameters.fresh_steps or 1))
+    if replays(config):
+        return max(1, math.ceil(with_replay(hyperparameters).fresh_steps or 1))
     columns = config.topology.envs_per_actor if moves_gradients(config) else hyperparameters.fresh_columns
     return hyperparameters.unroll_length * columns
 

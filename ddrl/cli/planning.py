@@ -224,7 +224,7 @@ def network_size(algorithm: str, spec: EnvSpec, hyperparameters: Any) -> tuple[i
     from ddrl import algorithms
 
     with torch.device("meta"):  # takes no memory, and draws no weights, which takes long
-        network = algorithms.load(algorithm).make_network(spec, hyperparameters, torch.Generator().manual_seed(0))
+        network: Any = algorithms.load(algorithm).make_network(spec, hyperparameters, torch.Generator().manual_seed(0))
     parameter_bytes = sum(tensor.numel() * tensor.element_size() for tensor in network.parameters())
     return parameter_bytes, tuple(tuple(part.shape[1:]) for part in network.initial_state(1))
 

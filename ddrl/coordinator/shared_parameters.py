@@ -8,8 +8,8 @@ updates are still counted here, and stopped here while a checkpoint is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from torch import nn
@@ -17,8 +17,9 @@ from torch import nn
 from ddrl.coordinator.parameter_server import ParameterServer, Version, copies, load, tensors_of
 from ddrl.errors import Closed
 from ddrl.interfaces import Shards
-from ddrl.system.closable_condition import SharedStore
+from ddrl.system.closable_condition import ClosableCondition
 from ddrl.system.cuda_streams import Mark
+from ddrl.system.wait_clock import WaitClock
 from ddrl.types import Begun, Gradients, Metrics
 
 
@@ -49,7 +50,7 @@ class Tally:
         self.count, self._sums = state["count"], dict(state["sums"])
 
 
-class LiveParameters(SharedStore):
+class LiveParameters:
     """The parameters that all actors share; a version is the number of updates so far."""
 
     pull_waited = 0.0
@@ -57,14 +58,16 @@ class LiveParameters(SharedStore):
 
     def __init__(self, network: nn.Module, shards: Shards | None = None) -> None:
         """`shards`: where the parameters are, if not in `network`."""
-        super().__init__()
         self.version = 0
         self._network = network
         self._shards = shards
         self._update: Callable[..., Metrics] | None = None
         self._begin: Callable[[], Begun] | None = None
+        self._changed = ClosableCondition()
         self._applying = 0
+        self._frozen = False
         self._applied = Tally()
+        self._insert_clock, self._take_clock = WaitClock(), WaitClock()
 
     def can_pull(self, unroll_index: int) -> bool:
         """Return True: the schedule is asynchronous."""
@@ -166,18 +169,41 @@ class LiveParameters(SharedStore):
         """
         with self._changed:
             with suppress(Closed):  # what was applied before the close can still be taken
-                self._changed.wait_until(self.can_take, self._sample_clock)
+                self._changed.wait_until(self.can_take, self._take_clock)
             if not self.can_take():
                 raise Closed
             applied, self._applied = self._applied, Tally()
         return applied.mean()
 
-    def frozen(self) -> AbstractContextManager[None]:
-        """Return a context in which no gradient is applied, so that what is saved there belongs together."""
-        return self._kept_frozen(lambda: not self._applying)
+    @property
+    def insert_waited(self) -> float:
+        """Seconds that actors waited to apply gradients, over all of them."""
+        return self._insert_clock.seconds
+
+    @property
+    def sample_waited(self) -> float:
+        """Seconds that the learner waited for a gradient."""
+        return self._take_clock.seconds
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Apply no gradient within the block, so that what is saved there belongs together."""
+        with self._changed:
+            self._frozen = True
+            self._changed.wait_for(lambda: not self._applying)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._frozen = False
+                self._changed.notify_all()
 
     def restart_rounds(self) -> None:
         """Do nothing: there are no rounds."""
+
+    def close(self) -> None:
+        """End every wait with `Closed`."""
+        self._changed.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the version and the metrics not taken yet; the tensors are saved with the learner."""

@@ -12,9 +12,16 @@ from torch import Tensor, nn
 
 from ddrl.interfaces import KeepsStatistics, Parameters, Queue, Reducer, Service, Shards
 from ddrl.learners.data_parallel import PIECE_COLUMNS, AnyBatch, ColumnParallel
-from ddrl.learners.gradients import check_finite, clip_global_norm
 from ddrl.learners.normalisation import Normalisation, RewardClipping
-from ddrl.learners.optimizers import AdamConfig, RMSPropConfig, linear_decay, make_optimizer, set_learning_rate
+from ddrl.learners.optimizers import (
+    AdamConfig,
+    RMSPropConfig,
+    check_finite,
+    clip_global_norm,
+    linear_decay,
+    make_optimizer,
+    set_learning_rate,
+)
 from ddrl.types import Metrics, Unroll
 
 PartLoss = Callable[[Any, AnyBatch, float], tuple[Tensor, Metrics]]
@@ -65,6 +72,16 @@ class Setting:
     def autocast(self) -> torch.autocast:
         """Return a context in which networks compute in the run's precision."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
+
+
+def each_batch_once(config: object, batch: int) -> int:
+    """Return the update that first uses fresh batch number `batch`, if each is learned from once, in order."""
+    return batch
+
+
+def no_fresh_batch(config: object, batch: int) -> int:
+    """Return 0: no update waits for a fresh batch."""
+    return 0
 
 
 class GradientStep:
@@ -171,6 +188,15 @@ class LearnerCore(Generic[Network]):
         self.agent_steps = agent_steps
         self.env_frames = agent_steps * self.setting.frame_skip
 
+    def step(self, learn: Callable[[Unroll], Metrics]) -> Metrics:
+        """Take a fresh batch, let `learn` make an update from it, and publish a version; return the metrics."""
+        fresh = self.take()
+        metrics = learn(fresh)
+        self.observe(fresh)
+        self.publish()
+        self.count(fresh)
+        return metrics
+
     def descend(self, loss: PartLoss[AnyBatch], batch: AnyBatch, valid_steps: int, *, mean: bool = True) -> Metrics:
         """Make one gradient step of the present update (see `GradientStep.step`)."""
         return self._gradient.step(
@@ -230,36 +256,3 @@ class LearnerCore(Generic[Network]):
         self._gradient.load_state_dict(state["optimizer"])
         self.env_frames, self.agent_steps, self.updates = state["counters"]
         self._normalisation.load_state_dict(state["normalisation"])
-
-
-class BatchLearner(Generic[Network]):
-    """A learner of which one call of `step` makes one update from a fresh batch, and one new version."""
-
-    def __init__(self, core: LearnerCore[Network]) -> None:
-        self.core = core
-        self.ready = core.can_take
-
-    def step(self) -> Metrics:
-        """Make one update. Raises `NonFiniteError` if a loss or the gradient is NaN or infinite."""
-        fresh = self.core.take()
-        metrics = self.learn(fresh)
-        self.core.observe(fresh)
-        self.core.publish()
-        self.core.count(fresh)
-        return metrics
-
-    def learn(self, fresh: Unroll) -> Metrics:
-        """Make one update from a fresh batch; an algorithm may add other experience to it."""
-        return self.update(fresh)
-
-    def update(self, batch: Unroll) -> Metrics:
-        """Make one update from a batch; return its metrics."""
-        raise NotImplementedError
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the core."""
-        return self.core.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from `state_dict`."""
-        self.core.load_state_dict(state)

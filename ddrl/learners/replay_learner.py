@@ -4,90 +4,38 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, Protocol, Self, TypeVar, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ddrl.interfaces import BatchNetwork, Parameters, Replay
-from ddrl.learners.core import LearnerConfig, LearnerCore, Network, Setting
+from ddrl.interfaces import Parameters, Replay
+from ddrl.learners.core import LearnerCore, Setting
 from ddrl.types import Metrics
 
-
-class ReplayConfig(LearnerConfig, Protocol):
-    """The hyperparameters that the learner reads."""
-
-    @property
-    def batch_size(self) -> int:
-        """Items of an update."""
-
-    @property
-    def target_update_period(self) -> int:
-        """Updates between copies of the network into the target network."""
-
-    @property
-    def trained_steps(self) -> int:
-        """Steps of an item that the network is evaluated on."""
-
-
-class Drawn(Protocol):
-    """Which items were drawn."""
-
-    @property
-    def inserted_steps(self) -> int:
-        """Agent steps that the replay has been given so far, without dead ones."""
-
-
-class DrawnBatch(Protocol):
-    """A batch of items from a replay."""
-
-    @property
-    def batch_size(self) -> int:
-        """B."""
-
-    @property
-    def version(self) -> Tensor:
-        """The version of the parameters that acted."""
-
-    @property
-    def td_error(self) -> Tensor:
-        """Filled in by the loss."""
-
-    @property
-    def drawn(self) -> Drawn:
-        """Which items these are."""
-
-    def columns(self, start: int, stop: int) -> Self:
-        """Return items start..stop-1 as views."""
-
-    def to(self, device: torch.device) -> Self:
-        """Return the items on `device`."""
-
-
-Config = TypeVar("Config", bound=ReplayConfig)
-Items = TypeVar("Items", bound=DrawnBatch)
-Loss = Callable[[Network, Network, Items, Config, float], tuple[Tensor, Metrics]]
+Loss = Callable[[Any, Any, Any, Any, float], tuple[Tensor, Metrics]]
 """(network, target network, items, config, weight of an item) -> (weighted loss, metrics that add up over items); also
 writes the items' `td_error`."""
-Priorities = Callable[[Items, Config], Tensor]
+Priorities = Callable[[Any, Any], Tensor]
 """(items with their `td_error`, config) -> new priorities [B]."""
 
 
-class ReplayLearner(Generic[Network, Items, Config]):
+class ReplayLearner:
     """One call of `step` = one update from `batch_size` items of the replay (Horgan et al. 2018, Algorithm 2)."""
 
     def __init__(
         self,
-        config: Config,
-        network: Network,
+        config: Any,
+        network: Any,
         params: Parameters,
         replay: Replay,
         setting: Setting,
         *,
-        loss: Loss[Network, Items, Config],
-        priorities: Priorities[Items, Config],
+        loss: Loss,
+        priorities: Priorities,
     ) -> None:
-        pieces = max(1, cast(BatchNetwork, network).piece_steps // config.trained_steps)
+        """`config` has the keys of `LearnerConfig`, batch_size, target_update_period and trained_steps (of an item)."""
+        pieces = max(1, network.piece_steps // config.trained_steps)
         self.config = config
         self.core = LearnerCore(config, network, params, None, setting, piece_columns=pieces)
         self.target_network = copy.deepcopy(network).requires_grad_(False)
@@ -102,7 +50,7 @@ class ReplayLearner(Generic[Network, Items, Config]):
 
     def step(self) -> Metrics:
         """Make one update. Raises `NonFiniteError` if a loss or the gradient is NaN or infinite."""
-        batch: Items = self._replay.sample(self.config.batch_size)  # 4  a prioritized batch
+        batch = self._replay.sample(self.config.batch_size)  # 4  a prioritized batch
         metrics = self.update(batch)  # 5-7  the loss, and one step down
         self._replay.update(batch.drawn, self._priorities(batch, self.config))  # 8-9  new priorities
         self.core.count_to(batch.drawn.inserted_steps)
@@ -112,7 +60,7 @@ class ReplayLearner(Generic[Network, Items, Config]):
         self.core.publish()  # a new version for the actors
         return metrics | {"target_updates": float(self._target_updates)}
 
-    def update(self, batch: Items) -> Metrics:
+    def update(self, batch: Any) -> Metrics:
         """Make one gradient step on a batch, and write its `td_error`."""
         on_device = batch.to(self.core.setting.device)
         metrics = self.core.descend(

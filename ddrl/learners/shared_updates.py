@@ -14,8 +14,7 @@ from torch.nn import Parameter
 
 from ddrl.interfaces import Service, SharedParameters
 from ddrl.learners.core import Network, Setting
-from ddrl.learners.gradients import check_finite, clip_global_norm
-from ddrl.learners.optimizers import RMSPropConfig, linear_decay, make_rmsprop
+from ddrl.learners.optimizers import RMSPropConfig, check_finite, clip_global_norm, linear_decay, make_rmsprop
 from ddrl.types import Begun, Gradients, Metrics
 
 

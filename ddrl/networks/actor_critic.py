@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ddrl.errors import UserError
-from ddrl.networks.agent_network import PIECE_STEPS, AgentNetwork, network_keys
 from ddrl.networks.distributions import CATEGORICAL, GAUSSIAN, Family
 from ddrl.networks.initialisation import Orthogonal, TruncatedNormal, default_initialisation, linear
 from ddrl.networks.normalisation import ObservationNormaliser, RewardNormaliser
 from ddrl.networks.torsos import Torso, make_torso
-from ddrl.types import EnvSpec
+from ddrl.networks.trunk import PIECE_STEPS, features, make_trunk
+from ddrl.types import EnvSpec, NetworkOutput, RecurrentState
 
 
-class ActorCritic(AgentNetwork):
+class ActorCritic(nn.Module):
     """pi(a|x) and V(x), from one torso (Espeholt et al. 2018, Figure 3) or from one torso each."""
 
     def __init__(
@@ -44,42 +45,61 @@ class ActorCritic(AgentNetwork):
         Raises `UserError` if the network is unknown or does not fit the observations of `spec`, if `lstm_size` is
         negative, or if keys exclude each other.
         """
+        super().__init__()
         _check_keys(spec, lstm_size, feed_last_action_and_reward, separate_value_network, observation_normalisation)
         initialisation = initialisation or default_initialisation(network)
         hidden_gain, policy_gain, value_gain = initialisation.gains
-        super().__init__(
+        self.family: Family = GAUSSIAN if spec.action_size else CATEGORICAL
+        self.num_actions, self.action_size = spec.num_actions, spec.action_size
+        self.feed_last_action_and_reward = feed_last_action_and_reward
+        self.piece_steps = PIECE_STEPS[spec.observation_dtype]
+        self.torso, self.instructions, self.core, size = make_trunk(
             spec,
             network,
             generator,
             lstm_size=lstm_size,
             feed_last_action_and_reward=feed_last_action_and_reward,
-            hidden_gain=hidden_gain,
+            gain=hidden_gain,
         )
-        self.family: Family = GAUSSIAN if spec.action_size else CATEGORICAL
-        self.piece_steps = PIECE_STEPS[spec.observation_dtype]
-        self.policy = linear(self.feature_size, spec.action_size or spec.num_actions, generator, policy_gain)
-        self.value = linear(self.feature_size, 1, generator, value_gain)
+        self.policy = linear(size, spec.action_size or spec.num_actions, generator, policy_gain)
+        self.value = linear(size, 1, generator, value_gain)
         self.value_torso: Torso | None = None
         if separate_value_network:
             self.value_torso = make_torso(spec, network, generator, hidden_gain)
             self.value = linear(self.value_torso.size, 1, generator, value_gain)
         self.log_std = nn.Parameter(torch.full((spec.action_size,), initial_log_std)) if spec.action_size else None
+        self.observation_normaliser: ObservationNormaliser | None = None
+        self.reward_normaliser: RewardNormaliser | None = None
         if observation_normalisation:
             self.observation_normaliser = ObservationNormaliser(spec.observation_shape, normalised_observation_clip)
         if reward_normalisation:
             self.reward_normaliser = RewardNormaliser(normalised_reward_clip)
 
-    def seen_reward(self, reward: Tensor) -> Tensor:
-        """Return rewards [N] clipped to [-1, 1]."""
-        return reward.clamp(-1.0, 1.0)
+    def forward(
+        self, observation: Tensor, last_action: Tensor, last_reward: Tensor, start: Tensor, state: RecurrentState
+    ) -> NetworkOutput:
+        """Return distributions [T, B, P] and values [T, B] in float32, and the state after step T.
 
-    def heads(self, features: Tensor, observation: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the parameters of the distributions [N, P] and the values [N, 1]."""
-        distribution = self.policy(features).float()
+        Arguments as of `ddrl.networks.trunk.features`; `last_reward` is raw, and clipped to [-1, 1] here.
+        """
+        time, batch = observation.shape[:2]
+        if self.observation_normaliser is not None:
+            observation = self.observation_normaliser(observation)
+        reward = last_reward.clamp(-1.0, 1.0)
+        found, seen, state = features(self, observation, last_action, reward, start, state)
+        distribution = self.policy(found).float()
         if self.log_std is not None:
             distribution = torch.cat([distribution, self.log_std.expand_as(distribution)], dim=-1)
-        value = self.value(features if self.value_torso is None else self.value_torso(observation))
-        return distribution, value.float()
+        value = self.value(found if self.value_torso is None else self.value_torso(seen))
+        return NetworkOutput(distribution.unflatten(0, (time, batch)), value.float().view(time, batch), state)
+
+    def initial_state(self, batch_size: int) -> RecurrentState:
+        """Return the state before an episode: zeros, or () without an LSTM."""
+        return () if self.core is None else self.core.initial_state(batch_size)
+
+    def no_action(self, batch_size: int) -> Tensor:
+        """Return the last action before an episode: zeros [batch_size] int64 or [batch_size, A] float32."""
+        return torch.zeros(batch_size, self.action_size) if self.action_size else torch.zeros(batch_size).long()
 
     def normalised_reward(self, reward: Tensor) -> Tensor:
         """Return rewards [...] as the losses use them: scaled if the network keeps statistics of returns."""
@@ -104,6 +124,11 @@ def _check_keys(
 def make_actor_critic(spec: EnvSpec, config: Any, generator: torch.Generator) -> ActorCritic:
     """Return the network that an algorithm's `config` describes; keys that it does not have keep their defaults."""
     return ActorCritic(spec, generator=generator, **network_keys(ActorCritic, config))
+
+
+def network_keys(kind: type[nn.Module], config: Any) -> dict[str, Any]:
+    """Return the arguments of the network class `kind` that `config` has under the same name."""
+    return {name: getattr(config, name) for name in inspect.signature(kind).parameters if hasattr(config, name)}
 
 
 def unread_keys(spec: EnvSpec, config: Any) -> dict[str, str]:

@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ddrl.errors import UserError
-from ddrl.networks.agent_network import PIECE_STEPS, AgentNetwork, network_keys
+from ddrl.networks.actor_critic import network_keys
 from ddrl.networks.initialisation import linear
 from ddrl.networks.torsos import DeepTorso
-from ddrl.types import EnvSpec
+from ddrl.networks.trunk import PIECE_STEPS, features, make_trunk
+from ddrl.types import EnvSpec, NetworkOutput, RecurrentState
 
 
 class Head(nn.Module):
@@ -28,7 +29,7 @@ class Head(nn.Module):
         return out
 
 
-class QNetwork(AgentNetwork):
+class QNetwork(nn.Module):
     """Q(o, .) of a discrete task; its output's `distribution` holds the values of all actions."""
 
     def __init__(
@@ -48,9 +49,15 @@ class QNetwork(AgentNetwork):
         Without an LSTM (`lstm_size` 0), the heads' hidden layers replace the linear layer of the convolutional torsos
         (Wang et al. 2016, Figure 1). Raises `UserError` if the network is unknown or does not fit the observations.
         """
+        super().__init__()
         if spec.action_size:
             raise UserError(f"'{spec.name}' has continuous actions; Q-learning needs discrete ones")
-        super().__init__(
+        self.num_actions = spec.num_actions
+        self.feed_last_action_and_reward = feed_last_action_and_reward
+        self.reward_input = reward_input
+        self.observation_normaliser = None
+        self.reward_normaliser = None
+        self.torso, self.instructions, self.core, size = make_trunk(
             spec,
             network,
             generator,
@@ -58,21 +65,33 @@ class QNetwork(AgentNetwork):
             feed_last_action_and_reward=feed_last_action_and_reward,
             convolutions_only=not lstm_size,
         )
-        self.reward_input = reward_input
         self.piece_steps = PIECE_STEPS["uint8" if isinstance(self.torso, DeepTorso) else "float32"]
-        self.advantage = Head(self.feature_size, head_size, spec.num_actions, generator)
-        self.value = Head(self.feature_size, head_size, 1, generator) if dueling else None
+        self.advantage = Head(size, head_size, spec.num_actions, generator)
+        self.value = Head(size, head_size, 1, generator) if dueling else None
 
-    def seen_reward(self, reward: Tensor) -> Tensor:
-        """Return rewards [N] as they are, or their tanh (`reward_input`)."""
-        return reward.tanh() if self.reward_input == "tanh" else reward
+    def forward(
+        self, observation: Tensor, last_action: Tensor, last_reward: Tensor, start: Tensor, state: RecurrentState
+    ) -> NetworkOutput:
+        """Return values [T, B, A] of all actions and [T, B] of the best one, in float32, and the state after step T.
 
-    def heads(self, features: Tensor, observation: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the values of all actions [N, A], and those of the best ones [N]."""
-        q = self.advantage(features).float()
+        Arguments as of `ddrl.networks.trunk.features`; `last_reward` is raw, and read as it is or as its tanh
+        (`reward_input`).
+        """
+        reward = last_reward.tanh() if self.reward_input == "tanh" else last_reward
+        found, _, state = features(self, observation, last_action, reward, start, state)
+        q = self.advantage(found).float()
         if self.value is not None:  # Wang et al. 2016, eq. 9
-            q = self.value(features).float() + q - q.mean(dim=-1, keepdim=True)
-        return q, q.amax(dim=-1)
+            q = self.value(found).float() + q - q.mean(dim=-1, keepdim=True)
+        q = q.unflatten(0, observation.shape[:2])
+        return NetworkOutput(q, q.amax(dim=-1), state)
+
+    def initial_state(self, batch_size: int) -> RecurrentState:
+        """Return the state before an episode: zeros, or () without an LSTM."""
+        return () if self.core is None else self.core.initial_state(batch_size)
+
+    def no_action(self, batch_size: int) -> Tensor:
+        """Return the last action before an episode: zeros [batch_size] int64."""
+        return torch.zeros(batch_size, dtype=torch.int64)
 
 
 def make_q_network(spec: EnvSpec, config: Any, generator: torch.Generator) -> QNetwork:

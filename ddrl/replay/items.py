@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,63 +25,7 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class DrawnItems(ABC):
-    """B drawn items."""
-
-    version: Tensor  # [1, B] or [m, B] int64: of the parameters that acted
-    td_error: Tensor  # [B] or [m, B] float32: filled in by the loss
-    drawn: Drawn
-
-    @property
-    @abstractmethod
-    def batch_size(self) -> int:
-        """B."""
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """All tensors."""
-        found: list[Tensor] = []
-
-        def keep(tensor: Tensor, axis: int) -> Tensor:
-            found.append(tensor)
-            return tensor
-
-        self._map(keep)
-        return found
-
-    def columns(self, start: int, stop: int) -> Self:
-        """Return items start..stop-1 as views."""
-        return self._map(lambda tensor, axis: tensor.narrow(axis, start, stop - start))
-
-    def to(self, device: torch.device) -> Self:
-        """Return the items on `device`."""
-        return self._map(lambda tensor, axis: tensor.to(device, non_blocking=True))
-
-    def pin_memory(self) -> Self:
-        """Return a copy in pinned memory, which a GPU can copy from directly."""
-        return self._map(lambda tensor, axis: tensor.pin_memory())
-
-    @abstractmethod
-    def _axis(self, field: str) -> int:
-        """Return the axis of the items in a tensor."""
-
-    def _map(self, function: Callable[[Tensor, int], Tensor]) -> Self:
-        """Return the items with `function(tensor, axis of the items)` for every tensor."""
-        changed: dict[str, Any] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, Tensor):
-                changed[field.name] = function(value, self._axis(field.name))
-            elif isinstance(value, tuple):
-                changed[field.name] = tuple(function(part, 0) for part in value)
-            else:
-                drawn = {name: function(getattr(value, name), 0) for name in ("weight", "slot", "step")}
-                changed["drawn"] = replace(value, **drawn)
-        return replace(self, **changed)
-
-
-@dataclass(frozen=True)
-class Transitions(DrawnItems):
+class Transitions:
     """B transitions of up to n steps; an episode that ends sooner makes them shorter."""
 
     observation: Tensor  # [B, ...]
@@ -91,17 +34,32 @@ class Transitions(DrawnItems):
     steps: Tensor  # [B] int64: 1 to n
     terminated: Tensor  # [B] bool: nothing follows
     next_observation: Tensor  # [B, ...]: after the last step
+    version: Tensor  # [1, B] int64: of the parameters that acted
+    td_error: Tensor  # [B] float32: filled in by the loss
+    drawn: Drawn
 
     @property
     def batch_size(self) -> int:
         return len(self.action)
 
-    def _axis(self, field: str) -> int:
-        return int(field in ("reward", "version"))
+    @property
+    def tensors(self) -> list[Tensor]:
+        return _tensors(self)
+
+    def columns(self, start: int, stop: int) -> Self:
+        """Return items start..stop-1 as views."""
+        return _map(self, lambda tensor, axis: tensor.narrow(axis, start, stop - start))
+
+    def to(self, device: torch.device) -> Self:
+        return _map(self, lambda tensor, axis: tensor.to(device, non_blocking=True))
+
+    def pin_memory(self) -> Self:
+        """Return a copy in pinned memory, which a GPU can copy from directly."""
+        return _map(self, lambda tensor, axis: tensor.pin_memory())
 
 
 @dataclass(frozen=True)
-class Sequences(DrawnItems):
+class Sequences:
     """B sequences of one episode each: up to `burn_in` (l) steps, and then m trained ones.
 
     Where the episode began later the prefix is filled up with its first step, where it ended sooner the rest with its
@@ -118,20 +76,66 @@ class Sequences(DrawnItems):
     terminated: Tensor  # [m, B] bool
     ended: Tensor  # [m, B] bool: terminated or truncated; the episode's last step, unless a lost life rolls on
     valid: Tensor  # [m, B] bool: steps of the episode
+    version: Tensor  # [m, B] int64: of the parameters that acted
     state: RecurrentState  # each [B, ...]: before the prefix; empty where it begins with zeros
     first_state: RecurrentState  # each [B, ...]: the actor's, before the first trained step; empty unless measured
     last_state: RecurrentState  # likewise, before the episode's last step among the trained ones
+    td_error: Tensor  # [m, B] float32: filled in by the loss
+    drawn: Drawn
 
     @property
     def batch_size(self) -> int:
         return int(self.action.shape[1])
 
-    def _axis(self, field: str) -> int:
-        return 1
-
     @property
     def burn_in(self) -> int:
         return len(self.observation) - len(self.action) - 1
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return _tensors(self)
+
+    def columns(self, start: int, stop: int) -> Self:
+        """Return sequences start..stop-1 as views."""
+        return _map(self, lambda tensor, axis: tensor.narrow(axis, start, stop - start))
+
+    def to(self, device: torch.device) -> Self:
+        return _map(self, lambda tensor, axis: tensor.to(device, non_blocking=True))
+
+    def pin_memory(self) -> Self:
+        """Return a copy in pinned memory, which a GPU can copy from directly."""
+        return _map(self, lambda tensor, axis: tensor.pin_memory())
+
+
+Drawing = Transitions | Sequences
+Kind = TypeVar("Kind", bound=Drawing)
+
+
+def _map(batch: Kind, function: Callable[[Tensor, int], Tensor]) -> Kind:
+    """Return a batch of `function(tensor, axis of the items)` for every tensor."""
+    changed: dict[str, Any] = {}
+    for field in fields(batch):
+        value = getattr(batch, field.name)
+        if isinstance(value, Tensor):
+            time_major = isinstance(batch, Sequences) or field.name in ("reward", "version")
+            changed[field.name] = function(value, int(time_major))
+        elif isinstance(value, tuple):
+            changed[field.name] = tuple(function(part, 0) for part in value)
+        else:
+            drawn = {name: function(getattr(value, name), 0) for name in ("weight", "slot", "step")}
+            changed["drawn"] = replace(value, **drawn)
+    return replace(batch, **changed)
+
+
+def _tensors(batch: Drawing) -> list[Tensor]:
+    found: list[Tensor] = []
+
+    def keep(tensor: Tensor, axis: int) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    _map(batch, keep)
+    return found
 
 
 class Cut(Protocol):
@@ -145,7 +149,7 @@ class Cut(Protocol):
     def reach(self) -> int:
         """Largest number of steps from there to the observation that an item bootstraps from."""
 
-    def gather(self, history: History, streams: Array, steps: Array, drawn: Drawn) -> DrawnItems:
+    def gather(self, history: History, streams: Array, steps: Array, drawn: Drawn) -> Drawing:
         """Copy the items whose first trained steps are `steps` [B] of `streams` [B]."""
 
 

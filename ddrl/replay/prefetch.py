@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Protocol
 
 import torch
 
-from ddrl.system.closable_condition import SharedStore
+from ddrl.replay.items import Drawing
+from ddrl.system.closable_condition import ClosableCondition
 from ddrl.system.cuda_streams import Mark, SideStream
+from ddrl.system.wait_clock import WaitClock
+from ddrl.types import Unroll
+
+Batch = Unroll | Drawing
 
 
-class Ahead(Protocol):
-    """A batch that can be made ready ahead of its use."""
-
-    @property
-    def tensors(self) -> list[torch.Tensor]:
-        """All tensors."""
-
-    def pin_memory(self) -> Self:
-        """Return a copy in pinned memory, which a GPU can copy from directly."""
-
-    def to(self, device: torch.device) -> Self:
-        """Return the batch on `device`."""
-
-
-Batch = TypeVar("Batch", bound=Ahead)
-Batch_co = TypeVar("Batch_co", bound=Ahead, covariant=True)
-
-
-class Store(Protocol[Batch_co]):
+class Store(Protocol):
     """A queue or a replay."""
 
     @property
@@ -42,14 +29,14 @@ class Store(Protocol[Batch_co]):
     def insert(self, experience: Any, /) -> None:
         """Add what actors send; wait while there is no room."""
 
-    def sample(self, columns: int, /) -> Batch_co:
+    def sample(self, columns: int, /) -> Batch:
         """Take or draw a batch; wait until there is one."""
 
     def close(self) -> None:
         """End every wait with Closed."""
 
 
-class Prefetch(SharedStore, Generic[Batch]):
+class Prefetch:
     """A queue that wraps another, and a role: one call of `step` makes one batch ready.
 
     At most one batch waits here, besides what waits in the queue, so the policy lag grows by up to one update. Batches
@@ -59,7 +46,7 @@ class Prefetch(SharedStore, Generic[Batch]):
 
     def __init__(
         self,
-        queue: Store[Batch],
+        queue: Store,
         columns: int,
         device: torch.device,
         *,
@@ -67,13 +54,14 @@ class Prefetch(SharedStore, Generic[Batch]):
         update: Callable[[Any, torch.Tensor], None] | None = None,
     ) -> None:
         """`queue`: a queue or a replay, with its `update`. `columns`: of a batch. `device`: the learner's."""
-        super().__init__()
         self._queue = queue
         self._columns = columns
         self._device = device
         self._upload = upload
         self._stream = SideStream(device)
         self._batch: tuple[Batch, Mark] | None = None
+        self._changed = ClosableCondition()
+        self._sample_clock = WaitClock()
         self.can_insert, self.insert, self.update = queue.can_insert, queue.insert, update
 
     @property
@@ -81,11 +69,16 @@ class Prefetch(SharedStore, Generic[Batch]):
         """Seconds that actors waited for room, over all of them."""
         return self._queue.insert_waited
 
+    @property
+    def sample_waited(self) -> float:
+        """Seconds that the learner waited for batches."""
+        return self._sample_clock.seconds
+
     def can_sample(self, columns: int) -> bool:
         """Return whether `sample` would return at once."""
         return self._batch is not None
 
-    def sample(self, columns: int) -> Batch:
+    def sample(self, columns: int) -> Any:
         """Take the batch that is ready; wait for it. Raise Closed once the run is over."""
         assert columns == self._columns
         with self._changed:
@@ -113,7 +106,7 @@ class Prefetch(SharedStore, Generic[Batch]):
     def close(self) -> None:
         """End every wait with Closed."""
         self._queue.close()
-        super().close()
+        self._changed.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Raise RuntimeError: only runtime serial saves waiting batches, and it prefetches none."""

@@ -6,7 +6,8 @@ largest weight of its batch. The oldest steps make room, stream by stream (Horga
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,24 +15,24 @@ import torch
 from torch import Tensor
 
 from ddrl.errors import UserError
-from ddrl.replay.items import Drawn, DrawnItems
+from ddrl.replay.items import Drawing, Drawn
 from ddrl.replay.rate_limiter import Limiter
 from ddrl.replay.replay_config import ReplayRule
 from ddrl.replay.step_storage import History
 from ddrl.replay.sum_tree import SumTree
-from ddrl.system.closable_condition import SharedStore
+from ddrl.system.closable_condition import ClosableCondition
 from ddrl.system.seeding import generator_state, set_generator_state
+from ddrl.system.wait_clock import WaitClock
 from ddrl.types import Array, Experience, Metrics
 
 LEAST_PRIORITY = 1e-6
 """Smallest priority, so that every item can be drawn (Schaul et al. 2016, section 3.3: epsilon, without a value)."""
 
 
-class PrioritizedReplay(SharedStore):
+class PrioritizedReplay:
     """The store of Ape-X and R2D2. Actors insert, one thread draws; they block each other for moments only."""
 
     def __init__(self, rule: ReplayRule, history: History, generator: np.random.Generator) -> None:
-        super().__init__()
         self._rule = rule
         self._history = history
         self._generator = generator
@@ -46,11 +47,24 @@ class PrioritizedReplay(SharedStore):
         self.inserted_steps = 0
         """Agent steps so far, without dead ones."""
         self._writers: set[int] = set()
+        self._frozen = False
+        self._changed = ClosableCondition()
+        self._insert_clock, self._sample_clock = WaitClock(), WaitClock()
 
     @property
     def nbytes(self) -> int:
         """Memory when it is full."""
         return self._history.nbytes + self._tree.nbytes + self._item_step.nbytes
+
+    @property
+    def insert_waited(self) -> float:
+        """Seconds that actors waited for the learner, over all of them."""
+        return self._insert_clock.seconds
+
+    @property
+    def sample_waited(self) -> float:
+        """Seconds that the learner waited for actors."""
+        return self._sample_clock.seconds
 
     def take_gauges(self) -> Metrics:
         """Return the metrics that are recorded: items, steps, samples per insert, bytes per step."""
@@ -153,7 +167,7 @@ class PrioritizedReplay(SharedStore):
         """Return whether `sample(count)` would return at once."""
         return self.limiter.can_sample(count) and self.size > 0 and not self._frozen
 
-    def sample(self, count: int) -> DrawnItems:
+    def sample(self, count: int) -> Drawing:
         """Draw `count` items, independently and with replacement; wait while actors are behind.
 
         Raise Closed once the run is over.
@@ -207,9 +221,22 @@ class PrioritizedReplay(SharedStore):
 
     # Ends and state -------------------------------------------------------------------------------------------------
 
-    def frozen(self) -> AbstractContextManager[None]:
-        """Return a context without inserts and draws, so that what `state_dict` refers to can be saved."""
-        return self._kept_frozen(lambda: not self._writers)
+    def close(self) -> None:
+        """End every wait with Closed."""
+        self._changed.close()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Block inserts and draws within the block, so that what `state_dict` refers to can be saved."""
+        with self._changed:
+            self._frozen = True
+            self._changed.wait_for(lambda: not self._writers)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._frozen = False
+                self._changed.notify_all()
 
     def state_dict(self, *, contents: bool = True) -> dict[str, Any]:
         """Return counters and generator; with `contents` also steps and priorities, by reference (see `frozen`)."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from ddrl.system.closable_condition import SharedStore
+from ddrl.system.closable_condition import ClosableCondition
+from ddrl.system.wait_clock import WaitClock
 from ddrl.types import Unroll, concatenate
 
 
-class UnrollQueue(SharedStore):
+class UnrollQueue:
     """A queue of unrolls from which batches of columns are taken, first in, first out.
 
     `ordered_actors` None: in order of arrival; at most `capacity` unrolls wait, then `insert` blocks (asynchronous).
@@ -19,7 +20,6 @@ class UnrollQueue(SharedStore):
     """
 
     def __init__(self, *, capacity: int, ordered_actors: int | None = None, lent_memory: bool = False) -> None:
-        super().__init__()
         self._capacity = capacity
         self._lent_memory = lent_memory
         self._ordered_actors = ordered_actors
@@ -28,9 +28,22 @@ class UnrollQueue(SharedStore):
         self._ready: deque[Unroll] = deque()
         self._columns = 0
         self._head_is_partial = False
+        self._changed = ClosableCondition()
+        self._insert_clock = WaitClock()
+        self._sample_clock = WaitClock()
 
     def __len__(self) -> int:
         return len(self._ready) + len(self._early)
+
+    @property
+    def insert_waited(self) -> float:
+        """Seconds that actors waited for room, over all of them."""
+        return self._insert_clock.seconds
+
+    @property
+    def sample_waited(self) -> float:
+        """Seconds that the learner waited for unrolls."""
+        return self._sample_clock.seconds
 
     def can_insert(self) -> bool:
         """Return whether `insert` would return at once."""
@@ -74,6 +87,10 @@ class UnrollQueue(SharedStore):
             self._changed.notify_all()
         batch = concatenate(parts)
         return batch.clone() if self._lent_memory and len(parts) == 1 else batch
+
+    def close(self) -> None:
+        """End every wait with Closed."""
+        self._changed.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the unrolls that wait (copied), and where the next round begins."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Protocol, cast
 
 from ddrl.errors import UserError
 from ddrl.interfaces import Hyperparameters
@@ -42,49 +42,28 @@ class ReplayRule:
         return length
 
 
-class ReplayHyperparameters(Hyperparameters):
+class ReplayConfig(Hyperparameters, Protocol):
     """The hyperparameters of an algorithm whose learner draws from a prioritized replay."""
 
     @property
-    @abstractmethod
     def actor_update_period(self) -> int:
         """Agent steps between an actor's copies of the parameters."""
 
     @property
-    @abstractmethod
-    def samples_per_insert(self) -> float | None:
-        """Samples of each item, on average; None: the learner draws as fast as it can."""
-
-    @property
-    def item_period(self) -> int:
-        """Agent steps from one item to the next."""
-        return 1
-
-    @property
-    def trained_steps(self) -> int:
-        """Steps of an item that the network is evaluated on."""
-        return 1
-
-    @property
-    @abstractmethod
-    def replay(self) -> ReplayRule:
-        """The settings of the replay."""
-
-    @property
     def fresh_steps(self) -> float | None:
         """Agent steps per update in the long run; None: no fixed ratio."""
-        if self.samples_per_insert is None:
-            return None
-        return self.batch_size / self.samples_per_insert * self.item_period
+
+    @property
+    def replay(self) -> ReplayRule:
+        """The settings of its replay."""
 
 
-def with_replay(hyperparameters: Hyperparameters) -> ReplayHyperparameters:
-    """Return the hyperparameters of an algorithm that draws from a prioritized replay, which these must be."""
-    assert isinstance(hyperparameters, ReplayHyperparameters)
-    return hyperparameters
+def with_replay(hyperparameters: Hyperparameters) -> ReplayConfig:
+    """Return the hyperparameters of an algorithm that has a prioritized replay, as these must be."""
+    return cast(ReplayConfig, hyperparameters)
 
 
-def check_replay(config: ReplayHyperparameters, spec: EnvSpec, num_learners: int) -> None:
+def check_replay(config: ReplayConfig, spec: EnvSpec, num_learners: int) -> None:
     """Raise UserError where a replay could not work with these settings."""
     rule = config.replay
     if spec.action_size:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 
 from ddrl.errors import Closed
 from ddrl.system.wait_clock import WaitClock
@@ -36,39 +36,3 @@ class ClosableCondition:
         with self:
             self.closed = True
             self.notify_all()
-
-
-class SharedStore:
-    """A store that actors bring something to and that a learner takes it from, where either may have to wait."""
-
-    def __init__(self) -> None:
-        self._changed = ClosableCondition()
-        self._insert_clock, self._sample_clock = WaitClock(), WaitClock()
-        self._frozen = False
-
-    @property
-    def insert_waited(self) -> float:
-        """Seconds that actors waited to insert, over all of them."""
-        return self._insert_clock.seconds
-
-    @property
-    def sample_waited(self) -> float:
-        """Seconds that the learner waited for what it takes."""
-        return self._sample_clock.seconds
-
-    @contextmanager
-    def _kept_frozen(self, is_still: Callable[[], bool]) -> Iterator[None]:
-        """Set `_frozen` within the block, which begins once `is_still()`."""
-        with self._changed:
-            self._frozen = True
-            self._changed.wait_for(is_still)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._frozen = False
-                self._changed.notify_all()
-
-    def close(self) -> None:
-        """End every wait with `Closed`."""
-        self._changed.close()

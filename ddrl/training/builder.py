@@ -17,7 +17,6 @@ from ddrl.environments.base.task_suites import common_spec
 from ddrl.environments.tools.named import NamedEnv, make_env, spec_of
 from ddrl.errors import UserError
 from ddrl.interfaces import Actor, Inference, Parameters, Queue, Replay, SharedParameters
-from ddrl.networks.agent_network import AgentNetwork
 from ddrl.system.seeding import numpy_generator, seed_for, torch_generator
 from ddrl.training.config.run_config import RunConfig
 from ddrl.types import Episode, VectorEnv
@@ -72,7 +71,7 @@ class Builder:
         if self._evaluated != self.config.environment:
             common_spec("evaluation.environment", [self.spec, spec_of(self._evaluated)])
 
-    def network(self) -> AgentNetwork:
+    def network(self) -> nn.Module:
         """Make the network with its initial parameters."""
         generator = torch_generator(self.config.seed, "network")
         return self.algorithm.make_network(self.spec, self.config.hyperparameters, generator).to(self.device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import nn
@@ -16,9 +16,8 @@ from ddrl.coordinator.shared_parameters import AnyParameters, LiveParameters
 from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import UserError
 from ddrl.inference.central import BatchRule, CentralInference
-from ddrl.interfaces import Actor, Reducer, Replay, Service, Shards
+from ddrl.interfaces import ActingNetwork, Actor, Reducer, Replay, Service, Shards
 from ddrl.learners.core import Setting
-from ddrl.networks.agent_network import AgentNetwork
 from ddrl.replay.prefetch import Prefetch
 from ddrl.replay.prioritized import PrioritizedReplay
 from ddrl.replay.queue import UnrollQueue
@@ -76,7 +75,7 @@ class DistantReplay(Replay, Protocol):
         """End every wait with `Closed`."""
 
 
-Store = UnrollQueue | PrioritizedReplay | DistantReplay | Prefetch[Any] | LiveParameters
+Store = UnrollQueue | PrioritizedReplay | DistantReplay | Prefetch | LiveParameters
 """Where experience, or a gradient, goes on its way from actors to the learner."""
 
 
@@ -108,7 +107,7 @@ class LearnerNode:
             self.replay = make_replay(builder, network, reducer)
         self._distant_replay, self._reducer = distant_replay, reducer
         self._keeps_contents = config.checkpoint.replay == "saved"
-        self.prefetch: Prefetch[Any] | None = None
+        self.prefetch: Prefetch | None = None
         self.queue = self._store(lent_memory)
         """Where actors put what they collect, and the learner gets it from; gradients go to the parameters."""
         self.traffic = Traffic(builder.spec.frame_skip)
@@ -295,9 +294,9 @@ def _parameters(config: RunConfig, network: nn.Module, reducer: Reducer, shards:
     return ParameterServer(network, schedule, delay=topology.parameter_delay)
 
 
-def make_replay(builder: Builder, network: AgentNetwork, reducer: Reducer) -> PrioritizedReplay:
+def make_replay(builder: Builder, network: nn.Module, reducer: Reducer) -> PrioritizedReplay:
     """Return an empty replay. Raise UserError where it would be too small."""
-    history = make_history(builder, [part.shape[1:] for part in network.initial_state(1)])
+    history = make_history(builder, [part.shape[1:] for part in cast(ActingNetwork, network).initial_state(1)])
     generator = numpy_generator(builder.config.seed, "replay", reducer.rank)
     return PrioritizedReplay(with_replay(builder.config.hyperparameters).replay, history, generator)
 

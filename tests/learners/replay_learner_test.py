@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ddrl.learners.replay_learner import ReplayLearner
-from ddrl.replay.items import DrawnItems
+from ddrl.replay import items as replay_items
 from tests.algorithms.rigs import Rig
 from tests.runs import REPLAYING
 
@@ -21,9 +21,10 @@ def away(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: what `to` returns shares no memory with what stays behind."""
 
     def to(batch: Any, device: torch.device) -> Any:
-        return batch._map(lambda tensor, axis: tensor.clone())
+        return replay_items._map(batch, lambda tensor, axis: tensor.clone())
 
-    monkeypatch.setattr(DrawnItems, "to", to)
+    for kind in (replay_items.Transitions, replay_items.Sequences):
+        monkeypatch.setattr(kind, "to", to)
 
 
 def probabilities(rig: Rig) -> dict[tuple[int, int], float]:
@@ -63,7 +64,7 @@ def test_new_priorities_are_those_of_this_batch_s_errors_before_the_update(
         away(monkeypatch)
     rig.step(seed=1, drift=0.3)
     ((batch,), ((items, priorities),)) = drawn, given
-    apart = batch._map(lambda tensor, axis: tensor.clone())
+    apart = replay_items._map(batch, lambda tensor, axis: tensor.clone())
     apart.td_error.zero_()
     learner._loss(*before, apart, rig.config, 1.0)
     torch.testing.assert_close(priorities, learner._priorities(apart, rig.config))

@@ -23,7 +23,7 @@ from torch import Tensor
 from ddrl.actors.adders import Items, SequenceItems, TransitionItems
 from ddrl.errors import Closed, UserError
 from ddrl.losses.q_learning import mixed_priority, taken
-from ddrl.replay.items import Cut, Drawn, DrawnItems, SequenceCut, Sequences, TransitionCut, Transitions
+from ddrl.replay.items import Cut, Drawing, Drawn, SequenceCut, Sequences, TransitionCut, Transitions
 from ddrl.replay.prioritized import PrioritizedReplay
 from ddrl.replay.replay_config import ReplayRule
 from ddrl.replay.step_storage import History
@@ -427,7 +427,7 @@ class Meddling:
     def reach(self) -> int:
         return self.cut.reach
 
-    def gather(self, history: History, streams: Array, steps: Array, drawn: Drawn) -> DrawnItems:
+    def gather(self, history: History, streams: Array, steps: Array, drawn: Drawn) -> Drawing:
         self.meddle()
         return self.cut.gather(history, streams, steps, drawn)
 
@@ -665,7 +665,7 @@ def saved(state: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def assert_same(one: DrawnItems, other: DrawnItems) -> None:
+def assert_same(one: Drawing, other: Drawing) -> None:
     assert one.drawn.inserted_steps == other.drawn.inserted_steps
     assert len(one.tensors) == len(other.tensors)
     for mine, its in zip(one.tensors, other.tensors, strict=True):
@@ -684,7 +684,7 @@ def test_a_restored_replay_continues_with_the_same_draws(kind: str, before: int)
     keywords = {"samples_per_insert": 2.0, "error_buffer": 50.0, "min_size": 5, "state_period": period}
     replay, copy = (replay_of(cut, 40, 2, seed=seed, **keywords) for seed in (1, 2))
 
-    def play(one: PrioritizedReplay, experience: Experience) -> list[DrawnItems]:
+    def play(one: PrioritizedReplay, experience: Experience) -> list[Drawing]:
         one.insert(experience)
         drawings = []
         while one.can_sample(8):

@@ -1,0 +1,93 @@
+"""The trunk of every network: torso, optional instruction, last action and reward, and an optional LSTM.
+
+A network has the modules that `make_trunk` returns as its own, under these names, so that checkpoints hold them there.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ddrl.networks.instruction_encoder import InstructionChannel, as_seen_by_torso, instruction_channel
+from ddrl.networks.recurrent import ResettingLSTM
+from ddrl.networks.torsos import Torso, make_torso
+from ddrl.types import EnvSpec, RecurrentState
+
+PIECE_STEPS = {"uint8": 256, "float32": 4096}
+"""Steps whose activations are held at once, by the type of the observations: 256 keep the deep network under 1 GiB."""
+
+
+class Trunk(NamedTuple):
+    """The modules of a trunk, and the number of features that it puts out."""
+
+    torso: Torso
+    instructions: InstructionChannel | None
+    core: ResettingLSTM | None
+    size: int
+
+
+def make_trunk(
+    spec: EnvSpec,
+    network: str,
+    generator: torch.Generator,
+    *,
+    lstm_size: int,
+    feed_last_action_and_reward: bool,
+    gain: float | None = None,
+    convolutions_only: bool = False,
+) -> Trunk:
+    """Draw a trunk's weights from `generator`; `gain`, `convolutions_only` and errors are those of `make_torso`."""
+    torso = make_torso(as_seen_by_torso(spec), network, generator, gain, convolutions_only=convolutions_only)
+    size = torso.size + ((spec.action_size or spec.num_actions) + 1 if feed_last_action_and_reward else 0)
+    instructions = instruction_channel(spec, generator)
+    size += 0 if instructions is None else instructions.size
+    core = ResettingLSTM(size, lstm_size, generator) if lstm_size else None
+    return Trunk(torso, instructions, core, lstm_size or size)
+
+
+class HasTrunk(Protocol):
+    """A network with a trunk."""
+
+    torso: Torso
+    instructions: InstructionChannel | None
+    core: ResettingLSTM | None
+    feed_last_action_and_reward: bool
+    num_actions: int
+
+
+def features(
+    network: HasTrunk,
+    observation: Tensor,
+    last_action: Tensor,
+    seen_reward: Tensor,
+    start: Tensor,
+    state: RecurrentState,
+) -> tuple[Tensor, Tensor, RecurrentState]:
+    """Return the features [T * B, F], the observations [T * B, ...] as the torso sees them, and the state after step T.
+
+    Args:
+        observation: [T, B, ...] uint8 or float32; may hold an instruction packed with the image.
+        last_action: [T, B] int64 or [T, B, A] float32; read only with `feed_last_action_and_reward`, discrete actions
+            as one-hot vectors.
+        seen_reward: [T, B] float32: the last reward as the network is fed it; read only with the same.
+        start: [T, B] bool: the recurrent state is set to zero before these steps.
+        state: before step 0, from `initial_state` or an earlier output.
+    """
+    flat, instruction = observation.flatten(0, 1), None
+    if network.instructions is not None:
+        flat, instruction = network.instructions(flat)
+    found: Tensor = network.torso(flat)
+    if network.feed_last_action_and_reward:
+        action = last_action.flatten(0, 1)
+        action = action if last_action.is_floating_point() else F.one_hot(action, network.num_actions)
+        reward = seen_reward.flatten().unsqueeze(-1)
+        found = torch.cat([found, reward.to(found.dtype), action.to(found.dtype)], dim=-1)
+    if instruction is not None:
+        found = torch.cat([found, instruction.to(found.dtype)], dim=-1)
+    if network.core is not None:
+        outputs, state = network.core(found.view(*observation.shape[:2], -1), start, state)
+        found = outputs.flatten(0, 1)
+    return found, flat, state
