@@ -14,7 +14,7 @@ from typing import Any
 
 PYTHON = "DDRL_TESTS_PYTHON"
 """Variable: the interpreter that `ddrl` believes to run in, with which Ray starts workers."""
-LIBRARIES = ("torch", "pandas", "ale_py", "snakemake.cli")
+LIBRARIES = ("torch", "pandas", "ale_py", "grpc", "rich.progress", "snakemake.cli", "tests.frozen")
 """None of `ddrl`: a process may work in a copy of the project. Nor Ray: it reads the variables when it is imported."""
 
 
