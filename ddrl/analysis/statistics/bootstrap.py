@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -155,11 +156,7 @@ def bootstrap(
     """
     if statistic not in STATISTICS:
         raise ValueError(f"no statistic '{statistic}'; allowed: {', '.join(STATISTICS)}")
-    chosen, function = suite(table, metric), STATISTICS[statistic]
-    value = float(function(chosen.as_given())[0])
-    if chosen.seeds.min() < 2:
-        return Interval(value, math.nan, math.nan)
-    return _interval(value, function(chosen.drawn(generator, resamples)))
+    return _estimates([STATISTICS[statistic]], [suite(table, metric)], generator, resamples)[0]
 
 
 def performance_profile(
@@ -169,15 +166,9 @@ def performance_profile(
 
     The band is pointwise, from the bootstrap of `bootstrap`, with the same draws for every tau.
     """
-    chosen = suite(table, metric)
-    given = chosen.as_given()
-    drawn = chosen.drawn(generator, resamples) if chosen.seeds.min() > 1 else None
-    rows = []
-    for tau in taus:
-        found = Interval(float(given.mean_of((given.scores > tau).astype(np.float64))[0]), math.nan, math.nan)
-        if drawn is not None:
-            found = _interval(found.value, drawn.mean_of((drawn.scores > tau).astype(np.float64)))
-        rows.append((float(tau), found.value, found.low, found.high))
+    fractions = [partial(_fraction_above, tau) for tau in taus]
+    found = _estimates(fractions, [suite(table, metric)], generator, resamples)
+    rows = [(float(tau), one.value, one.low, one.high) for tau, one in zip(taus, found, strict=True)]
     return pd.DataFrame(rows, columns=["tau", "fraction", "low", "high"], dtype="float64")
 
 
@@ -194,11 +185,11 @@ def probability_of_improvement(
     if a.environments != b.environments:
         odd = sorted(set(a.environments) ^ set(b.environments))
         raise ValueError(f"the tables differ in their environments: {', '.join(odd)} in one of them only")
-    value = float(_superiority(a.as_given(), b.as_given())[0])
-    if min(a.seeds.min(), b.seeds.min()) < 2:
-        return Interval(value, math.nan, math.nan)
-    draws = _superiority(a.drawn(generator, resamples), b.drawn(generator, resamples))
-    return _interval(value, draws)
+    return _estimates([_superiority], [a, b], generator, resamples)[0]
+
+
+def _fraction_above(tau: float, draws: Draws) -> Floats:
+    return draws.mean_of((draws.scores > tau).astype(np.float64))
 
 
 def _superiority(a: Draws, b: Draws) -> Floats:
@@ -212,7 +203,19 @@ def _superiority(a: Draws, b: Draws) -> Floats:
     return mean_of_environments
 
 
-def _interval(value: float, draws: Floats) -> Interval:
-    """Return `value` with its percentile interval from bootstrap draws [R]."""
-    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(value, float(low), float(high))
+def _estimates(
+    statistics: Sequence[Callable[..., Floats]], suites: Sequence[Suite], generator: np.random.Generator, resamples: int
+) -> list[Interval]:
+    """Return each statistic of the suites with its percentile interval, all from the same draws.
+
+    An interval is missing if an environment of a suite has a single seed.
+    """
+    given = [one.as_given() for one in suites]
+    drawn = [one.drawn(generator, resamples) for one in suites] if all(one.seeds.min() > 1 for one in suites) else []
+    found = []
+    for statistic in statistics:
+        value, low, high = float(statistic(*given)[0]), math.nan, math.nan
+        if drawn:
+            low, high = map(float, np.quantile(statistic(*drawn), [(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
+        found.append(Interval(value, low, high))
+    return found

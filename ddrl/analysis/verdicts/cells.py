@@ -121,7 +121,7 @@ def decide(ours: Sample, published: float, margin: float, published_seeds: int |
         detail = "no margin: the task has no random and human score"
         return Verdict("inconclusive", None, detail, math.nan, p_difference)
     interval = t_interval(ours, LEVEL)
-    p_values = (significance.equivalence(ours, published, margin).p, p_difference)
+    p_values = (significance.equivalence_p(ours, published, margin), p_difference)
     band = (published - margin, published + margin)
     if band[0] <= interval.low and interval.high <= band[1]:
         return Verdict("equivalent", None, "our 90 % interval lies within the margin", *p_values)
