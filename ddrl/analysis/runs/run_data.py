@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -34,6 +35,8 @@ MOST = 10**15
 """Largest allowed number of frames, steps or updates, as in the schema of run.json."""
 LARGEST = 1e100
 """Largest allowed value: its square, and sums of many squares, must be finite too."""
+DECISION = ["member", "decision", "kind", "env_frames", "fitness", "compared_with", "copied"]
+"""Columns of lineage.parquet that name a decision of a population's member."""
 GROUP = KEYS[:-1]
 LAYOUT = ("runtime", "inference", "schedule", "num_actors", "envs_per_actor", "learner_threads", "parameter_delay")
 """Keys of a topology that the tables contain."""
@@ -56,7 +59,7 @@ class RunData:
     suite: str = ""
     """For one task's part of a run on a suite: what the run was trained on (`ddrl.analysis.runs.by_task`)."""
     lineage: pd.DataFrame | None = None
-    """For a population: what its members decided (`ddrl.analysis.runs.lineage`)."""
+    """lineage.parquet of a population, with what its members decided: one row per hyperparameter and `DECISION`."""
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -249,6 +252,23 @@ def read_curves(path: Path) -> pd.DataFrame:
     if missing:
         raise UserError(f"{path}: has no metric '{missing[0]}'")
     return frame
+
+
+def read_lineage(path: Path) -> pd.DataFrame | None:
+    """Read lineage.parquet, the decisions of a population; None for a single agent. Raise `UserError` if damaged."""
+    if not path.exists():
+        return None
+    try:
+        table = pd.read_parquet(BytesIO(read_file(path)))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise UserError(f"{path}: not valid Parquet: {' '.join(str(error).split())[:160]}") from None
+    missing = [name for name in DECISION if name not in table]
+    if missing:
+        raise UserError(f"{path}: has no column '{missing[0]}'")
+    for name, column in table.items():
+        if pd.api.types.is_float_dtype(column) and (column.abs() > LARGEST).any():
+            raise UserError(f"{path}: column '{name}' has values beyond {LARGEST:g}")
+    return table
 
 
 def _check_finite(curves: pd.DataFrame, path: Path) -> None:

@@ -36,7 +36,7 @@ from ddrl.analysis.runs.run_data import RunData
 from ddrl.analysis.statistics import significance
 from ddrl.analysis.statistics.normalise import human_normalised
 from ddrl.analysis.statistics.significance import Sample, t_interval
-from ddrl.analysis.verdicts.cell_values import SCORE, obstacle, own_values, suite_value
+from ddrl.analysis.verdicts.cell_values import SCORE, obstacle, own_values, suite_values
 from ddrl.papers.claim_kinds import SUITE_METRICS
 from ddrl.papers.experiments import Experiment
 from ddrl.papers.paper import CellRule, Evidence, Paper
@@ -228,7 +228,7 @@ def _suite(given: Given, rule: CellRule, part: pd.DataFrame, runs: Sequence[RunD
             "task": "",
             "metric": SUITE_METRIC,
             "unit": "percent",
-            "value": suite_value(published, SUITE_METRIC),
+            "value": float(suite_values(published, SUITE_METRIC)[0]),
             "seeds": first["seeds"] if "seeds" in common else pd.NA,
             "budget_frames": first["budget_frames"] if "budget_frames" in common else pd.NA,
             "digitised": bool(part["digitised"].any()),
