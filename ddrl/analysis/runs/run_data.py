@@ -111,7 +111,7 @@ def final_episodes(run: RunData) -> pd.Series:
 
 
 class Spread(NamedTuple):
-    """How much a final score depends on which version of the parameters is scored."""
+    """The spread of a final score over the versions of the parameters that were scored."""
 
     versions: int
     """Number of versions that shared the final episodes."""
@@ -160,7 +160,7 @@ def machine(row: Mapping[Any, Any]) -> str:
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a run directory cannot be used."""
+    """The first reason that a run directory cannot be used."""
 
     what: str
     """missing, unreadable_manifest, different_config, damaged or not_finite."""

@@ -47,30 +47,20 @@ Statistic = Callable[[Draws], Floats]
 
 @dataclass(frozen=True)
 class Suite:
-    """The checked scores [G, S] of one table, padded with 0, and the number of seeds [G] of each environment."""
+    """The checked scores of one table, and the number of seeds [G] of each environment."""
 
     environments: tuple[str, ...]
-    scores: Floats
     seeds: Integers
-
-    def as_given(self) -> Draws:
-        """Return the suite itself, as its only version."""
-        weights, unit = self._weights()
-        return Draws(self.scores[None], weights[None], unit)
+    given: Draws
+    """The suite itself, as its only version: R = 1."""
 
     def drawn(self, generator: np.random.Generator, resamples: int) -> Draws:
         """Return `resamples` versions, with seeds drawn with replacement per environment."""
-        count, most = self.scores.shape
+        _, count, most = self.given.scores.shape
         # Columns past an environment's number of seeds hold arbitrary seeds with weight 0.
         columns = generator.integers(self.seeds[:, None], size=(resamples, count, most))
-        weights, unit = self._weights()
-        return Draws(self.scores[np.arange(count)[:, None], columns], np.tile(weights, (resamples, 1, 1)), unit)
-
-    def _weights(self) -> tuple[Integers, int]:
-        """Return weights [G, S] and their sum: whole numbers, so that quartiles fall exactly where they should."""
-        unit = math.lcm(*self.seeds.tolist())
-        present = np.arange(self.scores.shape[1]) < self.seeds[:, None]
-        return np.where(present, unit // self.seeds[:, None], 0), unit
+        scores = self.given.scores[0, np.arange(count)[:, None], columns]
+        return Draws(scores, np.tile(self.given.weights, (resamples, 1, 1)), self.given.unit)
 
 
 def suite(table: pd.DataFrame, metric: str) -> Suite:
@@ -97,7 +87,10 @@ def suite(table: pd.DataFrame, metric: str) -> Suite:
     scores = np.zeros((len(games), int(seeds.max())))
     for row, game in zip(scores, games.values(), strict=True):
         row[: len(game)] = game.to_numpy(dtype=np.float64)
-    return Suite(tuple(games), scores, seeds)
+    # Weights are whole numbers, so that quartiles fall exactly where they should.
+    unit = math.lcm(*seeds.tolist())
+    weights = np.where(np.arange(seeds.max()) < seeds[:, None], unit // seeds[:, None], 0)
+    return Suite(tuple(games), seeds, Draws(scores[None], weights[None], unit))
 
 
 def _mean(draws: Draws) -> Floats:
@@ -143,7 +136,7 @@ runs, outer ones counted in part; how far runs are short of 1 on average; mean o
 
 def value_of(table: pd.DataFrame, metric: str, statistic: str) -> float:
     """Return one of `STATISTICS` of a table."""
-    return float(STATISTICS[statistic](suite(table, metric).as_given())[0])
+    return float(STATISTICS[statistic](suite(table, metric).given)[0])
 
 
 def bootstrap(
@@ -210,7 +203,7 @@ def _estimates(
 
     An interval is missing if an environment of a suite has a single seed.
     """
-    given = [one.as_given() for one in suites]
+    given = [one.given for one in suites]
     drawn = [one.drawn(generator, resamples) for one in suites] if all(one.seeds.min() > 1 for one in suites) else []
     found = []
     for statistic in statistics:

@@ -34,8 +34,6 @@ import pandas as pd
 from ddrl.analysis.statistics.significance import Sample, hedges_g, seeds_for_difference, t_quantile, t_tail
 
 ALPHA = 0.05
-POWER = 0.8
-"""Power of the test for which the number of seeds that would decide a claim is given."""
 MIN_SETTINGS = 5
 
 
@@ -107,7 +105,7 @@ class Contrast:
         """Return the seeds (or settings) per group that would decide it, were the effect true; None: over 1000."""
         excess = self.beyond() - smallest
         alpha = ALPHA if self.effect > self.null else ALPHA / comparisons
-        return seeds_for_difference(*self.deviations, excess, power=POWER, alpha=alpha) if excess > 0 else None
+        return seeds_for_difference(*self.deviations, excess, alpha=alpha) if excess > 0 else None
 
 
 def difference(label: str, pairs: Sequence[tuple[Sample, Sample | None]], *, offset: float = 0.0) -> Contrast:

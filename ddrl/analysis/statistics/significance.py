@@ -22,6 +22,8 @@ MAX_SEEDS = 1000
 """A comparison that needs more seeds than this counts as undecidable."""
 EQUAL_BUDGET = 0.01
 """Groups whose env_frames differ by more than this fraction are not compared."""
+POWER = 0.8
+"""Power of the tests for which the number of seeds that would decide is given."""
 
 
 @dataclass(frozen=True)
@@ -144,8 +146,8 @@ def holm(table: pd.DataFrame, p: str = "p", family: Sequence[str] = ()) -> pd.Se
     return pd.Series(adjusted, index=table.index, name=p)
 
 
-def equivalence_power(n: int, deviation: float, margin: float, *, alpha: float = 0.05, bias: float = 0.0) -> float:
-    """Return the chance that `equivalence_p` of n seeds has p <= alpha, if the true mean is `bias` off the target.
+def equivalence_power(n: int, deviation: float, margin: float, *, bias: float = 0.0) -> float:
+    """Return the chance that `equivalence_p` of n seeds is at most 5 %, if the true mean is `bias` off the target.
 
     Exact: Owen's Q (Owen 1965; Julious 2004, section 5), an integral over the sample deviation s of the chance that
     the mean falls between -margin + t s / sqrt(n) and margin - t s / sqrt(n).
@@ -153,7 +155,7 @@ def equivalence_power(n: int, deviation: float, margin: float, *, alpha: float =
     from scipy import integrate  # takes long to import
 
     free, root = n - 1, math.sqrt(n)
-    quantile = float(t_quantile(1 - alpha, free))
+    quantile = float(t_quantile(1 - 0.05, free))
     upper, lower = root * (margin - bias) / deviation, -root * (margin + bias) / deviation
     # `stats.chi.pdf` is the same density, but takes 150 microseconds per number.
     log_scale = math.log(2) + free / 2 * math.log(free / 2) - math.lgamma(free / 2)
@@ -192,7 +194,7 @@ def difference_power(n: int, deviation_a: float, deviation_b: float, effect: flo
     return float(weights @ stats.nct.sf(bound, 2 * free, noncentrality) / 2)
 
 
-def seeds_for_equivalence(deviation: float, margin: float, *, power: float = 0.8, bias: float = 0.0) -> int | None:
+def seeds_for_equivalence(deviation: float, margin: float, *, power: float = POWER, bias: float = 0.0) -> int | None:
     """Return the fewest seeds whose equivalence test has this power, if the true mean is `bias` off the target.
 
     None: more than 1000, or never, since the bias is not inside the margin.
@@ -206,7 +208,7 @@ def seeds_for_equivalence(deviation: float, margin: float, *, power: float = 0.8
 
 
 def seeds_for_difference(
-    deviation_a: float, deviation_b: float, effect: float, *, power: float = 0.8, alpha: float = 0.05
+    deviation_a: float, deviation_b: float, effect: float, *, power: float = POWER, alpha: float = 0.05
 ) -> int | None:
     """Return the fewest seeds per group with which Welch's test has this power; None: over 1000, or effect 0."""
     _check_probability("alpha", alpha)

@@ -48,10 +48,11 @@ def build_suite(root: Path, results: Path, scale: str, *, folder: Path, only: Se
     problems = [*_joined(papers, "problems").to_dict("records"), *paper_problems, *bench_problems]
     # Problems of tables and benchmarks have no seed.
     types = {name: "Int64" if name == "seed" else "string" for name in PROBLEM_COLUMNS}
+    grid = matrix(root, scale, papers)
     tables = {
         "systems": systems(root, list(papers)),
-        "coverage": coverage(root, scale, papers),
-        "matrix": matrix(root, scale, papers),
+        "coverage": coverage(root, papers, grid, subject),
+        "matrix": grid,
         "published_only": published_only(root),
         "claims": joined["claims"],
         "cells_by_verdict": by_verdict.agg(cells=("cell", "size")),
