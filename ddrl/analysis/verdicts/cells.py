@@ -105,9 +105,8 @@ class Given(NamedTuple):
     """Random and human score, indexed by environment."""
 
 
-def decide(ours: Sample, published: float, margin: float, published_seeds: int | None, found: Iterable[str]) -> Verdict:
+def decide(ours: Sample, published: float, margin: float, published_seeds: int | None, found: Sequence[str]) -> Verdict:
     """Return the verdict on one cell from our seeds [n], by the rules above; `found` are hard flags."""
-    found = list(found)
     if found:
         return Verdict("not_comparable", None, f"not comparable: {', '.join(found)}")
     if len(ours) < MIN_SEEDS:
