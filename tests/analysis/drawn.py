@@ -122,5 +122,5 @@ def says_nothing_has_finished(canvas: Figure) -> bool:
 
 
 def texts_of(legend: Any) -> list[str]:
-    """What a legend says, without the entries that only fill its columns."""
+    """The texts of a legend, without the entries that only fill its columns."""
     return [text.get_text() for text in legend.get_texts() if text.get_text()]

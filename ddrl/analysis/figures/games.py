@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from ddrl.analysis.figures import plots
-from ddrl.analysis.figures.panels import origins_of
+from ddrl.analysis.figures.panels import nothing, origins_of
 from ddrl.analysis.figures.plots import COLOURS, FAINT, GREY, INK, NAMES, PUBLISHED
 
 DENSE = 12
@@ -75,7 +75,7 @@ def learning_curves(
     """Draw one panel per game: training return against frames, published scores, random and human play."""
     games = sorted(set(curves["environment"]))
     if not games:
-        return plots.blank(plots.new_figure("full", 1.0), NOTHING)
+        return nothing(why=NOTHING)
     dense = len(games) > DENSE
     columns, height = (6, 0.84) if dense else (3, panels.height)
     canvas = plots.new_figure("full", panels.head + height * -(-len(games) // columns))
@@ -187,7 +187,7 @@ def normalised_scores(
     """Draw one row per game and variant: our final human-normalised scores beside the published ones."""
     own = scores[scores["human_normalised_score"].notna()]
     if own.empty:
-        return plots.blank(plots.new_figure("full", 1.0), NOTHING)
+        return nothing(why=NOTHING)
     labels = dict(sorted(zip(own["environment"], own["env_label"], strict=True), reverse=True))
     places = [(game, variant) for game in labels for variant in reversed(list(variants))]
     dense, several = len(labels) > DENSE, len(variants) > 1

@@ -55,7 +55,7 @@ COLUMNS = [
 def efficiency(run: RunData, prices: Prices | None) -> dict[str, float]:
     """Return `COLUMNS` of a run, among them all `EFFICIENCY_METRICS`; NaN where the run recorded nothing."""
     wide = run.curves.pivot_table(index="env_frames", columns="metric", values="value", aggfunc="mean")
-    records = run.curves[run.curves["metric"] == "episodes"].set_index("env_frames")
+    records = run.records("episodes").set_index("env_frames")
     wide = wide.loc[wide.index.isin(records.index)].assign(seconds=records["seconds"], updates=records["updates"])
     seconds, learner, workers = (_per_frame(wide, name) for name in ("seconds", "cpu_seconds", "worker_cpu_seconds"))
     cpu = learner + (workers if "worker_cpu_seconds" in wide else 0.0)

@@ -55,7 +55,7 @@ def flags(
     """Return all flags of a published row and `runs`; `protocol` is what the paper states for the row."""
     found = _environment_flags(rule, runs, experiment, protocol)
     if runs and experiment is not None:
-        found += _run_flags(rule, row, runs, experiment, full_budget, protocol)
+        found += _size_flags(rule, row, runs, full_budget) + _setting_flags(runs, experiment, protocol)
     if row["statistic"] in BEST_OF_K:
         found.append("published_best_of_k")
     if pd.isna(row["seeds"]):
@@ -100,14 +100,8 @@ def version_flag(texts: Iterable[str], stated: Iterable[Protocol]) -> str:
     return f"env_version_gap({', '.join(sorted(gaps))})" if gaps else ""
 
 
-def _run_flags(
-    rule: CellRule,
-    row: Mapping[Any, Any],
-    runs: Sequence[RunData],
-    experiment: Experiment,
-    full_budget: float,
-    protocol: Protocol | None,
-) -> list[str]:
+def _size_flags(rule: CellRule, row: Mapping[Any, Any], runs: Sequence[RunData], full_budget: float) -> list[str]:
+    """Return flags of budget, tasks, hardware and actors."""
     found = []
     budget = row["budget_frames"]
     frames = min(int(run.manifest["env_frames"]) for run in runs)
@@ -125,6 +119,11 @@ def _run_flags(
     envs = min((one["num_actors"] * one["envs_per_actor"] for one in topologies), default=math.inf)
     if rule.paper_envs is not None and envs < rule.paper_envs:
         found.append(f"fewer_actors({envs}/{rule.paper_envs})")
+    return found
+
+
+def _setting_flags(runs: Sequence[RunData], experiment: Experiment, protocol: Protocol | None) -> list[str]:
+    """Return changed_protocol and changed_hyperparameters, with what was changed in any of the runs."""
     settings: set[str] = set()
     parts: set[str] = set()
     for run in runs:
@@ -134,11 +133,8 @@ def _run_flags(
         ours = parse_protocol(str(run.manifest["protocol"]))
         if protocol is not None and ours.environment == protocol.environment:
             parts |= set(changed_parts(ours, protocol))
-    if parts:
-        found.append(f"changed_protocol({','.join(sorted(parts))})")
-    if settings:
-        found.append(f"changed_hyperparameters({','.join(sorted(settings))})")
-    return found
+    named = {"changed_protocol": parts, "changed_hyperparameters": settings}
+    return [f"{flag}({','.join(sorted(changed))})" for flag, changed in named.items() if changed]
 
 
 def _same_hardware(run: RunData, published: str) -> bool:

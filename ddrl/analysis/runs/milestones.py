@@ -26,7 +26,7 @@ def recent_returns(run: RunData) -> pd.DataFrame:
     Earlier records are left out. Curves without a count of episodes are returned as they were recorded.
     """
     records = training_returns(run)
-    counted = run.curves[run.curves["metric"] == "episodes"].sort_values("env_frames")
+    counted = run.records("episodes").sort_values("env_frames")
     if counted.empty:
         return records
     until = counted.set_index("env_frames")["value"].reindex(records["env_frames"])

@@ -21,8 +21,7 @@ import pandas as pd
 
 from ddrl.analysis.runs.by_task import unevaluated
 from ddrl.analysis.runs.flags import flatten, same
-from ddrl.analysis.runs.lineage import FILE, read_lineage
-from ddrl.analysis.runs.run_data import Fault, RunData, try_run
+from ddrl.analysis.runs.run_data import Fault, RunData, read_lineage, try_run
 from ddrl.errors import UserError
 from ddrl.papers.experiments import Experiment, Run
 from ddrl.system.config_differences import compared
@@ -125,10 +124,10 @@ def _read(directory: Path, origin: str, paper: str, experiment: str, variant: st
     found = try_run(directory, origin, paper, experiment, variant)
     if isinstance(found, Fault):
         return found
+    file = directory / "lineage.parquet"
     try:
-        return replace(found, lineage=read_lineage(directory))
+        return replace(found, lineage=read_lineage(file))
     except UserError as error:
-        file = directory / FILE
         return Fault("damaged", file, str(error).removeprefix(f"{file}: "))
 
 
@@ -162,17 +161,11 @@ def _odd_seeds(group: Sequence[tuple[Path, RunData]]) -> list[Problem]:
 
     Odd: different from the largest set of seeds with one configuration; of equal sets, that of the lowest seed.
     """
-    flat = {run.seed: flatten(run.config) for _, run in group}
+    flat = {run.seed: flatten(run.config) for _, run in sorted(group, key=lambda pair: pair[1].seed)}
     # Ignore keys that not all runs have: an older version did not write them yet.
     common = set.intersection(*(set(config) for config in flat.values())) - {"seed"}
     keys = sorted(key for key in common if compared(key))
-    sets: list[list[int]] = []
-    for seed in sorted(flat):
-        alike = [members for members in sets if not _differences(flat[seed], flat[members[0]], keys, "")]
-        if alike:
-            alike[0].append(seed)
-        else:
-            sets.append([seed])
+    sets = [[seed for seed in flat if not _differences(flat[seed], own, keys, "")] for own in flat.values()]
     most = max(sets, key=len)  # the first of equal ones
     names = f"seeds {', '.join(map(str, most))} have" if len(most) > 1 else f"seed {most[0]} has"
     problems = []

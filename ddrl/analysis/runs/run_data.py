@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -34,6 +35,8 @@ MOST = 10**15
 """Largest allowed number of frames, steps or updates, as in the schema of run.json."""
 LARGEST = 1e100
 """Largest allowed value: its square, and sums of many squares, must be finite too."""
+DECISION = ["member", "decision", "kind", "env_frames", "fitness", "compared_with", "copied"]
+"""Columns of lineage.parquet that name a decision of a population's member."""
 GROUP = KEYS[:-1]
 LAYOUT = ("runtime", "inference", "schedule", "num_actors", "envs_per_actor", "learner_threads", "parameter_delay")
 """Keys of a topology that the tables contain."""
@@ -56,13 +59,17 @@ class RunData:
     suite: str = ""
     """For one task's part of a run on a suite: what the run was trained on (`ddrl.analysis.runs.by_task`)."""
     lineage: pd.DataFrame | None = None
-    """For a population: what its members decided (`ddrl.analysis.runs.lineage`)."""
+    """lineage.parquet of a population, with what its members decided: one row per hyperparameter and `DECISION`."""
 
     @property
     def config(self) -> Mapping[str, Any]:
         """The resolved configuration."""
         config: Mapping[str, Any] = self.manifest["config"]
         return config
+
+    def records(self, metric: str) -> pd.DataFrame:
+        """Return the rows of `curves` that hold a metric."""
+        return self.curves[self.curves["metric"] == metric]
 
     def keys(self) -> dict[str, Any]:
         """Return the columns `KEYS`."""
@@ -76,35 +83,35 @@ def clock_of(run: RunData) -> Literal["cpu", "wall"]:
     A serial run is one thread: its CPU time hardly changes if the machine does other work besides.
     """
     serial = run.config.get("topology", {}).get("runtime") == "serial"
-    return "cpu" if serial and (run.curves["metric"] == "cpu_seconds").any() else "wall"
+    return "cpu" if serial and len(run.records("cpu_seconds")) else "wall"
 
 
 def training_returns(run: RunData) -> pd.DataFrame:
     """Return the records of the training return by env_frames: the columns of `curves`, `seconds` by `clock_of`."""
-    records = run.curves[run.curves["metric"] == "episode_return"].sort_values("env_frames")
+    records = run.records("episode_return").sort_values("env_frames")
     if clock_of(run) == "wall":
         return records
-    clock = run.curves[run.curves["metric"] == "cpu_seconds"].set_index("env_frames")["value"]
+    clock = run.records("cpu_seconds").set_index("env_frames")["value"]
     return records.assign(seconds=clock.reindex(records["env_frames"]).to_numpy())
 
 
 def training_speed(run: RunData) -> float:
     """Return frames per second of training by `clock_of`, without the final evaluation if the curves tell."""
     cpu = clock_of(run) == "cpu"
-    records = run.curves[run.curves["metric"] == ("cpu_seconds" if cpu else "episodes")]
+    records = run.records("cpu_seconds" if cpu else "episodes")
     last = run.manifest if records.empty else records.loc[records["env_frames"].idxmax()]
     return float(last["env_frames"]) / max(float(last["value" if cpu else "seconds"]), 1e-9)
 
 
 def final_episodes(run: RunData) -> pd.Series:
     """Return the returns of the evaluation episodes at their largest env_frames; their mean is the final return."""
-    evaluation = run.curves[run.curves["metric"] == "evaluation_return"]
+    evaluation = run.records("evaluation_return")
     last: pd.Series = evaluation["value"][evaluation["env_frames"] == evaluation["env_frames"].max()]
     return last
 
 
 class Spread(NamedTuple):
-    """How much a final score depends on which version of the parameters is scored."""
+    """The spread of a final score over the versions of the parameters that were scored."""
 
     versions: int
     """Number of versions that shared the final episodes."""
@@ -119,7 +126,7 @@ def version_spread(run: RunData) -> Spread:
     episodes. The latter is estimated from the episodes of each version and subtracted (one-way analysis of variance).
     """
     final = final_episodes(run)
-    updates = run.curves[run.curves["metric"] == "evaluation_updates"]
+    updates = run.records("evaluation_updates")
     updates = updates[updates["env_frames"] == run.curves["env_frames"][final.index].max()]
     if updates.empty:
         return Spread(1, math.nan)
@@ -153,7 +160,7 @@ def machine(row: Mapping[Any, Any]) -> str:
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a run directory cannot be used."""
+    """The first reason that a run directory cannot be used."""
 
     what: str
     """missing, unreadable_manifest, different_config, damaged or not_finite."""
@@ -247,6 +254,23 @@ def read_curves(path: Path) -> pd.DataFrame:
     return frame
 
 
+def read_lineage(path: Path) -> pd.DataFrame | None:
+    """Read lineage.parquet, the decisions of a population; None for a single agent. Raise `UserError` if damaged."""
+    if not path.exists():
+        return None
+    try:
+        table = pd.read_parquet(BytesIO(read_file(path)))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise UserError(f"{path}: not valid Parquet: {' '.join(str(error).split())[:160]}") from None
+    missing = [name for name in DECISION if name not in table]
+    if missing:
+        raise UserError(f"{path}: has no column '{missing[0]}'")
+    for name, column in table.items():
+        if pd.api.types.is_float_dtype(column) and (column.abs() > LARGEST).any():
+            raise UserError(f"{path}: column '{name}' has values beyond {LARGEST:g}")
+    return table
+
+
 def _check_finite(curves: pd.DataFrame, path: Path) -> None:
     """Raise `UserError` naming the first value or time that is not a number, or too large for statistics."""
     usable = {name: curves[name].abs() <= LARGEST for name in ("value", "seconds")}
@@ -260,19 +284,7 @@ def _check_finite(curves: pd.DataFrame, path: Path) -> None:
         )
 
 
-def long_frame(runs: Iterable[RunData], metrics: Iterable[str] | None = None) -> pd.DataFrame:
-    """Return one row per value: `KEYS`, env_frames, seconds, metric, value."""
-    wanted = None if metrics is None else list(metrics)
-    parts = [pd.DataFrame(columns=[*KEYS, "env_frames", "seconds", "metric", "value"])]
-    for run in runs:
-        chosen = run.curves if wanted is None else run.curves[run.curves["metric"].isin(wanted)]
-        part = chosen[["env_frames", "seconds", "metric", "value"]].assign(**run.keys())
-        parts.append(part[parts[0].columns])
-    filled = [part for part in parts if not part.empty]
-    return pd.concat(filled, ignore_index=True) if filled else parts[0]
-
-
-def on_common_grid(long: pd.DataFrame, metrics: list[str], points: int = MOST_POINTS) -> pd.DataFrame:
+def on_common_grid(runs: Iterable[RunData], metrics: list[str], points: int = MOST_POINTS) -> pd.DataFrame:
     """Return one row per run and grid point, one column per metric: `KEYS`, env_frames, *metrics.
 
     The seeds of a group share a grid of at most `points` env_frames, from the latest first record to the earliest last
@@ -280,15 +292,14 @@ def on_common_grid(long: pd.DataFrame, metrics: list[str], points: int = MOST_PO
     """
     columns = [*KEYS, "env_frames", *metrics]
     parts = []
-    for _, group in long[long["metric"].isin(metrics)].groupby(GROUP, sort=True):
-        spans = group.groupby("seed")["env_frames"].agg(["min", "max", "nunique"])
-        first, last = float(spans["min"].max()), float(spans["max"].min())
-        count = min(points, int(spans["nunique"].max()))
-        grid = np.unique(np.linspace(first, max(first, last), max(count, 1)).round())
-        for seed, run in group.groupby("seed", sort=True):
-            head = {name: run[name].iloc[0] for name in GROUP} | {"seed": seed}
-            values = {name: _on_grid(run[run["metric"] == name], grid, name.endswith("_max")) for name in metrics}
-            parts.append(pd.DataFrame({**values, "env_frames": grid.astype(np.int64)}).assign(**head)[columns])
+    recorded = [(run, run.curves[run.curves["metric"].isin(metrics)]) for run in runs]
+    for run, records, places in _with_grids(recorded, "env_frames", points):
+        grid = np.unique(places.round())
+        values = {
+            name: _on_grid(records[records["metric"] == name], "env_frames", grid, name.endswith("_max"))
+            for name in metrics
+        }
+        parts.append(pd.DataFrame({**values, "env_frames": grid.astype(np.int64)}).assign(**run.keys())[columns])
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
 
@@ -298,44 +309,52 @@ def on_common_clock(runs: Iterable[RunData]) -> pd.DataFrame:
     As `on_common_grid`, in seconds: a group's grid ends with its fastest seed. `env_frames` is how far a run was then.
     """
     columns = [*KEYS, "clock", "seconds", "env_frames", "episode_return"]
-    groups: dict[tuple[Any, ...], list[tuple[RunData, pd.DataFrame]]] = {}
-    for run in runs:
-        records = training_returns(run)
-        if len(records):
-            groups.setdefault(tuple(run.keys()[name] for name in GROUP), []).append((run, records))
     parts = []
-    for _, group in sorted(groups.items()):
-        first = max(float(records["seconds"].min()) for _, records in group)
-        last = max(first, min(float(records["seconds"].max()) for _, records in group))
-        count = min(MOST_POINTS, max(len(records) for _, records in group))
-        grid = np.unique(np.linspace(first, last, count))
-        for run, records in sorted(group, key=lambda pair: pair[0].seed):
-            timed = pd.DataFrame({"env_frames": records["seconds"], "value": records["value"]})
-            frames = np.interp(grid, records["seconds"], records["env_frames"]).round()
-            values = {"episode_return": _on_grid(timed, grid, False), "env_frames": frames.astype(np.int64)}
-            timed = pd.DataFrame({**values, "seconds": grid}).assign(**run.keys(), clock=clock_of(run))
-            parts.append(timed[columns])
+    for run, records, places in _with_grids([(run, training_returns(run)) for run in runs], "seconds", MOST_POINTS):
+        grid = np.unique(places)
+        frames = np.interp(grid, records["seconds"], records["env_frames"]).round().astype(np.int64)
+        values = {"seconds": grid, "env_frames": frames, "episode_return": _on_grid(records, "seconds", grid, False)}
+        parts.append(pd.DataFrame(values).assign(**run.keys(), clock=clock_of(run))[columns])
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
 
-def _on_grid(records: pd.DataFrame, grid: Values, largest: bool) -> Values:
-    """Return values [G] on a grid [G] of env_frames (or of whatever that column holds)."""
+def _with_grids(
+    recorded: Iterable[tuple[RunData, pd.DataFrame]], x: str, points: int
+) -> Iterator[tuple[RunData, pd.DataFrame, Values]]:
+    """Yield every run that has records, with these and the places on `x` that it shares with its group's other seeds.
+
+    The places reach from the latest first record to the earliest last one.
+    """
+    groups: dict[tuple[Any, ...], list[tuple[RunData, pd.DataFrame]]] = {}
+    for run, records in recorded:
+        if len(records):
+            groups.setdefault(tuple(run.keys()[name] for name in GROUP), []).append((run, records))
+    for _, group in sorted(groups.items()):
+        first = max(float(records[x].min()) for _, records in group)
+        last = max(first, min(float(records[x].max()) for _, records in group))
+        count = min(points, max(records["env_frames"].nunique() for _, records in group))
+        for run, records in sorted(group, key=lambda pair: pair[0].seed):
+            yield run, records, np.linspace(first, last, count)
+
+
+def _on_grid(records: pd.DataFrame, x: str, grid: Values, largest: bool) -> Values:
+    """Return the values [G] of records on a grid [G] of `x`."""
     if records.empty:
         return np.full(len(grid), math.nan)
-    series = records.groupby("env_frames")["value"].agg("max" if largest else "mean")
-    frames, values = series.index.to_numpy(dtype=np.float64), series.to_numpy(dtype=np.float64)
-    points: Values = np.interp(grid, frames, values)
+    series = records.groupby(x)["value"].agg("max" if largest else "mean")
+    places, values = series.index.to_numpy(dtype=np.float64), series.to_numpy(dtype=np.float64)
+    points: Values = np.interp(grid, places, values)
     if len(grid) < 2:
         return points
     edges = np.concatenate([grid[:1], (grid[1:] + grid[:-1]) / 2, grid[-1:]])
     if largest:
         intervals = zip(edges, edges[1:], points, strict=False)
         return np.array(
-            [values[(low <= frames) & (frames <= high)].max(initial=point) for low, high, point in intervals]
+            [values[(low <= places) & (places <= high)].max(initial=point) for low, high, point in intervals]
         )
     # The mean over an interval is a difference of the integral, which is exact for straight lines.
-    corners = np.union1d(frames, edges)
-    heights = np.interp(corners, frames, values)
+    corners = np.union1d(places, edges)
+    heights = np.interp(corners, places, values)
     integral = np.concatenate([[0.0], np.cumsum(np.diff(corners) * (heights[1:] + heights[:-1]) / 2)])
     at_edges = np.interp(edges, corners, integral)
     means: Values = np.diff(at_edges) / np.diff(edges)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,30 +47,20 @@ Statistic = Callable[[Draws], Floats]
 
 @dataclass(frozen=True)
 class Suite:
-    """The checked scores [G, S] of one table, padded with 0, and the number of seeds [G] of each environment."""
+    """The checked scores of one table, and the number of seeds [G] of each environment."""
 
     environments: tuple[str, ...]
-    scores: Floats
     seeds: Integers
-
-    def as_given(self) -> Draws:
-        """Return the suite itself, as its only version."""
-        weights, unit = self._weights()
-        return Draws(self.scores[None], weights[None], unit)
+    given: Draws
+    """The suite itself, as its only version: R = 1."""
 
     def drawn(self, generator: np.random.Generator, resamples: int) -> Draws:
         """Return `resamples` versions, with seeds drawn with replacement per environment."""
-        count, most = self.scores.shape
+        _, count, most = self.given.scores.shape
         # Columns past an environment's number of seeds hold arbitrary seeds with weight 0.
         columns = generator.integers(self.seeds[:, None], size=(resamples, count, most))
-        weights, unit = self._weights()
-        return Draws(self.scores[np.arange(count)[:, None], columns], np.tile(weights, (resamples, 1, 1)), unit)
-
-    def _weights(self) -> tuple[Integers, int]:
-        """Return weights [G, S] and their sum: whole numbers, so that quartiles fall exactly where they should."""
-        unit = math.lcm(*self.seeds.tolist())
-        present = np.arange(self.scores.shape[1]) < self.seeds[:, None]
-        return np.where(present, unit // self.seeds[:, None], 0), unit
+        scores = self.given.scores[0, np.arange(count)[:, None], columns]
+        return Draws(scores, np.tile(self.given.weights, (resamples, 1, 1)), self.given.unit)
 
 
 def suite(table: pd.DataFrame, metric: str) -> Suite:
@@ -96,7 +87,10 @@ def suite(table: pd.DataFrame, metric: str) -> Suite:
     scores = np.zeros((len(games), int(seeds.max())))
     for row, game in zip(scores, games.values(), strict=True):
         row[: len(game)] = game.to_numpy(dtype=np.float64)
-    return Suite(tuple(games), scores, seeds)
+    # Weights are whole numbers, so that quartiles fall exactly where they should.
+    unit = math.lcm(*seeds.tolist())
+    weights = np.where(np.arange(seeds.max()) < seeds[:, None], unit // seeds[:, None], 0)
+    return Suite(tuple(games), seeds, Draws(scores[None], weights[None], unit))
 
 
 def _mean(draws: Draws) -> Floats:
@@ -142,7 +136,7 @@ runs, outer ones counted in part; how far runs are short of 1 on average; mean o
 
 def value_of(table: pd.DataFrame, metric: str, statistic: str) -> float:
     """Return one of `STATISTICS` of a table."""
-    return float(STATISTICS[statistic](suite(table, metric).as_given())[0])
+    return float(STATISTICS[statistic](suite(table, metric).given)[0])
 
 
 def bootstrap(
@@ -155,11 +149,7 @@ def bootstrap(
     """
     if statistic not in STATISTICS:
         raise ValueError(f"no statistic '{statistic}'; allowed: {', '.join(STATISTICS)}")
-    chosen, function = suite(table, metric), STATISTICS[statistic]
-    value = float(function(chosen.as_given())[0])
-    if chosen.seeds.min() < 2:
-        return Interval(value, math.nan, math.nan)
-    return _interval(value, function(chosen.drawn(generator, resamples)))
+    return _estimates([STATISTICS[statistic]], [suite(table, metric)], generator, resamples)[0]
 
 
 def performance_profile(
@@ -169,15 +159,9 @@ def performance_profile(
 
     The band is pointwise, from the bootstrap of `bootstrap`, with the same draws for every tau.
     """
-    chosen = suite(table, metric)
-    given = chosen.as_given()
-    drawn = chosen.drawn(generator, resamples) if chosen.seeds.min() > 1 else None
-    rows = []
-    for tau in taus:
-        found = Interval(float(given.mean_of((given.scores > tau).astype(np.float64))[0]), math.nan, math.nan)
-        if drawn is not None:
-            found = _interval(found.value, drawn.mean_of((drawn.scores > tau).astype(np.float64)))
-        rows.append((float(tau), found.value, found.low, found.high))
+    fractions = [partial(_fraction_above, tau) for tau in taus]
+    found = _estimates(fractions, [suite(table, metric)], generator, resamples)
+    rows = [(float(tau), one.value, one.low, one.high) for tau, one in zip(taus, found, strict=True)]
     return pd.DataFrame(rows, columns=["tau", "fraction", "low", "high"], dtype="float64")
 
 
@@ -194,11 +178,11 @@ def probability_of_improvement(
     if a.environments != b.environments:
         odd = sorted(set(a.environments) ^ set(b.environments))
         raise ValueError(f"the tables differ in their environments: {', '.join(odd)} in one of them only")
-    value = float(_superiority(a.as_given(), b.as_given())[0])
-    if min(a.seeds.min(), b.seeds.min()) < 2:
-        return Interval(value, math.nan, math.nan)
-    draws = _superiority(a.drawn(generator, resamples), b.drawn(generator, resamples))
-    return _interval(value, draws)
+    return _estimates([_superiority], [a, b], generator, resamples)[0]
+
+
+def _fraction_above(tau: float, draws: Draws) -> Floats:
+    return draws.mean_of((draws.scores > tau).astype(np.float64))
 
 
 def _superiority(a: Draws, b: Draws) -> Floats:
@@ -212,7 +196,19 @@ def _superiority(a: Draws, b: Draws) -> Floats:
     return mean_of_environments
 
 
-def _interval(value: float, draws: Floats) -> Interval:
-    """Return `value` with its percentile interval from bootstrap draws [R]."""
-    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(value, float(low), float(high))
+def _estimates(
+    statistics: Sequence[Callable[..., Floats]], suites: Sequence[Suite], generator: np.random.Generator, resamples: int
+) -> list[Interval]:
+    """Return each statistic of the suites with its percentile interval, all from the same draws.
+
+    An interval is missing if an environment of a suite has a single seed.
+    """
+    given = [one.given for one in suites]
+    drawn = [one.drawn(generator, resamples) for one in suites] if all(one.seeds.min() > 1 for one in suites) else []
+    found = []
+    for statistic in statistics:
+        value, low, high = float(statistic(*given)[0]), math.nan, math.nan
+        if drawn:
+            low, high = map(float, np.quantile(statistic(*drawn), [(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
+        found.append(Interval(value, low, high))
+    return found

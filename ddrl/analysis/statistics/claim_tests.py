@@ -34,8 +34,6 @@ import pandas as pd
 from ddrl.analysis.statistics.significance import Sample, hedges_g, seeds_for_difference, t_quantile, t_tail
 
 ALPHA = 0.05
-POWER = 0.8
-"""Power of the test for which the number of seeds that would decide a claim is given."""
 MIN_SETTINGS = 5
 
 
@@ -107,26 +105,20 @@ class Contrast:
         """Return the seeds (or settings) per group that would decide it, were the effect true; None: over 1000."""
         excess = self.beyond() - smallest
         alpha = ALPHA if self.effect > self.null else ALPHA / comparisons
-        return seeds_for_difference(*self.deviations, excess, power=POWER, alpha=alpha) if excess > 0 else None
+        return seeds_for_difference(*self.deviations, excess, alpha=alpha) if excess > 0 else None
 
 
 def difference(label: str, pairs: Sequence[tuple[Sample, Sample | None]], *, offset: float = 0.0) -> Contrast:
     """Return mean(a) - mean(b) - offset over the tasks' (a [n_a], b [n_b]); b None stands for a known zero."""
     effects = [float(a.mean()) - (0.0 if b is None else float(b.mean())) - offset for a, b in pairs]
-    spreads = [(_variance(a), 0.0 if b is None else _variance(b)) for a, b in pairs]
-    sizes = [hedges_g(a, b) for a, b in pairs if b is not None]
-    return _contrast(label, effects, pairs, spreads, float(np.mean(sizes)) if sizes else math.nan, _deviations(spreads))
+    return _contrast(label, effects, [(a,) if b is None else (a, b) for a, b in pairs], "difference")
 
 
 def ratio(label: str, pairs: Sequence[tuple[Sample, Sample]], threshold: float) -> Contrast:
     """Return log(mean(a) / mean(b)) over the tasks' ([n_a], [n_b]). Raise ValueError unless all means are positive."""
-    if any(group.mean() <= 0 for pair in pairs for group in pair):
-        raise ValueError("a ratio needs positive means")
+    _check_positive(pairs)
     effects = [math.log(float(a.mean()) / float(b.mean())) for a, b in pairs]
-    spreads = [(_variance(a) / float(a.mean()) ** 2, _variance(b) / float(b.mean()) ** 2) for a, b in pairs]
-    sizes = float(np.mean([hedges_g(a, b) for a, b in pairs]))
-    null = math.log(threshold)
-    return _contrast(label, effects, pairs, spreads, sizes, _deviations(spreads), null=null, form="ratio")
+    return _contrast(label, effects, pairs, "ratio", null=math.log(threshold))
 
 
 def interaction(
@@ -152,13 +144,9 @@ def interaction(
 
 def shrinking(label: str, groups: Sequence[tuple[Sample, Sample, Sample]]) -> Contrast:
     """Return 2 log mean(b) - log mean(a) - log mean(c) over the tasks' ([n_a], [n_b], [n_c]). Raise as `ratio`."""
-    if any(group.mean() <= 0 for task in groups for group in task):
-        raise ValueError("a ratio needs positive means")
+    _check_positive(groups)
     effects = [2 * math.log(b.mean()) - math.log(a.mean()) - math.log(c.mean()) for a, b, c in groups]
-    spreads = [tuple(_variance(group) / float(group.mean()) ** 2 for group in task) for task in groups]
-    ends = math.sqrt(sum(a + c for a, _, c in spreads)) / len(groups)
-    middles = 2 * math.sqrt(sum(b for _, b, _ in spreads)) / len(groups)
-    return _contrast(label, effects, groups, spreads, math.nan, (middles, ends), weights=(1, 4, 1), form="ratio")
+    return _contrast(label, effects, groups, "ratio", signs=(-1, 2, -1))
 
 
 def paired(label: str, a: Sample, b: Sample) -> Contrast:
@@ -174,37 +162,39 @@ def _variance(values: Sample) -> float:
     return 0.0 if len(values) > 1 and not np.ptp(values) else float(values.var(ddof=1))
 
 
-def _deviations(spreads: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return the standard deviations of one seed of a and of b, averaged over tasks, from their variances per task."""
-    count = len(spreads)
-    return math.sqrt(sum(a for a, _ in spreads)) / count, math.sqrt(sum(b for _, b in spreads)) / count
+def _check_positive(tasks: Sequence[Sequence[Sample]]) -> None:
+    if any(group.mean() <= 0 for groups in tasks for group in groups):
+        raise ValueError("a ratio needs positive means")
 
 
 def _contrast(
     label: str,
     effects: Sequence[float],
-    tasks: Sequence[Sequence[Sample | None]],
-    spreads: Sequence[Sequence[float]],
-    hedges: float,
-    deviations: tuple[float, float],
+    tasks: Sequence[Sequence[Sample]],
+    form: Literal["difference", "ratio"],
     *,
-    weights: Sequence[int] = (1, 1),
+    signs: Sequence[int] = (1, -1),
     null: float = 0.0,
-    form: Literal["difference", "ratio"] = "difference",
 ) -> Contrast:
     """Return the mean of the tasks' effects, with Satterthwaite's degrees of freedom.
 
-    `spreads` are the variances of one seed of each group of a task; `weights` are what a group's variance counts.
+    `signs`: how often the mean (of a ratio: the logarithm of the mean) of each group of a task counts in its effect.
     """
     count = len(tasks)
-    terms = [
-        (weight * spread / len(group) / count**2, len(group) - 1)
-        for groups, of_task in zip(tasks, spreads, strict=True)
-        for group, spread, weight in zip(groups, of_task, weights, strict=True)
-        if group is not None
-    ]
+    terms: list[tuple[float, int]] = []
+    above = below = 0.0
+    for groups in tasks:
+        plus = minus = 0.0
+        for group, sign in zip(groups, signs, strict=False):
+            spread = sign**2 * _variance(group) / (float(group.mean()) ** 2 if form == "ratio" else 1.0)
+            terms.append((spread / len(group) / count**2, len(group) - 1))
+            plus, minus = (plus + spread, minus) if sign > 0 else (plus, minus + spread)
+        above, below = above + plus, below + minus
     variance = sum(term for term, _ in terms)
     freedom = variance**2 / sum(term**2 / free for term, free in terms) if variance > 0 else math.inf
+    sizes = [hedges_g(*groups) for groups in tasks if len(groups) == 2]
+    hedges = float(np.mean(sizes)) if sizes else math.nan
+    deviations = (math.sqrt(above) / count, math.sqrt(below) / count)
     return Contrast(label, float(np.mean(effects)), math.sqrt(variance), freedom, hedges, deviations, null, form)
 
 

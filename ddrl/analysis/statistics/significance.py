@@ -7,6 +7,7 @@ a spread is missing (NaN) for a single seed.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +22,8 @@ MAX_SEEDS = 1000
 """A comparison that needs more seeds than this counts as undecidable."""
 EQUAL_BUDGET = 0.01
 """Groups whose env_frames differ by more than this fraction are not compared."""
-EQUIVALENCE_LEVEL = 0.90
-"""Two one-sided tests at 5 % ask if the 90 % interval lies inside the margin (Schuirmann 1987)."""
+POWER = 0.8
+"""Power of the tests for which the number of seeds that would decide is given."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,6 @@ class Interval:
     """An estimate with its interval; `low` and `high` are NaN if there is none (one seed)."""
 
     value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class Equivalence:
-    """The p of the two one-sided tests, and the 90 % interval of the mean."""
-
-    p: float
     low: float
     high: float
 
@@ -116,20 +108,18 @@ def difference_p(values: Sample, target: float) -> float:
     return 2 * float(t_tail(abs(mean - target) / error, len(values) - 1)) if len(values) > 1 else math.nan
 
 
-def equivalence(values: Sample, target: float, margin: float) -> Equivalence:
-    """Make two one-sided t tests of |mean - target| >= margin (Schuirmann 1987); p is the larger of the two.
+def equivalence_p(values: Sample, target: float, margin: float) -> float:
+    """Return the larger p of two one-sided t tests of |mean - target| >= margin (Schuirmann 1987).
 
-    Without any spread p is 0 strictly inside the margin, otherwise 1.
+    At 5 % they ask if the 90 % interval lies inside the margin. Without any spread p is 0 strictly inside, otherwise 1.
     """
     if not (math.isfinite(margin) and margin > 0):
         raise ValueError(f"margin must be a number above 0, not {margin}")
-    interval = t_interval(values, EQUIVALENCE_LEVEL)
-    mean, error = _mean_and_error(values)
+    mean, error = _mean_and_error(checked(values))
     distance = margin - abs(mean - target)
     if error == 0:
-        return Equivalence(float(distance <= 0), interval.low, interval.high)
-    p = float(t_tail(distance / error, len(values) - 1)) if len(values) > 1 else math.nan
-    return Equivalence(p, interval.low, interval.high)
+        return float(distance <= 0)
+    return float(t_tail(distance / error, len(values) - 1)) if len(values) > 1 else math.nan
 
 
 def holm(table: pd.DataFrame, p: str = "p", family: Sequence[str] = ()) -> pd.Series:
@@ -156,8 +146,8 @@ def holm(table: pd.DataFrame, p: str = "p", family: Sequence[str] = ()) -> pd.Se
     return pd.Series(adjusted, index=table.index, name=p)
 
 
-def equivalence_power(n: int, deviation: float, margin: float, *, alpha: float = 0.05, bias: float = 0.0) -> float:
-    """Return the chance that `equivalence` of n seeds has p <= alpha, if the true mean is `bias` off the target.
+def equivalence_power(n: int, deviation: float, margin: float, *, bias: float = 0.0) -> float:
+    """Return the chance that `equivalence_p` of n seeds is at most 5 %, if the true mean is `bias` off the target.
 
     Exact: Owen's Q (Owen 1965; Julious 2004, section 5), an integral over the sample deviation s of the chance that
     the mean falls between -margin + t s / sqrt(n) and margin - t s / sqrt(n).
@@ -165,7 +155,7 @@ def equivalence_power(n: int, deviation: float, margin: float, *, alpha: float =
     from scipy import integrate  # takes long to import
 
     free, root = n - 1, math.sqrt(n)
-    quantile = float(t_quantile(1 - alpha, free))
+    quantile = float(t_quantile(1 - 0.05, free))
     upper, lower = root * (margin - bias) / deviation, -root * (margin + bias) / deviation
     # `stats.chi.pdf` is the same density, but takes 150 microseconds per number.
     log_scale = math.log(2) + free / 2 * math.log(free / 2) - math.lgamma(free / 2)
@@ -204,7 +194,7 @@ def difference_power(n: int, deviation_a: float, deviation_b: float, effect: flo
     return float(weights @ stats.nct.sf(bound, 2 * free, noncentrality) / 2)
 
 
-def seeds_for_equivalence(deviation: float, margin: float, *, power: float = 0.8, bias: float = 0.0) -> int | None:
+def seeds_for_equivalence(deviation: float, margin: float, *, power: float = POWER, bias: float = 0.0) -> int | None:
     """Return the fewest seeds whose equivalence test has this power, if the true mean is `bias` off the target.
 
     None: more than 1000, or never, since the bias is not inside the margin.
@@ -218,7 +208,7 @@ def seeds_for_equivalence(deviation: float, margin: float, *, power: float = 0.8
 
 
 def seeds_for_difference(
-    deviation_a: float, deviation_b: float, effect: float, *, power: float = 0.8, alpha: float = 0.05
+    deviation_a: float, deviation_b: float, effect: float, *, power: float = POWER, alpha: float = 0.05
 ) -> int | None:
     """Return the fewest seeds per group with which Welch's test has this power; None: over 1000, or effect 0."""
     _check_probability("alpha", alpha)
@@ -233,15 +223,9 @@ def seeds_for_difference(
 
 def _fewest(enough: Callable[[int], bool]) -> int | None:
     """Return the least n from 2 to `MAX_SEEDS` with enough(n), which grows with n; None if there is none."""
-    low, high = 1, 2
-    while not enough(high):
-        if high == MAX_SEEDS:
-            return None
-        low, high = high, min(2 * high, MAX_SEEDS)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    counts = range(2, MAX_SEEDS + 1)
+    place = bisect_left(counts, True, key=enough)
+    return counts[place] if place < len(counts) else None
 
 
 def _mean_and_error(values: Sample) -> tuple[float, float]:

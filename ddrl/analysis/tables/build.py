@@ -15,12 +15,12 @@ import pyarrow as pa
 from ddrl.analysis.runs.by_task import by_task
 from ddrl.analysis.runs.efficiency import efficiency_table
 from ddrl.analysis.runs.flags import version_flag
-from ddrl.analysis.runs.lineage import lineage_table
 from ddrl.analysis.runs.problems import gather, problem_table
-from ddrl.analysis.runs.run_data import KEYS, RunData, long_frame, on_common_clock, on_common_grid
+from ddrl.analysis.runs.run_data import KEYS, RunData, on_common_clock, on_common_grid
 from ddrl.analysis.tables.runs import (
     departure_table,
     hyperparameter_table,
+    lineage_table,
     milestone_table,
     reference_departure_table,
     run_table,
@@ -93,7 +93,7 @@ def build(
 
 
 def _on_grid(runs: Iterable[RunData], metrics: list[str], experiments: Mapping[str, Experiment]) -> pd.DataFrame:
-    return _labelled(on_common_grid(long_frame(runs, metrics), metrics), experiments)
+    return _labelled(on_common_grid(runs, metrics), experiments)
 
 
 def _labelled(table: pd.DataFrame, experiments: Mapping[str, Experiment]) -> pd.DataFrame:

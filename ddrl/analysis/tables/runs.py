@@ -11,7 +11,7 @@ import pandas as pd
 
 from ddrl.analysis.runs.flags import BOOKKEEPING, flatten, same
 from ddrl.analysis.runs.milestones import recent_returns
-from ddrl.analysis.runs.run_data import KEYS, RunData, clock_of, env_label, layout_of, training_speed
+from ddrl.analysis.runs.run_data import DECISION, KEYS, RunData, clock_of, env_label, layout_of, training_speed
 from ddrl.analysis.statistics.claim_tests import first_reached
 from ddrl.papers.experiments import Experiment, Run, system_of
 from ddrl.papers.paper import Paper, load_deviations
@@ -122,6 +122,25 @@ def milestone_table(paper: Paper, runs: Sequence[RunData]) -> pd.DataFrame:
         rows.append(run.keys() | {"threshold": threshold, **known, **looked})
     table = pd.DataFrame(rows, columns=[*KEYS, "threshold", "env_frames", "seconds", "clock", "final_frames"])
     return table.astype({"env_frames": "Int64", "seconds": "float64", "threshold": "float64", "final_frames": "int64"})
+
+
+def lineage_table(runs: Iterable[RunData]) -> pd.DataFrame:
+    """Return a hyperparameter's value while a member of a population trained until a decision, and after it.
+
+    Columns `KEYS`, `DECISION`, hyperparameter, before, after.
+    """
+    columns = [*KEYS, *DECISION, "hyperparameter", "before", "after"]
+    parts = [pd.DataFrame(columns=columns)]
+    for run in runs:
+        if run.lineage is None:
+            continue
+        for key in [name.removesuffix("_before") for name in map(str, run.lineage) if name.endswith("_before")]:
+            values = {when: run.lineage[f"{key}_{when}"] for when in ("before", "after")}
+            parts.append(run.lineage[DECISION].assign(**run.keys(), hyperparameter=key, **values)[columns])
+    table = pd.concat(parts[1:] or parts, ignore_index=True)
+    counts = dict.fromkeys(("member", "decision", "env_frames", "compared_with"), "Int64")
+    floats = dict.fromkeys(("fitness", "before", "after"), "float64")
+    return table.astype(counts | floats).sort_values([*KEYS, "hyperparameter", "member", "decision"], ignore_index=True)
 
 
 def departure_table(

@@ -33,28 +33,9 @@ from ddrl.papers.table_names import SUITE_TABLES
 from ddrl.system.files import read_file
 
 _RUN_GROUP = ["origin", "paper", "experiment", "variant", "variant_label", "environment", "env_label"]
-THROUGHPUT_COLUMNS = [
-    "source",
-    "paper",
-    "origin",
-    "experiment",
-    "variant",
-    "environment",
-    "system",
-    "network",
-    "precision",
-    *LAYOUT,
-    "machine",
-    "runs",
-    "frames_per_second",
-    "lowest",
-    "highest",
-    "bound",
-    "ratio",
-    "policy_lag_mean",
-    "limiting_part",
-    "file",
-]
+_SYSTEM = ["paper", "origin", "experiment", "variant", "environment", "system", "network", "precision", *LAYOUT]
+_BENCH = ["bound", "ratio", "policy_lag_mean", "limiting_part", "file"]
+"""Columns of table `throughput` that only benchmarks have."""
 
 
 def build_suite(root: Path, results: Path, scale: str, *, folder: Path, only: Sequence[str] | None) -> Evidence:
@@ -67,10 +48,11 @@ def build_suite(root: Path, results: Path, scale: str, *, folder: Path, only: Se
     problems = [*_joined(papers, "problems").to_dict("records"), *paper_problems, *bench_problems]
     # Problems of tables and benchmarks have no seed.
     types = {name: "Int64" if name == "seed" else "string" for name in PROBLEM_COLUMNS}
+    grid = matrix(root, scale, papers)
     tables = {
         "systems": systems(root, list(papers)),
-        "coverage": coverage(root, scale, papers),
-        "matrix": matrix(root, scale, papers),
+        "coverage": coverage(root, papers, grid, subject),
+        "matrix": grid,
         "published_only": published_only(root),
         "claims": joined["claims"],
         "cells_by_verdict": by_verdict.agg(cells=("cell", "size")),
@@ -130,17 +112,11 @@ def _compute(runs: pd.DataFrame) -> pd.DataFrame:
 
 def _throughput(runs: pd.DataFrame, bench: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return frames per second of our runs (median, lowest and highest of a group) and of committed benchmarks."""
-    rows = []
-    kept = ["paper", "origin", "experiment", "variant", "environment", "network", "precision", *LAYOUT]
-    named = _by_system(runs).assign(machine=[machine(row) for row in runs.to_dict("records")])
-    for _, part in named.groupby([*kept, "algorithm", "machine"], sort=True, dropna=False):
-        first = part.iloc[0]
-        rows.append(
-            {name: first[name] for name in (*kept, "machine")}
-            | {"source": "runs", "system": _system_name(first["algorithm"]), "runs": len(part)}
-            | _spread(part["frames_per_second"].tolist())
-        )
-    table = pd.DataFrame([*rows, *bench], columns=THROUGHPUT_COLUMNS)
+    machines = [machine(row) for row in runs.to_dict("records")]
+    named = _by_system(runs).assign(source="runs", system=runs["algorithm"].map(_system_name), machine=machines)
+    groups = named.groupby(["source", *_SYSTEM, "machine"], sort=True, dropna=False)["frames_per_second"]
+    ours = groups.agg(runs="size", frames_per_second="median", lowest="min", highest="max").reset_index()
+    table = pd.DataFrame([*ours.to_dict("records"), *bench], columns=[*ours.columns, *_BENCH])
     counts = ("num_actors", "envs_per_actor", "learner_threads", "parameter_delay", "runs")
     numbers = ("bound", "ratio", "policy_lag_mean")
     return table.astype(dict.fromkeys(counts, "Int64") | dict.fromkeys(numbers, "float64"))

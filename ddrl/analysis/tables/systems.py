@@ -17,7 +17,6 @@ import pandas as pd
 from ddrl.analysis.runs.problems import portable
 from ddrl.analysis.runs.run_data import env_label
 from ddrl.analysis.tables.build import read
-from ddrl.analysis.tables.summary import subject_of
 from ddrl.errors import UserError
 from ddrl.papers.declared import declared, defaults
 from ddrl.papers.expansion import environments_of, expand
@@ -202,13 +201,12 @@ def _status(planned: int, done: int, left_out: int, reference: int) -> str:
     return "done" if done >= planned and not left_out else "partly"
 
 
-def coverage(root: Path, scale: str, tables: Tables) -> pd.DataFrame:
-    """Return one row per paper and experiment, also of those that only cells or claims name.
+def coverage(root: Path, tables: Tables, grid: pd.DataFrame, subject: str) -> pd.DataFrame:
+    """Return one row per paper and experiment of `grid` (`matrix`), and of those that only cells or claims name.
 
     Columns paper, experiment, title, status, planned, done, left_out, reference (runs), cells, cells_<verdict>, claims,
-    claims_<verdict>: verdicts on the reader's own runs, or on the reference runs at the pseudo-scale `REFERENCE`.
+    claims_<verdict>: verdicts on the runs of the origin `subject`.
     """
-    subject, grid = subject_of(scale), matrix(root, scale, tables)
     rows = []
     for paper, own in tables.items():
         experiments = load_experiments(root / paper)

@@ -114,13 +114,8 @@ def suite_values(scores: pd.DataFrame, metric: str) -> Sample:
     """Return an aggregate over tasks in percent, one value per seed [n] with a human-normalised score on every task."""
     known = scores[scores[SCORE].notna()]
     tasks = scores["environment"].nunique()
-    found = [suite_value(part, metric) for _, part in known.groupby("seed", sort=True) if len(part) == tasks]
-    return np.array(found, dtype=np.float64)
-
-
-def suite_value(scores: pd.DataFrame, metric: str) -> float:
-    """Return an aggregate over tasks in percent, of one seed: columns environment, seed, human_normalised_score."""
-    return 100.0 * value_of(scores, SCORE, _STATISTICS[metric])
+    whole = [part for _, part in known.groupby("seed", sort=True) if len(part) == tasks]
+    return np.array([100.0 * value_of(part, SCORE, _STATISTICS[metric]) for part in whole], dtype=np.float64)
 
 
 def _return_at(run: RunData, frames: int) -> float:

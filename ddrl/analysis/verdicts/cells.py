@@ -35,8 +35,8 @@ from ddrl.analysis.runs.flags import flags, hard
 from ddrl.analysis.runs.run_data import RunData
 from ddrl.analysis.statistics import significance
 from ddrl.analysis.statistics.normalise import human_normalised
-from ddrl.analysis.statistics.significance import Sample, t_interval
-from ddrl.analysis.verdicts.cell_values import SCORE, obstacle, own_values, suite_value
+from ddrl.analysis.statistics.significance import POWER, Sample, t_interval
+from ddrl.analysis.verdicts.cell_values import SCORE, obstacle, own_values, suite_values
 from ddrl.papers.claim_kinds import SUITE_METRICS
 from ddrl.papers.experiments import Experiment
 from ddrl.papers.paper import CellRule, Evidence, Paper
@@ -46,8 +46,6 @@ from ddrl.papers.schema import check_known
 
 MIN_SEEDS = 5
 LEVEL = 0.90
-POWER = 0.8
-"""Power of the test for which the number of seeds that would decide a cell is given."""
 SUITE_METRIC = "iqm_human_normalised_score"
 
 COLUMNS = [
@@ -107,9 +105,8 @@ class Given(NamedTuple):
     """Random and human score, indexed by environment."""
 
 
-def decide(ours: Sample, published: float, margin: float, published_seeds: int | None, found: Iterable[str]) -> Verdict:
+def decide(ours: Sample, published: float, margin: float, published_seeds: int | None, found: Sequence[str]) -> Verdict:
     """Return the verdict on one cell from our seeds [n], by the rules above; `found` are hard flags."""
-    found = list(found)
     if found:
         return Verdict("not_comparable", None, f"not comparable: {', '.join(found)}")
     if len(ours) < MIN_SEEDS:
@@ -121,7 +118,7 @@ def decide(ours: Sample, published: float, margin: float, published_seeds: int |
         detail = "no margin: the task has no random and human score"
         return Verdict("inconclusive", None, detail, math.nan, p_difference)
     interval = t_interval(ours, LEVEL)
-    p_values = (significance.equivalence(ours, published, margin).p, p_difference)
+    p_values = (significance.equivalence_p(ours, published, margin), p_difference)
     band = (published - margin, published + margin)
     if band[0] <= interval.low and interval.high <= band[1]:
         return Verdict("equivalent", None, "our 90 % interval lies within the margin", *p_values)
@@ -143,7 +140,7 @@ def decide(ours: Sample, published: float, margin: float, published_seeds: int |
 
 def seeds_needed(ours: Sample, margin: float) -> int | None:
     """Return the seeds that would show equality with power `POWER` if there is no difference; None: over 1000."""
-    return significance.seeds_for_equivalence(float(ours.std(ddof=1)), margin, power=POWER) if _usable(margin) else None
+    return significance.seeds_for_equivalence(float(ours.std(ddof=1)), margin) if _usable(margin) else None
 
 
 def _usable(margin: float) -> bool:
@@ -154,9 +151,9 @@ def _seeds_at_edge(ours: Sample, published: float, margin: float) -> int | None:
     """Return how many seeds would show on which side of the margin's edge our mean lies, if our mean is exact."""
     deviation, bias = float(ours.std(ddof=1)), abs(float(ours.mean()) - published)
     if bias < margin:
-        return significance.seeds_for_equivalence(deviation, margin, power=POWER, bias=bias)
+        return significance.seeds_for_equivalence(deviation, margin, bias=bias)
     # One group against a known number, one-sided at 5 %, which matches the 90 % interval.
-    return significance.seeds_for_difference(deviation, 0.0, bias - margin, power=POWER, alpha=1 - LEVEL)
+    return significance.seeds_for_difference(deviation, 0.0, bias - margin, alpha=1 - LEVEL)
 
 
 def _would_show(needed: int | None, condition: str) -> str:
@@ -228,7 +225,7 @@ def _suite(given: Given, rule: CellRule, part: pd.DataFrame, runs: Sequence[RunD
             "task": "",
             "metric": SUITE_METRIC,
             "unit": "percent",
-            "value": suite_value(published, SUITE_METRIC),
+            "value": float(suite_values(published, SUITE_METRIC)[0]),
             "seeds": first["seeds"] if "seeds" in common else pd.NA,
             "budget_frames": first["budget_frames"] if "budget_frames" in common else pd.NA,
             "digitised": bool(part["digitised"].any()),

@@ -62,8 +62,8 @@ import pandas as pd
 from ddrl.analysis.runs.flags import version_flag
 from ddrl.analysis.runs.milestones import FEWEST_EPISODES
 from ddrl.analysis.runs.run_data import RunData
-from ddrl.analysis.statistics.claim_tests import MIN_SETTINGS, POWER, Contrast
-from ddrl.analysis.statistics.significance import holm
+from ddrl.analysis.statistics.claim_tests import MIN_SETTINGS, Contrast
+from ddrl.analysis.statistics.significance import POWER, holm
 from ddrl.analysis.verdicts.claim_contrasts import Comparison, compare, compared, short, spelled, words
 from ddrl.analysis.verdicts.claim_values import observations, on_scale, returns_to_reach, scales
 from ddrl.analysis.verdicts.preconditions import MIN_SEEDS, notes, obstacle

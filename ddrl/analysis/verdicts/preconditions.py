@@ -143,14 +143,11 @@ def _budget_difference(where: str, env_frames: pd.Series) -> str:
 
 def _frames_of_all_tasks(used: pd.DataFrame, runs: Sequence[RunData]) -> pd.Series:
     """Return the frames of each variant's seeds that have every task; an agent for several tasks counts once."""
-    tasks: dict[tuple[str, int], set[str]] = {}
-    budgets: dict[tuple[str, int], dict[str, int]] = {}
-    for run in runs:
-        agent = (run.variant, run.seed)
-        tasks.setdefault(agent, set()).add(run.environment)
-        budgets.setdefault(agent, {})[run.suite or run.environment] = int(run.manifest["env_frames"])
-    every = used["environment"].nunique()
-    return pd.Series([sum(own.values()) for agent, own in budgets.items() if len(tasks[agent]) == every], dtype="int64")
+    columns = ["variant", "seed", "task", "trained_on", "frames"]
+    rows = [(r.variant, r.seed, r.environment, r.suite or r.environment, int(r.manifest["env_frames"])) for r in runs]
+    agents = pd.DataFrame(rows, columns=columns).groupby(["variant", "seed"])
+    whole = agents.filter(lambda own: own["task"].nunique() == used["environment"].nunique())
+    return whole.drop_duplicates(["variant", "seed", "trained_on"]).groupby(["variant", "seed"])["frames"].sum()
 
 
 def _too_few_units(claim: Claim, observed: pd.DataFrame, seeds: int) -> str:

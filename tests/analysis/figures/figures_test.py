@@ -33,7 +33,7 @@ SPEED = "steady_frames_per_second"
 def both(
     make: Callable[[Table], Table], experiment: str, variants: Mapping[str, str] | list[str], *tasks: str
 ) -> Table:
-    """What is made of three seeds of this run, and of one reference run of the first task."""
+    """The results of `make` from three seeds of this run, and from one reference run of the first task."""
     own = runs_of(experiment, variants, tasks)
     return pd.concat([make(own), make(runs_of(experiment, variants, tasks[:1], (1,), "reference"))], ignore_index=True)
 

@@ -1,4 +1,4 @@
-"""What time is: of a run with one thread its CPU time, of any other the clock on the wall."""
+"""The clock of a run: with one thread its CPU time, else the clock on the wall."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What frames take: from recorded metrics to columns, claims and published ratios."""
+"""The cost of frames: from recorded metrics to columns, claims and published ratios."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a training return counts as reached: over enough episodes, whatever the records hold."""
+"""A training return counts as reached over enough episodes, whatever the records hold."""
 
 from __future__ import annotations
 

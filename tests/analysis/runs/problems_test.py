@@ -59,156 +59,120 @@ def directory(results: Path, seed: int, variant: str = "v_trace", origin: str = 
     return root / PAPER / "off_policy_correction" / variant / "toy-catch" / f"seed{seed}"
 
 
-def truncated(run: Path) -> None:
-    path = run / "curves.parquet"
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def random_bytes(run: Path) -> None:
-    (run / "curves.parquet").write_bytes(np.random.Generator(np.random.PCG64(1)).bytes(4000))
-
-
-def empty_file(run: Path) -> None:
-    (run / "curves.parquet").write_bytes(b"")
-
-
-def no_rows(run: Path) -> None:
-    with_curves(run, lambda curves: curves.iloc[:0])
-
-
-def nan_value(run: Path) -> None:
-    with_curves(run, lambda curves: curves.assign(value=curves["value"].where(curves.index != 5)))
-
-
-def infinite_time(run: Path) -> None:
-    with_curves(run, lambda curves: curves.assign(seconds=np.inf))
-
-
-def huge_value(run: Path) -> None:
-    with_curves(run, lambda curves: curves.assign(value=curves["value"].where(curves.index != 5, 1e300)))
-
-
-def huge_time(run: Path) -> None:
-    with_curves(run, lambda curves: curves.assign(seconds=-1e300))
-
-
-def huge_count(run: Path) -> None:
-    with_curves(run, lambda curves: curves.assign(updates=2**62))
-
-
-def huge_seconds(run: Path) -> None:
-    with_manifest(run, lambda manifest: manifest.update(seconds=1e300))
-
-
-def wrong_columns(run: Path) -> None:
-    with_curves(run, lambda curves: curves.rename(columns={"env_frames": "frames"}))
-
-
-def wrong_type(run: Path) -> None:
-    with_curves(run, lambda curves: curves.assign(env_frames=curves["env_frames"].astype(float)))
-
-
-def without_evaluation(run: Path) -> None:
-    with_curves(run, lambda curves: curves[curves["metric"] != "evaluation_return"])
-
-
-def with_curves(run: Path, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
-    change(pd.read_parquet(run / "curves.parquet")).to_parquet(run / "curves.parquet", index=False)
-
-
-def not_json(run: Path) -> None:
-    (run / "run.json").write_text('{"config": ')
-
-
-def not_a_number(run: Path) -> None:
-    with_manifest(run, lambda manifest: manifest.update(seconds=float("nan")))
-
-
-def without_hardware(run: Path) -> None:
-    with_manifest(run, lambda manifest: manifest.pop("hardware"))
-
-
-def wrong_frames(run: Path) -> None:
-    with_manifest(run, lambda manifest: manifest.update(env_frames="many"))
-
-
-def edited_config(run: Path) -> None:
-    with_manifest(run, lambda manifest: manifest["config"]["hyperparameters"].update(discount=0.5))
-
-
-def smaller_budget(run: Path) -> None:
-    with_manifest(run, lambda manifest: manifest["config"].update(env_frames=1000))
-
-
-def other_task(run: Path) -> None:
-    with_manifest(run, lambda manifest: manifest["config"]["environment"].update(name="toy/grid"))
-
-
-def unplanned_key(run: Path) -> None:
-    """A key that experiments.yaml leaves at its default."""
-    with_manifest(run, lambda manifest: manifest["config"]["hyperparameters"].update(correction_epsilon=0.1))
-
-
-def with_manifest(run: Path, change: Callable[[Any], Any]) -> None:
-    manifest = json.loads((run / "run.json").read_text())
-    change(manifest)
-    (run / "run.json").write_text(json.dumps(manifest))
-
-
-def lost_manifest(run: Path) -> None:
-    (run / "run.json").unlink()
-
-
-def lost_curves(run: Path) -> None:
-    (run / "curves.parquet").unlink()
-
-
 @dataclass(frozen=True)
 class Fault:
-    plant: Callable[[Path], None]
-    what: str
     file: str
+    what: str
     detail: str
+    plant: Callable[[Path], object]
+    """Change the file."""
 
 
-FAULTS = [
-    Fault(truncated, "damaged", "curves.parquet", "not valid Parquet: "),
-    Fault(random_bytes, "damaged", "curves.parquet", "not valid Parquet: "),
-    Fault(empty_file, "damaged", "curves.parquet", "not valid Parquet: "),
-    Fault(no_rows, "damaged", "curves.parquet", "has no rows"),
-    Fault(wrong_columns, "damaged", "curves.parquet", "columns are frames, agent_steps"),
-    Fault(wrong_type, "damaged", "curves.parquet", "column 'env_frames' is double; allowed: int64"),
-    Fault(without_evaluation, "damaged", "curves.parquet", "has no metric 'evaluation_return'"),
-    Fault(nan_value, "not_finite", "curves.parquet", "has value nan at"),
-    Fault(infinite_time, "not_finite", "curves.parquet", "has seconds inf at"),
-    Fault(huge_value, "not_finite", "curves.parquet", "has value 1e+300 at"),
-    Fault(huge_time, "not_finite", "curves.parquet", "has seconds -1e+300 at"),
-    Fault(huge_count, "damaged", "curves.parquet", "column 'updates' has values above 1,000,000,000,000,000"),
-    Fault(huge_seconds, "unreadable_manifest", "run.json", "key 'seconds': 1e+300 is greater than the maximum of"),
-    Fault(not_json, "unreadable_manifest", "run.json", "not valid JSON: "),
-    Fault(not_a_number, "unreadable_manifest", "run.json", "not valid JSON: NaN is not a number"),
-    Fault(without_hardware, "unreadable_manifest", "run.json", "'hardware' is a required property"),
-    Fault(wrong_frames, "unreadable_manifest", "run.json", "key 'env_frames': 'many' is not of type 'integer'"),
-    Fault(
-        edited_config, "different_config", "run.json", "hyperparameters.discount is 0.5, experiments.yaml plans 0.99"
+def in_bytes(file: str, what: str, detail: str, change: Callable[[bytes], bytes]) -> Fault:
+    return Fault(file, what, detail, lambda path: path.write_bytes(change(path.read_bytes())))
+
+
+def in_curves(what: str, detail: str, change: Callable[[pd.DataFrame], pd.DataFrame]) -> Fault:
+    def plant(path: Path) -> None:
+        change(pd.read_parquet(path)).to_parquet(path, index=False)
+
+    return Fault("curves.parquet", what, detail, plant)
+
+
+def in_manifest(what: str, detail: str, change: Callable[[Any], Any]) -> Fault:
+    return Fault("run.json", what, detail, lambda path: edit(path, change))
+
+
+def edit(path: Path, change: Callable[[Any], Any]) -> None:
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+def on_row_5(table: pd.DataFrame, value: float) -> pd.DataFrame:
+    return table.assign(value=table["value"].where(table.index != 5, value))
+
+
+NOT_PARQUET = ("curves.parquet", "damaged", "not valid Parquet: ")
+UNREADABLE, OTHER, MISSING = "unreadable_manifest", "different_config", "no such file; the run has not finished"
+FAULTS = {
+    "truncated": in_bytes(*NOT_PARQUET, lambda whole: whole[: len(whole) // 2]),
+    "random_bytes": in_bytes(*NOT_PARQUET, lambda _: np.random.Generator(np.random.PCG64(1)).bytes(4000)),
+    "empty_file": in_bytes(*NOT_PARQUET, lambda _: b""),
+    "no_rows": in_curves("damaged", "has no rows", lambda table: table.iloc[:0]),
+    "wrong_columns": in_curves(
+        "damaged", "columns are frames, agent_steps", lambda table: table.rename(columns={"env_frames": "frames"})
     ),
-    Fault(smaller_budget, "different_config", "run.json", "env_frames is 1000, experiments.yaml plans 60000"),
-    Fault(other_task, "different_config", "run.json", "is of toy-grid/seed13, not of toy-catch/seed13"),
-    Fault(
-        unplanned_key,
-        "different_config",
-        "run.json",
+    "wrong_type": in_curves(
+        "damaged",
+        "column 'env_frames' is double; allowed: int64",
+        lambda table: table.assign(env_frames=table["env_frames"].astype(float)),
+    ),
+    "without_evaluation": in_curves(
+        "damaged",
+        "has no metric 'evaluation_return'",
+        lambda table: table[table["metric"] != "evaluation_return"],
+    ),
+    "nan_value": in_curves("not_finite", "has value nan at", lambda table: on_row_5(table, np.nan)),
+    "infinite_time": in_curves("not_finite", "has seconds inf at", lambda table: table.assign(seconds=np.inf)),
+    "huge_value": in_curves("not_finite", "has value 1e+300 at", lambda table: on_row_5(table, 1e300)),
+    "huge_time": in_curves("not_finite", "has seconds -1e+300 at", lambda table: table.assign(seconds=-1e300)),
+    "huge_count": in_curves(
+        "damaged",
+        "column 'updates' has values above 1,000,000,000,000,000",
+        lambda table: table.assign(updates=2**62),
+    ),
+    "huge_seconds": in_manifest(
+        UNREADABLE,
+        "key 'seconds': 1e+300 is greater than the maximum of",
+        lambda manifest: manifest.update(seconds=1e300),
+    ),
+    "not_json": in_bytes("run.json", UNREADABLE, "not valid JSON: ", lambda _: b'{"config": '),
+    "not_a_number": in_manifest(
+        UNREADABLE, "not valid JSON: NaN is not a number", lambda manifest: manifest.update(seconds=float("nan"))
+    ),
+    "without_hardware": in_manifest(
+        UNREADABLE, "'hardware' is a required property", lambda manifest: manifest.pop("hardware")
+    ),
+    "wrong_frames": in_manifest(
+        UNREADABLE,
+        "key 'env_frames': 'many' is not of type 'integer'",
+        lambda manifest: manifest.update(env_frames="many"),
+    ),
+    "edited_config": in_manifest(
+        OTHER,
+        "hyperparameters.discount is 0.5, experiments.yaml plans 0.99",
+        lambda manifest: manifest["config"]["hyperparameters"].update(discount=0.5),
+    ),
+    "smaller_budget": in_manifest(
+        OTHER,
+        "env_frames is 1000, experiments.yaml plans 60000",
+        lambda manifest: manifest["config"].update(env_frames=1000),
+    ),
+    "other_task": in_manifest(
+        OTHER,
+        "is of toy-grid/seed13, not of toy-catch/seed13",
+        lambda manifest: manifest["config"]["environment"].update(name="toy/grid"),
+    ),
+    # A key that experiments.yaml leaves at its default.
+    "unplanned_key": in_manifest(
+        OTHER,
         "hyperparameters.correction_epsilon is 0.1, seeds 11, 12, 14, 15 have 1e-06",
+        lambda manifest: manifest["config"]["hyperparameters"].update(correction_epsilon=0.1),
     ),
-    Fault(lost_manifest, "missing", "run.json", "no such file; the run has not finished"),
-    Fault(lost_curves, "missing", "curves.parquet", "no such file; the run has not finished"),
-]
-BY_NAME = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.plant.__name__)
+    "lost_manifest": Fault("run.json", "missing", MISSING, Path.unlink),
+    "lost_curves": Fault("curves.parquet", "missing", MISSING, Path.unlink),
+}
 
 
-@BY_NAME
-def test_a_fault_leaves_out_its_own_run_and_no_other(results: Path, fault: Fault) -> None:
-    fault.plant(directory(results, 13))
+def plant(name: str, run: Path) -> None:
+    FAULTS[name].plant(run / FAULTS[name].file)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_leaves_out_its_own_run_and_no_other(results: Path, name: str) -> None:
+    fault = FAULTS[name]
+    plant(name, directory(results, 13))
     found = planned_runs(runs_of("v_trace", "no_correction"), results, allow_missing=True)
     assert [(run.variant, run.seed) for run in found.runs] == [
         (variant, seed)
@@ -224,15 +188,13 @@ def test_a_fault_leaves_out_its_own_run_and_no_other(results: Path, fault: Fault
     assert problem.what in KINDS
 
 
-@pytest.mark.parametrize(
-    "fault", [fault for fault in FAULTS if fault.what != "different_config"], ids=lambda fault: fault.plant.__name__
-)
-def test_a_fault_of_a_reference_run_leaves_out_that_run_and_stops_nothing(results: Path, fault: Fault) -> None:
-    fault.plant(directory(results, 13, origin="reference"))
+@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.what != OTHER])
+def test_a_fault_of_a_reference_run_leaves_out_that_run_and_stops_nothing(results: Path, name: str) -> None:
+    plant(name, directory(results, 13, origin="reference"))
     found = reference_runs(results / "reference" / PAPER, PAPER, EXPERIMENTS)
     assert [run.seed for run in found.runs] == [11, 12]
     (problem,) = found.problems
-    assert (problem.origin, problem.what, problem.seed) == ("reference", fault.what, 13)
+    assert (problem.origin, problem.what, problem.seed) == ("reference", FAULTS[name].what, 13)
 
 
 def reference_problems(results: Path) -> dict[int, str]:
@@ -244,22 +206,20 @@ def reference_problems(results: Path) -> dict[int, str]:
 
 
 def test_of_reference_seeds_with_different_configurations_the_majority_stays(results: Path) -> None:
-    edited_config(directory(results, 11, origin="reference"))
+    plant("edited_config", directory(results, 11, origin="reference"))
     assert reference_problems(results) == {11: "hyperparameters.discount is 0.5, seeds 12, 13 have 0.99"}
 
 
 def test_of_two_reference_seeds_with_different_configurations_the_lower_stays(results: Path) -> None:
     shutil.rmtree(directory(results, 13, origin="reference"))
-    smaller_budget(directory(results, 11, origin="reference"))
+    plant("smaller_budget", directory(results, 11, origin="reference"))
     assert reference_problems(results) == {12: "env_frames is 60000, seed 11 has 1000"}
 
 
 def test_how_often_a_run_was_recorded_makes_no_other_run_of_it(results: Path) -> None:
     for origin in ("run", "reference"):
-        with_manifest(
-            directory(results, 12, origin=origin),
-            lambda manifest: manifest["config"]["recording"].update(period_frames=7),
-        )
+        path = directory(results, 12, origin=origin) / "run.json"
+        edit(path, lambda manifest: manifest["config"]["recording"].update(period_frames=7))
     assert reference_problems(results) == {}
     assert planned_runs(runs_of("v_trace"), results, allow_missing=False).problems == ()
 
@@ -278,14 +238,14 @@ def test_many_differing_keys_are_counted(results: Path) -> None:
         for name in ("rho_bar", "c_bar", "pg_rho_bar", "value_cost", "entropy_cost", "batch_size"):
             manifest["config"]["hyperparameters"][name] = 3
 
-    with_manifest(directory(results, 13), change)
+    edit(directory(results, 13) / "run.json", change)
     (problem,) = planned_runs(runs_of("v_trace"), results, allow_missing=False).problems
     assert problem.detail.endswith("; and 2 more")
 
 
 def test_a_missing_run_is_an_error_unless_allowed_and_a_damaged_one_is_not(results: Path) -> None:
-    truncated(directory(results, 11))
-    lost_manifest(directory(results, 12))
+    plant("truncated", directory(results, 11))
+    plant("lost_manifest", directory(results, 12))
     with pytest.raises(UserError, match=r"seed12/run.json: no such file; the run has not finished"):
         planned_runs(runs_of("v_trace"), results, allow_missing=False)
     found = planned_runs(runs_of("v_trace"), results, allow_missing=True)
@@ -337,12 +297,12 @@ def table(results: Path, name: str) -> pd.DataFrame:
 
 
 def test_the_command_names_each_fault_in_a_line_and_builds_everything_else(results: Path) -> None:
-    planted = [(truncated, 11), (random_bytes, 12), (nan_value, 13), (wrong_columns, 14), (lost_manifest, 15)]
-    for plant, seed in planted:
-        plant(directory(results, seed, variant="no_correction"))
-    empty_file(directory(results, 14))
-    edited_config(directory(results, 15))
-    not_json(directory(results, 13, origin="reference"))
+    planted = [("truncated", 11), ("random_bytes", 12), ("nan_value", 13), ("wrong_columns", 14), ("lost_manifest", 15)]
+    for name, seed in planted:
+        plant(name, directory(results, seed, variant="no_correction"))
+    plant("empty_file", directory(results, 14))
+    plant("edited_config", directory(results, 15))
+    plant("not_json", directory(results, 13, origin="reference"))
     done = aggregate(results, "--allow-missing")
     assert done.returncode == 0, done.stderr
     lines = done.stderr.splitlines()
@@ -396,7 +356,7 @@ def test_a_fault_and_no_fault_give_the_same_tables_but_for_the_run(
         assert main([*options, *narrow, "--output", str(tmp_path / output)]) == 0
 
     for variant in ("v_trace", "no_correction"):
-        truncated(directory(results, 13, variant=variant))
+        plant("truncated", directory(results, 13, variant=variant))
     command(results, "faulty", NARROW)
     command(healthy, "whole", seeds)
     for name in set(TABLES) - {"problems"}:
@@ -409,7 +369,7 @@ def test_of_many_missing_runs_the_first_are_printed_and_all_are_listed(
 ) -> None:
     for variant, seeds in (("v_trace", SEEDS[1:]), ("no_correction", SEEDS)):
         for seed in seeds:
-            lost_manifest(directory(results, seed, variant=variant))
+            plant("lost_manifest", directory(results, seed, variant=variant))
     options = ["--replications", str(REPLICATIONS), "--results", str(results), "--output", str(tmp_path / "tables")]
     assert main(["aggregate", "--paper", PAPER, *NARROW, *options, "--allow-missing"]) == 0
     printed = capsys.readouterr().err.splitlines()
@@ -422,7 +382,7 @@ def test_when_no_run_is_left_there_is_one_line(results: Path) -> None:
     shutil.rmtree(results / "reference")
     for variant in ("v_trace", "no_correction"):
         for seed in SEEDS:
-            truncated(directory(results, seed, variant=variant))
+            plant("truncated", directory(results, seed, variant=variant))
     done = aggregate(results)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1

@@ -22,6 +22,7 @@ from ddrl.analysis.tables.systems import (
     CLAIM_VERDICTS,
     algorithm_module,
     coverage,
+    matrix,
     published_only,
     read_papers,
     systems,
@@ -226,13 +227,9 @@ def test_the_coverage_counts_every_cell_and_claim_once_also_of_experiments_to_co
         5,
     )
     assert (found.loc["atari", "reference"], found.loc["atari", "cells_not_comparable"]) == (1, 0)
-    pd.testing.assert_frame_equal(
-        coverage(ROOT, "smoke", read_papers(ROOT, results / "smoke")[0]), found.reset_index()[coverage_columns(results)]
-    )
-
-
-def coverage_columns(results: Path) -> list[str]:
-    return list(table(results, "coverage").columns)
+    papers = read_papers(ROOT, results / "smoke")[0]
+    made = coverage(ROOT, papers, matrix(ROOT, "smoke", papers), "run")
+    pd.testing.assert_frame_equal(made, table(results, "coverage"))
 
 
 def test_compute_throughput_and_lag_come_from_runs_and_benchmarks(results: Path) -> None:

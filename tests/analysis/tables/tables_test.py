@@ -16,7 +16,7 @@ import pytest
 from matplotlib import font_manager
 
 from ddrl.analysis.__main__ import main
-from ddrl.analysis.runs.run_data import RunData, load_run, long_frame, on_common_grid
+from ddrl.analysis.runs.run_data import RunData, load_run, on_common_grid
 from ddrl.analysis.tables.build import build
 from ddrl.analysis.tables.runs import run_table
 from ddrl.analysis.tables.summary import source
@@ -343,7 +343,7 @@ def run_data(frames: list[int], values: list[float], seed: int) -> RunData:
 
 def test_seeds_share_a_grid_and_straight_lines_stay_straight() -> None:
     runs = [run_data([100, 200, 400], [1.0, 2.0, 4.0], 1), run_data([150, 300], [1.5, 3.0], 2)]
-    grid = on_common_grid(long_frame(runs), ["lag"], points=3)
+    grid = on_common_grid(runs, ["lag"], points=3)
     assert set(grid["env_frames"]) == {150, 225, 300}
     middle = grid[grid["env_frames"] == 225]
     assert list(middle["lag"]) == pytest.approx([2.25, 2.25])
@@ -352,7 +352,7 @@ def test_seeds_share_a_grid_and_straight_lines_stay_straight() -> None:
 def test_many_records_are_averaged_and_not_sampled() -> None:
     noise = np.tile([0.0, 2.0], 500)
     runs = [run_data(list(range(1, 1001)), list(noise), 1)]
-    assert np.abs(on_common_grid(long_frame(runs), ["lag"], points=11)["lag"] - 1.0).max() < 0.05
+    assert np.abs(on_common_grid(runs, ["lag"], points=11)["lag"] - 1.0).max() < 0.05
 
 
 def test_deviations_are_one_table_with_known_flags(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ WORDS = ("equivalent", "consistent", "below", "above", "inconclusive", "not_comp
 
 
 def spelled_out(ours: Any, published: float, margin: float, seeds: int, flags: list[str]) -> set[str]:
-    """Which of the module's six definitions hold, each stated for itself."""
+    """The ones of the module's six definitions that hold, each stated for itself."""
     n = len(ours)
     if flags:
         return {"not_comparable"}

@@ -1,4 +1,4 @@
-"""What the papers print about whole suites, recomputed with our code from their own rows, and the traps in doing so."""
+"""The papers' numbers about whole suites, recomputed with our code from their own rows; the traps in doing so."""
 
 from __future__ import annotations
 

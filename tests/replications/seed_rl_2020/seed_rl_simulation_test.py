@@ -271,7 +271,7 @@ def test_a_slow_learner_holds_actors_back_too() -> None:
 
 
 def fluid(cores: float, jobs: list[tuple[float, float, float]]) -> list[float]:
-    """When jobs (arrival, work, width) end: the rates between two events are constant, event by event."""
+    """The ends of jobs (arrival, work, width): the rates between two events are constant, event by event."""
     left = [work for _, work, _ in jobs]
     ends = [math.inf] * len(jobs)
     now = 0.0
@@ -330,11 +330,11 @@ def test_a_message_waits_at_the_card_only_for_its_own_direction() -> None:
 
 
 Batches = list[tuple[float, float, list[int]]]
-"""When a batch was answered, what a request waited for the longest, its requests."""
+"""The moment at which a batch was answered, the longest wait of a request, its requests."""
 
 
 def batches(layout: Layout, requests: list[tuple[float, int]], seconds: float = 1.0, shared: bool = False) -> Batches:
-    """What inference makes of requests (moment, columns), each batch being one of `seconds`."""
+    """The batches that inference makes of requests (moment, columns), each taking `seconds`."""
     env = Environment()
     accelerator = Resource(env, 1) if shared else None
     host = LearnerHost(env, replace(FREE, inference_fixed_s=seconds), layout, Cores(env, 1), accelerator)
