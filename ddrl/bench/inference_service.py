@@ -101,7 +101,7 @@ def _act(env: RemoteEnv) -> None:
 
 def work(address: str, envs: int) -> None:
     """Run a worker that sends observations, each with a new frame, until it is told to end."""
-    connection = Connection(address)
+    connection = Connection(Endpoint(address))
     pool = np.random.default_rng(0).integers(0, 255, (POOL, envs, *SPEC.observation_shape[1:]), dtype=np.uint8)
     frames = [np.stack([pool[(i + k) % POOL] for k in range(SPEC.observation_shape[0])], axis=1) for i in range(POOL)]
     nothing, all_of = np.zeros(envs, dtype=bool), np.ones(envs, dtype=bool)

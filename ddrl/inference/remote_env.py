@@ -36,9 +36,9 @@ class Session:
         self.began = self.heard_at = time.monotonic()
         """`heard_at`: when the worker was last heard, or asked for a message."""
         self.lost_since: float | None = None
-        """When the worker was found to have left, or was sent away."""
+        """The time at which the worker was found to have left, or was sent away."""
         self.awaited_since: float | None = None
-        """When the worker was asked for the message that is awaited now."""
+        """The time at which the worker was asked for the message that is awaited now."""
         self.received = 0
         """Messages so far."""
         self._requests = requests

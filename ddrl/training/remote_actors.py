@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -85,11 +86,11 @@ class RemoteActors:
         """Number of unrolls of each actor so far."""
         return [collector.next_index for collector in self.collectors]
 
-    def address(self) -> tuple[str, str | None]:
-        """Return where workers connect, and their token; wait until the service is open."""
+    def endpoint(self) -> Endpoint:
+        """Return where workers connect; wait until the service is open."""
         self._opened.wait()
         assert self._service is not None
-        return self._service.address, self._endpoint.token
+        return replace(self._endpoint, address=self._service.address)
 
     def close(self, reason: str) -> None:
         """Send the workers away; `reason` is finished or interrupted."""

@@ -285,11 +285,12 @@ def _honest(address: str, failures: list[str]) -> None:
     """A worker that is right, and comes again where it was sent away: places may be taken by others for a moment."""
     from ddrl.errors import Closed, UserError
     from ddrl.inference.client import Connection, LearnerLost
+    from ddrl.inference.endpoint import Endpoint
     from ddrl.inference.worker import Worker
 
     while not failures:
         try:
-            worker = Worker(Connection(address, token=TOKEN))
+            worker = Worker(Connection(Endpoint(address, TOKEN)))
             while True:
                 worker.step()
         except (Closed, LearnerLost, UserError):

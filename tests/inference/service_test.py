@@ -64,7 +64,7 @@ class Rig:
                 self.steps[index].append(self.envs[index].step(np.ones(ENVS, dtype=np.int64)))
 
     def connect(self, **options: Any) -> Connection:
-        return Connection(self.service.address, **({"token": TOKEN} | options))
+        return Connection(Endpoint(self.service.address, **({"token": TOKEN} | options)))
 
     def progresses(self, index: int, steps: int = 5) -> bool:
         """Whether an actor's environments are stepped, now."""
@@ -363,7 +363,7 @@ def test_a_worker_steps_nothing_for_a_learner_that_does_not_know_the_token(tmp_p
         yield wire.encode("welcome", {"proof": shown, "place": 0, "num_envs": 10**9, **offer(0, 0)})
 
     with planted(serve, tmp_path), pytest.raises(UserError, match="does not know this worker's token"):
-        Worker(Connection(f"unix:{tmp_path}/s", token=TOKEN))
+        Worker(Connection(Endpoint(f"unix:{tmp_path}/s", TOKEN)))
     assert len(heard) == 2
     assert TOKEN.encode() not in b"".join(heard)
 
@@ -393,7 +393,7 @@ def test_who_has_not_proven_to_be_the_learner_sends_no_worker_away(tmp_path: Pat
         yield wire.encode("over", {"reason": reason})
 
     with planted(serve, tmp_path), pytest.raises(UserError, match="is no learner of ddrl"):
-        Worker(Connection(f"unix:{tmp_path}/s", token=TOKEN))
+        Worker(Connection(Endpoint(f"unix:{tmp_path}/s", TOKEN)))
 
 
 def test_what_a_stranger_says_reaches_no_terminal_as_more_than_a_line_of_plain_text(tmp_path: Path) -> None:
@@ -402,7 +402,7 @@ def test_what_a_stranger_says_reaches_no_terminal_as_more_than_a_line_of_plain_t
         yield b""
 
     with planted(serve, tmp_path), pytest.raises(UserError, match="refuses this worker") as caught:
-        Worker(Connection(f"unix:{tmp_path}/s", token=TOKEN))
+        Worker(Connection(Endpoint(f"unix:{tmp_path}/s", TOKEN)))
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 500 + len(str(tmp_path))
 
@@ -504,8 +504,9 @@ def test_a_worker_whose_environments_take_long_says_so_and_keeps_its_place_for_l
 WORKER = """
 import sys
 from ddrl.inference.client import Connection
+from ddrl.inference.endpoint import Endpoint
 from ddrl.inference.worker import Worker
-worker = Worker(Connection(sys.argv[1], token=sys.argv[2]), place=0)
+worker = Worker(Connection(Endpoint(*sys.argv[1:])), place=0)
 while True:
     worker.step()
 """
