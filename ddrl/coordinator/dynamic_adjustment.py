@@ -54,11 +54,11 @@ class Limited:
         self._service.step()
 
 
-class LimitedActor(Limited):
+class LimitedActor:
     """An actor that waits in the same way."""
 
     def __init__(self, actor: Actor, limit: Limit, index: int) -> None:
-        super().__init__(actor, limit, index)
+        self.step = Limited(actor, limit, index).step
         self.ready, self.state_dict, self.load_state_dict = actor.ready, actor.state_dict, actor.load_state_dict
 
 
