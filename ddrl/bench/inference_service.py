@@ -24,7 +24,7 @@ from ddrl.errors import Closed
 from ddrl.inference.client import Connection, LearnerLost
 from ddrl.inference.endpoint import Endpoint
 from ddrl.inference.remote_env import RemoteEnv
-from ddrl.inference.service import InferenceService, Slot
+from ddrl.inference.service import InferenceService
 from ddrl.system.notes import say
 from ddrl.system.private_folders import SOCKET, private_folder
 from ddrl.training.records import manifest
@@ -45,19 +45,19 @@ def measure(workers: int, envs: int, transport: str, seconds: float) -> dict[str
     A round trip is from a worker's call until it has its actions; bytes are those sent to the learner.
     """
     traffic = Traffic(frame_skip=1)
-    slots = [Slot(RemoteEnv(SPEC, envs, traffic), lambda workers_before: _OFFER) for _ in range(workers)]
+    slots = [RemoteEnv(SPEC, envs, traffic, lambda workers_before: _OFFER) for _ in range(workers)]
     with ExitStack() as stack:
         folder = private_folder("ddrl-roundtrip-")
         stack.callback(shutil.rmtree, folder)
         endpoint = Endpoint("127.0.0.1:0" if transport == "tcp" else f"unix:{folder / SOCKET}")
         service = InferenceService(endpoint, slots, note=say)
-        actors = [threading.Thread(target=_act, args=(slot.env,), daemon=True) for slot in slots]
+        actors = [threading.Thread(target=_act, args=(slot,), daemon=True) for slot in slots]
         for actor in actors:
             actor.start()
         command = [sys.executable, "-m", "ddrl.bench.inference_service", service.address, str(envs)]
         processes = [subprocess.Popen(command) for _ in range(workers)]
         try:
-            _await(lambda: all(slot.env.session for slot in slots), processes)
+            _await(lambda: all(slot.session for slot in slots), processes)
             time.sleep(WARM_UP * seconds)
             traffic.take()
             before, began = traffic.agent_steps, time.perf_counter()
