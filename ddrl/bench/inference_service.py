@@ -24,7 +24,7 @@ from ddrl.errors import Closed
 from ddrl.inference.client import Connection, LearnerLost
 from ddrl.inference.endpoint import Endpoint
 from ddrl.inference.remote_env import RemoteEnv
-from ddrl.inference.service import InferenceService, Slot
+from ddrl.inference.service import InferenceService
 from ddrl.system.notes import say
 from ddrl.system.private_folders import SOCKET, private_folder
 from ddrl.training.records import manifest
@@ -45,19 +45,19 @@ def measure(workers: int, envs: int, transport: str, seconds: float) -> dict[str
     A round trip is from a worker's call until it has its actions; bytes are those sent to the learner.
     """
     traffic = Traffic(frame_skip=1)
-    slots = [Slot(RemoteEnv(SPEC, envs, traffic), lambda workers_before: _OFFER) for _ in range(workers)]
+    slots = [RemoteEnv(SPEC, envs, traffic, lambda workers_before: _OFFER) for _ in range(workers)]
     with ExitStack() as stack:
         folder = private_folder("ddrl-roundtrip-")
         stack.callback(shutil.rmtree, folder)
         endpoint = Endpoint("127.0.0.1:0" if transport == "tcp" else f"unix:{folder / SOCKET}")
         service = InferenceService(endpoint, slots, note=say)
-        actors = [threading.Thread(target=_act, args=(slot.env,), daemon=True) for slot in slots]
+        actors = [threading.Thread(target=_act, args=(slot,), daemon=True) for slot in slots]
         for actor in actors:
             actor.start()
         command = [sys.executable, "-m", "ddrl.bench.inference_service", service.address, str(envs)]
         processes = [subprocess.Popen(command) for _ in range(workers)]
         try:
-            _await(lambda: all(slot.env.session for slot in slots), processes)
+            _await(lambda: all(slot.session for slot in slots), processes)
             time.sleep(WARM_UP * seconds)
             traffic.take()
             before, began = traffic.agent_steps, time.perf_counter()
@@ -101,7 +101,7 @@ def _act(env: RemoteEnv) -> None:
 
 def work(address: str, envs: int) -> None:
     """Run a worker that sends observations, each with a new frame, until it is told to end."""
-    connection = Connection(address)
+    connection = Connection(Endpoint(address))
     pool = np.random.default_rng(0).integers(0, 255, (POOL, envs, *SPEC.observation_shape[1:]), dtype=np.uint8)
     frames = [np.stack([pool[(i + k) % POOL] for k in range(SPEC.observation_shape[0])], axis=1) for i in range(POOL)]
     nothing, all_of = np.zeros(envs, dtype=bool), np.ones(envs, dtype=bool)

@@ -203,7 +203,7 @@ def _stored_bytes(builder: Builder, state_shapes: Shapes) -> int:
     """Return the bytes of the store in a checkpoint; 0 where a continued run refills it."""
     import torch
 
-    from ddrl.runtimes.ray.object_store import step_bytes
+    from ddrl.runtimes.ray.launch import step_bytes
     from ddrl.training.config.systems import replays
     from ddrl.training.learner_node import make_history
 

@@ -19,7 +19,7 @@ from ddrl.types import Metrics
 
 
 class Limit:
-    """How many roles of one kind work: the first `working` of `all`. The others wait between two steps."""
+    """The number of roles of one kind that work: the first `working` of `all`. The others wait between two steps."""
 
     def __init__(self, working: int, all_: int) -> None:
         self.all = all_

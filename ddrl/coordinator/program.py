@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
 from ddrl.errors import Closed, UserError
 from ddrl.interfaces import Actor, Role, Service
 
 STOPPING_SECONDS = 180.0
-"""How long learners in other processes may take to save and stop. Several of them first finish the batch that they wait
+"""The time for learners in other processes to save and stop. Several of them first finish the batch that they wait
 for; one in a single thread finishes the step of its environments. Large checkpoints need time."""
 
 
@@ -35,17 +37,15 @@ class Program:
 class Runtime(Protocol):
     """Carries out a program."""
 
-    saves_roles: bool
-    """Whether a checkpoint holds the state of every role, so that a run that is continued repeats the same bits."""
+    @property
+    def generator(self) -> np.random.Generator | None:
+        """It draws the order of roles that take turns; None: they run side by side.
+
+        With it, a checkpoint holds the state of every role, so that a run that is continued repeats the same bits.
+        """
 
     def run(self, program: Program) -> None:
         """Run the program until it is finished or interrupted. Raise what a role raised."""
-
-    def state_dict(self) -> dict[str, str]:
-        """Return what `load_state_dict` needs to continue with the same bits."""
-
-    def load_state_dict(self, state: dict[str, str]) -> None:
-        """Continue where `state` was taken."""
 
 
 @dataclass(frozen=True)

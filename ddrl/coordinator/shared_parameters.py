@@ -216,4 +216,4 @@ class LiveParameters:
 
 
 AnyParameters = ParameterServer | LiveParameters
-"""What a learner publishes its parameters to: a server of versions, or the ones that all share."""
+"""Parameters that a learner publishes: a server of versions, or the ones that all share."""

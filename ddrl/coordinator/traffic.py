@@ -13,7 +13,7 @@ import numpy as np
 from ddrl.types import Metrics
 
 KEPT = 10_000
-"""How many of the newest measurements are kept; learners of other ranks than 0 are never asked for theirs."""
+"""The number of newest measurements that are kept; learners of other ranks than 0 are never asked for theirs."""
 
 
 def recent() -> deque[float]:

@@ -29,7 +29,7 @@ from ddrl.types import Metrics, PolicyInput, PolicyOutput
 
 @dataclass(frozen=True)
 class BatchRule:
-    """When a batch begins, and how large it may be."""
+    """The rule by which a batch begins, and its size."""
 
     min_columns: int
     max_columns: int

@@ -14,7 +14,7 @@ import grpc
 
 from ddrl.errors import Closed, UserError, printable
 from ddrl.inference import proof, wire
-from ddrl.inference.endpoint import PLAIN, Tls, check_way, target
+from ddrl.inference.endpoint import Endpoint, target
 from ddrl.inference.service import METHOD, NAME, OPTIONS
 from ddrl.inference.wire import TensorSpec, WireError
 from ddrl.types import Array, EnvSpec, EnvStep
@@ -30,14 +30,14 @@ BEAT_SECONDS = 15.0
 """The period at which a worker whose environments take long says that it is alive; a quarter of `STEP_SECONDS` of the
 service."""
 LONGEST_DETAILS = 300
-"""How many characters of the other side's explanation are shown."""
+"""The characters of the other side's explanation that are shown."""
 
 
 class LearnerLost(Exception):
     """The stream broke, or no place is free now: another try may succeed."""
 
     was_interrupted = False
-    """Whether the learner said that it stops early; it may come back."""
+    """True: the learner said that it stops early; it may come back."""
 
 
 @dataclass(frozen=True)
@@ -52,32 +52,32 @@ class Offer:
     env_threads: int
     seed: int
     name: str
-    """What messages call the environments."""
+    """The name of the environments in messages."""
 
 
 class Connection:
-    """A stream to the learner at `address`, for one thread."""
+    """A stream to the learner at an endpoint, for one thread."""
 
-    def __init__(self, address: str, *, token: str | None = None, tls: Tls = PLAIN, insecure: bool = False) -> None:
-        """`insecure`: allow an unencrypted stream over the network. Raise UserError as `check_way` does."""
-        check_way(address, tls, insecure)
-        self._address = address
-        self._token = token or ""
+    def __init__(self, endpoint: Endpoint) -> None:
+        """Raise UserError as `Endpoint.check_way` does."""
+        endpoint.check_way()
+        self._address = endpoint.address
+        self._token = endpoint.token or ""
         options = [*OPTIONS, ("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", 64 * 2**20)]
-        if tls.authority:
-            self._channel = grpc.secure_channel(target(address), tls.of_channel(), options=options)
+        if endpoint.tls.authority:
+            self._channel = grpc.secure_channel(target(self._address), endpoint.tls.of_channel(), options=options)
         else:
-            self._channel = grpc.insecure_channel(target(address), options=options)
+            self._channel = grpc.insecure_channel(target(self._address), options=options)
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._replies: Iterator[bytes] = iter(())
         self._cancel: Callable[[], object] = lambda: None
         self._specs: dict[str, TensorSpec] = {}
         self._encoder = wire.StepEncoder()
         self._must_send = False
-        """Whether the learner waits for a message of this side."""
+        """True: the learner waits for a message of this side."""
         self._closed = threading.Event()
         self._is_learner = False
-        """Whether the other side has proven that it knows the token."""
+        """True: the other side has proven that it knows the token."""
 
     def join(self, place: int = -1, generation: int = 0) -> Offer:
         """Take a place of the learner: `place`, or any that is free (-1).

@@ -82,14 +82,14 @@ PLAIN = Tls()
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a service listens, and what a worker needs to connect."""
+    """The address at which a service listens, and the rest that a worker needs to connect."""
 
     address: str
     """unix:/path/of/a/socket, or HOST:PORT (port 0: any free one)."""
     token: str | None = None
     tls: Tls = PLAIN
     insecure: bool = False
-    """Whether an unencrypted stream may cross the network, where others could read and change it."""
+    """True: an unencrypted stream may cross the network, where others could read and change it."""
 
     def check(self) -> None:
         """Raise UserError for a service that anybody could connect to, or whose files are missing."""
@@ -111,19 +111,18 @@ class Endpoint:
                 "--insecure where all who are on that network may be trusted"
             )
 
-
-def check_way(address: str, tls: Tls, insecure: bool) -> None:
-    """Raise UserError if a worker should not connect to `address`; the worker's side of `Endpoint.check`."""
-    option = f"--connect {address}"
-    check_address(address, option)
-    tls.check(option)
-    if tls.certificate and not tls.authority:
-        raise UserError(f"{option}: --tls-cert and --tls-key of a worker go with --tls-ca")
-    if not (is_local(address) or tls.authority or insecure):
-        raise UserError(
-            f"{option}: the stream would cross the network in the clear; give --tls-ca, or say --insecure where all "
-            "who are on that network may be trusted"
-        )
+    def check_way(self) -> None:
+        """Raise UserError for an endpoint that a worker should not connect to."""
+        option = f"--connect {self.address}"
+        check_address(self.address, option)
+        self.tls.check(option)
+        if self.tls.certificate and not self.tls.authority:
+            raise UserError(f"{option}: --tls-cert and --tls-key of a worker go with --tls-ca")
+        if not (is_local(self.address) or self.tls.authority or self.insecure):
+            raise UserError(
+                f"{option}: the stream would cross the network in the clear; give --tls-ca, or say --insecure where "
+                "all who are on that network may be trusted"
+            )
 
 
 def check_address(address: str, option: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import queue
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,9 +36,9 @@ class Session:
         self.began = self.heard_at = time.monotonic()
         """`heard_at`: when the worker was last heard, or asked for a message."""
         self.lost_since: float | None = None
-        """When the worker was found to have left, or was sent away."""
+        """The time at which the worker was found to have left, or was sent away."""
         self.awaited_since: float | None = None
-        """When the worker was asked for the message that is awaited now."""
+        """The time at which the worker was asked for the message that is awaited now."""
         self.received = 0
         """Messages so far."""
         self._requests = requests
@@ -79,13 +79,18 @@ class Session:
 class RemoteEnv:
     """The environments of one actor, stepped by whichever worker is attached."""
 
-    def __init__(self, spec: EnvSpec, num_envs: int, traffic: Traffic) -> None:
+    def __init__(
+        self, spec: EnvSpec, num_envs: int, traffic: Traffic, describe: Callable[[int], dict[str, Any]]
+    ) -> None:
+        """`describe` returns their name, seed and options, from the number of workers that were offered them before."""
         self.spec = spec
         self.num_envs = num_envs
         self.step_bytes = sum(tensor.nbytes for tensor in wire.step_specs(spec, num_envs).values())
         """Size of the tensors of one step."""
         self._decoder = wire.StepDecoder(spec, num_envs)
         self._traffic = traffic
+        self._describe = describe
+        self._offers = itertools.count()
         self._changed = ClosableCondition()
         self._session: Session | None = None
 
@@ -93,6 +98,10 @@ class RemoteEnv:
     def session(self) -> Session | None:
         """The attached session, unless it is known to be lost."""
         return None if self._session is None or self._session.lost_since is not None else self._session
+
+    def offer(self) -> dict[str, Any]:
+        """Return what the next worker needs to build the environments."""
+        return {"num_envs": self.num_envs, **self._describe(next(self._offers))}
 
     def attach(self, session: Session) -> bool:
         """Attach a session; return False if a live one of the same or a later generation is attached already."""

@@ -23,8 +23,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
 
 import grpc
 
@@ -65,15 +63,6 @@ OPTIONS = (
 )
 
 
-@dataclass(frozen=True)
-class Slot:
-    """An actor's environments, which one worker at a time steps."""
-
-    env: RemoteEnv
-    offer: Callable[[int], dict[str, Any]]
-    """Returns the name, seed and options of the environments, from the number of workers that had the slot before."""
-
-
 class Refused(Exception):
     """The reason why a worker is refused: one line for it and for the log."""
 
@@ -83,9 +72,9 @@ class Refused(Exception):
 
 
 class InferenceService:
-    """The service of one learner's actors, each with a slot."""
+    """The service of one learner's actors, each with a slot: its environments, which one worker at a time steps."""
 
-    def __init__(self, endpoint: Endpoint, slots: Sequence[Slot], note: Callable[[str], None]) -> None:
+    def __init__(self, endpoint: Endpoint, slots: Sequence[RemoteEnv], note: Callable[[str], None]) -> None:
         """Listen at the endpoint. Raise UserError if that is not possible. `note` gets lines for the log."""
         endpoint.check()
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # of received ones: only read
@@ -93,10 +82,9 @@ class InferenceService:
         self._slots = slots
         self._log = _Log(note)
         self._lock = threading.Lock()
-        self._workers_so_far = [0] * len(slots)
         self._streams: dict[Session, grpc.ServicerContext] = {}
         self._over = threading.Event()
-        limit = wire.MAX_HEADER + max(slot.env.step_bytes for slot in slots)
+        limit = wire.MAX_HEADER + max(slot.step_bytes for slot in slots)
         streams, connections = len(slots) + SPARE_STREAMS, len(slots) + SPARE_CONNECTIONS
         make_room(connections)
         self._server = grpc.server(
@@ -136,7 +124,7 @@ class InferenceService:
         """End all streams. `reason`: finished, or interrupted (workers started by hand then come back)."""
         self._over.set()
         for slot in self._slots:
-            slot.env.close(reason)
+            slot.close(reason)
         self._server.stop(grace=ENDING_SECONDS).wait()
 
     # Streams ----------------------------------------------------------------------------------------------------------
@@ -186,10 +174,7 @@ class InferenceService:
             raise Refused(grpc.StatusCode.UNAUTHENTICATED, "its token is not the learner's")
         index = self._attach(session, wanted)
         session.name = f"{session.name}, in place {index}"
-        with self._lock:
-            before = self._workers_so_far[index]
-            self._workers_so_far[index] += 1
-        offer = {"place": index, "num_envs": self._slots[index].env.num_envs, **self._slots[index].offer(before)}
+        offer = {"place": index, **self._slots[index].offer()}
         yield wire.encode("welcome", {"proof": proof.proof(token, proof.HOST, *transcript), **offer})
 
     def _attach(self, session: Session, wanted: int) -> int:
@@ -197,7 +182,7 @@ class InferenceService:
         if not -1 <= wanted < len(self._slots):
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, f"place {wanted} is none of {len(self._slots)}")
         for index in range(len(self._slots)) if wanted < 0 else [wanted]:
-            if self._slots[index].env.attach(session):
+            if self._slots[index].attach(session):
                 return index
         what = "every place is" if wanted < 0 else f"place {wanted} is"
         raise Refused(grpc.StatusCode.ALREADY_EXISTS, f"{what} taken by another worker")

@@ -35,7 +35,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class WireError(Exception):
-    """What is wrong with a message: one line of ASCII, for the log and for the sender."""
+    """A fault of a message, in one line of ASCII, for the log and for the sender."""
 
     def __init__(self, text: str) -> None:
         super().__init__(ascii(text)[1:-1])

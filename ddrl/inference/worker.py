@@ -76,9 +76,7 @@ def give_up(call: Call) -> None:
 
 def work_alone(num_learners: int, index: int, generation: tuple[int, int], first_index: int, link: Link) -> Worker:
     """Make the worker of actor `index` of a run on Ray; `generation` is (resumes, restarts), as in `act_alone`."""
-    address, token = link.address()
-    connection = Connection(address, token=token, insecure=True)  # as all that the roles of a cluster say to each other
-    return Worker(connection, place=index // num_learners, generation=generation[1])
+    return Worker(Connection(link.endpoint()), place=index // num_learners, generation=generation[1])
 
 
 def work(endpoint: Endpoint, *, environment: str, note: Callable[[str], None]) -> None:
@@ -86,12 +84,12 @@ def work(endpoint: Endpoint, *, environment: str, note: Callable[[str], None]) -
 
     Raise UserError if the learner refuses this worker, or an environment fails.
     """
-    address, pause, said = endpoint.address, SHORTEST_PAUSE, ""
+    pause, said = SHORTEST_PAUSE, ""
     while True:
-        connection = Connection(address, token=endpoint.token, tls=endpoint.tls, insecure=endpoint.insecure)
+        connection = Connection(endpoint)
         try:
             with closing(connection), closing(Worker(connection, environment=environment)) as worker:
-                note(f"place {worker.offer.place} of the learner at {address}: {worker.offer.name}")
+                note(f"place {worker.offer.place} of the learner at {endpoint.address}: {worker.offer.name}")
                 pause, said = SHORTEST_PAUSE, ""
                 while True:
                     worker.step()

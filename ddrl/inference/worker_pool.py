@@ -121,7 +121,7 @@ class LocalWorkers:
 
 def _work(address: str, place: int, generation: int) -> int:
     """Work until the run is over or the learner is lost; return the exit status."""
-    with closing(Connection(address, token=sys.stdin.read())) as connection:
+    with closing(Connection(Endpoint(address, sys.stdin.read()))) as connection:
         try:
             worker = Worker(connection, place=place, generation=generation)
             while True:

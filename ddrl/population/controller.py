@@ -17,8 +17,8 @@ import torch
 
 from ddrl.errors import UserError
 from ddrl.population import exploit_explore, results
-from ddrl.population.display import View
-from ddrl.population.executors import Executor, MemberDisplay, SerialExecutor
+from ddrl.population.display import MemberDisplay, View
+from ddrl.population.executors import Executor, SerialExecutor, executor_on_ray
 from ddrl.population.exploit_explore import Candidate
 from ddrl.population.journal import BURN_IN, DIVERGED, EVOLVE, FINAL, Decision, Journal, Start
 from ddrl.population.member import Outcome, Segment, carry_over, evaluate_finally
@@ -32,7 +32,7 @@ from ddrl.training.records.identity import identity_of
 from ddrl.training.records.resume import check_budget
 
 MAX_DIVERGED = 10
-"""How often in a row a member may diverge before the population ends with an error."""
+"""The divergences of a member in a row with which the population ends with an error."""
 
 
 class Controller:
@@ -121,16 +121,10 @@ class Controller:
             self._view.note(f"resumed after {len(self._journal.decisions)} decisions from {self._journal.path}")
 
     def _executor(self) -> AbstractContextManager[Executor]:
-        """Make the executor that trains the members. Ray is slow to import, so this is done only where it is used."""
-        if self.config.topology.runtime == "ray":
-            from ddrl.population.ray_executor import ray_executor
-
-            return ray_executor(self.config, self._view)
-        if self.rule.parallel == 1:
-            return nullcontext(SerialExecutor(self._view))
-        from ddrl.population.process_executor import process_executor
-
-        return process_executor(self.config, self._view)
+        """Make the executor that trains the members."""
+        if self.config.topology.runtime == "ray" or self.rule.parallel > 1:
+            return executor_on_ray(self.config, self._view)
+        return nullcontext(SerialExecutor(self._view))
 
     def _train(self, executor: Executor) -> None:
         """Train all members to their budget, beginning with those that have made the fewest decisions."""

@@ -63,6 +63,27 @@ class View:
             self.progress.complain(text)
 
 
+class MemberDisplay:
+    """Shows how far a member is, as a part of its population."""
+
+    def __init__(self, view: View, member: int) -> None:
+        self._view = view
+        self._member = member
+
+    def show(self, counts: Counts, latest: Metrics) -> None:
+        """Show the counts among those of all members."""
+        self._view.show(self._member, counts)
+
+    def note(self, line: str) -> None:
+        """Show one line, except the one that every resumed segment begins with."""
+        if not line.startswith("resumed at "):
+            self._view.note(f"member {self._member}: {line}")
+
+    def complain(self, text: str) -> None:
+        """Show a text that the user must read, even of a run that is told to be quiet."""
+        self._view.complain(f"member {self._member}: {text}")
+
+
 def describe(decision: Decision) -> str:
     """Return a line about a decision."""
     parts = [f"member {decision.member}: {decision.env_frames:,} frames", f"fitness {_number(decision.fitness)}"]

@@ -1,4 +1,4 @@
-"""Executors train segments; the one in this file trains them in this process, one after the other.
+"""Executors train segments: one after the other in this process, or several at once in processes of Ray.
 
 `ddrl.population.process_executor` has a process for each member that trains at once, `ddrl.population.ray_executor`
 processes for the learners and actors of each.
@@ -6,13 +6,22 @@ processes for the learners and actors of each.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Protocol
 
-from ddrl.population.display import View
+import torch
+
+from ddrl.population.display import MemberDisplay, View
 from ddrl.population.member import Outcome, Segment, train_locally
+from ddrl.runtimes.ray.cluster import cluster
+from ddrl.runtimes.ray.launch import num_cpus, object_store_bytes
 from ddrl.system.signals import Request
-from ddrl.training.records.recorder import Counts
-from ddrl.types import Metrics
+from ddrl.training.builder import Builder
+from ddrl.training.config.run_config import RunConfig
+
+PROCESSES_BYTES = 128 * 2**20
+"""Enough shared memory for what members in a process each send: numbers, no tensors."""
 
 
 class Executor(Protocol):
@@ -56,22 +65,28 @@ class SerialExecutor:
         return outcome
 
 
-class MemberDisplay:
-    """Shows how far a member is, as a part of its population."""
+@contextmanager
+def executor_on_ray(config: RunConfig, view: View) -> Iterator[Executor]:
+    """Make room for as many members as train at once, on a cluster of their own or the one of RAY_ADDRESS.
 
-    def __init__(self, view: View, member: int) -> None:
-        self._view = view
-        self._member = member
+    At the end, wait until the runs on Ray have saved and stopped, or end the processes of the members.
+    """
+    assert config.population is not None
+    parallel, topology = config.population.parallel, config.topology
+    if topology.runtime == "ray":
+        cpus, memory = num_cpus(config), parallel * object_store_bytes(Builder(config, torch.device("cpu")))
+    else:
+        cpus = 1 if topology.runtime == "serial" else topology.num_actors + topology.learner_threads
+        memory = PROCESSES_BYTES
+    with cluster(num_cpus=parallel * cpus, object_store_bytes=memory) as folder:
+        # These import Ray, which reads what `cluster` has set.
+        from ddrl.population.process_executor import ProcessExecutor
+        from ddrl.population.ray_executor import RayExecutor
 
-    def show(self, counts: Counts, latest: Metrics) -> None:
-        """Show the counts among those of all members."""
-        self._view.show(self._member, counts)
-
-    def note(self, line: str) -> None:
-        """Show one line, except the one that every resumed segment begins with."""
-        if not line.startswith("resumed at "):
-            self._view.note(f"member {self._member}: {line}")
-
-    def complain(self, text: str) -> None:
-        """Show a text that the user must read, even of a run that is told to be quiet."""
-        self._view.complain(f"member {self._member}: {text}")
+        members: RayExecutor | ProcessExecutor
+        if topology.runtime == "ray":
+            members = RayExecutor(parallel, folder, view)
+        else:
+            members = ProcessExecutor(config.device, parallel, cpus, view)
+        with closing(members):
+            yield members

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +34,7 @@ BURN_IN, EVOLVE, DIVERGED, FINAL = "burn_in", "evolve", "diverged", "final"
 
 @dataclass(frozen=True)
 class Decision:
-    """What a member decided at the end of a segment, and what it had counted until then."""
+    """A decision of a member at the end of a segment, and the member's counts until then."""
 
     member: int
     decision: int
@@ -76,14 +76,13 @@ class Journal:
         """
         self.path = directory / DECISIONS
         self.about: dict[str, Any] | None = None
-        """What `Identity.recorded` returned for the population that the file belongs to; None: the file is new."""
+        """The `Identity.recorded` of the population that the file belongs to; None: the file is new."""
         self.starts: list[Start] = []
         self.decisions: list[Decision] = []
         self.note = ""
         """A line about what was damaged; empty if nothing was."""
         self._num_lines = 0
-        self._decided: Counter[int] = Counter()
-        """Number of decisions that were read, of each member."""
+        self._by_member: defaultdict[int, list[Decision]] = defaultdict(list)
         if self.path.exists():
             with using(self.path), about(self.path):
                 self._read()
@@ -123,11 +122,10 @@ class Journal:
             self.starts.append(Start(**record))
             return
         decision = Decision(**record)
-        if decision.decision != (expected := self._decided[decision.member]):
+        if decision.decision != (expected := len(self.of(decision.member))):
             wrong = f"decision {decision.decision} of member {decision.member} stands where {expected} belongs"
             raise _lost_line(wrong, found)
-        self._decided[decision.member] += 1
-        self.decisions.append(decision)
+        self._keep(decision)
 
     @property
     def identity(self) -> str | None:
@@ -145,7 +143,11 @@ class Journal:
     def append(self, decision: Decision) -> None:
         """Write a decision."""
         self._write(dataclasses.asdict(decision))
+        self._keep(decision)
+
+    def _keep(self, decision: Decision) -> None:
         self.decisions.append(decision)
+        self._by_member[decision.member].append(decision)
 
     def _write(self, record: dict[str, Any]) -> None:
         with using(self.path), self.path.open("ab", buffering=0) as file:
@@ -155,11 +157,11 @@ class Journal:
 
     def of(self, member: int) -> list[Decision]:
         """Return the decisions of a member, in order."""
-        return [decision for decision in self.decisions if decision.member == member]
+        return self._by_member[member]
 
     def newest(self, member: int) -> Decision | None:
         """Return the last decision of a member; None if it has made none."""
-        return next((decision for decision in reversed(self.decisions) if decision.member == member), None)
+        return self.of(member)[-1] if self.of(member) else None
 
 
 def _is_record(record: dict[str, Any]) -> bool:

@@ -34,19 +34,19 @@ from ddrl.training.records.resume import Checkpoints
 from ddrl.training.run import Adopt, Run
 
 LOCK_SECONDS = 30.0
-"""How long a segment waits for an earlier process of its member, whose supervisor was killed, to end."""
+"""The time for an earlier process of a member, whose supervisor was killed, to end before a segment begins."""
 SEGMENT = "segment"
 
 
 class Outcome(NamedTuple):
-    """How a segment ended, and what the member has counted until then."""
+    """The end of a segment, and the member's counts until then."""
 
     member: int
     counts: Counts = Counts(0, 0, 0)
     episodes: int = 0
     fitness: float | None = None
     interrupted: bool = False
-    """Whether the segment must be begun again, from the newest checkpoint; if so, the counts above mean nothing."""
+    """True: the segment must be begun again, from the newest checkpoint, and the counts above mean nothing."""
     diverged: str = ""
     """Which number was not finite, and at which update; empty: the member did not diverge."""
 
@@ -69,40 +69,31 @@ class Segment:
     number: int
     """The segment's number, from 0, which the decision at its end has too."""
     start_frames: int
-    """Where the segment begins, in frames of the member."""
+    """The frames of the member at which the segment begins."""
     end_frames: int
     ready_episodes: int | None
     """Episodes of the member at which the segment ends; None: only frames count."""
     adopts: bool
-    """Whether it begins with what was copied to `adopted/`."""
+    """True: it begins with the snapshot that was copied to `adopted/`."""
 
-    @property
-    def name(self) -> str:
-        """The name of the member's inference services beside those of other members."""
-        return str(self.member)
+    def resume(self, run: Run, note: Callable[[str], None], updates: int | None = None) -> int | None:
+        """Continue from the member's newest checkpoint and return its updates; None: from the beginning.
 
-    def prepare(self, run: Run) -> None:
-        """Set where the run pauses, and write its configuration to `member.json`."""
+        Rank 0 writes the configuration to `member.json`, and decides when the run pauses. Other ranks are given
+        `updates`, those of the checkpoint that rank 0 has chosen.
+        """
         run.marks = {SEGMENT: self.number}
         if run.rank:
-            return
+            if updates is not None:
+                run.resume_at(updates, self._adoption(run, lambda line: None))  # rank 0 tells the user
+            return updates
         write_json(self.directory / "member.json", to_json(self.config))
         run.pause = lambda: (
             run.learner.core.env_frames >= self.end_frames
             or (self.ready_episodes is not None and run.recorder.episodes >= self.ready_episodes)
         )
-
-    def resume(self, run: Run, note: Callable[[str], None], updates: int | None = None) -> int | None:
-        """Continue from the member's newest checkpoint and return its updates; None: from the beginning.
-
-        Other ranks than 0 are given `updates`, those of the checkpoint that rank 0 has chosen.
-        """
-        if not run.rank:
-            refusal = _no_checkpoint(self) if self.start_frames else None
-            return run.resume(self._adoption(run, note), refusal=refusal)
-        if updates is not None:
-            run.resume_at(updates, self._adoption(run, lambda line: None))  # rank 0 tells the user
-        return updates
+        refusal = _no_checkpoint(self) if self.start_frames else None
+        return run.resume(self._adoption(run, note), refusal=refusal)
 
     def _adoption(self, run: Run, note: Callable[[str], None]) -> Adopt:
         """Return the function that turns a checkpoint of the segment before into the state that this one begins with.
@@ -162,7 +153,6 @@ def train_locally(segment: Segment, display: Display, request: Request) -> Outco
     with locked(directory, LOCK_SECONDS):
         make_runtime = local_runtime(config)
         run = Run(config, directory, make_runtime=make_runtime, display=display, identity=segment.identity)
-        segment.prepare(run)
         segment.resume(run, display.note)
         request.answer(run.interrupt)
         try:

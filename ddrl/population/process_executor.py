@@ -9,37 +9,34 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
 
 from ddrl.coordinator.program import STOPPING_SECONDS
 from ddrl.coordinator.restarts import RestartPolicy, gives_up
 from ddrl.errors import UserError
-from ddrl.population.display import View
-from ddrl.population.executors import MemberDisplay
+from ddrl.population.display import MemberDisplay, View
 from ddrl.population.member import Outcome, Segment, train_locally
-from ddrl.runtimes.ray.cluster import Pulse, cluster, gone_error, log_tail, what_is_gone
+from ddrl.runtimes.ray.cluster import Pulse, gone_error, last_words, what_is_gone
 from ddrl.runtimes.ray.errors import cause_of, first_line, plain
+from ddrl.runtimes.ray.placement import on_this_node, resources_here
+from ddrl.runtimes.ray.serialization import prepare_process
+from ddrl.system.allocator import keep_freed_memory
 from ddrl.system.calls import watched
 from ddrl.system.signals import Request
-from ddrl.training.config.run_config import RunConfig
 from ddrl.training.records import checkpoint
 from ddrl.training.records.display import Relay
 from ddrl.training.records.recorder import Counts
 
 POLL_SECONDS = 0.25
-OBJECT_STORE_BYTES = 128 * 2**20
-"""Enough for what members send: numbers, no tensors."""
 
 
 class MemberProcess:
     """A process that trains segments; several threads call its methods at once."""
 
     def __init__(self) -> None:
-        from ddrl.runtimes.ray.serialization import prepare_process
-        from ddrl.system.allocator import keep_freed_memory
-
         prepare_process()
         keep_freed_memory()
         self._request = Request()
@@ -64,45 +61,31 @@ class MemberProcess:
         return self._relay.counts, self._relay.take_notes()
 
 
-@contextmanager
-def process_executor(config: RunConfig, view: View) -> Iterator[ProcessExecutor]:
-    """Start processes for as many members as train at once, on a cluster of their own or the one of RAY_ADDRESS."""
-    assert config.population is not None
-    parallel, topology = config.population.parallel, config.topology
-    cpus = 1 if topology.runtime == "serial" else topology.num_actors + topology.learner_threads
-    with (
-        cluster(num_cpus=parallel * cpus, object_store_bytes=OBJECT_STORE_BYTES),
-        closing(ProcessExecutor(parallel, cpus, _gpus(config, parallel, cpus), view)) as executor,
-    ):
-        yield executor
-
-
-def _gpus(config: RunConfig, parallel: int, cpus: int) -> float:
+def _gpus(device: str, parallel: int, cpus: int) -> float:
     """Return the GPUs of one member: a fraction if members share one. Raise UserError if the node has too few CPUs."""
-    from ddrl.runtimes.ray.placement import resources_here
-
     here = resources_here()
     if here.get("CPU", 0) < parallel * cpus:
         raise UserError(
             f"this node of the Ray cluster has {here.get('CPU', 0):.0f} CPUs; {parallel} members at once need "
             f"{parallel} x {cpus} (keys population.parallel, topology.num_actors, topology.learner_threads)"
         )
-    gpus = 0 if config.device == "cpu" else int(here.get("GPU", 0))
+    gpus = 0 if device == "cpu" else int(here.get("GPU", 0))
     return 1.0 / math.ceil(parallel / gpus) if gpus else 0.0
 
 
 class ProcessExecutor:
     """`ddrl.population.executors.Executor` on processes of Ray."""
 
-    def __init__(self, parallel: int, cpus: int, gpus: float, view: View) -> None:
-        import ray
-
-        from ddrl.runtimes.ray.placement import on_this_node
-
+    def __init__(self, device: str, parallel: int, cpus: int, view: View) -> None:
+        """Start processes for as many members as train at once, each with so many CPUs. Raise as `_gpus` does."""
         self._view = view
         remote: Any = ray.remote  # Ray's own stubs know no concurrency
-        options = {"num_cpus": cpus, "num_gpus": gpus, "max_concurrency": 4, "scheduling_strategy": on_this_node()}
-        self._member_process = remote(**options)(MemberProcess)
+        self._member_process = remote(
+            num_cpus=cpus,
+            num_gpus=_gpus(device, parallel, cpus),
+            max_concurrency=4,
+            scheduling_strategy=on_this_node(),
+        )(MemberProcess)
         self._free: list[Any] = [self._member_process.remote() for _ in range(parallel)]
         self._busy: dict[Any, tuple[Any, Segment, Any]] = {}
         """Reference to an outcome -> process, segment, reference to the id of the process."""
@@ -128,9 +111,6 @@ class ProcessExecutor:
 
     def next_ended(self) -> Outcome | None:
         """Return the outcome of a segment that ends within `POLL_SECONDS`, or None; replace a process that died."""
-        import ray
-        from ray.exceptions import RayError, RayTaskError
-
         if self._interrupt_asked and self._interrupt_told is None:
             self._interrupt_told = time.monotonic()
             for process, _, _ in self._busy.values():
@@ -153,8 +133,6 @@ class ProcessExecutor:
 
     def _give_up(self) -> Outcome | None:
         """Kill a member that has not stopped in time after an interrupt; return None if there is still time."""
-        import ray
-
         if self._interrupt_told is None or time.monotonic() - self._interrupt_told < STOPPING_SECONDS:
             return None
         process, segment, _ = self._busy.pop(next(iter(self._busy)))
@@ -165,18 +143,11 @@ class ProcessExecutor:
 
     def _replace(self, process: Any, segment: Segment, pid: Any, error: Exception) -> Outcome | None:
         """Continue a segment whose process died in a new one. Raise UserError if too many died without a checkpoint."""
-        import ray
-        from ray.exceptions import RayError
-
         if what := what_is_gone():
             raise gone_error(what, "members go on from their newest checkpoints")
         member, checkpoints = segment.member, segment.directory / "checkpoints"
         deaths = self._policy.died(member, (segment.number, checkpoint.newest_number(checkpoints)))
-        try:
-            words = log_tail(ray.get(pid, timeout=2.0))
-        except RayError:  # it died before it returned its id
-            words = ""
-        self._view.complain(f"{words}\n{plain(error)}".strip())
+        self._view.complain(f"{last_words([pid])}\n{plain(error)}".strip())
         died = f"member {member}: its process died"
         reason = first_line(error)
         if gives_up(deaths):
@@ -191,9 +162,6 @@ class ProcessExecutor:
 
     def _look(self) -> None:
         """Show how far the members are that answer within `POLL_SECONDS`."""
-        import ray
-        from ray.exceptions import RayError
-
         asked = {process.status.remote(): segment.member for process, segment, _ in self._busy.values()}
         answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=POLL_SECONDS) if asked else ([], [])
         for reference in answered:
@@ -209,7 +177,5 @@ class ProcessExecutor:
 
     def close(self) -> None:
         """End all processes."""
-        import ray
-
         for process in [*self._free, *(process for process, _, _ in self._busy.values())]:
             ray.kill(process, no_restart=True)

@@ -6,41 +6,20 @@ This process supervises each such run in a thread. All are on one cluster: the p
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ddrl.errors import NonFiniteError
-from ddrl.population.display import View
-from ddrl.population.executors import MemberDisplay
+from ddrl.population.display import MemberDisplay, View
 from ddrl.population.member import Outcome, Segment
-from ddrl.runtimes.ray.cluster import cluster
-from ddrl.runtimes.ray.launch import num_cpus, plan
-from ddrl.runtimes.ray.object_store import object_store_bytes
+from ddrl.runtimes.ray.launch import plan
+from ddrl.runtimes.ray.supervisor import RayRuntime
 from ddrl.training.builder import Builder
-from ddrl.training.config.run_config import RunConfig
-
-if TYPE_CHECKING:
-    from ddrl.runtimes.ray.supervisor import RayRuntime
 
 POLL_SECONDS = 0.25
-
-
-@contextmanager
-def ray_executor(config: RunConfig, view: View) -> Iterator[RayExecutor]:
-    """Make room for as many members as train at once; at the end, wait until all of them have saved and stopped."""
-    assert config.population is not None
-    parallel = config.population.parallel
-    needed = object_store_bytes(Builder(config, torch.device("cpu")))
-    with (
-        cluster(num_cpus=parallel * num_cpus(config), object_store_bytes=parallel * needed) as folder,
-        closing(RayExecutor(parallel, folder, view)) as executor,
-    ):
-        yield executor
 
 
 class RayExecutor:
@@ -62,8 +41,6 @@ class RayExecutor:
 
     def begin(self, segment: Segment) -> None:
         """Start learners and actors, supervised by a thread."""
-        from ddrl.runtimes.ray.supervisor import RayRuntime  # imports Ray, which reads what `cluster` has set
-
         builder, directory = Builder(segment.config, torch.device("cpu")), segment.directory
         started = plan(builder, directory, self._folder, [], part=segment, runs_at_once=self._parallel)
         runtime = RayRuntime(started, MemberDisplay(self._view, segment.member))

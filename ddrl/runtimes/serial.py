@@ -6,8 +6,6 @@ run ahead by varying amounts, as they do in a distributed run, up to what the qu
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 
 from ddrl.coordinator.program import Program
@@ -16,10 +14,8 @@ from ddrl.coordinator.program import Program
 class SerialRuntime:
     """A runtime that only steps roles which are ready, so none waits."""
 
-    saves_roles = True
-
     def __init__(self, generator: np.random.Generator) -> None:
-        self._generator = generator
+        self.generator = generator
 
     def run(self, program: Program) -> None:
         """Run until the program is finished or interrupted. Raise RuntimeError where no role is ready."""
@@ -31,12 +27,4 @@ class SerialRuntime:
             ready = [role for role in roles if role.ready()]
             if not ready:
                 raise RuntimeError("deadlock: every actor waits for parameters or room, and the learner for unrolls")
-            ready[int(self._generator.integers(len(ready)))].step()
-
-    def state_dict(self) -> dict[str, str]:
-        """Return the state of the generator."""
-        return {"generator": json.dumps(self._generator.bit_generator.state)}
-
-    def load_state_dict(self, state: dict[str, str]) -> None:
-        """Continue where `state` was taken."""
-        self._generator.bit_generator.state = json.loads(state["generator"])
+            ready[int(self.generator.integers(len(ready)))].step()

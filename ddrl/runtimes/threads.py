@@ -22,14 +22,7 @@ does no harm: its calls into the run raise `Closed`, and the process may end wit
 class ThreadsRuntime:
     """A runtime with a thread for each role; the first error of any role ends the run and is raised."""
 
-    saves_roles = False  # the learner's side is saved, and what actors have begun is lost
-
-    def state_dict(self) -> dict[str, str]:
-        """Return an empty state."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, str]) -> None:
-        """Do nothing."""
+    generator = None  # the learner's side is saved, and what actors have begun is lost
 
     def run(self, program: Program) -> None:
         """Run until the program is finished or interrupted."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
@@ -20,6 +20,9 @@ from ddrl.interfaces import Actor, Inference, Parameters, Queue, Replay, SharedP
 from ddrl.system.seeding import numpy_generator, seed_for, torch_generator
 from ddrl.training.config.run_config import RunConfig
 from ddrl.types import Episode, VectorEnv
+
+if TYPE_CHECKING:  # an actor with a network of its own connects to no service
+    from ddrl.inference.endpoint import Endpoint
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,8 @@ class Link(Parameters, Queue, Protocol):
     def on_episode(self, episode: Episode) -> None:
         """Record an episode that is over."""
 
-    def address(self) -> tuple[str, str | None]:
-        """Return the address of the learner's inference service, and the token that workers need."""
+    def endpoint(self) -> Endpoint:
+        """Return where the learner's inference service listens, with what workers need."""
 
 
 class Builder:

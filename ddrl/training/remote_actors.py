@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from ddrl.actors.unroll import EpisodeSink, UnrollCollector
 from ddrl.inference.endpoint import Endpoint
 from ddrl.inference.remote_env import RemoteEnv
-from ddrl.inference.service import InferenceService, Slot
+from ddrl.inference.service import InferenceService
 from ddrl.inference.worker_pool import LocalWorkers
 from ddrl.interfaces import Service
 from ddrl.training.builder import Generation
@@ -42,7 +43,10 @@ class RemoteActors:
         self._resumes = resumes
         self._note = note
         self._indices = range(rank, topology.num_actors, topology.num_learners)
-        self._envs = [RemoteEnv(builder.spec, topology.envs_per_actor, learning.traffic) for _ in self._indices]
+        self._envs = [
+            RemoteEnv(builder.spec, topology.envs_per_actor, learning.traffic, partial(self._offer, index))
+            for index in self._indices
+        ]
         self.collectors: list[UnrollCollector] = [
             builder.collector(index, on_episode, slot=slot, inference=learning.central, env=env)
             for slot, (index, env) in enumerate(zip(self._indices, self._envs, strict=True))
@@ -54,11 +58,10 @@ class RemoteActors:
 
     def open(self) -> None:
         """Start the service that workers connect to. Raise UserError if it cannot listen at the endpoint's address."""
-        slots = [Slot(env, partial(self._offer, index)) for index, env in zip(self._indices, self._envs, strict=True)]
-        self._service = InferenceService(self._endpoint, slots, self._note)
+        self._service = InferenceService(self._endpoint, self._envs, self._note)
         self._opened.set()
         if self._workers:
-            self._workers.start(len(slots))
+            self._workers.start(len(self._envs))
 
     @property
     def services(self) -> dict[str, Service]:
@@ -85,11 +88,11 @@ class RemoteActors:
         """Number of unrolls of each actor so far."""
         return [collector.next_index for collector in self.collectors]
 
-    def address(self) -> tuple[str, str | None]:
-        """Return where workers connect, and their token; wait until the service is open."""
+    def endpoint(self) -> Endpoint:
+        """Return where workers connect; wait until the service is open."""
         self._opened.wait()
         assert self._service is not None
-        return self._service.address, self._endpoint.token
+        return replace(self._endpoint, address=self._service.address)
 
     def close(self, reason: str) -> None:
         """Send the workers away; `reason` is finished or interrupted."""

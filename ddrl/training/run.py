@@ -15,6 +15,7 @@ from ddrl.inference.endpoint import Endpoint
 from ddrl.interfaces import Actor, Reducer, Shards
 from ddrl.learners.all_reduce import SingleLearner
 from ddrl.system import processor
+from ddrl.system.seeding import generator_state, set_generator_state
 from ddrl.training.builder import Builder, Generation
 from ddrl.training.config.run_config import RunConfig
 from ddrl.training.device import resolve_device
@@ -278,8 +279,8 @@ class Run:
     def _state(self) -> dict[str, Any]:
         state: dict[str, Any] = self.learning.state_dict() | self.records.state_dict(self._next_checkpoint)
         state |= {"actor_restarts": self.actor_restarts, "marks": self.marks}
-        if self.runtime.saves_roles:
-            state["runtime"] = self.runtime.state_dict()
+        if generator := self.runtime.generator:
+            state["runtime"] = {"generator": generator_state(generator)}
             state["queue"] = self.learning.waiting()
             state["collectors"] = [collector.state_dict() for collector in self.collectors]
             state["actors"] = [actor.state_dict() for actor in self.actors]
@@ -338,8 +339,8 @@ class Run:
         refill = self.learning.load_state_dict(state)
         self._next_checkpoint = self.records.load_state_dict(state)
         self.actor_restarts = state.get("actor_restarts", 0)  # other ranks than 0 had none in former versions
-        if self.runtime.saves_roles:
-            self.runtime.load_state_dict(state["runtime"])
+        if generator := self.runtime.generator:
+            set_generator_state(generator, state["runtime"]["generator"])
             self.learning.load_waiting(state["queue"])
             for collector, saved in zip(self.collectors, state["collectors"], strict=True):
                 collector.load_state_dict(saved)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -211,11 +212,11 @@ def live(number: int, seed: int) -> dict[str, Any]:
     from ddrl.errors import Closed
     from ddrl.inference.endpoint import Endpoint
     from ddrl.inference.remote_env import RemoteEnv
-    from ddrl.inference.service import METHOD, NAME, InferenceService, Slot
+    from ddrl.inference.service import METHOD, NAME, InferenceService
 
     generator, good = np.random.default_rng(seed), seeds()
     failures: list[str] = []
-    envs = [RemoteEnv(registry.spec_for("toy/catch"), ENVS, Traffic(1)) for _ in range(2)]
+    envs = [RemoteEnv(registry.spec_for("toy/catch"), ENVS, Traffic(1), partial(_offer, i)) for i in range(2)]
     steps = [0, 0]
 
     def act(index: int) -> None:
@@ -231,8 +232,7 @@ def live(number: int, seed: int) -> dict[str, Any]:
             failures.append(f"the actor of place {index} ended with {type(error).__name__}: {error}")
 
     with tempfile.TemporaryDirectory(prefix="ddrl-chaos-") as folder:
-        slots = [Slot(env, lambda guests, i=i: _offer(i, guests)) for i, env in enumerate(envs)]  # type: ignore[misc]
-        service = InferenceService(Endpoint(f"unix:{folder}/s", TOKEN), slots, lambda line: None)
+        service = InferenceService(Endpoint(f"unix:{folder}/s", TOKEN), envs, lambda line: None)
         actors = [threading.Thread(target=act, args=(index,), daemon=True) for index in range(2)]
         for actor in actors:
             actor.start()
@@ -285,11 +285,12 @@ def _honest(address: str, failures: list[str]) -> None:
     """A worker that is right, and comes again where it was sent away: places may be taken by others for a moment."""
     from ddrl.errors import Closed, UserError
     from ddrl.inference.client import Connection, LearnerLost
+    from ddrl.inference.endpoint import Endpoint
     from ddrl.inference.worker import Worker
 
     while not failures:
         try:
-            worker = Worker(Connection(address, token=TOKEN))
+            worker = Worker(Connection(Endpoint(address, TOKEN)))
             while True:
                 worker.step()
         except (Closed, LearnerLost, UserError):

@@ -19,7 +19,7 @@ from ddrl import cli
 from ddrl.errors import UserError
 from ddrl.inference import service as service_module
 from ddrl.inference.client import Connection, LearnerLost
-from ddrl.inference.endpoint import Endpoint, Tls, check_way, is_local
+from ddrl.inference.endpoint import Endpoint, Tls, is_local
 from ddrl.inference.worker import Worker
 from ddrl.runtimes.ray.launch import own_endpoint
 from ddrl.system import descriptors, private_folders
@@ -68,15 +68,15 @@ def test_other_machines_need_a_token_and_tls_or_the_word_that_it_is_insecure(
     Endpoint(address, TOKEN, Tls(certificate, key)).check()
     Endpoint(address, TOKEN, insecure=True).check()
     with pytest.raises(UserError, match=r"in the clear; give --tls-ca, or say --insecure"):
-        check_way(address, Tls(), insecure=False)
-    check_way(address, Tls(authority=certificate), insecure=False)
-    check_way(address, Tls(), insecure=True)
+        Endpoint(address).check_way()
+    Endpoint(address, tls=Tls(authority=certificate)).check_way()
+    Endpoint(address, insecure=True).check_way()
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "127.1.2.3:5", "localhost:5000", "[::1]:5000"])
 def test_this_machine_alone_needs_neither(address: str) -> None:
     Endpoint(address).check()
-    check_way(address, Tls(), insecure=False)
+    Endpoint(address).check_way()
 
 
 def test_a_name_that_only_looks_like_this_machine_s_is_another_s() -> None:
@@ -85,7 +85,7 @@ def test_a_name_that_only_looks_like_this_machine_s_is_another_s() -> None:
 
 @pytest.mark.parametrize("address", ["unix-abstract:x", "dns:///a:1", "127.0.0.1", "127.0.0.1:99999", "a b:1", "unix:"])
 def test_other_kinds_of_addresses_are_refused(address: str) -> None:
-    for check in (Endpoint(address, TOKEN, insecure=True).check, lambda: check_way(address, Tls(), insecure=True)):
+    for check in (Endpoint(address, TOKEN, insecure=True).check, Endpoint(address, insecure=True).check_way):
         with pytest.raises(UserError, match=r"allowed are HOST:PORT and unix:/PATH|has 1 to 107 bytes"):
             check()
 
@@ -155,7 +155,7 @@ def test_files_that_are_no_certificates_are_one_line(tmp_path: Path, certified: 
             Endpoint("localhost:0", TOKEN, tls).check()
         assert "\n" not in str(refused.value)
     with pytest.raises(UserError, match="--tls-key of a worker go with --tls-ca"):
-        check_way("localhost:0", Tls(certificate, key), insecure=False)
+        Endpoint("localhost:0", tls=Tls(certificate, key)).check_way()
 
 
 @pytest.mark.parametrize("options", [["--insecure"], ["--tls-ca", "a.pem"], ["--token-file", "/nowhere"]])
@@ -187,7 +187,7 @@ def test_neither_side_trusts_a_folder_that_others_may_enter(tmp_path: Path, mode
     folder = tmp_path / "planted"
     folder.mkdir()
     folder.chmod(mode)
-    for side in (Endpoint(f"unix:{folder}/s", TOKEN).check, lambda: Connection(f"unix:{folder}/s", token=TOKEN)):
+    for side in (Endpoint(f"unix:{folder}/s", TOKEN).check, lambda: Connection(Endpoint(f"unix:{folder}/s", TOKEN))):
         with pytest.raises(UserError, match="others may enter it"):
             side()
 
@@ -196,7 +196,10 @@ def test_neither_side_trusts_what_belongs_to_another_user(tmp_path: Path, monkey
     (tmp_path / "s").touch()
     check_own_socket(tmp_path / "s")
     monkeypatch.setattr(os, "geteuid", lambda: 54321)
-    for side in (Endpoint(f"unix:{tmp_path}/s", TOKEN).check, lambda: Connection(f"unix:{tmp_path}/s", token=TOKEN)):
+    for side in (
+        Endpoint(f"unix:{tmp_path}/s", TOKEN).check,
+        lambda: Connection(Endpoint(f"unix:{tmp_path}/s", TOKEN)),
+    ):
         with pytest.raises(UserError, match="it belongs to user"):
             side()
 
@@ -283,7 +286,7 @@ def test_a_socket_s_path_need_not_be_utf_8(tmp_path: Path) -> None:
 
 def test_a_socket_whose_path_is_too_long_is_one_line(tmp_path: Path) -> None:
     address = f"unix:{tmp_path}/{'x' * 107}"
-    for side in (Endpoint(address, TOKEN).check, lambda: Connection(address)):
+    for side in (Endpoint(address, TOKEN).check, lambda: Connection(Endpoint(address))):
         with pytest.raises(UserError, match="has 1 to 107 bytes"):
             side()
 
@@ -327,7 +330,7 @@ def test_more_connections_than_descriptors_cost_neither_a_checkpoint_nor_a_worke
         assert int(limit) == 300  # raised as far as is allowed
         before = saved(1)
         with ExitStack() as stack:
-            worker = Worker(Connection(address, token=TOKEN))
+            worker = Worker(Connection(Endpoint(address, TOKEN)))
             stack.callback(worker.close)
             for index in range(400):
                 stranger = stack.enter_context(socket.create_connection((host, int(port))))
@@ -337,7 +340,7 @@ def test_more_connections_than_descriptors_cost_neither_a_checkpoint_nor_a_worke
             for _ in range(20):
                 worker.step()  # who is in is not disturbed
             assert until(lambda: saved(3) < before + 10, 20), "they hold on"
-            another = Worker(Connection(address, token=TOKEN))
+            another = Worker(Connection(Endpoint(address, TOKEN)))
             another.step()
             another.close()
     finally:

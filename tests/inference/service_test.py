@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +34,7 @@ from ddrl.inference.central import Meter
 from ddrl.inference.client import Connection, LearnerLost
 from ddrl.inference.endpoint import Endpoint
 from ddrl.inference.remote_env import RemoteEnv, Session
-from ddrl.inference.service import METHOD, NAME, InferenceService, Slot
+from ddrl.inference.service import METHOD, NAME, InferenceService
 from ddrl.inference.worker import Worker
 from ddrl.types import EnvStep
 
@@ -50,9 +51,8 @@ class Rig:
     def __init__(self, endpoint: Endpoint, places: int, actors: int) -> None:
         self.log: list[str] = []
         self.steps: list[list[EnvStep]] = [[] for _ in range(places)]
-        self.envs = [RemoteEnv(SPEC, ENVS, Traffic(1)) for _ in range(places)]
-        slots = [Slot(env, lambda guests, i=i: offer(i, guests)) for i, env in enumerate(self.envs)]  # type: ignore[misc]
-        self.service = InferenceService(endpoint, slots, self.log.append)
+        self.envs = [RemoteEnv(SPEC, ENVS, Traffic(1), partial(offer, index)) for index in range(places)]
+        self.service = InferenceService(endpoint, self.envs, self.log.append)
         self._actors = [threading.Thread(target=self._act, args=(i,), daemon=True) for i in range(actors)]
         for actor in self._actors:
             actor.start()
@@ -64,7 +64,7 @@ class Rig:
                 self.steps[index].append(self.envs[index].step(np.ones(ENVS, dtype=np.int64)))
 
     def connect(self, **options: Any) -> Connection:
-        return Connection(self.service.address, **({"token": TOKEN} | options))
+        return Connection(Endpoint(self.service.address, **({"token": TOKEN} | options)))
 
     def progresses(self, index: int, steps: int = 5) -> bool:
         """Whether an actor's environments are stepped, now."""
@@ -194,7 +194,7 @@ def test_a_worker_gets_a_free_place_and_what_to_build(rig: Rig) -> None:
 
 def test_actions_that_are_no_numbers_end_the_run_and_not_its_workers() -> None:
     spec = registry.spec_for("toy/track")
-    remote, sent = RemoteEnv(spec, 2, Traffic(1)), list[bytes]()
+    remote, sent = RemoteEnv(spec, 2, Traffic(1), lambda guests: {}), list[bytes]()
     session: Any = SimpleNamespace(send=sent.append, end=sent.append)
     remote._session = session
     with pytest.raises(NonFiniteError, match=r"^training diverged: the policy's action in column 1 is nan$"):
@@ -363,7 +363,7 @@ def test_a_worker_steps_nothing_for_a_learner_that_does_not_know_the_token(tmp_p
         yield wire.encode("welcome", {"proof": shown, "place": 0, "num_envs": 10**9, **offer(0, 0)})
 
     with planted(serve, tmp_path), pytest.raises(UserError, match="does not know this worker's token"):
-        Worker(Connection(f"unix:{tmp_path}/s", token=TOKEN))
+        Worker(Connection(Endpoint(f"unix:{tmp_path}/s", TOKEN)))
     assert len(heard) == 2
     assert TOKEN.encode() not in b"".join(heard)
 
@@ -393,7 +393,7 @@ def test_who_has_not_proven_to_be_the_learner_sends_no_worker_away(tmp_path: Pat
         yield wire.encode("over", {"reason": reason})
 
     with planted(serve, tmp_path), pytest.raises(UserError, match="is no learner of ddrl"):
-        Worker(Connection(f"unix:{tmp_path}/s", token=TOKEN))
+        Worker(Connection(Endpoint(f"unix:{tmp_path}/s", TOKEN)))
 
 
 def test_what_a_stranger_says_reaches_no_terminal_as_more_than_a_line_of_plain_text(tmp_path: Path) -> None:
@@ -402,7 +402,7 @@ def test_what_a_stranger_says_reaches_no_terminal_as_more_than_a_line_of_plain_t
         yield b""
 
     with planted(serve, tmp_path), pytest.raises(UserError, match="refuses this worker") as caught:
-        Worker(Connection(f"unix:{tmp_path}/s", token=TOKEN))
+        Worker(Connection(Endpoint(f"unix:{tmp_path}/s", TOKEN)))
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 500 + len(str(tmp_path))
 
@@ -504,8 +504,9 @@ def test_a_worker_whose_environments_take_long_says_so_and_keeps_its_place_for_l
 WORKER = """
 import sys
 from ddrl.inference.client import Connection
+from ddrl.inference.endpoint import Endpoint
 from ddrl.inference.worker import Worker
-worker = Worker(Connection(sys.argv[1], token=sys.argv[2]), place=0)
+worker = Worker(Connection(Endpoint(*sys.argv[1:])), place=0)
 while True:
     worker.step()
 """
@@ -643,7 +644,7 @@ def test_workers_hear_why_the_learner_ends(tmp_path: Path) -> None:
 def test_a_learner_that_says_something_wrong_is_one_line(tmp_path: Path, offered: dict[str, Any], message: str) -> None:
     rig = Rig(Endpoint(f"unix:{tmp_path}/s", TOKEN), places=1, actors=0)
     try:
-        rig.service._slots = [Slot(rig.envs[0], lambda guests: offer(0, guests) | offered)]
+        rig.envs[0]._describe = lambda guests: offer(0, guests) | offered
         with pytest.raises(UserError, match="is no learner of ddrl: .*" + message.replace("(", r"\(")):
             rig.connect().join()
     finally:

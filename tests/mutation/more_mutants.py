@@ -427,7 +427,7 @@ COORDINATOR = (
         "roles_take_turns_in_order",
         "the serial runtime makes no lag that varies",
         "ddrl/runtimes/serial.py",
-        "ready[int(self._generator.integers(len(ready)))].step()",
+        "ready[int(self.generator.integers(len(ready)))].step()",
         "ready[-1].step()",
         "tests/training/run_test.py::test_the_serial_interleaving_makes_lag_that_varies",
     ),

@@ -13,7 +13,7 @@ import torch
 
 from ddrl.errors import UserError
 from ddrl.population import controller, member
-from ddrl.population.executors import MemberDisplay
+from ddrl.population.display import MemberDisplay
 from ddrl.population.journal import Journal
 from ddrl.train import train
 from ddrl.training.config.run_config import RunConfig, parse_run_config, to_json

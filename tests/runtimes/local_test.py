@@ -25,10 +25,10 @@ def test_a_run_computes_in_one_thread_whoever_trains_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "saves_roles"), [("serial", SerialRuntime, True), ("threads", ThreadsRuntime, False)]
+    ("name", "kind", "takes_turns"), [("serial", SerialRuntime, True), ("threads", ThreadsRuntime, False)]
 )
-def test_the_runtime_is_the_one_that_is_named_and_each_is_a_new_one(name: str, kind: type, saves_roles: bool) -> None:
+def test_the_runtime_is_the_one_that_is_named_and_each_is_a_new_one(name: str, kind: type, takes_turns: bool) -> None:
     make = local_runtime(config(topology={"runtime": name}))
     first, second = make(), make()
     assert isinstance(first, kind) and first is not second
-    assert first.saves_roles is saves_roles
+    assert (first.generator is not None) is takes_turns

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import ray
 from ray.exceptions import RayError, RayTaskError
@@ -19,14 +19,15 @@ from ray.exceptions import RayError, RayTaskError
 from ddrl.errors import Closed
 from ddrl.inference.client import LearnerLost
 from ddrl.runtimes.ray.errors import first_line
-from ddrl.runtimes.ray.messages import NO_TRAFFIC, Beside, Episodes, Reply
-from ddrl.runtimes.ray.serialization import from_arrays, prepare_process, to_arrays
+from ddrl.runtimes.ray.messages import NO_TRAFFIC, Beside, Episodes, Reply, Sent
+from ddrl.runtimes.ray.serialization import prepare_process
 from ddrl.system.calls import watched
 from ddrl.types import Begun, Episode, Experience, Gradients, Unroll
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from ddrl.inference.endpoint import Endpoint
     from ddrl.inference.worker import Worker
     from ddrl.runtimes.ray.replay_process import ReplayLink
     from ddrl.runtimes.ray.shard_process import ShardLinks
@@ -59,7 +60,7 @@ class LearnerLink:
 
             self._shards = ShardLinks(beside.shards)
         self._gradients: Gradients | None = None
-        self._unroll: Any = None
+        self._unroll: Sent | None = None
         self._episodes: Episodes = []
         self.version = -1
         """The version of the parameters pulled last."""
@@ -69,10 +70,9 @@ class LearnerLink:
         first = int(ray.get(self._learner.begin.remote(self._actor, self._restart)))
         return self._replay.begin() if self._replay else first
 
-    def address(self) -> tuple[str, str | None]:
-        """Return the address of the learner's inference service, and its token."""
-        address: tuple[str, str | None] = ray.get(self._learner.address.remote())
-        return address
+    def endpoint(self) -> Endpoint:
+        """Return where the learner's inference service listens."""
+        return cast("Endpoint", ray.get(self._learner.endpoint.remote()))
 
     def on_episode(self, episode: Episode) -> None:
         """Hold an episode until the next message to the learner."""
@@ -83,7 +83,7 @@ class LearnerLink:
         if self._shards:
             self._gradients = gradients
         else:
-            self._unroll = to_arrays(gradients)
+            self._unroll = gradients
 
     def insert(self, unroll: Unroll | Experience) -> None:
         """Send experience to the replay, or hold an unroll until the next `pull` (or `insert`) sends it."""
@@ -93,7 +93,7 @@ class LearnerLink:
             return
         if self._unroll is not None:
             self._send(None)
-        self._unroll = to_arrays(unroll)
+        self._unroll = unroll
 
     def pull(self, network: nn.Module, unroll_index: int) -> int:
         """Send what is held, copy the version to act with into `network` and return it.
@@ -109,7 +109,7 @@ class LearnerLink:
         if reference is not None:
             from ddrl.coordinator.parameter_server import load  # imports torch
 
-            load(network, [from_arrays(array) for array in ray.get(reference)])
+            load(network, ray.get(reference))
         self.version = version
         return version
 
@@ -124,7 +124,7 @@ class LearnerLink:
             self._send(unroll_index)  # episodes
             raise Closed
         shards.apply(gradients.tensors, begun.learning_rate, network)
-        self._unroll = to_arrays(replace(gradients, tensors=()))
+        self._unroll = replace(gradients, tensors=())
         self._send(unroll_index)
         return begun.version + 1
 

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,8 @@ Ray replaces `_node_ip_address="127.0.0.1"` by the machine's address."""
 CONNECT_SECONDS = 5.0
 PULSE_SECONDS = 2.0
 """Between two checks whether the cluster answers."""
+ANSWER_SECONDS = 2.0
+"""For a process to answer with its process ID; Ray knows by then whether it died."""
 START_ATTEMPTS = 2
 RAY = "r"
 """The folder that Ray makes within the cluster's own folder; every user may enter it."""
@@ -167,8 +169,22 @@ def gone_error(what: str, where: str) -> UserError:
     return error
 
 
-def log_tail(pid: int) -> str:
-    """Return the last lines that a worker process of this machine wrote to stderr, such as a crash's stack, or ""."""
+def last_words(pids: Iterable[Any]) -> str:
+    """Return the last lines that processes of this machine, which are gone, wrote to stderr, such as a crash's stack.
+
+    `pids`: references to their answers to `pid`, which they may have died before.
+    """
+    import ray
+    from ray.exceptions import RayError
+
+    words = []
+    for pid in pids:
+        with suppress(RayError):
+            words.append(_log_tail(ray.get(pid, timeout=ANSWER_SECONDS)))
+    return "\n".join(filter(None, words))
+
+
+def _log_tail(pid: int) -> str:
     import ray
 
     node = ray._private.worker.global_worker.node

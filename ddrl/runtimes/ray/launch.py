@@ -14,20 +14,22 @@ from ddrl.actors.unroll import EpisodeSink
 from ddrl.inference.endpoint import Endpoint
 from ddrl.inference.worker import work_alone
 from ddrl.learners.all_reduce import DistributedReducer
+from ddrl.learners.shared_updates import shards as shards_of
+from ddrl.replay.replay_config import with_replay
 from ddrl.runtimes.ray.cluster import cluster
-from ddrl.runtimes.ray.object_store import object_store_bytes
-from ddrl.runtimes.ray.shard_and_replay import ReplaySide, ShardSide, shard_parts
 from ddrl.runtimes.threads import ThreadsRuntime
 from ddrl.system.allocator import keep_freed_memory
 from ddrl.system.locks import open_lock, take_lock
 from ddrl.system.signals import Request, stopping
 from ddrl.training.builder import Builder, Generation, act_alone
 from ddrl.training.config.run_config import RunConfig
+from ddrl.training.config.systems import has_parameter_server
 from ddrl.training.device import resolve_device
 from ddrl.training.records import checkpoint
 from ddrl.training.records.display import Relay
 from ddrl.training.records.progress import Progress
 from ddrl.training.run import Run
+from ddrl.types import EnvSpec
 
 if TYPE_CHECKING:
     from ddrl.runtimes.ray.learner_process import Learner
@@ -36,25 +38,22 @@ if TYPE_CHECKING:
     from ddrl.runtimes.ray.rendezvous import Met
 
 LOCK_SECONDS = 30.0
-"""How long rank 0 waits until the rank 0 of a supervisor that was killed has ended."""
+"""The time for the rank 0 of a supervisor that was killed to end, before another rank 0 begins."""
+SPARE_BYTES = 128 * 2**20
+"""Shared memory that nothing is reckoned for."""
+BATCHES = 5
+"""Batches of a replay in its own process that exist at once: trained on, made ready, drawn ahead, two to be freed."""
 
 
 class Part(Protocol):
     """A segment of a population's member, as a learner on Ray carries it out."""
 
     @property
-    def name(self) -> str:
-        """Part of file names; no other run on the machine has it at the same time."""
-
-    @property
     def identity(self) -> str:
         """The name that checkpoints must have."""
 
-    def prepare(self, run: Run) -> None:
-        """Prepare a run that is built and not yet resumed."""
-
     def resume(self, run: Run, note: Callable[[str], None], updates: int | None) -> int | None:
-        """Resume a run as `LearnerProcess.resume` does; `note` takes lines for the user."""
+        """Prepare a run and resume it as `LearnerProcess.resume` does; `note` takes lines for the user."""
 
     def train(self, run: Run) -> Any:
         """Train to the end of the part; return the result for the supervisor."""
@@ -114,10 +113,18 @@ def plan(
         describe_actor=lambda index, generation: builder.describe("actor", index, Generation(*generation)),
         describe_checkpoint=partial(describe_checkpoint, directory, topology.num_learners),
         folder=folder,
-        make_replay=partial(ReplaySide, config, directory.resolve()) if topology.replay == "own" else None,
-        make_shards=[(shard, partial(ShardSide, config, shard)) for shard in shards],
+        replay=(config, directory.resolve()) if topology.replay == "own" else None,
+        shards=[(config, shard) for shard in shards],
         runs_at_once=runs_at_once,
     )
+
+
+def shard_parts(builder: Builder) -> list[slice]:
+    """Return the network's parameters of each shard with its own process; nothing where the learner holds them all."""
+    topology = builder.config.topology
+    if topology.runtime != "ray" or topology.parameter_shards == 1 or not has_parameter_server(builder.config):
+        return []
+    return [part for part, _ in shards_of(list(builder.network().parameters()), topology.parameter_shards)]
 
 
 def num_cpus(config: RunConfig) -> int:
@@ -130,6 +137,30 @@ def _learner_threads(config: RunConfig) -> int:
     """Return how many threads of a learner compute: those of training and of central inference."""
     topology = config.topology
     return topology.learner_threads + (topology.central.num_threads if topology.inference == "central" else 0)
+
+
+def object_store_bytes(builder: Builder) -> int:
+    """Return the shared memory that a run may need: unrolls that wait or travel, and parameters, both twice over."""
+    config, topology = builder.config, builder.config.topology
+    step = step_bytes(builder.spec)
+    unroll = (config.hyperparameters.unroll_length + 1) * topology.envs_per_actor * step
+    rounds = -(-config.hyperparameters.fresh_columns // (topology.num_actors * topology.envs_per_actor))
+    ahead = rounds * (2 + (topology.max_policy_lag or 0))  # of the learner, where the gate bounds what waits
+    waiting = topology.num_learners * topology.queue_capacity + topology.num_actors * (2 + ahead)
+    network = builder.network()
+    parameters = sum(tensor.nbytes for tensor in [*network.parameters(), *network.buffers()])
+    versions = topology.num_learners * (4 + topology.num_actors)
+    needed = 2 * (waiting * unroll + versions * parameters)
+    if topology.replay == "own":
+        rule = with_replay(config.hyperparameters).replay
+        needed += BATCHES * rule.batch_size * (rule.cut.before + rule.cut.reach + 1) * step
+    return needed + SPARE_BYTES
+
+
+def step_bytes(spec: EnvSpec) -> int:
+    """Return about what one step of an unroll takes: its observation, the policy's output and a few numbers."""
+    observation = torch.empty(spec.observation_shape, dtype=getattr(torch, spec.observation_dtype)).nbytes
+    return observation + 4 * spec.distribution_size + 8 * spec.action_size + 64
 
 
 def describe_checkpoint(directory: Path, num_learners: int) -> str:
@@ -167,7 +198,7 @@ def make_learner(
         device = resolve_device(config.device) if own_gpu else torch.device("cpu")
         reducer = DistributedReducer(met.store, rank, config.topology.num_learners, device, met.token)
     if config.topology.inference == "central":
-        endpoint = own_endpoint(folder, f"{part.name}-{rank}" if part else str(rank))
+        endpoint = own_endpoint(folder, f"{directory.name}-{rank}" if part else str(rank))  # members share the folder
     if not rank:  # it writes the run directory
         lock = open_lock(directory / "learner.lock")
         take_lock(lock, directory, LOCK_SECONDS)
@@ -185,8 +216,6 @@ def make_learner(
         identity=part.identity if part else None,
         forward=forward if rank else None,
     )
-    if part:
-        part.prepare(run)
     return Learner(run, relay, part, lock)
 
 

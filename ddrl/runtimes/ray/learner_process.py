@@ -1,7 +1,7 @@
 """The processes of runtime `ray` that learn. Each has a store and parameters, which actors use by messages.
 
-A message waits while the queue is full and then at the schedule's gate. Unrolls and parameters travel as NumPy arrays
-through the object store: written there once, read in place. The learner copies unrolls once, into a batch.
+A message waits while the queue is full and then at the schedule's gate. Unrolls and parameters travel through the
+object store: written there once, read in place. The learner copies unrolls once, into a batch.
 
 Actors import this file too, to unpickle a learner's handle, so it imports torch for type checking only.
 """
@@ -19,9 +19,9 @@ import ray
 
 from ddrl.errors import Closed
 from ddrl.runtimes.ray import rendezvous as meetings
-from ddrl.runtimes.ray.messages import NO_TRAFFIC, Beside, Episodes, Reply, ShardTraffic, Status
+from ddrl.runtimes.ray.messages import NO_TRAFFIC, Beside, Episodes, Reply, Sent, ShardTraffic, Status
 from ddrl.runtimes.ray.rendezvous import Meeting, Met
-from ddrl.runtimes.ray.serialization import from_arrays, prepare_process
+from ddrl.runtimes.ray.serialization import prepare_process
 from ddrl.system.calls import watched
 from ddrl.types import Begun, Episode, Experience, Gradients
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import torch
 
     from ddrl.coordinator.shared_parameters import LiveParameters
-    from ddrl.interfaces import Queue
+    from ddrl.inference.endpoint import Endpoint
     from ddrl.runtimes.ray.launch import Part
     from ddrl.training.records.display import Relay
     from ddrl.training.run import Run
@@ -143,20 +143,19 @@ class LearnerProcess:
         return self._delivered if serving is None else serving.delivered
 
     @ray.method(concurrency_group="exchange")
-    def address(self) -> tuple[str, str | None]:
-        """Return the address of the inference service, and its token; wait until the service is open."""
+    def endpoint(self) -> Endpoint:
+        """Return where the inference service listens; wait until it is open."""
         assert self._run.serving is not None
-        return self._run.serving.address()
+        return self._run.serving.endpoint()
 
     @ray.method(concurrency_group="exchange")
     def begin(self, actor: int, restart: int) -> int:
         """Register a new process of an actor; return the index of the unroll that is expected from it."""
         self._ready.wait()
         with self._lock:
-            self._restarts[actor] = restart
-            for lost in [who for who in self._begun if who[0] == actor]:
-                del self._begun[lost]
+            if self._begun.pop((actor, self._restarts[actor]), None):
                 self._live_parameters.abandon()
+            self._restarts[actor] = restart
             return self._delivered[actor]
 
     @ray.method(concurrency_group="exchange")
@@ -183,7 +182,7 @@ class LearnerProcess:
         self,
         actor: int,
         restart: int,
-        unroll: Any,
+        unroll: Sent | None,
         episodes: Episodes,
         known: int,
         unroll_index: int | None,
@@ -200,7 +199,7 @@ class LearnerProcess:
             if episodes:
                 self._record(episodes)
             if unroll is not None:
-                self._take(actor, restart, from_arrays(unroll), cpu_seconds, shard_traffic.sent)
+                self._take(actor, restart, unroll, cpu_seconds, shard_traffic.sent)
                 self._delivered[actor] += 1
             elif unroll_index is not None:  # the unrolls before it went to a replay process
                 self._delivered[actor] = unroll_index
@@ -231,7 +230,7 @@ class LearnerProcess:
         else:
             self._rank0.tell.remote(line)
 
-    def _take(self, actor: int, restart: int, sent: Any, cpu_seconds: float, sent_to_shards: int) -> None:
+    def _take(self, actor: int, restart: int, sent: Sent, cpu_seconds: float, sent_to_shards: int) -> None:
         """Take an unroll, a replay's experience, or a gradient, which other processes' shards may have applied."""
         if isinstance(sent, Gradients):
             with self._lock:
@@ -245,7 +244,7 @@ class LearnerProcess:
             return
         valid = sent.unroll.valid if isinstance(sent, Experience) else sent.valid
         self._run.learning.traffic.received(actor, sent.nbytes, valid.numel(), cpu_seconds)
-        cast("Queue", self._run.queue).insert(sent)
+        cast(Any, self._run.queue).insert(sent)
 
     @property
     def _run(self) -> Run:
@@ -265,10 +264,10 @@ class LearnerProcess:
             self._run.records.episode(episode)
 
     def _share(self, version: int, tensors: list[torch.Tensor]) -> Any:
-        """Put the arrays of a version into the object store, once; return the reference."""
+        """Put the tensors of a version into the object store, once; return the reference."""
         with self._lock:
             if self._shared is None or self._shared[0] != version:
-                self._shared = (version, ray.put([tensor.cpu().numpy() for tensor in tensors]))
+                self._shared = (version, ray.put(tensors))
             return self._shared[1]
 
 

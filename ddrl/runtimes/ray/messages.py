@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ddrl.types import Episode, Metrics
+from ddrl.types import Episode, Experience, Gradients, Metrics, Unroll
 
 if TYPE_CHECKING:
     from ddrl.training.records.recorder import Counts
 
 Episodes = list[Episode]
+Sent = Unroll | Experience | Gradients
+"""The content of an actor's message to its learner: experience, or a gradient."""
 Reply = tuple[int, Any] | None
 """Version, and a reference to its parameters (None: the actor has them); None alone: the run is over."""
 
@@ -42,7 +44,7 @@ class Status(NamedTuple):
 
 
 class ShardTraffic(NamedTuple):
-    """What an actor exchanged with shards in processes of their own since its last message to the learner."""
+    """The traffic of an actor with shards in processes of their own since its last message to the learner."""
 
     sent: int = 0  # bytes
     received: int = 0  # bytes

@@ -41,7 +41,7 @@ def gpus_per_learner(plan: Plan) -> float:
 
     Raise UserError where the cluster can never hold all roles, or this node not rank 0 and the replay.
     """
-    num_runs, num_replays, num_shards = plan.runs_at_once, int(plan.make_replay is not None), len(plan.make_shards)
+    num_runs, num_replays, num_shards = plan.runs_at_once, int(plan.replay is not None), len(plan.shards)
     here = resources_here()
     there = ray.cluster_resources()  # type: ignore[no-untyped-call]
     needed = num_runs * (plan.num_actors + plan.num_learners * plan.learner_threads + num_replays + num_shards)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,17 +15,16 @@ from ddrl.coordinator.restarts import RestartPolicy, gives_up
 from ddrl.errors import UserError
 from ddrl.runtimes.ray import replay_process, shard_process
 from ddrl.runtimes.ray.actor_process import ActorProcess, MakeActor
-from ddrl.runtimes.ray.cluster import Pulse, log_tail
+from ddrl.runtimes.ray.cluster import ANSWER_SECONDS, Pulse, last_words
 from ddrl.runtimes.ray.learner_process import LearnerProcess, MakeLearner
 from ddrl.runtimes.ray.messages import Beside, Shard, Status
 from ddrl.runtimes.ray.placement import on_its_node, on_this_node
+from ddrl.training.config.run_config import RunConfig
 from ddrl.training.records.display import Display
 
 POLL_SECONDS = 0.25
 ENDING_SECONDS = 20.0
 """Actors have this time to close their environments when the run is over; then they are killed."""
-ANSWER_SECONDS = 2.0
-"""For a process to answer with its process ID; Ray knows by then whether it died."""
 PATIENCE_SECONDS = 30.0
 """Until the user is told that the run waits for processes to start."""
 
@@ -47,8 +45,8 @@ class Plan:
     describe_actor: Callable[[int, tuple[int, int]], str]  # (actor, generation) -> its name in messages
     describe_checkpoint: Callable[[], str]  # returns the line that says from which checkpoint the next start continues
     folder: Path | None  # of an own cluster: all processes are on this machine. None: a cluster was joined
-    make_replay: replay_process.MakeReplay | None = None  # for a replay in a process of its own
-    make_shards: Sequence[tuple[slice, shard_process.MakeShard]] = ()
+    replay: tuple[RunConfig, Path] | None = None  # configuration and directory, for a replay in a process of its own
+    shards: Sequence[tuple[RunConfig, slice]] = ()
     """For parameter shards in processes of their own; each slice says which of the parameters a shard holds."""
     runs_at_once: int = 1  # how many such runs must have room on the cluster: members of a population
 
@@ -96,9 +94,9 @@ class ProcessGroup:
         self._running: dict[Any, Who] = {}
         self._status: Any = None
         self._add_learner(0, on_this_node())  # only here is the run directory sure to be
-        if plan.make_replay:
+        if plan.replay:
             options = {"scheduling_strategy": on_this_node()} | _UNRECORDED  # it writes the run directory, too
-            self._add("replay", 0, replay_process.start_process(plan.make_replay, plan.num_actors, **options))
+            self._add("replay", 0, replay_process.start_process(*plan.replay, plan.num_actors, **options))
         if plan.folder:
             self._start_others()
 
@@ -114,8 +112,8 @@ class ProcessGroup:
     def _start_others(self) -> None:
         for rank in range(1, self._plan.num_learners):
             self._add_learner(rank, on_its_node(rank))
-        for index, (_, make) in enumerate(self._plan.make_shards):
-            self._add(SHARD, index, shard_process.start_process(make, **_UNRECORDED))
+        for index, shard in enumerate(self._plan.shards):
+            self._add(SHARD, index, shard_process.start_process(*shard, **_UNRECORDED))
         for index in range(self._plan.num_actors):
             self._add("actor", index, self._actor_class.remote(self._plan.make_actor))
 
@@ -135,7 +133,7 @@ class ProcessGroup:
 
     @property
     def _beside(self) -> Beside:
-        parts = [part for part, _ in self._plan.make_shards]
+        parts = [part for _, part in self._plan.shards]
         return Beside(self._processes.get(Who("replay", 0)), list(map(Shard, parts, self._of(SHARD))))
 
     def start(self, actor_restarts: int) -> int:
@@ -229,11 +227,7 @@ class ProcessGroup:
 
     def last_words(self, gone: list[Who]) -> str:
         """Return the last lines that these processes, which are gone, wrote to stderr."""
-        words = []
-        for who in gone:
-            with suppress(RayError):  # it died before it answered with its process ID
-                words.append(log_tail(ray.get(self._pids[who], timeout=ANSWER_SECONDS)))
-        return "\n".join(filter(None, words))
+        return last_words(self._pids[who] for who in gone)
 
     def wait_for_actors(self) -> None:
         """Give those that still work the time to close their environments."""

@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import ray
 import torch
@@ -20,26 +22,27 @@ from ray.exceptions import RayTaskError
 
 from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import Closed
+from ddrl.learners.all_reduce import SingleLearner
+from ddrl.replay.items import Drawn, DrawnItems
 from ddrl.runtimes.ray.errors import connection_to
-from ddrl.runtimes.ray.serialization import from_arrays, prepare_process, to_arrays
+from ddrl.runtimes.ray.serialization import prepare_process
+from ddrl.system.allocator import keep_freed_memory
 from ddrl.system.wait_clock import WaitClock
+from ddrl.training.builder import Builder
+from ddrl.training.config.run_config import RunConfig
+from ddrl.training.learner_node import make_replay
 from ddrl.training.records import checkpoint
 from ddrl.types import Experience, Metrics
-
-if TYPE_CHECKING:
-    from ddrl.runtimes.ray.shard_and_replay import ReplaySide
-
-MakeReplay = Callable[[], "ReplaySide"]
 
 
 class ReplayProcess:
     """The process of a replay. Methods run in groups of threads, so that those that wait delay no other call."""
 
-    _side: ReplaySide  # set by `build`
-
-    def __init__(self, make: MakeReplay, num_actors: int) -> None:
+    def __init__(self, config: RunConfig, directory: Path, num_actors: int) -> None:
+        """`directory`: of the run, for its part of checkpoints."""
         prepare_process()
-        self._make = make
+        self._config = config
+        self._folder = checkpoint.replay_folder(directory)
         self._restarts = [-1] * num_actors
         self._delivered = [0] * num_actors
         self._frozen = ExitStack()
@@ -50,11 +53,14 @@ class ReplayProcess:
 
     def build(self) -> None:
         """Make an empty replay."""
-        self._side = self._make()
+        keep_freed_memory()
+        builder = Builder(self._config, torch.device("cpu"))
+        self._replay = make_replay(builder, builder.network(), SingleLearner())
+        self._traffic = Traffic(builder.spec.frame_skip)
 
     def describe(self) -> str:
         """Return a line for the user."""
-        return str(self._side.replay)
+        return str(self._replay)
 
     def delivered(self, actor: int) -> int:
         """Return how many unrolls an actor has delivered."""
@@ -67,52 +73,49 @@ class ReplayProcess:
         return self._delivered[actor]
 
     @ray.method(concurrency_group="insert")
-    def insert(self, actor: int, restart: int, arrays: Any, cpu_seconds: float) -> bool:
+    def insert(self, actor: int, restart: int, experience: Experience, cpu_seconds: float) -> bool:
         """Insert an actor's experience; wait while the learner is behind.
 
         Return False where the run is over for this actor, or another process has taken its place.
         """
         if self._restarts[actor] != restart:
             return False
-        experience: Experience = from_arrays(arrays)
-        side = self._side
-        side.traffic.received(actor, experience.nbytes, experience.unroll.valid.numel(), cpu_seconds)
+        self._traffic.received(actor, experience.nbytes, experience.unroll.valid.numel(), cpu_seconds)
         try:
-            side.replay.insert(experience)
+            self._replay.insert(experience)
         except Closed:
             return False
         self._delivered[actor] += 1
         return True
 
     @ray.method(concurrency_group="draw")
-    def draw(self, count: int) -> tuple[Any, float, float] | None:
+    def draw(self, count: int) -> tuple[DrawnItems, float, float] | None:
         """Draw a batch; wait while actors are behind. Return None where the run is over.
 
-        Return the arrays, the seconds that actors have waited for the learner, summed over all of them, and the CPU
+        Return the items, the seconds that actors have waited for the learner, summed over all of them, and the CPU
         seconds of the actors and the replay.
         """
-        side = self._side
         try:
-            items = side.replay.sample(count)
+            items = self._replay.sample(count)
         except Closed:
             return None
-        return to_arrays(items), side.replay.insert_waited, side.traffic.cpu_seconds + time.process_time()
+        return items, self._replay.insert_waited, self._traffic.cpu_seconds + time.process_time()
 
     @ray.method(concurrency_group="update")
-    def update(self, drawn: Any, priorities: Any) -> None:
+    def update(self, drawn: Drawn, priorities: torch.Tensor) -> None:
         """Set new priorities; calls are carried out in the order they were sent in."""
-        self._side.replay.update(from_arrays(drawn), from_arrays(priorities))
+        self._replay.update(drawn, priorities)
 
     def gauges(self) -> Metrics:
         """Return the replay's gauges, and the traffic from actors since the last call."""
-        metrics = self._side.replay.take_gauges()
-        if taken := self._side.traffic.take():
+        metrics = self._replay.take_gauges()
+        if taken := self._traffic.take():
             metrics["wire_bytes_per_frame_to_replay"] = taken["wire_bytes_per_frame_to_learner"]
         return metrics
 
     def freeze(self) -> None:
         """Let nothing be inserted or drawn until `thaw`."""
-        self._frozen.enter_context(self._side.replay.frozen())
+        self._frozen.enter_context(self._replay.frozen())
 
     def thaw(self) -> None:
         """Let experience be inserted and drawn again."""
@@ -120,31 +123,30 @@ class ReplayProcess:
 
     def save(self, number: int) -> str:
         """Write the replay's part of checkpoint `number`, before the learner writes its own; return the checksum."""
-        state = {"replay": self._side.replay.state_dict()}
-        return checkpoint.checksum(checkpoint.save(self._side.folder, number, state))
+        return checkpoint.checksum(checkpoint.save(self._folder, number, {"replay": self._replay.state_dict()}))
 
     def restore(self, number: int) -> None:
         """Load the part that `save` wrote."""
-        self._side.replay.load_state_dict(checkpoint.load(self._side.folder, number)["replay"])
+        self._replay.load_state_dict(checkpoint.load(self._folder, number)["replay"])
 
     def counters(self) -> dict[str, Any]:
         """Return the replay's state without its contents."""
-        return self._side.replay.state_dict(contents=False)
+        return self._replay.state_dict(contents=False)
 
     def refill(self, counters: dict[str, Any]) -> int | None:
         """Load `counters` and no contents; return how many items must be inserted before any is drawn."""
-        return self._side.replay.load_state_dict(counters)
+        return self._replay.load_state_dict(counters)
 
     def close(self) -> None:
         """End every wait with `Closed`."""
-        self._side.replay.close()
+        self._replay.close()
 
 
-def start_process(make: MakeReplay, num_actors: int, **options: Any) -> Any:
+def start_process(config: RunConfig, directory: Path, num_actors: int, **options: Any) -> Any:
     """Start the process of a replay."""
     groups = {"insert": num_actors + 2, "draw": 1, "update": 1}
     process: Any = ray.remote(num_cpus=1, max_concurrency=4, concurrency_groups=groups)(ReplayProcess)  # type: ignore[call-overload]  # Ray's own stubs know no concurrency groups
-    return process.options(**options).remote(make, num_actors)
+    return process.options(**options).remote(config, directory, num_actors)
 
 
 def answer(reference: Any) -> Any:
@@ -156,10 +158,15 @@ def answer(reference: Any) -> Any:
 
 
 class RemoteReplay:
-    """The replay, as the learner sees it. Raises ConnectionError where its process is gone."""
+    """The replay, as the learner sees it: a `DistantReplay`. Raises ConnectionError where its process is gone."""
 
     def __init__(self, process: Any) -> None:
         self._process = process
+        self.take_gauges: Callable[[], Metrics] = partial(self._ask, process.gauges)
+        self.save: Callable[[int], str] = partial(self._ask, process.save)
+        self.restore: Callable[[int], None] = partial(self._ask, process.restore)
+        self.counters: Callable[[], dict[str, Any]] = partial(self._ask, process.counters)
+        self.refill: Callable[[dict[str, Any]], int | None] = partial(self._ask, process.refill)
         self._ahead: Any = None
         self._updating: Any = None
         self._sample_clock = WaitClock()
@@ -200,26 +207,21 @@ class RemoteReplay:
         if batch is None:
             raise Closed
         self._ahead = self._process.draw.remote(count)
-        arrays, self.insert_waited, cpu_seconds = batch
-        items = from_arrays(arrays)
+        items, self.insert_waited, cpu_seconds = batch
         now = items.drawn.inserted_steps
         fresh, self._steps = now - (now if self._steps is None else self._steps), now
         if self._traffic is not None:
             self._traffic.received(0, sum(tensor.nbytes for tensor in items.tensors), fresh, cpu_seconds)
         return replace(items, td_error=torch.zeros(items.td_error.shape))  # the learner writes there
 
-    def update(self, drawn: Any, priorities: torch.Tensor) -> None:
+    def update(self, drawn: Drawn, priorities: torch.Tensor) -> None:
         """Send new priorities [B], and wait until those before have arrived. Raise the error of those before."""
-        sent = self._process.update.remote(to_arrays(drawn), to_arrays(priorities.detach()))
+        sent = self._process.update.remote(drawn, priorities.detach())
         before, self._updating = self._updating, sent
         if self._traffic is not None:
             self._traffic.sent(priorities.nbytes + drawn.weight.nbytes + drawn.slot.nbytes + drawn.step.nbytes)
         if before is not None:
             self._answer(before)
-
-    def take_gauges(self) -> Metrics:
-        """Return the replay's gauges, and the traffic from actors since the last call."""
-        return cast(Metrics, self._ask(self._process.gauges))
 
     def close(self) -> None:
         """End every wait with `Closed`, also those of actors."""
@@ -235,22 +237,6 @@ class RemoteReplay:
             yield
         finally:
             self._process.thaw.remote()
-
-    def save(self, number: int) -> str:
-        """Have the replay write its part of checkpoint `number`; return its checksum."""
-        return str(self._ask(self._process.save, number))
-
-    def restore(self, number: int) -> None:
-        """Have the replay load its part of checkpoint `number`."""
-        self._ask(self._process.restore, number)
-
-    def counters(self) -> dict[str, Any]:
-        """Return the replay's state without its contents."""
-        return cast("dict[str, Any]", self._ask(self._process.counters))
-
-    def refill(self, counters: dict[str, Any]) -> int | None:
-        """Call `ReplayProcess.refill`."""
-        return cast("int | None", self._ask(self._process.refill, counters))
 
     def _ask(self, method: Any, *arguments: Any) -> Any:
         return self._answer(method.remote(*arguments))
@@ -280,4 +266,4 @@ class ReplayLink:
         """
         if self._sent is not None and not answer(self._sent):
             raise Closed
-        self._sent = self._process.insert.remote(self._actor, self._restart, to_arrays(experience), time.process_time())
+        self._sent = self._process.insert.remote(self._actor, self._restart, experience, time.process_time())

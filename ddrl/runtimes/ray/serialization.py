@@ -1,61 +1,33 @@
-"""Conversion of messages to NumPy arrays, which Ray puts into its object store and which are read there in place."""
+"""The way of tensors between processes of Ray: as NumPy arrays, which it puts into shared memory and reads in place."""
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
-from dataclasses import fields, is_dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from ray.util import register_serializer
 
-
-class Packed(NamedTuple):
-    """A dataclass."""
-
-    kind: type
-    fields: dict[str, Any]
-
-
-def to_arrays(sent: Any) -> Any:
-    """Replace tensors by arrays that share their memory, also within tuples, lists, dicts and dataclasses."""
-    import torch  # not in processes that only step environments
-
-    if isinstance(sent, torch.Tensor):
-        return sent.cpu().numpy()
-    if is_dataclass(sent) and not isinstance(sent, type):
-        return Packed(type(sent), {field.name: to_arrays(getattr(sent, field.name)) for field in fields(sent)})
-    return _with_parts(to_arrays, sent)
-
-
-def from_arrays(arrays: Any) -> Any:
-    """Undo `to_arrays`. The tensors share the arrays' memory, which is read-only in the object store."""
-    if isinstance(arrays, np.ndarray):
-        import torch  # not in processes that only step environments
-
-        return torch.from_numpy(arrays)
-    if isinstance(arrays, Packed):
-        return arrays.kind(**_with_parts(from_arrays, arrays.fields))
-    return _with_parts(from_arrays, arrays)
-
-
-def _with_parts(convert: Callable[[Any], Any], container: Any) -> Any:
-    """Return a tuple, list or dict with its parts converted, and anything else as it is."""
-    if isinstance(container, tuple):
-        return tuple(convert(part) for part in container)
-    if isinstance(container, list):
-        return [convert(part) for part in container]
-    if isinstance(container, dict):
-        return {name: convert(part) for name, part in container.items()}
-    return container
+if TYPE_CHECKING:  # processes that only step environments need no torch
+    import torch
 
 
 def prepare_process() -> None:
-    """Use one thread of torch, and show no warning that arrays are read-only: they are never written to.
+    """Use one thread of torch, and send tensors as arrays; those that come are read-only, and are never written to.
 
     Called when the modules of the process have been imported, with torch where they need it.
     """
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
+        register_serializer(torch.Tensor, serializer=_to_array, deserializer=_to_tensor)
     warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+
+
+def _to_array(tensor: torch.Tensor) -> Any:
+    return tensor.cpu().numpy()
+
+
+def _to_tensor(array: Any) -> torch.Tensor:
+    import torch
+
+    return torch.from_numpy(array)

@@ -11,74 +11,71 @@ from __future__ import annotations
 import copy
 import os
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import ray
 import torch
 from torch import Tensor, nn
 
+from ddrl.learners.optimizers import make_rmsprop
+from ddrl.learners.shared_updates import SharedConfig
 from ddrl.runtimes.ray.errors import connection_to
 from ddrl.runtimes.ray.messages import NO_TRAFFIC, Shard, ShardTraffic
-from ddrl.runtimes.ray.serialization import from_arrays, prepare_process, to_arrays
-
-if TYPE_CHECKING:
-    from ddrl.runtimes.ray.shard_and_replay import ShardSide
-
-MakeShard = Callable[[], "ShardSide"]
+from ddrl.runtimes.ray.serialization import prepare_process
+from ddrl.system.allocator import keep_freed_memory
+from ddrl.training.builder import Builder
+from ddrl.training.config.run_config import RunConfig
 
 
 class ShardProcess:
-    """The process of a shard. It answers one call at a time, so each answer is a whole version of its part."""
+    """The process of a shard, on the CPU. It answers one call at a time: each answer is a whole version of its part."""
 
-    _side: ShardSide  # set by `build`
-
-    def __init__(self, make: MakeShard) -> None:
+    def __init__(self, config: RunConfig, part: slice) -> None:
+        """`part`: of the network's parameters."""
         prepare_process()
-        self._make = make
+        self._config, self._part = config, part
 
     def pid(self) -> int:
         """Return the process ID."""
         return os.getpid()
 
     def build(self) -> None:
-        """Make the part with its initial parameters."""
-        self._side = self._make()
+        """Make the parameters and their optimizer, which begin as those of the learner."""
+        keep_freed_memory()
+        own = list(Builder(self._config, torch.device("cpu")).network().parameters())[self._part]
+        self._parameters = [parameter.detach() for parameter in own]
+        self._optimizer = make_rmsprop(own, cast(SharedConfig, self._config.hyperparameters).optimizer)
 
-    def apply(self, gradients: Any, learning_rate: float) -> Any:
+    def apply(self, gradients: list[Tensor], learning_rate: float) -> tuple[list[Tensor], float]:
         """Apply this part of a gradient; return `parameters` after it."""
-        self._side.apply(from_arrays(gradients), learning_rate)
+        self._optimizer.apply(gradients, learning_rate)
         return self.parameters()
 
-    def parameters(self) -> Any:
+    def parameters(self) -> tuple[list[Tensor], float]:
         """Return the parameters and the process's CPU seconds. Ray copies them before the next call begins."""
-        return self._arrays(), time.process_time()
+        return self._parameters, time.process_time()
 
-    def state_dict(self) -> tuple[Any, Any]:
+    def state_dict(self) -> tuple[list[Tensor], dict[str, Any]]:
         """Return the parameters and the state of the optimizer."""
-        return self._arrays(), to_arrays(self._side.state_dict())
+        return self._parameters, self._optimizer.state_dict()
 
-    def load_state_dict(self, parameters: Any, optimizer: Any) -> None:
+    def load_state_dict(self, parameters: list[Tensor], optimizer: dict[str, Any]) -> None:
         """Continue with these parameters and this state of the optimizer."""
-        with torch.no_grad():
-            torch._foreach_copy_(self._side.parameters, from_arrays(parameters))
-        self._side.load_state_dict(copy.deepcopy(from_arrays(optimizer)))  # it keeps the tensors; these are read-only
-
-    def _arrays(self) -> Any:
-        return to_arrays([parameter.detach() for parameter in self._side.parameters])
+        torch._foreach_copy_(self._parameters, parameters)
+        self._optimizer.load_state_dict(copy.deepcopy(optimizer))  # it keeps the tensors; these are read-only
 
 
-def start_process(make: MakeShard, **options: Any) -> Any:
+def start_process(config: RunConfig, part: slice, **options: Any) -> Any:
     """Start the process of a shard; Ray spreads several over the nodes."""
     process: Any = ray.remote(num_cpus=1, scheduling_strategy="SPREAD", **options)(ShardProcess)
-    return process.remote(make)
+    return process.remote(config, part)
 
 
-def _load(network: nn.Module, shards: Sequence[Shard], parts: Sequence[Any]) -> int:
-    """Copy the arrays that each shard sent into `network`; return the bytes of all."""
+def _load(network: nn.Module, shards: Sequence[Shard], parts: Sequence[list[Tensor]]) -> int:
+    """Copy the tensors that each shard sent into `network`; return the bytes of all."""
     own, size = [parameter.data for parameter in network.parameters()], 0
-    for shard, arrays in zip(shards, parts, strict=True):
-        tensors = from_arrays(arrays)
+    for shard, tensors in zip(shards, parts, strict=True):
         torch._foreach_copy_(own[shard.part], tensors)
         size += sum(tensor.nbytes for tensor in tensors)
     return size
@@ -93,9 +90,7 @@ class ShardLinks:
 
     def apply(self, gradients: Sequence[Tensor], learning_rate: float, network: nn.Module) -> None:
         """Send each shard its part of a gradient; copy the parameters after these updates into `network`."""
-        asked = [
-            shard.process.apply.remote(to_arrays(list(gradients[shard.part])), learning_rate) for shard in self._shards
-        ]
+        asked = [shard.process.apply.remote(list(gradients[shard.part]), learning_rate) for shard in self._shards]
         self._take(asked, network, sum(tensor.nbytes for tensor in gradients))
 
     def pull(self, network: nn.Module) -> None:
@@ -104,7 +99,7 @@ class ShardLinks:
 
     def _take(self, asked: list[Any], network: nn.Module, sent: int) -> None:
         answers, before = ray.get(asked), self._traffic
-        received = _load(network, self._shards, [arrays for arrays, _ in answers])
+        received = _load(network, self._shards, [parameters for parameters, _ in answers])
         cpu_seconds = sum(seconds for _, seconds in answers)
         self._traffic = ShardTraffic(before.sent + sent, before.received + received, cpu_seconds)
 
@@ -123,20 +118,20 @@ class RemoteShards:
     def pull(self, network: nn.Module) -> None:
         """Copy the present parameters into `network`."""
         answers = _get([shard.process.parameters.remote() for shard in self._shards])
-        _load(network, self._shards, [arrays for arrays, _ in answers])
+        _load(network, self._shards, [parameters for parameters, _ in answers])
 
     def collect(self, network: nn.Module) -> list[dict[str, Any]]:
         """Copy the parameters into `network`; return the state of each shard's optimizer."""
         states = _get([shard.process.state_dict.remote() for shard in self._shards])
         _load(network, self._shards, [parameters for parameters, _ in states])
-        return [from_arrays(optimizer) for _, optimizer in states]
+        return [optimizer for _, optimizer in states]
 
     def restore(self, network: nn.Module, optimizers: list[dict[str, Any]]) -> None:
         """Give the shards the parameters of `network` and these states of their optimizers."""
         own = [parameter.detach() for parameter in network.parameters()]
         _get(
             [
-                shard.process.load_state_dict.remote(to_arrays(own[shard.part]), to_arrays(state))
+                shard.process.load_state_dict.remote(own[shard.part], state)
                 for shard, state in zip(self._shards, optimizers, strict=True)
             ]
         )

@@ -234,8 +234,8 @@ def gpus(
         num_learners=num_learners,
         learner_threads=threads,
         device=device,
-        make_replay=MagicMock() if replays else None,
-        make_shards=[MagicMock()] * shards,
+        replay=MagicMock() if replays else None,
+        shards=[MagicMock()] * shards,
         runs_at_once=runs,
     )
     return placement.gpus_per_learner(plan)

@@ -395,7 +395,7 @@ def test_an_actor_that_dies_during_an_interruption_is_replaced_in_peace(monkeypa
     fake.get.return_value = 7
     monkeypatch.setattr("ddrl.runtimes.ray.process_group.ray", fake)
     monkeypatch.setattr("ddrl.runtimes.ray.process_group.on_this_node", MagicMock())
-    monkeypatch.setattr("ddrl.runtimes.ray.process_group.log_tail", lambda pid: "")
+    monkeypatch.setattr("ddrl.runtimes.ray.process_group.last_words", lambda pids: "")
     notes: list[str] = []
     group = ProcessGroup(plan(), 0.0, noting(notes), lambda: True)
     group._set_to_work(0)

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,12 +21,11 @@ from ddrl.errors import Closed, UserError
 from ddrl.learners.all_reduce import SingleLearner
 from ddrl.runtimes.ray import replay_process
 from ddrl.runtimes.ray.cluster import cluster
-from ddrl.runtimes.ray.replay_process import RemoteReplay, ReplayLink, answer
-from ddrl.runtimes.ray.shard_and_replay import ReplaySide
+from ddrl.runtimes.ray.replay_process import RemoteReplay, ReplayLink, ReplayProcess, answer
 from ddrl.train import train
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig, parse_run_config
-from ddrl.training.learner_node import LearnerNode
+from ddrl.training.learner_node import LearnerNode, make_replay
 from ddrl.training.records import checkpoint
 from ddrl.types import Experience
 from tests.runs import BASE, REPLAYING, curves, merged, small
@@ -111,18 +109,19 @@ def test_one_that_is_not_saved_is_refilled(tmp_path: Path, holder: psutil.Proces
     assert json.loads((tmp_path / "run.json").read_text())["resumes"] == 1
 
 
-def nan_priorities(config: RunConfig, directory: Path) -> ReplaySide:
-    """A replay that gets a bad priority with the tenth unroll."""
-    side = ReplaySide(config, directory)
-    insert, count = side.replay.insert, iter(range(10**9))
+class SpoiledReplay(ReplayProcess):
+    """It gets a bad priority with the tenth unroll."""
 
-    def spoiled(experience: Experience) -> None:
-        if next(count) == 10:
-            experience = experience.__class__(**vars(experience) | {"priority": experience.priority * torch.nan})
-        insert(experience)
+    def build(self) -> None:
+        super().build()
+        insert, count = self._replay.insert, iter(range(10**9))
 
-    side.replay.insert = spoiled  # type: ignore[method-assign]
-    return side
+        def spoiled(experience: Experience) -> None:
+            if next(count) == 10:
+                experience = experience.__class__(**vars(experience) | {"priority": experience.priority * torch.nan})
+            insert(experience)
+
+        self._replay.insert = spoiled  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +142,7 @@ def test_what_the_replay_refuses_ends_the_run_with_its_line(
     message: str,
 ) -> None:
     if spoil:
-        monkeypatch.setattr("ddrl.runtimes.ray.launch.ReplaySide", nan_priorities)
+        monkeypatch.setattr(replay_process, "ReplayProcess", SpoiledReplay)
     with pytest.raises(UserError, match=message):
         train(chosen(env_frames=2**40, **changes), tmp_path)
     assert "Traceback" not in capfd.readouterr().err
@@ -156,7 +155,7 @@ class Pair:
     """A replay's process, and the learner's view of it."""
 
     def __init__(self, directory: Path, config: RunConfig) -> None:
-        self.host = replay_process.start_process(partial(ReplaySide, config, directory), 2)
+        self.host = replay_process.start_process(config, directory, 2)
         ray.get(self.host.build.remote())
         self.replay = RemoteReplay(self.host)
 
@@ -203,7 +202,8 @@ def assert_same(one: Any, other: Any) -> None:
 def test_what_is_drawn_is_what_was_inserted_also_after_it_was_saved_and_restored(
     tmp_path: Path, connected: None, algorithm: str
 ) -> None:
-    pair, here = Pair(tmp_path, free(algorithm)), ReplaySide(free(algorithm), tmp_path / "here").replay
+    pair, builder = Pair(tmp_path, free(algorithm)), Builder(free(algorithm), torch.device("cpu"))
+    here = make_replay(builder, builder.network(), SingleLearner())
     links = [pair.link(actor) for actor in range(2)]
     for experience in (one for both in zip(made(algorithm, 9), made(algorithm, 9, 1), strict=True) for one in both):
         actor = int(experience.unroll.actor[0])

@@ -8,7 +8,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,10 +20,11 @@ import torch
 
 from ddrl.errors import Closed, UserError
 from ddrl.learners.all_reduce import SingleLearner
+from ddrl.runtimes.ray import shard_process
 from ddrl.runtimes.ray.cluster import cluster
+from ddrl.runtimes.ray.launch import shard_parts
 from ddrl.runtimes.ray.learner_process import LearnerProcess
 from ddrl.runtimes.ray.messages import Shard
-from ddrl.runtimes.ray.shard_and_replay import ShardSide, shard_parts
 from ddrl.runtimes.ray.shard_process import RemoteShards, ShardLinks, start_process
 from ddrl.train import train
 from ddrl.training.builder import Builder
@@ -65,7 +65,7 @@ def test_every_update_is_in_every_shard_and_in_every_count_also_of_a_run_that_is
         clusters.wait_until(lambda: clusters.lines(tmp_path / "run") > 3)
         seen.update(one.pid for one in clusters.workers(holder, "ShardProcess"))
 
-    monkeypatch.setattr("ddrl.runtimes.ray.launch.ShardSide", partial(shards.counting, tmp_path))
+    monkeypatch.setattr(shard_process, "ShardProcess", shards.counting(tmp_path))
     watcher, before = clusters.meanwhile(look), 0
     for frames in (1000, 1700):
         assert train(chosen(env_frames=frames), tmp_path / "run", quiet=True) == "budget_reached"
@@ -117,7 +117,7 @@ def test_a_shard_that_is_killed_takes_the_run_back_to_its_checkpoint(
 def test_a_shard_that_dies_again_and_again_ends_the_run_with_one_line(
     tmp_path: Path, holder: psutil.Process, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("ddrl.runtimes.ray.launch.ShardSide", shards.vanishing)
+    monkeypatch.setattr(shard_process, "ShardProcess", shards.VanishingShard)
     with pytest.raises(UserError, match=r"^the parameter shard died 3 times in a row without an update: .+$"):
         train(chosen(), tmp_path)
     assert "Traceback" not in capfd.readouterr().err
@@ -138,11 +138,7 @@ class Server:
 
     def __init__(self, config: RunConfig, *, apart: bool) -> None:
         builder = Builder(config, torch.device("cpu"))
-        made = (
-            [Shard(part, start_process(partial(ShardSide, config, part))) for part in shard_parts(builder)]
-            if apart
-            else []
-        )
+        made = [Shard(part, start_process(config, part)) for part in shard_parts(builder)] if apart else []
         ray.get([shard.process.build.remote() for shard in made])
         self.places, self.links = made, ShardLinks(made)
         self.learning = LearnerNode(builder, SingleLearner(), shards=RemoteShards(made) if made else None)

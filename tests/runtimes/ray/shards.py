@@ -8,31 +8,29 @@ from typing import Any
 
 from torch import Tensor
 
-from ddrl.runtimes.ray.shard_and_replay import ShardSide
-from ddrl.training.config.run_config import RunConfig
+from ddrl.runtimes.ray.shard_process import ShardProcess
 
 
-def counting(folder: Path, config: RunConfig, part: slice) -> ShardSide:
+def counting(folder: Path) -> type[ShardProcess]:
     """As it is; whenever it is saved it writes a line: gradients that it has applied."""
-    side, applied = ShardSide(config, part), 0
-    apply, state_dict = side.apply, side.state_dict
 
-    def counted(gradients: list[Tensor], learning_rate: float) -> None:
-        nonlocal applied
-        applied += 1
-        apply(gradients, learning_rate)
+    class ShardProcessThatCounts(ShardProcess):
+        _applied = 0
 
-    def saved() -> dict[str, Any]:
-        with (folder / f"shard{part.start}").open("a") as file:
-            file.write(f"{applied}\n")
-        return state_dict()
+        def apply(self, gradients: list[Tensor], learning_rate: float) -> Any:
+            self._applied += 1
+            return super().apply(gradients, learning_rate)
 
-    side.apply, side.state_dict = counted, saved
-    return side
+        def state_dict(self) -> Any:
+            with (folder / f"shard{self._part.start}").open("a") as file:
+                file.write(f"{self._applied}\n")
+            return super().state_dict()
+
+    return ShardProcessThatCounts
 
 
-def vanishing(config: RunConfig, part: slice) -> ShardSide:
+class VanishingShard(ShardProcess):
     """Every process of a shard ends with its first gradient, without a word."""
-    side = ShardSide(config, part)
-    side.apply = lambda *_: os._exit(1)
-    return side
+
+    def apply(self, gradients: list[Tensor], learning_rate: float) -> Any:
+        os._exit(1)
