@@ -303,7 +303,7 @@ class Replay(Protocol):
         """Return whether `sample(count)` would return at once."""
 
     def sample(self, count: int) -> Any:
-        """Draw `count` items (`ddrl.replay.items.DrawnItems`); wait while actors are behind."""
+        """Draw `count` items (`ddrl.replay.items.Drawing`); wait while actors are behind."""
 
     def update(self, drawn: Any, priorities: Tensor) -> None:
         """Give the items of a `ddrl.replay.items.Drawn` new priorities [B]."""

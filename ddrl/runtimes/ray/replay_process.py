@@ -23,7 +23,7 @@ from ray.exceptions import RayTaskError
 from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import Closed
 from ddrl.learners.all_reduce import SingleLearner
-from ddrl.replay.items import Drawn, DrawnItems
+from ddrl.replay.items import Drawing, Drawn
 from ddrl.runtimes.ray.errors import connection_to
 from ddrl.runtimes.ray.serialization import prepare_process
 from ddrl.system.allocator import keep_freed_memory
@@ -89,7 +89,7 @@ class ReplayProcess:
         return True
 
     @ray.method(concurrency_group="draw")
-    def draw(self, count: int) -> tuple[DrawnItems, float, float] | None:
+    def draw(self, count: int) -> tuple[Drawing, float, float] | None:
         """Draw a batch; wait while actors are behind. Return None where the run is over.
 
         Return the items, the seconds that actors have waited for the learner, summed over all of them, and the CPU
