@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 SHORTEST_TOKEN = 16
 INTERRUPTED = TRY_AGAIN
 LINE_SECONDS = 10.0
-OUTCOMES = {"passed": True, "failed": False, "skipped": None}
 
 
 def train(parsed: argparse.Namespace) -> int:
@@ -232,7 +231,7 @@ def _progress_line() -> Iterator[Callable[[str], None]]:
 def verify(parsed: argparse.Namespace) -> int:
     """Return 0 where all checks pass, 1 where one fails."""
     from ddrl.cli.inspection import verify
-    from ddrl.regression import describe, exit_status, verify_against, write_junit
+    from ddrl.regression import WORDS, describe, exit_status, verify_against, write_junit
 
     _check_folder(parsed.junit)
     # The comparison comes first: it refuses folders before it reads runs.
@@ -240,7 +239,7 @@ def verify(parsed: argparse.Namespace) -> int:
     groups = [list(verify(parsed.directory)), *compared]
     checks = [check for group in groups for check in group]
     print("\n".join(map(describe, checks)))
-    counts = {word: sum(check.passed is value for check in checks) for word, value in OUTCOMES.items()}
+    counts = {word.lower(): sum(check.passed is value for check in checks) for value, word in WORDS.items()}
     print(f"{len(checks)} checks: " + ", ".join(f"{count} {word}" for word, count in counts.items() if count))
     if parsed.junit:
         write_junit(checks, parsed.junit)
