@@ -102,8 +102,7 @@ def merge(sources: Sequence[Path], target: Path, *, dry_run: bool = False) -> Me
     copied, failed = [], []
     for run in new:
         directory = target.joinpath(*run.place)
-        reason = _obstacle(directory) or ("" if dry_run else _copy(run.folder, directory))
-        if reason:
+        if reason := _copy(run.folder, directory, dry_run=dry_run):
             failed.append(f"{run.folder}: {reason}")
         else:
             copied.append(directory)
@@ -189,17 +188,17 @@ def _records(folder: Path) -> pd.DataFrame:
     return table[~table["metric"].isin(TIMING_METRICS)].reset_index(drop=True)
 
 
-def _obstacle(directory: Path) -> str:
-    """Return why no run can be copied to `directory`, which holds no whole one; an empty text where one can."""
+def _copy(source: Path, directory: Path, *, dry_run: bool) -> str:
+    """Copy a run to `directory`, which holds no whole one, unless a process trains there.
+
+    Return one line on why that failed, or an empty text; with `dry_run` why it cannot be tried.
+    """
     if os.path.lexists(directory) and not directory.is_dir():
         return f"{directory} is no folder"
     if any(os.path.lexists(directory / name) for name in RESULTS):
         return f"{directory} holds a damaged run; remove it, or merge into another folder"
-    return ""
-
-
-def _copy(source: Path, directory: Path) -> str:
-    """Copy a run, unless a process trains in `directory`; return one line on why that failed, or an empty text."""
+    if dry_run:
+        return ""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with locked(directory) if (directory / "lock").exists() else nullcontext():

@@ -54,7 +54,7 @@ class Measured:
 
 
 class Estimate(NamedTuple):
-    """What one run is expected to take; `measured` is one of `QUALITY` (`none`: 0 hours)."""
+    """The expected cost of one run; `measured` is one of `QUALITY` (`none`: 0 hours)."""
 
     run: Run
     hours: float
