@@ -26,7 +26,7 @@ from ddrl.training.records.recorder import write_json
 
 FILE = Path("results/reference/bench/guard/impala_atari_pong_float32.json")
 MEASURED = Path("tests/regression/throughput.yaml")
-"""What is measured: the arguments of `bench.default_config`."""
+"""The arguments of `bench.default_config` for what is measured."""
 COMMAND = "python -m ddrl.regression throughput"
 ALLOWED = 0.15
 """The part of the committed ratio by which the median of the repeats may differ from it."""

@@ -61,7 +61,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Meeting:
-    """What the first task tells the others."""
+    """The facts that the first task tells the others."""
 
     address: str
     """host:port of Ray's head."""

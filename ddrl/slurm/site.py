@@ -1,4 +1,4 @@
-"""What the jobs of a workflow ask of a SLURM cluster, as one site file says for every rule and scale.
+"""The requests of a workflow's jobs to a SLURM cluster, as one site file says for every rule and scale.
 
 A site file is a list of entries: which jobs an entry is about, and what it sets for them. Of the entries about one job,
 later ones override earlier ones, key by key. Cores, memory and GPUs of a training run stand in `experiments.yaml`.
@@ -52,7 +52,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Request:
-    """What a job asks for on each of its nodes: its needs, and what the site file sets (None: not set)."""
+    """The request of a job for each of its nodes: its needs, and what the site file sets (None: not set)."""
 
     needs: Resources
     cpus: int | None = None
