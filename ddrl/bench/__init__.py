@@ -5,21 +5,12 @@ part measured alone on one thread. A step is fresh once, however often it is lea
 includes all its epochs, replays and traversals. A run that keeps every core busy with only these parts has ratio 1.
 """
 
-from ddrl.bench.architectures import describe_all, system_configs
-from ddrl.bench.defaults import default_config
-from ddrl.bench.measure import Repeat, bench, measure
-from ddrl.bench.parts import Part
-from ddrl.bench.sweep import grid
-from ddrl.bench.text import describe
-
-__all__ = [
-    "Part",
-    "Repeat",
-    "bench",
-    "default_config",
-    "describe",
-    "describe_all",
-    "grid",
-    "measure",
-    "system_configs",
-]
+from ddrl.bench.architectures import describe_all as describe_all
+from ddrl.bench.architectures import system_configs as system_configs
+from ddrl.bench.defaults import default_config as default_config
+from ddrl.bench.measure import bench as bench
+from ddrl.bench.measure import measure as measure
+from ddrl.bench.parts import Part as Part
+from ddrl.bench.sweep import grid as grid
+from ddrl.bench.text import describe as describe
+from ddrl.bench.topology import Repeat as Repeat

@@ -14,7 +14,7 @@ from typing import Any
 from ddrl import algorithms
 from ddrl.bench.defaults import CORES, default_config, merged
 from ddrl.bench.measure import PARTS, speed_ratios
-from ddrl.bench.text import disturbance, fraction, head, median_of, row, whole
+from ddrl.bench.text import FRACTION, WHOLE, disturbance, head, medians, row, shown, spread
 from ddrl.environments.base import registry
 from ddrl.errors import UserError
 from ddrl.system.text_files import read_yaml
@@ -29,8 +29,9 @@ ENVIRONMENT: str = _CONTENT["environment"]
 SYSTEMS: dict[str, dict[str, Any]] = {entry["system"]: entry for entry in _CONTENT["systems"]}
 BASE = next(iter(SYSTEMS))
 """The system that the others are compared with."""
-_COLUMNS = ("training", "lowest", "highest", "per core", f"to {BASE}", "lowest", "highest", "bound", "ratio")
-_MORE = ("cpu busy", "others", "lag mean", "CPU us", "sim", "infer", "train", "rest")
+_SPEEDS = ("training", "lowest", "highest", "per core", f"to {BASE}", "lowest", "highest")
+_MEASURED = ("bound", "ratio", "cpu busy", "others", "lag mean")
+_COSTS = ("CPU us", "sim", "infer", "train", "rest")
 
 
 def system_configs(environment: str, overrides: Mapping[str, Any]) -> dict[str, RunConfig]:
@@ -71,15 +72,11 @@ def describe_all(result: Mapping[str, Any]) -> str:
     measurements, cores = result["measurements"], result["hardware"]["cores"]
     base = next(one for one in measurements if one["system"] == BASE)
     frame_skip = registry.spec_for(**base["config"]["environment"]).frame_skip
-    lines = [*head(result, f"{len(measurements)} systems"), "", row("", (*_COLUMNS, *_MORE), 31)]
+    lines = [*head(result, f"{len(measurements)} systems"), "", row("", (*_SPEEDS, *_MEASURED, *_COSTS), 31)]
     for one in measurements:
-        speeds, ratios = [repeat["training"] for repeat in one["repeats"]], speed_ratios(one, base)
-        speed = statistics.median(speeds)
-        cells = [whole(value) for value in (speed, min(speeds), max(speeds), speed / cores)]
-        cells += [fraction(value) for value in (statistics.median(ratios), min(ratios), max(ratios))]
-        cells += [whole(one["median_bound_frames_per_second"]), fraction(one["median_ratio"])]
-        cells += [fraction(median_of(one["repeats"], name)) for name in ("cpu_utilisation", "others")]
-        cells.append(f"{median_of(one['repeats'], 'policy_lag_mean'):.1f}")
+        speeds = [repeat["training"] for repeat in one["repeats"]]
+        cells = [*spread(speeds, WHOLE), shown(statistics.median(speeds) / cores, WHOLE)]
+        cells += [*spread(speed_ratios(one, base), FRACTION), *medians(one["repeats"], _MEASURED)]
         costs = [cpu_per_frame(repeat, cores, frame_skip) for repeat in one["repeats"]]
         cells += [f"{statistics.median(cost[name] for cost in costs):.0f}" for name in ("all", *PARTS, "rest")]
         lines.append(row(one["system"], cells, 31))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -13,8 +14,6 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ddrl.coordinator.shared_parameters import LiveParameters
 from ddrl.interfaces import Hyperparameters
 from ddrl.replay.prefetch import Prefetch
@@ -22,7 +21,6 @@ from ddrl.replay.prioritized import PrioritizedReplay
 from ddrl.replay.queue import UnrollQueue
 from ddrl.replay.replay_config import with_replay
 from ddrl.runtimes.local import local_runtime
-from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig
 from ddrl.training.config.systems import moves_gradients, replays
 from ddrl.training.config.topology import Topology
@@ -44,21 +42,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Parts:
-    """All parts, with the shapes of the run."""
+    """All parts."""
 
     simulation: Part
     inference: Part
     training: Part
-    frame_skip: int
-    trained_on: str
-    """cpu or cuda."""
-
-    def bound(self, cores: int) -> float:
-        """Return frames per second if all cores did nothing but the parts; NaN if a GPU trains."""
-        if self.trained_on != "cpu":
-            return math.nan
-        cost = sum(part.cpu_seconds_per_step for part in (self.simulation, self.inference, self.training))
-        return self.frame_skip * cores / cost
+    bound: float
+    """Frames per second if all cores did nothing but the parts; NaN if a GPU trains."""
 
 
 def alone(config: RunConfig) -> RunConfig:
@@ -86,14 +76,14 @@ def measure_parts(config: RunConfig, seconds: float) -> Parts:
     training = alone(config)
     acting = replace(training, device="cpu") if training.topology.runtime == "ray" else training
     with ExitStack() as stack:
-        run = _opened(acting, stack)
+        run = stack.enter_context(quiet_run(acting))
         collector = run.collectors[0]
         env, policy, skip = collector.env, collector.policy, run.spec.frame_skip
         step = env.reset()
         actions = cycle([policy.act(step).action.numpy() for _ in range(16)])
         simulated = _time(lambda: env.step(next(actions)), env.num_envs, skip, seconds / 3)
         inferred = _time(lambda: policy.act(step), env.num_envs, skip, seconds / 3)
-        learning = run if acting is training else _opened(training, stack)
+        learning = run if acting is training else stack.enter_context(quiet_run(training))
         if moves_gradients(config):
             work, steps = _applied(run, learning)
         else:
@@ -101,12 +91,10 @@ def measure_parts(config: RunConfig, seconds: float) -> Parts:
             learner: Any = learning.learner
             work = partial(learner.update, batch)
         trained = _time(work, steps, skip, seconds / 3)
-    return Parts(simulated, inferred, trained, skip, resolve_device(training.device).type)
-
-
-def _opened(config: RunConfig, stack: ExitStack) -> Run:
-    """Return a run that `stack` closes."""
-    return stack.enter_context(quiet_run(config, Path(stack.enter_context(tempfile.TemporaryDirectory()))))
+    cost = sum(part.cpu_seconds_per_step for part in (simulated, inferred, trained))
+    on_cpu = resolve_device(training.device).type == "cpu"
+    bound = skip * len(os.sched_getaffinity(0)) / cost if on_cpu else math.nan
+    return Parts(simulated, inferred, trained, bound)
 
 
 def fresh_share(hyperparameters: Hyperparameters) -> float:
@@ -117,21 +105,17 @@ def fresh_share(hyperparameters: Hyperparameters) -> float:
 
 
 @contextmanager
-def quiet_run(config: RunConfig, directory: Path) -> Iterator[Run]:
-    """Yield a run in this process, and close it afterwards."""
-    run = Run(config, directory, make_runtime=local_runtime(config))
-    try:
-        yield run
-    finally:
-        run.learner.core.close()
-        run.recorder.close()
-        for collector in run.collectors:
-            collector.env.close()
-
-
-def parameter_count(config: RunConfig) -> int:
-    """Return the number of parameters of the network."""
-    return sum(tensor.numel() for tensor in Builder(config, torch.device("cpu")).network().parameters())
+def quiet_run(config: RunConfig, directory: Path | None = None) -> Iterator[Run]:
+    """Yield a run in this process, and close it afterwards; without `directory`, what it writes is removed."""
+    with tempfile.TemporaryDirectory() as temporary:
+        run = Run(config, directory or Path(temporary), make_runtime=local_runtime(config))
+        try:
+            yield run
+        finally:
+            run.learner.core.close()
+            run.recorder.close()
+            for collector in run.collectors:
+                collector.env.close()
 
 
 def _applied(acting: Run, learning: Run) -> tuple[Callable[[], object], float]:

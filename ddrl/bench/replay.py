@@ -74,7 +74,7 @@ def bytes_per_step(algorithm: str, environment: str) -> float:
     config = run_config(
         algorithm, environment, {"hyperparameters": {"replay_capacity": MEASURED_STEPS}, "topology": ONE}
     )
-    with tempfile.TemporaryDirectory() as directory, quiet_run(config, Path(directory)) as run:
+    with quiet_run(config) as run:
         assert isinstance(run.queue, PrioritizedReplay)
         return run.queue.nbytes / run.queue.capacity
 

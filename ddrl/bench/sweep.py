@@ -37,18 +37,16 @@ def grid(
     a note. Raise `UserError` if none is left.
     """
     configs, refused = [], []
-    runtime_choices: list[dict[str, Any]] = [{"runtime": name} for name in runtimes] or [{}]
-    inference_choices = [INFERENCE[name] for name in inferences] or [{}]
-    for values in itertools.product(*axes.values()):
-        point = dict(zip(axes, values, strict=True))
-        for runtime, inference in itertools.product(runtime_choices, inference_choices):
-            topology = point | runtime | inference
-            try:
-                configs.append(default_config(algorithm, environment, merged(overrides, {"topology": topology})))
-            except UserError as error:
-                refused.append(error)
-                if axes:
-                    note(f"left out: {', '.join(f'{name} {value}' for name, value in topology.items())}: {error}")
+    choices: list[list[dict[str, Any]]] = [[{key: value} for value in values] for key, values in axes.items()]
+    choices += [[{"runtime": name} for name in runtimes] or [{}], [INFERENCE[name] for name in inferences] or [{}]]
+    for chosen in itertools.product(*choices):
+        topology = {name: value for part in chosen for name, value in part.items()}
+        try:
+            configs.append(default_config(algorithm, environment, merged(overrides, {"topology": topology})))
+        except UserError as error:
+            refused.append(error)
+            if axes:
+                note(f"left out: {', '.join(f'{name} {value}' for name, value in topology.items())}: {error}")
     if not configs:
         raise refused[0]
     return configs

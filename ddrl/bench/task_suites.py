@@ -14,9 +14,9 @@ import argparse
 import json
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -41,19 +41,14 @@ def speed(name: str, num_envs: int, num_threads: int, seconds: float) -> tuple[f
         for env in envs:
             env.reset()
             _step(env, 0, lambda steps: steps >= WARM_UP_STEPS)
-        counts: list[Array] = [np.zeros(num_envs, dtype=np.int64) for _ in envs]
         began = time.perf_counter()
 
-        def work(index: int) -> None:
-            counts[index] = _step(envs[index], 1 + index, lambda steps: time.perf_counter() - began >= seconds)
+        def work(index: int) -> Array:
+            return _step(envs[index], 1 + index, lambda steps: time.perf_counter() - began >= seconds)
 
-        threads = [threading.Thread(target=work, args=(index,)) for index in range(num_threads)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(num_threads) as pool:
+            each: Array = np.sum(list(pool.map(work, range(num_threads))), axis=0)
         taken = time.perf_counter() - began
-        each: Array = np.sum(counts, axis=0)
         return float(each.sum()) / taken, each
 
 

@@ -7,24 +7,41 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ddrl.bench.measure import PARTS, best_of, describe_topology, speed_ratios, system_of, systems_of
+import pandas as pd
+
+from ddrl.bench.measure import describe_topology, fastest, speed_ratios, system_of
 
 DISTURBED = 0.1
 """Fraction of the cores' time taken by other processes above which the reader is warned."""
 
-_SPEEDS = ("sim alone", "infer alone", "train alone", "bound", "rollout", "training")
-_FRACTIONS = ("ratio", "actor duty", "learn duty", "cpu busy", "others", "lag mean")
-_SWEPT = ("actors", "envs", "learn thr", "training", "lowest", "highest", "to best", "bound", "ratio")
+
+WHOLE, FRACTION = ",.0f", ".2f"
+"""Forms of speeds and of ratios."""
+COLUMNS: Mapping[str, tuple[str, str]] = {
+    "sim alone": ("simulation.frames_per_second", WHOLE),
+    "infer alone": ("inference.frames_per_second", WHOLE),
+    "train alone": ("training_part.frames_per_second", WHOLE),
+    "bound": ("bound", WHOLE),
+    "rollout": ("rollout", WHOLE),
+    "training": ("training", WHOLE),
+    "ratio": ("ratio", FRACTION),
+    "actor duty": ("duty.actor", FRACTION),
+    "learn duty": ("duty.learner", FRACTION),
+    "cpu busy": ("cpu_utilisation", FRACTION),
+    "others": ("others", FRACTION),
+    "lag mean": ("policy_lag_mean", ".1f"),
+}
+"""Column -> the number of a repeat that it shows, and its form."""
+_SWEPT = ("bound", "ratio", "actor duty", "learn duty", "cpu busy", "others", "lag mean")
 
 
 def describe(result: Mapping[str, Any]) -> str:
     """Return a table with a row for each repeat, or for each topology if there are several, and a summary."""
     measurements = result["measurements"]
-    systems = systems_of(measurements)
-    swept = len(measurements) > len(systems)
+    bests = fastest(measurements)
+    swept = len(measurements) > len(bests)
     lines = [*head(result), "", *(_sweep(measurements) if swept else _repeats(measurements)), ""]
-    for system in systems:
-        best = best_of(measurements, system)
+    for best in bests.values():
         lines += [f"{'best: ' if swept else ''}{_median(best)}", f"  {best['limiting_part']}"]
         if swept:
             lines += _not_told_apart(best, measurements)
@@ -54,43 +71,30 @@ def head(result: Mapping[str, Any], what: str | None = None) -> list[str]:
 def _repeats(measurements: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     for one in measurements:
         yield describe_topology(one["config"]["topology"])
-    yield row("", (*_SPEEDS, *_FRACTIONS))
+    yield row("", COLUMNS)
     for index in range(len(measurements[0]["repeats"])):
         for one in measurements:
-            repeat = one["repeats"][index]
-            speeds = [repeat[part]["frames_per_second"] for part in PARTS]
-            speeds += [repeat[name] for name in ("bound", "rollout", "training")]
-            duty = repeat["duty"]
-            fractions = [repeat["ratio"], duty["actor"], duty["learner"], repeat["cpu_utilisation"], repeat["others"]]
-            cells = [whole(speed) for speed in speeds] + [fraction(value) for value in fractions]
-            cells.append(f"{repeat['policy_lag_mean']:.1f}")
+            cells = medians([one["repeats"][index]], COLUMNS)
             yield row(f"{index + 1} {system_of(one['config']['topology'])}", cells)
 
 
 def _sweep(measurements: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """Yield the rows of topologies, the fastest first."""
-    yield row("", (*_SWEPT, *_FRACTIONS[1:]))
+    yield row("", ("actors", "envs", "learn thr", "training", "lowest", "highest", "to best", *_SWEPT))
     ordered = sorted(measurements, key=lambda one: -one["median_training_frames_per_second"])
     for one in ordered:
-        topology, repeats = one["config"]["topology"], one["repeats"]
-        speeds = [repeat["training"] for repeat in repeats]
-        cells = [str(topology[name]) for name in ("num_actors", "envs_per_actor", "learner_threads")]
-        cells += [f"{speed:,.0f}" for speed in (statistics.median(speeds), min(speeds), max(speeds))]
-        cells += [f"{statistics.median(speed_ratios(one, ordered[0])):.2f}"]
-        cells += [whole(one["median_bound_frames_per_second"]), fraction(one["median_ratio"])]
-        for role in ("actor", "learner"):
-            cells.append(f"{statistics.median(repeat['duty'][role] for repeat in repeats):.2f}")
-        cells += [f"{median_of(repeats, name):.2f}" for name in ("cpu_utilisation", "others")]
-        yield row(system_of(topology), (*cells, f"{median_of(repeats, 'policy_lag_mean'):.1f}"))
+        topology = one["config"]["topology"]
+        sizes = [str(topology[name]) for name in ("num_actors", "envs_per_actor", "learner_threads")]
+        to_best = shown(statistics.median(speed_ratios(one, ordered[0])), FRACTION)
+        speeds = spread([repeat["training"] for repeat in one["repeats"]], WHOLE)
+        yield row(system_of(topology), [*sizes, *speeds, to_best, *medians(one["repeats"], _SWEPT)])
 
 
 def _median(one: Mapping[str, Any]) -> str:
-    speeds = [repeat["training"] for repeat in one["repeats"]]
-    return (
-        f"{describe_topology(one['config']['topology'])}: median training "
-        f"{one['median_training_frames_per_second']:,.0f} frames/s ({min(speeds):,.0f} to {max(speeds):,.0f}), bound "
-        f"{whole(one['median_bound_frames_per_second'])}, ratio {fraction(one['median_ratio'])}"
-    )
+    middle, low, high = spread([repeat["training"] for repeat in one["repeats"]], WHOLE)
+    bound, ratio = medians(one["repeats"], ("bound", "ratio"))
+    topology = describe_topology(one["config"]["topology"])
+    return f"{topology}: median training {middle} frames/s ({low} to {high}), bound {bound}, ratio {ratio}"
 
 
 def _no_bound(measurements: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -114,19 +118,20 @@ def disturbance(measurements: Sequence[Mapping[str, Any]]) -> list[str]:
     return [line] if others > DISTURBED else []
 
 
-def median_of(repeats: Sequence[Mapping[str, Any]], name: str) -> float:
-    """Return the median of a number over repeats."""
-    return float(statistics.median(repeat[name] for repeat in repeats))
+def medians(repeats: list[dict[str, Any]], columns: Iterable[str]) -> list[str]:
+    """Return the cells of some of `COLUMNS`: medians over repeats."""
+    middle = pd.json_normalize(repeats).median()
+    return [shown(float(middle[name]), form) for name, form in (COLUMNS[column] for column in columns)]
 
 
-def whole(value: float) -> str:
-    """Format without decimals, NaN as a dash."""
-    return "-" if math.isnan(value) else f"{value:,.0f}"
+def spread(values: Sequence[float], form: str) -> list[str]:
+    """Return median, lowest and highest value as cells."""
+    return [shown(value, form) for value in (statistics.median(values), min(values), max(values))]
 
 
-def fraction(value: float) -> str:
-    """Format with two decimals, NaN as a dash."""
-    return "-" if math.isnan(value) else f"{value:.2f}"
+def shown(value: float, form: str) -> str:
+    """Format a number, NaN as a dash."""
+    return "-" if math.isnan(value) else f"{value:{form}}"
 
 
 def row(name: str, cells: Iterable[str], width: int = 17) -> str:

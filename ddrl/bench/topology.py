@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import torch
 
-from ddrl.bench.parts import quiet_run
+from ddrl.bench.parts import Part, Parts, quiet_run
 from ddrl.errors import UserError
 from ddrl.replay.replay_config import with_replay
 from ddrl.system.wait_clock import WaitClock
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.05
 LONGEST = 10
-"""How many times its seconds a window may last to see enough batches."""
+"""The number of times its seconds that a window may last to see enough batches."""
 START_SECONDS = 120.0
 """Time for the first batch, in addition to `LONGEST` windows."""
 ENDING_SECONDS = 60.0
@@ -72,10 +72,8 @@ class Look:
     """Frames that the learner consumed."""
     made: int
     """Frames that actors made."""
-    insert_waited: float
-    """Waits of actors for room in the queue."""
-    pull_waited: float
-    """Waits of actors for parameters, as the schedule demands."""
+    actors_waited: float
+    """Waits of actors for room in the queue, and for parameters as the schedule demands."""
     sample_waited: float
     """Waits of the learner for unrolls."""
     learning: float | None = None
@@ -86,15 +84,28 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Whole:
-    """The measurements between two looks; the fields are those of `ddrl.bench.measure.Repeat`."""
+class Repeat:
+    """The measurements of one topology in one repeat."""
 
+    simulation: Part
+    inference: Part
+    training_part: Part
+    bound: float
+    """Frames per second if all cores did nothing but the parts."""
     rollout: float
+    """Frames per second that the actors made."""
     training: float
+    """Fresh frames per second that the learner consumed: the number to compare between systems."""
+    ratio: float
+    """training / bound."""
     duty: dict[str, float]
+    """Fraction of the wall-clock time in which the learner, or an actor on average, did not wait for another role; in
+    runtime serial, where roles take turns, the fraction that a role had."""
     cpu_utilisation: float
+    """CPU seconds of all processes of the run / (wall-clock x cores)."""
     policy_lag_mean: float
     others: float
+    """Fraction of the cores' time that other processes took."""
 
 
 class Window:
@@ -106,7 +117,7 @@ class Window:
         self._created = time.perf_counter()
         self._started: float | None = None
         self.gave_up = False
-        """Whether no batch came in time."""
+        """No batch came in time."""
         self.opened: Look | None = None
         self.closed: Look | None = None
 
@@ -129,8 +140,8 @@ class Window:
         return self.closed is not None
 
 
-def measure_whole(config: RunConfig, seconds: float) -> Whole:
-    """Measure a topology for `seconds` after a warm-up of a quarter of that.
+def measure_whole(config: RunConfig, seconds: float, parts: Parts) -> Repeat:
+    """Measure a topology, whose parts are known, for `seconds` after a warm-up of a quarter of that.
 
     Raise `UserError` if too few batches were learned from, and any error of a role.
     """
@@ -156,7 +167,7 @@ def measure_whole(config: RunConfig, seconds: float) -> Whole:
         raise UserError(
             f"bench: {LONGEST * seconds:g} s are too short for {lap + 1} batches of {batch_steps} fresh steps"
         )
-    return _between(opened, closed, config.topology.num_actors, speed, float(within["value"].mean()))
+    return _between(opened, closed, config.topology.num_actors, speed, float(within["value"].mean()), parts)
 
 
 def _fresh_steps(config: RunConfig) -> int:
@@ -168,20 +179,24 @@ def _fresh_steps(config: RunConfig) -> int:
     return hyperparameters.unroll_length * columns
 
 
-def _between(before: Look, after: Look, actors: int, training: float, lag: float) -> Whole:
+def _between(before: Look, after: Look, actors: int, training: float, lag: float, parts: Parts) -> Repeat:
     wall, cores = after.wall - before.wall, len(os.sched_getaffinity(0))
     cpu = sum(used - before.cpu.get(process, 0.0) for process, used in after.cpu.items())
-    waited = after.insert_waited + after.pull_waited - before.insert_waited - before.pull_waited
     duty = {
-        "actor": max(0.0, 1 - waited / (wall * actors)),
+        "actor": max(0.0, 1 - (after.actors_waited - before.actors_waited) / (wall * actors)),
         "learner": max(0.0, 1 - (after.sample_waited - before.sample_waited) / wall),
     }
     if before.learning is not None and after.learning is not None:
         learner = (after.learning - before.learning) / wall
         duty = {"actor": 1 - learner, "learner": learner}
-    return Whole(
+    return Repeat(
+        simulation=parts.simulation,
+        inference=parts.inference,
+        training_part=parts.training,
+        bound=parts.bound,
         rollout=(after.made - before.made) / wall,
         training=training,
+        ratio=training / parts.bound,
         duty=duty,
         cpu_utilisation=cpu / (wall * cores),
         policy_lag_mean=lag,
@@ -249,8 +264,7 @@ def _look(run: Run, clock: WaitClock | None) -> Look:
     return Look(
         frames=run.learner.core.env_frames,
         made=sum(collector.agent_steps for collector in run.collectors) * run.spec.frame_skip,
-        insert_waited=run.queue.insert_waited,
-        pull_waited=run.params.pull_waited,
+        actors_waited=run.queue.insert_waited + run.params.pull_waited,
         sample_waited=run.queue.sample_waited,
         learning=clock.seconds if clock else None,
     )
@@ -278,8 +292,7 @@ def _with_ray(config: RunConfig, directory: Path, seconds: float, enough_steps: 
             return Look(
                 frames=frames,
                 made=sum(status.delivered) * learners * unroll_frames,
-                insert_waited=status.insert_waited * learners,
-                pull_waited=status.pull_waited * learners,
+                actors_waited=(status.insert_waited + status.pull_waited) * learners,
                 sample_waited=status.sample_waited,
             )
 

@@ -22,13 +22,12 @@ from ddrl.system.files import refuse_pipe
 from ddrl.system.notes import SafeStandardError, say
 
 if TYPE_CHECKING:
-    from ddrl.inference.endpoint import Endpoint, Tls
+    from ddrl.inference.endpoint import Endpoint
     from ddrl.training.config.run_config import RunConfig
 
 SHORTEST_TOKEN = 16
 INTERRUPTED = TRY_AGAIN
 LINE_SECONDS = 10.0
-OUTCOMES = {"passed": True, "failed": False, "skipped": None}
 
 
 def train(parsed: argparse.Namespace) -> int:
@@ -42,28 +41,23 @@ def train(parsed: argparse.Namespace) -> int:
         print(json.dumps(to_json(config), indent=1))
         return 0
     _check_task(config, parsed.config)
-    directory, endpoint = parsed.directory or parsed.config.parent, _endpoint(parsed)
+    secrets = (parsed.token_file, parsed.tls_cert, parsed.tls_key, parsed.tls_ca, parsed.insecure)
+    if parsed.listen is None and any(secrets):
+        raise UserError("--token-file, --tls-cert, --tls-key, --tls-ca and --insecure go with --listen")
+    endpoint = None if parsed.listen is None else _endpoint(parsed, parsed.listen)  # for workers started by hand
+    directory = parsed.directory or parsed.config.parent
     reason = train(config, directory, quiet=parsed.quiet, wait=parsed.wait, endpoint=endpoint)
     return INTERRUPTED if reason == "interrupted" else 0
 
 
-def _endpoint(parsed: argparse.Namespace) -> Endpoint | None:
-    """Return the endpoint for workers that are started by hand, or None without `--listen`."""
-    from ddrl.inference.endpoint import Endpoint
+def _endpoint(parsed: argparse.Namespace, address: str) -> Endpoint:
+    """Return the endpoint at `address` with the secrets that were named."""
+    from ddrl.inference.endpoint import Endpoint, Tls
 
-    if parsed.listen is None:
-        if parsed.token_file or parsed.insecure or any(_tls(parsed)):
-            raise UserError("--token-file, --tls-cert, --tls-key, --tls-ca and --insecure go with --listen")
-        return None
-    return Endpoint(parsed.listen, _token(parsed.token_file), _tls(parsed), parsed.insecure)
-
-
-def _tls(parsed: argparse.Namespace) -> Tls:
-    from ddrl.inference.endpoint import Tls
-
+    token = _token(parsed.token_file)
     if parsed.tls_cert and parsed.tls_key:
         _secret(parsed.tls_key, "--tls-key")
-    return Tls(parsed.tls_cert, parsed.tls_key, parsed.tls_ca)
+    return Endpoint(address, token, Tls(parsed.tls_cert, parsed.tls_key, parsed.tls_ca), parsed.insecure)
 
 
 def _token(path: Path | None) -> str | None:
@@ -97,11 +91,10 @@ def _secret(path: Path, option: str) -> str:
 
 
 def worker(parsed: argparse.Namespace) -> None:
-    from ddrl.inference.endpoint import Endpoint
     from ddrl.inference.worker import give_up, work
     from ddrl.system.calls import watched
 
-    endpoint = Endpoint(parsed.connect, _token(parsed.token_file), _tls(parsed), parsed.insecure)
+    endpoint = _endpoint(parsed, parsed.connect)
     with watched(give_up=give_up):
         work(endpoint, environment=parsed.environment, note=say)
 
@@ -185,12 +178,7 @@ def evaluate(parsed: argparse.Namespace) -> None:
     from ddrl.cli import inspection
 
     found = inspection.evaluate(parsed.directory, episodes=parsed.episodes, seed=parsed.seed, task=parsed.task)
-    for task, result in found.items():
-        print(
-            f"{parsed.directory}: {f'{task}: ' if len(found) > 1 else ''}mean raw return {result['mean']:.2f}, "
-            f"standard deviation {result['standard_deviation']:.2f}, {result['episodes']} episodes, after "
-            f"{result['env_frames']:,} frames"
-        )
+    print("\n".join(found))
 
 
 def watch(parsed: argparse.Namespace) -> None:
@@ -232,7 +220,7 @@ def _progress_line() -> Iterator[Callable[[str], None]]:
 def verify(parsed: argparse.Namespace) -> int:
     """Return 0 where all checks pass, 1 where one fails."""
     from ddrl.cli.inspection import verify
-    from ddrl.regression import describe, exit_status, verify_against, write_junit
+    from ddrl.regression import WORDS, describe, exit_status, verify_against, write_junit
 
     _check_folder(parsed.junit)
     # The comparison comes first: it refuses folders before it reads runs.
@@ -240,7 +228,7 @@ def verify(parsed: argparse.Namespace) -> int:
     groups = [list(verify(parsed.directory)), *compared]
     checks = [check for group in groups for check in group]
     print("\n".join(map(describe, checks)))
-    counts = {word: sum(check.passed is value for check in checks) for word, value in OUTCOMES.items()}
+    counts = {word.lower(): sum(check.passed is value for check in checks) for value, word in WORDS.items()}
     print(f"{len(checks)} checks: " + ", ".join(f"{count} {word}" for word, count in counts.items() if count))
     if parsed.junit:
         write_junit(checks, parsed.junit)
@@ -333,13 +321,12 @@ def doctor(parsed: argparse.Namespace) -> int:
     """Return 1 where a required part is missing."""
     from ddrl.cli import doctor
 
-    missing, section = 0, ""
-    for finding in doctor.findings(every_example=parsed.all):
-        if finding.section != section:
-            section = finding.section
-            print(section, flush=True)
-        missing += finding.required and not finding.fine
-        print(f"  {finding.describe()}", flush=True)
+    missing = 0
+    for section, findings in doctor.sections(every_example=parsed.all).items():
+        print(section, flush=True)
+        for finding in findings:
+            missing += finding.required and not finding.fine
+            print(f"  {finding.describe()}", flush=True)
     parts = "1 required part is" if missing == 1 else f"{missing} required parts are"
     print(f"{parts} missing" if missing else "everything required is there")
     return 1 if missing else 0

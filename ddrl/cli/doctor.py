@@ -15,11 +15,11 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Literal
 
 from packaging.requirements import Requirement
 
@@ -31,14 +31,12 @@ PROJECT = Path(__file__).parents[2]
 MINIMUM_PYTHON = (3, 11)
 MINIMUM_DISK_GIB = 5.0
 """Enough for scale smoke."""
-Section = Literal["machine", "required packages", "environments", "optional"]
 
 
 @dataclass(frozen=True)
 class Finding:
     """One line of the report; `remedy` is what to type where the part is missing or wrong."""
 
-    section: Section
     fine: bool
     required: bool
     line: str
@@ -50,24 +48,25 @@ class Finding:
         return f"{state:8} {self.line}" + (f": {self.remedy}" if self.remedy and not self.fine else "")
 
 
-def findings(*, every_example: bool = False) -> Iterator[Finding]:
-    """Check everything, section by section; `every_example` checks more than one example of each environment."""
-    yield from _machine()
-    yield from _graphics_cards()
-    yield from _packages()
-    yield from _environments(every_example)
-    yield from _optional()
+def sections(*, every_example: bool = False) -> dict[str, Iterator[Finding]]:
+    """Return section -> its checks, made one by one; `every_example` checks more than one of each environment."""
+    return {
+        "machine": chain(_machine(), _graphics_cards()),
+        "required packages": _packages(),
+        "environments": _environments(every_example),
+        "optional": _optional(),
+    }
 
 
 def _machine() -> Iterator[Finding]:
     line = f"Python {platform.python_version()}, at least {'.'.join(map(str, MINIMUM_PYTHON))} is needed"
-    yield Finding("machine", sys.version_info >= MINIMUM_PYTHON, True, line, "make report PYTHON=python3.11")
+    yield Finding(sys.version_info >= MINIMUM_PYTHON, True, line, "make report PYTHON=python3.11")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     cores = len(os.sched_getaffinity(0))
-    yield Finding("machine", True, True, f"{cores} cores, {memory:.1f} GiB memory, bfloat16 {processor.bfloat16()}")
+    yield Finding(True, True, f"{cores} cores, {memory:.1f} GiB memory, bfloat16 {processor.bfloat16()}")
     free = shutil.disk_usage(Path.cwd()).free / 2**30
     line = f"{free:.0f} GiB free on this disk, of {MINIMUM_DISK_GIB:g} that scale smoke may take"
-    yield Finding("machine", free >= MINIMUM_DISK_GIB, True, line, "free some space")
+    yield Finding(free >= MINIMUM_DISK_GIB, True, line, "free some space")
 
 
 def _packages() -> Iterator[Finding]:
@@ -76,7 +75,7 @@ def _packages() -> Iterator[Finding]:
         version = _version(requirement.name)
         fine = version is not None and requirement.specifier.contains(version, prereleases=True)
         line = f"{requirement.name} {version}" if fine else f"{requirement} (here: {version or 'none'})"
-        yield Finding("required packages", fine, True, line, _pip(str(requirement)))
+        yield Finding(fine, True, line, _pip(str(requirement)))
 
 
 def required() -> list[Requirement]:
@@ -94,7 +93,7 @@ def _graphics_cards() -> Iterator[Finding]:
         import torch
     except (ImportError, OSError) as error:
         line = f"torch cannot be imported: {' '.join(str(error).split())}"
-        yield Finding("machine", False, True, line, _pip("torch"))
+        yield Finding(False, True, line, _pip("torch"))
         return
     build = f"torch {torch.__version__}, " + (f"CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA")
     drivers = _nvidia_drivers()
@@ -103,14 +102,14 @@ def _graphics_cards() -> Iterator[Finding]:
         driver = drivers[index] if index < len(drivers) else "unknown"
         bfloat16 = "bfloat16" if card.major >= 8 else "no bfloat16 in hardware"
         line = f"GPU {index}: {card.name}, {card.total_memory / 2**30:.0f} GiB, driver {driver}, {bfloat16}; {build}"
-        yield Finding("machine", True, False, line)
+        yield Finding(True, False, line)
     if torch.cuda.device_count() == 0:
         line = f"GPU: none that torch can use ({build}); runs use the CPU"
         cuda_build = _pip(f"torch=={torch.__version__.partition('+')[0]}", "--force-reinstall")
         needed = [] if drivers else ["apt install nvidia-driver"]
         needed += [] if torch.version.cuda else [cuda_build]
         remedy = "if there is a card: " + ", then ".join(needed or ["nvidia-smi, to see what holds it"])
-        yield Finding("machine", False, False, line, remedy)
+        yield Finding(False, False, line, remedy)
 
 
 def _nvidia_drivers() -> list[str]:
@@ -129,51 +128,50 @@ def _environments(every_example: bool) -> Iterator[Finding]:
         from ddrl.environments.base import registry
         from ddrl.environments.tools import check
     except (ImportError, OSError) as error:
-        yield Finding("environments", False, True, f"cannot be checked: {' '.join(str(error).split())}")
+        yield Finding(False, True, f"cannot be checked: {' '.join(str(error).split())}")
         return
     for prefix in registry.prefixes():
         try:
             examples = registry.adapter(prefix).EXAMPLES
         except UserError as error:
             package = getattr(error.__cause__, "name", None) or prefix
-            yield Finding("environments", False, False, str(error), _pip(package))
+            yield Finding(False, False, str(error), _pip(package))
             continue
         if not examples:  # the simulator is missing, and pip cannot install it
-            yield Finding("environments", False, False, registry.adapter(prefix).missing())
+            yield Finding(False, False, registry.adapter(prefix).missing())
         for task in list(examples)[: None if every_example else 1]:
             name = f"{prefix}/{task}"
             try:
                 seen = check.check_environment(name, **examples[task])
             except UserError as error:  # a library that only these tasks need
-                yield Finding("environments", False, False, f"{name}: {error}")
+                yield Finding(False, False, f"{name}: {error}")
             except BaseException as error:  # a simulator may raise anything; go on with the others
                 if ends_the_program(error):
                     raise
-                yield Finding("environments", False, True, f"{name}: {' '.join(str(error).split())}")
+                yield Finding(False, True, f"{name}: {' '.join(str(error).split())}")
             else:
                 line = f"{name} conforms ({len(registry.tasks(prefix))} tasks): {seen.protocol}"
-                yield Finding("environments", True, True, line)
+                yield Finding(True, True, line)
 
 
 def _optional() -> Iterator[Finding]:
     yield _package("rliable", "the tests' cross-check of the statistics", _pip(".[rliable]", "-e"))
     yield _package("pytest", "make test", _pip(".[dev]", "-e"))
-    yield _program(("git",), "provenance of runs", "apt install git")
-    yield _program(("make",), "the targets of the Makefile", "apt install make")
-    yield _program(("sbatch", "squeue", "scancel"), "jobs on a SLURM cluster", "apt install slurm-client")
+    yield _found(shutil.which, ("git",), "provenance of runs", "apt install git")
+    yield _found(shutil.which, ("make",), "the targets of the Makefile", "apt install make")
+    slurm = ("sbatch", "squeue", "scancel")
+    yield _found(shutil.which, slurm, "jobs on a SLURM cluster", "apt install slurm-client")
     site = "https://apptainer.org/docs/admin/latest/installation.html (Debian 12 has no package)"
-    yield _program(("apptainer",), "jobs in a container", site)
+    yield _found(shutil.which, ("apptainer",), "jobs in a container", site)
     found = [name for name in ("EGL", "OSMesa") if ctypes.util.find_library(name)]
     line = f"{' and '.join(found) or 'EGL or OSMesa not found'}, for videos of MuJoCo"
-    yield Finding("optional", bool(found), False, line, "apt install libegl1 libgl1-mesa-dri")
+    yield Finding(bool(found), False, line, "apt install libegl1 libgl1-mesa-dri")
     for tasks, (packages, libraries) in _extras().items():
         for package in packages:
             yield _package(package, f"tasks {tasks}", _pip(package))
         if libraries:
-            missing = [name for name in libraries if ctypes.util.find_library(name) is None]
-            line = f"{', '.join(missing) + ' not found' if missing else ', '.join(libraries)}, for tasks {tasks}"
             remedy = "apt install libegl1 libgl1 libglu1-mesa libgl1-mesa-dri"
-            yield Finding("optional", not missing, False, line, remedy)
+            yield _found(ctypes.util.find_library, libraries, f"tasks {tasks}", remedy)
 
 
 def _extras() -> dict[str, tuple[Sequence[str], Sequence[str]]]:
@@ -191,13 +189,14 @@ def _extras() -> dict[str, tuple[Sequence[str], Sequence[str]]]:
 def _package(name: str, purpose: str, remedy: str) -> Finding:
     version = _version(name)
     line = f"{name} {version or 'is not installed'}, for {purpose}"
-    return Finding("optional", version is not None, False, line, remedy)
+    return Finding(version is not None, False, line, remedy)
 
 
-def _program(names: Sequence[str], purpose: str, remedy: str) -> Finding:
-    missing = [name for name in names if shutil.which(name) is None]
+def _found(find: Callable[[str], str | None], names: Sequence[str], purpose: str, remedy: str) -> Finding:
+    """Return whether `find` finds all programs or libraries of these names."""
+    missing = [name for name in names if find(name) is None]
     line = f"{', '.join(missing or names)}{' not found' if missing else ''}, for {purpose}"
-    return Finding("optional", not missing, False, line, remedy)
+    return Finding(not missing, False, line, remedy)
 
 
 def _pip(requirement: str, *options: str) -> str:

@@ -80,15 +80,15 @@ def load_trained(run: Path) -> Trained:
     raise UserError(f"{run}: no valid checkpoint ({reasons})")
 
 
-def evaluate(run: Path, *, episodes: int, seed: int, task: str | None = None) -> dict[str, dict[str, Any]]:
-    """Play `episodes` episodes of each task with a run's newest parameters; return task -> raw returns and their mean.
+def evaluate(run: Path, *, episodes: int, seed: int, task: str | None = None) -> Iterator[str]:
+    """Play `episodes` episodes of each task with a run's newest parameters; return a line on the raw returns of each.
 
     On a suite these are all tasks, or `task` alone. Raise UserError for a task that is not of the suite.
     """
     trained, num_envs = load_trained(run), evaluator.num_envs(episodes)
-    found = {}
     evaluated = evaluated_environment(trained.config)
-    for index, name in enumerate(chosen_tasks(evaluated["name"], task)):
+    tasks = chosen_tasks(evaluated["name"], task)
+    for index, name in enumerate(tasks):
         environment = evaluated | {"name": name}
         own = seed_for(seed, "player-environment")
         described = f"evaluation of {run}, environment {name}, environment seed {own}"
@@ -98,14 +98,11 @@ def evaluate(run: Path, *, episodes: int, seed: int, task: str | None = None) ->
         finally:
             env.close()
         returns = [episode.episode_return for episode in played]
-        found[name] = {
-            "env_frames": trained.env_frames,
-            "episodes": episodes,
-            "mean": float(np.mean(returns)),
-            "standard_deviation": float(np.std(returns, ddof=1)) if episodes > 1 else 0.0,
-            "returns": returns,
-        }
-    return found
+        deviation = np.std(returns, ddof=1) if episodes > 1 else 0.0
+        yield (
+            f"{run}: {f'{name}: ' if len(tasks) > 1 else ''}mean raw return {np.mean(returns):.2f}, standard deviation "
+            f"{deviation:.2f}, {episodes} episodes, after {trained.env_frames:,} frames"
+        )
 
 
 def chosen_tasks(name: str, task: str | None) -> tuple[str, ...]:

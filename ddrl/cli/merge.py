@@ -61,7 +61,7 @@ class Merged:
     copied: tuple[Path, ...]
     present: int
     skipped: tuple[str, ...]
-    failed: tuple[str, ...] = ()
+    failed: tuple[str, ...]
 
 
 def merge(sources: Sequence[Path], target: Path, *, dry_run: bool = False) -> Merged:
@@ -74,24 +74,23 @@ def merge(sources: Sequence[Path], target: Path, *, dry_run: bool = False) -> Me
     above = next((path for path in (target, *target.parents) if os.path.lexists(path)), None)
     if above is not None and not above.is_dir():
         raise UserError(f"--into {target}: {above} is no folder")
-    skipped: list[str] = []
-    here = _finished(target, skipped) if target.is_dir() else []
-    damaged_here = len(skipped)
-    found = list(here)
+    here, damaged_here = _finished(target)
+    found: list[Found] = []
+    damaged: list[str] = []
     for source in sources:
-        before = len(skipped)
-        runs = _finished(source, skipped)
-        if not runs and len(skipped) == before:
+        runs, reasons = _finished(source)
+        if not runs and not reasons:
             raise UserError(
                 f"{source}: holds no finished run (scale/paper/experiment/variant/environment/seed/run.json)"
             )
         found += runs
-    if len(found) == len(here) and len(skipped) > damaged_here:
-        raise UserError(f"no run is whole of {len(skipped) - damaged_here}; the first: {skipped[damaged_here]}")
-    _check_alike(found)
+        damaged += reasons
+    if damaged and not found:
+        raise UserError(f"no run is whole of {len(damaged)}; the first: {damaged[0]}")
+    _check_alike([*here, *found])
     wanted = {run.place: run for run in here}
     present, new = 0, []
-    for run in found[len(here) :]:
+    for run in found:
         known = wanted.setdefault(run.place, run)
         if known is run:
             new.append(run)
@@ -103,17 +102,17 @@ def merge(sources: Sequence[Path], target: Path, *, dry_run: bool = False) -> Me
     copied, failed = [], []
     for run in new:
         directory = target.joinpath(*run.place)
-        reason = _obstacle(directory) or ("" if dry_run else _copy(run.folder, directory))
-        if reason:
+        if reason := _copy(run.folder, directory, dry_run=dry_run):
             failed.append(f"{run.folder}: {reason}")
         else:
             copied.append(directory)
-    return Merged(tuple(copied), present, tuple(skipped), tuple(failed))
+    return Merged(tuple(copied), present, (*damaged_here, *damaged), tuple(failed))
 
 
-def _finished(folder: Path, skipped: list[str]) -> list[Found]:
-    """Return the whole runs of a folder; append to `skipped` why other runs that have results are left out."""
-    runs = []
+def _finished(folder: Path) -> tuple[list[Found], list[str]]:
+    """Return the whole runs of a folder, and for each other run that has results why it is left out."""
+    runs: list[Found] = []
+    skipped: list[str] = []
     for directory in _directories(folder, LEVELS, skipped):
         place = directory.relative_to(folder).parts
         manifest = _manifest(directory, place)
@@ -121,7 +120,7 @@ def _finished(folder: Path, skipped: list[str]) -> list[Found]:
             skipped.append(f"{directory}: {manifest}")
         elif manifest is not None:
             runs.append(Found(directory, place, manifest))
-    return runs
+    return runs, skipped
 
 
 def _directories(folder: Path, levels: int, skipped: list[str]) -> Iterator[Path]:
@@ -189,17 +188,17 @@ def _records(folder: Path) -> pd.DataFrame:
     return table[~table["metric"].isin(TIMING_METRICS)].reset_index(drop=True)
 
 
-def _obstacle(directory: Path) -> str:
-    """Return why no run can be copied to `directory`, which holds no whole one; an empty text where one can."""
+def _copy(source: Path, directory: Path, *, dry_run: bool) -> str:
+    """Copy a run to `directory`, which holds no whole one, unless a process trains there.
+
+    Return one line on why that failed, or an empty text; with `dry_run` why it cannot be tried.
+    """
     if os.path.lexists(directory) and not directory.is_dir():
         return f"{directory} is no folder"
     if any(os.path.lexists(directory / name) for name in RESULTS):
         return f"{directory} holds a damaged run; remove it, or merge into another folder"
-    return ""
-
-
-def _copy(source: Path, directory: Path) -> str:
-    """Copy a run, unless a process trains in `directory`; return one line on why that failed, or an empty text."""
+    if dry_run:
+        return ""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with locked(directory) if (directory / "lock").exists() else nullcontext():

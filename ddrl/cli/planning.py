@@ -15,10 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ddrl.papers.experiments import MANIFESTS, Resources, Run
+from ddrl.papers.experiments import MANIFESTS, Run
 from ddrl.slurm.site import TRAIN, Job, Site
 from ddrl.system.files import read_file
 from ddrl.training.config.experiments import expand
@@ -52,53 +53,23 @@ class Measured:
     variant: str = ""
 
 
-@dataclass(frozen=True)
-class Line:
-    """The estimate for one experiment; `needs` are the resources of its first run.
+class Estimate(NamedTuple):
+    """The expected cost of one run; `measured` is one of `QUALITY` (`none`: 0 hours)."""
 
-    Hours are those of all runs one after the other, without the runs that nothing was measured for. `measured` is the
-    worst of `QUALITY` among the runs.
-    """
-
-    paper: str
-    experiment: str
-    runs: int
-    frames: int
+    run: Run
     hours: float
-    core_hours: float
-    gpu_hours: float
-    needs: Resources
-    bytes: int
     measured: str
+    bytes: int
 
 
-def plan(chosen: Sequence[str], scale: str, *, results: Path, root: Path = Path("replications")) -> list[Line]:
-    """Estimate each experiment. Raise `UserError` for a paper or a scale that does not exist."""
+def plan(chosen: Sequence[str], scale: str, *, results: Path, root: Path = Path("replications")) -> list[Estimate]:
+    """Estimate each run. Raise `UserError` for a paper or a scale that does not exist."""
     known = measured(results)
-    groups: dict[tuple[str, str], list[Run]] = {}
-    for paper in chosen:
-        for run in expand(paper, scale, root=root):
-            groups.setdefault((paper, run.experiment), []).append(run)
-    return [_line(paper, name, runs, known) for (paper, name), runs in groups.items()]
-
-
-def _line(paper: str, experiment: str, runs: Sequence[Run], known: Sequence[Measured]) -> Line:
-    found = [seconds_of(run, known) for run in runs]
-    hours = [seconds / 3600 for seconds, _ in found]
-    cores = [run.resources.threads * run.resources.nodes for run in runs]
-    gpus = [run.resources.gpus * run.resources.nodes for run in runs]
-    return Line(
-        paper=paper,
-        experiment=experiment,
-        runs=len(runs),
-        frames=sum(frames_of(run.config) for run in runs),
-        hours=sum(hours),
-        core_hours=sum(one * count for one, count in zip(hours, cores, strict=True)),
-        gpu_hours=sum(one * count for one, count in zip(hours, gpus, strict=True)),
-        needs=runs[0].resources,
-        bytes=sum(map(storage_bytes, runs)),
-        measured=max((quality for _, quality in found), key=QUALITY.index),
-    )
+    estimates = []
+    for run in (run for paper in chosen for run in expand(paper, scale, root=root)):
+        seconds, quality = seconds_of(run, known)
+        estimates.append(Estimate(run, seconds / 3600, quality, storage_bytes(run)))
+    return estimates
 
 
 def seconds_of(run: Run, known: Sequence[Measured]) -> tuple[float, str]:
@@ -229,30 +200,40 @@ def network_size(algorithm: str, spec: EnvSpec, hyperparameters: Any) -> tuple[i
     return parameter_bytes, tuple(tuple(part.shape[1:]) for part in network.initial_state(1))
 
 
-def rows(lines: Sequence[Line]) -> list[dict[str, str]]:
+def rows(estimates: Sequence[Estimate]) -> list[dict[str, str]]:
     """Return what is printed: a row per experiment, one per paper, and one for all papers."""
     printed = []
-    for paper in dict.fromkeys(line.paper for line in lines):
-        own = [line for line in lines if line.paper == paper]
-        printed += [_row(line.paper, line.experiment, [line]) for line in own]
+    papers = _grouped(estimates, "paper")
+    for paper, own in papers.items():
+        printed += [_row(paper, experiment, found) for experiment, found in _grouped(own, "experiment").items()]
         printed.append(_row(paper, "all", own))
-    if len({line.paper for line in lines}) > 1:
-        printed.append(_row("all", "", lines))
+    if len(papers) > 1:
+        printed.append(_row("all", "", estimates))
     return printed
 
 
-def _row(paper: str, experiment: str, lines: Sequence[Line]) -> dict[str, str]:
-    measured = max((line.measured for line in lines), key=QUALITY.index)
+def _grouped(estimates: Iterable[Estimate], *names: str) -> dict[Any, list[Estimate]]:
+    """Return what these attributes of runs are -> the estimates of those runs."""
+    groups: dict[Any, list[Estimate]] = {}
+    for one in estimates:
+        groups.setdefault(attrgetter(*names)(one.run), []).append(one)
+    return groups
+
+
+def _row(paper: str, experiment: str, estimates: Sequence[Estimate]) -> dict[str, str]:
+    """Return the sums over runs, one after the other, and the worst of `QUALITY` among them."""
+    measured = max((one.measured for one in estimates), key=QUALITY.index)
     more = "> " if measured == "none" else ""
-    gpu_hours = more + _hours(sum(line.gpu_hours for line in lines))
+    needs = [(one.hours * one.run.resources.nodes, one.run.resources) for one in estimates]
+    gpu_hours = more + _hours(sum(node_hours * needed.gpus for node_hours, needed in needs))
     return {
         "paper": paper,
         "experiment": experiment,
-        "runs": f"{sum(line.runs for line in lines):,}",
-        "frames": f"{sum(line.frames for line in lines):.3g}",
-        "core hours": more + _hours(sum(line.core_hours for line in lines)),
-        "GPU hours": gpu_hours if any(line.needs.gpus for line in lines) else "0",
-        "storage": f"{sum(line.bytes for line in lines) / 2**30:,.1f} GiB",
+        "runs": f"{len(estimates):,}",
+        "frames": f"{sum(frames_of(one.run.config) for one in estimates):.3g}",
+        "core hours": more + _hours(sum(node_hours * needed.threads for node_hours, needed in needs)),
+        "GPU hours": gpu_hours if any(needed.gpus for _, needed in needs) else "0",
+        "storage": f"{sum(one.bytes for one in estimates) / 2**30:,.1f} GiB",
         "measured": measured,
     }
 
@@ -261,15 +242,15 @@ def _hours(hours: float) -> str:
     return f"{hours:,.2f}" if hours < 10 else f"{hours:,.0f}"
 
 
-def too_long(lines: Sequence[Line], site: Site, scale: str) -> list[str]:
+def too_long(estimates: Sequence[Estimate], site: Site, scale: str) -> list[str]:
     """Return a line for each experiment whose runs are expected to take longer than the site file allows."""
     complaints = []
-    for line in lines:
-        minutes = site.request(Job(TRAIN, scale, line.paper, line.experiment, line.needs)).minutes
-        expected = line.hours * 60 / line.runs
+    for (paper, experiment), found in _grouped(estimates, "paper", "experiment").items():
+        minutes = site.request(Job(TRAIN, scale, paper, experiment, found[0].run.resources)).minutes
+        expected = sum(one.hours for one in found) * 60 / len(found)
         if minutes is not None and expected > minutes:
             complaints.append(
-                f"{line.paper}, {line.experiment}: a run is expected to take {expected:,.0f} minutes, and {site.path} "
+                f"{paper}, {experiment}: a run is expected to take {expected:,.0f} minutes, and {site.path} "
                 f"gives it {minutes:,}; it would be continued at the next try, from its newest checkpoint"
             )
     return complaints

@@ -8,21 +8,18 @@ import sys
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+import pandas as pd
+
+from ddrl.analysis.tables.systems import CELL_VERDICTS, CLAIM_VERDICTS
 from ddrl.errors import UserError, unknown_name
 from ddrl.papers.experiments import SCALES, papers
 from ddrl.papers.table_names import REFERENCE
 from ddrl.system.csv_cells import table_as_csv
 from ddrl.system.files import read_file
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-VERDICTS = {
-    "claims": ("supported", "contradicted", "inconclusive", "not_run"),
-    "cells": ("equivalent", "consistent", "below", "above", "inconclusive", "not_comparable", "not_run"),
-}
+VERDICTS = {"claims": CLAIM_VERDICTS, "cells": CELL_VERDICTS}
 WRAPPED, NARROWEST = ("claim", "cell", "flags", "store", "networks", "tasks"), 16
 """Columns whose texts a terminal may break into lines, and the fewest letters that each gets."""
 TOO_WIDE = ("says", "variants")
@@ -59,19 +56,15 @@ def load(
 
     Raise `UserError` for an unknown paper, scale or verdict, or where there is nothing to read.
     """
-    import pandas as pd
-
     if scale not in (None, *SCALES, REFERENCE):
         raise unknown_name("scale", scale, [*SCALES, REFERENCE])
     if verdict not in (None, *VERDICTS[kind]):
         raise unknown_name("verdict", verdict, VERDICTS[kind])
     parts, sources = [], []
     for key in chosen_papers(root, paper):
-        if missing := _missing(key, results, scale):
-            sources.append(f"{key}: {missing}")
-            continue
         table, source = _read(kind, key, root, results, scale)
-        parts.append(table.assign(paper=key)[["paper", *table.columns]])
+        if table is not None:
+            parts.append(table.assign(paper=key)[["paper", *table.columns]])
         sources.append(f"{key}: {source}")
     if not parts:
         raise UserError("; ".join(sources))
@@ -81,24 +74,18 @@ def load(
     return table, sources
 
 
-def _missing(paper: str, results: Path, scale: str | None) -> str:
-    """Return why there is nothing to read of a paper; an empty text where there is something."""
-    if scale in (None, REFERENCE):
-        made = () if scale else (results / name / paper / "tables" for name in SCALES)
-        if any(folder.is_dir() for folder in (*made, results / REFERENCE / paper)):
-            return ""
-        return f"no run has finished yet; make them: {_remedy(paper, SCALES[0])}"
-    folder = results / scale / paper / "tables"
-    return "" if folder.is_dir() else f"{folder}: no tables; make them: {_remedy(paper, scale)}"
-
-
-def _read(kind: Kind, paper: str, root: Path, results: Path, scale: str | None) -> tuple[pd.DataFrame, str]:
-    """Return the table of one paper, and where it came from."""
-    import pandas as pd
-
-    for name in (scale,) if scale else reversed(SCALES):
-        path = results / name / paper / "tables" / f"{kind}.parquet"
-        if name != REFERENCE and path.exists():
+def _read(kind: Kind, paper: str, root: Path, results: Path, scale: str | None) -> tuple[pd.DataFrame | None, str]:
+    """Return the table of one paper, and where it came from; where there is none, None and the reason."""
+    names = [name for name in reversed(SCALES) if scale in (None, name)]
+    folders = {name: results / name / paper / "tables" for name in names}
+    known = [*folders.values(), *([results / REFERENCE / paper] if scale in (None, REFERENCE) else [])]
+    if not any(folder.is_dir() for folder in known):
+        if scale in SCALES:
+            return None, f"{known[0]}: no tables; make them: {_remedy(paper, names[0])}"
+        return None, f"no run has finished yet; make them: {_remedy(paper, SCALES[0])}"
+    for name, folder in folders.items():
+        path = folder / f"{kind}.parquet"
+        if path.exists():
             try:
                 return pd.read_parquet(BytesIO(read_file(path))), str(path)
             except (OSError, ValueError) as error:
@@ -159,32 +146,21 @@ def print_rows(printed: Rows) -> None:
     """Print a table; in a terminal that is too narrow for it, a block for each row; elsewhere aligned plain lines."""
     if not printed:
         print("nothing to show")
-    elif not sys.stdout.isatty():
-        print("\n".join(plain_lines(printed)))
+        return
+    widths = {title: max(len(title), *(len(row[title]) for row in printed)) for title in printed[0]}
+    titles = [title for title in widths if any(row[title] for row in printed)]
+    if not sys.stdout.isatty():
+        for row in ({title: title for title in titles}, *printed):
+            print("  ".join(row[title].ljust(widths[title]) for title in titles).rstrip())
+        return
+    titles = [title for title in titles if title not in TOO_WIDE]
+    least = (max(len(title), NARROWEST) if title in WRAPPED else widths[title] for title in titles)
+    if sum(least) + 2 * len(titles) <= shutil.get_terminal_size().columns:
+        _print_table(printed, titles)
     else:
-        titles = [title for title in _used(printed) if title not in TOO_WIDE]
-        least = (
-            max(len(title), NARROWEST if title in WRAPPED else max(len(row[title]) for row in printed))
-            for title in titles
-        )
-        if sum(least) + 2 * len(titles) <= shutil.get_terminal_size().columns:
-            _print_table(printed, titles)
-        else:
-            print("\n\n".join("\n".join(_block(row)) for row in printed))
-
-
-def _block(row: Mapping[str, str]) -> list[str]:
-    """Return the lines of one row, one for each value."""
-    wide = max(map(len, row))
-    return [f"{title.ljust(wide)}  {value}" for title, value in row.items() if value]
-
-
-def plain_lines(printed: Rows) -> list[str]:
-    """Return a line of titles, then the rows, in aligned columns; leave out columns that are empty everywhere."""
-    titles = _used(printed)
-    cells = [titles, *([row[title] for title in titles] for row in printed)]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(titles))]
-    return ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+        wide = max(map(len, printed[0]))
+        blocks = ([f"{title.ljust(wide)}  {value}" for title, value in row.items() if value] for row in printed)
+        print("\n\n".join(map("\n".join, blocks)))
 
 
 def _print_table(printed: Rows, titles: list[str]) -> None:
@@ -198,10 +174,6 @@ def _print_table(printed: Rows, titles: list[str]) -> None:
     for row in printed:
         table.add_row(*(Text(row[title], style=COLOURS.get(row[title], "")) for title in titles))
     Console().print(table)
-
-
-def _used(printed: Rows) -> list[str]:
-    return [title for title in printed[0] if any(row[title] for row in printed)]
 
 
 def _text(value: Any) -> str:

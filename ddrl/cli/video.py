@@ -43,7 +43,7 @@ class Episode(NamedTuple):
 
 @dataclass(frozen=True)
 class Film:
-    """What a video shows: its episodes, what its pictures are of, their number, speed and size in pixels."""
+    """A video: its episodes, the kind of its pictures, their number, speed and size in pixels."""
 
     episodes: tuple[Episode, ...]
     shows: str
@@ -178,7 +178,8 @@ class _Canvas:
 
         self._scale = max(1, min(MAX_HEIGHT // height, MAX_WIDTH // width))
         self._height, self._width = height * self._scale, width * self._scale
-        self.size = (_even(max(self._width, MIN_WIDTH)), _even(self._height + STRIP_HEIGHT))
+        width, height = max(self._width, MIN_WIDTH), self._height + STRIP_HEIGHT
+        self.size = (width + width % 2, height + height % 2)
         self._font = ImageFont.load_default(FONT_SIZE)
 
     def __call__(self, pictures: Array, words: Sequence[str]) -> Iterator[Array]:
@@ -197,10 +198,6 @@ class _Canvas:
             large = picture.repeat(self._scale, axis=0).repeat(self._scale, axis=1)
             canvas[: self._height, left : left + self._width] = large
             yield canvas
-
-
-def _even(length: int) -> int:
-    return length + length % 2
 
 
 def _encoder() -> Any:

@@ -6,7 +6,7 @@ convergence  frames to a threshold and final return of new seeds, against the sa
 throughput   a short benchmark as a fraction of its sum-of-parts bound, against the committed fraction
 """
 
-from ddrl.regression.checks import Check, describe, exit_status, write_junit
+from ddrl.regression.checks import WORDS, Check, describe, exit_status, write_junit
 from ddrl.regression.convergence import verify_against
 
-__all__ = ["Check", "describe", "exit_status", "verify_against", "write_junit"]
+__all__ = ["WORDS", "Check", "describe", "exit_status", "verify_against", "write_junit"]

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
+WORDS = {True: "passed", False: "FAILED", None: "skipped"}
+"""Outcomes in the order in which they are counted."""
+
 
 @dataclass(frozen=True)
 class Check:
@@ -44,8 +47,7 @@ def timed(name: str, work: Callable[[], Outcome]) -> Check:
 
 def describe(check: Check) -> str:
     """Return `FAILED  name: line (1.2 s)`, with the details below a failure."""
-    word = {True: "passed", False: "FAILED", None: "skipped"}[check.passed]
-    lines = [f"{word:8}{check.name}: {check.line} ({check.seconds:.1f} s)"]
+    lines = [f"{WORDS[check.passed]:8}{check.name}: {check.line} ({check.seconds:.1f} s)"]
     if check.passed is False:
         lines += [f"{'':10}{detail}" for detail in check.details]
     return "\n".join(lines)
@@ -70,13 +72,11 @@ def write_junit(checks: Sequence[Check], path: Path) -> None:
     for check in checks:
         attributes = {"classname": "ddrl.regression", "name": check.name, "time": f"{check.seconds:.3f}"}
         case = ElementTree.SubElement(suite, "testcase", attributes)
-        text = _printable("\n".join([check.line, *check.details]))
-        if check.passed is None:
-            ElementTree.SubElement(case, "skipped", {"message": _printable(check.line)})
-        elif not check.passed:
-            ElementTree.SubElement(case, "failure", {"message": _printable(check.line)}).text = text
-        else:
-            ElementTree.SubElement(case, "system-out").text = text
+        message = {} if check.passed else {"message": _printable(check.line)}
+        tag = {True: "system-out", False: "failure", None: "skipped"}[check.passed]
+        said = ElementTree.SubElement(case, tag, message)
+        if check.passed is not None:
+            said.text = _printable("\n".join([check.line, *check.details]))
     ElementTree.indent(root)
     path.parent.mkdir(parents=True, exist_ok=True)
     ElementTree.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)

@@ -40,19 +40,8 @@ IGNORED_IN_TOPOLOGY = ("topology.env_threads", "topology.learner_threads")
 
 
 @dataclass(frozen=True)
-class _Group:
-    """New runs of one folder experiment/variant/environment, and its reference runs."""
-
-    name: str
-    new: list[RunData]
-    reference: list[RunData]
-    threshold: float | None
-    """The training return that the frames are counted to; None: the paper's file states none."""
-
-
-@dataclass(frozen=True)
 class _Test:
-    """One measure of one group; higher is worse where `sign` is 1, lower is worse where it is -1."""
+    """One measure of the runs of one folder; higher is worse where `sign` is 1, lower is worse where it is -1."""
 
     name: str
     sign: int
@@ -72,21 +61,28 @@ def verify_against(runs: Path, reference: Path, *, replications: Path = ROOT) ->
     missing, `runs` holds no run, or the paper of the reference runs cannot be read.
     """
     start = time.perf_counter()
-    groups, checks = _groups(runs, reference, replications)
-    tests: list[_Test] = []
-    for group in groups:
-        for outcome in _tests(group):
-            if isinstance(outcome, _Test):
-                tests.append(outcome)
-            else:
-                checks.append(outcome)
-    share = (time.perf_counter() - start) / max(1, len(tests))
-    level = LEVEL / max(1, len(tests))
-    return [_decide(test, level, share) for test in tests] + checks
+    unread: list[Check] = []
+    found: list[_Test | Check] = []
+    for folder in _folders(runs, reference):
+        paper, *parts = folder.resolve().parts[-4:]
+        name = "/".join(parts)
+        # Several papers may have the same folder names: the paper of the new runs comes first.
+        places = sorted(reference.glob(f"*/{name}"), key=lambda place: place.parents[2].name != paper)
+        if not places:
+            unread.append(Check(name, None, f"{reference} has no runs of this name", 0.0))
+            continue
+        key = places[0].parents[2].name
+        new = _load(folder, "run", key, unread)
+        old = _load(places[0], "reference", key, unread)
+        found += _tests(name, new, old, load_paper(replications / key).milestones)
+    tests = [one for one in found if isinstance(one, _Test)]
+    share, level = (time.perf_counter() - start) / max(1, len(tests)), LEVEL / max(1, len(tests))
+    decided = [_decide(test, level, share) for test in tests]
+    return [*decided, *unread, *(one for one in found if isinstance(one, Check))]
 
 
-def _groups(runs: Path, reference: Path, replications: Path) -> tuple[list[_Group], list[Check]]:
-    """Return the groups of runs to compare, and checks for runs that cannot be read or have no reference."""
+def _folders(runs: Path, reference: Path) -> list[Path]:
+    """Return the folders experiment/variant/environment below `runs`, without those of `reference`."""
     for folder in (runs, reference):
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder")
@@ -97,21 +93,7 @@ def _groups(runs: Path, reference: Path, replications: Path) -> tuple[list[_Grou
         raise UserError(
             f"{runs}: holds no run (experiment/variant/environment/seed<k>/config.json) outside of {reference}"
         )
-    groups, checks = [], []
-    for folder in folders:
-        paper, *parts = folder.resolve().parts[-4:]
-        name = "/".join(parts)
-        # Several papers may have the same folder names: the paper of the new runs comes first.
-        places = sorted(reference.glob(f"*/{name}"), key=lambda place: place.parents[2].name != paper)
-        if not places:
-            checks.append(Check(name, None, f"{reference} has no runs of this name", 0.0))
-            continue
-        key = places[0].parents[2].name
-        new = _load(folder, "run", key, checks)
-        old = _load(places[0], "reference", key, checks)
-        milestones = load_paper(replications / key).milestones
-        groups.append(_Group(name, new, old, milestones.get(old[0].environment) if old else None))
-    return groups, checks
+    return folders
 
 
 def _load(folder: Path, origin: str, paper: str, checks: list[Check]) -> list[RunData]:
@@ -126,28 +108,33 @@ def _load(folder: Path, origin: str, paper: str, checks: list[Check]) -> list[Ru
     return found
 
 
-def _tests(group: _Group) -> Iterator[_Test | Check]:
-    """Return what can be tested, and a check with `passed` None for what cannot."""
-    if not group.new or not group.reference:
-        seeds = f"{len(group.reference)} reference and {len(group.new)} new"
-        yield Check(group.name, None, f"too few seeds: {seeds} can be read", 0.0)
+def _tests(
+    name: str, read: Sequence[RunData], references: Sequence[RunData], milestones: Mapping[str, float]
+) -> Iterator[_Test | Check]:
+    """Return what can be tested of the runs of one folder, and a check with `passed` None for what cannot.
+
+    `milestones`: environment -> the training return that the frames are counted to, where the paper's file states one.
+    """
+    if not read or not references:
+        seeds = f"{len(references)} reference and {len(read)} new"
+        yield Check(name, None, f"too few seeds: {seeds} can be read", 0.0)
         return
-    setting = group.reference[0].config
-    reference = [run for run in group.reference if not departures(run.config, setting)]
+    setting = references[0].config
+    reference = [run for run in references if not departures(run.config, setting)]
     new = []
-    for run in group.new:
+    for run in read:
         if keys := departures(run.config, setting):
-            line = f"another configuration: {'; '.join(keys[:3])}"
-            yield Check(f"{group.name}/seed{run.seed}", None, line, 0.0)
+            yield Check(f"{name}/seed{run.seed}", None, f"another configuration: {'; '.join(keys[:3])}", 0.0)
         else:
             new.append(run)
     if new and len(reference) < MIN_REFERENCE_SEEDS:
         line = f"too few seeds: {len(reference)} in the reference; at least {MIN_REFERENCE_SEEDS} are needed"
-        yield Check(group.name, None, line, 0.0)
+        yield Check(name, None, line, 0.0)
     elif new:
-        if group.threshold is not None:
-            yield _frames_test(f"{group.name}: frames to {group.threshold:g}", group.threshold, new, reference)
-        yield _return_test(f"{group.name}: final return", new, reference)
+        threshold = milestones.get(references[0].environment)
+        if threshold is not None:
+            yield _frames_test(f"{name}: frames to {threshold:g}", threshold, new, reference)
+        yield _return_test(f"{name}: final return", new, reference)
 
 
 def departures(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
@@ -177,15 +164,11 @@ def _frames_test(name: str, threshold: float, new: Sequence[RunData], reference:
     old, now = (
         [first_reached(recent_returns(run), threshold, "env_frames") for run in runs] for runs in (reference, new)
     )
-    if never := len(old) - sum(map(math.isfinite, old)):
+    if never := sum(map(math.isinf, old)):
         return Check(name, None, f"{never} of {len(old)} reference runs never reached {threshold:g}", 0.0)
-    values = [
-        frames if math.isfinite(frames) else float(run.manifest["env_frames"])
-        for frames, run in zip(now, new, strict=True)
-    ]
+    values = [min(frames, float(run.manifest["env_frames"])) for frames, run in zip(now, new, strict=True)]
     spacing = max(_record_spacing(run) for run in (*reference, *new))
-    unfinished = len(now) - sum(map(math.isfinite, now))
-    return _Test(name, 1, np.array(old, dtype=np.float64), np.array(values), spacing, unfinished)
+    return _Test(name, 1, np.array(old, dtype=np.float64), np.array(values), spacing, sum(map(math.isinf, now)))
 
 
 def _record_spacing(run: RunData) -> float:
@@ -213,13 +196,9 @@ def _decide(test: _Test, level: float, seconds: float) -> Check:
     censored = f", {test.unfinished} of them never (counted as their budget)" if test.unfinished else ""
     bound = "at most" if test.sign > 0 else "at least"
     line = (
-        f"{shown(now)} over {_seeds(len(test.new))}{censored}; {bound} {shown(limit)} at level {level:.2g} (reference "
-        f"{shown(mean)} over {_seeds(len(test.reference))})"
+        f"{shown(now)} over {len(test.new)} seed{'s' * (len(test.new) > 1)}{censored}; {bound} {shown(limit)} at level "
+        f"{level:.2g} (reference {shown(mean)} over {len(test.reference)} seeds)"
     )
     if test.unfinished and not worse:
         return Check(test.name, None, f"budget too small to tell: {line}", seconds)
     return Check(test.name, not worse, line, seconds)
-
-
-def _seeds(count: int) -> str:
-    return f"{count} seed{'' if count == 1 else 's'}"

@@ -227,11 +227,9 @@ def accepted(paper: str, root: Path) -> tuple[Evidence, set[str]] | None:
         return None
     try:
         facts: dict[str, Any] = json.loads(read_file(path).decode())
-        names, changes = list(facts["tables"]), set(facts["changes"])
-        tables = {
-            name: {row.pop("row"): row for row in read_rows(folder(paper, root) / f"{name}.csv")} for name in names
-        }
-        return Evidence(tables, dict(facts["digests"]), dict(facts["packages"])), changes
+        files = {name: path.with_name(f"{name}.csv") for name in facts["tables"]}
+        tables = {name: {row.pop("row"): row for row in read_rows(file)} for name, file in files.items()}
+        return Evidence(tables, dict(facts["digests"]), dict(facts["packages"])), set(facts["changes"])
     except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
         raise UserError(f"{path}: damaged ({type(error).__name__}: {error}); restore it from the repository") from None
 

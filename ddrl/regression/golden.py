@@ -8,7 +8,6 @@ action changes.
 
 from __future__ import annotations
 
-import json
 import math
 import platform
 import tempfile
@@ -27,6 +26,7 @@ from ddrl.regression.checks import Outcome
 from ddrl.runtimes.local import train_local
 from ddrl.system import processor
 from ddrl.system.files import read_file
+from ddrl.system.text_files import read_json
 from ddrl.training.config.run_config import parse_run_config
 from ddrl.training.records import manifest
 from ddrl.training.records.recorder import COUNTS, TIMING_METRICS, write_json
@@ -57,15 +57,10 @@ def machine_kind() -> dict[str, str]:
 
 def read(path: Path) -> dict[str, Any]:
     """Read a golden file. Raise `UserError` where it is missing, damaged or without configuration."""
-    try:
-        golden = json.loads(read_file(path).decode())
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not valid JSON: {error}") from None
+    golden = read_json(path)
     if not isinstance(golden, dict) or not isinstance(golden.get("config"), dict):
         raise UserError(f"{path}: key 'config' must be a mapping")
-    return dict(golden)
+    return golden
 
 
 def run(config: Mapping[str, Any], where: str) -> list[dict[str, float]]:

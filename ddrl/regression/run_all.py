@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from ddrl.errors import UserError, unknown_name
 from ddrl.regression import evidence, golden, throughput
-from ddrl.regression.checks import Check, timed
+from ddrl.regression.checks import Check, Outcome, timed
 from ddrl.regression.convergence import verify_against
 from ddrl.runtimes.local import train_local
 from ddrl.system.text_files import read_json
@@ -43,22 +42,18 @@ def convergence_checks(root: Path) -> Iterator[Check]:
     """
     runs = root / "results" / "regression" / "runs"
     shutil.rmtree(runs, ignore_errors=True)
-    start = time.perf_counter()
-    try:
+    checks: list[Check] = []
+
+    def work() -> Outcome:
         for group, seeds in read_json(root / CONVERGENCE).items():
             train_seeds(root / REFERENCE / group, runs / group, seeds)
-        trained = time.perf_counter() - start
-        checks = verify_against(runs, root / REFERENCE, replications=root / "replications")
-    except Exception as error:
-        line = f"ended with {type(error).__name__}: {' '.join(str(error).split())}"
-        checks, trained = [Check("runs", False, line, 0.0)], time.perf_counter() - start
-    for check in checks:
-        yield dataclasses.replace(
-            check,
-            name=f"convergence: {check.name}",
-            passed=bool(check.passed),
-            seconds=trained / len(checks) + check.seconds,
-        )
+        checks.extend(verify_against(runs, root / REFERENCE, replications=root / "replications"))
+        return Outcome(True, "")
+
+    whole = timed("runs", work)
+    for check in checks if whole.passed else [whole]:
+        name, seconds = f"convergence: {check.name}", whole.seconds / max(1, len(checks))
+        yield dataclasses.replace(check, name=name, passed=bool(check.passed), seconds=seconds)
 
 
 def train_seeds(reference: Path, target: Path, seeds: Sequence[int], *, env_frames: int | None = None) -> None:
@@ -76,16 +71,11 @@ def train_seeds(reference: Path, target: Path, seeds: Sequence[int], *, env_fram
         train_local(config, directory, quiet=True)
 
 
-def throughput_checks(root: Path) -> Iterator[Check]:
-    """Run the throughput guard."""
-    yield timed("throughput: pong", partial(throughput.check, root))
-
-
-KINDS: Mapping[str, Callable[[Path], Iterator[Check]]] = {
+KINDS: Mapping[str, Callable[[Path], Iterable[Check]]] = {
     "evidence": evidence_checks,
     "golden": golden_checks,
     "convergence": convergence_checks,
-    "throughput": throughput_checks,
+    "throughput": lambda root: [timed("throughput: pong", partial(throughput.check, root))],
 }
 
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,89 +26,71 @@ from ddrl.training.records.recorder import write_json
 
 FILE = Path("results/reference/bench/guard/impala_atari_pong_float32.json")
 MEASURED = Path("tests/regression/throughput.yaml")
-"""What is measured: the arguments of `bench.default_config`."""
+"""The arguments of `bench.default_config` for what is measured."""
 COMMAND = "python -m ddrl.regression throughput"
 ALLOWED = 0.15
 """The part of the committed ratio by which the median of the repeats may differ from it."""
-REPEATS, MAX_REPEATS = 3, 5
+REPEATS = 3
 SECONDS = 4.0
 CORES = 2
 DISTURBED = 0.2
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Ratios of the undisturbed repeats; for the others, the part of the cores' time that other processes took."""
+def measure(
+    config: RunConfig, seconds: float, cores: int, note: Callable[[str], None] = lambda _: None
+) -> tuple[list[float], list[float]]:
+    """Repeat the benchmark on `cores` cores until `REPEATS` are undisturbed, or as many are disturbed.
 
-    ratios: tuple[float, ...]
-    disturbed: tuple[float, ...]
-
-    @property
-    def ratio(self) -> float:
-        """The median of the ratios."""
-        return statistics.median(self.ratios)
-
-
-def measure(config: RunConfig, seconds: float, cores: int, note: Callable[[str], None] = lambda _: None) -> Measured:
-    """Repeat the benchmark on `cores` cores until `REPEATS` are undisturbed, at most `MAX_REPEATS` times."""
+    Return the ratios of the former, and for the latter the part of the cores' time that other processes took.
+    """
     keep_freed_memory()
     ratios: list[float] = []
     disturbed: list[float] = []
-    with _on(cores):
-        while len(ratios) < REPEATS and len(ratios) + len(disturbed) < MAX_REPEATS and len(disturbed) < REPEATS:
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(allowed)[:cores])  # of this thread, and of those that it starts
+    try:
+        while len(ratios) < REPEATS and len(disturbed) < REPEATS:
             repeat = bench.measure(config, seconds)
             if repeat.others > DISTURBED:
                 disturbed.append(repeat.others)
             else:
                 ratios.append(repeat.ratio / (1 - repeat.others))
             note(f"ratio {repeat.ratio:.2f}, other processes {repeat.others:.0%} of the cores' time")
-    return Measured(tuple(ratios), tuple(disturbed))
-
-
-@contextmanager
-def _on(cores: int) -> Iterator[None]:
-    """Keep this thread, and those that it starts, on the first `cores` of its cores."""
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(allowed)[:cores])
-    try:
-        yield
     finally:
         os.sched_setaffinity(0, allowed)
+    return ratios, disturbed
 
 
 def check(root: Path) -> Outcome:
     """Compare the ratio with the committed one; `passed` is None on a machine that is too small or too busy to tell."""
     path = root / FILE
-    committed = _committed(path)
-    cores, available = committed["cores"], len(os.sched_getaffinity(0))
-    if available < cores:
+    committed, seconds, cores, config = _committed(path)
+    if (available := len(os.sched_getaffinity(0))) < cores:
         return Outcome(None, f"needs {cores} cores; {available} here")
-    measured = measure(parse_run_config(committed["config"], where=str(path)), committed["seconds"], cores)
-    if len(measured.ratios) < REPEATS:
-        took = f"{min(measured.disturbed):.0%} to {max(measured.disturbed):.0%}"
+    ratios, disturbed = measure(parse_run_config(config, where=str(path)), seconds, cores)
+    if len(ratios) < REPEATS:
+        took = f"{min(disturbed):.0%} to {max(disturbed):.0%}"
         return Outcome(None, f"other processes took {took} of the cores' time; say again on an idle machine")
-    return judge(measured, committed["ratio"])
+    return judge(ratios, committed)
 
 
-def judge(measured: Measured, committed: float) -> Outcome:
-    """Compare the median with the committed ratio."""
-    low, high = (1 - ALLOWED) * committed, (1 + ALLOWED) * committed
-    repeats = ", ".join(f"{ratio:.2f}" for ratio in measured.ratios)
+def judge(ratios: Sequence[float], committed: float) -> Outcome:
+    """Compare the median of the repeats with the committed ratio."""
+    ratio, low, high = statistics.median(ratios), (1 - ALLOWED) * committed, (1 + ALLOWED) * committed
+    repeats = ", ".join(f"{one:.2f}" for one in ratios)
     line = (
-        f"{measured.ratio:.2f} of the sum-of-parts bound ({repeats}); committed {committed:.2f}, "
-        f"allowed {low:.2f} to {high:.2f}"
+        f"{ratio:.2f} of the sum-of-parts bound ({repeats}); committed {committed:.2f}, allowed {low:.2f} to {high:.2f}"
     )
-    if measured.ratio > high:
+    if ratio > high:
         return Outcome(False, f"{line}: the parts alone became slower, or the whole faster (then run '{COMMAND}')")
-    return Outcome(measured.ratio >= low, line)
+    return Outcome(ratio >= low, line)
 
 
-def _committed(path: Path) -> dict[str, Any]:
-    """Read the committed file. Raise `UserError` where it is missing or damaged."""
+def _committed(path: Path) -> tuple[float, float, int, dict[str, Any]]:
+    """Read the committed ratio, seconds, cores and configuration. Raise `UserError` if missing or damaged."""
     try:
         content = json.loads(read_file(path).decode())
-        kept = {"ratio": float(content["ratio"]), "seconds": float(content["seconds"]), "cores": int(content["cores"])}
-        return {**kept, "config": dict(content["config"])}
+        return float(content["ratio"]), float(content["seconds"]), int(content["cores"]), dict(content["config"])
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; on an idle machine run '{COMMAND}'") from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -122,13 +102,14 @@ def accept(root: Path, note: Callable[[str], None]) -> str:
     if len(os.sched_getaffinity(0)) < CORES:
         raise UserError(f"the throughput guard needs {CORES} cores; {len(os.sched_getaffinity(0))} here")
     config = bench.default_config(**read_yaml(root / MEASURED))
-    measured = measure(config, SECONDS, CORES, note)
-    if len(measured.ratios) < REPEATS:
-        raise UserError(f"other processes took up to {max(measured.disturbed):.0%} of the cores' time; stop them first")
+    ratios, disturbed = measure(config, SECONDS, CORES, note)
+    if len(ratios) < REPEATS:
+        raise UserError(f"other processes took up to {max(disturbed):.0%} of the cores' time; stop them first")
+    ratio = statistics.median(ratios)
     content = {
         "command": COMMAND,
-        "ratio": measured.ratio,
-        "ratios": list(measured.ratios),
+        "ratio": ratio,
+        "ratios": ratios,
         "seconds": SECONDS,
         "cores": CORES,
         "hardware": manifest.hardware(),
@@ -136,4 +117,4 @@ def accept(root: Path, note: Callable[[str], None]) -> str:
     }
     (root / FILE).parent.mkdir(parents=True, exist_ok=True)
     write_json(root / FILE, content)
-    return f"{FILE}: ratio {measured.ratio:.3f}"
+    return f"{FILE}: ratio {ratio:.3f}"

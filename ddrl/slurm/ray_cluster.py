@@ -22,7 +22,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,15 +58,10 @@ class Place:
     cpus: int
     gpus: int
 
-    @property
-    def meeting(self) -> str:
-        """Name of the file by which this job's tasks find each other."""
-        return f"nodes-{self.job}.json"
-
 
 @dataclass(frozen=True)
 class Meeting:
-    """What the first task tells the others."""
+    """The facts that the first task tells the others."""
 
     address: str
     """host:port of Ray's head."""
@@ -88,12 +83,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def run() -> int:
         place = place_of(os.environ)
-        return lead(place, parsed.meet, parsed.command) if place.rank == 0 else follow(place, parsed.meet)
+        path = parsed.meet / f"nodes-{place.job}.json"
+        return lead(place, path, parsed.command) if place.rank == 0 else follow(place, path)
 
     return exit_code(run)
 
 
-def place_of(variables: Any) -> Place:
+def place_of(variables: Mapping[str, str]) -> Place:
     """Read a task's environment variables. Raise `UserError` if `srun` has not set them."""
     try:
         return Place(
@@ -108,11 +104,14 @@ def place_of(variables: Any) -> Place:
         raise UserError(f"this is not a task that srun has started: {error.args[0]} is missing or wrong") from None
 
 
-def lead(place: Place, directory: Path, command: Sequence[str]) -> int:
-    """Run the first task: start Ray's head, wait for the others, run the command; return the command's exit code."""
-    directory.mkdir(parents=True, exist_ok=True)
+def lead(place: Place, path: Path, command: Sequence[str]) -> int:
+    """Run the first task: start Ray's head, wait for the others, run the command; return the command's exit code.
+
+    `path` is the file by which this job's tasks find each other.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
     # Files of killed jobs: only one job at a time works on a run.
-    for old in [*directory.glob("nodes-*.json"), *directory.glob("nodes-*.partial")]:
+    for old in [*path.parent.glob("nodes-*.json"), *path.parent.glob("nodes-*.partial")]:
         old.unlink(missing_ok=True)
     token = secrets.token_hex(32)
     os.environ |= ray_variables(token)
@@ -128,8 +127,8 @@ def lead(place: Place, directory: Path, command: Sequence[str]) -> int:
         ray = stack.enter_context(ray_node(place, host, ports, head))
         _wait(lambda: _answers(os.environ[VARIABLE]), "Ray's head", ray)
         meeting = Meeting(os.environ[VARIABLE], ports[-1], token, folder)
-        stack.enter_context(announced(directory / place.meeting, meeting))
-        for visitor in welcome(door, place.size - 1, token, ray):
+        stack.enter_context(announced(path, meeting))
+        for visitor in rendezvous.welcome(door, place.size - 1, token, START_SECONDS, lambda: ray.poll() is not None):
             stack.enter_context(visitor)
         door.close()
         with cluster(num_cpus=0, object_store_bytes=0):
@@ -139,11 +138,11 @@ def lead(place: Place, directory: Path, command: Sequence[str]) -> int:
         return forwarder.run(command)
 
 
-def follow(place: Place, directory: Path) -> int:
+def follow(place: Place, path: Path) -> int:
     """Run another task: join, and stay until the first task is gone; return 0."""
     for number in STOP:
         signal.signal(number, signal.SIG_IGN)  # the command saves before it ends, and needs this node for that
-    meeting, door = join(directory / place.meeting, place.rank)
+    meeting, door = join(path, place.rank)
     os.environ |= ray_variables(meeting.token)
     _make_private(Path(meeting.folder))
     with door, ray_node(place, address_of(place.node), free_block(place), [f"--address={meeting.address}"]):
@@ -205,18 +204,11 @@ def free_block(place: Place) -> list[int]:
     for index in range(blocks):
         start = FIRST_PORT + (first + index) % blocks * BLOCK
         ports = list(range(start, start + BLOCK))
-        if all(map(_is_free, ports)):
+        with suppress(OSError), ExitStack() as probes:
+            for port in ports:
+                probes.enter_context(socket.socket()).bind(("", port))
             return ports
     raise UserError(f"no {BLOCK} free ports in a row between {FIRST_PORT} and {LAST_PORT}")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-        return True
 
 
 @contextmanager
@@ -254,14 +246,6 @@ def announced(path: Path, meeting: Meeting) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-def welcome(door: socket.socket, number: int, token: str, ray: subprocess.Popen[bytes]) -> list[socket.socket]:
-    """Return the connections of the other tasks. Raise UserError if they do not come or Ray has ended here."""
-    try:
-        return rendezvous.welcome(door, number, token, START_SECONDS, lambda: ray.poll() is not None)
-    except rendezvous.Missing as missing:
-        raise UserError(f"{missing.number} of the job's nodes did not come within {START_SECONDS:.0f} s") from None
-
-
 def _answers(address: str) -> bool:
     try:
         check_reachable(address)
@@ -270,10 +254,10 @@ def _answers(address: str) -> bool:
     return True
 
 
-def _wait(condition: Any, what: str, ray: subprocess.Popen[bytes] | None = None) -> None:
+def _wait(condition: Callable[[], bool], what: str, ray: subprocess.Popen[bytes]) -> None:
     end = time.monotonic() + START_SECONDS
     while not condition():
-        if time.monotonic() > end or (ray is not None and ray.poll() is not None):
+        if time.monotonic() > end or ray.poll() is not None:
             raise UserError(f"no {what} on {socket.gethostname()}")
         time.sleep(0.2)
 

@@ -15,10 +15,10 @@ import queue
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
+from ddrl.errors import UserError
 from ddrl.inference.proof import HOST, LENGTH, VISITOR, holds, nonce, proof
 
 VISIT_SECONDS = 10.0
@@ -29,51 +29,40 @@ LOOK_SECONDS = 0.2
 _RANK = 8
 
 
-class Missing(Exception):
-    """The error of `number` tasks that did not come."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(f"{number} did not come")
-        self.number = number
-
-
 def welcome(
     door: socket.socket, number: int, token: str, seconds: float, is_over: Callable[[], bool]
 ) -> list[socket.socket]:
     """Return the connections of `number` tasks of different ranks that know the token; disconnect all others.
 
-    Raise Missing if they have not come within `seconds`, or once `is_over()`.
+    Raise UserError if they have not come within `seconds`, or once `is_over()`.
     """
     came: queue.SimpleQueue[tuple[str, socket.socket]] = queue.SimpleQueue()
-    talking: deque[socket.socket] = deque()
     hearing: dict[socket.socket, threading.Thread] = {}
     found: dict[str, socket.socket] = {}
     end = time.monotonic() + seconds
     door.settimeout(LOOK_SECONDS)
     with ExitStack() as left:  # if not all come, all are disconnected
-        left.callback(lambda: _send_away(*talking, *found.values()))
+        left.callback(lambda: _send_away(*hearing, *found.values()))
         while len(found) < number:
             if time.monotonic() > end or is_over():
-                raise Missing(number - len(found))
+                raise UserError(f"{number - len(found)} of the job's nodes did not come within {seconds:.0f} s")
             with suppress(OSError):  # nobody called within LOOK_SECONDS, or the caller is gone again
-                talking.append(door.accept()[0])
-                hearing[talking[-1]] = threading.Thread(target=_hear, args=(talking[-1], token, came), daemon=True)
-                hearing[talking[-1]].start()
-            while len(talking) > MOST_VISITORS:
-                oldest = talking.popleft()
+                visitor = door.accept()[0]
+                hearing[visitor] = threading.Thread(target=_hear, args=(visitor, token, came), daemon=True)
+                hearing[visitor].start()
+            while len(hearing) > MOST_VISITORS:
+                oldest = next(iter(hearing))
                 _send_away(oldest)
                 hearing.pop(oldest).join(LOOK_SECONDS)  # else threads would pile up on a busy machine
             while not came.empty():
                 rank, visitor = came.get()
-                if visitor in talking:
-                    talking.remove(visitor)
-                    del hearing[visitor]
+                hearing.pop(visitor, None)
                 if rank and rank in found:  # the task has connected again
                     _send_away(found[rank])
                 if rank:
                     found[rank] = visitor
         left.pop_all()
-    _send_away(*talking)
+    _send_away(*hearing)
     return list(found.values())
 
 

@@ -1,4 +1,4 @@
-"""What the jobs of a workflow ask of a SLURM cluster, as one site file says for every rule and scale.
+"""The requests of a workflow's jobs to a SLURM cluster, as one site file says for every rule and scale.
 
 A site file is a list of entries: which jobs an entry is about, and what it sets for them. Of the entries about one job,
 later ones override earlier ones, key by key. Cores, memory and GPUs of a training run stand in `experiments.yaml`.
@@ -7,7 +7,7 @@ later ones override earlier ones, key by key. Cores, memory and GPUs of a traini
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Request:
-    """What a job asks for on each of its nodes: its needs, and what the site file sets (None: not set)."""
+    """The request of a job for each of its nodes: its needs, and what the site file sets (None: not set)."""
 
     needs: Resources
     cpus: int | None = None
@@ -102,25 +102,20 @@ class Site:
         return Request(job.needs, **settings)
 
 
-def load_site(path: Path, *, rules: Iterable[str], papers: Mapping[str, Iterable[str]]) -> Site:
-    """Read a site file, given the rules of the workflow and the experiments of each paper.
+def load_for(path: Path, root: Path = ROOT) -> Site:
+    """Read a site file, for the rules of the workflow and the papers below `root`.
 
     Raise `UserError` naming file, key and what is allowed, also for a rule, paper or experiment that does not exist.
     """
     data = load_checked(path, "site")
-    experiments = {name for names in papers.values() for name in names}
-    known = {"rules": set(rules), "papers": set(papers), "experiments": experiments}
+    experiments = {name for paper in papers(root) for name in load_experiments(root / paper)}
+    known = {"rules": RULES, "papers": papers(root), "experiments": experiments}
     for index, entry in enumerate(data["jobs"]):
         for kind, allowed in known.items():
             for name in entry.get(kind, ()):
                 if name not in allowed:
                     raise unknown_name(kind.removesuffix("s"), name, allowed, where=f"{path}: key 'jobs.{index}'")
     return Site(path, data["jobs"], data.get("memory_growth", 1.5), data.get("minutes_growth", 1.0))
-
-
-def load_for(path: Path, root: Path = ROOT) -> Site:
-    """Read a site file, given the rules of the workflow and the papers below `root`."""
-    return load_site(path, rules=RULES, papers={name: load_experiments(root / name) for name in papers(root)})
 
 
 def check_partitions(site: Site) -> None:

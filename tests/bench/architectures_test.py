@@ -23,7 +23,7 @@ def test_all_systems_have_the_same_network_environments_unrolls_and_batches() ->
         topology, hyperparameters = config.topology, config.hyperparameters
         assert topology.num_actors * topology.envs_per_actor == architectures.ENVIRONMENTS
         assert (hyperparameters.unroll_length, hyperparameters.network) == (architectures.UNROLL, "shallow")
-        assert getattr(hyperparameters, "batch_size", architectures.BATCH) == architectures.BATCH
+        assert hyperparameters.batch_size == (architectures.BATCH if hyperparameters.fresh_columns else 0)
         assert config.precision == "float32"
     schedules = {name: config.topology.schedule for name, config in configs.items()}
     assert {name for name, schedule in schedules.items() if schedule == "synchronous"} == {

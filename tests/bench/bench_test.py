@@ -18,7 +18,7 @@ from ddrl.analysis.tables.suite import _benchmarks
 from ddrl.bench.defaults import SETTINGS, TOPOLOGY, parse_settings, read_settings
 from ddrl.bench.parts import alone, fresh_share
 from ddrl.bench.sweep import default_axes, parse_axes
-from ddrl.bench.topology import batches_per_lap, measure_whole, speed_of
+from ddrl.bench.topology import batches_per_lap, speed_of
 from ddrl.environments.base import registry
 from ddrl.errors import UserError
 from ddrl.inference import worker_pool
@@ -189,9 +189,9 @@ def test_one_repeat_measures_the_parts_and_the_whole(algorithm: str, runtime: st
 
 def test_synchronous_actors_wait_while_the_learner_learns() -> None:
     config = small("ppo", "toy/track", num_epochs=10, num_minibatches=10)
-    whole = measure_whole(config, 0.5)
-    assert whole.duty["actor"] < 0.5 < whole.duty["learner"]
-    assert whole.policy_lag_mean == 0
+    repeat = bench.measure(config, 0.5)
+    assert repeat.duty["actor"] < 0.5 < repeat.duty["learner"]
+    assert repeat.policy_lag_mean == 0
 
 
 @pytest.mark.parametrize("algorithm", REPLAYING)
@@ -204,8 +204,8 @@ def test_the_window_waits_for_a_learner_that_draws_slowly_from_its_replay(
 
     update = ReplayLearner.update
     monkeypatch.setattr(ReplayLearner, "update", slowly)
-    whole = measure_whole(small(algorithm), 0.3)  # two draws take longer
-    assert 0 < whole.training < float("inf")
+    repeat = bench.measure(small(algorithm), 0.3)  # two draws take longer
+    assert 0 < repeat.training < float("inf")
 
 
 def test_what_a_role_raises_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +214,7 @@ def test_what_a_role_raises_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(impala.Learner, "step", fail)
     with pytest.raises(ValueError, match="is ill"):
-        measure_whole(small("impala"), 0.3)
+        bench.measure(small("impala"), 0.3)
 
 
 def test_topologies_are_measured_in_turn_and_the_best_is_named_with_its_spread(
@@ -314,20 +314,20 @@ def test_a_cluster_elsewhere_is_not_measured(monkeypatch: pytest.MonkeyPatch) ->
     settings = copy.deepcopy(SMALL)
     settings["topology"]["runtime"] = "ray"
     with pytest.raises(UserError, match="RAY_ADDRESS"):
-        measure_whole(bench.default_config("impala", "toy/catch", settings), 0.2)
+        bench.measure(bench.default_config("impala", "toy/catch", settings), 0.2)
 
 
 def test_what_was_measured_is_kept_where_a_later_repeat_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = sys.modules["ddrl.bench.measure"]  # its function `measure` hides its name in the package
-    whole, calls = module.repeat_of, list[Any]()
+    measure, calls = bench.measure, list[Any]()
 
     def failing(*arguments: Any) -> Any:
         calls.append(arguments)
         if len(calls) == 2:
             raise UserError("Ray did not start on this machine")
-        return whole(*arguments)
+        return measure(*arguments)
 
-    monkeypatch.setattr(module, "repeat_of", failing)
+    monkeypatch.setattr(module, "measure", failing)
     path, settings = tmp_path / "bench.json", tmp_path / "settings.yaml"
     settings.write_text(json.dumps(SMALL))
     command = ["bench", "impala", "toy/catch", "--config", str(settings), "--seconds", "0.2", "--repeats", "3"]

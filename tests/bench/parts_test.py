@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,9 +21,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     devices: list[str] = []
     quiet_run = parts.quiet_run
 
-    def noted(chosen: RunConfig, directory: Path) -> Any:
+    def noted(chosen: RunConfig) -> Any:
         devices.append(chosen.device)
-        return quiet_run(chosen, directory)
+        return quiet_run(chosen)
 
     monkeypatch.setattr(parts, "quiet_run", noted)
     return devices
@@ -36,7 +35,7 @@ def test_acting_is_measured_where_actors_act(gpu: list[str], runtime: str, devic
     measured = parts.measure_parts(chosen, 0.1)
     assert gpu == devices  # acting, and training where that is on another one
     assert measured.training.frames_per_second > 0
-    assert math.isnan(measured.bound(8))
+    assert math.isnan(measured.bound)
 
 
 def test_runtimes_that_act_on_different_devices_do_not_share_their_parts(gpu: list[str]) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import subprocess
+from itertools import chain
 from types import SimpleNamespace
-from typing import get_args
 
 import pytest
 import torch
@@ -19,12 +19,12 @@ from ddrl.errors import UserError
 
 def lines(section: str) -> list[Finding]:
     """What one section says."""
-    return [finding for finding in doctor.findings() if finding.section == section]
+    return list(doctor.sections()[section])
 
 
 def about(word: str) -> Finding:
     """The one finding that starts with `word`."""
-    (finding,) = [finding for finding in doctor.findings() if finding.line.startswith(word)]
+    (finding,) = [finding for finding in chain(*doctor.sections().values()) if finding.line.startswith(word)]
     return finding
 
 
@@ -49,8 +49,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> object:
 def test_every_section_is_there_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor"]) == 0
     printed = capsys.readouterr().out.splitlines()
-    sections = get_args(doctor.Section)
-    assert tuple(line for line in printed if line in sections) == sections
+    assert [line for line in printed if line in doctor.sections()] == list(doctor.sections())
     assert printed[-1] == "everything required is there"
 
 
@@ -155,8 +154,8 @@ def test_what_the_first_person_tasks_need_is_named_for_each_family(
 
 
 def test_one_example_of_each_prefix_is_checked_unless_all_are_asked_for() -> None:
-    first = [finding for finding in doctor.findings() if finding.section == "environments"]
-    every = [finding for finding in doctor.findings(every_example=True) if finding.section == "environments"]
+    first = lines("environments")
+    every = list(doctor.sections(every_example=True)["environments"])
     assert len(first) == len(registry.prefixes())
     absent = sum(not registry.adapter(prefix).EXAMPLES for prefix in registry.prefixes())
     assert len(every) == len(registry.examples()) + absent > len(first)

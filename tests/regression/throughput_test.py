@@ -15,7 +15,7 @@ from ddrl import bench
 from ddrl.bench import Part, Repeat
 from ddrl.errors import UserError
 from ddrl.regression import throughput
-from ddrl.regression.throughput import ALLOWED, Measured, judge
+from ddrl.regression.throughput import ALLOWED, judge
 
 PART = Part(1e-4, 1e4)
 COMMITTED = 0.9
@@ -46,7 +46,7 @@ def measuring(monkeypatch: pytest.MonkeyPatch, *repeats: tuple[float, float]) ->
 @pytest.mark.parametrize(("factor", "passes"), [(1, True), (0.86, True), (0.84, False), (1.14, True), (1.16, False)])
 def test_the_median_must_stay_within_15_percent_and_both_numbers_are_printed(factor: float, passes: bool) -> None:
     assert ALLOWED == 0.15
-    outcome = judge(Measured((COMMITTED * factor, 0.1, 9.0), ()), COMMITTED)
+    outcome = judge([COMMITTED * factor, 0.1, 9.0], COMMITTED)
     assert outcome.passed is passes
     assert f"{COMMITTED * factor:.2f} of the sum-of-parts bound" in outcome.line
     assert "committed 0.90" in outcome.line

@@ -18,7 +18,7 @@ import pytest
 from ddrl.errors import UserError
 from ddrl.inference.proof import LENGTH, VISITOR, proof
 from ddrl.slurm import ray_cluster, rendezvous
-from ddrl.slurm.rendezvous import Missing, call, welcome
+from ddrl.slurm.rendezvous import call, welcome
 
 TOKEN = "of-this-job-" + "0" * 40
 NEVER: Callable[[], bool] = lambda: False  # noqa: E731
@@ -112,7 +112,7 @@ def test_many_who_are_mute_do_not_keep_a_task_out(door: socket.socket) -> None:
 
 def test_a_task_that_calls_again_counts_once(door: socket.socket) -> None:
     tasks = [calls(door, 1), calls(door, 1)]
-    with pytest.raises(Missing, match="1 did not come"):
+    with pytest.raises(UserError, match=r"^1 of the job's nodes did not come"):
         welcome(door, 2, TOKEN, 1.5, NEVER)
     for thread, made in tasks:
         thread.join(10)
@@ -138,22 +138,13 @@ def test_a_task_meets_nobody_who_does_not_know_the_token(door: socket.socket) ->
     assert TOKEN.encode() not in b"".join(heard)
 
 
-@pytest.fixture
-def ray() -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(["sleep", "60"])
-    yield process
-    process.kill()
-    process.wait()
-
-
 def test_nodes_that_do_not_come_are_one_line_at_the_deadline(
-    door: socket.socket, ray: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    door: socket.socket,
 ) -> None:
-    monkeypatch.setattr(ray_cluster, "START_SECONDS", 1.0)
     strangers = strange(door.getsockname())
     began = time.monotonic()
     with pytest.raises(UserError, match=r"^2 of the job's nodes did not come within 1 s$"):
-        ray_cluster.welcome(door, 2, TOKEN, ray)
+        welcome(door, 2, TOKEN, 1.0, NEVER)
     assert time.monotonic() - began < 3
     for one in strangers:
         one.close()
@@ -163,7 +154,7 @@ def test_the_first_task_does_not_wait_where_its_ray_has_ended(door: socket.socke
     ended = subprocess.Popen(["true"])
     ended.wait()
     with pytest.raises(UserError, match="did not come"):
-        ray_cluster.welcome(door, 1, TOKEN, ended)
+        welcome(door, 1, TOKEN, 20, lambda: ended.poll() is not None)
 
 
 def test_the_file_that_says_where_to_meet_is_new_and_nobody_s_but_ours(tmp_path: Path) -> None:

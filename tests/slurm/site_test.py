@@ -9,11 +9,10 @@ import yaml
 
 from ddrl.errors import UserError
 from ddrl.papers.experiments import Resources
-from ddrl.slurm.site import SNAKEMAKE_MIB, Job, Site, check_partitions, load_site
+from ddrl.slurm.site import SNAKEMAKE_MIB, Job, Site, check_partitions, load_for
 
-RULES = ("train", "aggregate")
-PAPERS = {"impala_2018": ["atari"], "impact_2020": ["continuous", "workers"]}
-EXAMPLE = Path(__file__).parents[2] / "workflows" / "profiles" / "slurm" / "site.example.yaml"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "workflows" / "profiles" / "slurm" / "site.example.yaml"
 GPU = Resources(threads=16, memory_mib=16000, gpus=2)
 NO_GPU = Resources(threads=2, memory_mib=3000, gpus=0)
 
@@ -21,7 +20,7 @@ NO_GPU = Resources(threads=2, memory_mib=3000, gpus=0)
 def site(tmp_path: Path, *jobs: dict[str, object], **rest: object) -> Site:
     path = tmp_path / "site.yaml"
     path.write_text(yaml.safe_dump({"jobs": list(jobs), **rest}))
-    return load_site(path, rules=RULES, papers=PAPERS)
+    return load_for(path, ROOT / "replications")
 
 
 def training(scale: str = "paper", needs: Resources = NO_GPU, experiment: str = "workers") -> Job:
@@ -100,7 +99,7 @@ def test_what_is_not_allowed_is_named_with_its_file(tmp_path: Path, entry: dict[
 
 
 def test_the_example_is_a_site_file() -> None:
-    given = load_site(EXAMPLE, rules=("train",), papers=PAPERS)
+    given = load_for(EXAMPLE, ROOT / "replications")
     assert given.request(training(needs=GPU)).partition == "gpu"
     assert given.request(training("workstation")).minutes == 720
 

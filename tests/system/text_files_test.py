@@ -13,7 +13,7 @@ import yaml
 
 from ddrl.bench.defaults import parse_settings, read_settings
 from ddrl.errors import UserError
-from ddrl.slurm.site import load_site
+from ddrl.slurm.site import load_for
 from ddrl.system.text_files import parse_yaml, read_json, read_text, read_yaml
 from ddrl.training.config.run_config import load_run_config, parse_run_config
 from tests.runs import BASE, merged
@@ -106,7 +106,7 @@ def test_what_is_merged_comes_first_and_own_keys_win() -> None:
 FILES = {
     "run configuration": load_run_config,
     "departures of a benchmark": read_settings,
-    "site": lambda path: load_site(path, rules=["train"], papers={}),
+    "site": lambda path: load_for(path, ROOT / "replications"),
     "schema or paper": read_yaml,
 }
 
