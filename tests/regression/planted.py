@@ -23,7 +23,7 @@ from ddrl.algorithms import a3c, apex_dqn, ga3c, gorila, impact, impala, ppo, r2
 from ddrl.coordinator.shared_parameters import LiveParameters
 from ddrl.learners import core
 from ddrl.losses import vtrace
-from ddrl.system import closable_condition
+from ddrl.replay import queue
 from ddrl.types import Unroll
 
 Function = Callable[..., Any]
@@ -222,7 +222,7 @@ def slowed_queue(seconds: float = 0.1) -> Fault:
 
         return wrong
 
-    return Fault(closable_condition, "ClosableCondition", slowed)
+    return Fault(queue, "ClosableCondition", slowed)
 
 
 def turn_over_returns(variant: Path) -> int:
