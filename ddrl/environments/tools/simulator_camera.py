@@ -10,7 +10,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from ddrl.environments.tools.camera import TwinCamera
+from ddrl.environments.tools.camera import Camera, twin_camera
 from ddrl.errors import UserError
 from ddrl.types import Array, VectorEnv
 
@@ -21,7 +21,7 @@ _LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}
 _PACKAGES = "apt install libegl1 libgl1-mesa-dri (or libosmesa6)"
 
 
-def simulator_camera(twin: VectorEnv, scene: Callable[[], tuple[Any, Any]], seconds_per_step: float) -> TwinCamera:
+def simulator_camera(twin: VectorEnv, scene: Callable[[], tuple[Any, Any]], seconds_per_step: float) -> Camera:
     """Make a camera that draws a second simulation: by the model's first camera, or a free one where it has none.
 
     `scene` returns the simulator's model and data. Raise UserError without a graphics library.
@@ -39,7 +39,7 @@ def simulator_camera(twin: VectorEnv, scene: Callable[[], tuple[Any, Any]], seco
         painters.clear()
         context.free()
 
-    return TwinCamera(twin, draw, "the simulator's own picture", 1.0 / seconds_per_step, free=free)
+    return twin_camera(twin, draw, "the simulator's own picture", 1.0 / seconds_per_step, free=free)
 
 
 class _Painter:
