@@ -14,7 +14,6 @@ from ddrl.learners.shared_updates import SharedConfig, shards
 from ddrl.system.allocator import keep_freed_memory
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig
-from ddrl.training.config.systems import has_parameter_server
 from ddrl.training.learner_node import make_replay
 from ddrl.training.records import checkpoint
 
@@ -22,7 +21,7 @@ from ddrl.training.records import checkpoint
 def shard_parts(builder: Builder) -> list[slice]:
     """Return the network's parameters of each shard with its own process; nothing where the learner holds them all."""
     topology = builder.config.topology
-    if topology.runtime != "ray" or topology.parameter_shards == 1 or not has_parameter_server(builder.config):
+    if topology.runtime != "ray" or topology.parameter_shards == 1 or builder.config.system.parameters != "sharded":
         return []
     return [part for part, _ in shards(list(builder.network().parameters()), topology.parameter_shards)]
 
