@@ -25,7 +25,7 @@ from ddrl.types import Episode, VectorEnv
 
 @dataclass(frozen=True)
 class Generation:
-    """How often a run and an actor of it were started again; random streams differ, so no episode is played twice."""
+    """The restarts of a run and of an actor in it; random streams differ by them, so no episode is played twice."""
 
     resumes: int = 0
     restarts: int = 0
