@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes.util
 import os
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import mujoco
@@ -27,19 +28,17 @@ def simulator_camera(twin: VectorEnv, scene: Callable[[], tuple[Any, Any]], seco
     `scene` returns the simulator's model and data. Raise UserError without a graphics library.
     """
     context = _graphics()(SIZE, SIZE)
-    painters: list[_Painter] = []
 
-    def draw() -> Array:
-        if not painters:  # only now: a task may change its terrain when an episode begins
-            context.make_current()
-            painters.append(_Painter(*scene()))
-        return painters[0].draw()
+    @cache
+    def painter() -> _Painter:  # made with the first picture: a task may change its terrain when an episode begins
+        context.make_current()
+        return _Painter(*scene())
 
     def free() -> None:
-        painters.clear()
+        painter.cache_clear()
         context.free()
 
-    return twin_camera(twin, draw, "the simulator's own picture", 1.0 / seconds_per_step, free=free)
+    return twin_camera(twin, lambda: painter().draw(), "the simulator's own picture", 1.0 / seconds_per_step, free=free)
 
 
 class _Painter:
