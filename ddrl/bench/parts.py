@@ -22,7 +22,6 @@ from ddrl.replay.queue import UnrollQueue
 from ddrl.replay.replay_config import with_replay
 from ddrl.runtimes.local import local_runtime
 from ddrl.training.config.run_config import RunConfig
-from ddrl.training.config.systems import moves_gradients, replays
 from ddrl.training.config.topology import Topology
 from ddrl.training.device import resolve_device
 from ddrl.training.run import Run
@@ -84,10 +83,10 @@ def measure_parts(config: RunConfig, seconds: float) -> Parts:
         simulated = _time(lambda: env.step(next(actions)), env.num_envs, skip, seconds / 3)
         inferred = _time(lambda: policy.act(step), env.num_envs, skip, seconds / 3)
         learning = run if acting is training else stack.enter_context(quiet_run(training))
-        if moves_gradients(config):
+        if config.system.moves == "gradients":
             work, steps = _applied(run, learning)
         else:
-            batch, steps = (_drawn if replays(config) else _fresh)(run)
+            batch, steps = (_drawn if config.system.store == "prioritized" else _fresh)(run)
             learner: Any = learning.learner
             work = partial(learner.update, batch)
         trained = _time(work, steps, skip, seconds / 3)

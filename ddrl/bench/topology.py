@@ -26,7 +26,6 @@ from ddrl.replay.replay_config import with_replay
 from ddrl.system.wait_clock import WaitClock
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig
-from ddrl.training.config.systems import moves_gradients, replays
 from ddrl.training.records.recorder import read_curves
 from ddrl.training.run import Run
 
@@ -160,7 +159,7 @@ def measure_whole(config: RunConfig, seconds: float, parts: Parts) -> Repeat:
     lag = records[records["metric"] == "policy_lag_mean"]
     within = lag[lag["env_frames"].between(opened.frames, closed.frames)]
     speed = speed_of(list(zip(within["seconds"], within["env_frames"], strict=True)), lap)
-    if moves_gradients(config):  # gradients are counted one by one, and a record sums up those since the last one
+    if config.system.moves == "gradients":  # they are counted one by one, and a record sums up those since the last one
         within = within if len(within) else lag.tail(1)
         speed = (closed.frames - opened.frames) / (closed.wall - opened.wall)
     if not speed:
@@ -173,9 +172,9 @@ def measure_whole(config: RunConfig, seconds: float, parts: Parts) -> Repeat:
 def _fresh_steps(config: RunConfig) -> int:
     """Return the fresh steps of a batch, or those that go with a batch from a replay (at least 1)."""
     hyperparameters = config.hyperparameters
-    if replays(config):
+    if config.system.store == "prioritized":
         return max(1, math.ceil(with_replay(hyperparameters).fresh_steps or 1))
-    columns = config.topology.envs_per_actor if moves_gradients(config) else hyperparameters.fresh_columns
+    columns = config.topology.envs_per_actor if config.system.moves == "gradients" else hyperparameters.fresh_columns
     return hyperparameters.unroll_length * columns
 
 
@@ -255,7 +254,8 @@ def _in_this_process(config: RunConfig, directory: Path, seconds: float, enough_
             raise UserError(f"the run has not ended within {ENDING_SECONDS:.0f} s: an environment hangs")
         if errors:
             raise errors[0]
-        if moves_gradients(config) and run.learner.ready():  # a last record, if actors kept the learner from writing it
+        if config.system.moves == "gradients" and run.learner.ready():
+            # a last record, if actors kept the learner from writing it
             run.recorder.update(run.counts, run.learner.step())
         return window
 

@@ -175,13 +175,12 @@ def _stored_bytes(builder: Builder, state_shapes: Shapes) -> int:
     import torch
 
     from ddrl.runtimes.ray.launch import step_bytes
-    from ddrl.training.config.systems import replays
     from ddrl.training.learner_node import make_history
 
     config, keys = builder.config, builder.config.hyperparameters
     if config.checkpoint.replay == "refilled":
         return 0
-    if replays(config):
+    if config.system.store == "prioritized":
         with torch.device("meta"):  # takes no memory
             return make_history(builder, state_shapes).nbytes
     return keys.stored_columns * (keys.unroll_length + 1) * step_bytes(builder.spec)

@@ -30,7 +30,7 @@ from gymnasium.vector import AutoresetMode
 
 from ddrl.environments.base.contract import accepted_actions, check_state, first_step, saved_state
 from ddrl.environments.base.registry import Option
-from ddrl.environments.tools.camera import EMULATOR_HERTZ, EmulatorCamera
+from ddrl.environments.tools.camera import EMULATOR_HERTZ, Camera, emulator_camera
 from ddrl.errors import UserError
 from ddrl.system.seeding import seed_for
 from ddrl.types import Array, EnvSpec, EnvStep
@@ -125,12 +125,12 @@ def make(task: str, num_envs: int, seed: int, *, num_threads: int = 1, **options
     return AtariEnvs(task, num_envs, seed, num_threads, options)
 
 
-def camera(task: str, seed: int, **options: Any) -> EmulatorCamera:
+def camera(task: str, seed: int, **options: Any) -> Camera:
     """Make a camera that films the first episode of `make(task, 1, seed, **options)`: all frames, in colour."""
     frame_by_frame = options | {"frame_skip": 1, "frame_stack": 1, "max_frames": 2**31 - 1}
     twin = AtariEnvs(task, 1, seed, 1, frame_by_frame, screen=True)
     actions = _game(task).actions[options["full_action_space"]]
-    return EmulatorCamera(twin, options["frame_skip"], EMULATOR_HERTZ, actions)
+    return emulator_camera(twin, options["frame_skip"], EMULATOR_HERTZ, actions)
 
 
 class AtariEnvs:

@@ -25,7 +25,7 @@ import mujoco  # noqa: F401  before the setting below, which is not for it
 import numpy as np
 
 from ddrl.environments.base.replayed import ReplayedEnvs
-from ddrl.environments.tools.camera import TwinCamera
+from ddrl.environments.tools.camera import Camera
 from ddrl.environments.tools.simulator_camera import simulator_camera
 from ddrl.environments.worlds import physics
 from ddrl.types import Array, EnvSpec
@@ -57,18 +57,15 @@ MODEL_SEED = 0
 def spec(task: str, max_steps: int) -> EnvSpec:
     """Return the spec of one task: flat float32 observations.
 
-    Protocol id: suite and task; simulator; observations; actions; cap; autoreset; rewards.
+    Protocol id: suite and task; simulator; observations; what `physics.flat_spec` adds.
     """
     size, bounds = _sizes(task)
     parts = (
         f"dm_control-{version('dm-control')}/{task}",
         f"mujoco-{version('mujoco')}",
         "float32-observations,flat-in-task-order",
-        physics.ACTION_PROTOCOL,
-        f"cap{max_steps}",
-        physics.STEP_PROTOCOL,
     )
-    return physics.flat_spec(f"dm_control/{task}", ";".join(parts), size, bounds)
+    return physics.flat_spec(f"dm_control/{task}", parts, max_steps, size, bounds)
 
 
 def make(task: str, num_envs: int, seed: int, *, num_threads: int = 1, max_steps: int) -> ReplayedEnvs[SuiteSimulation]:
@@ -78,7 +75,7 @@ def make(task: str, num_envs: int, seed: int, *, num_threads: int = 1, max_steps
     return ReplayedEnvs(spec(task, max_steps), build, num_envs, seed, max_steps=max_steps, in_units=bounds.scale)
 
 
-def camera(task: str, seed: int, **options: Any) -> TwinCamera:
+def camera(task: str, seed: int, **options: Any) -> Camera:
     """Make a camera that films the first episode of `make(task, 1, seed, **options)`."""
     twin = make(task, 1, seed, **options)
     env = twin.simulations[0].env

@@ -37,7 +37,7 @@ import numpy as np
 
 from ddrl.environments.base.registry import Option
 from ddrl.environments.base.replayed import ReplayedEnvs
-from ddrl.environments.tools.camera import ObservationCamera, image_camera
+from ddrl.environments.tools.camera import Camera, image_camera
 from ddrl.environments.worlds.dmlab_level_cache import LevelCache, cache_folder
 from ddrl.errors import UserError
 from ddrl.system.instruction_words import WORDS, hashed, pack, packed_shape
@@ -190,7 +190,7 @@ def make(task: str, num_envs: int, seed: int, *, num_threads: int = 1, **options
     return ReplayedEnvs(spec(task, **options), partial(Level, task, **options), num_envs, seed, max_steps=None)
 
 
-def camera(task: str, seed: int, **options: Any) -> ObservationCamera:
+def camera(task: str, seed: int, **options: Any) -> Camera:
     """Make a camera that shows the image that the agent sees."""
     actions = tuple(ACTION_SETS[options["action_set"]])
     rate = _FRAMES_PER_SECOND / options["frame_skip"]

@@ -25,7 +25,7 @@ from typing import Any, get_args
 
 from ddrl.environments.base.registry import Option
 from ddrl.environments.base.replayed import Replayable, ReplayedEnvs
-from ddrl.environments.tools.camera import ObservationCamera, image_camera
+from ddrl.environments.tools.camera import Camera, image_camera
 from ddrl.environments.worlds import miniworld_world, vizdoom_world
 from ddrl.environments.worlds.firstperson_tasks import ACTIONS, ALL, Family, Group, Task
 from ddrl.errors import UserError
@@ -37,7 +37,7 @@ FRAME_SKIP = 4
 FRAMES_PER_SECOND = 35.0
 """Doom's tics."""
 PACKAGES: dict[Family, tuple[str, ...]] = {"vizdoom": ("vizdoom",), "miniworld": ("miniworld", "pyglet")}
-"""What each family's tasks need."""
+"""The packages that each family's tasks need."""
 EXTRAS = {
     "firstperson/vizdoom_...": (("vizdoom",), ()),
     "firstperson/miniworld_...": (("miniworld",), ("EGL", "GL", "GLU")),
@@ -112,7 +112,7 @@ def make(task: str, num_envs: int, seed: int, *, num_threads: int = 1, max_frame
     return ReplayedEnvs(spec(task, max_frames), build, num_envs, seed, max_steps=limit // FRAME_SKIP)
 
 
-def camera(task: str, seed: int, **options: Any) -> ObservationCamera:
+def camera(task: str, seed: int, **options: Any) -> Camera:
     """Make a camera that shows what the agent sees."""
     return image_camera(spec(task, **options), FRAMES_PER_SECOND / FRAME_SKIP, ACTIONS)
 

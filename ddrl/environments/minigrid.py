@@ -24,7 +24,7 @@ from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
 
 from ddrl.environments.base.registry import Option
 from ddrl.environments.base.replayed import ReplayedEnvs
-from ddrl.environments.tools.camera import CELLS_PER_SECOND, TwinCamera
+from ddrl.environments.tools.camera import CELLS_PER_SECOND, Camera, twin_camera
 from ddrl.errors import UserError
 from ddrl.types import Array, EnvSpec
 
@@ -75,7 +75,7 @@ def make(
     return ReplayedEnvs(spec(task, max_steps, view_size), world, num_envs, seed, max_steps=limit)
 
 
-def camera(task: str, seed: int, **options: Any) -> TwinCamera:
+def camera(task: str, seed: int, **options: Any) -> Camera:
     """Make a camera that films the first episode of `make(task, 1, seed, **options)`: the whole grid."""
     twin = make(task, 1, seed, **options)
 
@@ -83,7 +83,7 @@ def camera(task: str, seed: int, **options: Any) -> TwinCamera:
         frame: Array = twin.simulations[0].env.get_frame(tile_size=_CELL_PIXELS)
         return frame[None]
 
-    return TwinCamera(twin, draw, "the whole grid; what the agent sees is lighter", CELLS_PER_SECOND, _ACTIONS)
+    return twin_camera(twin, draw, "the whole grid; what the agent sees is lighter", CELLS_PER_SECOND, _ACTIONS)
 
 
 @cache

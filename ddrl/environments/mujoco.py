@@ -17,7 +17,7 @@ import mujoco  # noqa: F401  gymnasium would hide that it is not installed
 
 from ddrl.environments.base.registry import Option
 from ddrl.environments.base.replayed import ReplayedEnvs
-from ddrl.environments.tools.camera import TwinCamera
+from ddrl.environments.tools.camera import Camera
 from ddrl.environments.tools.simulator_camera import simulator_camera
 from ddrl.environments.worlds import physics
 from ddrl.types import Array, EnvSpec
@@ -54,15 +54,15 @@ OPTIONS = {task: _options(task) for task in TASKS}
 def spec(task: str, **options: Any) -> EnvSpec:
     """Return the spec of one task: flat float32 observations, as gymnasium orders them.
 
-    Protocol id: simulator, gymnasium and task; ends; observations; actions; cap; autoreset; rewards.
+    Protocol id: simulator, gymnasium and task; ends; observations; what `physics.flat_spec` adds.
     """
     parts = [f"mujoco-{version('mujoco')}/{task}", f"gymnasium-{version('gymnasium')}"]
     if "terminate_when_unhealthy" in options:
         parts.append("terminates-unhealthy" if options["terminate_when_unhealthy"] else "goes-on-unhealthy")
     contacts = {None: "", True: ",contact-forces", False: ",no-contact-forces"}[options.get("contact_forces")]
-    parts += [f"float32-observations{contacts}", physics.ACTION_PROTOCOL, f"cap{options['max_steps']}"]
+    parts.append(f"float32-observations{contacts}")
     size, bounds = _sizes(task, **_arguments(options))
-    return physics.flat_spec(f"mujoco/{task}", ";".join((*parts, physics.STEP_PROTOCOL)), size, bounds)
+    return physics.flat_spec(f"mujoco/{task}", parts, options["max_steps"], size, bounds)
 
 
 def make(
@@ -76,7 +76,7 @@ def make(
     return ReplayedEnvs(spec(task, **options), build, num_envs, seed, max_steps=max_steps, in_units=bounds.scale)
 
 
-def camera(task: str, seed: int, **options: Any) -> TwinCamera:
+def camera(task: str, seed: int, **options: Any) -> Camera:
     """Make a camera that films the first episode of `make(task, 1, seed, **options)`."""
     twin = make(task, 1, seed, **options)
     env = twin.simulations[0].env

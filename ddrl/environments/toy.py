@@ -13,7 +13,7 @@ import numpy as np
 
 from ddrl.environments.base.contract import accepted_actions, check_state, first_step, saved_state
 from ddrl.environments.base.registry import Option
-from ddrl.environments.tools.camera import ObservationCamera, cell_camera
+from ddrl.environments.tools.camera import Camera, cell_camera
 from ddrl.environments.worlds.toy_games import Game, catch, chain, identity, memory, recall, track
 from ddrl.system.seeding import seed_for
 from ddrl.types import Array, EnvSpec, EnvStep
@@ -60,7 +60,7 @@ def make(task: str, num_envs: int, seed: int, *, num_threads: int = 1, **options
     return ToyEnvs(spec(task, **options), game(task, **options), num_envs, seed)
 
 
-def camera(task: str, seed: int, **options: Any) -> ObservationCamera:
+def camera(task: str, seed: int, **options: Any) -> Camera:
     """Make a camera that draws what the agent sees as cells: catch as its board, the others as one row."""
     board = (options["rows"], options["columns"]) if task == "catch" else (1, game(task, **options).observation_size)
     return cell_camera(board, _ACTIONS.get(task, ()))

@@ -187,7 +187,7 @@ def evaluate_finally(segment: Segment, display: Display, should_stop: Callable[[
         return False
     recorder = make_recorder(config, segment.directory, builder.tasks)
     recorder.load_state_dict(state["recorder"], counts.env_frames)
-    recorder.evaluation(counts, played.episodes, played.updates, by_task=len(builder.evaluated_tasks) > 1)
+    recorder.evaluation(counts, played, by_task=len(builder.evaluated_tasks) > 1)
     recorder.close()
     return True
 

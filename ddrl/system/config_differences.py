@@ -36,10 +36,10 @@ def differing(ours: Mapping[str, Any], others: Mapping[str, Any]) -> list[str]:
     return [key for key in keys if own.get(key, absent) != other.get(key, absent)]
 
 
-def spelled(keys: list[str]) -> str:
-    """Return the first `MAX_KEYS` keys as text, and how many more there are."""
-    more = len(keys) - MAX_KEYS
-    return ", ".join(keys[:MAX_KEYS]) + (f" and {more} more" if more > 0 else "")
+def spelled(keys: list[str], most: int = MAX_KEYS) -> str:
+    """Return the first `most` keys as text, and how many more there are."""
+    more = len(keys) - most
+    return ", ".join(keys[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def _within(key: str, names: tuple[str, ...]) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ddrl.errors import using
+from ddrl.system.config_differences import spelled
 from ddrl.system.files import append, write_whole
 
 MAX_NAMED = 5
@@ -37,9 +38,8 @@ class Lines:
         """Say which lines are damaged and how many are repeated; empty if none."""
         parts = []
         if self.damaged:
-            numbers = [str(number) for number, _ in self.damaged]
-            more = f" and {len(numbers) - MAX_NAMED} more" if len(numbers) > MAX_NAMED else ""
-            parts.append(f"line{'s' * (len(numbers) > 1)} {', '.join(numbers[:MAX_NAMED])}{more} cannot be read")
+            numbers = spelled([str(number) for number, _ in self.damaged], MAX_NAMED)
+            parts.append(f"line{'s' * (len(self.damaged) > 1)} {numbers} cannot be read")
         if self.repeated:
             parts.append(f"{self.repeated} line{'s are' if self.repeated > 1 else ' is'} there twice")
         return " and ".join(parts)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # an actor with a network of its own connects to no service
 
 @dataclass(frozen=True)
 class Generation:
-    """How often a run and an actor of it were started again; random streams differ, so no episode is played twice."""
+    """The restarts of a run and of an actor in it; random streams differ by them, so no episode is played twice."""
 
     resumes: int = 0
     restarts: int = 0

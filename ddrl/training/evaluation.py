@@ -33,14 +33,6 @@ class Scored(NamedTuple):
     """The parameters and buffers, as `ddrl.coordinator.parameter_server.copies` returns them."""
 
 
-class Played(NamedTuple):
-    """The episodes of an evaluation."""
-
-    episodes: list[Episode]
-    updates: list[int]
-    """For each episode, the number of updates that led to the parameters that played it."""
-
-
 class FinalVersions:
     """The versions of the parameters, besides the last one, that share the final episodes.
 
@@ -144,7 +136,7 @@ class Evaluations:
             return False
         self._number += 1
         by_task = len(self._builder.evaluated_tasks) > 1
-        self._recorder.evaluation(counts, played.episodes, played.updates, by_task=by_task)
+        self._recorder.evaluation(counts, played, by_task=by_task)
         return True
 
     def state_dict(self) -> list[int | None]:
@@ -165,14 +157,16 @@ def evaluate(
     versions: Sequence[Scored],
     should_stop: Callable[[], bool],
     note: Callable[[str], None],
-) -> Played | None:
+) -> list[tuple[Episode, int]] | None:
     """Play `episodes` episodes of each task, with the seeds of evaluation `index`; return None if it was stopped.
+
+    Return each episode with the number of updates that led to the parameters that played it.
 
     The `versions` are loaded into the network of `inference` one after another. Each plays the same number of episodes;
     the newest ones play one more where the division leaves a remainder. If one of several tasks fails, it is left out
     and `note` is told why. If the only task fails, its UserError is raised.
     """
-    tasks, played = builder.evaluated_tasks, Played([], [])
+    tasks, played = builder.evaluated_tasks, []
     each, remainder = divmod(episodes, len(versions))
     newest = len(versions) - remainder
     shares = [(version, each + (index >= newest)) for index, version in enumerate(versions)]
@@ -184,10 +178,9 @@ def evaluate(
                 raise
             note(f"{error}; the other tasks are evaluated")
             continue
-        if len(own.episodes) < episodes:
+        if len(own) < episodes:
             return None
-        played.episodes.extend(own.episodes)
-        played.updates.extend(own.updates)
+        played += own
     return played
 
 
@@ -198,15 +191,14 @@ def _play(
     number: int,
     shares: Sequence[tuple[Scored, int]],
     should_stop: Callable[[], bool],
-) -> Played:
+) -> list[tuple[Episode, int]]:
     """Play the episodes of one task; `shares` says how many are played with each version."""
     columns = evaluator.num_envs(max(share for _, share in shares))
     policy = builder.policy("evaluation", number, columns, inference)
-    played = Played([], [])
+    played = []
     with closing(builder.evaluation_env(task, number, columns)) as env:
         for version, share in shares:
             load(inference.network, version.tensors)
             own = evaluator.play(env, policy, share, should_stop=should_stop) if share else []
-            played.episodes.extend(own)
-            played.updates.extend([version.updates] * len(own))
+            played += [(episode, version.updates) for episode in own]
     return played

@@ -28,12 +28,6 @@ from ddrl.system.wait_clock import DutyCycle
 from ddrl.training.builder import Builder
 from ddrl.training.config import topology as topologies
 from ddrl.training.config.run_config import RunConfig
-from ddrl.training.config.systems import (
-    has_parameter_server,
-    moves_gradients,
-    replays,
-    shares_parameters,
-)
 from ddrl.training.records.recorder import Counts
 from ddrl.training.records.thread_cpu import cpu_by_role
 from ddrl.types import Metrics
@@ -76,7 +70,7 @@ class DistantReplay(Replay, Protocol):
 
 
 Store = UnrollQueue | PrioritizedReplay | DistantReplay | Prefetch | LiveParameters
-"""Where experience, or a gradient, goes on its way from actors to the learner."""
+"""The kinds of stores that experience, or a gradient, passes on its way from actors to the learner."""
 
 
 class LearnerNode:
@@ -103,13 +97,13 @@ class LearnerNode:
         self.parameter_count = sum(parameter.numel() for parameter in network.parameters())
         self.params = _parameters(config, network, reducer, shards)
         self.replay: PrioritizedReplay | DistantReplay | None = distant_replay
-        if replays(config) and not distant_replay:
+        if config.system.store == "prioritized" and not distant_replay:
             self.replay = make_replay(builder, network, reducer)
         self._distant_replay, self._reducer = distant_replay, reducer
         self._keeps_contents = config.checkpoint.replay == "saved"
         self.prefetch: Prefetch | None = None
         self.queue = self._store(lent_memory)
-        """Where actors put what they collect, and the learner gets it from; gradients go to the parameters."""
+        """The store between actors and learner; for gradients, the parameters."""
         self.traffic = Traffic(builder.spec.frame_skip)
         """With actors, or their environments, in other processes; or with a replay in one."""
         if distant_replay:
@@ -128,7 +122,7 @@ class LearnerNode:
                 precision=config.precision,
                 num_threads=topology.learner_threads,
                 num_trainers=topology.num_trainers,
-                parameter_shards=topology.parameter_shards if has_parameter_server(config) else None,
+                parameter_shards=topology.parameter_shards if config.system.parameters == "sharded" else None,
                 shards=shards,
                 generator=numpy_generator(config.seed, "replay", reducer.rank),
                 reducer=reducer,
@@ -163,7 +157,7 @@ class LearnerNode:
         return [Limited(one, limit, i) for i, one in enumerate(services, first)] if limit else services
 
     def _store(self, lent_memory: bool) -> Store:
-        if isinstance(self.params, LiveParameters) and moves_gradients(self.builder.config):
+        if isinstance(self.params, LiveParameters) and self.builder.config.system.moves == "gradients":
             return self.params
         config, share = self.builder.config, self._reducer.size
         topology, hyperparameters = config.topology, config.hyperparameters
@@ -281,7 +275,7 @@ class LearnerNode:
 
 def _parameters(config: RunConfig, network: nn.Module, reducer: Reducer, shards: Shards | None) -> AnyParameters:
     """Return shared ones where several threads update them, else versions that the learner publishes."""
-    if shares_parameters(config):
+    if config.system.parameters != "versions":
         return LiveParameters(network, shards)
     topology, hyperparameters = config.topology, config.hyperparameters
     max_lag = {"asynchronous": None, "synchronous": 0, "bounded_lag": topology.max_policy_lag}[topology.schedule]

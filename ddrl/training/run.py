@@ -74,7 +74,7 @@ class Run:
         self._reducer = reducer or SingleLearner()
         self._stop = StopFlag(self._reducer)
         self.pause: Callable[[], bool] = lambda: False
-        """Whether a segment of the training is over before its budget; of several learners, that of rank 0 counts."""
+        """The test for the end of a segment before the budget; of several learners, that of rank 0 counts."""
         self._segment_over = False
         self.marks: dict[str, Any] = {}
         """Values that a population keeps in this run's checkpoints."""
@@ -115,7 +115,7 @@ class Run:
 
     @property
     def resumes(self) -> int:
-        """How often the run was continued from a checkpoint."""
+        """The number of times that the run was continued from a checkpoint."""
         return self.records.resumes
 
     @property

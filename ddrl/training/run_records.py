@@ -55,7 +55,7 @@ class RunRecords:
 
     @property
     def resumes(self) -> int:
-        """How often the run was continued from a checkpoint."""
+        """The number of times that the run was continued from a checkpoint."""
         return len(self.history) - 1
 
     def note(self, line: str) -> None:

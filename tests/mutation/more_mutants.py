@@ -478,7 +478,7 @@ RECORDS = (
     mutant(
         "abandoned_episodes_are_scored",
         "the return of an episode that was lost on the way counts",
-        "ddrl/training/records/recorder.py",
+        "ddrl/training/records/task_scores.py",
         "if whole := [episode for episode in episodes if not episode.abandoned]:",
         "if whole := list(episodes):",
         "tests/training/records/recorder_test.py",

@@ -14,8 +14,7 @@ from ddrl.errors import UserError
 from ddrl.train import train
 from ddrl.training.records import task_scores
 from ddrl.training.records.recorder import TIMING_METRICS
-from ddrl.training.records.reference_scores import Reference, references
-from ddrl.training.records.task_scores import CAPPED_SCORE, TaskScores
+from ddrl.training.records.task_scores import CAPPED_SCORE, Reference, TaskScores, references
 from ddrl.training.run import Run
 from ddrl.types import Episode
 from tests.runs import config, curves

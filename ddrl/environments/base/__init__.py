@@ -1,1 +1,1 @@
-"""What adapters are made with: the contract, replayed states, suites of tasks, and the registry that finds them."""
+"""The parts of adapters: the contract, replayed states, suites of tasks, and the registry that finds them."""

@@ -1,4 +1,4 @@
-"""What every vector environment does alike: the first step, the check of actions, and the check of saved states."""
+"""The common parts of all vector environments: the first step, the check of actions, and that of saved states."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -65,11 +66,8 @@ class ReplayedEnvs(Generic[Simulated]):
         self._ended = np.zeros(num_envs, dtype=np.bool_)
         self._last = self._empty()
         """The newest observations [B, ...]."""
-        self._steps = np.zeros(num_envs, dtype=np.int64)
-        """Steps of the running episodes so far."""
-        kind: tuple[tuple[int, ...], type] = ((spec.action_size,), np.float32) if spec.action_size else ((), np.int64)
-        self._actions: Array = np.zeros((num_envs, int(min(self._max_steps, 1024)), *kind[0]), dtype=kind[1])
-        """Actions of the running episodes: row i holds `_steps[i]` of them."""
+        self._taken: list[list[Any]] = [[] for _ in range(num_envs)]
+        """The actions of each running episode, as the agent gave them."""
 
     def reset(self) -> EnvStep:
         """Start every environment's next episode."""
@@ -98,20 +96,20 @@ class ReplayedEnvs(Generic[Simulated]):
             if dead[row]:
                 observation[row] = self._start(row)
             else:
-                observation[row], reward[row], terminated[row] = self._advance(row, converted[row])
-        self._record(actions, ~dead)
-        truncated = (self._steps >= self._max_steps) & ~terminated
+                observation[row], reward[row], terminated[row] = self._advance(row, actions[row], converted[row])
+        truncated = (self._steps() >= self._max_steps) & ~terminated
         self._last, self._ended = observation, terminated | truncated
         return EnvStep(observation, reward, terminated, truncated, self._ended, dead, ~dead)
 
     def state_dict(self) -> dict[str, Any]:
         """Return each environment's episode and the actions since its start, and a checksum of what was seen last."""
-        parts = [self._actions[row, :steps] for row, steps in enumerate(self._steps)]
+        steps, shape = self._steps(), (self.spec.action_size,) if self.spec.action_size else ()
+        actions = np.array(list(chain(*self._taken)), dtype=np.float32 if shape else np.int64)
         arrays = {
             "episode": self._episode,
             "ended": self._ended,
-            "steps": self._steps,
-            "actions": np.concatenate(parts),
+            "steps": steps,
+            "actions": actions.reshape(int(steps.sum()), *shape),
         }
         return saved_state(self.spec, self._seed, arrays) | {"checksums": self._checksums()}
 
@@ -125,18 +123,16 @@ class ReplayedEnvs(Generic[Simulated]):
         check_state(state, keys, self.spec, self._seed, self.num_envs)
         self._episode = state["episode"].numpy().copy()
         self._ended = state["ended"].numpy().copy()
-        steps = state["steps"].numpy()
-        self._steps = np.zeros_like(steps)
+        self._taken = [[] for _ in range(self.num_envs)]
         self._last = self._empty()
         if self._episode[0] < 0:
             return
-        for row, actions in enumerate(np.split(state["actions"].numpy(), np.cumsum(steps)[:-1])):
+        ends = np.cumsum(state["steps"].numpy())
+        for row, actions in enumerate(np.split(state["actions"].numpy(), ends[:-1])):
             self._episode[row] -= 1  # the start counts it again
             self._last[row] = self._start(row)
-            only = np.arange(self.num_envs) == row
             for action, converted in zip(actions, self._in_units(actions), strict=True):
-                self._last[row] = self._advance(row, converted)[0]
-                self._record(action, only)
+                self._last[row] = self._advance(row, action, converted)[0]
         if self._checksums() != state["checksums"]:
             raise UserError(
                 "environment state: the episodes played again differ from the recorded ones: another processor or "
@@ -154,12 +150,14 @@ class ReplayedEnvs(Generic[Simulated]):
     def _start(self, row: int) -> Array:
         """Start the next episode of one environment; return its first observation."""
         self._episode[row] += 1
-        self._steps[row] = 0
+        self._taken[row] = []
         observation: Array = self._noted(row, self.simulations[row].reset, self._seed_of(row))
         return observation
 
-    def _advance(self, row: int, action: Any) -> tuple[Array, float, bool]:
-        result: tuple[Array, float, bool] = self._noted(row, self.simulations[row].step, action)
+    def _advance(self, row: int, action: Any, converted: Any) -> tuple[Array, float, bool]:
+        """Step one environment; `converted` is `action` in its units."""
+        result: tuple[Array, float, bool] = self._noted(row, self.simulations[row].step, converted)
+        self._taken[row].append(action)
         return result
 
     def _noted(self, row: int, call: Callable[[Any], Any], argument: Any) -> Any:
@@ -168,19 +166,15 @@ class ReplayedEnvs(Generic[Simulated]):
             return call(argument)
         except Exception as error:
             place = f"{self.spec.name}, environment {row} of seed {self._seed}, episode {self._episode[row]}"
-            error.add_note(f"{place} (seed {self._seed_of(row)}), after {self._steps[row]} steps")
+            error.add_note(f"{place} (seed {self._seed_of(row)}), after {len(self._taken[row])} steps")
             raise
 
     def _seed_of(self, row: int) -> int:
         return seed_for(self._seed, f"{self.spec.name}/{row}", int(self._episode[row]))
 
-    def _record(self, actions: Array, mask: Array) -> None:
-        """Append `actions`, [B, ...] or one for all, in the environments in `mask` [B]."""
-        if int(self._steps.max()) == self._actions.shape[1]:
-            self._actions = np.concatenate([self._actions, np.zeros_like(self._actions)], axis=1)
-        every = actions.ndim == self._actions.ndim - 1
-        self._actions[mask, self._steps[mask]] = actions[mask] if every else actions
-        self._steps += mask
+    def _steps(self) -> Array:
+        """Return how many steps each running episode has had [B]."""
+        return np.array([len(taken) for taken in self._taken], dtype=np.int64)
 
     def _checksums(self) -> list[int]:
         flags = zip(self._last, self._ended.tolist(), strict=True)

@@ -19,7 +19,7 @@ from ddrl.system.notes import say
 from ddrl.types import Array, EnvSpec, EnvStep, VectorEnv
 
 MOST_FAILURES = 3
-"""How often one task may fail in a process before it is given up."""
+"""The number of times that a task may fail in a process before it is given up."""
 
 
 def common_spec(name: str, specs: Sequence[EnvSpec]) -> EnvSpec:

@@ -1,1 +1,1 @@
-"""What is done with environments: checked, watched, played at random, named in errors."""
+"""Tools for environments: they are checked, watched, played at random, named in errors."""

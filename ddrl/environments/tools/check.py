@@ -28,7 +28,7 @@ class ConformanceError(Exception):
 
 @dataclass(frozen=True)
 class Conformance:
-    """What the check saw: the protocol, and how many ends of each kind."""
+    """The findings of the check: the protocol, and the number of ends of each kind."""
 
     protocol: str
     terminated: int
@@ -199,27 +199,26 @@ def _moments(trace: list[EnvStep], steps: int) -> list[int]:
 
 def _check_illegal_actions(env: VectorEnv, name: str) -> None:
     num_envs, num_actions, action_size = env.num_envs, env.spec.num_actions, env.spec.action_size
-    illegal: list[tuple[Array, str]]
     if action_size:
         zeros = np.zeros((num_envs, action_size), dtype=np.float32)
         nan = zeros.copy()
         nan[-1, -1] = np.nan
-        illegal = [
-            (nan, "NaN in the last environment's action"),
-            (zeros[:, 0], "one number for each action"),
-            (np.zeros((num_envs, action_size + 1), dtype=np.float32), "one dimension too many"),
-            (np.zeros((num_envs + 1, action_size), dtype=np.float32), "one action too many"),
-            (zeros.astype(np.int64), "actions that are not float32"),
-        ]
+        illegal = {
+            "NaN in the last environment's action": nan,
+            "one number for each action": zeros[:, 0],
+            "one dimension too many": np.hstack([zeros, zeros[:, :1]]),
+            "one action too many": np.vstack([zeros, zeros[:1]]),
+            "actions that are not float32": zeros.astype(np.int64),
+        }
     else:
         ones = np.ones(num_envs, dtype=np.int64)
-        illegal = [
-            (ones * num_actions, f"action {num_actions}"),
-            (ones * -1, "action -1"),
-            (np.ones(num_envs + 1, dtype=np.int64), "one action too many"),
-            (ones.astype(np.float32), "actions that are not integers"),
-        ]
-    for actions, what in illegal:
+        illegal = {
+            f"action {num_actions}": ones * num_actions,
+            "action -1": ones * -1,
+            "one action too many": np.append(ones, 1),
+            "actions that are not integers": ones.astype(np.float32),
+        }
+    for what, actions in illegal.items():
         try:
             env.step(actions)
         except ValueError:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes.util
 import os
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import mujoco
 import numpy as np
 
-from ddrl.environments.tools.camera import TwinCamera
+from ddrl.environments.tools.camera import Camera, twin_camera
 from ddrl.errors import UserError
 from ddrl.types import Array, VectorEnv
 
@@ -21,25 +22,23 @@ _LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}
 _PACKAGES = "apt install libegl1 libgl1-mesa-dri (or libosmesa6)"
 
 
-def simulator_camera(twin: VectorEnv, scene: Callable[[], tuple[Any, Any]], seconds_per_step: float) -> TwinCamera:
+def simulator_camera(twin: VectorEnv, scene: Callable[[], tuple[Any, Any]], seconds_per_step: float) -> Camera:
     """Make a camera that draws a second simulation: by the model's first camera, or a free one where it has none.
 
     `scene` returns the simulator's model and data. Raise UserError without a graphics library.
     """
     context = _graphics()(SIZE, SIZE)
-    painters: list[_Painter] = []
 
-    def draw() -> Array:
-        if not painters:  # only now: a task may change its terrain when an episode begins
-            context.make_current()
-            painters.append(_Painter(*scene()))
-        return painters[0].draw()
+    @cache
+    def painter() -> _Painter:  # made with the first picture: a task may change its terrain when an episode begins
+        context.make_current()
+        return _Painter(*scene())
 
     def free() -> None:
-        painters.clear()
+        painter.cache_clear()
         context.free()
 
-    return TwinCamera(twin, draw, "the simulator's own picture", 1.0 / seconds_per_step, free=free)
+    return twin_camera(twin, lambda: painter().draw(), "the simulator's own picture", 1.0 / seconds_per_step, free=free)
 
 
 class _Painter:

@@ -34,11 +34,11 @@ class Task:
     limit: int
     """Frames after which an episode is truncated."""
     pays: str
-    """What the agent is paid, in words; scores are in the same scale."""
+    """The agent's pay, in words; scores are in the same scale."""
     rewards: dict[str, float] = field(default_factory=dict)
     """ViZDoom's own rewards, beside what the scenario gives."""
     reward_scale: float = 1.0
-    """What the simulator's rewards are multiplied by, so that an achievement pays about 1 in all tasks."""
+    """The factor of the simulator's rewards, with which an achievement pays about 1 in all tasks."""
 
     @property
     def family(self) -> Family:

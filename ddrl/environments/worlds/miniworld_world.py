@@ -30,7 +30,7 @@ from ddrl.system.seeding import numpy_generator
 from ddrl.types import Array
 
 DEGREES = 5.0
-"""How far a look turns, per frame."""
+"""The angle by which a look turns, per frame."""
 ACTION_PROTOCOL = f"forward0.15m,turn{DEGREES:g}deg,fire-picks-up-or-drops"
 PICTURE_PROTOCOL = "software-rendered,no-multisampling,no-domain-randomisation"
 _SIGN_KINDS = ("box", "key")

@@ -1,4 +1,4 @@
-"""What the MuJoCo adapters share: bounds of actions, parts of protocol ids, and the simulator's warnings.
+"""The common parts of the MuJoCo adapters: bounds of actions, specs, and the simulator's warnings.
 
 - Time: one agent step is one time-step, and what the papers count; the simulator's own sub-steps (gymnasium's
   `frame_skip`, dm_control's `n_sub_steps`) are part of the environment. So a spec's `frame_skip` is 1.
@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mujoco
@@ -22,8 +23,6 @@ from ddrl.types import Array, EnvSpec
 
 MAX_STEPS = Option(1000, 1, 100_000)
 """Steps after which an episode is truncated."""
-ACTION_PROTOCOL = "actions-clipped-to-1,actions-scaled-to-bounds"
-STEP_PROTOCOL = "autoreset-next-step;raw-rewards"
 _LOGGER = logging.getLogger(__name__)
 _OF_THE_MODEL_FILES = "compiler attribute 'settotalmass' is deprecated"
 
@@ -48,15 +47,19 @@ class Bounds:
         return scaled
 
 
-def flat_spec(name: str, protocol: str, size: int, bounds: Bounds) -> EnvSpec:
-    """Return the spec of a task with `size` float32 numbers as observation and an action for each actuator."""
+def flat_spec(name: str, parts: Sequence[str], max_steps: int, size: int, bounds: Bounds) -> EnvSpec:
+    """Return the spec of a task with `size` float32 numbers as observation and an action for each actuator.
+
+    Protocol id: `parts`, which the simulators do not share; actions; cap; autoreset; rewards.
+    """
+    shared = ("actions-clipped-to-1,actions-scaled-to-bounds", f"cap{max_steps}", "autoreset-next-step;raw-rewards")
     return EnvSpec(
         name=name,
         observation_shape=(size,),
         observation_dtype="float32",
         num_actions=0,
         frame_skip=1,
-        protocol=protocol,
+        protocol=";".join((*parts, *shared)),
         action_size=len(bounds.centre),
     )
 

@@ -23,7 +23,6 @@ from ddrl.system.locks import open_lock, take_lock
 from ddrl.system.signals import Request, stopping
 from ddrl.training.builder import Builder, Generation, act_alone
 from ddrl.training.config.run_config import RunConfig
-from ddrl.training.config.systems import has_parameter_server
 from ddrl.training.device import resolve_device
 from ddrl.training.records import checkpoint
 from ddrl.training.records.display import Relay
@@ -122,7 +121,7 @@ def plan(
 def shard_parts(builder: Builder) -> list[slice]:
     """Return the network's parameters of each shard with its own process; nothing where the learner holds them all."""
     topology = builder.config.topology
-    if topology.runtime != "ray" or topology.parameter_shards == 1 or not has_parameter_server(builder.config):
+    if topology.runtime != "ray" or topology.parameter_shards == 1 or builder.config.system.parameters != "sharded":
         return []
     return [part for part, _ in shards_of(list(builder.network().parameters()), topology.parameter_shards)]
 

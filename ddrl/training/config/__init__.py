@@ -1,1 +1,1 @@
-"""What a run is told: its configuration, checked."""
+"""The configuration of a run, and its checks."""

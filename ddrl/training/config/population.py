@@ -11,7 +11,6 @@ from pydantic.dataclasses import dataclass
 
 from ddrl.errors import UserError, unknown_name
 from ddrl.system.config_types import STRICT, Probability
-from ddrl.training.config.systems import shares_parameters
 
 if TYPE_CHECKING:
     from ddrl.training.config.run_config import RunConfig
@@ -68,7 +67,7 @@ class Population:
     fitness: str = "mean_capped_score"
     """A metric of the curves, averaged over the episodes since the last decision; for one task: episode_return."""
     parallel: PositiveInt = 1
-    """How many members train at once. 1: in turn, in this process; more: each in a process of its own, by Ray.
+    """The number of members training at once. 1: in turn, in this process; more: each in a process of its own, by Ray.
 
     With topology.runtime ray, each has processes for its learners and actors, however many train at once."""
 
@@ -80,7 +79,7 @@ def check_population(config: RunConfig) -> None:
         return
     for key, problem in _problems(rule, config):
         raise UserError(f"key 'population.{key}' {problem}")
-    if shares_parameters(config):
+    if config.system.parameters != "versions":
         raise UserError(
             f"key 'algorithm': {config.algorithm} shares its parameters without versions, so that they cannot "
             "be copied between members; allowed with 'population': algorithms that publish versions, such as impala"

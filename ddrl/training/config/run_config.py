@@ -18,12 +18,12 @@ from pydantic.dataclasses import dataclass
 
 from ddrl import algorithms
 from ddrl.errors import UserError, about, unknown_name
-from ddrl.interfaces import Hyperparameters
+from ddrl.interfaces import Hyperparameters, System
 from ddrl.system.config_types import STRICT
 from ddrl.system.text_files import read_json, read_yaml
 from ddrl.training.config.population import Population, check_population
 from ddrl.training.config.topology import Topology
-from ddrl.training.config.topology_checks import check_lag, check_topology
+from ddrl.training.config.topology_checks import check_topology
 
 NO_MAPPING = {"union_tag_invalid", "union_tag_not_found", "model_attributes_type", "dataclass_type"}
 """pydantic's types of errors for a value that should be a mapping with the keys of a dataclass."""
@@ -40,7 +40,7 @@ class Evaluation:
     final_episodes: PositiveInt = 200
     """Episodes behind the final score (IMPALA, section 5.3.2: 200), for each task."""
     final_versions: PositiveInt = 1
-    """How many versions of the parameters play them in equal shares; 1: the last one alone, as papers score it."""
+    """The number of versions of the parameters that play them in equal shares; 1: the last one, as papers score it."""
     final_window_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 0.25
     """The versions are taken at equal distances over this last part of the budget; the last version is one of them."""
     environment: dict[str, Any] | None = None
@@ -49,7 +49,7 @@ class Evaluation:
 
 @dataclass(frozen=True, config=STRICT)
 class Recording:
-    """How the curves are recorded."""
+    """The recording of the curves."""
 
     period_frames: PositiveInt = 50_000
     tensorboard: bool = True
@@ -87,6 +87,11 @@ class RunConfig:
     population: Population | None = None
     """Several such runs that copy each other (`ddrl.population`); every count above is that of one member."""
 
+    @property
+    def system(self) -> System:
+        """The kind of system that the algorithm is."""
+        return algorithms.load(self.algorithm).SYSTEM
+
 
 def parse_run_config(mapping: Mapping[str, Any], where: str = "configuration") -> RunConfig:
     """Check a mapping and fill in defaults. Raise `UserError` naming `where`, the key and what is allowed."""
@@ -101,7 +106,6 @@ def parse_run_config(mapping: Mapping[str, Any], where: str = "configuration") -
         hyperparameters = _beside_own_values(module.Config, values.get("hyperparameters") or {})
         values["hyperparameters"] = _validated(module.Config, hyperparameters, prefix="hyperparameters.")
         config: RunConfig = _validated(RunConfig, values)
-        check_lag(config, module.SYSTEM.schedules)
         check_topology(config)
         check_population(config)
         evaluation = config.evaluation

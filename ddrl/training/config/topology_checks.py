@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ddrl.errors import UserError
-from ddrl.training.config.systems import has_parameter_server, moves_gradients, replays, shares_parameters
 from ddrl.training.config.topology import CentralInference, Topology
 
 if TYPE_CHECKING:
     from ddrl.training.config.run_config import RunConfig
 
 
-def check_lag(config: RunConfig, schedules: Sequence[str]) -> None:
-    """Raise `UserError` for a policy lag that the algorithm, which can learn under `schedules`, does not correct."""
-    name, topology = config.algorithm, config.topology
+def _check_lag(config: RunConfig) -> None:
+    """Refuse a policy lag that the algorithm does not correct."""
+    name, topology, schedules = config.algorithm, config.topology, config.system.schedules
     if topology.schedule not in schedules:
         raise _refused("schedule", f"must be {' or '.join(schedules)} with algorithm {name}", topology.schedule)
     if topology.parameter_delay and set(schedules) == {"synchronous"}:  # on policy
@@ -25,8 +24,9 @@ def check_lag(config: RunConfig, schedules: Sequence[str]) -> None:
 
 
 def check_topology(config: RunConfig) -> None:
-    """Raise `UserError` for keys that would block the run, or have no effect."""
+    """Raise `UserError` for keys with which the algorithm cannot learn, that would block the run, or have no effect."""
     topology = config.topology
+    _check_lag(config)
     if (topology.schedule == "bounded_lag") != (topology.max_policy_lag is not None):
         given = f"{topology.max_policy_lag} with {topology.schedule}"
         raise _refused("max_policy_lag", "goes with 'topology.schedule: bounded_lag' and only with it", given)
@@ -34,7 +34,7 @@ def check_topology(config: RunConfig) -> None:
     _check_learners(config)
     _check_inference(topology)
     _check_replay(config)
-    if replays(config) or moves_gradients(config):
+    if config.system.store == "prioritized" or config.system.moves == "gradients":
         return
     columns, fresh = topology.num_actors * topology.envs_per_actor, config.hyperparameters.fresh_columns
     if topology.schedule == "synchronous" and fresh % columns:
@@ -65,15 +65,15 @@ def _check_shared(config: RunConfig) -> None:
     """Refuse keys that do not fit the algorithm's way of sharing parameters."""
     only: dict[str, Any] = {"num_trainers": 1}
     why = "which has one trainer and no parameter server"
-    if shares_parameters(config):
+    if config.system.parameters != "versions":
         only = {"num_learners": 1, "learner_threads": 1, "parameter_delay": 0}
         why = "whose parameters are shared and have no versions"
-    if moves_gradients(config):
+    if config.system.moves == "gradients":
         only |= {"inference": "local", "prefetch": False, "num_trainers": 1}
         why = "whose actors compute the gradients"
     elif config.topology.runtime == "serial":
         only["num_trainers"] = 1
-    if not has_parameter_server(config):
+    if config.system.parameters != "sharded":
         only["parameter_shards"] = 1
     for key, value in only.items():
         if (given := getattr(config.topology, key)) != value:
@@ -82,15 +82,15 @@ def _check_shared(config: RunConfig) -> None:
 
 
 def _check_replay(config: RunConfig) -> None:
-    topology = config.topology
-    if config.checkpoint.replay == "refilled" and (topology.runtime == "serial" or not replays(config)):
+    topology, replays = config.topology, config.system.store == "prioritized"
+    if config.checkpoint.replay == "refilled" and (topology.runtime == "serial" or not replays):
         raise UserError(
             "key 'checkpoint.replay' may be refilled only with a prioritized replay, and not with "
             "'topology.runtime: serial', which continues bit for bit"
         )
     if topology.replay == "learner":
         return
-    if not replays(config):
+    if not replays:
         rule = "may be own only with an algorithm that has a prioritized replay"
         raise _refused("replay", rule, config.algorithm)
     if (topology.runtime, topology.inference) != ("ray", "local"):

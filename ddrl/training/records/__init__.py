@@ -1,1 +1,1 @@
-"""What a run leaves: records, checkpoints, where it came from."""
+"""The files that a run leaves: records, checkpoints, provenance."""

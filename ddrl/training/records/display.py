@@ -26,7 +26,7 @@ class Relay:
 
     def __init__(self) -> None:
         self.counts: Counts | None = None
-        """How far the run is; None before its first update."""
+        """The newest counts of the run; None before its first update."""
         self.latest: Metrics = {}
         self._notes: list[str] = []
 

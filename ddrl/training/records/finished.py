@@ -17,7 +17,7 @@ from ddrl.system.notes import say
 from ddrl.training.config.run_config import RunConfig, fingerprint, to_json
 from ddrl.training.records import checkpoint, manifest
 from ddrl.training.records.checkpoint_layout import migrated
-from ddrl.training.records.identity import as_now, identity_of, plain, read_mapping
+from ddrl.training.records.identity import as_now, identity_of, read_mapping
 from ddrl.training.records.recorder import write_curves, write_json
 
 if TYPE_CHECKING:
@@ -86,24 +86,16 @@ def _is_readable(path: Path) -> bool:
 
 
 def told(config: RunConfig, directory: Path) -> bool:
-    """Return whether there is nothing to do, and tell the user. Raise as `nothing_to_do`."""
-    line = nothing_to_do(config, directory)
-    if line:
-        say(line)
-    return line is not None
-
-
-def nothing_to_do(config: RunConfig, directory: Path) -> str | None:
-    """Return a line for the user if the directory holds this run, finished; None if there is something to train.
+    """Return whether the directory holds this run, finished, so that nothing is to be done, and tell the user so.
 
     Raise `UserError` if the run that has finished there is another one, longer, or cannot be made longer.
     """
     record = record_of(directory)
     if record is None:
-        return None
-    identity, own, budget = identity_of(config, directory), plain(config), config.env_frames
+        return False
+    identity, budget = identity_of(config, directory), config.env_frames
     trained = as_now(record["config"])
-    if keys := differing(own, trained):
+    if keys := differing(identity.values, trained):
         raise UserError(
             f"{directory}: a run of another configuration has finished there, which differs in {spelled(keys)}; "
             f"{ELSEWHERE}"
@@ -119,10 +111,11 @@ def nothing_to_do(config: RunConfig, directory: Path) -> str | None:
             if damaged.is_dir():
                 raise IsADirectoryError(errno.EISDIR, "is a folder", str(damaged))
         if _can_go_on(config, directory):
-            return None
+            return False
         raise _lost(damaged)
     if budget == reached:
-        return f"{directory}: already finished, {record['env_frames']:,} frames; nothing to do"
+        say(f"{directory}: already finished, {record['env_frames']:,} frames; nothing to do")
+        return True
     if budget < reached:
         raise UserError(
             f"{directory}: a run has finished there after {reached:,} frames, more than env_frames: {budget:,}; "
@@ -133,7 +126,7 @@ def nothing_to_do(config: RunConfig, directory: Path) -> str | None:
             f"{directory}: a run has finished there after {reached:,} frames, and without a checkpoint of it, it "
             f"cannot go on to {budget:,}; put its checkpoints back, or {ELSEWHERE}"
         )
-    return None
+    return False
 
 
 def set_aside(config: RunConfig, directory: Path) -> None:

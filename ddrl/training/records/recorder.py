@@ -24,7 +24,7 @@ from ddrl.errors import NonFiniteError, UserError, using
 from ddrl.system.files import append, read_file, write_atomically
 from ddrl.system.json_lines import aside_of, rewrite, split
 from ddrl.training.records import thread_cpu
-from ddrl.training.records.task_scores import TaskScores, metric_of
+from ddrl.training.records.task_scores import TaskScores, means, metric_of
 from ddrl.types import Episode, Metrics
 
 if TYPE_CHECKING:
@@ -78,7 +78,6 @@ class Recorder:
         self._episodes: list[Episode] = []
         self._scores = TaskScores(tasks)
         self._lock = threading.Lock()
-        self._seconds_before, self._cpu_seconds_before = 0.0, 0.0
         self._started, self._cpu_started = time.monotonic(), time.process_time()
         self._last = (0, 0.0)
         self.episodes = 0
@@ -96,12 +95,12 @@ class Recorder:
     @property
     def seconds(self) -> float:
         """Wall-clock seconds of training, over all resumes."""
-        return self._seconds_before + time.monotonic() - self._started
+        return time.monotonic() - self._started
 
     @property
     def cpu_seconds(self) -> float:
         """CPU seconds of this process, all threads, over all resumes."""
-        return self._cpu_seconds_before + time.process_time() - self._cpu_started
+        return time.process_time() - self._cpu_started
 
     def episode(self, episode: Episode) -> None:
         """Add a training episode that has ended."""
@@ -130,10 +129,7 @@ class Recorder:
         for name in self._updates[0]:
             values = [metrics[name] for metrics in self._updates]
             record[name] = max(values) if name.endswith("_max") else float(np.mean(values))
-        if whole := [episode for episode in episodes if not episode.abandoned]:
-            record["episode_return"] = float(np.mean([episode.episode_return for episode in whole]))
-            record["episode_length"] = float(np.mean([episode.length for episode in whole]))
-        record |= self._scores.take(episodes)
+        record |= means(episodes) | self._scores.take(episodes)
         for gauge in self.gauges:
             record |= gauge()
         record["episodes"] = float(self.episodes)
@@ -145,19 +141,16 @@ class Recorder:
         self.latest |= record
         self._write(counts, {name: [value] for name, value in record.items()})
 
-    def evaluation(
-        self, counts: Counts, played: Sequence[Episode], updates: Sequence[int] = (), *, by_task: bool = False
-    ) -> None:
-        """Record the episodes of one evaluation, one row each.
+    def evaluation(self, counts: Counts, played: Sequence[tuple[Episode, int]], *, by_task: bool = False) -> None:
+        """Record the episodes of one evaluation, one row each, as a metric of its task where `by_task`.
 
-        `updates`: those behind each episode's parameters, recorded as `evaluation_updates` if they differ. `by_task`:
-        record each episode as a metric of its task.
+        Each stands with the number of updates behind its parameters: `evaluation_updates`, recorded if they differ.
         """
         values: dict[str, list[float]] = {}
-        several = len(set(updates)) > 1
-        for index, episode in enumerate(played):
+        several = len({updates for _, updates in played}) > 1
+        for episode, updates in played:
             row = {"return": episode.episode_return, "length": float(episode.length)}
-            for name, value in (row | ({"updates": float(updates[index])} if several else {})).items():
+            for name, value in (row | ({"updates": float(updates)} if several else {})).items():
                 metric = f"evaluation_{name}"
                 values.setdefault(metric_of(metric, episode.task) if by_task else metric, []).append(value)
         self.latest |= {name: float(np.mean(each)) for name, each in values.items()}
@@ -218,8 +211,8 @@ class Recorder:
         self._episodes = [Episode(*episode) for episode in state["episodes"]]
         self._scores.load_state_dict(state["task_scores"])
         self.episodes = state["num_episodes"]
-        self._seconds_before, self._cpu_seconds_before = state["seconds"], state["cpu_seconds"]
-        self._started, self._cpu_started = time.monotonic(), time.process_time()
+        self._started = time.monotonic() - state["seconds"]
+        self._cpu_started = time.process_time() - state["cpu_seconds"]
         self._last = (state["last"][0], state["last"][1])
         with using(self._path):
             told = self._cut_back(state, offset)

@@ -29,7 +29,7 @@ class Checkpoints:
         self.reached = 0
         """env_frames of the last yielded state."""
         self.loaded = False
-        """Whether a state was yielded, and so loaded at least in part."""
+        """True once a state was yielded, and so loaded at least in part."""
 
     def newest_first(self) -> Iterator[dict[str, Any]]:
         """Yield the states that may be loaded, in the present layout, until one is of another training.

@@ -7,7 +7,7 @@ import pytest
 from ddrl.environments.atari import TASKS
 from ddrl.environments.base import registry
 from ddrl.errors import UserError
-from ddrl.training.records import reference_scores
+from ddrl.training.records import task_scores
 
 
 def test_every_adapter_of_the_package_is_found():
@@ -22,7 +22,7 @@ def test_every_adapter_has_examples_among_its_tasks():
 
 
 def test_the_literature_has_57_games_and_all_can_be_made():
-    with (reference_scores.FOLDER / "atari57.csv").open(newline="") as file:
+    with (task_scores.FOLDER / "atari57.csv").open(newline="") as file:
         games = {row["task"] for row in csv.DictReader(file)}
     assert len(games) == 57
     assert games <= set(TASKS)

@@ -94,7 +94,7 @@ def test_lines_that_a_crash_of_the_machine_took_are_missed_but_the_run_goes_on(t
 
 def test_each_evaluation_episode_is_a_row_of_its_own(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, period_frames=100, tensorboard=False)
-    recorder.evaluation(counts(7), [Episode("toy/catch", value, 10) for value in (1.0, 2.0, 3.0)])
+    recorder.evaluation(counts(7), [(Episode("toy/catch", value, 10), 7) for value in (1.0, 2.0, 3.0)])
     write_curves(tmp_path)
     table = read_curves(tmp_path / "curves.jsonl")
     assert table[table.metric == "evaluation_return"].value.tolist() == [1.0, 2.0, 3.0]
@@ -112,12 +112,12 @@ def test_tensorboard_shows_what_came_after_a_checkpoint_once(tmp_path: Path) -> 
     recorder = Recorder(tmp_path, period_frames=100, tensorboard=True)
     record(tmp_path, 1, 5, recorder)  # ends with a record at 200 frames
     state = recorder.state_dict()
-    recorder.evaluation(counts(5), [Episode("toy/catch", 1.0, 5)])
+    recorder.evaluation(counts(5), [(Episode("toy/catch", 1.0, 5), 1)])
     record(tmp_path, 6, 11, recorder)  # and none of it was saved
     recorder.close()
     resumed = Recorder(tmp_path, period_frames=100, tensorboard=True)
     resumed.load_state_dict(json.loads(json.dumps(state)), 200)
-    resumed.evaluation(counts(5), [Episode("toy/catch", 3.0, 5)])
+    resumed.evaluation(counts(5), [(Episode("toy/catch", 3.0, 5), 1)])
     record(tmp_path, 6, 14, resumed).close()
     table = read_curves(tmp_path / "curves.jsonl")
     events = EventAccumulator(str(tmp_path / "tensorboard"))
@@ -143,7 +143,7 @@ def test_what_was_recorded_before_a_beginning_is_kept_beside(tmp_path: Path) -> 
 @pytest.mark.parametrize("kind", ["update", "evaluation"])
 def test_seconds_never_run_backwards_over_a_resume(tmp_path: Path, kind: str) -> None:
     recorder = Recorder(tmp_path, period_frames=100, tensorboard=False)
-    recorder._seconds_before = 50.0
+    recorder._started -= 50.0
     state = recorder.state_dict()
     recorder.close()
     resumed = Recorder(tmp_path, period_frames=100, tensorboard=False)
@@ -151,7 +151,7 @@ def test_seconds_never_run_backwards_over_a_resume(tmp_path: Path, kind: str) ->
     if kind == "update":
         record(tmp_path, 1, 3, resumed)
     else:
-        resumed.evaluation(counts(3), [Episode("toy/catch", 1.0, 1)])
+        resumed.evaluation(counts(3), [(Episode("toy/catch", 1.0, 1), 1)])
     assert (read_curves(tmp_path / "curves.jsonl").seconds >= 50).all()
 
 
@@ -165,7 +165,7 @@ def test_a_metric_that_is_not_finite_is_named_and_neither_written_nor_kept(tmp_p
     with pytest.raises(NonFiniteError, match=rf"^update 6: metric round_trip_ms_p99 is {value}$"):
         recorder.update(counts(6), {"loss": 6.0, "policy_lag_max": 0.0})
     with pytest.raises(NonFiniteError, match=rf"^update 6: metric evaluation_return is {value}$"):
-        recorder.evaluation(counts(6), [Episode("toy/catch", 1.0, 5), Episode("toy/catch", value, 5)])
+        recorder.evaluation(counts(6), [(Episode("toy/catch", 1.0, 5), 1), (Episode("toy/catch", value, 5), 1)])
     assert all(math.isfinite(number) for metrics in recorder.state_dict()["updates"] for number in metrics.values())
     lines = (tmp_path / "curves.jsonl").read_text()
     assert "NaN" not in lines
