@@ -289,10 +289,11 @@ def game_row(**columns):
 
 
 def test_profiles_and_improvement_need_several_seeds_and_games():
-    experiments = {"atari": {"title": "Atari", "labels": {"deep": "Deep"}}}
+    experiments = {"atari": {"title": "Atari"}}
     taus = [str(index / 20) for index in range(101)]
     aggregate = game_row(metric="human_normalised_score", statistic="iqm", value="0.4", environments="4", seeds="3")
     tables = {
+        "runs": [game_row(variant_label="Deep")],
         "aggregates": [aggregate, aggregate | {"environments": "1"}],
         "profiles": [game_row(tau=tau, fraction=str(1 - float(tau) / 5)) for tau in taus],
         "improvement": [

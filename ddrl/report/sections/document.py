@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from ddrl.report.sections.spans import Inline
 
@@ -15,6 +15,7 @@ Row = dict[str, str]
 """One line of a table of results, as `ddrl.system.csv_cells.read_rows` reads it."""
 Tables = dict[str, list[Row]]
 """Tables of results by name."""
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,10 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Group:
+class Group(Generic[Item]):
     """Rows of a table under a common heading; without a title there is no heading."""
 
-    rows: Sequence[Line]
+    rows: Sequence[Item]
     title: str = ""
     note: str = ""
 
@@ -54,7 +55,7 @@ class Table:
     caption: str
     source: str
     columns: tuple[Column, ...]
-    groups: Sequence[Group]
+    groups: Sequence[Group[Line]]
     note: str = ""
     size: float = 8.8
     ruled: bool = False
