@@ -215,8 +215,8 @@ class Paper:
     protocols: Mapping[str, Protocol]
     cells: tuple[CellRule, ...]
     not_compared: tuple[NotCompared, ...]
-    not_read: tuple[tuple[str, str], ...]
-    """Printed results that could not be read: item, and what it shows."""
+    not_read: tuple[Mapping[str, str], ...]
+    """Printed results that could not be read: `item`, and `what` it shows."""
     claims: tuple[Claim, ...]
 
 
@@ -260,7 +260,7 @@ def load_paper(directory: Path) -> Paper:
         protocols={name: _protocol(name, item, path) for name, item in data["protocols"].items()},
         cells=_records(CellRule, data["cells"]),
         not_compared=_records(NotCompared, data["not_compared"]),
-        not_read=tuple((item["item"], _line(item["what"])) for item in data.get("not_read", ())),
+        not_read=_records(dict, data.get("not_read", ())),
         claims=tuple(_claim(item, path) for item in data["claims"]),
     )
     _check_names(paper, path)

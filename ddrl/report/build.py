@@ -50,19 +50,19 @@ def read_tables(folder: Path) -> tuple[Tables, dict[str, Any]]:
 
 
 def write_report(
-    results: Path, data: Path, pdf: Path, html: Path, *, command: str = "", shown: str = "", root: Path = ROOT
+    results: Path, data: Path, pdf: Path, html: Path, *, command: str = "", outside: str = "", root: Path = ROOT
 ) -> list[Path]:
     """Write data, PDF and HTML of a report on `results`, a folder with tables/ and figures/; return the last two.
 
-    `shown` is the name of the folder of results in the report, and `command` says what made it. Raise `UserError` for
-    tables that are missing or damaged.
+    The report names the folder of results by its path below `root`; `outside` is its name elsewhere (default: the
+    folder's own). `command` says what made it. Raise `UserError` for tables that are missing or damaged.
     """
     tables, summary = read_tables(results / "tables")
     suite = "papers" in summary
     made = command or _default_command("" if suite else summary["paper"]["key"], summary["scale"])
     inside = results.resolve().is_relative_to(root.resolve())
-    below = results.resolve().relative_to(root.resolve()).as_posix() if inside else results.name
-    origin = Origin(shown or below, summary["digest"], made)
+    below = results.resolve().relative_to(root.resolve()).as_posix() if inside else outside or results.name
+    origin = Origin(below, summary["digest"], made)
     content = (suite_data if suite else report_data)(tables, summary, origin)
     write_whole(data, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
     write_whole(pdf, pdf_bytes(content, results, root))
@@ -126,9 +126,9 @@ def rebuild(
 
     def report(name: str, command: str) -> list[Path]:
         found = folder / name
-        shown = "" if found.resolve().is_relative_to(root.resolve()) else found.relative_to(output).as_posix()
+        outside = found.relative_to(output).as_posix()
         pdf, html = (output / f"{name}.{kind}" for kind in ("pdf", "html"))
-        return write_report(found, found / "report.json", pdf, html, command=command, shown=shown, root=root)
+        return write_report(found, found / "report.json", pdf, html, command=command, outside=outside, root=root)
 
     for paper in papers or known:
         try:

@@ -9,7 +9,7 @@ from ddrl.report.sections.cells import cells, not_read, uncovered
 from ddrl.report.sections.claims import claims
 from ddrl.report.sections.document import Document, Fact, Origin, Row, Section, Tables, as_json
 from ddrl.report.sections.efficiency import derived, efficiency
-from ddrl.report.sections.first_page import NOTHING_RAN, finished_at, first_page, holes_fact, tally, verdicts_of
+from ddrl.report.sections.first_page import NOTHING_RAN, finished_at, first_page, tally, verdicts_of
 from ddrl.report.sections.games import over_games
 from ddrl.report.sections.numbers import duration, frames, moment, number, ratio, span
 from ddrl.report.sections.spans import Inline, Span, plain
@@ -84,10 +84,9 @@ def _byline(paper: dict[str, Any]) -> Inline:
 
 
 def _facts(own: list[Row], summary: dict[str, Any]) -> tuple[Fact, ...]:
-    """Return the facts of the first page: what ran, where, how long, the budget, how many files are missing."""
-    holes = holes_fact(summary["problems"])
+    """Return the facts of the first page: what ran, where, how long, the budget."""
     if not own:
-        return (Fact("What ran", NOTHING_RAN), holes)
+        return (Fact("What ran", NOTHING_RAN),)
     seeds = sorted({int(row["seed"]) for row in own})
     kind = "committed reference run" if summary["subject"] == "reference" else "training run"
     ran = f"{counted(len(own), kind)} on {_games(own)}, seed{'s' * (len(seeds) > 1)} {listed(map(str, seeds))}"
@@ -101,7 +100,6 @@ def _facts(own: list[Row], summary: dict[str, Any]) -> tuple[Fact, ...]:
             f"from {moment(summary['started']):%Y-%m-%d %H:%M} to {moment(summary['finished']):%Y-%m-%d %H:%M} UTC",
         ),
         Fact("Budget", f"{_budget(own, summary['experiments'])}; environment frames of one run, before frame skip"),
-        holes,
     )
 
 

@@ -7,15 +7,7 @@ from typing import Any
 from ddrl.report.sections.claims import ledger
 from ddrl.report.sections.coverage import cells_by_verdict, coverage, papers, short_name, verdict_bars, verdicts_in
 from ddrl.report.sections.document import Document, Fact, Facts, Origin, Section, Tables, Text, as_json
-from ddrl.report.sections.first_page import (
-    NOTHING_RAN,
-    Verdicts,
-    finished_at,
-    first_page,
-    holes_fact,
-    tally,
-    verdicts_of,
-)
+from ddrl.report.sections.first_page import NOTHING_RAN, Verdicts, finished_at, first_page, tally, verdicts_of
 from ddrl.report.sections.numbers import duration, frames
 from ddrl.report.sections.runs import holes
 from ddrl.report.sections.spans import Inline, Span, joined, plain
@@ -96,7 +88,6 @@ def _facts(summary: dict[str, Any]) -> tuple[Fact, ...]:
         Fact("What ran", _ran(summary) or NOTHING_RAN),
         Fact("Beside it", f"{_ran(reference)}, committed with the suite" if reference else ""),
         Fact("Where", "; ".join(summary["hardware"] or reference.get("hardware", []))),
-        holes_fact(summary["problems"]),
     )
 
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from ddrl.report.sections.document import Block, Group, Row, Table, Text
+from ddrl.report.sections.document import Block, Field, Group, Row, Table, Text
 from ddrl.report.sections.numbers import frames, interval, number, p_value, with_unit
 from ddrl.report.sections.spans import Inline, code, plain, small, tag
-from ddrl.report.sections.tables import Field, Fields, grouped, merged, numeric, of_origin, right, table_of
+from ddrl.report.sections.tables import Fields, grouped, merged, numeric, of_origin, right, table_of
 from ddrl.report.sections.text import counted, sentence, task_name, unbroken, words
 
 ORIGINS = {"run": "this run", "reference": "reference"}

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ddrl.report.sections.cells import ORIGINS, flags_of, needed, system_name, verdict_tag
-from ddrl.report.sections.document import Block, Cell, Group, Row, Table, Text
+from ddrl.report.sections.document import Block, Cell, Field, Group, Row, Table, Text
 from ddrl.report.sections.numbers import equals, frames, interval, number, p_value, with_unit
 from ddrl.report.sections.spans import Inline, Span, joined, plain, small, strong
-from ddrl.report.sections.tables import Field, Fields, grouped, right, table_of
+from ddrl.report.sections.tables import Fields, grouped, right, table_of
 from ddrl.report.sections.text import counted, listed, sentence, unbroken, words
 
 INTRODUCTION = (

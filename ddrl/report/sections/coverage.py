@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ddrl.report.sections.cells import ORIGINS
-from ddrl.report.sections.document import Block, Figure, Group, Row, Table, Tables
+from ddrl.report.sections.document import Block, Field, Figure, Group, Row, Table, Tables
 from ddrl.report.sections.first_page import VERDICTS, Verdicts
 from ddrl.report.sections.numbers import duration, frames, number
 from ddrl.report.sections.spans import Inline, Span, code, joined, plain, small, strong, tag
-from ddrl.report.sections.tables import Field, Fields, grouped, numeric, table_of
+from ddrl.report.sections.tables import Fields, grouped, numeric, table_of
 from ddrl.report.sections.text import counted, words
 
 STATUSES = {

@@ -5,7 +5,7 @@ The PDF (`reports/template.typ`) and the HTML page (`reports/report.html.j2`) ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
@@ -31,11 +31,14 @@ Line = tuple[Cell, ...]
 
 
 @dataclass(frozen=True)
-class Column:
-    """A column: title, width (`auto`, or a share such as `1.2fr`), alignment (left, right)."""
+class Field(Generic[Item]):
+    """A column of a table: title, text of an item (mostly a row of results), width, alignment (left, right)."""
 
     title: str
+    text: Callable[[Item], str | Inline | Cell | None]
+    """None where a cell of a line above reaches down here. Not part of the report data."""
     width: str = "auto"
+    """`auto`, or a share such as `1.2fr`."""
     align: str = "left"
 
 
@@ -54,7 +57,7 @@ class Table:
 
     caption: str
     source: str
-    columns: tuple[Column, ...]
+    columns: Sequence[Field[Any]]
     groups: Sequence[Group[Line]]
     note: str = ""
     size: float = 8.8
@@ -175,4 +178,8 @@ def as_json(document: Document) -> dict[str, Any]:
             blocks.append(block)
         if blocks:
             sections.append(replace(section, blocks=blocks))
-    return asdict(replace(document, sections=sections))
+    return asdict(replace(document, sections=sections), dict_factory=_data)
+
+
+def _data(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in items if not callable(value)}

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
-from ddrl.report.sections.document import Group, Row, Table, Tables
+from ddrl.report.sections.document import Field, Group, Row, Table, Tables
 from ddrl.report.sections.numbers import number, percent
 from ddrl.report.sections.spans import strong
-from ddrl.report.sections.tables import Field, Fields, by_experiment, merged, numeric, of_origin, right, table_of
+from ddrl.report.sections.tables import Fields, by_experiment, merged, numeric, of_origin, right, table_of
 
 NOTE = (
     "Of runs whose actors, or environments, are in other processes; means over seeds. Frames/s: of training, from the "

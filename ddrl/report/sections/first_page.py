@@ -59,12 +59,14 @@ def first_page(
     `statements` are the verdicts on each kind of statement; the sentences `beside` say what else there is (some are
     empty).
     """
+    problems = summary["problems"]
+    holes = f"{counted(problems, 'file')} missing or unusable; the section Holes names each"
     said = (*(tally(kind, found) for kind, found in statements.items()), summary.get("scale_note", ""), *beside)
     return {
         "scale": summary["scale"],
         "date": f"{moment(finished):%-d %B %Y}",
         "finished": finished,
-        "facts": stated(facts),
+        "facts": stated((*facts, Fact("Holes", holes if problems else ""))),
         "verdict": " ".join(filter(None, said)),
         "tallies": tuple(Tally(kind.capitalize(), _counts(kind, found)) for kind, found in statements.items()),
     }
@@ -73,12 +75,6 @@ def first_page(
 def stated(facts: Iterable[Fact]) -> tuple[Fact, ...]:
     """Return the facts that have a value."""
     return tuple(fact for fact in facts if fact.value)
-
-
-def holes_fact(problems: int) -> Fact:
-    """Return how many files are missing; a fact without value where none is."""
-    missing = f"{counted(problems, 'file')} missing or unusable; the section Holes names each"
-    return Fact("Holes", missing if problems else "")
 
 
 def tally(kind: str, found: Verdicts, which: str = "") -> str:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ddrl.report.sections.cells import ORIGINS
-from ddrl.report.sections.document import Row, Table, Tables
+from ddrl.report.sections.document import Field, Row, Table, Tables
 from ddrl.report.sections.numbers import number, percent
 from ddrl.report.sections.spans import Inline, joined, plain, small
-from ddrl.report.sections.tables import Field, Fields, by_experiment, grouped, merged, numeric, right, table_of
+from ddrl.report.sections.tables import Fields, by_experiment, grouped, merged, numeric, right, table_of
 from ddrl.report.sections.text import words
 
 PROFILE_STEPS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0)

@@ -9,21 +9,11 @@ from typing import Any
 from ddrl.analysis.runs.milestones import FEWEST_EPISODES
 from ddrl.papers.experiments import system_of
 from ddrl.report.sections.cells import ORIGINS, flags_of
-from ddrl.report.sections.document import Block, Fact, Facts, Figure, Group, Origin, Row, Table, Tables, Text
+from ddrl.report.sections.document import Block, Fact, Facts, Field, Figure, Group, Origin, Row, Table, Tables, Text
 from ddrl.report.sections.first_page import stated
 from ddrl.report.sections.numbers import duration, frames, number, percent, span
 from ddrl.report.sections.spans import Inline, Span, code, joined, plain, small, strong
-from ddrl.report.sections.tables import (
-    Field,
-    Fields,
-    by_experiment,
-    grouped,
-    merged,
-    numeric,
-    of_origin,
-    right,
-    table_of,
-)
+from ddrl.report.sections.tables import Fields, by_experiment, grouped, merged, numeric, of_origin, right, table_of
 from ddrl.report.sections.text import counted, listed, words
 
 WHOSE = {

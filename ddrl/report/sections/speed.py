@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ddrl.report.sections.cells import ORIGINS
-from ddrl.report.sections.document import Group, Row, Table
+from ddrl.report.sections.document import Field, Group, Row, Table
 from ddrl.report.sections.numbers import frames, moment, number, percent
 from ddrl.report.sections.spans import Inline, code, joined, plain, small, strong
-from ddrl.report.sections.tables import Field, Fields, grouped, numeric, right, table_of
+from ddrl.report.sections.tables import Fields, grouped, numeric, right, table_of
 from ddrl.report.sections.text import words
 
 

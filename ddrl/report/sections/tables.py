@@ -3,23 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Any
 
-from ddrl.report.sections.document import Cell, Column, Group, Item, Row, Table
+from ddrl.report.sections.document import Cell, Field, Group, Item, Line, Row, Table
 from ddrl.report.sections.spans import Inline, plain
-
-
-@dataclass(frozen=True)
-class Field(Generic[Item]):
-    """A column of a table: its title, the text of an item (mostly a row of results) in it, width, alignment."""
-
-    title: str
-    text: Callable[[Item], str | Inline | Cell | None]
-    """None where a cell of a line above reaches down here."""
-    width: str = "auto"
-    align: str = "left"
-
 
 Fields = tuple[Field[Item], ...]
 """All columns of a table."""
@@ -46,20 +33,14 @@ def table_of(
     ruled: bool = False,
 ) -> Table:
     """Return a table with a line for each item of each group."""
-    columns = tuple(Column(field.title, field.width, field.align) for field in fields)
     lines = [Group([_line(fields, item) for item in group.rows], group.title, group.note) for group in groups]
-    return Table(caption, source, columns, lines, note, size, ruled)
+    return Table(caption, source, fields, lines, note, size, ruled)
 
 
-def _line(fields: Fields[Item], item: Item) -> tuple[Cell, ...]:
+def _line(fields: Fields[Item], item: Item) -> Line:
     contents = (field.text(item) for field in fields)
-    return tuple(_cell(content) for content in contents if content is not None)
-
-
-def _cell(content: str | Inline | Cell) -> Cell:
-    if isinstance(content, Cell):
-        return content
-    return Cell(plain(content) if isinstance(content, str) else content)
+    texts = (plain(content) if isinstance(content, str) else content for content in contents if content is not None)
+    return tuple(text if isinstance(text, Cell) else Cell(text) for text in texts)
 
 
 def of_origin(rows: Iterable[Row], origin: str) -> list[Row]:
