@@ -78,7 +78,7 @@ class Departure:
 
 @dataclass(frozen=True)
 class Resources:
-    """What one run needs of each machine that it uses."""
+    """The needs of one run, on each machine that it uses."""
 
     threads: int
     memory_mib: int
@@ -120,7 +120,7 @@ class Experiment:
     title: str
     source: str
     proxy: str | None
-    """Why these tasks replace the paper's; None if they are the paper's own."""
+    """The reason why these tasks replace the paper's; None if they are the paper's own."""
     paper_budget: str | None
     """The paper's budget if it is not a number of frames: `env_frames` of a base is then ours."""
     bases: Mapping[str, Mapping[str, Any]]
@@ -213,7 +213,9 @@ def _experiment(name: str, entry: Mapping[str, Any], named: Mapping[str, Mapping
     )
 
 
-def _base(given: Any, named: Mapping[str, Mapping[str, Any]], where: str) -> Mapping[str, Any]:
+def _base(
+    given: str | Mapping[str, Any] | None, named: Mapping[str, Mapping[str, Any]], where: str
+) -> Mapping[str, Any]:
     """Return the base that is given, or the one of that name."""
     if given is None:
         raise UserError(f"{where}: key 'base' is missing, and the experiment has none either")

@@ -107,7 +107,7 @@ class Claim:
     text: str
     source: str
     stated: str = ""
-    """When the test was written (ISO 8601, UTC); empty: before any run."""
+    """The time at which the test was written (ISO 8601, UTC); empty: before any run."""
     published: tuple[str, ...] = ()
     """Published cells that the claim's numbers come from."""
     kind: str
@@ -130,17 +130,17 @@ class Claim:
     margin: float | None = None
     """Allowed loss: a fraction (no_worse), or an amount of the metric (stability; None: nothing)."""
     within: float | None = None
-    """How far below the best still counts as near it, in the metric's unit (near_best)."""
+    """The distance below the best that still counts as near it, in the metric's unit (near_best)."""
     smallest_effect: float = 0.0
     effect_unit: str = ""
     factor: float = 1.0
-    """How many times as early `better` reaches the return (time_to_reach)."""
+    """The number of times as early that `better` reaches the return (time_to_reach)."""
     over: Over | None = None
     """The other ratio (interaction)."""
     gpu: bool = False
     """True if the claim is about a GPU: runs without one decide nothing."""
     reference_part: float | None = None
-    """Where the return to reach lies on a task without milestone: 0 is random play, 1 the reference score."""
+    """The place of the return to reach, on a task without milestone: 0 is random play, 1 the reference score."""
     threshold_from: str = ""
     """Source of a threshold that the paper does not print (at_least)."""
 

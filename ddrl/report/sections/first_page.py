@@ -31,7 +31,7 @@ VERDICTS = {  # kind of statement -> verdict -> words of a sentence for one and 
 }
 NOTHING_RAN = "no run of this scale has finished; only reference runs are shown"
 Verdicts = Mapping[str, int]
-"""How many statements have which verdict."""
+"""The number of statements by their verdict."""
 
 
 def verdicts_of(rows: Iterable[Row]) -> Verdicts:
