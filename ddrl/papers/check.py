@@ -70,25 +70,22 @@ def _check_claim(claim: Claim, experiments: Mapping[str, Experiment], published:
 def coverage(paper: Paper, published: pd.DataFrame) -> pd.DataFrame:
     """Return one row per published cell: cell, item, rules (how many name it), experiment (of the last), reason.
 
-    `reason` is the one given under `not_compared`, which counts as a rule.
+    `reason` is the one given under `not_compared`, which counts as a rule. Raise UserError for a rule of no cell.
     """
     columns = {"cell": published["cell"], "item": published["item"], "rules": 0, "experiment": "", "reason": ""}
     named = pd.DataFrame(columns)
-    uses = [(rule.published, "experiment", rule.experiment) for rule in paper.cells]
-    uses += [(entry.published, "reason", entry.reason) for entry in paper.not_compared]
-    for wanted, column, text in uses:
+    uses = [("cells", rule.published, "experiment", rule.experiment) for rule in paper.cells]
+    uses += [("not_compared", entry.published, "reason", entry.reason) for entry in paper.not_compared]
+    for key, wanted, column, text in uses:
         chosen = matching(published, wanted).index
+        if chosen.empty:
+            raise UserError(f"{paper.directory / 'paper.yaml'}: {key}: no published row has {dict(wanted)}")
         named.loc[chosen, "rules"] += 1
         named.loc[chosen, column] = text
     return named
 
 
 def _check_coverage(paper: Paper, published: pd.DataFrame, path: Path) -> None:
-    wanted = [("cells", rule.published) for rule in paper.cells]
-    wanted += [("not_compared", entry.published) for entry in paper.not_compared]
-    for key, rows in wanted:
-        if matching(published, rows).empty:
-            raise UserError(f"{path}: {key}: no published row has {dict(rows)}")
     named = coverage(paper, published)
     wrong = named[named["rules"] != 1]
     if len(wrong):

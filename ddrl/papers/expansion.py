@@ -7,15 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ddrl.errors import UserError
-from ddrl.papers.experiments import (
-    ROOT,
-    SCALES,
-    Experiment,
-    Run,
-    load_experiments,
-    papers,
-    with_settings,
-)
+from ddrl.papers.experiments import ROOT, SCALES, Experiment, Run, load_experiments, papers, with_settings
 from ddrl.papers.schema import check_known
 
 FINAL_VERSIONS = 10
@@ -55,8 +47,9 @@ def expand(
         for entry in chosen
         for variant in entry.variants
         if variant in (variants or entry.scales[scale].variants or entry.variants)
-        for environment in environments_of(entry, scale, environments)
-        if (entry if environments else entry.scales[scale]).has(variant, environment)
+        for scope in [entry if environments else entry.scales[scale]]
+        for environment in scope.every_environment
+        if scope.has(variant, environment) and (not environments or environment in environments)
         for seed in (entry.scales[scale].seeds if seeds is None else seeds)
     ]
     if not runs:
@@ -99,16 +92,8 @@ def _names(entries: Collection[Experiment]) -> dict[str, list[str]]:
     return {
         "experiments": [entry.name for entry in entries],
         "variants": [name for entry in entries for name in entry.variants],
-        "environments": [name for entry in entries for name in environments_of(entry)],
+        "environments": [name for entry in entries for name in entry.every_environment],
     }
-
-
-def environments_of(entry: Experiment, scale: str | None = None, wanted: Sequence[str] | None = None) -> list[str]:
-    """Return the environments of a scale; with `wanted`, those of any scale that are wanted."""
-    if scale is not None and not wanted:
-        return list(entry.scales[scale].every_environment)
-    every = dict.fromkeys(name for spec in entry.scales.values() for name in spec.every_environment)
-    return [name for name in every if not wanted or name in wanted]
 
 
 def _check_filter(kind: str, wanted: Sequence[str] | None, allowed: Iterable[str]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ class Departure:
 
 @dataclass(frozen=True)
 class Resources:
-    """What one run needs of each machine that it uses."""
+    """The needs of one run, on each machine that it uses."""
 
     threads: int
     memory_mib: int
@@ -104,8 +105,7 @@ class Scale:
     @property
     def every_environment(self) -> tuple[str, ...]:
         """The environments of all variants."""
-        own = [name for names in self.environments_of.values() for name in names]
-        return tuple(dict.fromkeys([*self.environments, *own]))
+        return tuple(dict.fromkeys([*self.environments, *chain(*self.environments_of.values())]))
 
     def has(self, variant: str, environment: str) -> bool:
         """Return whether this variant is run on this environment."""
@@ -120,7 +120,7 @@ class Experiment:
     title: str
     source: str
     proxy: str | None
-    """Why these tasks replace the paper's; None if they are the paper's own."""
+    """The reason why these tasks replace the paper's; None if they are the paper's own."""
     paper_budget: str | None
     """The paper's budget if it is not a number of frames: `env_frames` of a base is then ours."""
     bases: Mapping[str, Mapping[str, Any]]
@@ -129,6 +129,11 @@ class Experiment:
     variants: Mapping[str, Mapping[str, Any]]
     departures: tuple[Departure, ...]
     scales: Mapping[str, Scale]
+
+    @property
+    def every_environment(self) -> tuple[str, ...]:
+        """The environments of all scales."""
+        return tuple(dict.fromkeys(name for scale in self.scales.values() for name in scale.every_environment))
 
     def has(self, variant: str, environment: str) -> bool:
         """Return whether this variant is run on this environment at any scale."""
@@ -208,7 +213,9 @@ def _experiment(name: str, entry: Mapping[str, Any], named: Mapping[str, Mapping
     )
 
 
-def _base(given: Any, named: Mapping[str, Mapping[str, Any]], where: str) -> Mapping[str, Any]:
+def _base(
+    given: str | Mapping[str, Any] | None, named: Mapping[str, Mapping[str, Any]], where: str
+) -> Mapping[str, Any]:
     """Return the base that is given, or the one of that name."""
     if given is None:
         raise UserError(f"{where}: key 'base' is missing, and the experiment has none either")
@@ -220,7 +227,7 @@ def _base(given: Any, named: Mapping[str, Mapping[str, Any]], where: str) -> Map
 
 def _scale(spec: Mapping[str, Any], scale: str, where: str, variants: Mapping[str, Any]) -> Scale:
     own = {variant: tuple(names) for variant, names in spec.get("environments_of", {}).items()}
-    every = [*spec["environments"], *(name for names in own.values() for name in names)]
+    every = [*spec["environments"], *chain(*own.values())]
     departures = _departures(spec, where, variants, every)
     allowed = PAPER_SCALE_KEYS if scale == "paper" else SCALE_KEYS
     _check_settings(

@@ -107,7 +107,7 @@ class Claim:
     text: str
     source: str
     stated: str = ""
-    """When the test was written (ISO 8601, UTC); empty: before any run."""
+    """The time at which the test was written (ISO 8601, UTC); empty: before any run."""
     published: tuple[str, ...] = ()
     """Published cells that the claim's numbers come from."""
     kind: str
@@ -130,17 +130,17 @@ class Claim:
     margin: float | None = None
     """Allowed loss: a fraction (no_worse), or an amount of the metric (stability; None: nothing)."""
     within: float | None = None
-    """How far below the best still counts as near it, in the metric's unit (near_best)."""
+    """The distance below the best that still counts as near it, in the metric's unit (near_best)."""
     smallest_effect: float = 0.0
     effect_unit: str = ""
     factor: float = 1.0
-    """How many times as early `better` reaches the return (time_to_reach)."""
+    """The number of times as early that `better` reaches the return (time_to_reach)."""
     over: Over | None = None
     """The other ratio (interaction)."""
     gpu: bool = False
     """True if the claim is about a GPU: runs without one decide nothing."""
     reference_part: float | None = None
-    """Where the return to reach lies on a task without milestone: 0 is random play, 1 the reference score."""
+    """The place of the return to reach, on a task without milestone: 0 is random play, 1 the reference score."""
     threshold_from: str = ""
     """Source of a threshold that the paper does not print (at_least)."""
 
@@ -215,8 +215,8 @@ class Paper:
     protocols: Mapping[str, Protocol]
     cells: tuple[CellRule, ...]
     not_compared: tuple[NotCompared, ...]
-    not_read: tuple[tuple[str, str], ...]
-    """Printed results that could not be read: item, and what it shows."""
+    not_read: tuple[Mapping[str, str], ...]
+    """Printed results that could not be read: `item`, and `what` it shows."""
     claims: tuple[Claim, ...]
 
 
@@ -260,7 +260,7 @@ def load_paper(directory: Path) -> Paper:
         protocols={name: _protocol(name, item, path) for name, item in data["protocols"].items()},
         cells=_records(CellRule, data["cells"]),
         not_compared=_records(NotCompared, data["not_compared"]),
-        not_read=tuple((item["item"], _line(item["what"])) for item in data.get("not_read", ())),
+        not_read=_records(dict, data.get("not_read", ())),
         claims=tuple(_claim(item, path) for item in data["claims"]),
     )
     _check_names(paper, path)

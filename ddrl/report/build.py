@@ -6,6 +6,7 @@ it is printed. The same tables give the same bytes: no clock, no system fonts, n
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import shutil
@@ -15,11 +16,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
+
 from ddrl.errors import UserError, unknown_name
 from ddrl.papers.experiments import papers as all_papers
 from ddrl.papers.table_names import REFERENCE
 from ddrl.report.figures import draw_figures
-from ddrl.report.html import render
 from ddrl.report.paper import report_data
 from ddrl.report.sections.document import Origin, Tables
 from ddrl.report.suite import SUITE, suite_data
@@ -30,6 +32,8 @@ from ddrl.system.text_files import read_json
 ROOT = Path(__file__).resolve().parents[2]
 EVIDENCE = "evidence"
 """The folder below the output of `rebuild` for tables, figures and report data."""
+TEMPLATE = "report.html.j2"
+KINDS = {"paper": "Replication report", "suite": "Suite report"}
 
 
 def read_tables(folder: Path) -> tuple[Tables, dict[str, Any]]:
@@ -50,23 +54,23 @@ def read_tables(folder: Path) -> tuple[Tables, dict[str, Any]]:
 
 
 def write_report(
-    results: Path, data: Path, pdf: Path, html: Path, *, command: str = "", shown: str = "", root: Path = ROOT
+    results: Path, data: Path, pdf: Path, html: Path, *, command: str = "", outside: str = "", root: Path = ROOT
 ) -> list[Path]:
     """Write data, PDF and HTML of a report on `results`, a folder with tables/ and figures/; return the last two.
 
-    `shown` is the name of the folder of results in the report, and `command` says what made it. Raise `UserError` for
-    tables that are missing or damaged.
+    The report names the folder of results by its path below `root`; `outside` is its name elsewhere (default: the
+    folder's own). `command` says what made it. Raise `UserError` for tables that are missing or damaged.
     """
     tables, summary = read_tables(results / "tables")
     suite = "papers" in summary
     made = command or _default_command("" if suite else summary["paper"]["key"], summary["scale"])
     inside = results.resolve().is_relative_to(root.resolve())
-    below = results.resolve().relative_to(root.resolve()).as_posix() if inside else results.name
-    origin = Origin(shown or below, summary["digest"], made)
+    below = results.resolve().relative_to(root.resolve()).as_posix() if inside else outside or results.name
+    origin = Origin(below, summary["digest"], made)
     content = (suite_data if suite else report_data)(tables, summary, origin)
     write_whole(data, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
     write_whole(pdf, pdf_bytes(content, results, root))
-    write_whole(html, render(content, results, root / "reports").encode())
+    write_whole(html, html_text(content, results, root).encode())
     return [pdf, html]
 
 
@@ -105,6 +109,34 @@ def pdf_bytes(data: dict[str, Any], results: Path, root: Path = ROOT) -> bytes:
             raise UserError(f"{source}: {error.diagnostic}") from None
 
 
+def html_text(data: dict[str, Any], results: Path, root: Path = ROOT) -> str:
+    """Set `reports/report.html.j2` with `data`: one file of HTML, which is also well-formed XML and loads nothing.
+
+    Figures, from `results`, and styles are part of it. Raise `UserError` for a missing figure or template.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(root / "reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+    def inlined(path: str) -> str:
+        try:
+            content = read_file(results / path)
+        except FileNotFoundError:
+            raise UserError(f"{results / path}: no such file; draw the figures first") from None
+        return f"data:image/svg+xml;base64,{base64.b64encode(content).decode('ascii')}"
+
+    try:
+        template = environment.get_template(TEMPLATE)
+        return template.render(data=data, inlined=inlined, kind=KINDS[data["kind"]])
+    except TemplateError as error:
+        raise UserError(f"{root / 'reports' / TEMPLATE}: {type(error).__name__}: {error}") from None
+
+
 def rebuild(
     papers: Sequence[str] | None, scale: str, *, results: Path = Path("results"), output: Path, root: Path = ROOT
 ) -> list[Path]:
@@ -126,9 +158,9 @@ def rebuild(
 
     def report(name: str, command: str) -> list[Path]:
         found = folder / name
-        shown = "" if found.resolve().is_relative_to(root.resolve()) else found.relative_to(output).as_posix()
+        outside = found.relative_to(output).as_posix()
         pdf, html = (output / f"{name}.{kind}" for kind in ("pdf", "html"))
-        return write_report(found, found / "report.json", pdf, html, command=command, shown=shown, root=root)
+        return write_report(found, found / "report.json", pdf, html, command=command, outside=outside, root=root)
 
     for paper in papers or known:
         try:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddrl.errors import UserError
 from ddrl.report.sections import runs
-from ddrl.report.sections.cells import CELL_VERDICTS, CLAIM_VERDICTS, cells, counts, not_read, tally, uncovered
+from ddrl.report.sections.cells import cells, not_read, uncovered
 from ddrl.report.sections.claims import claims
-from ddrl.report.sections.document import Document, Fact, Origin, Row, Section, Tables, Tally, as_json
+from ddrl.report.sections.document import Document, Fact, Origin, Row, Section, Tables, as_json
 from ddrl.report.sections.efficiency import derived, efficiency
+from ddrl.report.sections.first_page import NOTHING_RAN, finished_at, first_page, tally, verdicts_of
 from ddrl.report.sections.games import over_games
 from ddrl.report.sections.numbers import duration, frames, moment, number, ratio, span
 from ddrl.report.sections.spans import Inline, Span, plain
+from ddrl.report.sections.tables import grouped, of_origin
 from ddrl.report.sections.text import counted, listed
 
 
@@ -22,12 +23,13 @@ def report_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict
     The report is about the runs of its scale; at scale `reference`, about the committed reference runs. Raise
     `UserError` where no run at all has finished.
     """
-    if not tables["runs"]:
-        raise UserError(f"{origin.results}: no finished run to report on")
-    subject = "reference" if summary["scale"] == "reference" else "run"
-    own = of(tables["runs"], subject)
-    finished = max(row["finished"] for row in own or tables["runs"])
-    paper = summary["paper"]
+    finished = finished_at(summary, origin)
+    paper, subject = summary["paper"], summary["subject"]
+    own = of_origin(tables["runs"], subject)
+    statements = {
+        "claims": verdicts_of(of_origin(tables["claims"], subject)),
+        "cells": verdicts_of(cells_of_subject(tables["cells"], subject)),
+    }
     return as_json(
         Document(
             kind="paper",
@@ -36,26 +38,17 @@ def report_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict
             short_title=f"{paper['title'].split(':')[0]} ({paper.get('short', paper['year'])})",
             byline=_byline(paper),
             summary=paper.get("summary", ""),
-            scale=summary["scale"],
-            date=f"{moment(finished):%-d %B %Y}",
-            finished=finished,
-            facts=_facts(own, summary, len(tables.get("problems", [])), subject),
-            verdict=" ".join(filter(None, _verdict(tables, summary, own, subject))),
-            tallies=(
-                Tally("Claims", counts(of(tables["claims"], subject), CLAIM_VERDICTS)),
-                Tally("Cells", counts(cells_of_subject(tables["cells"], subject), CELL_VERDICTS)),
-            ),
-            sections=_sections(tables, summary, origin, subject),
+            **first_page(summary, finished, _facts(own, summary), statements, _beside(tables, subject)),
+            sections=_sections(tables, summary, origin),
             origin=origin,
         )
     )
 
 
-def _sections(tables: Tables, summary: dict[str, Any], origin: Origin, subject: str) -> tuple[Section, ...]:
-    own = of(tables["runs"], subject)
-    experiments = _labelled(summary["experiments"], tables["runs"])
-    facts = _run_facts(summary, subject)
-    source = [runs.provenance(own, facts, origin.command, origin.digest)] if own else []
+def _sections(tables: Tables, summary: dict[str, Any], origin: Origin) -> tuple[Section, ...]:
+    subject, experiments = summary["subject"], summary["experiments"]
+    own = of_origin(tables["runs"], subject)
+    source = [runs.provenance(own, summary, origin)] if own else []
     frames_take = efficiency(tables["efficiency"], experiments, subject, summary["paper"]["prices"])
     return (
         Section("claims", "Claims", claims(tables["claims"], tables["published"], subject, experiments)),
@@ -74,32 +67,13 @@ def _sections(tables: Tables, summary: dict[str, Any], origin: Origin, subject: 
     )
 
 
-def _run_facts(summary: dict[str, Any], subject: str) -> dict[str, Any]:
-    """Return what the summary says of the subject's runs."""
-    facts: dict[str, Any] = summary if subject == "run" or summary.get("runs") else summary["reference"]
-    return facts
-
-
 def cells_of_subject(rows: list[Row], subject: str) -> list[Row]:
     """Return one row per cell: `not_run` where only runs of another origin stand beside it."""
-    own = of(rows, subject)
+    own = of_origin(rows, subject)
     known = {row["cell"] for row in own}
     nothing = {"origin": subject, "verdict": "not_run", "ours": ""}
     others = {row["cell"]: row | nothing for row in rows if row["cell"] not in known}
     return [*own, *others.values()]
-
-
-def of(rows: list[Row], subject: str) -> list[Row]:
-    """Return the rows of this origin."""
-    return [row for row in rows if row["origin"] == subject]
-
-
-def _labelled(experiments: dict[str, Any], rows: list[Row]) -> dict[str, Any]:
-    """Return the experiments with the labels of those variants that have a run."""
-    labels: dict[str, dict[str, str]] = {}
-    for row in rows:
-        labels.setdefault(row["experiment"], {})[row["variant"]] = row["variant_label"]
-    return {name: entry | {"labels": labels.get(name, {})} for name, entry in experiments.items()}
 
 
 def _byline(paper: dict[str, Any]) -> Inline:
@@ -109,66 +83,60 @@ def _byline(paper: dict[str, Any]) -> Inline:
     return (*plain(f"{authors}. "), venue, *plain(f"{year}. "), link)
 
 
-def _facts(own: list[Row], summary: dict[str, Any], problems: int, subject: str) -> tuple[Fact, ...]:
-    """Return the facts of the first page: what ran, where, how long, the budget, how many files are missing."""
-    missing = f"{counted(problems, 'file')} missing or unusable; the section Holes names each"
-    holes = [Fact("Holes", missing)] if problems else []
+def _facts(own: list[Row], summary: dict[str, Any]) -> tuple[Fact, ...]:
+    """Return the facts of the first page: what ran, where, how long, the budget."""
     if not own:
-        return (Fact("What ran", "no run of this scale has finished; only reference runs are shown"), *holes)
-    games = listed(sorted({row["env_label"] for row in own}))
+        return (Fact("What ran", NOTHING_RAN),)
     seeds = sorted({int(row["seed"]) for row in own})
-    started, finished = min(row["started"] for row in own), max(row["finished"] for row in own)
-    number_of_runs = counted(len(own), "committed reference run" if subject == "reference" else "training run")
+    kind = "committed reference run" if summary["subject"] == "reference" else "training run"
+    ran = f"{counted(len(own), kind)} on {_games(own)}, seed{'s' * (len(seeds) > 1)} {listed(map(str, seeds))}"
     return (
-        Fact("What ran", f"{number_of_runs} on {games}, seed{'s' * (len(seeds) > 1)} {listed(map(str, seeds))}"),
-        Fact("Where", "; ".join(_run_facts(summary, subject)["hardware"])),
+        Fact("What ran", ran),
+        Fact("Where", "; ".join(summary["hardware"])),
         Fact(
             "How long",
             f"{duration(sum(float(row['seconds']) for row in own))} of training at "
             f"{span((row['frames_per_second'] for row in own), number).replace(' to ', '–')} frames/s, "
-            f"from {moment(started):%Y-%m-%d %H:%M} to {moment(finished):%Y-%m-%d %H:%M} UTC",
+            f"from {moment(summary['started']):%Y-%m-%d %H:%M} to {moment(summary['finished']):%Y-%m-%d %H:%M} UTC",
         ),
         Fact("Budget", f"{_budget(own, summary['experiments'])}; environment frames of one run, before frame skip"),
-        *holes,
     )
+
+
+def _games(rows: list[Row]) -> str:
+    return listed(sorted({row["env_label"] for row in rows}))
 
 
 def _budget(own: list[Row], experiments: dict[str, Any]) -> str:
     """Return the frames of a run beside the paper's, or what the paper says instead of frames, by group of runs."""
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in own:
-        instead = "" if row["paper_frames"] else experiments[row["experiment"]].get("paper_budget") or ""
-        groups.setdefault((row["paper_frames"], instead), []).append(row)
+    stated = [
+        row | {"instead": "" if row["paper_frames"] else experiments[row["experiment"]].get("paper_budget") or ""}
+        for row in own
+    ]
+    theirs = {"not printed": "the paper prints no budget", "not read": "the paper’s budget could not be read"}
     parts = []
-    for (stated, instead), rows in sorted(groups.items(), reverse=True):
+    for (budget, instead), rows in sorted(grouped(stated, "paper_frames", "instead").items(), reverse=True):
         reach = span((row["env_frames"] for row in rows), frames)
-        games = listed(sorted({row["env_label"] for row in rows}))
-        if stated:
-            shares = span((float(row["env_frames"]) / float(stated) for row in rows), ratio)
-            parts.append(f"{reach} of the paper’s {frames(stated)} ({shares})")
+        if budget:
+            shares = span((float(row["env_frames"]) / float(budget) for row in rows), ratio)
+            parts.append(f"{reach} of the paper’s {frames(budget)} ({shares})")
         elif instead:
-            theirs = {"not printed": "the paper prints no budget", "not read": "the paper’s budget could not be read"}
-            parts.append(f"{reach} on {games}, where {theirs.get(instead, f'the paper has {instead}')}")
+            parts.append(f"{reach} on {_games(rows)}, where {theirs.get(instead, f'the paper has {instead}')}")
         else:
-            parts.append(f"{reach} on {games}, in place of the paper’s tasks")
+            parts.append(f"{reach} on {_games(rows)}, in place of the paper’s tasks")
     return "; ".join(parts)
 
 
-def _verdict(tables: Tables, summary: dict[str, Any], own: list[Row], subject: str) -> list[str]:
-    """Return sentences about the verdicts, what the scale allows to say, and the reference runs (some are empty)."""
-    sentences = [
-        tally("claim", of(tables["claims"], subject), CLAIM_VERDICTS),
-        tally("published cell", cells_of_subject(tables["cells"], subject), CELL_VERDICTS),
-        summary.get("scale_note", ""),
+def _beside(tables: Tables, subject: str) -> list[str]:
+    """Return sentences about the reference runs that stand beside the subject, if any do."""
+    reference = of_origin(tables["runs"], "reference")
+    if subject == "reference" or not reference:
+        return []
+    own = "this run" if of_origin(tables["runs"], subject) else "what has not run"
+    longest = frames(max(float(row["env_frames"]) for row in reference))
+    decided = [row for row in of_origin(tables["claims"], "reference") if row["verdict"] != "not_run"]
+    return [
+        f"Beside {own} stand {counted(len(reference), 'committed reference run')} ({_games(reference)}; up to "
+        f"{longest} frames each).",
+        tally("claims", verdicts_of(decided), " that they can decide"),
     ]
-    reference = of(tables["runs"], "reference")
-    if subject == "run" and reference:
-        decided = [row for row in of(tables["claims"], "reference") if row["verdict"] != "not_run"]
-        games = listed(sorted({row["env_label"] for row in reference}))
-        sentences += [
-            f"Beside {'this run' if own else 'what has not run'} stand "
-            f"{counted(len(reference), 'committed reference run')} ({games}; up to "
-            f"{frames(max(float(row['env_frames']) for row in reference))} frames each).",
-            tally("claim", decided, CLAIM_VERDICTS, " that they can decide"),
-        ]
-    return sentences

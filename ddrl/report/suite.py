@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddrl.errors import UserError
-from ddrl.report.sections.cells import CELL_VERDICTS, CLAIM_VERDICTS, counts, tally
 from ddrl.report.sections.claims import ledger
-from ddrl.report.sections.coverage import cells_by_verdict, coverage, own_cells, papers, verdict_bars
-from ddrl.report.sections.document import Document, Fact, Facts, Origin, Row, Section, Tables, Tally, Text, as_json
-from ddrl.report.sections.numbers import duration, frames, moment
+from ddrl.report.sections.coverage import cells_by_verdict, coverage, papers, short_name, verdict_bars, verdicts_in
+from ddrl.report.sections.document import Document, Fact, Facts, Origin, Section, Tables, Text, as_json
+from ddrl.report.sections.first_page import NOTHING_RAN, Verdicts, finished_at, first_page, tally, verdicts_of
+from ddrl.report.sections.numbers import duration, frames
 from ddrl.report.sections.runs import holes
 from ddrl.report.sections.spans import Inline, Span, joined, plain
 from ddrl.report.sections.speed import compute, lag, systems, throughput
+from ddrl.report.sections.tables import of_origin
 from ddrl.report.sections.text import counted, listed
 
 SUITE = "suite"
+TITLE = "Distributed deep reinforcement learning, replicated"
 PREFACE = (
     "For every paper the suite asks two questions. Does what the paper says in words hold in our own runs? And where "
     "the paper prints a number, what do our runs give? Each verdict follows from rules: margins and "
@@ -34,40 +35,35 @@ def suite_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict[
 
     Raise `UserError` where no run at all has finished.
     """
+    finished = finished_at(summary, origin)
     subject = summary["subject"]
-    reference = summary.get("reference") or {}
-    finished = summary.get("finished") or reference.get("finished")
-    if not finished:
-        raise UserError(f"{origin.results}: no finished run to report on")
-    claims = [row for row in tables["claims"] if row["origin"] == subject]
+    statements = {
+        "claims": verdicts_of(of_origin(tables["claims"], subject)),
+        "cells": verdicts_in(tables["coverage"], "cells"),
+    }
     return as_json(
         Document(
             kind=SUITE,
             above="What held, and what has not been run",
-            title="Distributed deep reinforcement learning, replicated",
-            short_title="Distributed deep reinforcement learning, replicated",
+            title=TITLE,
+            short_title=TITLE,
             byline=_byline(summary["papers"]),
             summary="",
-            scale=summary["scale"],
-            date=f"{moment(finished):%-d %B %Y}",
-            finished=finished,
-            facts=_facts(summary, tables),
-            verdict=" ".join(filter(None, _verdict(tables, summary, claims, subject))),
-            tallies=(
-                Tally("Claims", counts(claims, CLAIM_VERDICTS)),
-                Tally("Cells", counts(own_cells(tables["coverage"]), CELL_VERDICTS)),
-            ),
-            sections=_sections(tables, summary, origin, subject),
+            **first_page(summary, finished, _facts(summary), statements, _beside(tables, subject)),
+            sections=_sections(tables, summary, origin, statements),
             origin=origin,
         )
     )
 
 
-def _sections(tables: Tables, summary: dict[str, Any], origin: Origin, subject: str) -> tuple[Section, ...]:
-    names = {paper["key"]: paper.get("short") or paper["key"] for paper in summary["papers"]}
+def _sections(
+    tables: Tables, summary: dict[str, Any], origin: Origin, statements: dict[str, Verdicts]
+) -> tuple[Section, ...]:
+    subject, names = summary["subject"], {paper["key"]: short_name(paper) for paper in summary["papers"]}
+    bars = verdict_bars(statements, subject)
     return (
         Section("preface", "How to read this", tuple(Text(plain(text)) for text in PREFACE)),
-        Section("papers", "Papers", (papers(summary["papers"], tables["coverage"]), verdict_bars(tables, subject))),
+        Section("papers", "Papers", (papers(summary["papers"], tables["coverage"]), bars)),
         Section("claims", "Claims", [ledger(tables["claims"], names, subject)]),
         Section("cells", "Published cells by verdict", [cells_by_verdict(tables, names, subject)]),
         Section("coverage", "Coverage", coverage(tables, names)),
@@ -81,21 +77,18 @@ def _sections(tables: Tables, summary: dict[str, Any], origin: Origin, subject: 
 
 
 def _byline(papers: list[dict[str, Any]]) -> Inline:
-    parts = [(Span(f"{paper.get('short') or paper['key']} "), Span(paper["url"], "link")) for paper in papers]
+    parts = [(Span(f"{short_name(paper)} "), Span(paper["url"], "link")) for paper in papers]
     return (Span("Replications of "), *joined(parts, (Span("; "),)))
 
 
-def _facts(summary: dict[str, Any], tables: Tables) -> tuple[Fact, ...]:
-    reference, problems = summary.get("reference") or {}, len(tables["problems"])
-    missing = f"{counted(problems, 'file')} missing or unusable; the section Holes names each"
-    rows = [
+def _facts(summary: dict[str, Any]) -> tuple[Fact, ...]:
+    reference = summary["reference"] or {}
+    return (
         Fact("Papers", f"{counted(len(summary['papers']), 'paper')}, {counted(int(summary['systems']), 'system')}"),
-        Fact("What ran", _ran(summary) or "no run of this scale has finished; only reference runs are shown"),
+        Fact("What ran", _ran(summary) or NOTHING_RAN),
         Fact("Beside it", f"{_ran(reference)}, committed with the suite" if reference else ""),
         Fact("Where", "; ".join(summary["hardware"] or reference.get("hardware", []))),
-        Fact("Holes", missing if problems else ""),
-    ]
-    return tuple(row for row in rows if row.value)
+    )
 
 
 def _ran(facts: dict[str, Any]) -> str:
@@ -106,20 +99,15 @@ def _ran(facts: dict[str, Any]) -> str:
     return f"{counted(facts['runs'], 'run')} on {where}: {total}"
 
 
-def _verdict(tables: Tables, summary: dict[str, Any], claims: list[Row], subject: str) -> tuple[str, ...]:
-    """Return sentences about the verdicts and what the scale allows to say; some are empty."""
-    reference = [row for row in tables["claims"] if row["origin"] == "reference" and row["verdict"] != "not_run"]
-    return (
-        tally("claim", claims, CLAIM_VERDICTS),
-        tally("published cell", own_cells(tables["coverage"]), CELL_VERDICTS),
-        summary.get("scale_note", ""),
-        tally("claim", reference, CLAIM_VERDICTS, " that the reference runs can decide") if subject == "run" else "",
-    )
+def _beside(tables: Tables, subject: str) -> list[str]:
+    """Return what the reference runs beside the subject say of claims."""
+    decided = [row for row in of_origin(tables["claims"], "reference") if row["verdict"] != "not_run"]
+    return [tally("claims", verdicts_of(decided), " that the reference runs can decide")] if subject == "run" else []
 
 
 def _provenance(summary: dict[str, Any], origin: Origin) -> Facts:
     rows = [Fact("Command", origin.command, True), Fact("Results", f"sha256 {origin.digest} of the tables", True)]
-    for label, facts in (("", summary), ("reference ", summary.get("reference") or {})):
+    for label, facts in (("", summary), ("reference ", summary["reference"] or {})):
         if facts.get("runs"):
             rows += [
                 Fact(f"{label}source".capitalize(), listed(facts["sources"]), True),

@@ -16,12 +16,12 @@ from ddrl.report.paper import _budget
 from ddrl.report.sections.cells import uncovered
 from ddrl.report.sections.claims import claims, ledger
 from ddrl.report.sections.coverage import _matrix
-from ddrl.report.sections.document import Document, Group, Origin, Section, Table, Text, as_json
+from ddrl.report.sections.document import Document, Group, Origin, Row, Section, Table, Text, as_json
 from ddrl.report.sections.efficiency import efficiency
 from ddrl.report.sections.runs import learned, run_list, side_by_side
 from ddrl.report.sections.spans import plain
 from ddrl.report.sections.speed import systems
-from ddrl.report.sections.tables import cells_of, columns
+from ddrl.report.sections.tables import Fields, numeric, table_of
 
 IMPACT = Path(__file__).parents[2] / "replications" / "impact_2020"
 CLAIM: dict[str, str] = {
@@ -222,8 +222,9 @@ def test_published_cells_without_a_value_of_ours_name_their_frames() -> None:
 
 
 def test_a_table_without_a_row_is_left_out_and_not_counted() -> None:
-    empty = Table("nothing", "a.csv", columns("A"), (Group(()),))
-    filled = Table("something", "a.csv", columns("A"), (Group((cells_of("1"),)),))
+    fields: Fields[Row] = (numeric("A", "a"),)
+    empty = table_of("nothing", "a.csv", fields, [Group(())])
+    filled = table_of("something", "a.csv", fields, [Group([{"a": "1"}])])
     sections = (Section("a", "A", (empty,)), Section("b", "B", (Text(plain("text")), empty, filled)))
     document = Document("paper", "", "", "", (), "", "smoke", "", "", (), "", (), sections, Origin("", "", ""))
     (section,) = as_json(document)["sections"]

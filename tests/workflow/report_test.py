@@ -11,7 +11,7 @@ import pytest
 from ddrl.errors import UserError
 from ddrl.report import pdf_bytes, rebuild
 from ddrl.report.__main__ import main
-from ddrl.report.html import render
+from ddrl.report.build import html_text
 from ddrl.report.paper import report_data
 from ddrl.report.sections.cells import cells
 from ddrl.report.sections.document import Origin
@@ -137,7 +137,7 @@ def test_what_a_table_says_is_text_and_never_markup(made):
     sly = '<script>alert(1)</script> & "#panic()" $x$ *a*'
     table = next(block for part in data["sections"] for block in part["blocks"] if block["type"] == "table")
     table["groups"][0]["rows"][0][0]["spans"] = [{"text": sly, "style": "", "kind": ""}]
-    html = render(data, made.root / "results/smoke" / PAPER, made.root / "reports")
+    html = html_text(data, made.root / "results/smoke" / PAPER, made.root)
     assert sly in words_of(html)
     assert "<script" not in html
     assert pdf_bytes(data, made.root / "results/smoke" / PAPER, made.root).startswith(b"%PDF")
@@ -289,10 +289,11 @@ def game_row(**columns):
 
 
 def test_profiles_and_improvement_need_several_seeds_and_games():
-    experiments = {"atari": {"title": "Atari", "labels": {"deep": "Deep"}}}
+    experiments = {"atari": {"title": "Atari"}}
     taus = [str(index / 20) for index in range(101)]
     aggregate = game_row(metric="human_normalised_score", statistic="iqm", value="0.4", environments="4", seeds="3")
     tables = {
+        "runs": [game_row(variant_label="Deep")],
         "aggregates": [aggregate, aggregate | {"environments": "1"}],
         "profiles": [game_row(tau=tau, fraction=str(1 - float(tau) / 5)) for tau in taus],
         "improvement": [

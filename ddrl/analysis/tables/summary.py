@@ -35,7 +35,7 @@ def summary(
         "paper": {
             "key": paper.key,
             "summary": paper.summary,
-            "not_read": [{"item": item, "what": what} for item, what in paper.not_read],
+            "not_read": list(paper.not_read),
             "prices": asdict(paper.prices) if paper.prices else None,
             **paper.citation,
         },

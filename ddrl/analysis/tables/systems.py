@@ -19,7 +19,7 @@ from ddrl.analysis.runs.run_data import env_label
 from ddrl.analysis.tables.build import read
 from ddrl.errors import UserError
 from ddrl.papers.declared import declared, defaults
-from ddrl.papers.expansion import environments_of, expand
+from ddrl.papers.expansion import expand
 from ddrl.papers.experiments import ROOT, Experiment, Run, load_experiments, papers, system_label, system_of
 from ddrl.papers.published import load_published
 from ddrl.papers.table_names import REFERENCE, SUITE_NEEDS
@@ -186,7 +186,7 @@ def _places(experiments: Mapping[str, Experiment], with_runs: set[Place]) -> dic
         for variant in entry.variants:
             system = system_of(variant)
             labels[name, system] = system_label(variant, entry.labels[variant])
-            for environment in environments_of(entry):
+            for environment in entry.every_environment:
                 if entry.has(variant, environment):
                     found[name, system, environment] = (labels[name, system], env_label(environment))
     others = sorted(with_runs - set(found))

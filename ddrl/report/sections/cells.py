@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
-from ddrl.report.sections.document import Block, Count, Group, Line, Row, Table, Text
+from ddrl.report.sections.document import Block, Field, Group, Row, Table, Text
 from ddrl.report.sections.numbers import frames, interval, number, p_value, with_unit
 from ddrl.report.sections.spans import Inline, code, plain, small, tag
-from ddrl.report.sections.tables import cells_of, columns, grouped, right
-from ddrl.report.sections.text import counted, listed, sentence, task_name, unbroken, words
+from ddrl.report.sections.tables import Fields, grouped, merged, numeric, of_origin, right, table_of
+from ddrl.report.sections.text import counted, sentence, task_name, unbroken, words
 
 ORIGINS = {"run": "this run", "reference": "reference"}
-CLAIM_VERDICTS = {  # verdict -> words of a sentence for one and for several, in the order of the report
-    "supported": "is supported|are supported",
-    "contradicted": "is contradicted|are contradicted",
-    "inconclusive": "is inconclusive|are inconclusive",
-    "not_run": "has no run|have no run",
-}
-CELL_VERDICTS = {
-    "equivalent": "is equivalent|are equivalent",
-    "consistent": "is consistent with ours|are consistent with ours",
-    "below": "lies above what we reach|lie above what we reach",
-    "above": "lies below what we reach|lie below what we reach",
-    "inconclusive": "is inconclusive|are inconclusive",
-    "not_comparable": "is not comparable|are not comparable",
-    "not_run": "has no run|have no run",
-}
 CELL_NOTE = (
     "Intervals are 90\u00a0% over seeds. Equivalent: our interval lies within the margin that was fixed beforehand. "
     "Consistent: the published value lies in our 95\u00a0% prediction interval, which is no evidence of equality. "
@@ -35,23 +20,6 @@ CELL_NOTE = (
     "stands between the two numbers. Tests: p of equivalence is the larger of two one-sided tests, that of "
     "difference is two-sided, in brackets after Holm's correction for all cells of the same item and system."
 )
-
-
-def tally(noun: str, rows: list[Row], verdicts: dict[str, str], which: str = "") -> str:
-    """Return `Of 5 claims, 2 are supported, 1 is contradicted and 2 have no run.`; empty without any such verdict."""
-    found = [row["verdict"] for row in rows]
-    parts = []
-    for verdict, phrase in verdicts.items():
-        if count := found.count(verdict):
-            singular, plural = phrase.split("|")
-            parts.append(f"{count} {singular if count == 1 else plural}")
-    return f"Of {counted(len(rows), noun)}{which}, {listed(parts)}." if parts else ""
-
-
-def counts(rows: Sequence[Row], verdicts: Iterable[str]) -> tuple[Count, ...]:
-    """Return the number of rows of each verdict, in the order of `verdicts`."""
-    found = [row["verdict"] for row in rows]
-    return tuple(Count(name, f"{found.count(name)} {words(name)}") for name in verdicts if name in found)
 
 
 def verdict_tag(row: Row) -> Inline:
@@ -71,69 +39,70 @@ def flags_of(row: Row) -> list[str]:
     return [words(flag).replace("(", " (").replace(",", ", ") for flag in flags if flag]
 
 
+def system_name(row: Row, variant: str = "published_variant") -> str:
+    """Return the system and the variant that a published number is of."""
+    return ", ".join(filter(None, (row["system"], row[variant])))
+
+
 def cells(rows: list[Row], subject: str) -> tuple[Block, ...]:
     """Return the published cells that have a value of ours, by published item and system, and their protocols."""
     own = [row for row in rows if row["ours"]]
-    groups = grouped(own, "item", "system", "published_variant", "metric", "unit").values()
     introduction = Text(
         plain(
             "Each number the paper prints, beside ours. A cell that carries a flag which bars comparison is shown side "
             "by side, without judgement."
         )
     )
-    if not groups:
+    if not own:
         return (introduction, Text(plain("No published cell has a run beside it at this scale.")))
-    table = Table(
-        "Published cells beside ours",
-        "tables/cells.csv",
-        columns(
-            ("Task", "1.1fr"),
-            *right("Published", "Ours"),
-            "90\u00a0% interval",
-            *right("Seeds", "Frames"),
-            ("Tests and flags", "1.5fr"),
-            *right("Verdict"),
+    fields: Fields[Row] = (
+        Field("Task", lambda row: _task(row, subject), "1.1fr"),
+        numeric("Published", "published", number),
+        numeric("Ours", "ours", number),
+        Field(
+            "90\u00a0% interval", lambda row: interval(row["ci90_low"], row["ci90_high"]) if row["ci90_low"] else "–"
         ),
-        [_cell_group(group, subject) for group in groups],
-        CELL_NOTE,
+        numeric("Seeds", "seeds", number),
+        numeric("Frames", "env_frames", frames),
+        Field("Tests and flags", _tests, "1.5fr"),
+        right("Verdict", verdict_tag),
     )
-    return (introduction, table, _protocols([row for group in groups for row in group]))
+    groups = [
+        _cell_group(same) for same in grouped(own, "item", "system", "published_variant", "metric", "unit").values()
+    ]
+    table = table_of("Published cells beside ours", "tables/cells.csv", fields, groups, CELL_NOTE)
+    return (introduction, table, _protocols(row for group in groups for row in group.rows))
 
 
-def _cell_group(rows: list[Row], subject: str) -> Group:
-    """Return the rows of one published item and system; what all of them share stands in the note."""
+def _cell_group(rows: list[Row]) -> Group[Row]:
+    """Return the rows of one published item and system; what all of them share stands in the note.
+
+    Each row gets the columns `own_flags`, those that not all rows have, and `at`: its frames, where the cells are
+    several points of a curve.
+    """
     flags = [flags_of(row) for row in rows]
     points = len({row["published_frames"] for row in rows}) > 1
     shared = [flag for flag in flags[0] if all(flag in other for other in flags)]
     note = filter(None, (_published_note(rows[0], points), f"all rows: {', '.join(shared)}" if shared else ""))
     lines = [
-        _cell_row(row, [flag for flag in own if flag not in shared], subject, points)
+        row
+        | {"own_flags": "; ".join(flag for flag in own if flag not in shared)}
+        | {"at": row["published_frames"] if points else ""}
         for row, own in zip(rows, flags, strict=True)
     ]
     return Group(lines, f"{sentence(rows[0]['item']).removesuffix('.')}: {system_name(rows[0])}", "; ".join(note))
 
 
-def system_name(row: Row, variant: str = "published_variant") -> str:
-    """Return the system and the variant that a published number is of."""
-    return ", ".join(filter(None, (row["system"], row[variant])))
-
-
-def _cell_row(row: Row, flags: list[str], subject: str, points: bool) -> Line:
-    """Return one line. Where the cells are several `points` of a curve, each names its frames."""
-    at = small(f" at {frames(row['published_frames'])}") if points and row["published_frames"] else ()
+def _task(row: Row, subject: str) -> Inline:
+    at = small(f" at {frames(row['at'])}") if row["at"] else ()
     other = small(f" ({ORIGINS[row['origin']]})") if row["origin"] != subject else ()
+    return (*plain(task_name(row["task"]) or "All tasks"), *at, *other)
+
+
+def _tests(row: Row) -> Inline:
     equivalence = p_value("equivalence p", row.get("p_equivalence", ""))
     difference = p_value("difference p", row.get("p_difference", ""), row.get("p_holm", ""))
-    return cells_of(
-        (*plain(task_name(row["task"]) or "All tasks"), *at, *other),
-        number(row["published"]),
-        number(row["ours"]),
-        interval(row["ci90_low"], row["ci90_high"]) if row["ci90_low"] else "–",
-        number(row["seeds"]),
-        frames(row["env_frames"]),
-        small("; ".join(filter(None, (equivalence, difference, *flags, needed(row))))),
-        verdict_tag(row),
-    )
+    return small("; ".join(filter(None, (equivalence, difference, row["own_flags"], needed(row)))))
 
 
 def _published_note(row: Row, points: bool) -> str:
@@ -148,44 +117,49 @@ def _published_note(row: Row, points: bool) -> str:
 
 def _protocols(rows: Iterable[Row]) -> Table:
     """Return the protocols that the published and our own numbers were measured with, where the tables say."""
-    items: dict[tuple[str, str], dict[str, None]] = {}
+    found = []
     for row in rows:
         published = row.get("protocol_published", "").replace(";", "; ")
         # The environment's name is the task, which the cell names already.
-        ours = {re.sub(r"/[^;]*", "", each, count=1) for each in row.get("protocol_ours", "").split(" | ")}
-        if published or any(ours):
-            sides = (published or "not stated", "\n".join(sorted(ours)).replace(";", "; "))
-            items.setdefault(sides, {})[row["item"]] = None
-    lines = [
-        cells_of(unbroken(", ".join(names)), small(published), code(ours)) for (published, ours), names in items.items()
-    ]
-    stated = columns(("Item", "0.6fr"), ("Published", "1.2fr"), ("Ours", "1.3fr"))
-    return Table("What was measured", "tables/cells.csv", stated, [Group(lines)], size=8.2)
+        ids = {re.sub(r"/[^;]*", "", each, count=1) for each in row.get("protocol_ours", "").split(" | ")}
+        ours = "\n".join(sorted(ids)).replace(";", "; ")
+        if published or ours:
+            found.append({"item": row["item"], "published": published or "not stated", "ours": ours})
+    fields: Fields[list[Row]] = (
+        Field("Item", lambda same: unbroken(", ".join(dict.fromkeys(row["item"] for row in same))), "0.6fr"),
+        Field("Published", lambda same: small(same[0]["published"]), "1.2fr"),
+        Field("Ours", lambda same: code(same[0]["ours"]), "1.3fr"),
+    )
+    groups = merged([Group(found)], "published", "ours")
+    return table_of("What was measured", "tables/cells.csv", fields, groups, size=8.2)
 
 
 def not_read(paper: dict[str, Any]) -> Table:
     """Return what the paper prints but could not be read, so that there is no published value."""
-    lines = [
-        cells_of(unbroken(row["item"]), row["what"], tag("not_run", "no published value")) for row in paper["not_read"]
-    ]
-    stated = columns("Item", ("What it shows", "1fr"), *right("Published"))
-    return Table("What the paper prints and could not be read", "tables/summary.json", stated, [Group(lines)])
+    fields: Fields[Row] = (
+        Field("Item", lambda row: unbroken(row["item"])),
+        Field("What it shows", lambda row: row["what"], "1fr"),
+        right("Published", lambda row: tag("not_run", "no published value")),
+    )
+    groups = [Group(paper["not_read"])]
+    return table_of("What the paper prints and could not be read", "tables/summary.json", fields, groups)
 
 
 def uncovered(rows: list[Row], subject: str) -> Table:
     """Return the published cells without a value of ours, by published item and system."""
-    items: dict[str, dict[str, list[str]]] = {}
-    for row in rows:
-        if not row["ours"] and row["origin"] == subject:
-            metric = "" if row["metric"] in ("episode_return", "throughput") else f" {words(row['metric'])}"
-            at = f" at {frames(row['published_frames'])}" if row["published_frames"] else ""
-            value = with_unit(row["published"], row["unit"])
-            text = f"{task_name(row['task'])}{metric} {value}{at}".replace(" ", "\u00a0")
-            items.setdefault(row["item"], {}).setdefault(system_name(row), []).append(text)
-    groups = [
-        Group([cells_of(name, small(", ".join(found))) for name, found in systems.items()], item)
-        for item, systems in sorted(items.items())
-    ]
-    stated = columns(("System", "1fr"), ("Published", "3.2fr"))
+    own = [row for row in of_origin(rows, subject) if not row["ours"]]
+    fields: Fields[list[Row]] = (
+        Field("System", lambda same: system_name(same[0]), "1fr"),
+        Field("Published", lambda same: small(", ".join(map(_published_value, same))), "3.2fr"),
+    )
+    items = [Group(found, item) for (item,), found in sorted(grouped(own, "item").items())]
     note = "After “at”: the frames that a number was reached with, where they are stated."
-    return Table("Published cells without a value of ours", "tables/cells.csv", stated, groups, note)
+    groups = merged(items, "system", "published_variant")
+    return table_of("Published cells without a value of ours", "tables/cells.csv", fields, groups, note)
+
+
+def _published_value(row: Row) -> str:
+    metric = "" if row["metric"] in ("episode_return", "throughput") else f" {words(row['metric'])}"
+    at = f" at {frames(row['published_frames'])}" if row["published_frames"] else ""
+    value = with_unit(row["published"], row["unit"])
+    return f"{task_name(row['task'])}{metric} {value}{at}".replace(" ", "\u00a0")

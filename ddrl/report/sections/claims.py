@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ddrl.report.sections.cells import ORIGINS, flags_of, needed, system_name, verdict_tag
-from ddrl.report.sections.document import Block, Group, Line, Row, Table, Text
+from ddrl.report.sections.document import Block, Cell, Field, Group, Row, Table, Text
 from ddrl.report.sections.numbers import equals, frames, interval, number, p_value, with_unit
-from ddrl.report.sections.spans import Inline, Span, joined, plain, small, strong, tag
-from ddrl.report.sections.tables import cell, cells_of, columns, right
+from ddrl.report.sections.spans import Inline, Span, joined, plain, small, strong
+from ddrl.report.sections.tables import Fields, grouped, right, table_of
 from ddrl.report.sections.text import counted, listed, sentence, unbroken, words
 
 INTRODUCTION = (
@@ -24,45 +24,47 @@ def claims(rows: list[Row], published_rows: list[Row], subject: str, experiments
 
     `published_rows` is the table of published cells, which holds the numbers of a claim.
     """
-    groups = by_claim(rows)
+    groups = grouped(rows, "claim").values()
     published = {row["cell"]: row for row in published_rows}
     with_run = [found for found in groups if any(row["verdict"] != "not_run" for row in found)]
-    without_run = [found[0] for found in groups if found not in with_run]
+    findings: Fields[Row] = (
+        _tall(lambda row: _claim(row, published), "1.15fr"),
+        Field("Evidence", lambda row: (*_whose(row, subject), *_finding(row)), "1.25fr"),
+        right("Verdict", verdict_tag),
+    )
+    without_run: Fields[Row] = (
+        Field("Claim", _title, "1.3fr"),
+        Field("Published", lambda row: small(_published(row, published) or "–"), "1.5fr"),
+        Field("Experiment", lambda row: small(_planned(row, experiments)), "0.8fr"),
+        right("Verdict", verdict_tag),
+    )
+    source = "tables/claims.csv"
+    others = [Group([found[0] for found in groups if found not in with_run])]
     return [
         *([Text(plain(INTRODUCTION))] if with_run else []),
-        Table(
-            "Claims of the paper and what our runs say of them",
-            "tables/claims.csv",
-            columns(("Claim", "1.15fr"), ("Evidence", "1.25fr"), *right("Verdict")),
-            [Group([line for found in with_run for line in _claim(found, published, subject)])],
-            ruled=True,
-        ),
-        Table(
-            "Claims of the paper that no run of ours speaks of",
-            "tables/claims.csv",
-            columns(("Claim", "1.3fr"), ("Published", "1.5fr"), ("Experiment", "0.8fr"), *right("Verdict")),
-            [Group([_without_run(row, published, experiments) for row in without_run])],
-            size=8.2,
-            ruled=True,
+        table_of("Claims of the paper and what our runs say of them", source, findings, [_lines(with_run)], ruled=True),
+        table_of(
+            "Claims of the paper that no run of ours speaks of", source, without_run, others, size=8.2, ruled=True
         ),
     ]
 
 
-def by_claim(rows: Sequence[Row]) -> list[list[Row]]:
-    """Return the findings of each claim, in the order of the paper's file."""
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.get("paper", ""), row["claim"]), []).append(row)
-    return list(groups.values())
+def _tall(claim: Callable[[Row], Inline], width: str) -> Field[Row]:
+    """Return the column of claims, each as high as all of its lines (`_lines`)."""
+    return Field("Claim", lambda row: Cell(claim(row), int(row["lines"])) if row["lines"] else None, width)
 
 
-def below_one_head(head: Inline, findings: Sequence[tuple[Row, Inline]]) -> list[Line]:
-    """Return a line of evidence and verdict for each finding, with `head` as the first cell of all lines together."""
-    lines = [(cell(said), cell(verdict_tag(row))) for row, said in findings]
-    return [(cell(head, len(lines)), *lines[0]), *lines[1:]]
+def _lines(claims: Iterable[list[Row]], title: str = "") -> Group[Row]:
+    """Return the findings on each claim; the first one's column `lines` counts them, that of the others is empty."""
+    lines = [row | {"lines": "" if number else str(len(found))} for found in claims for number, row in enumerate(found)]
+    return Group(lines, title)
 
 
-def whose(row: Row, subject: str) -> Inline:
+def _title(row: Row) -> Inline:
+    return joined([plain(row["title"]), small(unbroken(row["source"]))])
+
+
+def _whose(row: Row, subject: str) -> Inline:
     """Return the name of the runs that a finding is about; nothing where all are about the reference runs."""
     return small(f"{ORIGINS[row['origin']]}: ") if row["origin"] != subject or subject == "run" else ()
 
@@ -82,12 +84,10 @@ def evidence(row: Row) -> str:
     return "; ".join(filter(None, facts))
 
 
-def _claim(findings: list[Row], published: dict[str, Row], subject: str) -> list[Line]:
-    first = findings[0]
-    source = joined([plain(first["text"]), small(unbroken(first["source"]))], (Span(" "),))
-    values = _published(first, published)
-    head = joined([strong(first["title"]), source, small(f"Published: {values}.") if values else ()])
-    return below_one_head(head, [(row, (*whose(row, subject), *_finding(row))) for row in findings])
+def _claim(row: Row, published: dict[str, Row]) -> Inline:
+    source = joined([plain(row["text"]), small(unbroken(row["source"]))], (Span(" "),))
+    values = _published(row, published)
+    return joined([strong(row["title"]), source, small(f"Published: {values}.") if values else ()])
 
 
 def _finding(row: Row) -> Inline:
@@ -97,11 +97,9 @@ def _finding(row: Row) -> Inline:
     return joined([plain(evidence(row)), small(sentence(row["detail"])), others])
 
 
-def _without_run(row: Row, published: dict[str, Row], experiments: dict[str, Any]) -> Line:
+def _planned(row: Row, experiments: dict[str, Any]) -> str:
     known = experiments.get(row["experiment"])
-    planned = known["title"] if known else f"{words(row['experiment'])}: not written yet"
-    title = joined([plain(row["title"]), small(unbroken(row["source"]))])
-    return cells_of(title, small(_published(row, published) or "–"), small(planned), tag("not_run", "not run"))
+    return str(known["title"]) if known else f"{words(row['experiment'])}: not written yet"
 
 
 def _published(row: Row, published: dict[str, Row]) -> str:
@@ -117,17 +115,19 @@ def _published(row: Row, published: dict[str, Row]) -> str:
 
 def ledger(rows: list[Row], names: dict[str, str], subject: str) -> Table:
     """Return every claim of every paper, each with one finding per origin."""
-    groups: dict[str, list[Line]] = {}
-    for findings in by_claim(rows):
-        shown = [row for row in findings if row["verdict"] != "not_run"] or findings[:1]
-        head = joined([plain(shown[0]["title"]), small(unbroken(shown[0]["source"]))])
-        lines = below_one_head(head, [(row, _evidence_or_detail(row, subject)) for row in shown])
-        groups.setdefault(shown[0]["paper"], []).extend(lines)
-    return Table(
+    fields: Fields[Row] = (
+        _tall(_title, "1.2fr"),
+        Field("Evidence", lambda row: _evidence_or_detail(row, subject), "1.1fr"),
+        right("Verdict", verdict_tag),
+    )
+    return table_of(
         "Claims ledger",
         "tables/claims.csv",
-        columns(("Claim", "1.2fr"), ("Evidence", "1.1fr"), *right("Verdict")),
-        [Group(lines, names.get(paper, paper)) for paper, lines in groups.items()],
+        fields,
+        [
+            _lines(map(_decided, grouped(own, "claim").values()), names.get(paper, paper))
+            for (paper,), own in grouped(rows, "paper").items()
+        ],
         "Intervals are 95\u00a0% over seeds, g is Hedges’ standardised difference, in brackets stands p after Holm’s "
         "correction for the claims of the same paper. The report of each paper says "
         "what the claims mean and what decided them.",
@@ -136,13 +136,18 @@ def ledger(rows: list[Row], names: dict[str, str], subject: str) -> Table:
     )
 
 
+def _decided(findings: list[Row]) -> list[Row]:
+    """Return the findings on a claim that rest on runs, or the first where none does."""
+    return [row for row in findings if row["verdict"] != "not_run"] or findings[:1]
+
+
 def _evidence_or_detail(row: Row, subject: str) -> Inline:
     """Return the evidence of a claim that was tested, or the detail where there is none."""
     detail = small(sentence(row["detail"]))
     if row["verdict"] == "not_run":
         return detail
     if not evidence(row):
-        return (*whose(row, subject), *detail)
+        return (*_whose(row, subject), *detail)
     several = row.get("decided_by") and ";" in row["comparisons"]
     nearest = small(f"{row['decided_by']}, the nearest to contradicting the claim") if several else ()
-    return joined([(*whose(row, subject), *plain(evidence(row))), nearest])
+    return joined([(*_whose(row, subject), *plain(evidence(row))), nearest])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ddrl.report.sections.cells import CELL_VERDICTS, CLAIM_VERDICTS, ORIGINS
-from ddrl.report.sections.document import Block, Figure, Group, Line, Row, Table, Tables
+from ddrl.report.sections.cells import ORIGINS
+from ddrl.report.sections.document import Block, Field, Figure, Group, Row, Table, Tables
+from ddrl.report.sections.first_page import VERDICTS, Verdicts
 from ddrl.report.sections.numbers import duration, frames, number
 from ddrl.report.sections.spans import Inline, Span, code, joined, plain, small, strong, tag
-from ddrl.report.sections.tables import Field, cells_of, columns, grouped, lines_of, numeric, right, titles
+from ddrl.report.sections.tables import Fields, grouped, numeric, table_of
 from ddrl.report.sections.text import counted, words
 
 STATUSES = {
@@ -23,35 +26,42 @@ MOST_VARIANTS = 8
 """The most variants that a page has room for in columns."""
 
 
-def own_cells(coverage: list[Row]) -> list[Row]:
-    """Return one row for each published cell with its verdict on the subject, from the numbers of cells."""
-    return [
-        {"verdict": name} for name in CELL_VERDICTS for row in coverage for _ in range(int(row[f"cells_{name}"] or 0))
-    ]
+def verdicts_in(coverage: Iterable[Row], kind: str) -> Verdicts:
+    """Return how many claims or cells (`kind`) have which verdict on the subject, from rows of the table `coverage`."""
+    rows = list(coverage)
+    # Where two cells have one name, fewer than none would be left without a run.
+    totals = {name: sum(max(0, int(row[f"{kind}_{name}"] or 0)) for row in rows) for name in VERDICTS[kind]}
+    return {name: total for name, total in totals.items() if total}
 
 
 def cells_by_verdict(tables: Tables, names: dict[str, str], subject: str) -> Table:
     """Return how many published cells of each experiment have which verdict, on the subject and on reference runs."""
-    found: dict[tuple[str, str, str], dict[str, int]] = {}
+    lines: list[Row] = []
     others = grouped(tables["cells_by_verdict"], "paper", "experiment")
     for row in tables["coverage"]:
-        own = {name: int(row[f"cells_{name}"]) for name in CELL_VERDICTS if row[f"cells_{name}"] not in ("", "0")}
-        if own:
-            found[row["paper"], row["experiment"], subject] = own
+        found = {subject: dict(verdicts_in([row], "cells"))}
         for other in others.get((row["paper"], row["experiment"]), []):
             if other["origin"] != subject:
-                key = (row["paper"], row["experiment"], other["origin"])
-                found.setdefault(key, {})[other["verdict"]] = int(other["cells"])
-    shown = [name for name in CELL_VERDICTS if any(name in verdicts for verdicts in found.values())]
-    groups: dict[str, list[Line]] = {}
-    for (paper, experiment, origin), verdicts in found.items():
-        numbers = [*(str(verdicts.get(name, "–")) for name in shown), str(sum(verdicts.values()))]
-        groups.setdefault(paper, []).append(cells_of(words(experiment), ORIGINS[origin], *numbers))
-    return Table(
+                found.setdefault(other["origin"], {})[other["verdict"]] = int(other["cells"])
+        lines += [
+            row | {"origin": origin, "all": str(sum(own.values()))} | {name: str(count) for name, count in own.items()}
+            for origin, own in found.items()
+            if own
+        ]
+    shown = [name for name in VERDICTS["cells"] if any(name in line for line in lines)]
+    fields: Fields[Row] = (
+        Field("Experiment", lambda row: words(row["experiment"]), "1fr"),
+        Field("Origin", lambda row: ORIGINS[row["origin"]]),
+        *(numeric(words(name).capitalize(), name) for name in (*shown, "all")),
+    )
+    return table_of(
         "Published cells by experiment and verdict",
         "tables/coverage.csv, tables/cells_by_verdict.csv",
-        columns(("Experiment", "1fr"), "Origin", *right(*(words(name).capitalize() for name in shown), "All")),
-        [Group(lines, names.get(paper, paper)) for paper, lines in groups.items()],
+        fields,
+        [
+            Group([dict.fromkeys(shown, "–") | line for line in own], names.get(paper, paper))
+            for (paper,), own in grouped(lines, "paper").items()
+        ],
         "Rows of the reference runs count only the cells that they speak of." if subject == "run" else "",
     )
 
@@ -60,33 +70,31 @@ def papers(summaries: list[dict[str, Any]], coverage: list[Row]) -> Table:
     """Return what ran and what held, one row per paper."""
     experiments = grouped(coverage, "paper")
 
-    def tags(paper: dict[str, Any], kind: str, verdicts: dict[str, str]) -> Inline:
-        own = experiments.get((paper["key"],), [])
-        totals = {name: sum(int(row[f"{kind}_{name}"] or 0) for row in own) for name in verdicts}
-        return joined(tag(name, f"{total} {words(name)}") for name, total in totals.items() if total)
+    def tags(paper: dict[str, Any], kind: str) -> Inline:
+        found = verdicts_in(experiments.get((paper["key"],), []), kind)
+        return joined(tag(name, f"{count} {words(name)}") for name, count in found.items())
 
-    def title(paper: dict[str, Any]) -> Inline:
-        return joined([strong(paper.get("short") or paper["key"]), small(paper["title"].split(":")[0])])
-
-    fields = (
-        Field("Paper", title, "1fr"),
+    fields: Fields[dict[str, Any]] = (
+        Field("Paper", lambda paper: joined([strong(short_name(paper)), small(paper["title"].split(":")[0])]), "1fr"),
         numeric("Runs", "runs", number),
         numeric("Frames", "env_frames_total", frames),
-        numeric("Time", "seconds_total", lambda seconds: duration(float(seconds))),
-        Field("Claims", lambda paper: tags(paper, "claims", CLAIM_VERDICTS)),
-        Field("Cells", lambda paper: tags(paper, "cells", CELL_VERDICTS)),
+        numeric("Time", "seconds_total", duration),
+        Field("Claims", lambda paper: tags(paper, "claims")),
+        Field("Cells", lambda paper: tags(paper, "cells")),
         numeric("Holes", "problems", number),
     )
     source = "tables/summary.json, tables/coverage.csv"
-    groups = [Group(lines_of(fields, summaries))]
-    return Table("Papers, what ran, and what held", source, titles(fields), groups, ruled=True)
+    return table_of("Papers, what ran, and what held", source, fields, [Group(summaries)], ruled=True)
 
 
-def verdict_bars(tables: Tables, subject: str) -> Figure:
-    """Return the figure of verdicts by paper."""
-    claims = [row["verdict"] for row in tables["claims"] if row["origin"] == subject]
-    cells = [row["verdict"] for row in own_cells(tables["coverage"])]
-    said = [f"{found.count(name)} {words(name)}" for found in (claims, cells) for name in dict.fromkeys(found)]
+def short_name(paper: dict[str, Any]) -> str:
+    """Return the short name of a paper, or else its key."""
+    return str(paper.get("short") or paper["key"])
+
+
+def verdict_bars(statements: Mapping[str, Verdicts], subject: str) -> Figure:
+    """Return the figure of verdicts by paper; `statements` are the verdicts on claims and cells of all papers."""
+    said = [f"{count} {words(name)}" for found in statements.values() for name, count in found.items()]
     return Figure(
         "figures/verdicts.svg",
         "Verdicts by paper",
@@ -101,24 +109,21 @@ def coverage(tables: Tables, names: dict[str, str]) -> tuple[Block, ...]:
     """Return what was run of each experiment: a table, a figure, and a table of tasks by variants each."""
     if not tables["coverage"]:
         return ()
-    fields = (
+    fields: Fields[Row] = (
         Field("Experiment", _title, "1.4fr"),
         Field("Status", lambda row: tag(row["status"], STATUSES[row["status"]])),
         numeric("Planned", "planned"),
         numeric("Done", "done"),
         numeric("Left out", "left_out"),
         numeric("Reference", "reference"),
-        Field("Claims", lambda row: small(_verdict_counts(row, "claims", CLAIM_VERDICTS)), "0.9fr"),
-        Field("Cells", lambda row: small(_verdict_counts(row, "cells", CELL_VERDICTS)), "0.9fr"),
+        Field("Claims", lambda row: _verdict_counts(row, "claims"), "0.9fr"),
+        Field("Cells", lambda row: _verdict_counts(row, "cells"), "0.9fr"),
     )
-    table = Table(
+    table = table_of(
         "What has been run: experiments",
         "tables/coverage.csv",
-        titles(fields),
-        [
-            Group(lines_of(fields, own), names.get(paper, paper))
-            for (paper,), own in grouped(tables["coverage"], "paper").items()
-        ],
+        fields,
+        [Group(own, names.get(paper, paper)) for (paper,), own in grouped(tables["coverage"], "paper").items()],
         "Planned, done, left out and reference count runs (seeds). Left out: planned, and named under Holes.",
         size=8.2,
     )
@@ -133,26 +138,26 @@ def _title(row: Row) -> Inline:
     return plain(row["title"]) if row["title"] else (*plain(words(row["experiment"])), *small(" not written yet"))
 
 
+def _verdict_counts(row: Row, kind: str) -> Inline:
+    found = [f"{count} {words(name)}" for name, count in verdicts_in([row], kind).items()]
+    return small(", ".join(found) or "none")
+
+
 def _published_only(rows: list[Row]) -> Table:
     """Return the papers that have no replication yet."""
-    fields = (
+    fields: Fields[Row] = (
         Field("Folder of replications", lambda row: code(row["paper"])),
         numeric("Cells", "cells"),
         Field("Printed in", lambda row: small(row["items"]), "1fr"),
         Field("Status", lambda row: tag("not_run", "published data only")),
     )
     caption = "Papers of which only the published numbers are here"
-    return Table(caption, "tables/published_only.csv", titles(fields), [Group(lines_of(fields, rows))], size=8.2)
-
-
-def _verdict_counts(row: Row, kind: str, verdicts: dict[str, str]) -> str:
-    found = [f"{row[f'{kind}_{name}']} {words(name)}" for name in verdicts if row[f"{kind}_{name}"] not in ("", "0")]
-    return ", ".join(found) or "none"
+    return table_of(caption, "tables/published_only.csv", fields, [Group(rows)], size=8.2)
 
 
 def _coverage_figure(tables: Tables) -> Figure:
-    statuses = [row["status"] for row in tables["matrix"]]
-    numbers = [f"{statuses.count(name)} {label}" for name, label in STATUSES.items() if name in statuses]
+    statuses = Counter(row["status"] for row in tables["matrix"])
+    numbers = [f"{statuses[name]} {label}" for name, label in STATUSES.items() if name in statuses]
     absent = sum(row["status"] == "not_run" for row in tables["coverage"])
     return Figure(
         "figures/coverage.svg",
@@ -173,18 +178,18 @@ def _matrix(paper: str, experiment: str, rows: list[Row]) -> Table:
     touched = {task for (task, _), row in places.items() if row["status"] != "not_planned"}
     tasks = dict.fromkeys(row["env_label"] for row in rows)
     planned, rest = ([task for task in tasks if (task in touched) is wanted] for wanted in (True, False))
-    if len(variants) > max(MOST_VARIANTS, len(planned)):
-        first, others = "Variant", planned
-        lines = [cells_of(name, *(_place(places.get((task, name))) for task in planned)) for name in variants]
-    else:
-        first, others = "Task", variants
-        lines = [cells_of(task, *(_place(places.get((task, name))) for name in variants)) for task in planned]
+    turned = len(variants) > max(MOST_VARIANTS, len(planned))
+    first, down, across = ("Variant", variants, planned) if turned else ("Task", planned, variants)
+
+    def column(other: str) -> Field[str]:
+        return Field(other, lambda name: _place(places.get((other, name) if turned else (name, other))), "1fr")
+
     note = "Seeds done of seeds planned; “ref” counts committed reference runs."
-    return Table(
+    return table_of(
         f"What has been run: {words(experiment)} ({paper})",
         "tables/matrix.csv",
-        columns((first, "1.3fr"), *((name, "1fr") for name in others)),
-        [Group(lines)],
+        (Field(first, plain, "1.3fr"), *map(column, across)),
+        [Group(down)],
         f"{note} Not planned at this scale: {', '.join(rest)}." if rest else note,
         size=8.0,
     )

@@ -5,9 +5,9 @@ The PDF (`reports/template.typ`) and the HTML page (`reports/report.html.j2`) ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from ddrl.report.sections.spans import Inline
 
@@ -15,6 +15,7 @@ Row = dict[str, str]
 """One line of a table of results, as `ddrl.system.csv_cells.read_rows` reads it."""
 Tables = dict[str, list[Row]]
 """Tables of results by name."""
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -30,19 +31,22 @@ Line = tuple[Cell, ...]
 
 
 @dataclass(frozen=True)
-class Column:
-    """A column: title, width (`auto`, or a share such as `1.2fr`), alignment (left, right)."""
+class Field(Generic[Item]):
+    """A column of a table: title, text of an item (mostly a row of results), width, alignment (left, right)."""
 
     title: str
+    text: Callable[[Item], str | Inline | Cell | None]
+    """None where a cell of a line above reaches down here. Not part of the report data."""
     width: str = "auto"
+    """`auto`, or a share such as `1.2fr`."""
     align: str = "left"
 
 
 @dataclass(frozen=True)
-class Group:
+class Group(Generic[Item]):
     """Rows of a table under a common heading; without a title there is no heading."""
 
-    rows: Sequence[Line]
+    rows: Sequence[Item]
     title: str = ""
     note: str = ""
 
@@ -53,8 +57,8 @@ class Table:
 
     caption: str
     source: str
-    columns: tuple[Column, ...]
-    groups: Sequence[Group]
+    columns: Sequence[Field[Any]]
+    groups: Sequence[Group[Line]]
     note: str = ""
     size: float = 8.8
     ruled: bool = False
@@ -174,4 +178,8 @@ def as_json(document: Document) -> dict[str, Any]:
             blocks.append(block)
         if blocks:
             sections.append(replace(section, blocks=blocks))
-    return asdict(replace(document, sections=sections))
+    return asdict(replace(document, sections=sections), dict_factory=_data)
+
+
+def _data(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in items if not callable(value)}

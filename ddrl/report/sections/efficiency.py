@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from typing import Any
 
-from ddrl.report.sections.document import Group, Line, Row, Table, Tables
+from ddrl.report.sections.document import Field, Group, Row, Table, Tables
 from ddrl.report.sections.numbers import number, percent
 from ddrl.report.sections.spans import strong
-from ddrl.report.sections.tables import cells_of, columns, grouped, right
+from ddrl.report.sections.tables import Fields, by_experiment, merged, numeric, of_origin, right, table_of
 
 NOTE = (
     "Of runs whose actors, or environments, are in other processes; means over seeds. Frames/s: of training, from the "
@@ -21,16 +22,22 @@ NOTE = (
 
 def efficiency(rows: Sequence[Row], experiments: dict[str, Any], subject: str, prices: dict[str, Any] | None) -> Table:
     """Return one line per variant and task, by experiment, of the runs that have several processes."""
-    own = [row for row in rows if row["origin"] == subject and row["wire_bytes_per_frame"]]
+    own = [row for row in of_origin(rows, subject) if row["wire_bytes_per_frame"]]
     priced = any(row["dollars_per_billion_frames"] for row in own)
-    headings = ("Seeds", "Frames/s", "CPU", "Learner", "Batch", "Call", "Round trip", "Bytes to", "Bytes from", "Lag")
-    groups = [
-        Group(
-            [_line(key, same, priced) for key, same in grouped(runs, "variant_label", "env_label").items()],
-            experiments[name]["title"],
-        )
-        for (name,), runs in grouped(own, "experiment").items()
-    ]
+    fields: Fields[list[Row]] = (
+        Field("Variant and task", lambda runs: f"{runs[0]['variant_label']}, {runs[0]['env_label']}", "1fr"),
+        right("Seeds", lambda runs: str(len(runs))),
+        right("Frames/s", lambda runs: strong(_mean(runs, "steady_frames_per_second"))),
+        _means("CPU", "cpu_seconds_per_million_frames"),
+        right("Learner", lambda runs: _mean(runs, "learner_utilisation", percent)),
+        _means("Batch", "inference_columns_mean"),
+        _means("Call", "inference_call_ms_p50", "inference_call_ms_p99"),
+        _means("Round trip", "round_trip_ms_p50", "round_trip_ms_p99"),
+        _means("Bytes to", "wire_bytes_per_frame_to_learner"),
+        _means("Bytes from", "wire_bytes_per_frame_from_learner"),
+        _means("Lag", "policy_lag_first", "policy_lag_last", between="\u202f→\u202f"),
+        *([_means("Cost", "dollars_per_billion_frames")] if priced else []),
+    )
     cost = (
         f" Cost: dollars for a billion frames, at {prices['cpu_core_hour']:.2f} for an hour that a core works and "
         f"{prices['accelerator_hour']:.2f} for an hour that an accelerator is held ({prices['source']})."
@@ -38,40 +45,24 @@ def efficiency(rows: Sequence[Row], experiments: dict[str, Any], subject: str, p
         else ""
     )
     machines = sorted({", ".join(filter(None, (row["cpu"], f"{row['cores']} cores", row["gpu"]))) for row in own})
-    return Table(
+    return table_of(
         "What frames take",
         "tables/efficiency.csv",
-        columns(("Variant and task", "1fr"), *right(*headings, *(["Cost"] if priced else []))),
-        groups,
+        fields,
+        merged(by_experiment(own, experiments), "variant_label", "env_label"),
         f"{NOTE}{cost} Measured on {'; '.join(machines)}.",
         size=7.6,
     )
 
 
-def _line(key: Sequence[str], rows: Sequence[Row], priced: bool) -> Line:
-    """Return variant and task, and the means over runs of what was measured."""
+def _mean(runs: Sequence[Row], name: str, shown: Callable[[float], str] = number) -> str:
+    values = [float(run[name]) for run in runs if run[name]]
+    return shown(sum(values) / len(values)) if values else "–"
 
-    def mean(name: str, shown: Callable[[float], str] = number) -> str:
-        values = [float(row[name]) for row in rows if row[name]]
-        return shown(sum(values) / len(values)) if values else "–"
 
-    def both(first: str, second: str, between: str) -> str:
-        return between.join(dict.fromkeys((mean(first), mean(second))))
-
-    return cells_of(
-        ", ".join(key),
-        str(len(rows)),
-        strong(mean("steady_frames_per_second")),
-        mean("cpu_seconds_per_million_frames"),
-        mean("learner_utilisation", percent),
-        mean("inference_columns_mean"),
-        both("inference_call_ms_p50", "inference_call_ms_p99", " / "),
-        both("round_trip_ms_p50", "round_trip_ms_p99", " / "),
-        mean("wire_bytes_per_frame_to_learner"),
-        mean("wire_bytes_per_frame_from_learner"),
-        both("policy_lag_first", "policy_lag_last", "\u202f→\u202f"),
-        *([mean("dollars_per_billion_frames")] if priced else []),
-    )
+def _means(title: str, *names: str, between: str = " / ") -> Field[list[Row]]:
+    """Return the column of the means over runs of one measurement, or of two; equal ones are printed once."""
+    return right(title, lambda runs: between.join(dict.fromkeys(_mean(runs, name) for name in names)))
 
 
 def derived(wanted: Iterable[dict[str, Any]], tables: Tables) -> list[Table]:
@@ -79,17 +70,17 @@ def derived(wanted: Iterable[dict[str, Any]], tables: Tables) -> list[Table]:
     found = []
     for table in wanted:
         rows, source = tables.get(table["name"], []), f"tables/{table['name']}.csv"
-        numeric = {name for name in table["columns"] if all(_is_number(row[name]) for row in rows)}
-        stated = [
-            (heading, "auto", "right") if name in numeric else (heading, _width(rows, name))
-            for name, heading in table["columns"].items()
-        ]
-        lines = [
-            cells_of(*(number(row[name]) if name in numeric else row[name] for name in table["columns"]))
-            for row in rows
-        ]
-        found.append(Table(table["title"], source, columns(*stated), [Group(lines)], table["note"], size=7.6))
+        fields = tuple(_derived_field(heading, name, rows) for name, heading in table["columns"].items())
+        found.append(table_of(table["title"], source, fields, [Group(rows)], table["note"], size=7.6))
     return found
+
+
+def _derived_field(heading: str, name: str, rows: Sequence[Row]) -> Field[Row]:
+    """Return a column of numbers; or of texts, as wide as short texts need, for long ones a share by their length."""
+    if all(_is_number(row[name]) for row in rows):
+        return numeric(heading, name, number)
+    longest = max(len(row[name]) for row in rows)
+    return Field(heading, itemgetter(name), "auto" if longest <= 32 else f"{min(3.0, longest / 60):.1f}fr")
 
 
 def _is_number(text: str) -> bool:
@@ -98,9 +89,3 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _width(rows: Sequence[Row], name: str) -> str:
-    """Return the width of a column of texts: as wide as short texts need; for long ones a share by their length."""
-    longest = max(len(row[name]) for row in rows)
-    return "auto" if longest <= 32 else f"{min(3.0, longest / 60):.1f}fr"

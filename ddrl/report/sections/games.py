@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ddrl.report.sections.cells import ORIGINS
-from ddrl.report.sections.document import Row, Table, Tables
+from ddrl.report.sections.document import Field, Row, Table, Tables
 from ddrl.report.sections.numbers import number, percent
 from ddrl.report.sections.spans import Inline, joined, plain, small
-from ddrl.report.sections.tables import Field, by_experiment, grouped, numeric, titles
+from ddrl.report.sections.tables import Fields, by_experiment, grouped, merged, numeric, right, table_of
 from ddrl.report.sections.text import words
 
 PROFILE_STEPS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 """Human-normalised scores at which a performance profile is printed."""
 KEY = ("origin", "experiment", "variant")
-ORIGIN = Field("Origin", lambda row: ORIGINS[row["origin"]])
-COUNTS = (numeric("Tasks", "environments", number), numeric("Seeds", "seeds", number))
 
 
 def over_games(tables: Tables, experiments: dict[str, Any]) -> tuple[Table, ...]:
@@ -31,10 +30,15 @@ def over_games(tables: Tables, experiments: dict[str, Any]) -> tuple[Table, ...]
         for row in tables.get("improvement", [])
         if _count(row, "environments") > 1 and _count(row, "seeds") > 1 and float(row["value"]) >= 0.5
     ]
+    labels = {(row["experiment"], row["variant"]): row["variant_label"] for row in tables["runs"]}
+
+    def label(row: Row, name: str = "variant") -> str:
+        return labels.get((row["experiment"], row[name]), words(row[name]))
+
     found = (
-        _aggregates(aggregates, experiments),
-        _profiles(profiles, experiments),
-        _improvement(improvement, experiments),
+        _aggregates(aggregates, experiments, label),
+        _profiles(profiles, experiments, label),
+        _improvement(improvement, experiments, label),
     )
     return tuple(table for table in found if table.groups)
 
@@ -47,9 +51,18 @@ def _interval(row: Row) -> str:
     return f"[{percent(row['ci95_low'])}, {percent(row['ci95_high'])}]" if row["ci95_low"] else "–"
 
 
-def _label(experiments: dict[str, Any], row: Row, name: str = "variant") -> str:
-    labels: dict[str, str] = experiments[row["experiment"]].get("labels", {})
-    return labels.get(row[name], words(row[name]))
+def _estimate(title: str) -> Fields[Row]:
+    """Return the columns of a value, its interval, and what it rests on."""
+    return (
+        numeric(title, "value", percent),
+        Field("95\u00a0% interval", _interval),
+        numeric("Tasks", "environments", number),
+        numeric("Seeds", "seeds", number),
+    )
+
+
+def _origin(row: Row) -> str:
+    return ORIGINS[row["origin"]]
 
 
 def _statistic(row: Row) -> str:
@@ -57,67 +70,63 @@ def _statistic(row: Row) -> str:
     return name if row["metric"] == "human_normalised_score" else f"{name} of {words(row['metric'])}"
 
 
-def _aggregates(rows: list[Row], experiments: dict[str, Any]) -> Table:
-    fields = (
-        Field("Variant", lambda row: _label(experiments, row), "1fr"),
-        ORIGIN,
+def _aggregates(rows: list[Row], experiments: dict[str, Any], label: Callable[..., str]) -> Table:
+    fields: Fields[Row] = (
+        Field("Variant", label, "1fr"),
+        Field("Origin", _origin),
         Field("Statistic", _statistic, "1.2fr"),
-        numeric("Value", "value", percent),
-        Field("95\u00a0% interval", _interval),
-        *COUNTS,
+        *_estimate("Value"),
     )
-    return Table(
+    return table_of(
         "Human-normalised scores over all tasks that were run",
         "tables/aggregates.csv",
-        titles(fields),
-        by_experiment(rows, experiments, fields),
+        fields,
+        by_experiment(rows, experiments),
         "Intervals: bootstrap over seeds, stratified by task; none with one seed. Optimality gap: how far scores stay "
         "below a human tester, 0\u202f% where none does.",
     )
 
 
-def _profiles(rows: list[Row], experiments: dict[str, Any]) -> Table:
+def _profiles(rows: list[Row], experiments: dict[str, Any], label: Callable[..., str]) -> Table:
     """Return the part of all runs that reach a score, from the rows nearest to each of `PROFILE_STEPS`."""
-    found = grouped(rows, *KEY)
 
-    def nearest(row: Row, step: float) -> Row:
-        own = found[tuple(row[name] for name in KEY)]
-        return min(own, key=lambda other: abs(float(other["tau"]) - step))
+    def nearest(own: list[Row], step: float) -> Row:
+        return min(own, key=lambda row: abs(float(row["tau"]) - step))
 
-    def share(step: float) -> Field:
-        title = percent(nearest(rows[0], step)["tau"]) if rows else ""
+    def share(step: float) -> Field[list[Row]]:
+        def text(own: list[Row]) -> Inline:
+            row = nearest(own, step)
+            return joined([plain(percent(row["fraction"])), small(_interval(row))])
 
-        def text(row: Row) -> Inline:
-            best = nearest(row, step)
-            return joined([plain(percent(best["fraction"])), small(_interval(best))])
+        return right(percent(nearest(rows, step)["tau"]) if rows else "", text)
 
-        return Field(title, text, "auto", "right")
-
-    fields = (Field("Variant", lambda row: _label(experiments, row), "1fr"), ORIGIN, *map(share, PROFILE_STEPS))
-    return Table(
+    fields: Fields[list[Row]] = (
+        Field("Variant", lambda own: label(own[0]), "1fr"),
+        Field("Origin", lambda own: _origin(own[0])),
+        *map(share, PROFILE_STEPS),
+    )
+    return table_of(
         "Performance profile: the part of all runs whose human-normalised score is at least as high as the column says",
         "tables/profiles.csv",
-        titles(fields),
-        by_experiment((own[0] for own in found.values()), experiments, fields),
+        fields,
+        merged(by_experiment(rows, experiments), *KEY),
         "Below each share its 95\u00a0% interval: bootstrap over seeds, stratified by task.",
     )
 
 
-def _improvement(rows: list[Row], experiments: dict[str, Any]) -> Table:
+def _improvement(rows: list[Row], experiments: dict[str, Any], label: Callable[..., str]) -> Table:
     def pair(row: Row) -> str:
-        return f"{_label(experiments, row, 'better')} over {_label(experiments, row, 'worse')}"
+        return f"{label(row, 'better')} over {label(row, 'worse')}"
 
-    fields = (
+    fields: Fields[Row] = (
         Field("Comparison", pair, "1.5fr"),
-        ORIGIN,
-        numeric("Probability", "value", percent),
-        Field("95\u00a0% interval", _interval),
-        *COUNTS,
+        Field("Origin", _origin),
+        *_estimate("Probability"),
     )
-    return Table(
+    return table_of(
         "Probability that a run of one variant scores higher than one of another on the same task",
         "tables/improvement.csv",
-        titles(fields),
-        by_experiment(rows, experiments, fields),
+        fields,
+        by_experiment(rows, experiments),
         "50\u202f%: neither is better. The better variant of each pair comes first.",
     )

@@ -77,8 +77,9 @@ def ratio(value: float) -> str:
     return f"{share:.0f}\u202f%" if share >= 10 else f"{share:.2g}\u202f%"
 
 
-def duration(seconds: float) -> str:
-    """Return a time as 40 s, 12 min, 3 h 20 min or 2 d 4 h."""
+def duration(value: str | float) -> str:
+    """Return a time in seconds as 40 s, 12 min, 3 h 20 min or 2 d 4 h."""
+    seconds = float(value)
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

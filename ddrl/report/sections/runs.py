@@ -7,21 +7,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from ddrl.analysis.runs.milestones import FEWEST_EPISODES
+from ddrl.papers.experiments import system_of
 from ddrl.report.sections.cells import ORIGINS, flags_of
-from ddrl.report.sections.document import Block, Fact, Facts, Figure, Group, Line, Row, Table, Tables, Text
+from ddrl.report.sections.document import Block, Fact, Facts, Field, Figure, Group, Origin, Row, Table, Tables, Text
+from ddrl.report.sections.first_page import stated
 from ddrl.report.sections.numbers import duration, frames, number, percent, span
 from ddrl.report.sections.spans import Inline, Span, code, joined, plain, small, strong
-from ddrl.report.sections.tables import (
-    Field,
-    by_experiment,
-    cells_of,
-    columns,
-    grouped,
-    lines_of,
-    numeric,
-    right,
-    titles,
-)
+from ddrl.report.sections.tables import Fields, by_experiment, grouped, merged, numeric, of_origin, right, table_of
 from ddrl.report.sections.text import counted, listed, words
 
 WHOSE = {
@@ -37,6 +29,8 @@ PROBLEMS = {
     "different_config": "the configuration is not the one that was asked for",
     "unreadable_manifest": "the manifest cannot be read",
 }
+FILE = re.compile(r"(?P<before>.*/seed|)(?P<seed>\d*)(?P<after>.*)")
+"""The path of a file; a part of its own for the seed that it may name."""
 Sweeps = dict[tuple[str, str], set[str]]
 """(experiment, system) -> settings, of the sweeps whose variants are named <system>__<setting>."""
 
@@ -52,7 +46,7 @@ def _sweeps(rows: Iterable[Row]) -> Sweeps:
 
 def _settings(row: Row, sweeps: Sweeps) -> set[str]:
     """Return the settings of the sweep that a row belongs to; none where it belongs to no sweep."""
-    return sweeps.get((row["experiment"], row["variant"].partition("__")[0]), set())
+    return sweeps.get((row["experiment"], system_of(row["variant"])), set())
 
 
 def _not_listed(rows: Iterable[Row], sweeps: Sweeps) -> str:
@@ -65,29 +59,27 @@ def side_by_side(tables: Tables, experiments: dict[str, Any], subject: str) -> T
     """Return the final scores of this run's and the reference runs' seeds, one row per variant and environment."""
     scores = tables["scores"]
     sweeps = _sweeps(scores)
-    origins = [name for name in ORIGINS if any(row["origin"] == name for row in scores)]
+    origins = [name for name in ORIGINS if of_origin(scores, name)]
     human = any(row["human_normalised_score"] for row in scores)
-    groups = []
-    for (name,), own in grouped((row for row in scores if row["final_return"]), "experiment").items():
-        lines: dict[str, list[Row]] = {}
-        for row in own:
-            settings = _settings(row, sweeps)
-            system = f"{row['variant_label'].partition(',')[0]}, {len(settings)} settings"
-            label = f"{row['env_label']}, {system if settings else row['variant_label']}"
-            lines.setdefault(label, []).append(row)
-        rows = [_scores_row(label, same, origins, human) for label, same in lines.items()]
-        groups.append(Group(rows, experiments[name]["title"]))
+
+    def label(row: Row) -> str:
+        settings = _settings(row, sweeps)
+        system = f"{row['variant_label'].partition(',')[0]}, {len(settings)} settings"
+        return f"{row['env_label']}, {system if settings else row['variant_label']}"
+
+    fields: Fields[list[Row]] = (
+        Field("Task and variant", lambda rows: rows[0]["label"], "1fr"),
+        right("Random", lambda rows: number(rows[0]["random"])),
+        *(field for origin in origins for field in _score_fields(origin)),
+        *([right("Human", _human)] if human else []),
+    )
+    labelled = [row | {"label": label(row)} for row in scores if row["final_return"]]
     flags = sorted({flag for row in scores for flag in flags_of(row)})
-    return Table(
+    return table_of(
         "Final return" + (" of this run and of the reference runs" if len(origins) > 1 else ""),
         "tables/scores.csv",
-        columns(
-            ("Task and variant", "1fr"),
-            *right("Random"),
-            *(column for name in origins for column in right(ORIGINS[name].capitalize(), "Seeds", "Frames")),
-            *(right("Human") if human else ()),
-        ),
-        groups,
+        fields,
+        merged(by_experiment(labelled, experiments), "label"),
         "Mean over seeds of the mean return of a run’s last evaluation, and in brackets the smallest and the largest "
         "seed."
         + (" Of a sweep: over its settings." if sweeps else "")
@@ -97,27 +89,33 @@ def side_by_side(tables: Tables, experiments: dict[str, Any], subject: str) -> T
     )
 
 
-def _scores_row(label: str, rows: list[Row], origins: list[str], human: bool) -> Line:
-    contents: list[str | Inline] = [label, number(rows[0]["random"])]
-    for origin in origins:
-        own = [row for row in rows if row["origin"] == origin]
-        returns = [float(row["final_return"]) for row in own]
+def _score_fields(origin: str) -> Fields[list[Row]]:
+    """Return the columns about the runs of one origin."""
+
+    def final(rows: list[Row]) -> Inline:
+        returns = [float(row["final_return"]) for row in of_origin(rows, origin)]
         if not returns:
-            contents += ["–", "", ""]
-            continue
-        mean = strong(number(round(sum(returns) / len(returns), 6)))
+            return plain("–")
         spread = small(f" [{number(min(returns))}, {number(max(returns))}]") if len(returns) > 1 else ()
-        contents += [(*mean, *spread), str(len(returns)), span((row["env_frames"] for row in own), frames)]
-    first = [row for row in rows if row["origin"] == rows[0]["origin"]]
-    shares = [float(row["human_normalised_score"]) for row in first if row["human_normalised_score"]]
-    if human:
-        contents.append(percent(sum(shares) / len(shares)) if shares else "")
-    return cells_of(*contents)
+        return (*strong(number(round(sum(returns) / len(returns), 6))), *spread)
+
+    return (
+        right(ORIGINS[origin].capitalize(), final),
+        right("Seeds", lambda rows: str(len(of_origin(rows, origin)) or "")),
+        right("Frames", lambda rows: span((row["env_frames"] for row in of_origin(rows, origin)), frames)),
+    )
+
+
+def _human(rows: list[Row]) -> str:
+    """Return the mean score of the first origin that has runs."""
+    scores = [row["human_normalised_score"] for row in of_origin(rows, rows[0]["origin"])]
+    shares = [float(score) for score in scores if score]
+    return percent(sum(shares) / len(shares)) if shares else ""
 
 
 def learned(tables: Tables) -> tuple[Block, ...]:
     """Return what the reference runs learned, one row per run."""
-    runs = [row for row in tables["runs"] if row["origin"] == "reference"]
+    runs = of_origin(tables["runs"], "reference")
     if not runs:
         return ()
     scores = {_key(row): row for row in tables["scores"]}
@@ -128,23 +126,22 @@ def learned(tables: Tables) -> tuple[Block, ...]:
         return scores.get(_key(run), {}).get(name, "")
 
     human = any(score(run, "human_normalised_score") for run in runs)
-    fields = [
+    fields: Fields[Row] = (
         Field("Run", lambda run: f"{run['env_label']}, {run['variant_label']}", "1.35fr"),
         numeric("Seed", "seed"),
         numeric("Frames", "env_frames", frames),
-        numeric("Wall time", "seconds", lambda seconds: duration(float(seconds))),
+        numeric("Wall time", "seconds", duration),
         numeric("Frames/s", "frames_per_second", number),
-        Field("Random", lambda run: number(score(run, "random")), "auto", "right"),
-        Field("Final return", lambda run: _final(scores.get(_key(run))), "auto", "right"),
-        Field("Human", lambda run: percent(score(run, "human_normalised_score")), "auto", "right"),
+        right("Random", lambda run: number(score(run, "random"))),
+        right("Final return", lambda run: _final(scores.get(_key(run)))),
+        *([right("Human", lambda run: percent(score(run, "human_normalised_score")))] if human else []),
         Field("Passes", lambda run: _milestone(milestones.get(_key(run), {})), "1.05fr", "right"),
-    ]
-    fields = [field for field in fields if human or field.title != "Human"]
-    table = Table(
+    )
+    table = table_of(
         "What each reference run learned",
         "tables/runs.csv, tables/scores.csv, tables/milestones.csv",
-        titles(fields),
-        [Group(lines_of(fields, (run for run in sorted(runs, key=_key) if not _settings(run, sweeps))))],
+        fields,
+        [Group([run for run in sorted(runs, key=_key) if not _settings(run, sweeps)])],
         "Wall time: of the whole run, its last evaluation included. Final return: mean over that many separate "
         "episodes, with the last parameters or with as many versions of the last quarter of the run as are named; then "
         f"±: standard deviation between versions, without that of their few episodes. "
@@ -181,46 +178,43 @@ def _milestone(row: Row) -> str:
     if not row["env_frames"]:
         return f"below {number(row['threshold'])}"
     clock = " of CPU" if row.get("clock") == "cpu" else ""
-    return f"{number(row['threshold'])} after {frames(row['env_frames'])}, {duration(float(row['seconds']))}{clock}"
+    return f"{number(row['threshold'])} after {frames(row['env_frames'])}, {duration(row['seconds'])}{clock}"
 
 
 def holes(rows: list[Row]) -> tuple[Block, ...]:
     """Return every file that was left out; files that differ only in their seed share a line."""
     if not rows:
         return ()
-    groups: dict[str, dict[tuple[str, str, str], list[str]]] = {}
-    for row in rows:
-        detail = row["detail"] or PROBLEMS.get(row["what"], "")
-        before, seed, after = re.fullmatch(r"(.*/seed|)(\d*)(.*)", row["file"]).groups()  # type: ignore[union-attr]
-        groups.setdefault(row["what"], {}).setdefault((before, after, detail), []).append(seed)
+    found = [
+        row | FILE.fullmatch(row["file"]).groupdict() | {"detail": row["detail"] or PROBLEMS.get(row["what"], "")}  # type: ignore[union-attr]
+        for row in rows
+    ]
+    fields: Fields[list[Row]] = (
+        Field("File", lambda same: code(_one_path(same)), "2.4fr"),
+        Field("What is wrong", lambda same: small(same[0]["detail"]), "1fr"),
+    )
+    groups = [
+        Group(own, words(what).capitalize(), PROBLEMS.get(what, "")) for (what,), own in grouped(found, "what").items()
+    ]
     introduction = (
         f"{counted(len(rows), 'file')} of the results {'is' if len(rows) == 1 else 'are'} missing or could not be "
         "used. A run with such a file is left out of every other table; nothing else is."
     )
-    table = Table(
+    table = table_of(
         "Holes in the results",
         "tables/problems.csv",
-        columns(("File", "2.4fr"), ("What is wrong", "1fr")),
-        [
-            Group(
-                [
-                    cells_of(code(_one_path(before, after, seeds)), small(detail))
-                    for (before, after, detail), seeds in places.items()
-                ],
-                words(what).capitalize(),
-                PROBLEMS.get(what, ""),
-            )
-            for what, places in groups.items()
-        ],
+        fields,
+        merged(groups, "before", "after", "detail"),
         "Files that differ only in their seed share a line; braces read as in a shell.",
         size=7.6,
     )
     return (Text(plain(introduction)), table)
 
 
-def _one_path(before: str, after: str, seeds: list[str]) -> str:
-    """Return `seed{1,2,3}/run.json` for `seed`, `/run.json` and the seeds 1, 2 and 3."""
-    return before + (seeds[0] if len(seeds) == 1 else f"{{{','.join(seeds)}}}") + after
+def _one_path(rows: list[Row]) -> str:
+    """Return `seed{1,2,3}/run.json` for files that differ in their seeds 1, 2 and 3 alone."""
+    seeds = [row["seed"] for row in rows]
+    return rows[0]["before"] + (seeds[0] if len(seeds) == 1 else f"{{{','.join(seeds)}}}") + rows[0]["after"]
 
 
 def drawings(figures: Iterable[dict[str, Any]], runs: list[Row]) -> list[Figure]:
@@ -239,9 +233,7 @@ def _figure_note(experiments: list[str] | None, runs: list[Row]) -> str:
     """Return budget and seeds of the runs of `experiments` (None or empty: of all), by origin."""
     notes = []
     for origin, label in ORIGINS.items():
-        own = [row for row in runs if row["origin"] == origin]
-        rows = [row for row in own if not experiments or row["experiment"] in experiments]
-        if rows:
+        if rows := [row for row in of_origin(runs, origin) if not experiments or row["experiment"] in experiments]:
             reach = span((row["env_frames"] for row in rows), frames)
             seeds = counted(len({row["seed"] for row in rows}), "seed")
             notes.append(f"{label.capitalize()}: {reach} frames, {seeds} each.")
@@ -250,37 +242,32 @@ def _figure_note(experiments: list[str] | None, runs: list[Row]) -> str:
 
 def deviations(rows: list[Row]) -> tuple[Table, Table]:
     """Return what DEVIATIONS.md lists, and where experiments.yaml differs from the paper, by the reason they share."""
-    known = [row for row in rows if row["where"] == "DEVIATIONS.md"]
-    lines = [
-        cells_of(strong(row["what"]), row["paper"], row["ours"], (*plain(row["reason"]), *_flags([row])))
-        for row in known
-    ]
-    stated = columns(("What", "0.8fr"), ("Paper", "1.1fr"), ("Here", "1.2fr"), ("Why", "1.3fr"))
-    places = grouped((row for row in rows if row["where"] != "DEVIATIONS.md"), "where")
-    changes = [
-        Group([_change(same) for same in grouped(own, "reason").values()], words(where))
-        for (where,), own in places.items()
-    ]
+    known: Fields[Row] = (
+        Field("What", lambda row: strong(row["what"]), "0.8fr"),
+        Field("Paper", lambda row: row["paper"], "1.1fr"),
+        Field("Here", lambda row: row["ours"], "1.2fr"),
+        Field("Why", lambda row: _reason([row]), "1.3fr"),
+    )
+    changes: Fields[list[Row]] = (Field("Setting: paper → here", _change, "1.5fr"), Field("Why", _reason, "1.3fr"))
+    places = grouped(rows, "where")
+    of_file = places.pop(("DEVIATIONS.md",), [])
+    settings = merged([Group(own, words(where)) for (where,), own in places.items()], "reason")
+    source = "tables/departures.csv"
     return (
-        Table("Deviations from the paper", "tables/departures.csv", stated, [Group(lines)]),
-        Table(
-            "What this scale and these tasks change",
-            "tables/departures.csv",
-            columns(("Setting: paper → here", "1.5fr"), ("Why", "1.3fr")),
-            changes,
-        ),
+        table_of("Deviations from the paper", source, known, [Group(of_file)]),
+        table_of("What this scale and these tasks change", source, changes, settings),
     )
 
 
-def _change(rows: list[Row]) -> Line:
+def _change(rows: list[Row]) -> Inline:
     """Return the settings that change together for one reason."""
-    settings = joined((Span(row["what"], "key"), Span(f": {row['paper']} → "), *strong(row["ours"])) for row in rows)
-    return cells_of(settings, (*plain(rows[0]["reason"]), *_flags(rows)))
+    return joined((Span(row["what"], "key"), Span(f": {row['paper']} → "), *strong(row["ours"])) for row in rows)
 
 
-def _flags(rows: list[Row]) -> Inline:
+def _reason(rows: list[Row]) -> Inline:
+    """Return the reason that these departures share, and their flags."""
     flags = ", ".join(words(flag) for flag in dict.fromkeys(row["flag"] for row in rows) if flag)
-    return small(f" ({flags})") if flags else ()
+    return (*plain(rows[0]["reason"]), *small(f" ({flags})" if flags else ""))
 
 
 def hyperparameters(rows: list[Row], experiments: dict[str, Any]) -> Table:
@@ -289,30 +276,30 @@ def hyperparameters(rows: list[Row], experiments: dict[str, Any]) -> Table:
     def ours(row: Row) -> Inline:
         return (*strong(row["ours"]), *small(" changed")) if row["changed"] == "True" else plain(row["ours"])
 
-    fields = (
+    fields: Fields[Row] = (
         Field("Key", lambda row: (Span(row["name"], "key"),), "1.6fr"),
         Field("Paper", lambda row: row["paper"], "1fr"),
         Field("Here", ours, "1fr"),
         Field("Source", lambda row: small(row["source"]), "1.8fr"),
     )
-    groups = by_experiment((row for row in rows if row["ours"]), experiments, fields)
-    return Table("Settings of the paper and of our runs", "tables/hyperparameters.csv", titles(fields), groups)
+    groups = by_experiment((row for row in rows if row["ours"]), experiments)
+    return table_of("Settings of the paper and of our runs", "tables/hyperparameters.csv", fields, groups)
 
 
-def provenance(own: list[Row], facts: dict[str, Any], command: str, digest: str) -> Facts:
+def provenance(own: list[Row], facts: dict[str, Any], origin: Origin) -> Facts:
     """Return what is needed to get these numbers again."""
     protocols = sorted({row["protocol"] for row in own})
     rows = [
-        Fact("Command", command, True),
+        Fact("Command", origin.command, True),
         Fact("Source", listed(facts["sources"]) or "not in a git repository", True),
-        Fact("Results", f"sha256 {digest} of the tables", True),
+        Fact("Results", f"sha256 {origin.digest} of the tables", True),
         Fact("Algorithm", listed(name.replace(" ", ", version ") for name in facts["algorithm_versions"])),
         Fact("Packages", "; ".join(facts["packages"])),
         Fact(f"Protocol{'s' if len(protocols) > 1 else ''}", "\n".join(protocols), True),
         Fact("Hardware", "; ".join(facts["hardware"])),
         Fact("Seeds", listed(map(str, sorted({int(row["seed"]) for row in own})))),
     ]
-    return Facts([row for row in rows if row.value])
+    return Facts(stated(rows))
 
 
 def run_list(own: list[Row], experiments: dict[str, Any]) -> Table:
@@ -322,22 +309,22 @@ def run_list(own: list[Row], experiments: dict[str, Any]) -> Table:
     def resumes(row: Row) -> Inline:
         return (*plain(number(row["resumes"])), *small(" (gap)" if row["records_lost_bytes"] else ""))
 
-    fields = (
+    fields: Fields[Row] = (
         Field("Variant", lambda row: row["variant_label"], "1.4fr"),
         Field("Environment", lambda row: row["env_label"], "1fr"),
         numeric("Seed", "seed"),
         numeric("Frames", "env_frames", frames),
-        numeric("Time", "seconds", lambda seconds: duration(float(seconds))),
+        numeric("Time", "seconds", duration),
         numeric("Frames/s", "frames_per_second", number),
         numeric("Peak MiB", "peak_memory_mib", number),
-        Field("Resumes", resumes, "auto", "right"),
+        right("Resumes", resumes),
         Field("Fingerprint", lambda row: code(row["fingerprint"])),
     )
-    return Table(
+    return table_of(
         "Runs",
         "tables/runs.csv",
-        titles(fields),
-        by_experiment((row for row in own if not _settings(row, sweeps)), experiments, fields),
+        fields,
+        by_experiment((row for row in own if not _settings(row, sweeps)), experiments),
         f"{GAP if lossy else ''}{_not_listed(own, sweeps)}".strip(),
         size=8.0,
     )

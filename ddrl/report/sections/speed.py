@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ddrl.report.sections.cells import ORIGINS
-from ddrl.report.sections.document import Group, Row, Table
+from ddrl.report.sections.document import Field, Group, Row, Table
 from ddrl.report.sections.numbers import frames, moment, number, percent
 from ddrl.report.sections.spans import Inline, code, joined, plain, small, strong
-from ddrl.report.sections.tables import Field, grouped, lines_of, numeric, titles
+from ddrl.report.sections.tables import Fields, grouped, numeric, right, table_of
 from ddrl.report.sections.text import words
 
 
@@ -17,7 +17,7 @@ def systems(rows: list[Row], names: dict[str, str]) -> Table:
         experiment = f"{names.get(row['paper'], row['paper'])}, {words(row['experiment'])}"
         return joined([strong(row["system"]), small(experiment)])
 
-    fields = (
+    fields: Fields[Row] = (
         Field("System", system, "1.5fr"),
         Field("Algorithm", lambda row: code(row["algorithm"])),
         Field("Moves", lambda row: row["moves"]),
@@ -25,17 +25,17 @@ def systems(rows: list[Row], names: dict[str, str]) -> Table:
         Field("Inference", lambda row: row["inference"]),
         Field("Store", lambda row: row["store"], "1fr"),
         Field("Runtime", lambda row: row["runtime"]),
-        Field("Actors × envs", _actors, "auto", "right"),
+        right("Actors × envs", _actors),
         numeric("Learner threads", "learner_threads"),
         Field("Lag", _bounds, "0.9fr"),
         Field("Networks", lambda row: row["networks"], "0.9fr"),
         Field("Tasks", lambda row: row["tasks"], "1fr"),
     )
-    return Table(
+    return table_of(
         "Systems of the suite: an algorithm plus a topology",
         "tables/systems.csv",
-        titles(fields),
-        [Group(lines_of(fields, rows))],
+        fields,
+        [Group(rows)],
         "From experiments.yaml at scale paper and from what each algorithm’s module declares. Lag: the bound on "
         "policy lag and the delay of parameters, in learner updates.",
         size=8.0,
@@ -74,18 +74,18 @@ def throughput(rows: list[Row], matrix: list[Row], names: dict[str, str]) -> tup
         variant = labels.get((row["paper"], row["experiment"], row["variant"]), words(row["variant"]))
         return joined([plain(variant), small(_system(row))])
 
-    speed = (
+    speed: Fields[Row] = (
         numeric("Frames/s", "frames_per_second", lambda value: strong(number(value))),
-        Field("Range", _range, "auto", "right"),
+        right("Range", _range),
     )
-    of_runs = (
+    of_runs: Fields[Row] = (
         Field("System", trained, "1fr"),
         Field("Task", task),
         Field("Layout: actors × environments", lambda row: small(layout(row)), "1.3fr"),
         numeric("Runs", "runs"),
         *speed,
     )
-    of_benchmarks = (
+    of_benchmarks: Fields[Row] = (
         Field("System", lambda row: joined([plain(f"{_system(row)}, {task(row)}"), small(layout(row))]), "1.1fr"),
         numeric("Repeats", "runs"),
         *speed,
@@ -97,26 +97,23 @@ def throughput(rows: list[Row], matrix: list[Row], names: dict[str, str]) -> tup
     runs = grouped((row for row in rows if row["source"] != "bench"), "paper", "origin", "machine")
     benchmarks = grouped((row for row in rows if row["source"] == "bench"), "origin", "machine")
     return (
-        Table(
+        table_of(
             "Throughput of training runs, in environment frames per second",
             "tables/throughput.csv",
-            titles(of_runs),
+            of_runs,
             [
-                Group(lines_of(of_runs, own), f"{names.get(paper, paper)}, {ORIGINS[origin]}", machine)
+                Group(own, f"{names.get(paper, paper)}, {ORIGINS[origin]}", machine)
                 for (paper, origin, machine), own in runs.items()
             ],
             "Frames before frame skip, median over runs; recording, checkpoints and evaluation are part of the time, "
             "and other work on the machine slows a run.",
             size=8.2,
         ),
-        Table(
+        table_of(
             "Benchmarks beside the sum of their parts, in environment frames per second",
             "tables/throughput.csv",
-            titles(of_benchmarks),
-            [
-                Group(lines_of(of_benchmarks, own), ORIGINS[origin].capitalize(), machine)
-                for (origin, machine), own in benchmarks.items()
-            ],
+            of_benchmarks,
+            [Group(own, ORIGINS[origin].capitalize(), machine) for (origin, machine), own in benchmarks.items()],
             "Acting and learning alone. Bound: what the parts, each measured alone in the same run, could reach "
             "together.",
             size=8.2,
@@ -135,7 +132,7 @@ def _range(row: Row) -> str:
 
 def lag(rows: list[Row], names: dict[str, str]) -> Table:
     """Return the policy lag of the runs, by experiment and origin."""
-    fields = (
+    fields: Fields[Row] = (
         Field("Variant", lambda row: row["variant_label"], "1fr"),
         Field("Task", lambda row: row["env_label"], "0.7fr"),
         Field("Layout: actors × environments", lambda row: small(layout(row)), "1.5fr"),
@@ -143,12 +140,12 @@ def lag(rows: list[Row], names: dict[str, str]) -> Table:
         numeric("Mean", "lag_mean", number),
         numeric("Largest", "lag_max", number),
     )
-    return Table(
+    return table_of(
         "Policy lag in learner updates",
         "tables/lag.csv",
-        titles(fields),
+        fields,
         [
-            Group(lines_of(fields, own), f"{names.get(paper, paper)}, {words(experiment)}", ORIGINS[origin])
+            Group(own, f"{names.get(paper, paper)}, {words(experiment)}", ORIGINS[origin])
             for (paper, experiment, origin), own in grouped(rows, "paper", "experiment", "origin").items()
         ],
         "Updates between the parameters that acted and those that learn. Mean: over training, then over seeds. "
@@ -159,7 +156,7 @@ def lag(rows: list[Row], names: dict[str, str]) -> Table:
 
 def compute(rows: list[Row], names: dict[str, str]) -> Table:
     """Return what the runs of each paper took."""
-    fields = (
+    fields: Fields[Row] = (
         Field("Paper", lambda row: strong(names.get(row["paper"], row["paper"])), "1fr"),
         Field("Origin", lambda row: ORIGINS[row["origin"]]),
         numeric("Runs", "runs"),
@@ -169,11 +166,11 @@ def compute(rows: list[Row], names: dict[str, str]) -> Table:
         Field("Machines", lambda row: small(row["machines"]), "1fr"),
         Field("When", lambda row: small(_when(row))),
     )
-    return Table(
+    return table_of(
         "Compute spent",
         "tables/compute.csv",
-        titles(fields),
-        [Group(lines_of(fields, rows))],
+        fields,
+        [Group(rows)],
         "Hours of training on the wall clock, summed over runs, also where runs went side by side.",
         size=8.2,
     )

@@ -1,58 +1,51 @@
-"""Helpers that build the tables of a report: cells, lines, columns and groups of rows."""
+"""Helpers that build the tables of a report: fields, lines, and groups of rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from ddrl.report.sections.document import Cell, Column, Group, Line, Row
+from ddrl.report.sections.document import Cell, Field, Group, Item, Line, Row, Table
 from ddrl.report.sections.spans import Inline, plain
 
-
-@dataclass(frozen=True)
-class Field:
-    """A column of a table whose lines are rows of results: its title, the text of a row in it, width, alignment."""
-
-    title: str
-    text: Callable[[Row], str | Inline]
-    width: str = "auto"
-    align: str = "left"
+Fields = tuple[Field[Item], ...]
+"""All columns of a table."""
 
 
-def numeric(title: str, name: str, form: Callable[[str], str | Inline] = str) -> Field:
+def right(title: str, text: Callable[[Item], str | Inline]) -> Field[Item]:
+    """Return a right-aligned field, as wide as its texts."""
+    return Field(title, text, "auto", "right")
+
+
+def numeric(title: str, name: str, form: Callable[[str], str | Inline] = str) -> Field[Row]:
     """Return a right-aligned field: the column `name` of the rows, formatted by `form`."""
-    return Field(title, lambda row: form(row[name]), "auto", "right")
+    return right(title, lambda row: form(row[name]))
 
 
-def titles(fields: Iterable[Field]) -> tuple[Column, ...]:
-    """Return the columns of these fields."""
-    return tuple(Column(field.title, field.width, field.align) for field in fields)
+def table_of(
+    caption: str,
+    source: str,
+    fields: Fields[Item],
+    groups: Iterable[Group[Item]],
+    note: str = "",
+    *,
+    size: float = 8.8,
+    ruled: bool = False,
+) -> Table:
+    """Return a table with a line for each item of each group."""
+    lines = [Group([_line(fields, item) for item in group.rows], group.title, group.note) for group in groups]
+    return Table(caption, source, fields, lines, note, size, ruled)
 
 
-def lines_of(fields: Sequence[Field], rows: Iterable[Row]) -> list[Line]:
-    """Return the fields of each row as a line of a table."""
-    return [cells_of(*(field.text(row) for field in fields)) for row in rows]
+def _line(fields: Fields[Item], item: Item) -> Line:
+    contents = (field.text(item) for field in fields)
+    texts = (plain(content) if isinstance(content, str) else content for content in contents if content is not None)
+    return tuple(text if isinstance(text, Cell) else Cell(text) for text in texts)
 
 
-def cell(content: str | Inline, rowspan: int = 1) -> Cell:
-    """Return a cell of plain text, or of spans."""
-    return Cell(plain(content) if isinstance(content, str) else content, rowspan)
-
-
-def cells_of(*contents: str | Inline) -> Line:
-    """Return a row of a table."""
-    return tuple(map(cell, contents))
-
-
-def columns(*stated: str | Sequence[str]) -> tuple[Column, ...]:
-    """Return columns from `title` or (title, width[, align])."""
-    return tuple(Column(each) if isinstance(each, str) else Column(*each) for each in stated)
-
-
-def right(*titles: str) -> list[tuple[str, str, str]]:
-    """Return columns of numbers for `columns`: right-aligned, as wide as their texts."""
-    return [(title, "auto", "right") for title in titles]
+def of_origin(rows: Iterable[Row], origin: str) -> list[Row]:
+    """Return the rows of this origin."""
+    return [row for row in rows if row["origin"] == origin]
 
 
 def grouped(rows: Iterable[Row], *names: str) -> dict[tuple[str, ...], list[Row]]:
@@ -63,7 +56,11 @@ def grouped(rows: Iterable[Row], *names: str) -> dict[tuple[str, ...], list[Row]
     return groups
 
 
-def by_experiment(rows: Iterable[Row], experiments: dict[str, Any], fields: Sequence[Field]) -> list[Group]:
-    """Return one group for each experiment, under its title, with a line for each row."""
-    found = grouped(rows, "experiment")
-    return [Group(lines_of(fields, own), experiments[name]["title"]) for (name,), own in found.items()]
+def by_experiment(rows: Iterable[Row], experiments: dict[str, Any]) -> list[Group[Row]]:
+    """Return one group of rows for each experiment, under its title."""
+    return [Group(own, experiments[name]["title"]) for (name,), own in grouped(rows, "experiment").items()]
+
+
+def merged(groups: Iterable[Group[Row]], *names: str) -> list[Group[list[Row]]]:
+    """Return the same groups with one item for all rows that have the same values in the columns `names`."""
+    return [Group([*grouped(group.rows, *names).values()], group.title, group.note) for group in groups]

@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ddrl.papers.expansion import environments_of, narrowed
 from ddrl.papers.expansion import expand as expand_unchecked
+from ddrl.papers.expansion import narrowed
 from ddrl.papers.experiments import ROOT, SCALES, Run, load_experiments, papers
 from ddrl.system.exit_code import exit_code
 from ddrl.system.files import read_file, write_whole
@@ -85,7 +85,7 @@ def paper_configs(paper: str, root: Path = ROOT) -> dict[tuple[str, str, str], d
     found = {}
     for name, entry in load_experiments(root / paper).items():
         for variant in entry.variants:
-            for environment in filter(partial(entry.has, variant), environments_of(entry)):
+            for environment in filter(partial(entry.has, variant), entry.every_environment):
                 config = entry.paper_setting(variant, environment) | {"seed": 0}
                 where = f"replications/{paper}/experiments.yaml: {name}/{variant}/{environment} as the paper states it"
                 found[name, variant, environment] = _resolved(config, where)
