@@ -48,8 +48,8 @@ FIRST_PORT, LAST_PORT, BLOCK = 20000, 31999, 8
 
 
 @dataclass(frozen=True)
-class Place:
-    """This task's place in its job, from the variables that `srun` sets."""
+class Task:
+    """A task of a SLURM job, from the variables that `srun` sets."""
 
     job: int
     rank: int
@@ -65,7 +65,7 @@ class Meeting:
 
     address: str
     """host:port of Ray's head."""
-    door: int
+    port: int
     """The port on which the first task waits for the others."""
     token: str
     folder: str
@@ -82,17 +82,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
 
     def run() -> int:
-        place = place_of(os.environ)
-        path = parsed.meet / f"nodes-{place.job}.json"
-        return lead(place, path, parsed.command) if place.rank == 0 else follow(place, path)
+        task = task_of(os.environ)
+        path = parsed.meet / f"nodes-{task.job}.json"
+        return run_first_task(task, path, parsed.command) if task.rank == 0 else run_other_task(task, path)
 
     return exit_code(run)
 
 
-def place_of(variables: Mapping[str, str]) -> Place:
+def task_of(variables: Mapping[str, str]) -> Task:
     """Read a task's environment variables. Raise `UserError` if `srun` has not set them."""
     try:
-        return Place(
+        return Task(
             job=int(variables["SLURM_JOB_ID"]),
             rank=int(variables["SLURM_PROCID"]),
             size=int(variables["SLURM_NTASKS"]),
@@ -104,7 +104,7 @@ def place_of(variables: Mapping[str, str]) -> Place:
         raise UserError(f"this is not a task that srun has started: {error.args[0]} is missing or wrong") from None
 
 
-def lead(place: Place, path: Path, command: Sequence[str]) -> int:
+def run_first_task(task: Task, path: Path, command: Sequence[str]) -> int:
     """Run the first task: start Ray's head, wait for the others, run the command; return the command's exit code.
 
     `path` is the file by which this job's tasks find each other.
@@ -115,38 +115,40 @@ def lead(place: Place, path: Path, command: Sequence[str]) -> int:
         old.unlink(missing_ok=True)
     token = secrets.token_hex(32)
     os.environ |= ray_variables(token)
-    host, ports = address_of(place.node), free_block(place)
+    host, ports = address_of(task.node), free_block(task)
     os.environ[VARIABLE] = f"{host}:{ports[0]}"
     with ExitStack() as stack:
         forwarder = _Forwarder()
         for number in STOP:
             stack.callback(signal.signal, number, signal.signal(number, forwarder.signalled))
         folder = str(stack.enter_context(own_folder()))
-        door = stack.enter_context(socket.create_server((host, ports[-1])))
+        listener = stack.enter_context(socket.create_server((host, ports[-1])))
         head = ["--head", f"--port={ports[0]}", f"--temp-dir={folder}/{RAY}", "--include-dashboard=false"]
-        ray = stack.enter_context(ray_node(place, host, ports, head))
+        ray = stack.enter_context(ray_node(task, host, ports, head))
         _wait(lambda: _answers(os.environ[VARIABLE]), "Ray's head", ray)
         meeting = Meeting(os.environ[VARIABLE], ports[-1], token, folder)
         stack.enter_context(announced(path, meeting))
-        for visitor in rendezvous.welcome(door, place.size - 1, token, START_SECONDS, lambda: ray.poll() is not None):
+        for visitor in rendezvous.welcome(
+            listener, task.size - 1, token, START_SECONDS, lambda: ray.poll() is not None
+        ):
             stack.enter_context(visitor)
-        door.close()
+        listener.close()
         with cluster(num_cpus=0, object_store_bytes=0):
             from ray import nodes
 
-            _wait(lambda: sum(node["Alive"] for node in nodes()) >= place.size, f"{place.size} nodes", ray)  # type: ignore[no-untyped-call]
+            _wait(lambda: sum(node["Alive"] for node in nodes()) >= task.size, f"{task.size} nodes", ray)  # type: ignore[no-untyped-call]
         return forwarder.run(command)
 
 
-def follow(place: Place, path: Path) -> int:
+def run_other_task(task: Task, path: Path) -> int:
     """Run another task: join, and stay until the first task is gone; return 0."""
     for number in STOP:
         signal.signal(number, signal.SIG_IGN)  # the command saves before it ends, and needs this node for that
-    meeting, door = join(path, place.rank)
+    meeting, connection = join(path, task.rank)
     os.environ |= ray_variables(meeting.token)
     _make_private(Path(meeting.folder))
-    with door, ray_node(place, address_of(place.node), free_block(place), [f"--address={meeting.address}"]):
-        door.recv(1)  # nothing is ever sent, so this returns when the other side has closed or is gone
+    with connection, ray_node(task, address_of(task.node), free_block(task), [f"--address={meeting.address}"]):
+        connection.recv(1)  # nothing is ever sent, so this returns when the other side has closed or is gone
     if not (Path(meeting.folder) / LOCK).exists():  # a folder with a lock belongs to the head on this machine
         shutil.rmtree(meeting.folder, ignore_errors=True)
     return 0
@@ -170,7 +172,7 @@ def join(path: Path, rank: int) -> tuple[Meeting, socket.socket]:
             if path.lstat().st_uid != os.geteuid():  # another user could make this node join theirs
                 raise OSError(errno.EPERM, "belongs to another user", str(path))
             meeting = Meeting(**json.loads(read_file(path).decode()))
-            address = (meeting.address.rpartition(":")[0], meeting.door)
+            address = (meeting.address.rpartition(":")[0], meeting.port)
             return meeting, rendezvous.call(address, rank, meeting.token, ANSWER_SECONDS)
         time.sleep(0.2)
     raise UserError(f"{path}: the job's first task is not there")
@@ -197,10 +199,10 @@ def address_of(node: str) -> str:
     return str(get_node_ip_address())  # type: ignore[no-untyped-call]
 
 
-def free_block(place: Place) -> list[int]:
+def free_block(task: Task) -> list[int]:
     """Return a free block of ports for this node, beginning the search at a place that follows from job and rank."""
     blocks = (LAST_PORT + 1 - FIRST_PORT) // BLOCK
-    first = (place.job * place.size + place.rank) % blocks
+    first = (task.job * task.size + task.rank) % blocks
     for index in range(blocks):
         start = FIRST_PORT + (first + index) % blocks * BLOCK
         ports = list(range(start, start + BLOCK))
@@ -212,13 +214,13 @@ def free_block(place: Place) -> list[int]:
 
 
 @contextmanager
-def ray_node(place: Place, host: str, ports: Sequence[int], more: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+def ray_node(task: Task, host: str, ports: Sequence[int], more: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
     """Run Ray on this node while the block runs; then end all of its processes."""
     names = ("object-manager", "node-manager", "dashboard-agent-listen", "dashboard-agent-grpc", "runtime-env-agent")
     own = [f"--{name}-port={port}" for name, port in zip(names, ports[1:], strict=False)]
     command = [
         *(str(Path(sys.executable).with_name("ray")), "start", *more, "--block", "--disable-usage-stats"),
-        *(f"--node-ip-address={host}", f"--num-cpus={place.cpus}", f"--num-gpus={place.gpus}", *own),
+        *(f"--node-ip-address={host}", f"--num-cpus={task.cpus}", f"--num-gpus={task.gpus}", *own),
         *(f"--metrics-export-port={ports[6]}", "--min-worker-port=0", "--max-worker-port=0"),
     ]
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}

@@ -30,7 +30,7 @@ _RANK = 8
 
 
 def welcome(
-    door: socket.socket, number: int, token: str, seconds: float, is_over: Callable[[], bool]
+    listener: socket.socket, number: int, token: str, seconds: float, is_over: Callable[[], bool]
 ) -> list[socket.socket]:
     """Return the connections of `number` tasks of different ranks that know the token; disconnect all others.
 
@@ -40,14 +40,14 @@ def welcome(
     hearing: dict[socket.socket, threading.Thread] = {}
     found: dict[str, socket.socket] = {}
     end = time.monotonic() + seconds
-    door.settimeout(LOOK_SECONDS)
+    listener.settimeout(LOOK_SECONDS)
     with ExitStack() as left:  # if not all come, all are disconnected
         left.callback(lambda: _send_away(*hearing, *found.values()))
         while len(found) < number:
             if time.monotonic() > end or is_over():
                 raise UserError(f"{number - len(found)} of the job's nodes did not come within {seconds:.0f} s")
             with suppress(OSError):  # nobody called within LOOK_SECONDS, or the caller is gone again
-                visitor = door.accept()[0]
+                visitor = listener.accept()[0]
                 hearing[visitor] = threading.Thread(target=_hear, args=(visitor, token, came), daemon=True)
                 hearing[visitor].start()
             while len(hearing) > MOST_VISITORS:
@@ -70,16 +70,16 @@ def call(address: tuple[str, int], rank: int, token: str, seconds: float) -> soc
     """Return a connection to a host that knows the token. Raise OSError if there is none."""
     with ExitStack() as stack:
         end = time.monotonic() + seconds
-        door = stack.enter_context(socket.create_connection(address, seconds))
+        connection = stack.enter_context(socket.create_connection(address, seconds))
         said = [f"{rank:0{_RANK}x}", nonce()]
-        door.sendall("".join(said).encode())
-        said.append(_read(door, LENGTH, end))
-        door.sendall(proof(token, VISITOR, *said).encode())
-        if not holds(_read(door, LENGTH, end), token, HOST, *said):
+        connection.sendall("".join(said).encode())
+        said.append(_read(connection, LENGTH, end))
+        connection.sendall(proof(token, VISITOR, *said).encode())
+        if not holds(_read(connection, LENGTH, end), token, HOST, *said):
             raise ConnectionError("who answers does not know the token")
-        door.settimeout(None)
+        connection.settimeout(None)
         stack.pop_all()
-        return door
+        return connection
 
 
 def _hear(visitor: socket.socket, token: str, came: queue.SimpleQueue[tuple[str, socket.socket]]) -> None:
@@ -98,12 +98,12 @@ def _hear(visitor: socket.socket, token: str, came: queue.SimpleQueue[tuple[str,
     came.put((rank, visitor))
 
 
-def _read(door: socket.socket, size: int, end: float) -> str:
+def _read(connection: socket.socket, size: int, end: float) -> str:
     """Read `size` characters. Raise OSError, also if they have not come by `end`, or ValueError if not ASCII."""
     read = b""
     while len(read) < size:
-        door.settimeout(max(0.001, end - time.monotonic()))
-        if time.monotonic() > end or not (more := door.recv(size - len(read))):
+        connection.settimeout(max(0.001, end - time.monotonic()))
+        if time.monotonic() > end or not (more := connection.recv(size - len(read))):
             raise ConnectionError("nothing more was said")
         read += more
     return read.decode("ascii")

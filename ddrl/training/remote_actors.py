@@ -23,7 +23,7 @@ class RemoteActors:
 
     def __init__(
         self,
-        learning: LearnerNode,
+        node: LearnerNode,
         endpoint: Endpoint | None,
         on_episode: EpisodeSink,
         *,
@@ -33,7 +33,7 @@ class RemoteActors:
         restarted: Callable[[], None],
     ) -> None:
         """`endpoint` None: the run has workers of its own; `restarted` is called when one of them is replaced."""
-        self._builder = builder = learning.builder
+        self._builder = builder = node.builder
         topology = builder.config.topology
         self._workers: LocalWorkers | None = None
         if endpoint is None:
@@ -44,15 +44,15 @@ class RemoteActors:
         self._note = note
         self._indices = range(rank, topology.num_actors, topology.num_learners)
         self._envs = [
-            RemoteEnv(builder.spec, topology.envs_per_actor, learning.traffic, partial(self._offer, index))
+            RemoteEnv(builder.spec, topology.envs_per_actor, node.traffic, partial(self._offer, index))
             for index in self._indices
         ]
         self.collectors: list[UnrollCollector] = [
-            builder.collector(index, on_episode, slot=slot, inference=learning.central, env=env)
+            builder.collector(index, on_episode, slot=slot, inference=node.central, env=env)
             for slot, (index, env) in enumerate(zip(self._indices, self._envs, strict=True))
         ]
-        actors = [builder.actor(collector, learning.params, learning.queue) for collector in self.collectors]
-        self.actors = learning.limited_actors(actors)
+        actors = [builder.actor(collector, node.params, node.queue) for collector in self.collectors]
+        self.actors = node.limited_actors(actors)
         self._opened = threading.Event()
         self._service: InferenceService | None = None
 

@@ -121,25 +121,25 @@ class Run:
     @property
     def counts(self) -> Counts:
         """Frames, steps and updates so far."""
-        return self.learning.counts
+        return self.node.counts
 
     def _assemble(self) -> None:
         """Build the learner, actors and runtime as they begin; again where a checkpoint was loaded only in part."""
-        self.learning = LearnerNode(
+        self.node = LearnerNode(
             self.builder,
             self._reducer,
             lent_memory=self._remote_actors,
             distant_replay=self._distant_replay,
             shards=self._shards,
         )
-        self.params, self.queue, self.learner = self.learning.params, self.learning.queue, self.learning.learner
-        self.serving: RemoteActors | None = None
+        self.params, self.queue, self.learner = self.node.params, self.node.queue, self.node.learner
+        self.remote: RemoteActors | None = None
         if self._endpoint or self.config.topology.central.worker_processes:
             self._serve_remote_actors()
         elif not self._remote_actors:
             self._make_actors()
         self.runtime = self._make_runtime()
-        self.records.follow(self.learning)
+        self.records.follow(self.node)
 
     def _make_actors(self) -> None:
         """Make those whose environments are in this process; again where a run that did not save them is continued."""
@@ -147,13 +147,13 @@ class Run:
             collector.env.close()
         builder, generation = self.builder, Generation(self.resumes)
         self.collectors = [
-            builder.collector(index, self.records.episode, generation=generation, inference=self.learning.central)
+            builder.collector(index, self.records.episode, generation=generation, inference=self.node.central)
             for index in range(self.config.topology.num_actors)
         ]
         actors = [builder.actor(collector, self.params, self.queue) for collector in self.collectors]
         self.actors = [
             NamedActor(actor, builder.describe("actor", index, generation))
-            for index, actor in enumerate(self.learning.limited_actors(actors))
+            for index, actor in enumerate(self.node.limited_actors(actors))
         ]
 
     def _serve_remote_actors(self) -> None:
@@ -162,8 +162,8 @@ class Run:
         def restarted() -> None:
             self.actor_restarts += 1
 
-        self.serving = RemoteActors(
-            self.learning,
+        self.remote = RemoteActors(
+            self.node,
             self._endpoint,
             self.records.episode,
             rank=self.rank,
@@ -171,7 +171,7 @@ class Run:
             note=self.records.note,
             restarted=restarted,
         )
-        self.collectors, self.actors = self.serving.collectors, self.serving.actors
+        self.collectors, self.actors = self.remote.collectors, self.remote.actors
 
     # What the runtime runs ------------------------------------------------------------------------------------------
 
@@ -209,7 +209,7 @@ class Run:
 
     def _close_environments(self) -> None:
         """Close those in this process: their engines would go on, and complain that their folders are gone."""
-        if not self.serving:
+        if not self.remote:
             for collector in self.collectors:
                 collector.env.close()
 
@@ -223,10 +223,10 @@ class Run:
         """Act and learn until the budget is reached or `interrupted` is set."""
         if slow := processor.warning(self.config.precision, self.builder.device.type):
             self.records.announce(slow)
-        if self.learning.replay:
-            self.records.announce(str(self.learning.replay))
-        if self.serving:
-            self.serving.open()
+        if self.node.replay:
+            self.records.announce(str(self.node.replay))
+        if self.remote:
+            self.remote.open()
         self.runtime.run(
             Program(
                 actors=self.actors,
@@ -235,15 +235,15 @@ class Run:
                 finished=self._is_finished,
                 interrupted=lambda: self.interrupted,
                 close=self._close,
-                services={**self.learning.services, **(self.serving.services if self.serving else {})},
+                services={**self.node.services, **(self.remote.services if self.remote else {})},
             )
         )
 
     def _close(self) -> None:
         """End every wait of every role, and send environment workers away."""
-        self.learning.close()
-        if self.serving:
-            self.serving.close("finished" if self._is_finished() else "interrupted")
+        self.node.close()
+        if self.remote:
+            self.remote.close("finished" if self._is_finished() else "interrupted")
 
     def _learn(self) -> None:
         verdict = self._stop.decide(self.pause())
@@ -273,15 +273,15 @@ class Run:
 
     def _save(self) -> None:
         """Save what the runtime promises to restore: everything in `serial`; the learner's side elsewhere."""
-        with self.learning.frozen():
+        with self.node.frozen():
             checkpoint.save(self._checkpoints, self.learner.core.updates, self._state())
 
     def _state(self) -> dict[str, Any]:
-        state: dict[str, Any] = self.learning.state_dict() | self.records.state_dict(self._next_checkpoint)
+        state: dict[str, Any] = self.node.state_dict() | self.records.state_dict(self._next_checkpoint)
         state |= {"actor_restarts": self.actor_restarts, "marks": self.marks}
         if generator := self.runtime.generator:
             state["runtime"] = {"generator": generator_state(generator)}
-            state["queue"] = self.learning.waiting()
+            state["queue"] = self.node.waiting()
             state["collectors"] = [collector.state_dict() for collector in self.collectors]
             state["actors"] = [actor.state_dict() for actor in self.actors]
         return state
@@ -336,19 +336,19 @@ class Run:
 
     def _load(self, state: dict[str, Any]) -> None:
         """Load `state`; the curves last, since loading them truncates `curves.jsonl`."""
-        refill = self.learning.load_state_dict(state)
+        refill = self.node.load_state_dict(state)
         self._next_checkpoint = self.records.load_state_dict(state)
         self.actor_restarts = state.get("actor_restarts", 0)  # other ranks than 0 had none in former versions
         if generator := self.runtime.generator:
             set_generator_state(generator, state["runtime"]["generator"])
-            self.learning.load_waiting(state["queue"])
+            self.node.load_waiting(state["queue"])
             for collector, saved in zip(self.collectors, state["collectors"], strict=True):
                 collector.load_state_dict(saved)
             for actor, saved in zip(self.actors, state["actors"], strict=True):
                 actor.load_state_dict(saved)
         else:
             self.params.restart_rounds()
-            if self.collectors and not self.serving:
+            if self.collectors and not self.remote:
                 self._make_actors()
         lost = self.records.continue_curves(state)
         for line in filter(None, (refill, lost)):

@@ -47,11 +47,11 @@ class RunRecords:
         """The writer of the curves; made last, when nothing has refused to be built, since it makes a file."""
         return make_recorder(self._builder.config, self._directory, self._builder.tasks)
 
-    def follow(self, learning: LearnerNode) -> None:
+    def follow(self, node: LearnerNode) -> None:
         """Record from now on what this learner does, which has just been made."""
-        self._counts = lambda: learning.counts
-        self.recorder.gauges = learning.gauges
-        self.evaluations = Evaluations(self._builder, learning.params, self.recorder, self._counts, self.note)
+        self._counts = lambda: node.counts
+        self.recorder.gauges = node.gauges
+        self.evaluations = Evaluations(self._builder, node.params, self.recorder, self._counts, self.note)
 
     @property
     def resumes(self) -> int:

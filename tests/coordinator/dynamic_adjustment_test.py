@@ -124,13 +124,13 @@ def test_a_run_adjusts_itself_records_it_and_goes_on_where_it_was(tmp_path: Path
     assert numbers.value.nunique() > 1
     assert numbers.value.between(1, 4).all()
     run = local_run(chosen, tmp_path / "cut", quiet=True)
-    assert run.learning.adjustment is not None
-    run.learning.adjustment.load_state_dict({"actors": 3, "predictors": 2, "trainers": 1})
+    assert run.node.adjustment is not None
+    run.node.adjustment.load_state_dict({"actors": 3, "predictors": 2, "trainers": 1})
     run._save()
     again = local_run(chosen, tmp_path / "cut", quiet=True)
     again.resume()
-    assert again.learning.adjustment is not None
-    assert again.learning.adjustment.state_dict() == {"actors": 3, "predictors": 2, "trainers": 1}
+    assert again.node.adjustment is not None
+    assert again.node.adjustment.state_dict() == {"actors": 3, "predictors": 2, "trainers": 1}
     for one in (run, again):
         one.recorder.close()
 

@@ -25,18 +25,18 @@ NEVER: Callable[[], bool] = lambda: False  # noqa: E731
 
 
 @pytest.fixture
-def door() -> Iterator[socket.socket]:
+def listener() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0), backlog=512) as made:
         yield made
 
 
-def calls(door: socket.socket, rank: int, token: str = TOKEN) -> tuple[threading.Thread, list[Any]]:
+def calls(listener: socket.socket, rank: int, token: str = TOKEN) -> tuple[threading.Thread, list[Any]]:
     """A task that calls, in a thread, and what comes of it."""
     found: list[Any] = []
 
     def work() -> None:
         try:
-            found.append(call(door.getsockname(), rank, token, 10))
+            found.append(call(listener.getsockname(), rank, token, 10))
         except OSError as error:
             found.append(error)
 
@@ -45,9 +45,9 @@ def calls(door: socket.socket, rank: int, token: str = TOKEN) -> tuple[threading
     return thread, found
 
 
-def test_tasks_that_know_the_token_meet(door: socket.socket) -> None:
-    tasks = [calls(door, rank) for rank in (1, 2, 3)]
-    hosts = welcome(door, 3, TOKEN, 20, NEVER)
+def test_tasks_that_know_the_token_meet(listener: socket.socket) -> None:
+    tasks = [calls(listener, rank) for rank in (1, 2, 3)]
+    hosts = welcome(listener, 3, TOKEN, 20, NEVER)
     for thread, found in tasks:
         thread.join(10)
         assert isinstance(found[0], socket.socket)
@@ -77,14 +77,14 @@ def strange(address: tuple[str, int]) -> list[socket.socket]:
     return made
 
 
-def test_strangers_hold_up_nobody_and_are_sent_away(door: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strangers_hold_up_nobody_and_are_sent_away(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "VISIT_SECONDS", 0.5)
-    strangers = strange(door.getsockname())
+    strangers = strange(listener.getsockname())
     began = time.monotonic()
-    late = threading.Timer(0.8, lambda: tasks.append(calls(door, 2)))
-    tasks = [calls(door, 1)]
+    late = threading.Timer(0.8, lambda: tasks.append(calls(listener, 2)))
+    tasks = [calls(listener, 1)]
     late.start()
-    found = welcome(door, 2, TOKEN, 20, NEVER)
+    found = welcome(listener, 2, TOKEN, 20, NEVER)
     assert time.monotonic() - began < 6
     late.join()
     for thread, _ in tasks:
@@ -99,32 +99,32 @@ def test_strangers_hold_up_nobody_and_are_sent_away(door: socket.socket, monkeyp
         one.close()
 
 
-def test_many_who_are_mute_do_not_keep_a_task_out(door: socket.socket) -> None:
-    mute = [socket.create_connection(door.getsockname()) for _ in range(3 * rendezvous.MOST_VISITORS)]
+def test_many_who_are_mute_do_not_keep_a_task_out(listener: socket.socket) -> None:
+    mute = [socket.create_connection(listener.getsockname()) for _ in range(3 * rendezvous.MOST_VISITORS)]
     before = threading.active_count()
-    thread, made = calls(door, 1)
-    (found,) = welcome(door, 1, TOKEN, 20, NEVER)
+    thread, made = calls(listener, 1)
+    (found,) = welcome(listener, 1, TOKEN, 20, NEVER)
     thread.join(10)
     assert threading.active_count() <= before + rendezvous.MOST_VISITORS + 1
     for one in [*mute, found, made[0]]:
         one.close()
 
 
-def test_a_task_that_calls_again_counts_once(door: socket.socket) -> None:
-    tasks = [calls(door, 1), calls(door, 1)]
+def test_a_task_that_calls_again_counts_once(listener: socket.socket) -> None:
+    tasks = [calls(listener, 1), calls(listener, 1)]
     with pytest.raises(UserError, match=r"^1 of the job's nodes did not come"):
-        welcome(door, 2, TOKEN, 1.5, NEVER)
+        welcome(listener, 2, TOKEN, 1.5, NEVER)
     for thread, made in tasks:
         thread.join(10)
         made[0].close()
 
 
-def test_a_task_meets_nobody_who_does_not_know_the_token(door: socket.socket) -> None:
+def test_a_task_meets_nobody_who_does_not_know_the_token(listener: socket.socket) -> None:
     """Somebody else at the port that an old file names: he hears no token."""
     heard: list[bytes] = []
 
     def listen() -> None:
-        with door.accept()[0] as caller:
+        with listener.accept()[0] as caller:
             heard.append(caller.recv(8 + LENGTH, socket.MSG_WAITALL))
             caller.sendall(b"0" * LENGTH)
             heard.append(caller.recv(LENGTH, socket.MSG_WAITALL))
@@ -133,28 +133,28 @@ def test_a_task_meets_nobody_who_does_not_know_the_token(door: socket.socket) ->
     thread = threading.Thread(target=listen)
     thread.start()
     with pytest.raises(ConnectionError, match="does not know the token"):
-        call(door.getsockname(), 1, TOKEN, 10)
+        call(listener.getsockname(), 1, TOKEN, 10)
     thread.join(10)
     assert TOKEN.encode() not in b"".join(heard)
 
 
 def test_nodes_that_do_not_come_are_one_line_at_the_deadline(
-    door: socket.socket,
+    listener: socket.socket,
 ) -> None:
-    strangers = strange(door.getsockname())
+    strangers = strange(listener.getsockname())
     began = time.monotonic()
     with pytest.raises(UserError, match=r"^2 of the job's nodes did not come within 1 s$"):
-        welcome(door, 2, TOKEN, 1.0, NEVER)
+        welcome(listener, 2, TOKEN, 1.0, NEVER)
     assert time.monotonic() - began < 3
     for one in strangers:
         one.close()
 
 
-def test_the_first_task_does_not_wait_where_its_ray_has_ended(door: socket.socket) -> None:
+def test_the_first_task_does_not_wait_where_its_ray_has_ended(listener: socket.socket) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
     with pytest.raises(UserError, match="did not come"):
-        welcome(door, 1, TOKEN, 20, lambda: ended.poll() is not None)
+        welcome(listener, 1, TOKEN, 20, lambda: ended.poll() is not None)
 
 
 def test_the_file_that_says_where_to_meet_is_new_and_nobody_s_but_ours(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_another_task_believes_no_file_of_another_user_and_survives_one_of_the_w
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoilt: str
 ) -> None:
     path = tmp_path / "nodes-7.json"
-    content: dict[str, Any] = {"address": "127.0.0.1:1", "door": 1, "token": TOKEN, "folder": str(tmp_path / "folder")}
+    content: dict[str, Any] = {"address": "127.0.0.1:1", "port": 1, "token": TOKEN, "folder": str(tmp_path / "folder")}
     path.write_text(json.dumps(content | ({"address": 5} if spoilt == "of the wrong form" else {})))
     called: list[Any] = []
     monkeypatch.setattr(rendezvous, "call", lambda *given: called.append(given))
@@ -189,15 +189,15 @@ def test_another_task_believes_no_file_of_another_user_and_survives_one_of_the_w
 
 
 def test_another_task_joins_by_the_file_and_makes_its_folder_private(
-    door: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host, port = door.getsockname()
+    host, port = listener.getsockname()
     path, folder = tmp_path / "nodes-7.json", tmp_path / "ddrl-ray-1-x"
-    path.write_text(json.dumps({"address": f"{host}:1", "door": port, "token": TOKEN, "folder": str(folder)}))
+    path.write_text(json.dumps({"address": f"{host}:1", "port": port, "token": TOKEN, "folder": str(folder)}))
     made: list[Any] = []
     thread = threading.Thread(target=lambda: made.append(ray_cluster.join(path, 1)))
     thread.start()
-    (found,) = welcome(door, 1, TOKEN, 20, NEVER)
+    (found,) = welcome(listener, 1, TOKEN, 20, NEVER)
     thread.join(10)
     meeting, joined = made[0]
     assert (meeting.token, meeting.folder) == (TOKEN, str(folder))
@@ -210,6 +210,6 @@ def test_another_task_joins_by_the_file_and_makes_its_folder_private(
     with pytest.raises(UserError, match="others may enter it"):
         ray_cluster._make_private(folder)
     monkeypatch.setattr(ray_cluster, "START_SECONDS", 0.5)
-    door.close()
+    listener.close()
     with pytest.raises(UserError, match="the job's first task is not there"):
         ray_cluster.join(path, 1)

@@ -33,8 +33,8 @@ def second(directory: Path) -> Run:
 
 def seed_offered(run: Run) -> Any:
     """Return the seed that the first worker of its actor is told."""
-    assert run.serving is not None
-    return run.serving._offer(1, 0)["seed"]
+    assert run.remote is not None
+    return run.remote._offer(1, 0)["seed"]
 
 
 def test_environments_of_another_rank_play_no_episode_twice_when_the_run_is_continued(tmp_path: Path) -> None:

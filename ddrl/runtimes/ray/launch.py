@@ -31,7 +31,7 @@ from ddrl.training.run import Run
 from ddrl.types import EnvSpec
 
 if TYPE_CHECKING:
-    from ddrl.runtimes.ray.learner_process import Learner
+    from ddrl.runtimes.ray.learner_process import BuiltLearner
     from ddrl.runtimes.ray.messages import Beside, Status
     from ddrl.runtimes.ray.process_group import Plan
     from ddrl.runtimes.ray.rendezvous import Met
@@ -181,9 +181,9 @@ def make_learner(
     beside: Beside,
     forward: EpisodeSink,
     part: Part | None = None,
-) -> Learner:
+) -> BuiltLearner:
     """Build a learner in its process. The parameters from `rank` to `forward` are those of `MakeLearner`."""
-    from ddrl.runtimes.ray.learner_process import Learner
+    from ddrl.runtimes.ray.learner_process import BuiltLearner
     from ddrl.runtimes.ray.replay_process import RemoteReplay
     from ddrl.runtimes.ray.shard_process import RemoteShards
 
@@ -215,7 +215,7 @@ def make_learner(
         identity=part.identity if part else None,
         forward=forward if rank else None,
     )
-    return Learner(run, relay, part, lock)
+    return BuiltLearner(run, relay, part, lock)
 
 
 def own_endpoint(folder: Path | None, name: str) -> Endpoint:

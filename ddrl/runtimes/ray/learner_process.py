@@ -39,7 +39,7 @@ SHARDS = -1
 """The number under which the CPU seconds of parameter shards are counted, beside those of the actors."""
 
 
-class Learner(NamedTuple):
+class BuiltLearner(NamedTuple):
     """A learner of any rank."""
 
     run: Run
@@ -48,14 +48,14 @@ class Learner(NamedTuple):
     lock: Any  # the file that locks the run directory while this exists; of rank 0
 
 
-MakeLearner = Callable[[int, Met | None, Beside, Callable[[Episode], None]], Learner]
+MakeLearner = Callable[[int, Met | None, Beside, Callable[[Episode], None]], BuiltLearner]
 """(rank, rendezvous of the ranks or None, processes beside it, function that sends an episode to rank 0) -> learner."""
 
 
 class LearnerProcess:
     """The process of one learner. Methods run in groups of threads, so that waiting actors delay no other call."""
 
-    _learner: Learner  # set by `build`
+    _learner: BuiltLearner  # set by `build`
 
     def __init__(self, rank: int, num_actors: int, make: MakeLearner) -> None:
         prepare_process()
@@ -122,14 +122,14 @@ class LearnerProcess:
 
     def status(self) -> Status:
         """Return the progress of the run. Each line for the user is returned once."""
-        learning, relay = self._run.learning, self._learner.relay
+        node, relay = self._run.node, self._learner.relay
         return Status(
-            counts=learning.counts,
+            counts=node.counts,
             latest=relay.latest,
             notes=relay.take_notes(),
-            insert_waited=learning.queue.insert_waited,
-            pull_waited=learning.params.pull_waited,
-            sample_waited=learning.queue.sample_waited,
+            insert_waited=node.queue.insert_waited,
+            pull_waited=node.params.pull_waited,
+            sample_waited=node.queue.sample_waited,
             delivered=list(self._unrolls),
         )
 
@@ -139,14 +139,14 @@ class LearnerProcess:
 
     @property
     def _unrolls(self) -> list[int]:
-        serving = self._run.serving
-        return self._delivered if serving is None else serving.delivered
+        remote = self._run.remote
+        return self._delivered if remote is None else remote.delivered
 
     @ray.method(concurrency_group="exchange")
     def endpoint(self) -> Endpoint:
         """Return where the inference service listens; wait until it is open."""
-        assert self._run.serving is not None
-        return self._run.serving.endpoint()
+        assert self._run.remote is not None
+        return self._run.remote.endpoint()
 
     @ray.method(concurrency_group="exchange")
     def begin(self, actor: int, restart: int) -> int:
@@ -204,8 +204,8 @@ class LearnerProcess:
             elif unroll_index is not None:  # the unrolls before it went to a replay process
                 self._delivered[actor] = unroll_index
             if shard_traffic.cpu_seconds:
-                self._run.learning.traffic.sent(shard_traffic.received)
-                self._run.learning.traffic.received(SHARDS, 0, 0, shard_traffic.cpu_seconds)
+                self._run.node.traffic.sent(shard_traffic.received)
+                self._run.node.traffic.received(SHARDS, 0, 0, shard_traffic.cpu_seconds)
             if unroll_index is None:
                 return known, None
             version, tensors, _ = self._run.params.acquire(unroll_index)
@@ -213,7 +213,7 @@ class LearnerProcess:
             return None
         if version == known or not tensors:
             return version, None
-        self._run.learning.traffic.sent(sum(tensor.nbytes for tensor in tensors))
+        self._run.node.traffic.sent(sum(tensor.nbytes for tensor in tensors))
         return version, self._share(version, tensors)
 
     @ray.method(concurrency_group="exchange")
@@ -236,14 +236,14 @@ class LearnerProcess:
             with self._lock:
                 begun = self._begun.pop((actor, restart), None)
             if begun or sent.tensors:  # else a new process has taken the actor's place just now
-                self._run.learning.traffic.received(actor, sent.nbytes + sent_to_shards, sent.steps, cpu_seconds)
+                self._run.node.traffic.received(actor, sent.nbytes + sent_to_shards, sent.steps, cpu_seconds)
             if begun:
                 self._live_parameters.finish(sent, begun)
             elif sent.tensors:
                 self._live_parameters.apply(sent)
             return
         valid = sent.unroll.valid if isinstance(sent, Experience) else sent.valid
-        self._run.learning.traffic.received(actor, sent.nbytes, valid.numel(), cpu_seconds)
+        self._run.node.traffic.received(actor, sent.nbytes, valid.numel(), cpu_seconds)
         cast(Any, self._run.queue).insert(sent)
 
     @property

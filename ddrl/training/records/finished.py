@@ -36,7 +36,7 @@ def write(run: Run, records: RunRecords) -> None:
     counts = run.counts.__dict__ | {"episodes": recorder.episodes}
     counts |= {"resumes": records.resumes, "actor_restarts": run.actor_restarts}
     record = common_record(run.builder, records.provenance, records.history, recorder.seconds, counts)
-    record["parameters"] = run.learning.parameter_count
+    record["parameters"] = run.node.parameter_count
     if recorder.lost_bytes:
         record["records_lost_bytes"] = recorder.lost_bytes
     write_json(run.directory / "run.json", record)

@@ -80,7 +80,7 @@ def test_without_git_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.Monk
 # Locales --------------------------------------------------------------------------------------------------------------
 
 OPENING = {"read_text", "write_text", "open", "NamedTemporaryFile", "TextIOWrapper"}
-NO_FILE = {"av.open", "os.open", "self.open", "self.serving.open"}
+NO_FILE = {"av.open", "os.open", "self.open", "self.remote.open"}
 
 
 def without_encoding(path: Path) -> Iterator[str]:
