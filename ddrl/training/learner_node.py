@@ -264,8 +264,11 @@ class LearnerNode:
         return f"the replay was not saved: it is refilled with {wanted:,} items before the learner goes on"
 
     def _load_replay(self, state: dict[str, Any]) -> int | None:
-        """Return how many items it must be refilled with; None where nothing is missing."""
-        if self._distant_replay and self._keeps_contents:
+        """Return how many items it must be refilled with; None where nothing is missing.
+
+        The checkpoint counts, not what the configuration says now: `checkpoint.replay` may change between two starts.
+        """
+        if self._distant_replay and "beside" in state:
             self._distant_replay.restore(self.counts.updates)
             return None
         if self._distant_replay:
