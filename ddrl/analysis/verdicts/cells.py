@@ -221,7 +221,7 @@ def _suite(given: Given, rule: CellRule, part: pd.DataFrame, runs: Sequence[RunD
         name = "_".join(str(first[key]) for key in ("item", "system", "variant"))
         published = pd.DataFrame({"environment": shared.index, "seed": 0, SCORE: shared.array})
         row = first | {
-            "cell": "suite." + re.sub(r"[^a-z0-9]+", "_", name.lower()),
+            "cell": "suite." + re.sub(r"[^a-z0-9]+", "_", name.lower().replace("+", "_plus")),
             "task": "",
             "metric": SUITE_METRIC,
             "unit": "percent",

@@ -29,8 +29,7 @@ MOST_VARIANTS = 8
 def verdicts_in(coverage: Iterable[Row], kind: str) -> Verdicts:
     """Return how many claims or cells (`kind`) have which verdict on the subject, from rows of the table `coverage`."""
     rows = list(coverage)
-    # Where two cells have one name, fewer than none would be left without a run.
-    totals = {name: sum(max(0, int(row[f"{kind}_{name}"] or 0)) for row in rows) for name in VERDICTS[kind]}
+    totals = {name: sum(int(row[f"{kind}_{name}"] or 0) for row in rows) for name in VERDICTS[kind]}
     return {name: total for name, total in totals.items() if total}
 
 

@@ -211,6 +211,15 @@ def test_every_published_cell_of_a_rule_has_a_row_and_each_row_set_one_for_the_s
     assert set(found["verdict"]) == {"equivalent", "not_run", "not_comparable"}
 
 
+@pytest.mark.parametrize("folder", sorted(path.parent.name for path in IMPALA.parent.glob("*/paper.yaml")))
+def test_no_two_cells_of_a_paper_have_one_name(folder: str) -> None:
+    """R2D2 and R2D2+ had: 193 rows counted as 192 cells, and a report as "-1 not run"."""
+    path = IMPALA.parent / folder
+    paper = load_paper(path)
+    found = cells(paper, load_experiments(path), load_published(path), load_references(paper), scores_of([]), [])
+    assert not found[["cell", "environment"]].duplicated().any()
+
+
 def test_p_holm_corrects_the_p_of_a_difference_within_one_row_set() -> None:
     runs = suite_runs(["pong", "breakout", "qbert"])
     single = table(runs, [SHALLOW]).dropna(subset="p_difference").query("task != ''").set_index("task")
