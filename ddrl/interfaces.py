@@ -47,6 +47,10 @@ class System:
     server holds them, in shards that apply one gradient at a time."""
     central_name: str = ""
     """The system's name with central inference, where it has another one then."""
+    store_sizes: tuple[tuple[str, str], ...] = ()
+    """(Symbol, hyperparameter) of the sizes that tables print with the store."""
+    replay_share: str = ""
+    """The hyperparameter that says which share of a batch is replayed, where a queue's unrolls may be."""
     learned: tuple[str, ...] = ("network", "optimizer")
     """Keys of the learner's state that hold what it has learned: another member of a population copies them. Counters,
     random streams and experience stay a member's own."""

@@ -41,6 +41,7 @@ SYSTEM = System(
     name="IMPACT",
     moves="unrolls",
     store="circular",
+    store_sizes=(("N", "num_slots"), ("K", "num_traversals")),
     schedules=("asynchronous", "synchronous", "bounded_lag"),
     learned=("network", "optimizer", "target_network", "kl_cost", "kls"),
 )

@@ -35,6 +35,7 @@ SYSTEM = System(
     name="IMPALA",
     moves="unrolls",
     store="queue",
+    replay_share="replay_fraction",
     schedules=("asynchronous", "synchronous", "bounded_lag"),
     central_name="SEED RL (V-trace)",  # Espeholt et al. 2020
 )

@@ -72,7 +72,7 @@ def _system(paper: str, experiment: str, runs: Sequence[Run]) -> dict[str, Any]:
         "moves": "observations" if central else stated["moves"],
         "schedule": topology["schedule"],
         "inference": topology["inference"],
-        "store": _store(topology.get("store", stated["store"]), hyperparameters),
+        "store": _store(stated | topology, hyperparameters),
         "runtime": topology["runtime"],
         **{key: topology[key] for key in _TOPOLOGY_NUMBERS},
         "networks": ", ".join(dict.fromkeys(_network(item) for item in hyperparameters)),
@@ -82,15 +82,14 @@ def _system(paper: str, experiment: str, runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def _store(kind: str, hyperparameters: Iterable[Mapping[str, Any]]) -> str:
-    """Return queue, or queue (also 50 % replay) if some variants replay; circular (N 16, K 20): slots, traversals."""
-    hyperparameters = list(hyperparameters)
-    if kind == "circular":
-        slots, traversals = (
-            _range({int(item[key]) for item in hyperparameters}) for key in ("num_slots", "num_traversals")
-        )
-        return f"{kind} (N {slots}, K {traversals})"
-    shares = sorted({float(item.get("replay_fraction") or 0.0) for item in hyperparameters})
+def _store(system: Mapping[str, Any], hyperparameters: Sequence[Mapping[str, Any]]) -> str:
+    """Return queue, or queue (also 50 % replay) if some variants replay; circular (N 16, K 20): its sizes."""
+    kind, sizes = str(system["store"]), dict(system.get("store_sizes", ()))
+    if sizes:
+        ranges = {symbol: _range({int(item[key]) for item in hyperparameters}) for symbol, key in sizes.items()}
+        return f"{kind} ({', '.join(f'{symbol} {values}' for symbol, values in ranges.items())})"
+    share = system.get("replay_share", "")
+    shares = sorted({float(item.get(share) or 0.0) for item in hyperparameters})
     replayed = [f"{100 * share:g} % replay" for share in shares if share > 0]
     if not replayed:
         return kind
