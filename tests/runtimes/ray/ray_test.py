@@ -189,7 +189,7 @@ def test_a_learner_that_raises_ends_the_run_with_its_traceback(
     with pytest.raises(ArithmeticError, match="diverged"):
         train(chosen, tmp_path)
     shown = capfd.readouterr().err
-    assert "Traceback of another process" in shown and "gradients.py" in shown
+    assert "Traceback of another process" in shown and "optimizers.py" in shown
 
 
 def test_a_learner_that_raises_before_the_ranks_have_met_ends_the_run_at_once(
