@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from ddrl.papers.declared import declared
 from tests import house
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -261,12 +262,33 @@ def size_violations(source: str, tree: ast.AST) -> Iterator[str]:
                 yield f"line {node.lineno}: {node.name} has {length} lines, at most {MAX_FUNCTION_LINES}"
 
 
-OWN_NAMES = ("ddrl/algorithms/", "ddrl/environments/")
-NAMED = {
-    *(path.stem for folder in OWN_NAMES for path in (ROOT / folder).glob("[a-z]*.py")),
-    *(path.parent.name for path in (ROOT / "replications").glob("*/paper.yaml")),
+OWN = {
+    path.relative_to(ROOT).as_posix(): path.stem
+    for folder in ("ddrl/algorithms", "ddrl/environments")
+    for path in (ROOT / folder).glob("[a-z]*.py")
 }
-"""Names of algorithms, of environments' prefixes and of papers."""
+"""File of an algorithm or of an environment's adapter -> its name."""
+TITLES = {
+    str(title)
+    for path in OWN
+    if path.startswith("ddrl/algorithms/")
+    for title in map(declared(ROOT / path, "SYSTEM").get, ("name", "central_name"))
+    if title
+}
+NAMED = {*OWN.values(), *TITLES, *(path.parent.name for path in (ROOT / "replications").glob("*/paper.yaml"))}
+"""Names of algorithms, as code and as papers write them, of environments' prefixes and of papers."""
+ADAPTERS = {path.removesuffix(".py").replace("/", ".") for path in OWN}
+MAY_NAME = ("ddrl/environments/worlds/", "ddrl/environments/base/registry.py")
+"""The games and simulators behind adapters, and the table of what each adapter needs installed."""
+PROBED = {
+    "__cause__", "__notes__", "errno", "filename", "kind", "name", "reason", "stderr", "strerror",  # of errors, dtypes
+    "encoding", "rich_proxied_file",  # of a stream that may be closed
+    "EXTRAS", "REFERENCE_SCORES", "SUITES", "camera",  # what an adapter may leave out (environments/base/registry.py)
+    "_color_index",  # of miniworld
+}  # fmt: skip
+"""Attributes that code may ask for where they may be missing. What differs between algorithms is declared."""
+UNTYPED = {"params", "parameters", "queue", "store", "replay"}
+"""Arguments whose type must not be `Any`, but for handles of Ray."""
 NAMED_PACKAGES = {"ddrl/training/records/manifest.py"}
 """Files that name the Python package `mujoco`, which is not the prefix."""
 
@@ -275,7 +297,8 @@ def violations(path: str, source: str) -> list[str]:
     """Everything that is wrong with one file of `ddrl/` or `replications/`."""
     tree = ast.parse(source, path)
     found = [*import_violations(path, tree), *class_violations(tree), *call_violations(tree)]
-    return [*found, *reading_violations(path, tree), *name_violations(path, tree), *size_violations(source, tree)]
+    found += [*reading_violations(path, tree), *name_violations(path, tree), *probing_violations(path, tree)]
+    return [*found, *size_violations(source, tree)]
 
 
 def name_violations(path: str, tree: ast.AST) -> Iterator[str]:
@@ -283,17 +306,30 @@ def name_violations(path: str, tree: ast.AST) -> Iterator[str]:
 
     What differs between them is declared in their own files. An example in a longer text names no case of the code.
     """
-    if not path.startswith("ddrl/") or path.startswith(OWN_NAMES):
+    if not path.startswith("ddrl/") or path in OWN or path.startswith(MAY_NAME):
         return
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ddrl.algorithms"):
-            for alias in node.names:
-                if {*(node.module or "").split("."), alias.name} & NAMED:
-                    yield f"line {node.lineno}: imports an algorithm, which a shared file may not know"
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            if any({module + alias.name, module.removesuffix(".")} & ADAPTERS for alias in node.names):
+                yield f"line {node.lineno}: imports an algorithm or an adapter, which a shared file may not know"
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and path not in NAMED_PACKAGES:
             first = node.value.partition("/")[0]
-            if " " not in node.value and (first in NAMED or node.value in NAMED):
+            if node.value in NAMED or (" " not in node.value and first in NAMED):
                 yield f"line {node.lineno}: {node.value!r} is a name that a shared file may not know"
+
+
+def probing_violations(path: str, tree: ast.AST) -> Iterator[str]:
+    """Yield attributes asked for by name that may be missing, and stores and parameters without a type."""
+    for node in ast.walk(tree) if path.startswith("ddrl/") else ():
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("hasattr", "getattr"):
+            name = node.args[1]
+            may_be_missing = node.func.id == "hasattr" or len(node.args) == 3
+            if may_be_missing and isinstance(name, ast.Constant) and name.value not in PROBED:
+                yield f"line {node.lineno}: asks for {name.value!r}, which should be declared"
+        untyped = isinstance(node, ast.arg) and isinstance(node.annotation, ast.Name) and node.annotation.id == "Any"
+        if untyped and node.arg in UNTYPED and not path.startswith("ddrl/runtimes/ray/"):
+            yield f"line {node.lineno}: {node.arg} has no type"
 
 
 def source_files() -> list[str]:
@@ -385,6 +421,13 @@ BAD = {
         "PAPER = 'impala_2018'": "'impala_2018' is a name",
         "from ddrl.algorithms import impala": "imports an algorithm",
         "from ddrl.algorithms.impala import Config": "imports an algorithm",
+        "import ddrl.algorithms.impala": "imports an algorithm",
+        "from ddrl.environments import atari": "imports an algorithm or an adapter",
+        "if system.name == 'IMPALA': pass": "'IMPALA' is a name",
+        "if system.name == 'SEED RL (V-trace)': pass": "'SEED RL (V-trace)' is a name",
+        "if hasattr(learner, 'replay'): pass": "asks for 'replay'",
+        "columns = getattr(config, 'stored_columns', 0)": "asks for 'stored_columns'",
+        "def f(queue: Any) -> None: pass": "queue has no type",
     },
     "replications/paper_2018/tables.py": {"import torch.nn": "replications may not import torch"},
     "replications/paper_2018/figures.py": {"from ddrl.train import train": "replications may not import ddrl.train"},
@@ -494,3 +537,9 @@ def test_every_file_that_a_document_names_exists(name: str) -> None:
     named = re.findall(r"[`(]((?:ddrl|workflows|tests)/[\w./-]+|[A-Z]+\.(?:md|cff))[`)]", (ROOT / name).read_text())
     assert named
     assert [path for path in set(named) - {"DEVIATIONS.md"} if not (ROOT / path).exists()] == []
+
+
+def test_the_plan_is_described_also_where_rooms_go_in_a_circle() -> None:
+    lines = list(house.describe({"ddrl.a.x": {"ddrl.b.y"}, "ddrl.b.y": {"ddrl.a.x"}}))
+    assert lines[0] == "rooms: 2, 2 arrows, 1 circles"
+    assert lines[1] == "  circle: a, b"

@@ -169,7 +169,7 @@ def describe(graph: Graph) -> Iterator[str]:
     folders = {one.rpartition(".")[0] for one in graph}
     root = sorted(name for name in graph if name.count(".") == 1 and name not in folders)
     yield f"files at the root: {len(root) + 1}: __init__, {', '.join(name.removeprefix('ddrl.') for name in root)}"
-    heights = floors(rooms(graph))
+    heights = {} if circles(rooms(graph)) else floors(rooms(graph))  # in a circle, none is above another
     for floor in sorted(set(heights.values()), reverse=True):
         yield f"  {floor}  {', '.join(sorted(name for name, height in heights.items() if height == floor))}"
 

@@ -32,6 +32,6 @@ class EpsilonGreedy:
 
 
 def from_epsilon_ladder(config: Any, network: Any, envs: Sequence[int] | None, num_envs: int) -> EpsilonGreedy:
-    """Return the sampler of Ape-X and R2D2: each environment has its own epsilon, and so has an evaluation."""
+    """Return the sampler of Q-learning actors: each environment has its own epsilon, and so has an evaluation."""
     ladder = epsilon_ladder(config.epsilon, config.epsilon_alpha, num_envs)
     return EpsilonGreedy([config.evaluation_epsilon] if envs is None else [ladder[env] for env in envs])

@@ -1,4 +1,4 @@
-"""The actor of Ape-X and R2D2: pulls parameters periodically, collects unrolls, and sends them with priorities."""
+"""The actor of a prioritized replay: pulls parameters now and then, collects unrolls, sends them with priorities."""
 
 from __future__ import annotations
 

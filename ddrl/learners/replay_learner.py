@@ -1,4 +1,4 @@
-"""The learner of Ape-X and R2D2: samples a batch, learns from it, updates priorities, and publishes parameters."""
+"""The learner of a prioritized replay: samples a batch, learns from it, updates priorities, publishes parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The learner side of algorithms that apply several gradients at the same time: A3C, GA3C and GORILA."""
+"""The learner side of algorithms that apply several gradients at the same time."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class SharedUpdates:
 
 
 class GradientLearner:
-    """The learner of A3C and GORILA: gradients are applied in the actors' threads, `step` reports what was applied."""
+    """A learner whose gradients are applied in the actors' threads; `step` reports what was applied."""
 
     def __init__(
         self, config: SharedConfig, network: nn.Module, params: SharedParameters, _: object, setting: Setting

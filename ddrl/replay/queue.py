@@ -1,4 +1,4 @@
-"""The queue of IMPALA, A2C and SEED RL: every column is learned from once, in order. It is bounded and blocks."""
+"""The queue of algorithms that learn from fresh batches: each column once, in order. It is bounded and blocks."""
 
 from __future__ import annotations
 

@@ -328,7 +328,7 @@ def _named_device(name: str) -> torch.device:
     return device
 
 
-class Verdict(NamedTuple):
+class StopDecision(NamedTuple):
     """A decision of all learners before the same update."""
 
     interrupted: bool
@@ -348,9 +348,9 @@ class StopFlag:
         """Ask for a stop; from any thread or signal handler."""
         self._asked = True
 
-    def decide(self, segment_over: bool = False) -> Verdict:
+    def decide(self, segment_over: bool = False) -> StopDecision:
         """Return what any learner was asked, or says of the segment; every learner calls it before each update."""
         said = torch.tensor([float(self._asked), float(segment_over)])
         self._reducer.sum_([said])
         interrupted, over = said.tolist()
-        return Verdict(bool(interrupted), bool(over))
+        return StopDecision(bool(interrupted), bool(over))
