@@ -141,12 +141,12 @@ class Server:
         made = [Shard(part, start_process(config, part)) for part in shard_parts(builder)] if apart else []
         ray.get([shard.process.build.remote() for shard in made])
         self.places, self.links = made, ShardLinks(made)
-        self.learning = LearnerNode(builder, SingleLearner(), shards=RemoteShards(made) if made else None)
+        self.node = LearnerNode(builder, SingleLearner(), shards=RemoteShards(made) if made else None)
         self.network: Any = builder.network()
 
     def apply(self, gradients: Gradients) -> None:
         """As an actor does; `network` has the parameters afterwards."""
-        params = self.learning.params
+        params = self.node.params
         if not self.places:
             params.apply(gradients)
             params.pull(self.network, 0)
@@ -187,7 +187,7 @@ def assert_same(one: Any, other: Any) -> None:
 def test_shards_in_processes_of_their_own_equal_those_of_the_learner_bit_for_bit_also_when_continued(
     connected: None,
 ) -> None:
-    optimizer = {"decay_frames": 100, "momentum": 0.5}  # each update has a learning rate of its own
+    optimizer = {"decay_frames": 100, "momentum": 0.5}  # each update has a node rate of its own
     config = chosen(hyperparameters={"optimizer": optimizer})
     apart, here = Server(config, apart=True), Server(config, apart=False)
     assert len(apart.places) == 2
@@ -197,27 +197,27 @@ def test_shards_in_processes_of_their_own_equal_those_of_the_learner_bit_for_bit
             for server in (apart, here):
                 server.apply(gradient(server.network, seed))
             assert_same(apart.network.state_dict(), here.network.state_dict())
-            assert_same(apart.learning.params.take(), here.learning.params.take())
+            assert_same(apart.node.params.take(), here.node.params.take())
 
     both(1, 2, 3)
     size = 4 * sum(parameter.numel() for parameter in here.network.parameters())
     sent, received, cpu_seconds = apart.links.take_traffic()
     assert sent == received == 3 * size and cpu_seconds > 0 and apart.links.take_traffic() == (0, 0, 0.0)
-    newest = apart.learning.builder.network()
-    assert apart.learning.params.pull_newest(newest) == 3  # as an evaluation does
+    newest = apart.node.builder.network()
+    assert apart.node.params.pull_newest(newest) == 3  # as an evaluation does
     assert_same(newest.state_dict(), here.network.state_dict())
-    states = [server.learning.state_dict() for server in (apart, here)]
+    states = [server.node.state_dict() for server in (apart, here)]
     assert_same(*states)
     apart.end()
     apart = Server(config, apart=True)
-    apart.learning.load_state_dict(states[0])
+    apart.node.load_state_dict(states[0])
     both(4, 5)
-    assert_same(apart.learning.state_dict(), here.learning.state_dict())
+    assert_same(apart.node.state_dict(), here.node.state_dict())
     killed = psutil.Process(ray.get(apart.places[1].process.pid.remote()))
     killed.kill()
     killed.wait(60)  # until then it may still answer
     with pytest.raises(ConnectionError, match=r"^a parameter shard is gone: "):
-        apart.learning.state_dict()
+        apart.node.state_dict()
     apart.end()
 
 
@@ -226,27 +226,27 @@ def test_shards_in_processes_of_their_own_equal_those_of_the_learner_bit_for_bit
 
 def learner_host() -> tuple[Any, LearnerNode]:
     """A learner's process without one, whose shards nobody asks."""
-    learning = LearnerNode(Builder(chosen(), torch.device("cpu")), SingleLearner(), shards=SimpleNamespace())  # type: ignore[arg-type]
+    node = LearnerNode(Builder(chosen(), torch.device("cpu")), SingleLearner(), shards=SimpleNamespace())  # type: ignore[arg-type]
     host: Any = LearnerProcess(0, 2, lambda *_: None)  # type: ignore[arg-type, return-value]
-    run = SimpleNamespace(queue=learning.queue, params=learning.params, learning=learning, serving=None)
+    run = SimpleNamespace(queue=node.queue, params=node.params, node=node, remote=None)
     host._learner = SimpleNamespace(run=run)
     host._ready.set()
-    return host, learning
+    return host, node
 
 
 NUMBERS = Gradients((), 1.0, 5, 0.0, 0, {"loss": 1.0}, 8)
 
 
 def test_a_checkpoint_waits_for_the_updates_that_were_begun_and_lets_none_begin() -> None:
-    host, learning = learner_host()
+    host, node = learner_host()
     for actor in range(2):
         host.begin(actor, 0)
     assert host.begin_update(0, 0) == Begun(0, 0.00025)
     order: list[str] = []
 
     def save() -> None:
-        with learning.frozen():
-            order.append(f"saved {learning.counts.updates}")
+        with node.frozen():
+            order.append(f"saved {node.counts.updates}")
             other.start()
             other.join(0.2)
 
@@ -258,26 +258,26 @@ def test_a_checkpoint_waits_for_the_updates_that_were_begun_and_lets_none_begin(
     saving.join(10)
     other.join(10)
     assert order == ["saved 1", f"begun {Begun(1, 0.00025)}"]
-    learning.close()
+    node.close()
     assert host.begin_update(0, 0) is None
     assert host.exchange(1, 0, NUMBERS, [], 1, 1, 0.0) is None  # what was begun is counted, and the run is over
-    assert learning.counts.updates == 2
+    assert node.counts.updates == 2
 
 
 def test_what_a_dead_actor_had_begun_is_given_up_when_another_process_takes_its_place() -> None:
-    host, learning = learner_host()
+    host, node = learner_host()
     host.begin(0, 0)
     assert host.begin_update(0, 0) is not None
     host.begin(0, 1)
-    with learning.frozen():
-        assert learning.counts.updates == 0
+    with node.frozen():
+        assert node.counts.updates == 0
     assert host.begin_update(0, 0) is None and host.exchange(0, 0, NUMBERS, [], 0, 1, 0.0) is None
-    assert learning.counts.updates == 0
+    assert node.counts.updates == 0
     assert host.begin_update(0, 1) is not None and host.exchange(0, 1, NUMBERS, [], 0, 1, 0.0) == (1, None)
-    assert learning.counts.updates == 1
-    learning.close()
+    assert node.counts.updates == 1
+    node.close()
     with pytest.raises(Closed):
-        learning.params.begin()
+        node.params.begin()
 
 
 @pytest.mark.parametrize(
