@@ -80,18 +80,21 @@ class ActorCritic(nn.Module):
     ) -> NetworkOutput:
         """Return distributions [T, B, P] and values [T, B] in float32, and the state after step T.
 
-        Arguments as of `ddrl.networks.trunk.features`; `last_reward` is raw, and clipped to [-1, 1] here.
+        Arguments as of `ddrl.networks.trunk.features`.
         """
         time, batch = observation.shape[:2]
         if self.observation_normaliser is not None:
             observation = self.observation_normaliser(observation)
-        reward = last_reward.clamp(-1.0, 1.0)
-        found, seen, state = features(self, observation, last_action, reward, start, state)
+        found, seen, state = features(self, observation, last_action, last_reward, start, state)
         distribution = self.policy(found).float()
         if self.log_std is not None:
             distribution = torch.cat([distribution, self.log_std.expand_as(distribution)], dim=-1)
         value = self.value(found if self.value_torso is None else self.value_torso(seen))
         return NetworkOutput(distribution.unflatten(0, (time, batch)), value.float().view(time, batch), state)
+
+    def seen_reward(self, last_reward: Tensor) -> Tensor:
+        """Return rewards clipped to [-1, 1]."""
+        return last_reward.clamp(-1.0, 1.0)
 
     def initial_state(self, batch_size: int) -> RecurrentState:
         """Return the state before an episode: zeros, or () without an LSTM."""

@@ -74,16 +74,18 @@ class QNetwork(nn.Module):
     ) -> NetworkOutput:
         """Return values [T, B, A] of all actions and [T, B] of the best one, in float32, and the state after step T.
 
-        Arguments as of `ddrl.networks.trunk.features`; `last_reward` is raw, and read as it is or as its tanh
-        (`reward_input`).
+        Arguments as of `ddrl.networks.trunk.features`.
         """
-        reward = last_reward.tanh() if self.reward_input == "tanh" else last_reward
-        found, _, state = features(self, observation, last_action, reward, start, state)
+        found, _, state = features(self, observation, last_action, last_reward, start, state)
         q = self.advantage(found).float()
         if self.value is not None:  # Wang et al. 2016, eq. 9
             q = self.value(found).float() + q - q.mean(dim=-1, keepdim=True)
         q = q.unflatten(0, observation.shape[:2])
         return NetworkOutput(q, q.amax(dim=-1), state)
+
+    def seen_reward(self, last_reward: Tensor) -> Tensor:
+        """Return rewards as they are, or their tanh (`reward_input`)."""
+        return last_reward.tanh() if self.reward_input == "tanh" else last_reward
 
     def initial_state(self, batch_size: int) -> RecurrentState:
         """Return the state before an episode: zeros, or () without an LSTM."""

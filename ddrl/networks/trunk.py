@@ -57,12 +57,15 @@ class HasTrunk(Protocol):
     feed_last_action_and_reward: bool
     num_actions: int
 
+    def seen_reward(self, last_reward: Tensor) -> Tensor:
+        """Return raw rewards as the network is fed them."""
+
 
 def features(
     network: HasTrunk,
     observation: Tensor,
     last_action: Tensor,
-    seen_reward: Tensor,
+    last_reward: Tensor,
     start: Tensor,
     state: RecurrentState,
 ) -> tuple[Tensor, Tensor, RecurrentState]:
@@ -72,7 +75,7 @@ def features(
         observation: [T, B, ...] uint8 or float32; may hold an instruction packed with the image.
         last_action: [T, B] int64 or [T, B, A] float32; read only with `feed_last_action_and_reward`, discrete actions
             as one-hot vectors.
-        seen_reward: [T, B] float32: the last reward as the network is fed it; read only with the same.
+        last_reward: [T, B] float32, raw; read only with the same, as `seen_reward`.
         start: [T, B] bool: the recurrent state is set to zero before these steps.
         state: before step 0, from `initial_state` or an earlier output.
     """
@@ -83,7 +86,7 @@ def features(
     if network.feed_last_action_and_reward:
         action = last_action.flatten(0, 1)
         action = action if last_action.is_floating_point() else F.one_hot(action, network.num_actions)
-        reward = seen_reward.flatten().unsqueeze(-1)
+        reward = network.seen_reward(last_reward).flatten().unsqueeze(-1)
         found = torch.cat([found, reward.to(found.dtype), action.to(found.dtype)], dim=-1)
     if instruction is not None:
         found = torch.cat([found, instruction.to(found.dtype)], dim=-1)
