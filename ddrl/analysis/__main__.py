@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ddrl.errors import UserError
 from ddrl.papers.expansion import expand
-from ddrl.papers.experiments import ROOT, SCALES, Run, papers
+from ddrl.papers.experiments import ROOT, SCALES, PlannedRun, papers
 from ddrl.papers.paper import DerivedTable, Figure, load_paper
 from ddrl.papers.schema import check_known
 from ddrl.papers.table_names import REFERENCE
@@ -91,7 +91,7 @@ def _suite(parsed: argparse.Namespace) -> None:
     print(f"{len(write(found.tables, found.summary, output))} files in {output}")
 
 
-def _planned(parsed: argparse.Namespace) -> list[Run]:
+def _planned(parsed: argparse.Namespace) -> list[PlannedRun]:
     """Return the runs that were asked for; none at the pseudo-scale `REFERENCE`."""
     filters = {name: getattr(parsed, name) for name in ("experiments", "variants", "environments", "seeds")}
     check_known("scale", [parsed.scale], [*SCALES, REFERENCE])

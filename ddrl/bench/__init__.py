@@ -10,7 +10,7 @@ from ddrl.bench.architectures import system_configs as system_configs
 from ddrl.bench.defaults import default_config as default_config
 from ddrl.bench.measure import bench as bench
 from ddrl.bench.measure import measure as measure
-from ddrl.bench.parts import Part as Part
+from ddrl.bench.parts import PartSpeed as PartSpeed
 from ddrl.bench.sweep import grid as grid
 from ddrl.bench.text import describe as describe
 from ddrl.bench.topology import Repeat as Repeat

@@ -32,7 +32,7 @@ WARM_UP_CALLS = 3
 
 
 @dataclass(frozen=True)
-class Part:
+class PartSpeed:
     """A part alone: CPU seconds per fresh agent step (all threads of the process), and fresh frames per second."""
 
     cpu_seconds_per_step: float
@@ -43,9 +43,9 @@ class Part:
 class Parts:
     """All parts."""
 
-    simulation: Part
-    inference: Part
-    training: Part
+    simulation: PartSpeed
+    inference: PartSpeed
+    training: PartSpeed
     bound: float
     """Frames per second if all cores did nothing but the parts; NaN if a GPU trains."""
 
@@ -149,7 +149,7 @@ def _drawn(run: Run) -> tuple[Any, float]:
     return run.queue.sample(hyperparameters.batch_size), with_replay(hyperparameters).fresh_steps or math.nan
 
 
-def _time(work: Callable[[], object], steps: float, frame_skip: int, seconds: float) -> Part:
+def _time(work: Callable[[], object], steps: float, frame_skip: int, seconds: float) -> PartSpeed:
     """Time `work`, which counts for `steps` agent steps, by repeating it for `seconds` after a short warm-up."""
     started = time.perf_counter()
     for _ in range(WARM_UP_CALLS):
@@ -161,4 +161,4 @@ def _time(work: Callable[[], object], steps: float, frame_skip: int, seconds: fl
         work()
         calls += 1
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    return Part(cpu / (calls * steps), calls * steps * frame_skip / wall)
+    return PartSpeed(cpu / (calls * steps), calls * steps * frame_skip / wall)

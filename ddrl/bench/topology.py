@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import torch
 
-from ddrl.bench.parts import Part, Parts, quiet_run
+from ddrl.bench.parts import Parts, PartSpeed, quiet_run
 from ddrl.errors import UserError
 from ddrl.replay.replay_config import with_replay
 from ddrl.system.wait_clock import WaitClock
@@ -86,9 +86,9 @@ class Look:
 class Repeat:
     """The measurements of one topology in one repeat."""
 
-    simulation: Part
-    inference: Part
-    training_part: Part
+    simulation: PartSpeed
+    inference: PartSpeed
+    training_part: PartSpeed
     bound: float
     """Frames per second if all cores did nothing but the parts."""
     rollout: float

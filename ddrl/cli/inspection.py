@@ -21,7 +21,7 @@ from ddrl.environments.tools.named import make_env
 from ddrl.errors import UserError, unknown_name
 from ddrl.population.results import newest_of_best
 from ddrl.population.results import problems as lineage_problems
-from ddrl.regression.checks import Check, Outcome, timed
+from ddrl.regression.checks import Check, CheckOutcome, timed
 from ddrl.system.files import below
 from ddrl.system.notes import say
 from ddrl.system.seeding import seed_for, torch_generator
@@ -127,14 +127,14 @@ def verify(root: Path) -> Iterator[Check]:
         unseen = "".join(f"; {path}: {error.strerror}" for path, error in lost)
         raise UserError(f"{root}: holds no finished run (no run.json){unseen}")
     for path, error in lost:
-        yield timed(str(path), partial(Outcome, False, f"not looked into: {error.strerror}"))
+        yield timed(str(path), partial(CheckOutcome, False, f"not looked into: {error.strerror}"))
     for path in manifests:
         yield timed(str(path.parent), partial(_outcome, path.parent))
 
 
-def _outcome(run: Path) -> Outcome:
+def _outcome(run: Path) -> CheckOutcome:
     found = tuple(problems(run))
-    return Outcome(not found, found[0] if found else "whole", found[1:])
+    return CheckOutcome(not found, found[0] if found else "whole", found[1:])
 
 
 def problems(run: Path) -> Iterator[str]:

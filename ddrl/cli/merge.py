@@ -20,7 +20,7 @@ from typing import Any
 import pandas as pd
 
 from ddrl.analysis.runs.flags import flatten
-from ddrl.analysis.runs.run_data import Fault, try_run
+from ddrl.analysis.runs.run_data import RunFault, try_run
 from ddrl.cli.inspection import problems
 from ddrl.errors import UserError
 from ddrl.system.files import read_file, replacing
@@ -153,7 +153,7 @@ def _manifest(directory: Path, place: tuple[str, ...]) -> Mapping[str, Any] | st
                 return f"{name}: {'is no file' if (directory / name).exists() else 'no such file'}"
         _, paper, experiment, variant, _, _ = place
         found = try_run(directory, "run", paper, experiment, variant)
-        if isinstance(found, Fault):
+        if isinstance(found, RunFault):
             return f"{found.file.name}: {found.detail}"
         return next(problems(directory), None) or found.manifest
     except Exception as error:

@@ -19,7 +19,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ddrl.papers.experiments import MANIFESTS, Run
+from ddrl.papers.experiments import MANIFESTS, PlannedRun
 from ddrl.slurm.site import TRAIN, Job, Site
 from ddrl.system.files import read_file
 from ddrl.training.config.experiments import expand
@@ -56,7 +56,7 @@ class Measured:
 class Estimate(NamedTuple):
     """The expected cost of one run; `measured` is one of `QUALITY` (`none`: 0 hours)."""
 
-    run: Run
+    run: PlannedRun
     hours: float
     measured: str
     bytes: int
@@ -72,7 +72,7 @@ def plan(chosen: Sequence[str], scale: str, *, results: Path, root: Path = Path(
     return estimates
 
 
-def seconds_of(run: Run, known: Sequence[Measured]) -> tuple[float, str]:
+def seconds_of(run: PlannedRun, known: Sequence[Measured]) -> tuple[float, str]:
     """Return the seconds of training that a run is expected to take, and their quality (`none`: 0 seconds)."""
     frames = frames_of(run.config)
     same = [
@@ -146,7 +146,7 @@ def _measured(config: Any, hardware: Any, speed: float, **place: str) -> Measure
     )
 
 
-def storage_bytes(run: Run) -> int:
+def storage_bytes(run: PlannedRun) -> int:
     """Return the bytes that a run keeps on disk: its newest checkpoints and its records."""
     from ddrl.training.records.checkpoint import KEPT  # imports torch
 

@@ -33,7 +33,7 @@ _PARAMETERS = "colormatrix=smpte170m:transfer=smpte170m:mbtree=0:rc-lookahead=0"
 ENCODER = {"crf": "20", "preset": "veryfast", "x264-params": _PARAMETERS}
 
 
-class Episode(NamedTuple):
+class PlayedEpisode(NamedTuple):
     """One episode: raw return, agent steps, and whether it was cut at the limit of steps."""
 
     episode_return: float
@@ -45,7 +45,7 @@ class Episode(NamedTuple):
 class Film:
     """A video: its episodes, the kind of its pictures, their number, speed and size in pixels."""
 
-    episodes: tuple[Episode, ...]
+    episodes: tuple[PlayedEpisode, ...]
     shows: str
     frames: int
     frames_per_second: float
@@ -88,7 +88,7 @@ def watch(
         raise UserError(f"{output.parent}: no such folder")
     _encoder()
     trained = load_trained(run)
-    played: list[Episode] = []
+    played: list[PlayedEpisode] = []
     tasks = chosen_tasks(trained.config.environment["name"], task)
     plan = [tasks[index % len(tasks)] for index in range(episodes)]
     shots = _shots(trained, played, plan, seed, max_steps, progress)
@@ -109,7 +109,7 @@ class _Shot:
 
 def _shots(
     trained: Trained,
-    played: list[Episode],
+    played: list[PlayedEpisode],
     tasks: Sequence[str],
     seed: int,
     max_steps: int | None,
@@ -137,7 +137,7 @@ def _shots(
             words = _words(index, episodes, length, name_of_action, total)
             progress("   ".join(words))
             yield _Shot(camera.step(action, step), words, camera)
-        played.append(Episode(total, length, cut=not step.ended[0]))
+        played.append(PlayedEpisode(total, length, cut=not step.ended[0]))
         camera.close()
         env.close()
 

@@ -62,7 +62,7 @@ class LimitedActor:
         self.ready, self.state_dict, self.load_state_dict = actor.ready, actor.state_dict, actor.load_state_dict
 
 
-class Adjustment:
+class DynamicAdjustment:
     """A service that tries out other numbers of roles: one trial a step."""
 
     def __init__(

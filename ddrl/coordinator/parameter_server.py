@@ -11,7 +11,7 @@ from torch import nn
 
 from ddrl.coordinator.schedule import ScheduleRule
 from ddrl.system.closable_condition import ClosableCondition
-from ddrl.system.cuda_streams import Mark
+from ddrl.system.cuda_streams import StreamEvent
 from ddrl.system.wait_clock import WaitClock
 
 
@@ -21,7 +21,7 @@ class Version(NamedTuple):
     number: int
     tensors: list[torch.Tensor]
     """Parameters and buffers, which nobody may change."""
-    made: Mark
+    made: StreamEvent
     """The point in the learner's GPU stream from which the tensors are complete, for other streams to wait for."""
 
 
@@ -120,7 +120,7 @@ class ParameterServer:
 
 def _version(number: int, tensors: list[torch.Tensor]) -> Version:
     """Make a version of tensors that this thread has just begun to compute."""
-    return Version(number, tensors, Mark(tensors[0].device))
+    return Version(number, tensors, StreamEvent(tensors[0].device))
 
 
 def copies(network: nn.Module) -> list[torch.Tensor]:

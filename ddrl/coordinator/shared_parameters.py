@@ -18,12 +18,12 @@ from ddrl.coordinator.parameter_server import ParameterServer, Version, copies, 
 from ddrl.errors import Closed
 from ddrl.interfaces import Shards
 from ddrl.system.closable_condition import ClosableCondition
-from ddrl.system.cuda_streams import Mark
+from ddrl.system.cuda_streams import StreamEvent
 from ddrl.system.wait_clock import WaitClock
 from ddrl.types import Begun, Gradients, Metrics
 
 
-class Tally:
+class MetricMeans:
     """Metrics of several gradients: their means, and the largest of a metric whose name ends with `_max`."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class LiveParameters:
         self._changed = ClosableCondition()
         self._applying = 0
         self._frozen = False
-        self._applied = Tally()
+        self._applied = MetricMeans()
         self._insert_clock, self._take_clock = WaitClock(), WaitClock()
 
     def can_pull(self, unroll_index: int) -> bool:
@@ -109,7 +109,7 @@ class LiveParameters:
         self.wait_for_schedule(unroll_index)
         version = self.version
         tensors = [] if self._shards else copies(self._network)
-        return Version(version, tensors, Mark(next(self._network.parameters()).device))
+        return Version(version, tensors, StreamEvent(next(self._network.parameters()).device))
 
     def publish(self, network: nn.Module) -> int:
         """Count an update, which is in the live tensors already; the caller counts one at a time."""
@@ -172,7 +172,7 @@ class LiveParameters:
                 self._changed.wait_until(self.can_take, self._take_clock)
             if not self.can_take():
                 raise Closed
-            applied, self._applied = self._applied, Tally()
+            applied, self._applied = self._applied, MetricMeans()
         return applied.mean()
 
     @property

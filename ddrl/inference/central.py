@@ -39,7 +39,7 @@ class BatchRule:
 
 
 @dataclass(frozen=True)
-class Call:
+class PendingCall:
     """A call of one actor, and the future of its answer."""
 
     inputs: PolicyInput
@@ -55,13 +55,13 @@ class Batcher:
         self.waiting_columns = 0
         """Columns of the calls that are not taken yet."""
         self._rule = rule
-        self._calls: deque[Call] = deque()
+        self._calls: deque[PendingCall] = deque()
         self._changed = threading.Condition()
         self._closed = False
 
     def call(self, inputs: PolicyInput) -> PolicyOutput:
         """Wait for the answer and return it. Raise what the inference raised, or `Closed` once the run is over."""
-        call = Call(inputs, len(inputs.start), time.perf_counter(), Future())
+        call = PendingCall(inputs, len(inputs.start), time.perf_counter(), Future())
         with self._changed:
             if self._closed:
                 raise Closed
@@ -70,7 +70,7 @@ class Batcher:
             self._changed.notify()
         return call.answer.result()
 
-    def take(self) -> list[Call]:
+    def take(self) -> list[PendingCall]:
         """Wait for the next batch and return its calls. Raise `Closed` once the run is over."""
         with self._changed:
             while not self._closed and (wait := self._seconds_to_wait()) != 0:

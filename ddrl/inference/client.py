@@ -93,12 +93,12 @@ class Connection:
         with self._checking_replies():
             challenge = self._receive().expect("challenge").value("nonce", str)
         transcript = (wire.VERSION, nonce, challenge, place, generation)
-        own = proof.proof(self._token, proof.VISITOR, *transcript)
+        own = proof.proof(self._token, proof.CLIENT, *transcript)
         self._requests.put(wire.encode("claim", {"place": place, "generation": generation, "proof": own}))
         message = self._receive()
         with self._checking_replies():
             message.expect("welcome")
-            if not proof.holds(message.value("proof", str), self._token, proof.HOST, *transcript):
+            if not proof.holds(message.value("proof", str), self._token, proof.SERVER, *transcript):
                 raise UserError(f"what answers at {self._address} does not know this worker's token")
             self._must_send = self._is_learner = True
             threading.Thread(target=self._beat, name="worker-alive", daemon=True).start()

@@ -3,7 +3,7 @@
     proof = HMAC-SHA256(token, [role, transcript ...])
 
 The transcript is what both sides have said. It holds a fresh nonce of each, so that a proof is worth nothing in another
-conversation. The role keeps a proof from being sent back to its sender. The visitor proves first, so that a visitor
+conversation. The role keeps a proof from being sent back to its sender. The client proves first, so that a client
 without the token gets nothing to try tokens on.
 """
 
@@ -14,7 +14,7 @@ import hmac
 import json
 import secrets
 
-VISITOR, HOST = "visitor", "host"
+CLIENT, SERVER = "client", "server"
 """Roles: the side that connects, and the side that listens."""
 LENGTH = 64
 """Characters of a nonce, and of a proof."""

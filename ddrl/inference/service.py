@@ -170,12 +170,12 @@ class InferenceService:
         claim = _receive(session, "claim")
         wanted, session.generation = claim.value("place", int), claim.value("generation", int)
         transcript = (wire.VERSION, *nonces, wanted, session.generation)
-        if not proof.holds(claim.value("proof", str), token, proof.VISITOR, *transcript):
+        if not proof.holds(claim.value("proof", str), token, proof.CLIENT, *transcript):
             raise Refused(grpc.StatusCode.UNAUTHENTICATED, "its token is not the learner's")
         index = self._attach(session, wanted)
         session.name = f"{session.name}, in place {index}"
         offer = {"place": index, **self._slots[index].offer()}
-        yield wire.encode("welcome", {"proof": proof.proof(token, proof.HOST, *transcript), **offer})
+        yield wire.encode("welcome", {"proof": proof.proof(token, proof.SERVER, *transcript), **offer})
 
     def _attach(self, session: Session, wanted: int) -> int:
         """Attach a session to the slot `wanted`, or to any that is free (-1); return the slot's index."""

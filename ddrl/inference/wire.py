@@ -23,7 +23,7 @@ import numpy as np
 
 from ddrl.types import Array, EnvSpec, EnvStep
 
-VERSION = 3
+VERSION = 4
 """The protocol's version, which must be the same on both sides."""
 MAX_HEADER = 16 * 1024
 MAX_TENSORS = 32

@@ -17,7 +17,7 @@ from ddrl.errors import Closed, UserError
 from ddrl.inference.client import Connection, LearnerLost
 from ddrl.inference.endpoint import Endpoint
 from ddrl.inference.service import BUILD_SECONDS
-from ddrl.system.calls import Call
+from ddrl.system.calls import EnvironmentCall
 from ddrl.system.notes import say
 
 if TYPE_CHECKING:  # a worker needs no torch
@@ -64,7 +64,7 @@ class Worker:
         self._env.close()
 
 
-def give_up(call: Call) -> None:
+def give_up(call: EnvironmentCall) -> None:
     """End this process if its environments have not answered for longer than any learner waits for a worker.
 
     The learner has ended the stream by then, and another worker has the slot or will get it.

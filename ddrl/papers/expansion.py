@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ddrl.errors import UserError
-from ddrl.papers.experiments import ROOT, SCALES, Experiment, Run, load_experiments, papers, with_settings
+from ddrl.papers.experiments import ROOT, SCALES, Experiment, PlannedRun, load_experiments, papers, with_settings
 from ddrl.papers.schema import check_known
 
 FINAL_VERSIONS = 10
@@ -28,7 +28,7 @@ def expand(
     environments: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
     root: Path = ROOT,
-) -> list[Run]:
+) -> list[PlannedRun]:
     """Return the runs of one paper at one scale, in a fixed order; the lists narrow them (`seeds` may also add).
 
     Raise UserError for anything not allowed, before anything has run.
@@ -112,7 +112,7 @@ def _check_seeds(seeds: Any) -> None:
         raise UserError(f"key 'seeds': must be a list of different integers from 0 to 2147483647 (got {seeds!r})")
 
 
-def _run(paper: str, scale: str, entry: Experiment, variant: str, environment: str, seed: int) -> Run:
+def _run(paper: str, scale: str, entry: Experiment, variant: str, environment: str, seed: int) -> PlannedRun:
     spec = entry.scales[scale]
     departures = tuple(d for d in (*entry.departures, *spec.departures) if d.applies(variant, environment, scale))
     config = entry.paper_setting(variant, environment) | {"seed": seed}
@@ -129,4 +129,4 @@ def _run(paper: str, scale: str, entry: Experiment, variant: str, environment: s
             f"replications/{paper}/experiments.yaml: experiments.{entry.name}.scales.{scale}.resources: {variant} has "
             f"nodes: {resources.nodes}; allowed for runs whose topology.runtime is not ray: 1"
         )
-    return Run(paper, scale, entry.name, variant, environment, seed, config, departures, resources)
+    return PlannedRun(paper, scale, entry.name, variant, environment, seed, config, departures, resources)

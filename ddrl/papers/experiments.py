@@ -146,7 +146,7 @@ class Experiment:
 
 
 @dataclass(frozen=True)
-class Run:
+class PlannedRun:
     """One training run of a scale."""
 
     paper: str

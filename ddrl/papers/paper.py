@@ -157,7 +157,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class EvidenceRules:
     """Margins and bootstrap settings, fixed before any run."""
 
     margin_of_range: float
@@ -206,7 +206,7 @@ class Paper:
     citation: Mapping[str, Any]
     summary: str
     references: tuple[ReferenceRule, ...]
-    evidence: Evidence
+    evidence: EvidenceRules
     prices: Prices | None
     milestones: Mapping[str, float]
     hyperparameters: tuple[StatedValue, ...]
@@ -245,7 +245,7 @@ def load_paper(directory: Path) -> Paper:
         citation=data["citation"],
         summary=_line(data["summary"]),
         references=_records(ReferenceRule, data["references"]),
-        evidence=Evidence(
+        evidence=EvidenceRules(
             margin_of_range=evidence["margin"]["of_random_to_published"],
             margin_human_normalised=evidence["margin"]["human_normalised"],
             full_budget=evidence["full_budget"],

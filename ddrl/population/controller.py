@@ -21,8 +21,8 @@ from ddrl.population.display import MemberDisplay, View
 from ddrl.population.executors import Executor, SerialExecutor, executor_on_ray
 from ddrl.population.exploit_explore import Candidate
 from ddrl.population.journal import BURN_IN, DIVERGED, EVOLVE, FINAL, Decision, Journal, Start
-from ddrl.population.member import Outcome, Segment, carry_over, evaluate_finally
-from ddrl.system.signals import Request, stopping
+from ddrl.population.member import Segment, SegmentOutcome, carry_over, evaluate_finally
+from ddrl.system.signals import StopRequest, stopping
 from ddrl.training.builder import Builder
 from ddrl.training.config.population import Population, Values, with_values
 from ddrl.training.config.run_config import RunConfig, load_run_config
@@ -51,10 +51,10 @@ class Controller:
         self._journal = Journal(directory)
         self._check_budget()
         self._running: set[int] = set()
-        self._diverged: dict[int, Outcome] = {}
+        self._diverged: dict[int, SegmentOutcome] = {}
         """Member that diverged, and waits until another one has a fitness -> how its segment ended."""
         self._interrupted = False
-        self._request = Request()
+        self._request = StopRequest()
         self._began = time.monotonic()
         self._seconds_before = 0.0
 
@@ -202,14 +202,14 @@ class Controller:
             adopts=newest is not None and newest.copied,
         )
 
-    def _decide(self, outcome: Outcome) -> None:
+    def _decide(self, outcome: SegmentOutcome) -> None:
         """Make the decision that follows from `outcome`, write it down, and carry it out."""
         decision = self._decision(outcome)
         self._journal.append(decision)
         self._carry_out(decision)
         self._view.decided(decision)
 
-    def _decision(self, outcome: Outcome) -> Decision:
+    def _decision(self, outcome: SegmentOutcome) -> Decision:
         member, before, env_frames = outcome.member, self._values(outcome.member), outcome.counts.env_frames
         number = len(self._journal.of(member))
         kind = DIVERGED if outcome.diverged else FINAL if env_frames >= self.config.env_frames else EVOLVE

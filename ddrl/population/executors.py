@@ -13,10 +13,10 @@ from typing import Protocol
 import torch
 
 from ddrl.population.display import MemberDisplay, View
-from ddrl.population.member import Outcome, Segment, train_locally
+from ddrl.population.member import Segment, SegmentOutcome, train_locally
 from ddrl.runtimes.ray.cluster import cluster
 from ddrl.runtimes.ray.launch import num_cpus, object_store_bytes
-from ddrl.system.signals import Request
+from ddrl.system.signals import StopRequest
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig
 
@@ -33,7 +33,7 @@ class Executor(Protocol):
     def begin(self, segment: Segment) -> None:
         """Begin a segment."""
 
-    def next_ended(self) -> Outcome | None:
+    def next_ended(self) -> SegmentOutcome | None:
         """Return the next outcome, or None if there is none yet. Raise what a member raised."""
 
     def interrupt(self) -> None:
@@ -46,7 +46,7 @@ class SerialExecutor:
     def __init__(self, view: View) -> None:
         self._view = view
         self._segment: Segment | None = None
-        self._request = Request()
+        self._request = StopRequest()
         self.interrupt = self._request.ask
 
     def has_room(self) -> bool:
@@ -57,7 +57,7 @@ class SerialExecutor:
         """Keep a segment, which `next_ended` trains."""
         self._segment = segment
 
-    def next_ended(self) -> Outcome:
+    def next_ended(self) -> SegmentOutcome:
         """Train the segment that was begun."""
         assert self._segment is not None
         outcome = train_locally(self._segment, MemberDisplay(self._view, self._segment.member), self._request)

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from ddrl.errors import NonFiniteError, UserError
 from ddrl.runtimes.local import local_runtime
 from ddrl.system.files import replacing
-from ddrl.system.locks import locked
-from ddrl.system.signals import Request
+from ddrl.system.locks import TAKEOVER_SECONDS, locked
+from ddrl.system.signals import StopRequest
 from ddrl.training.builder import Builder
 from ddrl.training.config.population import Population
 from ddrl.training.config.run_config import RunConfig, to_json
@@ -33,12 +33,10 @@ from ddrl.training.records.recorder import Counts, make_recorder, read_records, 
 from ddrl.training.records.resume import Checkpoints
 from ddrl.training.run import Adopt, Run
 
-LOCK_SECONDS = 30.0
-"""The time for an earlier process of a member, whose supervisor was killed, to end before a segment begins."""
 SEGMENT = "segment"
 
 
-class Outcome(NamedTuple):
+class SegmentOutcome(NamedTuple):
     """The end of a segment, and the member's counts until then."""
 
     member: int
@@ -122,35 +120,35 @@ class Segment:
 
         return adopt
 
-    def train(self, run: Run) -> Outcome | None:
+    def train(self, run: Run) -> SegmentOutcome | None:
         """Train to the end of the segment and write a snapshot, unless interrupted; return how it ended, at rank 0."""
         interrupted = run.train_segment() == "interrupted"
         if run.rank:
             return None
         if interrupted:
-            return Outcome(self.member, interrupted=True)
+            return SegmentOutcome(self.member, interrupted=True)
         checkpoint.save(self.directory / "snapshots", self.number, snapshot(run))
         counts, curves = run.counts, self.directory / "curves.jsonl"
         fitness = fitness_of(curves, self.rule.fitness, self.start_frames, counts.env_frames)
-        return Outcome(self.member, counts, run.recorder.episodes, fitness)
+        return SegmentOutcome(self.member, counts, run.recorder.episodes, fitness)
 
-    def diverged(self, error: NonFiniteError) -> Outcome:
+    def diverged(self, error: NonFiniteError) -> SegmentOutcome:
         """Return the outcome of a segment that ended with `error`: the member stands at its newest checkpoint."""
         state = _newest(self, lambda line: None)
         if state is None:
-            return Outcome(self.member, diverged=str(error))
+            return SegmentOutcome(self.member, diverged=str(error))
         counts, episodes = Counts(*state["learner"]["counters"]), int(state["recorder"]["num_episodes"])
-        return Outcome(self.member, counts, episodes, diverged=str(error))
+        return SegmentOutcome(self.member, counts, episodes, diverged=str(error))
 
 
-def train_locally(segment: Segment, display: Display, request: Request) -> Outcome:
+def train_locally(segment: Segment, display: Display, request: StopRequest) -> SegmentOutcome:
     """Train a segment in this process, until its end or a number that is not finite; return how it ended.
 
     After `request` the segment ends early, with a checkpoint. Raise what the run raises.
     """
     config, directory = segment.config, segment.directory
     directory.mkdir(parents=True, exist_ok=True)
-    with locked(directory, LOCK_SECONDS):
+    with locked(directory, TAKEOVER_SECONDS):
         make_runtime = local_runtime(config)
         run = Run(config, directory, make_runtime=make_runtime, display=display, identity=segment.identity)
         segment.resume(run, display.note)

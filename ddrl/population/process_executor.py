@@ -18,14 +18,14 @@ from ddrl.coordinator.program import STOPPING_SECONDS
 from ddrl.coordinator.restarts import RestartPolicy, gives_up
 from ddrl.errors import UserError
 from ddrl.population.display import MemberDisplay, View
-from ddrl.population.member import Outcome, Segment, train_locally
+from ddrl.population.member import Segment, SegmentOutcome, train_locally
 from ddrl.runtimes.ray.cluster import Pulse, gone_error, last_words, what_is_gone
 from ddrl.runtimes.ray.errors import cause_of, first_line, plain
 from ddrl.runtimes.ray.placement import on_this_node, resources_here
 from ddrl.runtimes.ray.serialization import prepare_process
 from ddrl.system.allocator import keep_freed_memory
 from ddrl.system.calls import watched
-from ddrl.system.signals import Request
+from ddrl.system.signals import StopRequest
 from ddrl.training.records import checkpoint
 from ddrl.training.records.display import Relay
 from ddrl.training.records.recorder import Counts
@@ -39,14 +39,14 @@ class MemberProcess:
     def __init__(self) -> None:
         prepare_process()
         keep_freed_memory()
-        self._request = Request()
+        self._request = StopRequest()
         self._relay = Relay()
 
     def pid(self) -> int:
         """Return the id of the process."""
         return os.getpid()
 
-    def train(self, segment: Segment) -> Outcome:
+    def train(self, segment: Segment) -> SegmentOutcome:
         """Train one segment."""
         self._relay.counts = None  # not those of the member before
         with watched(self._relay.note):
@@ -109,7 +109,7 @@ class ProcessExecutor:
         """Let `next_ended` interrupt the processes: a signal handler must not call Ray."""
         self._interrupt_asked = True
 
-    def next_ended(self) -> Outcome | None:
+    def next_ended(self) -> SegmentOutcome | None:
         """Return the outcome of a segment that ends within `POLL_SECONDS`, or None; replace a process that died."""
         if self._interrupt_asked and self._interrupt_told is None:
             self._interrupt_told = time.monotonic()
@@ -123,7 +123,7 @@ class ProcessExecutor:
             return self._give_up()
         process, segment, pid = self._busy.pop(ended[0])
         try:
-            outcome: Outcome = ray.get(ended[0])
+            outcome: SegmentOutcome = ray.get(ended[0])
         except RayTaskError as error:
             raise cause_of(error, self._view.complain) from None
         except RayError as error:
@@ -131,7 +131,7 @@ class ProcessExecutor:
         self._free.append(process)
         return outcome
 
-    def _give_up(self) -> Outcome | None:
+    def _give_up(self) -> SegmentOutcome | None:
         """Kill a member that has not stopped in time after an interrupt; return None if there is still time."""
         if self._interrupt_told is None or time.monotonic() - self._interrupt_told < STOPPING_SECONDS:
             return None
@@ -139,9 +139,9 @@ class ProcessExecutor:
         ray.kill(process, no_restart=True)
         late = f"has not stopped within {STOPPING_SECONDS:.0f} s, and is given up"
         self._view.complain(f"member {segment.member}: {late}")
-        return Outcome(segment.member, interrupted=True)
+        return SegmentOutcome(segment.member, interrupted=True)
 
-    def _replace(self, process: Any, segment: Segment, pid: Any, error: Exception) -> Outcome | None:
+    def _replace(self, process: Any, segment: Segment, pid: Any, error: Exception) -> SegmentOutcome | None:
         """Continue a segment whose process died in a new one. Raise UserError if too many died without a checkpoint."""
         if what := what_is_gone():
             raise gone_error(what, "members go on from their newest checkpoints")
@@ -155,7 +155,7 @@ class ProcessExecutor:
         ray.kill(process, no_restart=True)
         if self._interrupt_asked:
             self._view.note(f"{died} ({reason}) while the population was stopping")
-            return Outcome(member, interrupted=True)
+            return SegmentOutcome(member, interrupted=True)
         self._view.note(f"{died} ({reason}); it goes on from its newest checkpoint")
         self._begin_in(self._member_process.remote(), segment)
         return None

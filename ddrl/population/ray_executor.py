@@ -14,7 +14,7 @@ import torch
 
 from ddrl.errors import NonFiniteError
 from ddrl.population.display import MemberDisplay, View
-from ddrl.population.member import Outcome, Segment
+from ddrl.population.member import Segment, SegmentOutcome
 from ddrl.runtimes.ray.launch import plan
 from ddrl.runtimes.ray.supervisor import RayRuntime
 from ddrl.training.builder import Builder
@@ -51,7 +51,7 @@ class RayExecutor:
         if self._interrupted:
             runtime.interrupt()
 
-    def next_ended(self) -> Outcome | None:
+    def next_ended(self) -> SegmentOutcome | None:
         """Return the outcome of a segment that ends within `POLL_SECONDS`, or None. Raise what its run raised."""
         try:
             future = self._ended.get(timeout=POLL_SECONDS)
@@ -63,7 +63,7 @@ class RayExecutor:
         except NonFiniteError as error:
             return segment.diverged(error)
         # without an outcome it was interrupted before the learners were built
-        return result if isinstance(result, Outcome) else Outcome(segment.member, interrupted=True)
+        return result if isinstance(result, SegmentOutcome) else SegmentOutcome(segment.member, interrupted=True)
 
     def interrupt(self) -> None:
         """Ask the supervisors to interrupt their learners; may be called in a signal handler."""

@@ -27,7 +27,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CheckOutcome:
     """The result that the work of a check returns; its fields are those of `Check`."""
 
     passed: bool | None
@@ -35,13 +35,13 @@ class Outcome:
     details: tuple[str, ...] = ()
 
 
-def timed(name: str, work: Callable[[], Outcome]) -> Check:
+def timed(name: str, work: Callable[[], CheckOutcome]) -> Check:
     """Run `work` as a check; an exception of any kind fails this check alone."""
     start = time.perf_counter()
     try:
         outcome = work()
     except Exception as error:
-        outcome = Outcome(False, f"ended with {type(error).__name__}: {' '.join(str(error).split())}")
+        outcome = CheckOutcome(False, f"ended with {type(error).__name__}: {' '.join(str(error).split())}")
     return Check(name, outcome.passed, outcome.line, time.perf_counter() - start, outcome.details)
 
 

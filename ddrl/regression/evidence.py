@@ -22,7 +22,7 @@ from typing import Any
 from ddrl.errors import UserError, unknown_name
 from ddrl.papers.experiments import papers
 from ddrl.papers.table_names import REFERENCE
-from ddrl.regression.checks import Outcome
+from ddrl.regression.checks import CheckOutcome
 from ddrl.report import build as report
 from ddrl.system.csv_cells import read_rows, write_rows
 from ddrl.system.files import read_file
@@ -69,7 +69,7 @@ Table = Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Snapshot:
     """The tables, digests and figures of one paper that are compared."""
 
     tables: Mapping[str, Table]
@@ -91,7 +91,7 @@ def with_reference(root: Path) -> list[str]:
     return [name for name in known if any((root / "results/reference" / name).glob("*/*/*/seed*/run.json"))]
 
 
-def rebuild(root: Path) -> Outcome:
+def rebuild(root: Path) -> CheckOutcome:
     """Write tables, figures and PDFs of the reference runs alone into `results/regression/reports`.
 
     Raise UserError where a part cannot be made.
@@ -105,10 +105,10 @@ def rebuild(root: Path) -> Outcome:
         for path in documents:
             if not read_file(path).startswith(b"%PDF"):
                 raise UserError(f"{path}: is no PDF")
-    return Outcome(True, ", ".join(map(str, documents)))
+    return CheckOutcome(True, ", ".join(map(str, documents)))
 
 
-def made(paper: str, root: Path) -> Evidence:
+def made(paper: str, root: Path) -> Snapshot:
     """Return what `rebuild` made of a paper. Raise UserError where it made nothing."""
     output = root / OUTPUT / report.EVIDENCE / REFERENCE / paper
     if not (output / "tables").is_dir():
@@ -124,7 +124,7 @@ def made(paper: str, root: Path) -> Evidence:
     for path in sorted((output / "figures").glob("*.svg")):
         drawing = re.sub(r"<metadata>.*?</metadata>", "", read_file(path).decode(), flags=re.DOTALL)
         digests[f"figure {path.stem}"] = _digest(drawing)
-    return Evidence(tables, digests, {name: importlib.metadata.version(name) for name in DRAWN_WITH})
+    return Snapshot(tables, digests, {name: importlib.metadata.version(name) for name in DRAWN_WITH})
 
 
 def _named(table: str, rows: Sequence[Mapping[str, str]]) -> dict[str, dict[str, str]]:
@@ -167,7 +167,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def differences(old: Evidence, new: Evidence) -> list[str]:
+def differences(old: Snapshot, new: Snapshot) -> list[str]:
     """Return a line for each difference, verdicts first; an additional column, table or figure is no difference."""
     found: list[tuple[int, str]] = []
     for table, before in old.tables.items():
@@ -198,7 +198,7 @@ def _same(before: str, now: str) -> bool:
     return math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE * 1e-3)
 
 
-def _changed_digests(old: Evidence, new: Evidence) -> Iterator[str]:
+def _changed_digests(old: Snapshot, new: Snapshot) -> Iterator[str]:
     drawn_alike = old.packages == new.packages
     kinds = {name.split(" ", 1)[0] for name in old.digests}
     for name in dict.fromkeys([*old.digests, *new.digests]):
@@ -217,7 +217,7 @@ def results_changes(changelog: Path) -> dict[str, str]:
     return {_digest(entry): entry for entry in entries if entry.startswith("- *changes results*")}
 
 
-def accepted(paper: str, root: Path) -> tuple[Evidence, set[str]] | None:
+def accepted(paper: str, root: Path) -> tuple[Snapshot, set[str]] | None:
     """Return what was accepted, and the digests of the changelog entries known then; None before the first time.
 
     Raise UserError where a file is damaged.
@@ -229,26 +229,26 @@ def accepted(paper: str, root: Path) -> tuple[Evidence, set[str]] | None:
         facts: dict[str, Any] = json.loads(read_file(path).decode())
         files = {name: path.with_name(f"{name}.csv") for name in facts["tables"]}
         tables = {name: {row.pop("row"): row for row in read_rows(file)} for name, file in files.items()}
-        return Evidence(tables, dict(facts["digests"]), dict(facts["packages"])), set(facts["changes"])
+        return Snapshot(tables, dict(facts["digests"]), dict(facts["packages"])), set(facts["changes"])
     except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
         raise UserError(f"{path}: damaged ({type(error).__name__}: {error}); restore it from the repository") from None
 
 
-def check(paper: str, root: Path) -> Outcome:
+def check(paper: str, root: Path) -> CheckOutcome:
     """Compare what `rebuild` made with what was accepted."""
     new, known = made(paper, root), accepted(paper, root)
     if known is None:
-        return Outcome(False, f"nothing was accepted yet: run '{COMMAND}'")
+        return CheckOutcome(False, f"nothing was accepted yet: run '{COMMAND}'")
     old, changes = known
     found = differences(old, new)
     drawn = "" if old.packages == new.packages else "; figures not compared (other versions of matplotlib or numpy)"
     if not found:
         count = sum(len(table) for table in new.tables.values())
-        return Outcome(True, f"{count} rows and {len(new.digests)} digests as accepted{drawn}")
+        return CheckOutcome(True, f"{count} rows and {len(new.digests)} digests as accepted{drawn}")
     line = f"{found[0]}; {len(found)} difference{'s' * (len(found) > 1)}"
     if reasons := _unknown(changes, root):
-        return Outcome(True, f"{line}; the changelog says '{reasons[0]}': run '{COMMAND}'", tuple(found))
-    return Outcome(False, f"{line}, and no new *changes results* line in CHANGELOG.md", tuple(found[1:20]))
+        return CheckOutcome(True, f"{line}; the changelog says '{reasons[0]}': run '{COMMAND}'", tuple(found))
+    return CheckOutcome(False, f"{line}, and no new *changes results* line in CHANGELOG.md", tuple(found[1:20]))
 
 
 def _unknown(changes: set[str], root: Path) -> list[str]:
@@ -278,7 +278,7 @@ def accept(names: Sequence[str], root: Path) -> Iterator[str]:
         yield f"{paper}: accepted ({len(found)} differences)" if known else f"{paper}: accepted for the first time"
 
 
-def _write(evidence: Evidence, target: Path, changes: Sequence[str]) -> None:
+def _write(evidence: Snapshot, target: Path, changes: Sequence[str]) -> None:
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)

@@ -22,7 +22,7 @@ import torch
 
 from ddrl import algorithms
 from ddrl.errors import UserError
-from ddrl.regression.checks import Outcome
+from ddrl.regression.checks import CheckOutcome
 from ddrl.runtimes.local import train_local
 from ddrl.system import processor
 from ddrl.system.files import read_file
@@ -87,19 +87,19 @@ def record(path: Path) -> None:
     write_json(path, content)
 
 
-def check(path: Path) -> Outcome:
+def check(path: Path) -> CheckOutcome:
     """Compare a new run with the golden file."""
     golden = read(path)
     version = algorithms.load(golden["config"]["algorithm"]).VERSION
     if (recorded := golden.get("algorithm_version")) != version:
-        return Outcome(False, f"recorded with version {recorded}, now {version}: run '{COMMAND}'")
+        return CheckOutcome(False, f"recorded with version {recorded}, now {version}: run '{COMMAND}'")
     same_kind = golden["machine"] == machine_kind()
     old, new = golden["records"], run(golden["config"], str(path))
     problems = list(differences(old, new, tolerance=0.0 if same_kind else TOLERANCE))
     if problems:
-        return Outcome(False, f"{problems[0]}; {len(problems)} differences", tuple(problems[1:SHOWN]))
+        return CheckOutcome(False, f"{problems[0]}; {len(problems)} differences", tuple(problems[1:SHOWN]))
     how = "exactly" if same_kind else f"to {TOLERANCE:g} (recorded on another kind of machine)"
-    return Outcome(True, f"{len(old)} records agree {how}")
+    return CheckOutcome(True, f"{len(old)} records agree {how}")
 
 
 def differences(old: Records, new: Records, *, tolerance: float) -> Iterator[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ddrl.errors import UserError, unknown_name
 from ddrl.regression import evidence, golden, throughput
-from ddrl.regression.checks import Check, Outcome, timed
+from ddrl.regression.checks import Check, CheckOutcome, timed
 from ddrl.regression.convergence import verify_against
 from ddrl.runtimes.local import train_local
 from ddrl.system.text_files import read_json
@@ -44,11 +44,11 @@ def convergence_checks(root: Path) -> Iterator[Check]:
     shutil.rmtree(runs, ignore_errors=True)
     checks: list[Check] = []
 
-    def work() -> Outcome:
+    def work() -> CheckOutcome:
         for group, seeds in read_json(root / CONVERGENCE).items():
             train_seeds(root / REFERENCE / group, runs / group, seeds)
         checks.extend(verify_against(runs, root / REFERENCE, replications=root / "replications"))
-        return Outcome(True, "")
+        return CheckOutcome(True, "")
 
     whole = timed("runs", work)
     for check in checks if whole.passed else [whole]:

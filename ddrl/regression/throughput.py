@@ -16,7 +16,7 @@ from typing import Any
 
 from ddrl import bench
 from ddrl.errors import UserError
-from ddrl.regression.checks import Outcome
+from ddrl.regression.checks import CheckOutcome
 from ddrl.system.allocator import keep_freed_memory
 from ddrl.system.files import read_file
 from ddrl.system.text_files import read_yaml
@@ -61,20 +61,20 @@ def measure(
     return ratios, disturbed
 
 
-def check(root: Path) -> Outcome:
+def check(root: Path) -> CheckOutcome:
     """Compare the ratio with the committed one; `passed` is None on a machine that is too small or too busy to tell."""
     path = root / FILE
     committed, seconds, cores, config = _committed(path)
     if (available := len(os.sched_getaffinity(0))) < cores:
-        return Outcome(None, f"needs {cores} cores; {available} here")
+        return CheckOutcome(None, f"needs {cores} cores; {available} here")
     ratios, disturbed = measure(parse_run_config(config, where=str(path)), seconds, cores)
     if len(ratios) < REPEATS:
         took = f"{min(disturbed):.0%} to {max(disturbed):.0%}"
-        return Outcome(None, f"other processes took {took} of the cores' time; say again on an idle machine")
+        return CheckOutcome(None, f"other processes took {took} of the cores' time; say again on an idle machine")
     return judge(ratios, committed)
 
 
-def judge(ratios: Sequence[float], committed: float) -> Outcome:
+def judge(ratios: Sequence[float], committed: float) -> CheckOutcome:
     """Compare the median of the repeats with the committed ratio."""
     ratio, low, high = statistics.median(ratios), (1 - ALLOWED) * committed, (1 + ALLOWED) * committed
     repeats = ", ".join(f"{one:.2f}" for one in ratios)
@@ -82,8 +82,8 @@ def judge(ratios: Sequence[float], committed: float) -> Outcome:
         f"{ratio:.2f} of the sum-of-parts bound ({repeats}); committed {committed:.2f}, allowed {low:.2f} to {high:.2f}"
     )
     if ratio > high:
-        return Outcome(False, f"{line}: the parts alone became slower, or the whole faster (then run '{COMMAND}')")
-    return Outcome(ratio >= low, line)
+        return CheckOutcome(False, f"{line}: the parts alone became slower, or the whole faster (then run '{COMMAND}')")
+    return CheckOutcome(ratio >= low, line)
 
 
 def _committed(path: Path) -> tuple[float, float, int, dict[str, Any]]:

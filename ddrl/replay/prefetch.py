@@ -9,7 +9,7 @@ import torch
 
 from ddrl.replay.items import Drawing
 from ddrl.system.closable_condition import ClosableCondition
-from ddrl.system.cuda_streams import Mark, SideStream
+from ddrl.system.cuda_streams import SideStream, StreamEvent
 from ddrl.system.wait_clock import WaitClock
 from ddrl.types import Unroll
 
@@ -59,7 +59,7 @@ class Prefetch:
         self._device = device
         self._upload = upload
         self._stream = SideStream(device)
-        self._batch: tuple[Batch, Mark] | None = None
+        self._batch: tuple[Batch, StreamEvent] | None = None
         self._changed = ClosableCondition()
         self._sample_clock = WaitClock()
         self.can_insert, self.insert, self.update = queue.can_insert, queue.insert, update
@@ -97,11 +97,11 @@ class Prefetch:
             self._batch = ready
             self._changed.notify_all()
 
-    def _prepared(self, batch: Batch) -> tuple[Batch, Mark]:
+    def _prepared(self, batch: Batch) -> tuple[Batch, StreamEvent]:
         if self._device.type == "cuda":
             batch = batch.pin_memory()
         with self._stream.running():
-            return batch.to(self._device) if self._upload else batch, Mark(self._device)
+            return batch.to(self._device) if self._upload else batch, StreamEvent(self._device)
 
     def close(self) -> None:
         """End every wait with Closed."""

@@ -48,7 +48,7 @@ FIRST_PORT, LAST_PORT, BLOCK = 20000, 31999, 8
 
 
 @dataclass(frozen=True)
-class Task:
+class SlurmTask:
     """A task of a SLURM job, from the variables that `srun` sets."""
 
     job: int
@@ -60,7 +60,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Meeting:
+class HeadAddress:
     """The facts that the first task tells the others."""
 
     address: str
@@ -89,10 +89,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return exit_code(run)
 
 
-def task_of(variables: Mapping[str, str]) -> Task:
+def task_of(variables: Mapping[str, str]) -> SlurmTask:
     """Read a task's environment variables. Raise `UserError` if `srun` has not set them."""
     try:
-        return Task(
+        return SlurmTask(
             job=int(variables["SLURM_JOB_ID"]),
             rank=int(variables["SLURM_PROCID"]),
             size=int(variables["SLURM_NTASKS"]),
@@ -104,7 +104,7 @@ def task_of(variables: Mapping[str, str]) -> Task:
         raise UserError(f"this is not a task that srun has started: {error.args[0]} is missing or wrong") from None
 
 
-def run_first_task(task: Task, path: Path, command: Sequence[str]) -> int:
+def run_first_task(task: SlurmTask, path: Path, command: Sequence[str]) -> int:
     """Run the first task: start Ray's head, wait for the others, run the command; return the command's exit code.
 
     `path` is the file by which this job's tasks find each other.
@@ -126,12 +126,12 @@ def run_first_task(task: Task, path: Path, command: Sequence[str]) -> int:
         head = ["--head", f"--port={ports[0]}", f"--temp-dir={folder}/{RAY}", "--include-dashboard=false"]
         ray = stack.enter_context(ray_node(task, host, ports, head))
         _wait(lambda: _answers(os.environ[VARIABLE]), "Ray's head", ray)
-        meeting = Meeting(os.environ[VARIABLE], ports[-1], token, folder)
+        meeting = HeadAddress(os.environ[VARIABLE], ports[-1], token, folder)
         stack.enter_context(announced(path, meeting))
-        for visitor in rendezvous.welcome(
+        for client in rendezvous.accept_all(
             listener, task.size - 1, token, START_SECONDS, lambda: ray.poll() is not None
         ):
-            stack.enter_context(visitor)
+            stack.enter_context(client)
         listener.close()
         with cluster(num_cpus=0, object_store_bytes=0):
             from ray import nodes
@@ -140,7 +140,7 @@ def run_first_task(task: Task, path: Path, command: Sequence[str]) -> int:
         return forwarder.run(command)
 
 
-def run_other_task(task: Task, path: Path) -> int:
+def run_other_task(task: SlurmTask, path: Path) -> int:
     """Run another task: join, and stay until the first task is gone; return 0."""
     for number in STOP:
         signal.signal(number, signal.SIG_IGN)  # the command saves before it ends, and needs this node for that
@@ -161,7 +161,7 @@ def _make_private(folder: Path) -> None:
     check_private(folder)
 
 
-def join(path: Path, rank: int) -> tuple[Meeting, socket.socket]:
+def join(path: Path, rank: int) -> tuple[HeadAddress, socket.socket]:
     """Return what the first task has written to `path`, and an accepted connection to it. Raise UserError without one.
 
     A job that SLURM has killed and queued again may read its old file; nobody there knows the token, so it tries again.
@@ -171,7 +171,7 @@ def join(path: Path, rank: int) -> tuple[Meeting, socket.socket]:
         with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
             if path.lstat().st_uid != os.geteuid():  # another user could make this node join theirs
                 raise OSError(errno.EPERM, "belongs to another user", str(path))
-            meeting = Meeting(**json.loads(read_file(path).decode()))
+            meeting = HeadAddress(**json.loads(read_file(path).decode()))
             address = (meeting.address.rpartition(":")[0], meeting.port)
             return meeting, rendezvous.call(address, rank, meeting.token, ANSWER_SECONDS)
         time.sleep(0.2)
@@ -199,7 +199,7 @@ def address_of(node: str) -> str:
     return str(get_node_ip_address())  # type: ignore[no-untyped-call]
 
 
-def free_block(task: Task) -> list[int]:
+def free_block(task: SlurmTask) -> list[int]:
     """Return a free block of ports for this node, beginning the search at a place that follows from job and rank."""
     blocks = (LAST_PORT + 1 - FIRST_PORT) // BLOCK
     first = (task.job * task.size + task.rank) % blocks
@@ -214,7 +214,9 @@ def free_block(task: Task) -> list[int]:
 
 
 @contextmanager
-def ray_node(task: Task, host: str, ports: Sequence[int], more: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+def ray_node(
+    task: SlurmTask, host: str, ports: Sequence[int], more: Sequence[str]
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run Ray on this node while the block runs; then end all of its processes."""
     names = ("object-manager", "node-manager", "dashboard-agent-listen", "dashboard-agent-grpc", "runtime-env-agent")
     own = [f"--{name}-port={port}" for name, port in zip(names, ports[1:], strict=False)]
@@ -235,7 +237,7 @@ def ray_node(task: Task, host: str, ports: Sequence[int], more: Sequence[str]) -
 
 
 @contextmanager
-def announced(path: Path, meeting: Meeting) -> Iterator[None]:
+def announced(path: Path, meeting: HeadAddress) -> Iterator[None]:
     """Keep `meeting` in a file that only this user can read while the block runs."""
     partial = path.with_suffix(f".{secrets.token_hex(8)}.partial")  # an unpredictable name, for which none set a trap
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW

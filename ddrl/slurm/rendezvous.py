@@ -1,11 +1,11 @@
 """The protocol by which the tasks of a job connect to the first one, over a port that anybody may call.
 
-    visitor -> host   rank, nonce        8 and 64 hexadecimal digits
-    host -> visitor   nonce
-    visitor -> host   proof              `ddrl.inference.proof`
-    host -> visitor   proof
+    client -> server   rank, nonce        8 and 64 hexadecimal digits
+    server -> client   nonce
+    client -> server   proof              `ddrl.inference.proof`
+    server -> client   proof
 
-Several visitors are served at once, each within `VISIT_SECONDS`. Then the connection stays open; its end tells each
+Several clients are served at once, each within `PROOF_SECONDS`. Then the connection stays open; its end tells each
 side that the other one has gone.
 """
 
@@ -19,83 +19,83 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
 from ddrl.errors import UserError
-from ddrl.inference.proof import HOST, LENGTH, VISITOR, holds, nonce, proof
+from ddrl.inference.proof import CLIENT, LENGTH, SERVER, holds, nonce, proof
 
-VISIT_SECONDS = 10.0
-"""Time for a visitor to prove that it knows the token."""
-MOST_VISITORS = 64
-"""Visitors served at once; beyond that, the oldest one without a proof is disconnected."""
+PROOF_SECONDS = 10.0
+"""Time for a client to prove that it knows the token."""
+MOST_CLIENTS = 64
+"""Clients served at once; beyond that, the oldest one without a proof is disconnected."""
 LOOK_SECONDS = 0.2
 _RANK = 8
 
 
-def welcome(
+def accept_all(
     listener: socket.socket, number: int, token: str, seconds: float, is_over: Callable[[], bool]
 ) -> list[socket.socket]:
     """Return the connections of `number` tasks of different ranks that know the token; disconnect all others.
 
     Raise UserError if they have not come within `seconds`, or once `is_over()`.
     """
-    came: queue.SimpleQueue[tuple[str, socket.socket]] = queue.SimpleQueue()
-    hearing: dict[socket.socket, threading.Thread] = {}
+    proven: queue.SimpleQueue[tuple[str, socket.socket]] = queue.SimpleQueue()
+    pending: dict[socket.socket, threading.Thread] = {}
     found: dict[str, socket.socket] = {}
     end = time.monotonic() + seconds
     listener.settimeout(LOOK_SECONDS)
     with ExitStack() as left:  # if not all come, all are disconnected
-        left.callback(lambda: _send_away(*hearing, *found.values()))
+        left.callback(lambda: _disconnect(*pending, *found.values()))
         while len(found) < number:
             if time.monotonic() > end or is_over():
                 raise UserError(f"{number - len(found)} of the job's nodes did not come within {seconds:.0f} s")
             with suppress(OSError):  # nobody called within LOOK_SECONDS, or the caller is gone again
-                visitor = listener.accept()[0]
-                hearing[visitor] = threading.Thread(target=_hear, args=(visitor, token, came), daemon=True)
-                hearing[visitor].start()
-            while len(hearing) > MOST_VISITORS:
-                oldest = next(iter(hearing))
-                _send_away(oldest)
-                hearing.pop(oldest).join(LOOK_SECONDS)  # else threads would pile up on a busy machine
-            while not came.empty():
-                rank, visitor = came.get()
-                hearing.pop(visitor, None)
+                client = listener.accept()[0]
+                pending[client] = threading.Thread(target=_authenticate, args=(client, token, proven), daemon=True)
+                pending[client].start()
+            while len(pending) > MOST_CLIENTS:
+                oldest = next(iter(pending))
+                _disconnect(oldest)
+                pending.pop(oldest).join(LOOK_SECONDS)  # else threads would pile up on a busy machine
+            while not proven.empty():
+                rank, client = proven.get()
+                pending.pop(client, None)
                 if rank and rank in found:  # the task has connected again
-                    _send_away(found[rank])
+                    _disconnect(found[rank])
                 if rank:
-                    found[rank] = visitor
+                    found[rank] = client
         left.pop_all()
-    _send_away(*hearing)
+    _disconnect(*pending)
     return list(found.values())
 
 
 def call(address: tuple[str, int], rank: int, token: str, seconds: float) -> socket.socket:
-    """Return a connection to a host that knows the token. Raise OSError if there is none."""
+    """Return a connection to a server that knows the token. Raise OSError if there is none."""
     with ExitStack() as stack:
         end = time.monotonic() + seconds
         connection = stack.enter_context(socket.create_connection(address, seconds))
         said = [f"{rank:0{_RANK}x}", nonce()]
         connection.sendall("".join(said).encode())
         said.append(_read(connection, LENGTH, end))
-        connection.sendall(proof(token, VISITOR, *said).encode())
-        if not holds(_read(connection, LENGTH, end), token, HOST, *said):
+        connection.sendall(proof(token, CLIENT, *said).encode())
+        if not holds(_read(connection, LENGTH, end), token, SERVER, *said):
             raise ConnectionError("who answers does not know the token")
         connection.settimeout(None)
         stack.pop_all()
         return connection
 
 
-def _hear(visitor: socket.socket, token: str, came: queue.SimpleQueue[tuple[str, socket.socket]]) -> None:
-    """Check a visitor, and put it into `came` with its rank, or with "" and closed if it proved nothing."""
+def _authenticate(client: socket.socket, token: str, proven: queue.SimpleQueue[tuple[str, socket.socket]]) -> None:
+    """Check a client, and put it into `proven` with its rank, or with "" and closed if it proved nothing."""
     rank = ""
     with suppress(OSError, ValueError):
-        end = time.monotonic() + VISIT_SECONDS
-        said = [_read(visitor, _RANK, end), _read(visitor, LENGTH, end), nonce()]
-        visitor.sendall(said[-1].encode())
-        if holds(_read(visitor, LENGTH, end), token, VISITOR, *said):
-            visitor.sendall(proof(token, HOST, *said).encode())
-            visitor.settimeout(None)
+        end = time.monotonic() + PROOF_SECONDS
+        said = [_read(client, _RANK, end), _read(client, LENGTH, end), nonce()]
+        client.sendall(said[-1].encode())
+        if holds(_read(client, LENGTH, end), token, CLIENT, *said):
+            client.sendall(proof(token, SERVER, *said).encode())
+            client.settimeout(None)
             rank = said[0]
     if not rank:
-        visitor.close()
-    came.put((rank, visitor))
+        client.close()
+    proven.put((rank, client))
 
 
 def _read(connection: socket.socket, size: int, end: float) -> str:
@@ -109,8 +109,8 @@ def _read(connection: socket.socket, size: int, end: float) -> str:
     return read.decode("ascii")
 
 
-def _send_away(*visitors: socket.socket) -> None:
-    for visitor in visitors:
+def _disconnect(*clients: socket.socket) -> None:
+    for client in clients:
         with suppress(OSError):
-            visitor.shutdown(socket.SHUT_RDWR)  # also wakes the thread that reads from it
-        visitor.close()
+            client.shutdown(socket.SHUT_RDWR)  # also wakes the thread that reads from it
+        client.close()

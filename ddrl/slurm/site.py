@@ -51,7 +51,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Request:
+class JobRequest:
     """The request of a job for each of its nodes: its needs, and what the site file sets (None: not set)."""
 
     needs: Resources
@@ -93,13 +93,13 @@ class Site:
     memory_growth: float
     minutes_growth: float
 
-    def request(self, job: Job) -> Request:
+    def request(self, job: Job) -> JobRequest:
         """Return what a job asks for."""
         settings: dict[str, Any] = {}
         for entry in self.entries:
             if job.fits(entry):
                 settings |= entry["set"]
-        return Request(job.needs, **settings)
+        return JobRequest(job.needs, **settings)
 
 
 def load_for(path: Path, root: Path = ROOT) -> Site:

@@ -24,7 +24,7 @@ NOTABLE_SECONDS = 1.0
 """Calls younger than this are not mentioned when the watch ends."""
 
 
-class Call:
+class EnvironmentCall:
     """A context manager that registers a call into environments while its block runs.
 
     It is a class and not a generator for speed: every environment step is a call.
@@ -55,17 +55,19 @@ class Call:
         return f"{self.name} has not answered for {self.seconds:.0f} s{place}"
 
 
-_UNDER_WAY: set[Call] = set()
+_UNDER_WAY: set[EnvironmentCall] = set()
 """Adding, discarding and copying are atomic, so it needs no lock."""
 
 
-def under_way(seconds: float = 0.0) -> list[Call]:
+def under_way(seconds: float = 0.0) -> list[EnvironmentCall]:
     """Return the calls that have been running for at least `seconds`, oldest first."""
     return sorted((call for call in _UNDER_WAY.copy() if call.seconds >= seconds), key=lambda call: call.began)
 
 
 @contextmanager
-def watched(note: Callable[[str], None] = say, give_up: Callable[[Call], None] = lambda call: None) -> Iterator[None]:
+def watched(
+    note: Callable[[str], None] = say, give_up: Callable[[EnvironmentCall], None] = lambda call: None
+) -> Iterator[None]:
     """Report calls that do not return while the block runs: pass a line to `note`, and the call to `give_up`.
 
     When the block ends, calls of other threads that are still running are reported once more.
@@ -74,7 +76,7 @@ def watched(note: Callable[[str], None] = say, give_up: Callable[[Call], None] =
 
     def watch() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the main thread handles signals
-        due: dict[Call, float] = {}
+        due: dict[EnvironmentCall, float] = {}
         while not over.wait(min(POLL_SECONDS, FIRST_SECONDS)):
             calls = under_way(FIRST_SECONDS)
             due = {call: due.get(call, FIRST_SECONDS) for call in calls}

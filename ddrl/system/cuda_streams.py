@@ -23,7 +23,7 @@ class SideStream:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
 
-class Mark:
+class StreamEvent:
     """A point in this thread's current stream of `device`, after the work queued so far."""
 
     def __init__(self, device: torch.device) -> None:

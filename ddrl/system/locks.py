@@ -27,6 +27,8 @@ from ddrl.errors import UserError, printable, using
 from ddrl.system.files import remove_abandoned
 
 POLL_SECONDS = 0.1
+TAKEOVER_SECONDS = 30.0
+"""The time for a process whose supervisor was killed to end, before its successor begins."""
 LOOK_SECONDS = 1.0
 """Time between two readings of the holder while waiting."""
 SAME_START_SECONDS = 1.0

@@ -35,7 +35,7 @@ POLL_SECONDS = 0.25
 CHECKPOINTS = ("checkpoints/*.sha256", "members/*/checkpoints/*.sha256")
 
 
-class Request:
+class StopRequest:
     """A request to stop, which may come before there is something to stop."""
 
     def __init__(self) -> None:

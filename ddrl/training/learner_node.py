@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import torch
 from torch import nn
 
-from ddrl.coordinator.dynamic_adjustment import Adjustment, Limit, Limited, LimitedActor
+from ddrl.coordinator.dynamic_adjustment import DynamicAdjustment, Limit, Limited, LimitedActor
 from ddrl.coordinator.parameter_server import ParameterServer
 from ddrl.coordinator.schedule import ScheduleRule
 from ddrl.coordinator.shared_parameters import AnyParameters, LiveParameters
@@ -109,7 +109,7 @@ class LearnerNode:
         if distant_replay:
             distant_replay.count_in(self.traffic)
         self.central = _central_inference(builder, self.params) if topology.inference == "central" else None
-        self.adjustment: Adjustment | None = None
+        self.adjustment: DynamicAdjustment | None = None
         self._limits: dict[str, Limit] = {}
         self.learner = builder.algorithm.Learner(
             hyperparameters,
@@ -139,7 +139,7 @@ class LearnerNode:
             "predictors": Limit(rule.predictors, topology.central.num_threads),
             "trainers": Limit(rule.trainers, topology.num_trainers),
         }
-        self.adjustment = Adjustment(
+        self.adjustment = DynamicAdjustment(
             self._limits,
             lambda: self.learner.core.updates,
             numpy_generator(config.seed, "adjustment"),

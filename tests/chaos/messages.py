@@ -269,7 +269,7 @@ def _prove(call: Any, requests: queue.SimpleQueue[bytes | None]) -> None:
     requests.put(wire.encode("hello", {"protocol": wire.VERSION, "nonce": nonce}))
     said = {"place": -1, "generation": 0}
     both = (wire.VERSION, nonce, wire.decode(next(call)).value("nonce", str), *said.values())
-    requests.put(wire.encode("claim", {"proof": proof.proof(TOKEN, proof.VISITOR, *both)} | said))
+    requests.put(wire.encode("claim", {"proof": proof.proof(TOKEN, proof.CLIENT, *both)} | said))
 
 
 def _check_progress(steps: list[int], failures: list[str], streams: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ddrl.coordinator.dynamic_adjustment import Adjustment, Limit, Limited
+from ddrl.coordinator.dynamic_adjustment import DynamicAdjustment, Limit, Limited
 from ddrl.errors import Closed, UserError
 from ddrl.system.seeding import numpy_generator
 from ddrl.train import train
@@ -41,7 +41,7 @@ class Machine:
         self.limits = {kind: Limit(1, 6) for kind in KINDS}
         self.best = best
         self.now, self.updates = 0.0, 0.0
-        self.adjustment = Adjustment(
+        self.adjustment = DynamicAdjustment(
             self.limits,
             lambda: int(self.updates),
             numpy_generator(0, "adjustment"),

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddrl.errors import Closed
-from ddrl.inference.central import Batcher, BatchRule, Call
+from ddrl.inference.central import Batcher, BatchRule, PendingCall
 from ddrl.system.seeding import numpy_generator
 from ddrl.types import PolicyInput, PolicyOutput
 
@@ -25,11 +25,11 @@ def inputs(number: int, columns: int = 1) -> PolicyInput:
     return PolicyInput(torch.full((columns, 2), number), zeros.long(), zeros, zeros.bool(), ())
 
 
-def number_of(call: Call) -> int:
+def number_of(call: PendingCall) -> int:
     return int(call.inputs.observation[0, 0])
 
 
-def answer(call: Call) -> None:
+def answer(call: PendingCall) -> None:
     """With the number that the caller has sent, in every column."""
     observation = call.inputs.observation.float()
     call.answer.set_result(PolicyOutput(observation, (), number_of(call), observation[:, 0]))

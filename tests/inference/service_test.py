@@ -150,7 +150,7 @@ def open_stream(rig: Rig, claim: dict[str, Any] | None, token: str = TOKEN) -> I
             requests.put(hello())
             said = {"place": -1, "generation": 0} | claim
             both = (wire.VERSION, NONCE, wire.decode(next(call)).value("nonce", str), said["place"], said["generation"])
-            requests.put(wire.encode("claim", {"proof": proof.proof(token, proof.VISITOR, *both)} | said))
+            requests.put(wire.encode("claim", {"proof": proof.proof(token, proof.CLIENT, *both)} | said))
         yield call, requests
     finally:
         requests.put(None)
@@ -341,12 +341,12 @@ def test_a_worker_without_the_token_is_refused(rig: Rig, token: str) -> None:
 
 
 def test_a_proof_of_another_conversation_or_of_the_learner_is_none(rig: Rig) -> None:
-    for proofs in (proof.proof(TOKEN, proof.VISITOR, wire.VERSION, NONCE, NONCE, -1, 0), "", "\ud800"):
+    for proofs in (proof.proof(TOKEN, proof.CLIENT, wire.VERSION, NONCE, NONCE, -1, 0), "", "\ud800"):
         with stream(rig, claim={"proof": proofs}) as call:
             assert outcome(call)[0] is grpc.StatusCode.UNAUTHENTICATED
     said = (wire.VERSION, NONCE, "1" * proof.LENGTH, -1, 0)
-    assert not proof.holds(proof.proof(TOKEN, proof.HOST, *said), TOKEN, proof.VISITOR, *said)
-    assert proof.holds(proof.proof(TOKEN, proof.VISITOR, *said), TOKEN, proof.VISITOR, *said)
+    assert not proof.holds(proof.proof(TOKEN, proof.SERVER, *said), TOKEN, proof.CLIENT, *said)
+    assert proof.holds(proof.proof(TOKEN, proof.CLIENT, *said), TOKEN, proof.CLIENT, *said)
 
 
 @pytest.mark.parametrize("knows", ["nothing", "the worker's own proof"])
@@ -359,7 +359,7 @@ def test_a_worker_steps_nothing_for_a_learner_that_does_not_know_the_token(tmp_p
         yield wire.encode("challenge", {"nonce": "1" * proof.LENGTH})
         heard.extend([next(requests)])
         own = wire.decode(heard[1]).value("proof", str)
-        shown = own if knows == "the worker's own proof" else proof.proof("", proof.HOST)
+        shown = own if knows == "the worker's own proof" else proof.proof("", proof.SERVER)
         yield wire.encode("welcome", {"proof": shown, "place": 0, "num_envs": 10**9, **offer(0, 0)})
 
     with planted(serve, tmp_path), pytest.raises(UserError, match="does not know this worker's token"):

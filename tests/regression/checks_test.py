@@ -9,7 +9,7 @@ import pytest
 
 from ddrl.regression import Check, describe, exit_status, write_junit
 from ddrl.regression.__main__ import main
-from ddrl.regression.checks import Outcome, timed
+from ddrl.regression.checks import CheckOutcome, timed
 
 PASSED = Check("golden: a", True, "44 records agree", 1.5)
 FAILED = Check("golden: b", False, "frame 10: loss 1 -> 2", 0.25, ("frame 20: loss 1 -> 3",))
@@ -30,7 +30,7 @@ def test_the_exit_code_is_0_only_where_something_passed_and_nothing_failed() -> 
 
 
 def test_an_exception_fails_its_check_and_no_other() -> None:
-    def broken() -> Outcome:
+    def broken() -> CheckOutcome:
         raise ZeroDivisionError("one\nline")
 
     check = timed("broken", broken)

@@ -12,8 +12,8 @@ import pytest
 from ddrl.errors import UserError
 from ddrl.papers.experiments import load_experiments, papers
 from ddrl.regression import evidence
-from ddrl.regression.checks import Outcome
-from ddrl.regression.evidence import Evidence, differences, results_changes
+from ddrl.regression.checks import CheckOutcome
+from ddrl.regression.evidence import Snapshot, differences, results_changes
 
 ROOT = Path(__file__).parents[2]
 PAPER = "paper_2018"
@@ -55,7 +55,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, text in {"tables/claims.csv": CLAIMS, "tables/scores.csv": SCORES, "tables/curves.csv": CURVES}.items():
         write(tmp_path, name, text)
     write(tmp_path, "figures/curves.svg", SVG)
-    monkeypatch.setattr(evidence, "rebuild", lambda root: Outcome(True, "as it stands"))
+    monkeypatch.setattr(evidence, "rebuild", lambda root: CheckOutcome(True, "as it stands"))
     return tmp_path
 
 
@@ -160,7 +160,7 @@ def test_verdicts_are_named_first(project: Path) -> None:
 
 
 def test_figures_of_other_package_versions_are_not_compared() -> None:
-    old = Evidence({}, {"figure a": "1", "curves 1": "1"}, {"matplotlib": "3.11.2"})
+    old = Snapshot({}, {"figure a": "1", "curves 1": "1"}, {"matplotlib": "3.11.2"})
     new = dataclasses.replace(old, digests={"figure a": "2", "curves 1": "1"})
     assert differences(old, new) == ["figure a: digest 1 -> 2"]
     assert differences(old, dataclasses.replace(new, packages={"matplotlib": "3.12.0"})) == []

@@ -16,7 +16,7 @@ import pytest
 
 from ddrl.papers.experiments import ROOT as REPLICATIONS
 from ddrl.regression import evidence, golden, run_all, throughput
-from ddrl.regression.checks import Outcome
+from ddrl.regression.checks import CheckOutcome
 from ddrl.regression.convergence import verify_against
 from tests.regression import planted
 
@@ -131,7 +131,7 @@ def test_a_changed_verdict_needs_a_line_in_the_changelog(project: Path, monkeypa
     assert "verdict supported -> contradicted" in outcome.line
     assert "CHANGELOG.md" in outcome.line
 
-    monkeypatch.setattr(evidence, "rebuild", lambda root: Outcome(True, "as it stands"))
+    monkeypatch.setattr(evidence, "rebuild", lambda root: CheckOutcome(True, "as it stands"))
     with pytest.raises(evidence.UserError, match="no new entry"):
         list(evidence.accept([PAPER], project))
     with (project / "CHANGELOG.md").open("a") as file:
@@ -143,7 +143,7 @@ def test_a_changed_verdict_needs_a_line_in_the_changelog(project: Path, monkeypa
     assert "as accepted" in evidence.check(PAPER, project).line
 
 
-def judged(project: Path) -> Outcome:
+def judged(project: Path) -> CheckOutcome:
     evidence.rebuild(project)
     return evidence.check(PAPER, project)
 

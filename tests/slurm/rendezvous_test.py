@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from ddrl.errors import UserError
-from ddrl.inference.proof import LENGTH, VISITOR, proof
+from ddrl.inference.proof import CLIENT, LENGTH, proof
 from ddrl.slurm import ray_cluster, rendezvous
-from ddrl.slurm.rendezvous import call, welcome
+from ddrl.slurm.rendezvous import accept_all, call
 
 TOKEN = "of-this-job-" + "0" * 40
 NEVER: Callable[[], bool] = lambda: False  # noqa: E731
@@ -47,11 +47,11 @@ def calls(listener: socket.socket, rank: int, token: str = TOKEN) -> tuple[threa
 
 def test_tasks_that_know_the_token_meet(listener: socket.socket) -> None:
     tasks = [calls(listener, rank) for rank in (1, 2, 3)]
-    hosts = welcome(listener, 3, TOKEN, 20, NEVER)
+    connections = accept_all(listener, 3, TOKEN, 20, NEVER)
     for thread, found in tasks:
         thread.join(10)
         assert isinstance(found[0], socket.socket)
-    for one in hosts:
+    for one in connections:
         one.close()
     for _, found in tasks:
         assert found[0].recv(1) == b""  # the connection stays until the other side is gone
@@ -65,7 +65,7 @@ def strange(address: tuple[str, int]) -> list[socket.socket]:
     gone.close()
     half.sendall(b"00000001" + b"0" * 10)
     nonsense.sendall(b"\xff" * 1000)
-    wrong.sendall(b"00000001" + b"0" * LENGTH + proof("another", VISITOR).encode())
+    wrong.sendall(b"00000001" + b"0" * LENGTH + proof("another", CLIENT).encode())
 
     def drip() -> None:
         with suppress(OSError):
@@ -78,13 +78,13 @@ def strange(address: tuple[str, int]) -> list[socket.socket]:
 
 
 def test_strangers_hold_up_nobody_and_are_sent_away(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "VISIT_SECONDS", 0.5)
+    monkeypatch.setattr(rendezvous, "PROOF_SECONDS", 0.5)
     strangers = strange(listener.getsockname())
     began = time.monotonic()
     late = threading.Timer(0.8, lambda: tasks.append(calls(listener, 2)))
     tasks = [calls(listener, 1)]
     late.start()
-    found = welcome(listener, 2, TOKEN, 20, NEVER)
+    found = accept_all(listener, 2, TOKEN, 20, NEVER)
     assert time.monotonic() - began < 6
     late.join()
     for thread, _ in tasks:
@@ -100,12 +100,12 @@ def test_strangers_hold_up_nobody_and_are_sent_away(listener: socket.socket, mon
 
 
 def test_many_who_are_mute_do_not_keep_a_task_out(listener: socket.socket) -> None:
-    mute = [socket.create_connection(listener.getsockname()) for _ in range(3 * rendezvous.MOST_VISITORS)]
+    mute = [socket.create_connection(listener.getsockname()) for _ in range(3 * rendezvous.MOST_CLIENTS)]
     before = threading.active_count()
     thread, made = calls(listener, 1)
-    (found,) = welcome(listener, 1, TOKEN, 20, NEVER)
+    (found,) = accept_all(listener, 1, TOKEN, 20, NEVER)
     thread.join(10)
-    assert threading.active_count() <= before + rendezvous.MOST_VISITORS + 1
+    assert threading.active_count() <= before + rendezvous.MOST_CLIENTS + 1
     for one in [*mute, found, made[0]]:
         one.close()
 
@@ -113,7 +113,7 @@ def test_many_who_are_mute_do_not_keep_a_task_out(listener: socket.socket) -> No
 def test_a_task_that_calls_again_counts_once(listener: socket.socket) -> None:
     tasks = [calls(listener, 1), calls(listener, 1)]
     with pytest.raises(UserError, match=r"^1 of the job's nodes did not come"):
-        welcome(listener, 2, TOKEN, 1.5, NEVER)
+        accept_all(listener, 2, TOKEN, 1.5, NEVER)
     for thread, made in tasks:
         thread.join(10)
         made[0].close()
@@ -144,7 +144,7 @@ def test_nodes_that_do_not_come_are_one_line_at_the_deadline(
     strangers = strange(listener.getsockname())
     began = time.monotonic()
     with pytest.raises(UserError, match=r"^2 of the job's nodes did not come within 1 s$"):
-        welcome(listener, 2, TOKEN, 1.0, NEVER)
+        accept_all(listener, 2, TOKEN, 1.0, NEVER)
     assert time.monotonic() - began < 3
     for one in strangers:
         one.close()
@@ -154,7 +154,7 @@ def test_the_first_task_does_not_wait_where_its_ray_has_ended(listener: socket.s
     ended = subprocess.Popen(["true"])
     ended.wait()
     with pytest.raises(UserError, match="did not come"):
-        welcome(listener, 1, TOKEN, 20, lambda: ended.poll() is not None)
+        accept_all(listener, 1, TOKEN, 20, lambda: ended.poll() is not None)
 
 
 def test_the_file_that_says_where_to_meet_is_new_and_nobody_s_but_ours(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_the_file_that_says_where_to_meet_is_new_and_nobody_s_but_ours(tmp_path:
         one.write_text("planted")
         one.chmod(0o666)
     path.symlink_to(tmp_path / "seen")
-    with ray_cluster.announced(path, ray_cluster.Meeting("127.0.0.1:1", 2, TOKEN, str(tmp_path / "folder"))):
+    with ray_cluster.announced(path, ray_cluster.HeadAddress("127.0.0.1:1", 2, TOKEN, str(tmp_path / "folder"))):
         assert TOKEN in path.read_text()
         assert not path.is_symlink() and path.stat().st_mode & 0o777 == 0o600
     assert [one.read_text() for one in planted] == ["planted", "planted"]
@@ -197,7 +197,7 @@ def test_another_task_joins_by_the_file_and_makes_its_folder_private(
     made: list[Any] = []
     thread = threading.Thread(target=lambda: made.append(ray_cluster.join(path, 1)))
     thread.start()
-    (found,) = welcome(listener, 1, TOKEN, 20, NEVER)
+    (found,) = accept_all(listener, 1, TOKEN, 20, NEVER)
     thread.join(10)
     meeting, joined = made[0]
     assert (meeting.token, meeting.folder) == (TOKEN, str(folder))

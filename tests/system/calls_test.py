@@ -22,7 +22,7 @@ from ddrl.environments.toy import ToyEnvs
 from ddrl.errors import Closed, UserError, crash
 from ddrl.runtimes import threads
 from ddrl.system import calls
-from ddrl.system.calls import Call, under_way, watched
+from ddrl.system.calls import EnvironmentCall, under_way, watched
 from ddrl.train import train
 from ddrl.training.run import Run
 from tests.runs import BASE, config, local_run, merged
@@ -113,7 +113,7 @@ def test_a_call_that_does_not_return_is_named_again_and_again_at_growing_distanc
     lines: list[str] = []
 
     def hang() -> None:
-        with Call("actor 7"):
+        with EnvironmentCall("actor 7"):
             release.wait()
 
     with watched(lines.append):
@@ -279,7 +279,7 @@ def test_every_call_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def noted(name: str) -> Any:
         seen.append(name)
-        return Call(name)
+        return EnvironmentCall(name)
 
     monkeypatch.setattr(named, "Call", noted)
     env = make_env({"name": "toy/catch"}, 2, 5, num_threads=1, name="actor 0")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from ddrl.system.cuda_streams import Mark, SideStream
+from ddrl.system.cuda_streams import SideStream, StreamEvent
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
 
@@ -76,7 +76,7 @@ def test_a_side_stream_is_current_within_and_no_longer(gpu: FakeGpu) -> None:
 
 
 def test_what_the_training_makes_is_waited_for_by_the_stream_that_uses_it_and_kept_for_it(gpu: FakeGpu) -> None:
-    made = Mark(GPU)
+    made = StreamEvent(GPU)
     tensors: list[Any] = [FakeTensor(gpu, is_cuda=True), FakeTensor(gpu, is_cuda=False)]
     with SideStream(GPU).running():
         made.wait(tensors)
@@ -85,7 +85,7 @@ def test_what_the_training_makes_is_waited_for_by_the_stream_that_uses_it_and_ke
 
 def test_what_is_made_in_a_side_stream_is_waited_for_by_the_training(gpu: FakeGpu) -> None:
     with SideStream(GPU).running():
-        made = Mark(GPU)
+        made = StreamEvent(GPU)
     made.wait([])
     assert gpu.said == ["default waits for side 1"]
 
@@ -93,5 +93,5 @@ def test_what_is_made_in_a_side_stream_is_waited_for_by_the_training(gpu: FakeGp
 def test_on_the_cpu_nothing_is_asked_of_a_gpu(gpu: FakeGpu) -> None:
     tensor = torch.zeros(2)
     with SideStream(CPU).running():
-        Mark(CPU).wait([tensor])
+        StreamEvent(CPU).wait([tensor])
     assert gpu.said == [] and gpu.made == 0

@@ -17,8 +17,8 @@ import pytest
 from ddrl import cli
 from ddrl.environments.toy import ToyEnvs
 from ddrl.system import signals
-from ddrl.system.calls import Call
-from ddrl.system.signals import STOP, Request, stopping
+from ddrl.system.calls import EnvironmentCall
+from ddrl.system.signals import STOP, StopRequest, stopping
 from ddrl.train import train
 from ddrl.training.records import checkpoint
 from ddrl.training.run import Run
@@ -92,7 +92,7 @@ def test_signals_that_come_while_a_checkpoint_is_saved_do_not_end_the_save(
 
 
 def test_an_environment_that_hangs_in_the_main_thread_ends_the_process_after_a_signal(ended: Ended) -> None:
-    with stopping(lambda: None), Call("actor 3"):
+    with stopping(lambda: None), EnvironmentCall("actor 3"):
         time.sleep(0.5)
         assert ended == [], "without a signal nothing is ended"
         signal.raise_signal(signal.SIGUSR1)
@@ -105,7 +105,7 @@ def test_calls_that_return_one_after_another_are_no_hanging_environment(ended: E
     with stopping(lambda: None):
         signal.raise_signal(signal.SIGTERM)
         for _ in range(6):
-            with Call("actor 3"):
+            with EnvironmentCall("actor 3"):
                 time.sleep(0.1)
     assert ended == []
 
@@ -141,7 +141,7 @@ def test_the_exit_code_of_a_forced_end_says_whether_there_is_a_checkpoint(
 
 def test_a_request_that_comes_before_who_can_answer_it_is_answered() -> None:
     asked: list[str] = []
-    request = Request()
+    request = StopRequest()
     request.ask()
     request.answer(lambda: asked.append("stopped"))
     assert asked == ["stopped"]

@@ -21,9 +21,9 @@ import pandas as pd
 
 from ddrl.analysis.runs.by_task import unevaluated
 from ddrl.analysis.runs.flags import flatten, same
-from ddrl.analysis.runs.run_data import Fault, RunData, read_lineage, try_run
+from ddrl.analysis.runs.run_data import RunData, RunFault, read_lineage, try_run
 from ddrl.errors import UserError
-from ddrl.papers.experiments import Experiment, Run
+from ddrl.papers.experiments import Experiment, PlannedRun
 from ddrl.system.config_differences import compared
 
 KINDS = ("missing", "unreadable_manifest", "damaged", "not_finite", "different_config", "not_evaluated")
@@ -62,7 +62,7 @@ class Gathered:
 
 def gather(
     paper: str,
-    planned: Sequence[Run],
+    planned: Sequence[PlannedRun],
     results: Path,
     experiments: Mapping[str, Experiment],
     *,
@@ -86,18 +86,18 @@ def gather(
     return found
 
 
-def planned_runs(planned: Sequence[Run], results: Path, *, allow_missing: bool) -> Gathered:
+def planned_runs(planned: Sequence[PlannedRun], results: Path, *, allow_missing: bool) -> Gathered:
     """Return the reader's own runs, sorted into usable ones and those with another configuration than planned."""
     found = []
     for run in planned:
         directory = run.directory(results)
         read = _read(directory, "run", run.paper, run.experiment, run.variant)
-        if isinstance(read, Fault) and read.what == "missing" and not allow_missing:
+        if isinstance(read, RunFault) and read.what == "missing" and not allow_missing:
             raise UserError(f"{read.file}: {read.detail}")
         if isinstance(read, RunData):
             plan = flatten(run.config)
             detail = _differences(flatten(read.config), plan, filter(compared, plan), "experiments.yaml plans")
-            read = Fault("different_config", directory / "run.json", detail) if detail else read
+            read = RunFault("different_config", directory / "run.json", detail) if detail else read
         found.append((directory, ("run", run.paper, run.experiment, run.variant, run.environment, run.seed), read))
     return _separated(found)
 
@@ -112,29 +112,31 @@ def reference_runs(folder: Path, paper: str, experiments: Mapping[str, Experimen
         read = _read(directory, "reference", paper, experiment, variant)
         if experiment not in experiments or variant not in experiments[experiment].variants:
             detail = f"experiments.yaml has no {experiment}/{variant}"
-            read = Fault("different_config", directory / "run.json", detail)
+            read = RunFault("different_config", directory / "run.json", detail)
         seed = int(directory.name.removeprefix("seed"))
         place = ("reference", paper, experiment, variant, environment.replace("-", "/", 1), seed)
         found.append((directory, place, read))
     return _separated(found)
 
 
-def _read(directory: Path, origin: str, paper: str, experiment: str, variant: str) -> RunData | Fault:
+def _read(directory: Path, origin: str, paper: str, experiment: str, variant: str) -> RunData | RunFault:
     """Return a run, with its lineage if it is a population's, or what is wrong with it."""
     found = try_run(directory, origin, paper, experiment, variant)
-    if isinstance(found, Fault):
+    if isinstance(found, RunFault):
         return found
     file = directory / "lineage.parquet"
     try:
         return replace(found, lineage=read_lineage(file))
     except UserError as error:
-        return Fault("damaged", file, str(error).removeprefix(f"{file}: "))
+        return RunFault("damaged", file, str(error).removeprefix(f"{file}: "))
 
 
-def _separated(found: Sequence[tuple[Path, Place, RunData | Fault]]) -> Gathered:
+def _separated(found: Sequence[tuple[Path, Place, RunData | RunFault]]) -> Gathered:
     """Separate usable runs from problems: faults, seeds with an odd configuration, and tasks without a final score."""
     problems = [
-        Problem(*place, fault.file, fault.what, fault.detail) for _, place, fault in found if isinstance(fault, Fault)
+        Problem(*place, fault.file, fault.what, fault.detail)
+        for _, place, fault in found
+        if isinstance(fault, RunFault)
     ]
     runs = [(directory, run) for directory, _, run in found if isinstance(run, RunData)]
     groups: dict[tuple[str, str, str], list[tuple[Path, RunData]]] = {}

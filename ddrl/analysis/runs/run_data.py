@@ -159,7 +159,7 @@ def machine(row: Mapping[Any, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Fault:
+class RunFault:
     """The first reason that a run directory cannot be used."""
 
     what: str
@@ -172,12 +172,12 @@ class Fault:
 def load_run(directory: Path, origin: str, paper: str, experiment: str, variant: str) -> RunData:
     """Read a run directory. Raise UserError naming the file if it is missing, damaged or inconsistent."""
     found = try_run(directory, origin, paper, experiment, variant)
-    if isinstance(found, Fault):
+    if isinstance(found, RunFault):
         raise UserError(f"{found.file}: {found.detail}")
     return found
 
 
-def try_run(directory: Path, origin: str, paper: str, experiment: str, variant: str) -> RunData | Fault:
+def try_run(directory: Path, origin: str, paper: str, experiment: str, variant: str) -> RunData | RunFault:
     """Return the run of a directory, or the first thing that is wrong with it."""
     manifest_path, curves_path = directory / "run.json", directory / "curves.parquet"
     what, file = "missing", manifest_path
@@ -199,7 +199,7 @@ def try_run(directory: Path, origin: str, paper: str, experiment: str, variant: 
         what = "not_finite"
         _check_finite(curves, file)
     except UserError as error:
-        return Fault(what, file, str(error).removeprefix(f"{file}: "))
+        return RunFault(what, file, str(error).removeprefix(f"{file}: "))
     return RunData(origin, paper, experiment, variant, environment, seed, manifest, curves)
 
 

@@ -30,7 +30,7 @@ from ddrl.analysis.tables.summary import subject_of, summary
 from ddrl.analysis.verdicts.cells import cells
 from ddrl.analysis.verdicts.claims import claims
 from ddrl.errors import UserError
-from ddrl.papers.experiments import Experiment, Run, load_experiments
+from ddrl.papers.experiments import Experiment, PlannedRun, load_experiments
 from ddrl.papers.paper import Paper, load_paper
 from ddrl.papers.published import load_published, load_references, matching
 from ddrl.papers.table_names import REFERENCE, TABLES
@@ -39,7 +39,7 @@ from ddrl.system.files import read_file, replacing, write_whole
 
 
 @dataclass(frozen=True)
-class Evidence:
+class PaperTables:
     """Every table by name, and the first page's facts."""
 
     tables: Mapping[str, pd.DataFrame]
@@ -47,8 +47,8 @@ class Evidence:
 
 
 def build(
-    paper_dir: Path, scale: str, planned: Sequence[Run], results: Path, *, allow_missing: bool = False
-) -> Evidence:
+    paper_dir: Path, scale: str, planned: Sequence[PlannedRun], results: Path, *, allow_missing: bool = False
+) -> PaperTables:
     """Read the planned runs and the reference runs (which alone are reported at `REFERENCE`), and make every table.
 
     A run that cannot be used is a row of table `problems` and of no other. Raise UserError for a planned run that has
@@ -89,7 +89,7 @@ def build(
     else:
         tables["departures"] = departure_table(paper_dir, scale, planned, experiments)
     ordered = {name: tables[name] for name in TABLES}
-    return Evidence(ordered, summary(paper, experiments, scale, ordered))
+    return PaperTables(ordered, summary(paper, experiments, scale, ordered))
 
 
 def _on_grid(runs: Iterable[RunData], metrics: list[str], experiments: Mapping[str, Experiment]) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from ddrl.analysis.runs.flags import BOOKKEEPING, flatten, same
 from ddrl.analysis.runs.milestones import recent_returns
 from ddrl.analysis.runs.run_data import DECISION, KEYS, RunData, clock_of, env_label, layout_of, training_speed
 from ddrl.analysis.statistics.claim_tests import first_reached
-from ddrl.papers.experiments import Experiment, Run, system_of
+from ddrl.papers.experiments import Experiment, PlannedRun, system_of
 from ddrl.papers.paper import Paper, load_deviations
 from ddrl.papers.protocols import NOT_PRINTED
 from ddrl.system.config_differences import compared
@@ -144,7 +144,7 @@ def lineage_table(runs: Iterable[RunData]) -> pd.DataFrame:
 
 
 def departure_table(
-    paper_dir: Path, scale: str, planned: Sequence[Run], experiments: Mapping[str, Experiment]
+    paper_dir: Path, scale: str, planned: Sequence[PlannedRun], experiments: Mapping[str, Experiment]
 ) -> pd.DataFrame:
     """Return known departures: DEVIATIONS.md, then what experiments.yaml sets at this scale, each with its reason."""
     rows = _known(paper_dir)

@@ -14,7 +14,7 @@ import pandas as pd
 from ddrl.analysis.runs.problems import COLUMNS as PROBLEM_COLUMNS
 from ddrl.analysis.runs.problems import portable
 from ddrl.analysis.runs.run_data import LARGEST, LAYOUT, layout_of, machine
-from ddrl.analysis.tables.build import Evidence
+from ddrl.analysis.tables.build import PaperTables
 from ddrl.analysis.tables.summary import SCALE_NOTES, facts, subject_facts, subject_of
 from ddrl.analysis.tables.systems import (
     Tables,
@@ -38,7 +38,7 @@ _BENCH = ["bound", "ratio", "policy_lag_mean", "limiting_part", "file"]
 """Columns of table `throughput` that only benchmarks have."""
 
 
-def build_suite(root: Path, results: Path, scale: str, *, folder: Path, only: Sequence[str] | None) -> Evidence:
+def build_suite(root: Path, results: Path, scale: str, *, folder: Path, only: Sequence[str] | None) -> PaperTables:
     """Return every table of `SUITE_TABLES`, from `folder/<paper>/tables`. Raise UserError if no paper has tables."""
     papers, paper_problems = read_papers(root, folder, only)
     subject, joined = subject_of(scale), {name: _joined(papers, name) for name in ("runs", "claims", "cells")}
@@ -71,7 +71,7 @@ def build_suite(root: Path, results: Path, scale: str, *, folder: Path, only: Se
         "systems": len(tables["systems"]),
         "problems": len(tables["problems"]),
     }
-    return Evidence({name: tables[name] for name in SUITE_TABLES}, summary)
+    return PaperTables({name: tables[name] for name in SUITE_TABLES}, summary)
 
 
 def _joined(tables: Tables, name: str) -> pd.DataFrame:

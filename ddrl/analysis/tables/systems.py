@@ -20,7 +20,7 @@ from ddrl.analysis.tables.build import read
 from ddrl.errors import UserError
 from ddrl.papers.declared import declared, defaults
 from ddrl.papers.expansion import expand
-from ddrl.papers.experiments import ROOT, Experiment, Run, load_experiments, papers, system_label, system_of
+from ddrl.papers.experiments import ROOT, Experiment, PlannedRun, load_experiments, papers, system_label, system_of
 from ddrl.papers.published import load_published
 from ddrl.papers.table_names import REFERENCE, SUITE_NEEDS
 
@@ -44,7 +44,7 @@ def systems(root: Path = ROOT, only: Sequence[str] | None = None) -> pd.DataFram
     """Return one row per paper, experiment and distinct algorithm and topology. Raise UserError as `declared`."""
     rows = []
     for paper in only or papers(root):
-        groups: dict[tuple[str, str], list[Run]] = {}
+        groups: dict[tuple[str, str], list[PlannedRun]] = {}
         for run in expand(paper, "paper", root=root):
             key = json.dumps([run.config["algorithm"], _topology(run)], sort_keys=True)
             groups.setdefault((run.experiment, key), []).append(run)
@@ -52,12 +52,12 @@ def systems(root: Path = ROOT, only: Sequence[str] | None = None) -> pd.DataFram
     return pd.DataFrame(rows).astype(dict.fromkeys(_TOPOLOGY_NUMBERS if rows else (), "Int64"))
 
 
-def _topology(run: Run) -> dict[str, Any]:
+def _topology(run: PlannedRun) -> dict[str, Any]:
     stated = defaults(PACKAGE / "training" / "config" / "topology.py", "Topology")
     return stated | dict(run.config.get("topology") or {})
 
 
-def _system(paper: str, experiment: str, runs: Sequence[Run]) -> dict[str, Any]:
+def _system(paper: str, experiment: str, runs: Sequence[PlannedRun]) -> dict[str, Any]:
     name, topology = str(runs[0].config["algorithm"]), _topology(runs[0])
     stated = declared(algorithm_module(name), "SYSTEM")
     settings = defaults(algorithm_module(name), "Config")

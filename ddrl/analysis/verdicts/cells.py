@@ -39,7 +39,7 @@ from ddrl.analysis.statistics.significance import POWER, Sample, t_interval
 from ddrl.analysis.verdicts.cell_values import SCORE, obstacle, own_values, suite_values
 from ddrl.papers.claim_kinds import SUITE_METRICS
 from ddrl.papers.experiments import Experiment
-from ddrl.papers.paper import CellRule, Evidence, Paper
+from ddrl.papers.paper import CellRule, EvidenceRules, Paper
 from ddrl.papers.protocols import spelled, spelled_ours
 from ddrl.papers.published import matching
 from ddrl.papers.schema import check_known
@@ -309,7 +309,7 @@ def _compare(
 
 
 def _margin(
-    evidence: Evidence, rule: CellRule, published: float, runs: Sequence[RunData], references: pd.DataFrame
+    evidence: EvidenceRules, rule: CellRule, published: float, runs: Sequence[RunData], references: pd.DataFrame
 ) -> float:
     """Return half the width of the equivalence band.
 

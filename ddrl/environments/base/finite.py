@@ -16,7 +16,7 @@ a million of them: (1e4 x 1e12)^2 x 1e6 = 1e38. MuJoCo gives a simulation up at 
 """
 
 
-class Fault(NamedTuple):
+class BadNumber(NamedTuple):
     """A number that is not allowed."""
 
     column: int
@@ -42,7 +42,7 @@ def malformed(step: EnvStep, spec: EnvSpec, num_envs: int) -> str:
     return ""
 
 
-def fault(step: EnvStep) -> Fault | None:
+def fault(step: EnvStep) -> BadNumber | None:
     """Return the first number of a step [B] that is NaN, infinite or beyond `LIMIT`; rewards before observations.
 
     Integers, such as pixels, are not looked at.
@@ -57,7 +57,7 @@ def fault(step: EnvStep) -> Fault | None:
         if len(wrong):
             column, *inner = wrong[0].tolist()
             value, index = values[tuple(wrong[0])], f"{inner}" if inner else ""
-            return Fault(column, f"{name}{index} is {value:g}; allowed: finite numbers within {LIMIT:g} of 0")
+            return BadNumber(column, f"{name}{index} is {value:g}; allowed: finite numbers within {LIMIT:g} of 0")
     return None
 
 

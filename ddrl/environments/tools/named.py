@@ -9,7 +9,7 @@ from typing import Any
 
 from ddrl.environments.base import finite, registry
 from ddrl.errors import Closed, NonFiniteError, UserError, crash, ends_the_program
-from ddrl.system.calls import Call
+from ddrl.system.calls import EnvironmentCall
 from ddrl.system.notes import say
 from ddrl.types import Array, EnvSpec, EnvStep, VectorEnv
 
@@ -85,7 +85,7 @@ class NamedEnv:
             raise UserError(f"{self._name}: step {self._steps} of this process: the {wrong}")
         self._form = form
 
-    def _refused(self, found: finite.Fault, before: str) -> UserError:
+    def _refused(self, found: finite.BadNumber, before: str) -> UserError:
         task = f" ({self._tasks[found.column]})" if len(set(self._tasks)) > 1 else ""
         place = f"step {self._steps} of this process, column {found.column} of {self.num_envs}{task}"
         return UserError(f"{self._name}: {place}: the {found.what}; {before}")
@@ -129,7 +129,7 @@ def spec_of(environment: Mapping[str, Any]) -> EnvSpec:
 
 def _named(name: str, work: Callable[..., Any], *arguments: Any, keep: tuple[type[Exception], ...] = ()) -> Any:
     """Return `work(*arguments)`; raise what it raises as a crash of that name, except for `keep`."""
-    with Call(name):
+    with EnvironmentCall(name):
         try:
             return work(*arguments)
         except keep:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ddrl.report.sections.cells import ORIGINS
-from ddrl.report.sections.document import Block, Field, Figure, Group, Row, Table, Tables
+from ddrl.report.sections.document import Block, Drawing, Field, Group, Row, Table, Tables
 from ddrl.report.sections.first_page import VERDICTS, Verdicts
 from ddrl.report.sections.numbers import duration, frames, number
 from ddrl.report.sections.spans import Inline, Span, code, joined, plain, small, strong, tag
@@ -91,10 +91,10 @@ def short_name(paper: dict[str, Any]) -> str:
     return str(paper.get("short") or paper["key"])
 
 
-def verdict_bars(statements: Mapping[str, Verdicts], subject: str) -> Figure:
+def verdict_bars(statements: Mapping[str, Verdicts], subject: str) -> Drawing:
     """Return the figure of verdicts by paper; `statements` are the verdicts on claims and cells of all papers."""
     said = [f"{count} {words(name)}" for found in statements.values() for name, count in found.items()]
-    return Figure(
+    return Drawing(
         "figures/verdicts.svg",
         "Verdicts by paper",
         "Each bar is all claims, or all published cells, of a paper; its parts are the verdicts, with their numbers.",
@@ -154,11 +154,11 @@ def _published_only(rows: list[Row]) -> Table:
     return table_of(caption, "tables/published_only.csv", fields, [Group(rows)], size=8.2)
 
 
-def _coverage_figure(tables: Tables) -> Figure:
+def _coverage_figure(tables: Tables) -> Drawing:
     statuses = Counter(row["status"] for row in tables["matrix"])
     numbers = [f"{statuses[name]} {label}" for name, label in STATUSES.items() if name in statuses]
     absent = sum(row["status"] == "not_run" for row in tables["coverage"])
-    return Figure(
+    return Drawing(
         "figures/coverage.svg",
         "Coverage matrix",
         "Variants by tasks: what is done, what is planned, and what is not. A dashed row is an experiment that a "

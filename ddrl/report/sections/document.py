@@ -67,7 +67,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Figure:
+class Drawing:
     """A drawing, `path` relative to the folder of results; `note` states budget and seeds."""
 
     path: str
@@ -105,7 +105,7 @@ class Facts:
     type: str = field(default="facts", init=False)
 
 
-Block = Table | Figure | Text | Facts
+Block = Table | Drawing | Text | Facts
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Tally:
+class VerdictCounts:
     """The verdicts on one kind of statement."""
 
     label: str
@@ -158,21 +158,21 @@ class Document:
     finished: str
     facts: tuple[Fact, ...]
     verdict: str
-    tallies: tuple[Tally, ...]
+    tallies: tuple[VerdictCounts, ...]
     sections: Sequence[Section]
     origin: Origin
 
 
 def as_json(document: Document) -> dict[str, Any]:
     """Return plain data. Leave out tables without a row and sections without a block; number tables and figures."""
-    counts = {Table: 0, Figure: 0}
+    counts = {Table: 0, Drawing: 0}
     sections = []
     for section in document.sections:
         blocks: list[Block] = []
         for block in section.blocks:
             if isinstance(block, Table) and not any(group.rows for group in block.groups):
                 continue
-            if isinstance(block, Table | Figure):
+            if isinstance(block, Table | Drawing):
                 counts[type(block)] += 1
                 block = replace(block, number=counts[type(block)])
             blocks.append(block)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ddrl.errors import UserError
-from ddrl.report.sections.document import Count, Fact, Origin, Row, Tally
+from ddrl.report.sections.document import Count, Fact, Origin, Row, VerdictCounts
 from ddrl.report.sections.numbers import moment
 from ddrl.report.sections.text import counted, listed, words
 
@@ -68,7 +68,7 @@ def first_page(
         "finished": finished,
         "facts": stated((*facts, Fact("Holes", holes if problems else ""))),
         "verdict": " ".join(filter(None, said)),
-        "tallies": tuple(Tally(kind.capitalize(), _counts(kind, found)) for kind, found in statements.items()),
+        "tallies": tuple(VerdictCounts(kind.capitalize(), _counts(kind, found)) for kind, found in statements.items()),
     }
 
 

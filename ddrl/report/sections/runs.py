@@ -9,7 +9,7 @@ from typing import Any
 from ddrl.analysis.runs.milestones import FEWEST_EPISODES
 from ddrl.papers.experiments import system_of
 from ddrl.report.sections.cells import ORIGINS, flags_of
-from ddrl.report.sections.document import Block, Fact, Facts, Field, Figure, Group, Origin, Row, Table, Tables, Text
+from ddrl.report.sections.document import Block, Drawing, Fact, Facts, Field, Group, Origin, Row, Table, Tables, Text
 from ddrl.report.sections.first_page import stated
 from ddrl.report.sections.numbers import duration, frames, number, percent, span
 from ddrl.report.sections.spans import Inline, Span, code, joined, plain, small, strong
@@ -217,7 +217,7 @@ def _one_path(rows: list[Row]) -> str:
     return rows[0]["before"] + (seeds[0] if len(seeds) == 1 else f"{{{','.join(seeds)}}}") + rows[0]["after"]
 
 
-def drawings(figures: Iterable[dict[str, Any]], runs: list[Row]) -> list[Figure]:
+def drawings(figures: Iterable[dict[str, Any]], runs: list[Row]) -> list[Drawing]:
     """Return the figures with at least one run in them, each with its budget and seeds."""
     found = []
     for figure in figures:
@@ -225,7 +225,7 @@ def drawings(figures: Iterable[dict[str, Any]], runs: list[Row]) -> list[Figure]
             title, _, caption = figure["caption"].partition(". ")
             source = ", ".join(f"tables/{name}.csv" for name in figure["tables"])
             path = f"figures/{figure['name']}.svg"
-            found.append(Figure(path, title.removesuffix("."), caption, figure["alt"], note, source))
+            found.append(Drawing(path, title.removesuffix("."), caption, figure["alt"], note, source))
     return found
 
 

@@ -19,8 +19,8 @@ from ddrl.replay.replay_config import with_replay
 from ddrl.runtimes.ray.cluster import cluster
 from ddrl.runtimes.threads import ThreadsRuntime
 from ddrl.system.allocator import keep_freed_memory
-from ddrl.system.locks import open_lock, take_lock
-from ddrl.system.signals import Request, stopping
+from ddrl.system.locks import TAKEOVER_SECONDS, open_lock, take_lock
+from ddrl.system.signals import StopRequest, stopping
 from ddrl.training.builder import Builder, Generation, act_alone
 from ddrl.training.config.run_config import RunConfig
 from ddrl.training.device import resolve_device
@@ -36,15 +36,13 @@ if TYPE_CHECKING:
     from ddrl.runtimes.ray.process_group import Plan
     from ddrl.runtimes.ray.rendezvous import Met
 
-LOCK_SECONDS = 30.0
-"""The time for the rank 0 of a supervisor that was killed to end, before another rank 0 begins."""
 SPARE_BYTES = 128 * 2**20
 """Shared memory that nothing is reckoned for."""
 BATCHES = 5
 """Batches of a replay in its own process that exist at once: trained on, made ready, drawn ahead, two to be freed."""
 
 
-class Part(Protocol):
+class MemberSegment(Protocol):
     """A segment of a population's member, as a learner on Ray carries it out."""
 
     @property
@@ -72,7 +70,7 @@ def train_with_ray(
     """
     builder, progress = Builder(config, torch.device("cpu")), Progress(config.env_frames, quiet=quiet)
     shards, wanted = shard_parts(builder), config.topology.parameter_shards
-    request, slots, memory = Request(), num_cpus(config) + len(shards), object_store_bytes(builder)
+    request, slots, memory = StopRequest(), num_cpus(config) + len(shards), object_store_bytes(builder)
     with stopping(request.ask, directory), cluster(num_cpus=slots, object_store_bytes=memory) as folder:
         from ddrl.runtimes.ray.supervisor import RayRuntime  # imports Ray, which reads what `cluster` has set
 
@@ -93,7 +91,7 @@ def plan(
     folder: Path | None,
     shards: list[slice],
     *,
-    part: Part | None = None,
+    part: MemberSegment | None = None,
     runs_at_once: int = 1,
 ) -> Plan:
     """Return what to start for a run, or for a `part` of it. `shards` are those of `shard_parts`; see also `Plan`."""
@@ -180,7 +178,7 @@ def make_learner(
     met: Met | None,
     beside: Beside,
     forward: EpisodeSink,
-    part: Part | None = None,
+    part: MemberSegment | None = None,
 ) -> BuiltLearner:
     """Build a learner in its process. The parameters from `rank` to `forward` are those of `MakeLearner`."""
     from ddrl.runtimes.ray.learner_process import BuiltLearner
@@ -200,7 +198,7 @@ def make_learner(
         endpoint = own_endpoint(folder, f"{directory.name}-{rank}" if part else str(rank))  # members share the folder
     if not rank:  # it writes the run directory
         lock = open_lock(directory / "learner.lock")
-        take_lock(lock, directory, LOCK_SECONDS)
+        take_lock(lock, directory, TAKEOVER_SECONDS)
     relay = Relay()
     run = Run(
         config,

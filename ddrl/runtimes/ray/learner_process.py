@@ -20,7 +20,7 @@ import ray
 from ddrl.errors import Closed
 from ddrl.runtimes.ray import rendezvous as meetings
 from ddrl.runtimes.ray.messages import NO_TRAFFIC, Beside, Episodes, Reply, Sent, ShardTraffic, Status
-from ddrl.runtimes.ray.rendezvous import Meeting, Met
+from ddrl.runtimes.ray.rendezvous import Met, Rendezvous
 from ddrl.runtimes.ray.serialization import prepare_process
 from ddrl.system.calls import watched
 from ddrl.types import Begun, Episode, Experience, Gradients
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from ddrl.coordinator.shared_parameters import LiveParameters
     from ddrl.inference.endpoint import Endpoint
-    from ddrl.runtimes.ray.launch import Part
+    from ddrl.runtimes.ray.launch import MemberSegment
     from ddrl.training.records.display import Relay
     from ddrl.training.run import Run
 
@@ -44,7 +44,7 @@ class BuiltLearner(NamedTuple):
 
     run: Run
     relay: Relay  # the display of the run
-    part: Part | None  # of the training, which it carries out; None: all of it
+    part: MemberSegment | None  # of the training, which it carries out; None: all of it
     lock: Any  # the file that locks the run directory while this exists; of rank 0
 
 
@@ -74,14 +74,14 @@ class LearnerProcess:
         """Return the process ID."""
         return os.getpid()
 
-    def open_meeting(self, folder: Path | None) -> Meeting:
+    def open_meeting(self, folder: Path | None) -> Rendezvous:
         """Return where several ranks meet; called on rank 0. `folder` is that of an own cluster."""
         if folder:
             return meetings.open_in(folder)
         meeting, self._met = meetings.open_at(_own_address())
         return meeting
 
-    def build(self, meeting: Meeting | None, rank0: Any, beside: Beside) -> None:
+    def build(self, meeting: Rendezvous | None, rank0: Any, beside: Beside) -> None:
         """Build the learner. `rank0` is the process of rank 0, which records the episodes of all ranks."""
         if meeting is not None:
             sum_over(_own_address() if meeting.host else "127.0.0.1")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # not in its __all__
 
 
-class Meeting(NamedTuple):
+class Rendezvous(NamedTuple):
     """A rendezvous, as other learners are told of it."""
 
     host: str  # empty: on one machine, in a file
@@ -33,23 +33,23 @@ class Met(NamedTuple):
     token: str
 
 
-def open_in(folder: Path) -> Meeting:
+def open_in(folder: Path) -> Rendezvous:
     """Return a new meeting in a folder of this machine. Raise UserError where others can enter it."""
     check_private(folder)
-    return Meeting("", str(folder / f"learners-{secrets.token_hex(8)}"), secrets.token_hex(32))
+    return Rendezvous("", str(folder / f"learners-{secrets.token_hex(8)}"), secrets.token_hex(32))
 
 
-def open_at(host: str) -> tuple[Meeting, Met]:
+def open_at(host: str) -> tuple[Rendezvous, Met]:
     """Return a new meeting at one address of this machine; it lasts as long as the store."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
 
     listening = socket.create_server((host, 0))
     port, token = listening.getsockname()[1], secrets.token_hex(32)
     store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())
-    return Meeting(host, str(port), token), Met(store, token)
+    return Rendezvous(host, str(port), token), Met(store, token)
 
 
-def join(meeting: Meeting) -> Met:
+def join(meeting: Rendezvous) -> Met:
     """Join a meeting that another learner has opened."""
     from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]  # not in its __all__
 

@@ -19,14 +19,14 @@ from typing import Any
 
 from ddrl.papers.expansion import expand as expand_unchecked
 from ddrl.papers.expansion import narrowed
-from ddrl.papers.experiments import ROOT, SCALES, Run, load_experiments, papers
+from ddrl.papers.experiments import ROOT, SCALES, PlannedRun, load_experiments, papers
 from ddrl.system.exit_code import exit_code
 from ddrl.system.files import read_file, write_whole
 
 __all__ = [
     "ROOT",
     "SCALES",
-    "Run",
+    "PlannedRun",
     "expand",
     "load_experiments",
     "main",
@@ -47,7 +47,7 @@ def expand(
     seeds: Sequence[int] | None = None,
     root: Path = ROOT,
     validate: bool = True,
-) -> list[Run]:
+) -> list[PlannedRun]:
     """Expand as `ddrl.papers.expansion.expand`; with `validate`, check configurations and fill in their defaults.
 
     Raise `UserError` for anything not allowed.
@@ -57,7 +57,7 @@ def expand(
     return [_validated(run) for run in runs] if validate else runs
 
 
-def _validated(run: Run) -> Run:
+def _validated(run: PlannedRun) -> PlannedRun:
     where = f"replications/{run.paper}/experiments.yaml: {run.scale}/{run.key}"
     return dataclasses.replace(run, config=_resolved(run.config, where))
 
@@ -92,12 +92,12 @@ def paper_configs(paper: str, root: Path = ROOT) -> dict[tuple[str, str, str], d
     return found
 
 
-def write_configs(runs: Iterable[Run], results: str | Path = "results") -> list[Path]:
+def write_configs(runs: Iterable[PlannedRun], results: str | Path = "results") -> list[Path]:
     """Write every run's config.json, but only if its content changes, so that no run is repeated without need."""
     return [_write_config(run, run.directory(results) / "config.json") for run in runs]
 
 
-def _write_config(run: Run, path: Path) -> Path:
+def _write_config(run: PlannedRun, path: Path) -> Path:
     text = json.dumps(run.config, indent=1, sort_keys=True) + "\n"
     if path.exists() and read_file(path) == text.encode():
         return path

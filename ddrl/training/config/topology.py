@@ -11,7 +11,7 @@ from ddrl.system.config_types import STRICT
 
 
 @dataclass(frozen=True, config=STRICT)
-class CentralInference:
+class DynamicBatching:
     """Dynamic batching: a free thread takes a batch of whole calls once enough columns wait."""
 
     min_columns: PositiveInt = 1
@@ -63,7 +63,7 @@ class Topology:
     inference: Literal["local", "central"] = "local"
     """local: each actor has a copy of the network; central: the learner infers for all of them (in runtime ray, for
     processes of environments that send observations and get actions)."""
-    central: CentralInference = CentralInference()
+    central: DynamicBatching = DynamicBatching()
     """Read with `inference: central`."""
     replay: Literal["learner", "own"] = "learner"
     """The process of a prioritized replay: the learner's, or (runtime ray, local inference) its own, to which actors

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ddrl.errors import UserError
-from ddrl.training.config.topology import CentralInference, Topology
+from ddrl.training.config.topology import DynamicBatching, Topology
 
 if TYPE_CHECKING:
     from ddrl.training.config.run_config import RunConfig
@@ -122,7 +122,7 @@ def _check_inference(topology: Topology) -> None:
     if topology.prefetch and topology.runtime == "serial":
         raise UserError("key 'topology.prefetch' may be true only with 'topology.runtime: threads' or ray")
     central, columns = topology.central, topology.num_actors * topology.envs_per_actor // topology.num_learners
-    if topology.inference == "local" and central != CentralInference():
+    if topology.inference == "local" and central != DynamicBatching():
         raise UserError("key 'topology.central' is read only with 'topology.inference: central'")
     if central.worker_processes and topology.runtime != "threads":
         given = f"{topology.runtime}{', whose workers are processes anyway' if topology.runtime == 'ray' else ''}"
