@@ -26,7 +26,7 @@ ifneq ($(shell test -x $(BIN)/python && cat $(READY) 2>/dev/null),$(CURDIR))
 .PHONY: $(READY)
 endif
 
-.PHONY: help report test slurm lint learn regression mutation chaos clean
+.PHONY: help report test system slurm lint learn regression mutation chaos clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -40,6 +40,9 @@ report: $(READY) ## run the replications and write reports/*.pdf
 # Several processes, each with whole files; files with many slow tests first.
 test: $(READY) ## fast tests
 	@$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+system: $(READY) ## tests that kill processes, start clusters of their own, or ask every task of a simulator (minutes)
+	@$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist load -m system
 
 slurm: $(READY) ## the workflow on a real SLURM, which is installed (as root, Debian), started and stopped again
 	@$(BIN)/python -m pytest -q -rs -n 3 -o faulthandler_timeout=600 -m slurm --durations=0 tests/slurm

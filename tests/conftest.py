@@ -35,7 +35,7 @@ settings.register_profile(
 )
 settings.load_profile("ddrl")
 
-_MUST_RUN = ("learning", "regression")
+_MUST_RUN = ("learning", "regression", "system")
 """`pytest -m <one of these>` fails when nothing passed, be it that no test has the mark or that all were skipped."""
 
 
@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "holder" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
-    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    slow = Counter(item.path for item in items if any(map(item.get_closest_marker, ("slow", "system"))))
     items.sort(key=lambda item: -slow[item.path])
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:

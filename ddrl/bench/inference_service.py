@@ -1,7 +1,7 @@
 """`ddrl roundtrip`: the inference service alone, with workers that step no environment and a policy without a network.
 
 This measures the transport: encoding observations, the stream, checks, the hand-over to the actor's thread, and the way
-back. `python -m ddrl.bench.inference_service ADDRESS ENVS` runs a worker.
+back. The workers are those of `ddrl.inference.idle_worker`.
 """
 
 from __future__ import annotations
@@ -14,28 +14,22 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from itertools import cycle
 from typing import Any
 
 import numpy as np
 
 from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import Closed
-from ddrl.inference.client import Connection, LearnerLost
 from ddrl.inference.endpoint import Endpoint
+from ddrl.inference.idle_worker import SPEC
 from ddrl.inference.remote_env import RemoteEnv
 from ddrl.inference.service import InferenceService
 from ddrl.system.notes import say
 from ddrl.system.private_folders import SOCKET, private_folder
 from ddrl.training.records import manifest
-from ddrl.types import EnvSpec, EnvStep
 
-SPEC = EnvSpec("nothing", (4, 84, 84), "uint8", num_actions=6, frame_skip=4, protocol="nothing")
-"""Observations as in an Atari game: four frames, one of them new in each step."""
 WARM_UP = 0.25
 """Length of the warm-up as a fraction of the measurement."""
-POOL = 16
-"""The number of different frames that a worker sends in turn."""
 START_SECONDS, END_SECONDS = 60.0, 10.0
 
 
@@ -54,7 +48,7 @@ def measure(workers: int, envs: int, transport: str, seconds: float) -> dict[str
         actors = [threading.Thread(target=_act, args=(slot,), daemon=True) for slot in slots]
         for actor in actors:
             actor.start()
-        command = [sys.executable, "-m", "ddrl.bench.inference_service", service.address, str(envs)]
+        command = [sys.executable, "-m", "ddrl.inference.idle_worker", service.address, str(envs)]
         processes = [subprocess.Popen(command) for _ in range(workers)]
         try:
             _await(lambda: all(slot.session for slot in slots), processes)
@@ -99,27 +93,6 @@ def _act(env: RemoteEnv) -> None:
             env.step(actions)
 
 
-def work(address: str, envs: int) -> None:
-    """Run a worker that sends observations, each with a new frame, until it is told to end."""
-    connection = Connection(Endpoint(address))
-    pool = np.random.default_rng(0).integers(0, 255, (POOL, envs, *SPEC.observation_shape[1:]), dtype=np.uint8)
-    frames = [np.stack([pool[(i + k) % POOL] for k in range(SPEC.observation_shape[0])], axis=1) for i in range(POOL)]
-    nothing, all_of = np.zeros(envs, dtype=bool), np.ones(envs, dtype=bool)
-    reward = np.zeros(envs, dtype=np.float32)
-    first = EnvStep(frames[-1], reward, nothing, nothing, nothing, all_of, all_of)
-    steps = cycle([EnvStep(frame, reward, nothing, nothing, nothing, nothing, all_of) for frame in frames])
-    with suppress(Closed, LearnerLost):
-        connection.join()
-        connection.begin(SPEC, envs)
-        step, waited = first, 0.0
-        while True:
-            began = time.perf_counter()
-            connection.exchange(step, waited)
-            waited = time.perf_counter() - began
-            step = next(steps)
-    connection.close()
-
-
 def roundtrip(
     layouts: Sequence[tuple[int, int, str]], *, seconds: float, repeats: int, note: Callable[[str], None]
 ) -> dict[str, Any]:
@@ -159,7 +132,3 @@ def _row(one: Mapping[str, Any]) -> str:
         f"{one['observations_per_second']:,.0f} observations/s, round trip p50 {one['round_trip_ms_p50']:.2f} ms, "
         f"p99 {one['round_trip_ms_p99']:.2f} ms, {one['bytes_per_observation']:,.0f} bytes each"
     )
-
-
-if __name__ == "__main__":
-    work(sys.argv[1], int(sys.argv[2]))

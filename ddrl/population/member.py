@@ -53,7 +53,7 @@ class SegmentOutcome(NamedTuple):
 class Segment:
     """One segment of a member's run: what its processes need to know, and how it begins, pauses and ends.
 
-    On Ray each learner is given it as a `ddrl.runtimes.ray.launch.Part`.
+    On Ray each learner is given it as a `ddrl.runtimes.ray.launch.MemberSegment`.
     """
 
     config: RunConfig

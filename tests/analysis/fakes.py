@@ -20,11 +20,18 @@ from ddrl.analysis.verdicts.claims import claims
 from ddrl.papers.experiments import Experiment
 from ddrl.papers.paper import Paper
 from ddrl.papers.published import load_references
-from ddrl.training.config.experiments import Run, write_configs
+from ddrl.training.config.experiments import PlannedRun, write_configs
 
 
 def write_run(
-    run: Run, results: Path, *, start: float, final: float, origin: str = "run", frames: int | None = None, **shape: Any
+    run: PlannedRun,
+    results: Path,
+    *,
+    start: float,
+    final: float,
+    origin: str = "run",
+    frames: int | None = None,
+    **shape: Any,
 ) -> Path:
     """A run whose return rises from `start` to `final` (`curves_of`, with `shape`); returns its directory."""
     frames = frames or int(run.config["env_frames"])
@@ -32,7 +39,7 @@ def write_run(
     return _write(run, results, origin, curves, manifest(run.config, frames))
 
 
-def _write(run: Run, results: Path, origin: str, curves: pd.DataFrame, manifest: Mapping[str, Any]) -> Path:
+def _write(run: PlannedRun, results: Path, origin: str, curves: pd.DataFrame, manifest: Mapping[str, Any]) -> Path:
     folder = results / "reference" / run.paper / run.key if origin == "reference" else run.directory(results)
     folder.mkdir(parents=True, exist_ok=True)
     curves.to_parquet(folder / "curves.parquet", index=False, write_page_checksum=True)
@@ -42,7 +49,7 @@ def _write(run: Run, results: Path, origin: str, curves: pd.DataFrame, manifest:
 
 
 def curves_of(
-    run: Run, *, start: float, final: float, frames: int, records: int = 40, noisiness: float = 0.04
+    run: PlannedRun, *, start: float, final: float, frames: int, records: int = 40, noisiness: float = 0.04
 ) -> pd.DataFrame:
     """Curves whose return rises with seeded noise.
 
@@ -70,7 +77,7 @@ def curves_of(
 
 
 def write_timed(
-    run: Run,
+    run: PlannedRun,
     results: Path,
     *,
     final: float,
@@ -96,7 +103,7 @@ def write_timed(
 
 
 def write_measured(
-    run: Run, results: Path, *, final: float, speed: float, measured: Mapping[str, float], **options: Any
+    run: PlannedRun, results: Path, *, final: float, speed: float, measured: Mapping[str, float], **options: Any
 ) -> Path:
     """A fake run at a steady speed after ten seconds of starting up, that recorded `measured` beside its training.
 
@@ -117,7 +124,9 @@ def _with(curves: pd.DataFrame, measured: Mapping[str, float]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def decided(paper: Paper, experiments: Mapping[str, Experiment], planned: Sequence[Run], results: Path) -> pd.DataFrame:
+def decided(
+    paper: Paper, experiments: Mapping[str, Experiment], planned: Sequence[PlannedRun], results: Path
+) -> pd.DataFrame:
     """The paper's claims by name, on the runs that were planned and written, all of which must be readable."""
     runs = gather(paper.key, planned, results, experiments, allow_missing=False).runs
     assert len(runs) == len(planned)
@@ -206,7 +215,7 @@ ATARI = {
 CORRECTION = {"v_trace": 0.98, "one_step_is": 0.93, "epsilon_correction": 0.0, "no_correction": -0.6}
 
 
-def write_scale(runs: Sequence[Run], results: Path, *, progress: float = 0.1) -> None:
+def write_scale(runs: Sequence[PlannedRun], results: Path, *, progress: float = 0.1) -> None:
     """Every run of a scale: Atari ends at `progress` of the way from random to human, Catch as `CORRECTION` says.
 
     Experiments on systems end as random play does on games, and at the best return on Catch.

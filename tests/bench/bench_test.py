@@ -283,7 +283,7 @@ def test_the_committed_benchmarks_can_be_read() -> None:
     assert {Path(row["file"]).name for row in rows} == {file.name for file in files}
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_ray_is_measured_beside_threads_over_all_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     assert worker_pool.COMMAND[0] == sys.executable  # imported before it is another

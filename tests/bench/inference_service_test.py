@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ddrl.bench.inference_service import SPEC
 from ddrl.cli import main
+from ddrl.inference.idle_worker import SPEC
 
 WHOLE = 4 * 84 * 84
 """Bytes of an observation; of its newest frame a quarter."""

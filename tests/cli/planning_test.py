@@ -13,14 +13,14 @@ from ddrl import cli
 from ddrl.cli.planning import Measured, checkpoint_bytes, measured, plan, rows, seconds_of, too_long
 from ddrl.papers.experiments import Resources
 from ddrl.slurm.site import load_for
-from ddrl.training.config.experiments import Run, expand
+from ddrl.training.config.experiments import PlannedRun, expand
 from tests.runs import BASE, REPLAYING, merged, small
 
 ROOT = Path(__file__).parents[2]
 CATCH: dict[str, Any] = {"experiments": ["off_policy_correction"], "variants": ["v_trace"]}
 
 
-def catch(scale: str = "workstation", **filters: Any) -> Run:
+def catch(scale: str = "workstation", **filters: Any) -> PlannedRun:
     wanted = CATCH | {"environments": ["toy/catch"], "seeds": [1]} | filters
     (run,) = expand("impala_2018", scale, root=ROOT / "replications", **wanted)
     return run
@@ -58,7 +58,7 @@ def test_short_runs_and_other_hardware_count_only_where_there_is_nothing_better(
 def test_several_nodes_count_as_their_cores_together() -> None:
     run = catch()
     values = {name: getattr(run, name) for name in run.__dataclass_fields__}
-    wide = Run(**values | {"resources": Resources(threads=4, memory_mib=100, gpus=0, nodes=3)})
+    wide = PlannedRun(**values | {"resources": Resources(threads=4, memory_mib=100, gpus=0, nodes=3)})
     assert seconds_of(wide, [speed(1.0)])[0] == pytest.approx(run.config["env_frames"] / 12)
 
 

@@ -230,7 +230,7 @@ def start(*arguments: object) -> Ddrl:
     return Ddrl(*arguments, variables={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"})
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_workers_outlive_a_learner_that_is_killed(tmp_path: Path) -> None:
     """The learner is killed in mid-training and started again: the run goes on, with the same worker processes."""
     address, token = f"unix:{tmp_path}/s", tmp_path / "token"

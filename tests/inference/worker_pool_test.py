@@ -47,7 +47,7 @@ def test_a_run_reaches_its_budget_and_its_workers_end(tmp_path: Path) -> None:
     assert not own_workers(psutil.Process())
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_a_worker_that_is_killed_is_replaced(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def kill() -> None:
         clusters.wait_until(lambda: clusters.lines(tmp_path) > 3)

@@ -13,12 +13,12 @@ import yaml
 
 from ddrl.analysis.runs.flags import changed_settings, flatten
 from ddrl.errors import UserError
-from ddrl.training.config.experiments import SCALES, Run, expand, load_experiments, main, papers, write_configs
+from ddrl.training.config.experiments import SCALES, PlannedRun, expand, load_experiments, main, papers, write_configs
 
 ROOT = Path(__file__).parents[2] / "replications"
 
 
-def runs_of(scale: str, **filters: Any) -> list[Run]:
+def runs_of(scale: str, **filters: Any) -> list[PlannedRun]:
     return expand("impala_2018", scale, root=ROOT, validate=False, **filters)
 
 

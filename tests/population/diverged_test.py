@@ -142,7 +142,7 @@ def test_whoever_has_a_fitness_is_copied_as_often_as_any_other() -> None:
     assert 430 < sum(one.compared_with == 2 for one in found) < 570
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.usefixtures("holder")
 @pytest.mark.parametrize("changes", [{"parallel": 3}, {"topology": {"runtime": "ray"}}], ids=["hosts", "runs on Ray"])
 def test_processes_of_ray_go_on_as_well(tmp_path: Path, changes: dict[str, Any]) -> None:

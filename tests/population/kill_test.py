@@ -16,7 +16,7 @@ from tests.runtimes.kill_test import kill_somewhere, start
 KILLS = 8
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_a_population_killed_at_random_moments_has_the_same_decisions_and_curves(tmp_path: Path) -> None:
     """Half of the moments follow a decision, half a member's checkpoint."""
     path = tmp_path / "config.json"

@@ -38,6 +38,7 @@ def test_members_train_at_once_and_all_reach_the_budget(tmp_path: Path) -> None:
     assert summary(tmp_path)["decisions"] == 15
 
 
+@pytest.mark.system
 def test_a_process_that_dies_is_replaced_and_its_segment_goes_on(
     tmp_path: Path, holder: psutil.Process, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,7 +95,7 @@ def test_what_a_member_raised_is_its_traceback_and_one_line(
     assert "ArithmeticError: the ball fell through\nthe floor" in capfd.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_sigterm_stops_all_members_with_checkpoints_and_the_next_start_goes_on(
     tmp_path: Path, forking: dict[str, str]
 ) -> None:

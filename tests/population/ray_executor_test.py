@@ -67,6 +67,7 @@ def whole(directory: Path, size: int = 2) -> None:
         assert_ranks_are_equal(directory, int(str(number)))
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("holder")
 def test_members_with_two_learners_copy_and_perturb_in_both(tmp_path: Path) -> None:
     assert train(members(), tmp_path, quiet=True) == "budget_reached"
@@ -91,6 +92,7 @@ def test_members_with_two_learners_copy_and_perturb_in_both(tmp_path: Path) -> N
     assert [len(line["metrics"]["evaluation_return"]) for line in evaluations] == [5]
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("holder")
 def test_a_population_interrupted_within_a_turn_goes_on_from_its_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -120,6 +122,7 @@ def test_a_population_interrupted_within_a_turn_goes_on_from_its_checkpoint(
     whole(tmp_path)
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("holder")
 def test_two_members_at_once_end_their_segments_after_so_many_episodes(tmp_path: Path) -> None:
     changes = {"parallel": 2, "period_frames": None, "ready_episodes": 60}
@@ -132,7 +135,7 @@ def test_two_members_at_once_end_their_segments_after_so_many_episodes(tmp_path:
         assert (counted >= 60).all()
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_a_population_that_is_killed_within_a_turn_loses_no_decision(tmp_path: Path, forking: dict[str, str]) -> None:
     """kill -9, in a cluster of its own, which then is gone as well."""
     config = to_json(members(env_frames=2400))
@@ -153,7 +156,7 @@ def test_a_population_that_is_killed_within_a_turn_loses_no_decision(tmp_path: P
     assert json.loads((tmp_path / "run.json").read_text())["resumes"] == 2
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_sigterm_stops_members_with_checkpoints(tmp_path: Path, forking: dict[str, str]) -> None:
     process = start(to_json(members({"period_frames": 40_000, "parallel": 2}, env_frames=80_000)), tmp_path, **forking)
     wait_until(lambda: len(list(tmp_path.glob("members/*/checkpoints/rank1/*.sha256"))) >= 2)
@@ -165,7 +168,7 @@ def test_sigterm_stops_members_with_checkpoints(tmp_path: Path, forking: dict[st
         assert_ranks_are_equal(tmp_path, number)
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_inference_services_of_members_at_once_are_apart(tmp_path: Path, forking: dict[str, str]) -> None:
     """In a cluster of its own, where they are sockets in one folder."""
     process = start(to_json(members({"parallel": 2}, topology={"inference": "central"})), tmp_path, **forking)
@@ -174,7 +177,7 @@ def test_inference_services_of_members_at_once_are_apart(tmp_path: Path, forking
     whole(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_a_learner_that_dies_is_replaced_and_its_turn_goes_on(
     tmp_path: Path, holder: psutil.Process, capsys: pytest.CaptureFixture[str]
 ) -> None:

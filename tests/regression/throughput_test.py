@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from ddrl import bench
-from ddrl.bench import Part, Repeat
+from ddrl.bench import PartSpeed, Repeat
 from ddrl.errors import UserError
 from ddrl.regression import throughput
 from ddrl.regression.throughput import ALLOWED, judge
 
-PART = Part(1e-4, 1e4)
+PART = PartSpeed(1e-4, 1e4)
 COMMITTED = 0.9
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -70,7 +70,7 @@ def kill_somewhere(
     return finish(process) == -signal.SIGKILL
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("config", "seconds"),
     [(CATCH, 0.2), pytest.param(BREAKOUT, 4.0, marks=pytest.mark.learning)],

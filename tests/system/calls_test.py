@@ -281,7 +281,7 @@ def test_every_call_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(name)
         return EnvironmentCall(name)
 
-    monkeypatch.setattr(named, "Call", noted)
+    monkeypatch.setattr(named, "EnvironmentCall", noted)
     env = make_env({"name": "toy/catch"}, 2, 5, num_threads=1, name="actor 0")
     env.reset()
     env.step(np.zeros(2, dtype=np.int64))

@@ -21,7 +21,7 @@ from ddrl.analysis.runs.run_data import RunData, load_run, try_run
 from ddrl.errors import UserError
 from ddrl.papers.experiments import load_experiments
 from ddrl.papers.table_names import TABLES
-from ddrl.training.config.experiments import Run, expand
+from ddrl.training.config.experiments import PlannedRun, expand
 from tests.analysis.fakes import write_run, write_scale
 
 ROOT = Path(__file__).parents[3]
@@ -33,7 +33,7 @@ NARROW = ["--experiments", "off_policy_correction", "--variants", "v_trace", "no
 NARROW += ["toy/catch", "--seeds", *map(str, SEEDS)]
 
 
-def runs_of(*variants: str, validate: bool = False) -> list[Run]:
+def runs_of(*variants: str, validate: bool = False) -> list[PlannedRun]:
     """Planned runs; with `validate`, their configurations have defaults, as those of finished runs do."""
     filters = {"experiments": ["off_policy_correction"], "variants": variants, "environments": ["toy/catch"]}
     return expand(PAPER, "smoke", root=REPLICATIONS, seeds=SEEDS, validate=validate, **filters)

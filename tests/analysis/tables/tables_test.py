@@ -23,14 +23,14 @@ from ddrl.analysis.tables.summary import source
 from ddrl.errors import UserError
 from ddrl.papers.paper import load_deviations, load_paper
 from ddrl.papers.table_names import TABLES
-from ddrl.training.config.experiments import Run, expand, load_experiments, write_configs
+from ddrl.training.config.experiments import PlannedRun, expand, load_experiments, write_configs
 from tests.analysis.fakes import write_run, write_scale
 
 ROOT = Path(__file__).parents[3] / "replications"
 PAPER = "impala_2018"
 
 
-def smoke(**filters: Any) -> list[Run]:
+def smoke(**filters: Any) -> list[PlannedRun]:
     return expand(PAPER, "smoke", root=ROOT, **filters)
 
 

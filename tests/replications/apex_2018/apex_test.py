@@ -11,7 +11,7 @@ import pytest
 from ddrl.papers.experiments import load_experiments
 from ddrl.papers.paper import load_paper
 from ddrl.papers.published import load_references
-from ddrl.training.config.experiments import Run, expand
+from ddrl.training.config.experiments import PlannedRun, expand
 from tests.analysis.fakes import assert_figures_are_drawn, decided, write_timed
 
 ROOT = Path(__file__).parents[3] / "replications"
@@ -50,7 +50,9 @@ THE_OTHER_WAY_ROUND: Planted = {
 }
 
 
-def plant(planned: list[Run], planted: Planted, results: Path, cores: int = CORES, origin: str = "run") -> list[Run]:
+def plant(
+    planned: list[PlannedRun], planted: Planted, results: Path, cores: int = CORES, origin: str = "run"
+) -> list[PlannedRun]:
     for run in planned:
         final, speed = planted[run.experiment][run.variant]
         level = REFERENCES.loc[run.environment]

@@ -14,7 +14,7 @@ from ddrl.papers.experiments import load_experiments
 from ddrl.papers.paper import load_paper
 from ddrl.papers.published import load_references
 from ddrl.system.instruction_words import packed_shape
-from ddrl.training.config.experiments import Run, expand, paper_configs
+from ddrl.training.config.experiments import PlannedRun, expand, paper_configs
 from tests.analysis.fakes import assert_figures_are_drawn, decided, write_measured
 
 ROOT = Path(__file__).parents[3] / "replications"
@@ -71,7 +71,7 @@ THE_OTHER_WAY_ROUND: Planted = {
 }
 
 
-def plant(planted: Planted, results: Path, scale: str = "workstation", origin: str = "run") -> list[Run]:
+def plant(planted: Planted, results: Path, scale: str = "workstation", origin: str = "run") -> list[PlannedRun]:
     planned = expand(PAPER.key, scale, root=ROOT)
     # Agents that scale paper alone has, on the tasks of this one.
     planned += expand(PAPER.key, scale, root=ROOT, experiments=["dmlab30"], variants=["r2d2_plus", "impala_deep"])
@@ -113,7 +113,7 @@ def test_the_base_is_table_2() -> None:
         assert found == value, name
 
 
-def dmlab30(scale: str) -> list[Run]:
+def dmlab30(scale: str) -> list[PlannedRun]:
     return expand(PAPER.key, scale, root=ROOT, experiments=["dmlab30"], seeds=[1])
 
 

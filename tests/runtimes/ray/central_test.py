@@ -43,6 +43,7 @@ def test_the_synchronous_schedule_has_no_lag(tmp_path: Path, holder: psutil.Proc
     assert table[table.metric == "policy_lag_max"].value.max() == 0
 
 
+@pytest.mark.system
 def test_workers_that_are_killed_are_replaced_and_a_learner_that_is_killed_goes_on_from_its_checkpoint(
     tmp_path: Path, holder: psutil.Process, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -70,6 +71,7 @@ def test_workers_that_are_killed_are_replaced_and_a_learner_that_is_killed_goes_
     assert (table[table.metric == "episode_length"].value == 9).all()
 
 
+@pytest.mark.system
 def test_an_own_cluster_is_interrupted_resumed_and_leaves_nothing(tmp_path: Path) -> None:
     values = merged(BASE, LONG | {"env_frames": 100_000, "topology": CENTRAL})
     process = clusters.start(values, tmp_path, RAY_ADDRESS="")

@@ -13,7 +13,7 @@ from tests.runs import BASE, merged
 from tests.runtimes.ray import clusters
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_a_run_whose_cluster_loses_its_head_says_so_within_a_minute_and_where_the_next_start_goes_on(
     tmp_path: Path,
 ) -> None:

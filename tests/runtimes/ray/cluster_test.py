@@ -92,17 +92,20 @@ def own_cluster(tmp_path_factory: pytest.TempPathFactory, held: tuple[psutil.Pro
     )
 
 
+@pytest.mark.system
 def test_no_other_machine_can_reach_a_process_of_an_own_cluster(own_cluster: OwnCluster) -> None:
     addresses = own_cluster.addresses
     assert len(addresses) >= 8  # of this process, the head, the node, four roles, and where the learners meet
     assert [address for address in addresses if not is_loopback(address)] == []
 
 
+@pytest.mark.system
 def test_roles_have_the_priority_of_the_command_that_started_them(own_cluster: OwnCluster) -> None:
     assert len(own_cluster.niceness) == 1 + 2 + 2
     assert len(set(own_cluster.niceness)) == 1
 
 
+@pytest.mark.system
 def test_an_own_cluster_is_interrupted_and_gone_while_another_stays(own_cluster: OwnCluster) -> None:
     code, error = own_cluster.interrupted
     assert code == INTERRUPTED, error

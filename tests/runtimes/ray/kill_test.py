@@ -45,6 +45,7 @@ def assert_whole(directory: Path, budget: int) -> None:
     assert frames.iloc[-1] >= budget
 
 
+@pytest.mark.system
 def test_actors_that_are_killed_are_replaced(
     tmp_path: Path, holder: psutil.Process, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,6 +87,7 @@ def test_a_learner_that_is_killed_goes_on_from_its_checkpoint(
         assert "Segmentation fault" in shown  # its own last words
 
 
+@pytest.mark.system
 def test_a_run_whose_processes_all_get_sigterm_at_once_saves_a_checkpoint_and_is_resumed_on_another_cluster(
     tmp_path: Path, holder: psutil.Process
 ) -> None:
@@ -106,6 +108,7 @@ def test_a_run_whose_processes_all_get_sigterm_at_once_saves_a_checkpoint_and_is
     assert "resumed at" in error
 
 
+@pytest.mark.system
 def test_a_run_whose_supervisor_is_killed_is_completed_by_the_same_command(
     tmp_path: Path,
 ) -> None:

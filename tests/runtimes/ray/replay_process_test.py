@@ -77,6 +77,7 @@ def test_actors_fill_a_replay_in_a_process_of_its_own(
     clusters.wait_until(lambda: not clusters.workers(holder, "ReplayProcess"))
 
 
+@pytest.mark.system
 def test_a_replay_that_is_killed_goes_on_from_the_checkpoint_of_both(
     tmp_path: Path, holder: psutil.Process, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -94,6 +94,7 @@ def test_every_update_is_in_every_shard_and_in_every_count_also_of_a_run_that_is
     clusters.wait_until(lambda: not clusters.workers(holder, "ShardProcess"))
 
 
+@pytest.mark.system
 def test_a_shard_that_is_killed_takes_the_run_back_to_its_checkpoint(
     tmp_path: Path, holder: psutil.Process, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,6 +115,7 @@ def test_a_shard_that_is_killed_takes_the_run_back_to_its_checkpoint(
     assert "the learner died" not in shown and "resumed at" in shown
 
 
+@pytest.mark.system
 def test_a_shard_that_dies_again_and_again_ends_the_run_with_one_line(
     tmp_path: Path, holder: psutil.Process, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
