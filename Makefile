@@ -42,7 +42,7 @@ test: $(READY) ## fast tests
 	@$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 system: $(READY) ## tests that kill processes, start clusters of their own, or ask every task of a simulator (minutes)
-	@$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist load -m system
+	@$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist load -m "system and not learning"
 
 slurm: $(READY) ## the workflow on a real SLURM, which is installed (as root, Debian), started and stopped again
 	@$(BIN)/python -m pytest -q -rs -n 3 -o faulthandler_timeout=600 -m slurm --durations=0 tests/slurm

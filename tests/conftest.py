@@ -35,7 +35,7 @@ settings.register_profile(
 )
 settings.load_profile("ddrl")
 
-_MUST_RUN = ("learning", "regression", "system")
+_MUST_RUN = ("learning", "regression", "system and not learning")
 """`pytest -m <one of these>` fails when nothing passed, be it that no test has the mark or that all were skipped."""
 
 
