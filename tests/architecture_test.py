@@ -64,7 +64,10 @@ LIGHT = (
 
 LOSSES_MAY_IMPORT = {"torch", "__future__", "collections", "dataclasses", "math", "typing"}
 REPLICATIONS_MAY_IMPORT = {"errors", "analysis", "papers", "system"}
-FIND_BY_FILE_NAME = {"ddrl/algorithms/__init__.py", "ddrl/environments/base/registry.py"}
+FIND_BY_FILE_NAME = {
+    *("ddrl/algorithms/__init__.py", "ddrl/environments/base/registry.py"),
+    "ddrl/environments/gymnasium.py",  # modules of the user's own, which register environments
+}
 
 BASES = {
     "torch.nn.Module",

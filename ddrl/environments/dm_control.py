@@ -28,6 +28,7 @@ from ddrl.environments.base.replayed import ReplayedEnvs
 from ddrl.environments.tools.camera import Camera
 from ddrl.environments.tools.simulator_camera import simulator_camera
 from ddrl.environments.worlds import physics
+from ddrl.environments.worlds.spaces import Bounds
 from ddrl.types import Array, EnvSpec
 
 
@@ -83,12 +84,12 @@ def camera(task: str, seed: int, **options: Any) -> Camera:
 
 
 @cache
-def _sizes(task: str) -> tuple[int, physics.Bounds]:
+def _sizes(task: str) -> tuple[int, Bounds]:
     """Return the length of an observation, and the actuators' bounds."""
     env = _environment(task)
     size = sum(int(np.prod(entry.shape)) for entry in env.observation_spec().values())
     actions = env.action_spec()
-    bounds = physics.Bounds.between(actions.minimum, actions.maximum)
+    bounds = Bounds.between(actions.minimum, actions.maximum)
     env.close()
     return size, bounds
 
@@ -121,10 +122,10 @@ class SuiteSimulation:
         self.env.task.random.seed(seed)
         return _flat(self.env.reset().observation)
 
-    def step(self, action: Array) -> tuple[Array, float, bool]:
-        """Return observation [N] float64, reward and terminated."""
+    def step(self, action: Array) -> tuple[Array, float, bool, bool]:
+        """Return observation [N] float64, reward, terminated and truncated (never)."""
         step = self.env.step(action)
-        return _flat(step.observation), float(step.reward), step.discount == 0.0
+        return _flat(step.observation), float(step.reward), step.discount == 0.0, False
 
     def close(self) -> None:
         self.env.close()

@@ -257,14 +257,14 @@ class Level:
         self._last = self._observe()
         return self._last
 
-    def step(self, action: Any) -> tuple[Array, float, bool]:
-        """Return observation, the sum of the repeated frames' rewards, and terminated."""
+    def step(self, action: Any) -> tuple[Array, float, bool, bool]:
+        """Return observation, the sum of the repeated frames' rewards, terminated and truncated (never)."""
         self._check_thread()
         reward = float(self._lab.step(self._actions[int(action)], num_steps=self._frame_skip))
         running = bool(self._lab.is_running())
         if running:
             self._last = self._observe()
-        return self._last, reward, not running
+        return self._last, reward, not running, False
 
     def close(self) -> None:
         self._lab.close()

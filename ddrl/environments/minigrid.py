@@ -118,10 +118,10 @@ class GridWorld:
         """Start the episode that `seed` determines; return its first observation."""
         return one_hot(self.env.reset(seed=seed)[0]["image"])
 
-    def step(self, action: Any) -> tuple[Array, float, bool]:
-        """Return observation, reward and terminated."""
+    def step(self, action: Any) -> tuple[Array, float, bool, bool]:
+        """Return observation, reward, terminated and truncated (never: the limit is not the simulation's)."""
         observation, reward, terminated, _, _ = self.env.step(int(action))
-        return one_hot(observation["image"]), float(reward), bool(terminated)
+        return one_hot(observation["image"]), float(reward), bool(terminated), False
 
     def close(self) -> None:
         self.env.close()

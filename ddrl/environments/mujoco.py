@@ -20,6 +20,7 @@ from ddrl.environments.base.replayed import ReplayedEnvs
 from ddrl.environments.tools.camera import Camera
 from ddrl.environments.tools.simulator_camera import simulator_camera
 from ddrl.environments.worlds import physics
+from ddrl.environments.worlds.spaces import Bounds
 from ddrl.types import Array, EnvSpec
 
 TASKS: tuple[str, ...] = tuple(
@@ -93,10 +94,10 @@ def _arguments(options: dict[str, Any]) -> dict[str, bool]:
 
 
 @cache
-def _sizes(task: str, **arguments: bool) -> tuple[int, physics.Bounds]:
+def _sizes(task: str, **arguments: bool) -> tuple[int, Bounds]:
     """Return the length of an observation, and the actuators' bounds."""
     env = _environment(task, arguments)
-    size, bounds = env.observation_space.shape[0], physics.Bounds.between(env.action_space.low, env.action_space.high)
+    size, bounds = env.observation_space.shape[0], Bounds.between(env.action_space.low, env.action_space.high)
     env.close()
     return size, bounds
 
@@ -117,10 +118,10 @@ class GymnasiumSimulation:
         observation: Array = self.env.reset(seed=seed)[0]
         return observation
 
-    def step(self, action: Array) -> tuple[Array, float, bool]:
-        """Return observation [N] float64, reward and terminated."""
+    def step(self, action: Array) -> tuple[Array, float, bool, bool]:
+        """Return observation [N] float64, reward, terminated and truncated (never)."""
         observation, reward, terminated, _, _ = self.env.step(action)
-        return observation, float(reward), terminated
+        return observation, float(reward), terminated, False
 
     def close(self) -> None:
         self.env.close()

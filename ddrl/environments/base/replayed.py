@@ -13,7 +13,7 @@ import math
 import zlib
 from collections.abc import Callable, Mapping
 from itertools import chain
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from ddrl.errors import UserError
 from ddrl.system.seeding import seed_for
 from ddrl.types import Array, EnvSpec, EnvStep
 
+Stepped: TypeAlias = tuple[Array, float, bool, bool]
+"""Observation, reward, terminated, truncated."""
+
 
 class Replayable(Protocol):
     """One environment, without limit of steps."""
@@ -29,8 +32,11 @@ class Replayable(Protocol):
     def reset(self, seed: int) -> Array:
         """Start the episode that `seed` alone determines; return its first observation."""
 
-    def step(self, action: Any) -> tuple[Array, float, bool]:
-        """Return observation, reward and terminated; `action`, an integer or [A], is in the environment's units."""
+    def step(self, action: Any) -> Stepped:
+        """Return observation, reward, terminated and truncated; `action`, an integer or [A], is in its own units.
+
+        Truncated: by a limit of its own, beside that of `ReplayedEnvs`.
+        """
 
     def close(self) -> None:
         """Free native resources."""
@@ -90,14 +96,15 @@ class ReplayedEnvs(Generic[Simulated]):
         converted = self._in_units(actions)
         observation = self._empty()
         reward = np.zeros(self.num_envs, dtype=np.float32)
-        terminated = np.zeros(self.num_envs, dtype=np.bool_)
+        terminated, cut = np.zeros((2, self.num_envs), dtype=np.bool_)
 
         for row in range(self.num_envs):
             if dead[row]:
                 observation[row] = self._start(row)
             else:
-                observation[row], reward[row], terminated[row] = self._advance(row, actions[row], converted[row])
-        truncated = (self._steps() >= self._max_steps) & ~terminated
+                stepped = self._advance(row, actions[row], converted[row])
+                observation[row], reward[row], terminated[row], cut[row] = stepped
+        truncated = (cut | (self._steps() >= self._max_steps)) & ~terminated
         self._last, self._ended = observation, terminated | truncated
         return EnvStep(observation, reward, terminated, truncated, self._ended, dead, ~dead)
 
@@ -154,9 +161,9 @@ class ReplayedEnvs(Generic[Simulated]):
         observation: Array = self._noted(row, self.simulations[row].reset, self._seed_of(row))
         return observation
 
-    def _advance(self, row: int, action: Any, converted: Any) -> tuple[Array, float, bool]:
+    def _advance(self, row: int, action: Any, converted: Any) -> Stepped:
         """Step one environment; `converted` is `action` in its units."""
-        result: tuple[Array, float, bool] = self._noted(row, self.simulations[row].step, converted)
+        result: Stepped = self._noted(row, self.simulations[row].step, converted)
         self._taken[row].append(action)
         return result
 

@@ -52,13 +52,25 @@ def camera_for(name: str, seed: int, options: Mapping[str, Any]) -> Camera:
     if hasattr(adapter, "camera"):
         camera: Camera = adapter.camera(task, seed, **registry.resolve_options(name, options))
         return camera
-    spec = registry.spec_for(name, **options)
+    return observed_camera(registry.spec_for(name, **options))
+
+
+def observed_camera(spec: EnvSpec) -> Camera:
+    """Make a camera that shows what the agent sees: its newest frame, its image, or its numbers as cells."""
     if spec.image_shape is not None and spec.image_shape[0] == 3:
         return image_camera(spec, EMULATOR_HERTZ / spec.frame_skip)
     if len(spec.observation_shape) == 3:
-        shows = "the newest frame that the agent sees"
-        return observation_camera(lambda stack: _as_colour(stack[-1:]), shows, EMULATOR_HERTZ / spec.frame_skip)
+        return observation_camera(
+            _newest_frame(spec), "the newest frame that the agent sees", EMULATOR_HERTZ / spec.frame_skip
+        )
     return cell_camera((1, int(np.prod(spec.observation_shape))))
+
+
+def _newest_frame(spec: EnvSpec) -> Callable[[Array], Array]:
+    """Return what draws the newest frame of a stack: in colour where its images have three channels, otherwise grey."""
+    if spec.frame_stack == 1 and spec.observation_shape[0] % 3 == 0:
+        return lambda stack: stack[-3:].transpose(1, 2, 0)[None]
+    return lambda stack: _as_colour(stack[-1:])
 
 
 def observation_camera(

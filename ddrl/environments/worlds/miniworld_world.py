@@ -62,15 +62,15 @@ class MiniWorld:
             self._list = canvas.compile(self.env, self._list)
         return self._observation()
 
-    def step(self, action: Any) -> tuple[Array, float, bool]:
-        """Return observation, reward (the sum over the frames) and terminated."""
+    def step(self, action: Any) -> tuple[Array, float, bool, bool]:
+        """Return observation, reward (the sum over the frames), terminated and truncated (never)."""
         total, terminated = 0.0, False
         for frame in range(self._frame_skip):
             _, reward, terminated, _, _ = self.env.step(self._own_action(int(action), first=frame == 0))
             total += float(reward)
             if terminated:
                 break
-        return self._observation(), self._scale * total, bool(terminated)
+        return self._observation(), self._scale * total, bool(terminated), False
 
     def close(self) -> None:
         """Free what was recorded of the world."""

@@ -13,38 +13,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import mujoco
-import numpy as np
 
 from ddrl.environments.base.registry import Option
-from ddrl.types import Array, EnvSpec
+from ddrl.environments.worlds.spaces import Bounds
+from ddrl.types import EnvSpec
 
 MAX_STEPS = Option(1000, 1, 100_000)
 """Steps after which an episode is truncated."""
 _LOGGER = logging.getLogger(__name__)
 _OF_THE_MODEL_FILES = "compiler attribute 'settotalmass' is deprecated"
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """The affine map from [-1, 1] to each actuator's bounds: [A], of the type that the environment takes."""
-
-    centre: Array
-    half: Array
-
-    @classmethod
-    def between(cls, low: Array, high: Array) -> Bounds:
-        """Map -1 to `low` and 1 to `high` [A]; a range of 1e9 or more stands for none: actions stay as they are."""
-        dtype, unbounded = low.dtype, ~(high.astype(np.float64) - low.astype(np.float64) < 1e9)
-        low, high = np.where(unbounded, -1.0, low), np.where(unbounded, 1.0, high)
-        return cls(((low + high) / 2).astype(dtype), ((high - low) / 2).astype(dtype))
-
-    def scale(self, actions: Array) -> Array:
-        """Return actions [..., A] in [-1, 1] in the environment's units."""
-        scaled: Array = self.centre + self.half * actions
-        return scaled
 
 
 def flat_spec(name: str, parts: Sequence[str], max_steps: int, size: int, bounds: Bounds) -> EnvSpec:

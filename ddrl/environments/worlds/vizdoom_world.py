@@ -87,12 +87,12 @@ class DoomWorld:
         self.game.new_episode()
         return self._observation()
 
-    def step(self, action: Any) -> tuple[Array, float, bool]:
-        """Return observation, reward (the sum over the tics) and terminated."""
+    def step(self, action: Any) -> tuple[Array, float, bool, bool]:
+        """Return observation, reward (the sum over the tics), terminated and truncated (never)."""
         reward = self._scale * self.game.make_action(self._actions[int(action)], self._skip)
         if self.game.is_episode_finished():
-            return self._seen.copy(), float(reward), True
-        return self._observation(), float(reward), False
+            return self._seen.copy(), float(reward), True, False
+        return self._observation(), float(reward), False, False
 
     def close(self) -> None:
         """End the game's process and remove its folder."""

@@ -156,7 +156,7 @@ def test_a_simulation_that_breaks_under_finite_actions_is_named() -> None:
     data = simulation.simulations[1].env.data
     data.qvel[:] = math.nan  # what MuJoCo itself does not always notice
     inner = simulation.simulations[1]
-    inner.step = lambda action: (np.concatenate([data.qpos[1:], data.qvel]), 0.0, False)
+    inner.step = lambda action: (np.concatenate([data.qpos[1:], data.qvel]), 0.0, False, False)
     words = r"^actor 0: step 1 of this process, column 1 of 2: the observation\[\d+\] is nan.*actions before .* finite$"
     with pytest.raises(UserError, match=words):
         env.step(np.ones((2, env.spec.action_size), np.float32))

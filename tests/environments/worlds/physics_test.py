@@ -9,7 +9,7 @@ import torch
 
 from ddrl.environments import dm_control, mujoco
 from ddrl.environments.base import registry
-from ddrl.environments.worlds import physics
+from ddrl.environments.worlds.spaces import Bounds
 from ddrl.errors import UserError
 from ddrl.system.seeding import seed_for
 from ddrl.types import Array, EnvStep, VectorEnv
@@ -132,7 +132,7 @@ def test_actions_reach_the_bounds_of_each_actuator() -> None:
 
 def test_bounds_that_are_not_symmetric_are_met_and_missing_ones_leave_actions_alone() -> None:
     ends = np.array([-1.0, 0.0, 1.0], dtype=np.float32)[:, None]
-    bounds = physics.Bounds.between(np.array([-1.0, -1e10, -np.inf]), np.array([3.0, 1e10, np.inf]))
+    bounds = Bounds.between(np.array([-1.0, -1e10, -np.inf]), np.array([3.0, 1e10, np.inf]))
     assert bounds.scale(ends).tolist() == [[-1, -1, -1], [1, 0, 0], [3, 1, 1]]
 
 

@@ -1,0 +1,158 @@
+"""Any environment of gymnasium: ids, the user's own modules, spaces, images, limits, resumes and pictures."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from ddrl.environments import gymnasium as adapter
+from ddrl.environments.base import registry
+from ddrl.environments.tools.camera import camera_for
+from ddrl.environments.tools.check import check_environment
+from ddrl.errors import UserError
+
+OWN = """
+import gymnasium, numpy as np
+from gymnasium import spaces
+
+class Count(gymnasium.Env):
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 5}
+    observation_space = spaces.Dict(count=spaces.Discrete(9), noise=spaces.Box(-1, 1, (2,)))
+    action_space = spaces.MultiDiscrete([2, 3])
+    def __init__(self, render_mode=None, own_limit=5, forgets=False):
+        self.render_mode, self.own_limit, self.forgets = render_mode, own_limit, forgets
+    def _seen(self):
+        noise = np.random.uniform(-1, 1, 2) if self.forgets else self.np_random.uniform(-1, 1, 2)
+        return {"count": self.count, "noise": noise.astype(np.float32)}
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return self._seen(), {}
+    def step(self, action):
+        self.count += 1
+        return self._seen(), float(action[1]), bool(action[0]) and self.count > 2, self.count >= self.own_limit, {}
+    def render(self):
+        return np.full((16, 24, 3), 10 * self.count, dtype=np.uint8)
+
+gymnasium.register("Count-v0", Count)
+gymnasium.register("Count-v1", Count, max_episode_steps=3)
+gymnasium.register("Forgets-v0", Count, kwargs={"forgets": True})
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module of the user's own, which registers environments."""
+    (tmp_path / "counting_games.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield "counting_games"
+    for name in ("Count-v0", "Count-v1", "Forgets-v0"):
+        gymnasium.registry.pop(name, None)
+    sys.modules.pop("counting_games", None)
+    adapter._entry.cache_clear()
+    adapter._facts.cache_clear()
+
+
+def made(task: str, num_envs: int = 1, seed: int = 1, **options: Any) -> Any:
+    return closing(registry.make(f"gymnasium/{task}", num_envs, seed, **options))
+
+
+def test_tasks_are_the_newest_versions_that_are_registered() -> None:
+    assert {"CartPole-v1", "Pendulum-v1", "ALE/Pong-v5", "HalfCheetah-v5", "Taxi-v4"} <= set(adapter.TASKS)
+    assert not {"CartPole-v0", "HalfCheetah-v4", "Pong-v0"} & set(adapter.TASKS)
+    assert registry.spec_for("gymnasium/CartPole-v0").num_actions == 2  # an older one can be named all the same
+
+
+def test_an_unknown_id_names_the_nearest() -> None:
+    with pytest.raises(UserError, match=r"unknown task of gymnasium 'CartPol-v1' \(did you mean 'CartPole-v1'\?\)"):
+        registry.spec_for("gymnasium/CartPol-v1")
+
+
+@pytest.mark.parametrize(
+    ("task", "says"),
+    [
+        ("no_such_module:Task-v0", "there is no module 'no_such_module' in Python's path; install its package"),
+        ("LunarLander-v3", "cannot be made here: Box2D is not installed"),
+        ("phys2d/CartPole-v1", "cannot be made here: No module named 'jax'"),
+    ],
+)
+def test_what_cannot_be_made_is_one_line(task: str, says: str) -> None:
+    with pytest.raises(UserError, match=f"^environment 'gymnasium/{task}': {says}"):
+        registry.spec_for(f"gymnasium/{task}")
+
+
+def test_a_module_of_the_users_own_is_imported_for_its_id(own: str) -> None:
+    spec = registry.spec_for(f"gymnasium/{own}:Count-v0")
+    assert (spec.observation_shape, spec.num_actions, spec.action_size) == ((11,), 6, 0)
+    version = gymnasium.__version__
+    assert spec.protocol.startswith(
+        f"gymnasium-{version}/{own}:Count-v0;counting_games;float32-observations,flattened;"
+    )
+    assert "discrete-actions,all-combinations;cap-none;" in spec.protocol
+    check_environment(f"gymnasium/{own}:Count-v0", steps=60, max_steps=4)
+
+
+def test_a_cut_by_the_environment_by_its_registration_or_by_the_option_is_a_truncation(own: str) -> None:
+    for task, options, length in (("Count-v0", {}, 5), ("Count-v1", {}, 3), ("Count-v1", {"max_steps": 2}, 2)):
+        with made(f"{own}:{task}", **options) as env:
+            env.reset()
+            steps = [env.step(np.array([2])) for _ in range(length)]
+        assert [bool(step.truncated[0]) for step in steps] == [False] * (length - 1) + [True]
+        assert not any(step.terminated[0] for step in steps)
+        assert [float(step.reward[0]) for step in steps] == [2.0] * length
+
+
+def test_an_end_of_its_own_is_none(own: str) -> None:
+    with made(f"{own}:Count-v0") as env:
+        env.reset()
+        steps = [env.step(np.array([3])) for _ in range(3)]  # the first of two choices is 1
+    assert [bool(step.terminated[0]) for step in steps] == [False, False, True]
+    assert not any(step.truncated[0] for step in steps)
+
+
+def test_an_environment_that_does_not_repeat_itself_says_so_when_it_is_resumed(own: str) -> None:
+    with made(f"{own}:Forgets-v0") as first, made(f"{own}:Forgets-v0") as second:
+        first.reset()
+        first.step(np.array([0]))
+        with pytest.raises(UserError, match="the episodes played again differ from the recorded ones"):
+            second.load_state_dict(first.state_dict())
+
+
+@pytest.mark.parametrize("task", sorted(adapter.EXAMPLES))
+def test_images_are_made_grey_scaled_and_stacked_as_asked(task: str) -> None:
+    options = adapter.OPTIONS[task]
+    image = "image_size" in options
+    assert image == task.startswith("ALE/")
+    if not image:
+        return
+    with made(task, grey=True, image_size=84, frame_stack=4) as env:
+        step = env.reset()
+        assert step.observation.shape == (1, 4, 84, 84)
+        assert (env.spec.frame_stack, env.spec.frame_skip) == (4, 4)
+        first = step.observation[0]
+        assert all((first[0] == frame).all() for frame in first)
+        second = env.step(np.array([1])).observation[0]
+        np.testing.assert_array_equal(second[:3], first[1:])
+    with made(task) as env:
+        colour = env.reset().observation[0]
+    assert colour.shape == (3, 210, 160)
+    luminance = np.tensordot((0.299, 0.587, 0.114), colour, 1)
+    assert abs(luminance.mean() - first[-1].mean()) < 1
+
+
+def test_the_camera_films_what_the_environment_renders(own: str) -> None:
+    camera = camera_for(f"gymnasium/{own}:Count-v0", 7, {})
+    with made(f"{own}:Count-v0", seed=7) as env:
+        assert camera.reset(env.reset()).max() == 0
+        picture = camera.step(2, env.step(np.array([2])))
+    camera.close()
+    assert picture.shape == (1, 16, 24, 3)
+    assert (picture == 10).all()
+    assert camera.frames_per_second == 5
