@@ -84,10 +84,13 @@ def printable(text: str, instead: str = " ") -> str:
     return "".join(letter if letter.isprintable() else instead for letter in text)
 
 
-def unknown_name(kind: str, name: object, allowed: Iterable[str], *, where: str = "") -> UserError:
-    """Return the error of a name that is not in `allowed`, with the place, the closest match and what is allowed."""
+def unknown_name(kind: str, name: object, allowed: Iterable[str], *, where: str = "", hint: str = "") -> UserError:
+    """Return the error of a name that is not in `allowed`, with the place, the closest match and what is allowed.
+
+    `hint` is what was meant, where that is known better than by the letters.
+    """
     names = sorted(allowed)
-    close = difflib.get_close_matches(str(name), names, n=1)
+    close = [hint] if hint else difflib.get_close_matches(str(name), names, n=1)
     hint = f" (did you mean '{close[0]}'?)" if close else ""
     place = f"{where}: " if where else ""
     shown = ", ".join(names) if len(names) <= 70 else ", ".join(names[:70]) + ", ..."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:  # a configuration, which asks for names alone, needs no torch
@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # a configuration, which asks for names alone, needs no torch
     from torch import nn
 
     from ddrl.actors.policy import Sampler
-    from ddrl.interfaces import Actor, Hyperparameters, Learner, System
+    from ddrl.interfaces import Actor, Hyperparameters, Learner, System, TaskKind
     from ddrl.types import EnvSpec
 
 NAMES = sorted(module.name for module in pkgutil.iter_modules(__path__))
@@ -24,6 +24,8 @@ class Algorithm(Protocol):
     VERSION: int
     """Grows when results change."""
     SYSTEM: System
+    TASK_DEFAULTS: Mapping[TaskKind, Mapping[str, Any]]
+    """Hyperparameters for kinds of tasks that the defaults of `Config` do not fit (`ddrl.training.config.defaults`)."""
     Config: type[Hyperparameters]
     Actor: Callable[[Any, Any, Any, Any], Actor]
     """(config, collector, parameters, store) -> actor."""

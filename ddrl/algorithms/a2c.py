@@ -10,7 +10,8 @@ step from all of them: no lag, nothing to correct. The three forms of Table 1 of
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
@@ -18,7 +19,7 @@ from pydantic.dataclasses import dataclass
 from ddrl.actors.policy import from_distribution
 from ddrl.actors.unroll import UnrollActor
 from ddrl.algorithms.a3c import advantage_loss
-from ddrl.interfaces import Parameters, Queue, System
+from ddrl.interfaces import Parameters, Queue, System, TaskKind
 from ddrl.learners.core import LearnerCore, Setting, each_batch_once
 from ddrl.learners.normalisation import RewardClipping
 from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
@@ -35,6 +36,16 @@ SYSTEM = System(
     store="queue",
     schedules=("synchronous",),  # on policy: nothing corrects for a lag
 )
+TASK_DEFAULTS: Mapping[TaskKind, Mapping[str, Any]] = {
+    "vectors": {"network": "mlp"},
+    "continuous actions": {
+        "network": "tanh_mlp",
+        "separate_value_network": True,
+        "observation_normalisation": True,
+        "reward_clipping": "none",
+    },
+}
+"""Ours: as PPO's authors have it for continuous actions."""
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -6,6 +6,7 @@ no learner: the class of that name only counts and records. Numbered lines: Algo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from ddrl.actors.policy import LocalInference, from_distribution
 from ddrl.actors.unroll import UnrollCollector
-from ddrl.interfaces import SharedParameters, System
+from ddrl.interfaces import SharedParameters, System, TaskKind
 from ddrl.learners.core import no_fresh_batch
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropConfig
@@ -35,6 +36,11 @@ SYSTEM = System(
     schedules=("asynchronous",),
     parameters="shared",
 )
+TASK_DEFAULTS: Mapping[TaskKind, Mapping[str, Any]] = {
+    "vectors": {"network": "mlp"},
+    "continuous actions": {"network": "tanh_mlp", "separate_value_network": True, "reward_clipping": "none"},
+}
+"""Section 9: two networks that share nothing for MuJoCo; the sizes are ours."""
 
 
 @dataclass(frozen=True, config=STRICT)

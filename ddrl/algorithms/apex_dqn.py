@@ -7,8 +7,9 @@ by priority. The paper itself could not be read: its settings come from notes th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -19,7 +20,7 @@ from ddrl.actors.adders import TransitionItems
 from ddrl.actors.exploration import from_epsilon_ladder
 from ddrl.actors.replay_actor import ReplayActor
 from ddrl.actors.unroll import UnrollCollector
-from ddrl.interfaces import Parameters, Replay, System
+from ddrl.interfaces import Parameters, Replay, System, TaskKind
 from ddrl.learners.core import Setting, no_fresh_batch
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
@@ -40,6 +41,10 @@ SYSTEM = System(
     schedules=("asynchronous",),
     learned=("network", "optimizer", "target_network"),
 )
+TASK_DEFAULTS: Mapping[TaskKind, Mapping[str, Any]] = {
+    "vectors": {"network": "mlp", "replay_capacity": 100_000, "min_replay_size": 1000},
+}
+"""Ours: a small task is solved before the paper's replay would be ready."""
 
 
 @dataclass(frozen=True, config=STRICT)

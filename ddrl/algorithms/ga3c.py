@@ -9,8 +9,9 @@ the predictors), compute n-step returns from those values, and queue their unrol
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -20,7 +21,7 @@ from torch import Tensor
 from ddrl.actors.policy import from_distribution
 from ddrl.actors.unroll import UnrollActor, UnrollCollector
 from ddrl.errors import UserError
-from ddrl.interfaces import Queue, SharedParameters, System
+from ddrl.interfaces import Queue, SharedParameters, System, TaskKind
 from ddrl.learners.core import Setting, each_batch_once
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropConfig
@@ -41,6 +42,8 @@ SYSTEM = System(
     schedules=("asynchronous",),
     parameters="shared",
 )
+TASK_DEFAULTS: Mapping[TaskKind, Mapping[str, Any]] = {"vectors": {"network": "mlp"}}
+"""Ours: the paper has images alone."""
 
 
 @dataclass(frozen=True, config=STRICT)

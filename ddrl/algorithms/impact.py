@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ddrl.actors.policy import from_distribution
 from ddrl.actors.unroll import UnrollActor
-from ddrl.interfaces import Parameters, Queue, Reducer, System
+from ddrl.interfaces import Parameters, Queue, Reducer, System, TaskKind
 from ddrl.learners.batch_values import evaluate, explained_variance, normalised
 from ddrl.learners.core import LearnerCore, Setting
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
@@ -45,6 +45,20 @@ SYSTEM = System(
     schedules=("asynchronous", "synchronous", "bounded_lag"),
     learned=("network", "optimizer", "target_network", "kl_cost", "kls"),
 )
+TASK_DEFAULTS: Mapping[TaskKind, Mapping[str, Any]] = {
+    "images": {
+        "unroll_length": 50,
+        "batch_size": 15,
+        "num_slots": 4,
+        "num_traversals": 2,
+        "network": "nature",
+        "separate_value_network": False,
+        "observation_normalisation": False,
+        "reward_normalisation": False,
+        "reward_clipping": "abs_one",
+    },
+}
+"""Batches, N and K as in `replications/impact_2020` at scale workstation; the rest as RLlib has it for Atari."""
 
 
 @dataclass(frozen=True, config=STRICT)

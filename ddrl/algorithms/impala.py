@@ -17,7 +17,7 @@ from torch import Tensor
 from ddrl.actors.policy import from_distribution
 from ddrl.actors.unroll import UnrollActor
 from ddrl.errors import UserError
-from ddrl.interfaces import Parameters, Queue, System
+from ddrl.interfaces import Parameters, Queue, System, TaskKind
 from ddrl.learners.core import LearnerCore, Setting, each_batch_once
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
@@ -39,6 +39,19 @@ SYSTEM = System(
     schedules=("asynchronous", "synchronous", "bounded_lag"),
     central_name="SEED RL (V-trace)",  # Espeholt et al. 2020
 )
+TASK_DEFAULTS: Mapping[TaskKind, Mapping[str, Any]] = {
+    "vectors": {"network": "mlp"},
+    "continuous actions": {
+        "unroll_length": 64,
+        "batch_size": 16,
+        "network": "tanh_mlp",
+        "separate_value_network": True,
+        "observation_normalisation": True,
+        "reward_clipping": "none",
+        "optimizer": {"name": "adam"},
+    },
+}
+"""Ours for vectors; for continuous actions those of `replications/impact_2020`, with smaller batches."""
 
 
 @dataclass(frozen=True, config=STRICT)

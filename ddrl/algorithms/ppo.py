@@ -22,7 +22,7 @@ from torch import Tensor
 from ddrl.actors.policy import from_distribution
 from ddrl.actors.unroll import UnrollActor
 from ddrl.errors import UserError
-from ddrl.interfaces import Parameters, Queue, System
+from ddrl.interfaces import Parameters, Queue, System, TaskKind
 from ddrl.learners.batch_values import evaluate, explained_variance, normalised
 from ddrl.learners.core import LearnerCore, Setting, each_batch_once
 from ddrl.learners.minibatches import sample_numbers, shared_minibatches
@@ -51,6 +51,23 @@ SYSTEM = System(
     schedules=("synchronous",),  # on policy: nothing corrects for a lag
     learned=("network", "optimizer", "kl_cost"),
 )
+TASK_DEFAULTS: Mapping[TaskKind, Mapping[str, Any]] = {
+    "images": {
+        "unroll_length": 128,
+        "batch_size": 8,
+        "num_epochs": 3,
+        "num_minibatches": 4,
+        "clip_epsilon": 0.1,
+        "value_cost": 1.0,
+        "entropy_cost": 0.01,
+        "reward_clipping": "abs_one",
+        "network": "nature",
+        "separate_value_network": False,
+        "observation_normalisation": False,
+        "reward_normalisation": False,
+    },
+}
+"""Schulman et al. 2017, Table 5 (Atari), with a constant learning rate and clipping; minibatches of 32 x 8 steps."""
 
 
 @dataclass(frozen=True, config=STRICT)

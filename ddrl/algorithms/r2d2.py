@@ -7,8 +7,9 @@ central` it is SEED RL's R2D2.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -20,7 +21,7 @@ from ddrl.actors.exploration import from_epsilon_ladder
 from ddrl.actors.replay_actor import ReplayActor
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.errors import UserError
-from ddrl.interfaces import Parameters, Replay, System
+from ddrl.interfaces import Parameters, Replay, System, TaskKind
 from ddrl.learners.core import Setting, no_fresh_batch
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import AdamByDefault, AdamConfig
@@ -41,6 +42,10 @@ SYSTEM = System(
     schedules=("asynchronous",),
     learned=("network", "optimizer", "target_network"),
 )
+TASK_DEFAULTS: Mapping[TaskKind, Mapping[str, Any]] = {
+    "vectors": {"network": "mlp", "lstm_size": 64, "replay_capacity": 100_000, "min_replay_size": 100},
+}
+"""Ours: a small task is solved before the paper's replay would be ready."""
 
 LEAST_VALUE = 1e-3
 """Least divisor of a discrepancy, because values start near 0. Ours."""

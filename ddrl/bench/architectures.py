@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from ddrl import algorithms
-from ddrl.bench.defaults import CORES, default_config, merged
+from ddrl.bench.defaults import CORES, default_config
 from ddrl.bench.measure import PARTS, speed_ratios
 from ddrl.bench.text import FRACTION, WHOLE, disturbance, head, medians, row, shown, spread
 from ddrl.environments.base import registry
 from ddrl.errors import UserError
 from ddrl.system.text_files import read_yaml
+from ddrl.training.config.overrides import merged
 from ddrl.training.config.run_config import RunConfig
 
 ENVIRONMENTS, UNROLL, BATCH = 32, 20, 32

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ddrl import algorithms
 from ddrl.environments.base import registry
-from ddrl.errors import UserError, about, unknown_name
+from ddrl.errors import UserError, unknown_name
 from ddrl.interfaces import System
-from ddrl.system.text_files import parse_yaml, read_yaml
+from ddrl.system.text_files import read_yaml
+from ddrl.training.config.overrides import merged
 from ddrl.training.config.run_config import RunConfig, parse_run_config
 
 SETTINGS = Path(__file__).parent / "settings"
@@ -85,34 +86,9 @@ def _kind(environment: Mapping[str, Any]) -> str:
     return CONTINUOUS if spec.action_size else DISCRETE
 
 
-def merged(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` with `overrides`, merged key by key at every depth; neither is changed."""
-    result = dict(base)
-    for key, value in overrides.items():
-        below = result.get(key)
-        nested = isinstance(below, Mapping) and isinstance(value, Mapping)
-        result[key] = merged(below, value) if nested else value  # type: ignore[arg-type]
-    return result
-
-
 def read_settings(path: Path) -> dict[str, Any]:
     """Read a YAML file of settings. Raise `UserError` if it cannot be read or holds no mapping."""
     settings = read_yaml(path)
     if not isinstance(settings, Mapping):
         raise UserError(f"{path}: must hold a mapping of keys, such as 'precision: bfloat16'")
     return dict(settings)
-
-
-def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
-    """Parse `["topology.num_actors=2", ...]` into a nested mapping. Raise `UserError` if one is no `key=value`."""
-    result: dict[str, Any] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not (equals and all(key.split("."))):
-            raise UserError(f"--set: '{text}' is not allowed; allowed: key=value, such as topology.num_actors=2")
-        with about(f"--set {text}"):
-            nested: Any = parse_yaml(value)
-        for name in reversed(key.split(".")):
-            nested = {name: nested}
-        result = merged(result, nested)
-    return result

@@ -7,8 +7,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ddrl.bench.defaults import default_config, merged
+from ddrl.bench.defaults import default_config
 from ddrl.errors import UserError, unknown_name
+from ddrl.training.config.overrides import merged
 from ddrl.training.config.run_config import RunConfig
 
 KEYS = ("num_actors", "envs_per_actor", "learner_threads", "env_threads", "queue_capacity")

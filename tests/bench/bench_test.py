@@ -15,7 +15,7 @@ import pytest
 from ddrl import algorithms, bench, cli
 from ddrl.algorithms import impala
 from ddrl.analysis.tables.suite import _benchmarks
-from ddrl.bench.defaults import SETTINGS, TOPOLOGY, parse_settings, read_settings
+from ddrl.bench.defaults import SETTINGS, TOPOLOGY, read_settings
 from ddrl.bench.parts import alone, fresh_share
 from ddrl.bench.sweep import default_axes, parse_axes
 from ddrl.bench.topology import batches_per_lap, speed_of
@@ -23,6 +23,7 @@ from ddrl.environments.base import registry
 from ddrl.errors import UserError
 from ddrl.inference import worker_pool
 from ddrl.learners.replay_learner import ReplayLearner
+from ddrl.training.config.overrides import parse_settings
 from ddrl.training.config.run_config import RunConfig
 from tests.runs import BATCHED, CONTINUOUS, GRADIENTS, REPLAYING, SHARED, merged
 from tests.runtimes.ray import prefork

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from ddrl.bench.defaults import parse_settings, read_settings
+from ddrl.bench.defaults import read_settings
 from ddrl.errors import UserError
 from ddrl.slurm.site import load_for
 from ddrl.system.text_files import parse_yaml, read_json, read_text, read_yaml
+from ddrl.training.config.overrides import parse_settings
 from ddrl.training.config.run_config import load_run_config, parse_run_config
 from tests.runs import BASE, merged
 
@@ -149,7 +150,7 @@ def test_no_other_module_reads_yaml() -> None:
 def test_a_setting_of_the_command_line_is_read_as_one_of_a_file() -> None:
     assert parse_settings(["a.b=1e-4", "a.c=on"]) == {"a": {"b": 1e-4, "c": "on"}}
     with pytest.raises(UserError, match=r"^--set seed=010: line 1: 010 is one number"):
-        parse_settings(["seed=010"])
+        parse_settings(["seed=010"], "--set ")
 
 
 @pytest.mark.parametrize(

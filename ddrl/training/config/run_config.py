@@ -7,6 +7,7 @@ its own file (`ddrl.algorithms.<name>.Config`); this file has the keys of every 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from ddrl import algorithms
+from ddrl.algorithms import Algorithm
 from ddrl.errors import UserError, about, unknown_name
 from ddrl.interfaces import Hyperparameters, System
 from ddrl.system.config_types import STRICT
@@ -25,6 +27,7 @@ from ddrl.training.config.population import Population, check_population
 from ddrl.training.config.topology import Topology
 from ddrl.training.config.topology_checks import check_topology
 
+HYPERPARAMETERS = "hyperparameters."
 NO_MAPPING = {"union_tag_invalid", "union_tag_not_found", "model_attributes_type", "dataclass_type"}
 """pydantic's types of errors for a value that should be a mapping with the keys of a dataclass."""
 
@@ -102,10 +105,8 @@ def parse_run_config(mapping: Mapping[str, Any], where: str = "configuration") -
             raise unknown_name("algorithm", name, algorithms.NAMES)
         if not isinstance(environment, Mapping) or not isinstance(environment.get("name"), str):
             raise UserError("key 'environment.name' must be a text like atari/pong")
-        module = algorithms.load(str(name))
-        hyperparameters = _beside_own_values(module.Config, values.get("hyperparameters") or {})
-        values["hyperparameters"] = _validated(module.Config, hyperparameters, prefix="hyperparameters.")
-        config: RunConfig = _validated(RunConfig, values)
+        values["hyperparameters"] = hyperparameters_of(algorithms.load(str(name)), values.get("hyperparameters"))
+        config: RunConfig = _validated(RunConfig, values, algorithm=algorithms.load(str(name)))
         check_topology(config)
         check_population(config)
         evaluation = config.evaluation
@@ -115,6 +116,13 @@ def parse_run_config(mapping: Mapping[str, Any], where: str = "configuration") -
                 f"{evaluation.final_episodes}, as evaluation.final_episodes says (got {evaluation.final_versions})"
             )
         return config
+
+
+def hyperparameters_of(algorithm: Algorithm, values: Any) -> Hyperparameters:
+    """Check an algorithm's hyperparameters and fill in its defaults. Raise `UserError` as `parse_run_config`."""
+    completed = _beside_own_values(algorithm.Config, values or {})
+    checked: Hyperparameters = _validated(algorithm.Config, completed, HYPERPARAMETERS, algorithm)
+    return checked
 
 
 def _beside_own_values(target: Any, values: Any) -> Any:
@@ -131,11 +139,11 @@ def _beside_own_values(target: Any, values: Any) -> Any:
     return filled
 
 
-def _validated(target: Any, values: Any, prefix: str = "") -> Any:
+def _validated(target: Any, values: Any, prefix: str = "", algorithm: Algorithm | None = None) -> Any:
     try:
         validated = TypeAdapter(target).validate_python(values)
     except ValidationError as error:
-        raise UserError("; ".join(_explain(problem, target, prefix) for problem in error.errors())) from None
+        raise UserError("; ".join(_explain(problem, target, prefix, algorithm) for problem in error.errors())) from None
     if converted := next(_converted(values, validated, prefix.removesuffix(".")), None):
         raise UserError(converted)
     return validated
@@ -160,14 +168,38 @@ def _kind(value: Any) -> str:
     return "a number" if isinstance(value, (int, float)) else "a text"
 
 
-def _explain(problem: Any, target: Any, prefix: str) -> str:
+def nearest(name: str, algorithm: Algorithm | None) -> str:
+    """Return the full key that `name` most likely means, "" if none is near.
+
+    `learning_rate` means `hyperparameters.optimizer.learning_rate`.
+    """
+    own = _full_names(algorithm.Config, HYPERPARAMETERS) if algorithm else ()
+    names: list[str] = list(dict.fromkeys([*_full_names(RunConfig, ""), *own]))
+    last = name.rpartition(".")[2]
+    if ends := [full for full in names if full.rpartition(".")[2] == last and full != name]:
+        return min(ends, key=len)
+    by_last = {full.rpartition(".")[2]: full for full in reversed(names)}
+    close = difflib.get_close_matches(name, names, n=1)
+    return close[0] if close else by_last.get(next(iter(difflib.get_close_matches(last, by_last, 1, 0.75)), ""), "")
+
+
+def _full_names(target: Any, prefix: str) -> Iterator[str]:
+    """Yield the keys of a dataclass and of all dataclasses in it, in full."""
+    for name, annotation in get_type_hints(target, include_extras=True).items():
+        yield prefix + name
+        for part in dataclasses_in(annotation):
+            yield from _full_names(part, f"{prefix}{name}.")
+
+
+def _explain(problem: Any, target: Any, prefix: str, algorithm: Algorithm | None) -> str:
     location, allowed, kinds = _place(target, [str(part) for part in problem["loc"]])
     key = (prefix + ".".join(location)).removesuffix(".")
     if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        return str(unknown_name("key", key, [prefix + ".".join([*location[:-1], name]) for name in allowed]))
+        names = [prefix + ".".join([*location[:-1], name]) for name in allowed]
+        return str(unknown_name("key", key, names, hint=nearest(key, algorithm)))
     if problem["type"] in NO_MAPPING:
-        names = " or ".join(str(kind.name) for kind in kinds if hasattr(kind, "name"))
-        wanted = f"a mapping with name: {names}" if names else "a mapping"
+        wanted = " or ".join(str(kind.name) for kind in kinds if hasattr(kind, "name"))
+        wanted = f"a mapping with name: {wanted}" if wanted else "a mapping"
         return f"key '{key}' must be {wanted} (got {problem.get('input')!r})"
     return f"key '{key}': {problem['msg']} (got {problem.get('input')!r})"
 
@@ -187,15 +219,15 @@ def _place(target: Any, location: list[str]) -> tuple[list[str], list[str], list
         owner = next((kind for kind in kinds if part in _field_names(kind)), None)
         allowed = _field_names(owner or kinds[0]) if kinds else []
         within = kinds if place < len(location) else []  # inside a mapping with free keys
-        kinds = _dataclasses_in(get_type_hints(owner, include_extras=True)[part]) if owner else within
+        kinds = dataclasses_in(get_type_hints(owner, include_extras=True)[part]) if owner else within
         keys.append(part)
     return keys, allowed, kinds
 
 
-def _dataclasses_in(annotation: Any) -> list[Any]:
+def dataclasses_in(annotation: Any) -> list[Any]:
     if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
         return [annotation]
-    return [found for part in get_args(annotation) for found in _dataclasses_in(part)]
+    return [found for part in get_args(annotation) for found in dataclasses_in(part)]
 
 
 def _field_names(target: Any) -> list[str]:

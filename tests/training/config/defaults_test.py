@@ -1,0 +1,93 @@
+"""A configuration of four keys can learn: what follows from the algorithm and the task is filled in."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from ddrl import algorithms
+from ddrl.errors import UserError
+from ddrl.training.builder import Builder
+from ddrl.training.config.defaults import completed
+from ddrl.training.config.run_config import RunConfig, parse_run_config, to_json
+
+TASKS = {
+    "atari/pong": "images",
+    "toy/catch": "vectors",
+    "gymnasium/CartPole-v1": "vectors",
+    "firstperson/miniworld_hallway": "images",
+    "mujoco/HalfCheetah-v5": "continuous actions",
+}
+IMPOSSIBLE = {
+    (algorithm, "mujoco/HalfCheetah-v5"): "has continuous actions"
+    for algorithm in ("apex_dqn", "ga3c", "gorila", "r2d2")
+}
+"""By nature: values of each action, or probabilities to which an epsilon is added."""
+
+
+def minimal(algorithm: str, task: str, **more: Any) -> RunConfig:
+    """Four keys, and what a user adds."""
+    return parse_run_config(
+        completed({"algorithm": algorithm, "environment": {"name": task}, "seed": 1, "env_frames": 10_000, **more})
+    )
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("algorithm", algorithms.NAMES)
+def test_four_keys_make_a_run_that_can_learn(algorithm: str, task: str) -> None:
+    if why := IMPOSSIBLE.get((algorithm, task)):
+        with pytest.raises(UserError, match=why):
+            Builder(minimal(algorithm, task), torch.device("cpu")).network()
+        return
+    config = minimal(algorithm, task)
+    Builder(config, torch.device("cpu")).network()
+    assert config.topology.schedule in config.system.schedules
+    assert config.recording.period_frames == 100
+
+
+def test_what_is_given_stays_and_a_complete_configuration_does_not_change() -> None:
+    given = {"network": "mlp", "lstm_size": 8}
+    config = minimal("impala", "toy/catch", hyperparameters=given, recording={"period_frames": 7})
+    assert (config.hyperparameters.network, config.hyperparameters.lstm_size) == ("mlp", 8)  # type: ignore[attr-defined]
+    assert config.recording.period_frames == 7
+    for algorithm in algorithms.NAMES:
+        whole = to_json(minimal(algorithm, "toy/catch"))
+        assert completed(whole) == whole
+
+
+@pytest.mark.parametrize(
+    ("given", "actors", "envs"),
+    [({}, 2, 8), ({"num_actors": 4}, 4, 4), ({"envs_per_actor": 16}, 1, 16), ({"num_actors": 3}, 3, 16)],
+)
+def test_a_round_of_all_actors_divides_the_batch_of_a_synchronous_run(
+    given: dict[str, int], actors: int, envs: int
+) -> None:
+    topology = completed({"algorithm": "a2c", "environment": {"name": "toy/catch"}, "topology": given})["topology"]
+    assert (topology["num_actors"], topology["envs_per_actor"]) == (actors, envs)
+
+
+def test_the_queue_holds_a_batch() -> None:
+    assert minimal("impala", "toy/catch", topology={"envs_per_actor": 4}).topology.queue_capacity == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"algorithm": "none"}, "unknown algorithm 'none'"),
+        ({"environment": "atari/pong"}, "key 'environment.name' must be a text"),
+        ({"topology": 3}, "key 'topology' must be a mapping"),
+        ({"hyperparameters": 3}, "hyperparameters"),
+        ({"topology": {"num_actors": "two"}}, "topology.num_actors"),
+        ({"topology": {"num_actors": 0}, "algorithm": "ppo"}, "topology.num_actors"),
+        ({"recording": 3}, "key 'recording' must be a mapping"),
+        ({"env_frames": "many"}, "env_frames"),
+        ({"env_frames": -1}, "env_frames"),
+    ],
+)
+def test_what_is_wrong_is_refused_as_without_it(changes: dict[str, Any], says: str) -> None:
+    values = {"algorithm": "a2c", "environment": {"name": "toy/catch"}, "seed": 1, "env_frames": 100} | changes
+    with pytest.raises(UserError, match=re.escape(says)):
+        parse_run_config(completed(values))
