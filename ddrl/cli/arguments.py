@@ -27,6 +27,7 @@ def parser() -> argparse.ArgumentParser:
     )
     added = made.add_subparsers(required=True, metavar="command", title="commands")
     _add_runs(added)
+    _add_played(added)
     _add_bench(added)
     _add_clusters(added)
     _add_evidence(added)
@@ -66,9 +67,23 @@ def _add_secrets(parser: Any) -> None:
 
 def _add_runs(added: Any) -> None:
     """Add the commands about one run."""
-    train = _add(added, commands.train, "train a configuration, or resume it, in a run directory")
-    train.add_argument("config", type=_path, help="configuration, YAML or JSON; keys left out take the paper's values")
-    train.add_argument("--directory", type=_path, help="run directory (that of the configuration, if left out)")
+    train = _add(
+        added,
+        commands.train,
+        "train an algorithm on a task, or a configuration; the same command resumes the run",
+        "Such as: ddrl train impala atari/pong env_frames=2e6 seed=3 hyperparameters.optimizer.learning_rate=3e-4. "
+        "Keys left out take the paper's values, or what the task needs: see --print-config.",
+    )
+    train.add_argument(
+        "run_words",
+        nargs="+",
+        metavar="ALGORITHM TASK | CONFIG | KEY=VALUE",
+        help="an algorithm and a task, or a configuration (YAML or JSON); then settings",
+    )
+    train.add_argument(
+        "--directory", type=_path, help="run directory (runs/<algorithm>/<task>/<seed>-<n>, if left out)"
+    )
+    train.add_argument("--overwrite", action="store_true", help="remove another run that has finished in the directory")
     train.add_argument("--quiet", action="store_true", help="no progress")
     train.add_argument(
         "--wait", type=_seconds, default=0.0, help="seconds to wait for another process that trains in that directory"
@@ -96,6 +111,9 @@ def _add_runs(added: Any) -> None:
     resume.add_argument("directory", type=_path, help="run directory")
     resume.add_argument("--quiet", action="store_true", help="no progress")
 
+
+def _add_played(added: Any) -> None:
+    """Add the commands that play episodes with a trained agent."""
     evaluate = _add(
         added,
         commands.evaluate,

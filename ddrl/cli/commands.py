@@ -33,19 +33,26 @@ LINE_SECONDS = 10.0
 def train(parsed: argparse.Namespace) -> int:
     import json
 
+    from ddrl.cli.run_settings import run_config, run_directory
     from ddrl.train import train
-    from ddrl.training.config.run_config import load_run_config, to_json
+    from ddrl.training.config.run_config import to_json
+    from ddrl.training.records import finished
 
-    config = load_run_config(parsed.config)
+    config = run_config(parsed.run_words)
     if parsed.print_config:
         print(json.dumps(to_json(config), indent=1))
         return 0
-    _check_task(config, parsed.config)
+    named = [word for word in parsed.run_words if "=" not in word]
+    _check_task(config, named[0] if len(named) == 1 else "ddrl train")
     secrets = (parsed.token_file, parsed.tls_cert, parsed.tls_key, parsed.tls_ca, parsed.insecure)
     if parsed.listen is None and any(secrets):
         raise UserError("--token-file, --tls-cert, --tls-key, --tls-ca and --insecure go with --listen")
     endpoint = None if parsed.listen is None else _endpoint(parsed, parsed.listen)  # for workers started by hand
-    directory = parsed.directory or parsed.config.parent
+    directory = parsed.directory or run_directory(config, parsed.run_words)
+    if parsed.overwrite:
+        finished.remove(config, directory)
+    if not (parsed.quiet or parsed.directory):
+        say(f"run directory: {directory}")
     reason = train(config, directory, quiet=parsed.quiet, wait=parsed.wait, endpoint=endpoint)
     return INTERRUPTED if reason == "interrupted" else 0
 
@@ -109,7 +116,7 @@ def resume(parsed: argparse.Namespace) -> int:
     return INTERRUPTED if train(config, parsed.directory, quiet=parsed.quiet) == "interrupted" else 0
 
 
-def _check_task(config: RunConfig, path: Path) -> None:
+def _check_task(config: RunConfig, path: Path | str) -> None:
     """Raise `UserError` with the file's name where the task does not exist here or the algorithm cannot learn it."""
     import torch
 
@@ -121,8 +128,9 @@ def _check_task(config: RunConfig, path: Path) -> None:
 
 def bench(parsed: argparse.Namespace) -> None:
     from ddrl import bench
-    from ddrl.bench.defaults import merged, parse_settings, read_settings
+    from ddrl.bench.defaults import read_settings
     from ddrl.bench.sweep import parse_axes
+    from ddrl.training.config.overrides import merged, parse_settings
     from ddrl.training.records.recorder import write_json
 
     overrides = read_settings(parsed.config) if parsed.config else {}
@@ -130,7 +138,7 @@ def bench(parsed: argparse.Namespace) -> None:
         overrides = merged(overrides, {"hyperparameters": {"network": parsed.network}})
     if parsed.precision:
         overrides = merged(overrides, {"precision": parsed.precision})
-    overrides = merged(overrides, parse_settings(parsed.set))
+    overrides = merged(overrides, parse_settings(parsed.set, "--set "))
     _check_folder(parsed.json)
     keep = partial(write_json, parsed.json) if parsed.json else lambda result: None
     measuring: dict[str, Any] = {"seconds": parsed.seconds, "repeats": parsed.repeats, "note": say, "keep": keep}

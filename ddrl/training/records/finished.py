@@ -6,6 +6,7 @@ The checks are made before anything is written into the run's directory.
 from __future__ import annotations
 
 import errno
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ddrl.errors import UserError, using
 from ddrl.system.config_differences import differing, spelled
 from ddrl.system.files import read_file
+from ddrl.system.locks import locked
 from ddrl.system.notes import say
 from ddrl.training.config.run_config import RunConfig, fingerprint, to_json
 from ddrl.training.records import checkpoint, manifest
@@ -25,7 +27,12 @@ if TYPE_CHECKING:
     from ddrl.training.run import Run
     from ddrl.training.run_records import RunRecords
 
-ELSEWHERE = "train in another directory"
+ELSEWHERE = "train in another directory, or remove what is there with --overwrite"
+OF_A_RUN = (
+    *("checkpoints", "final_evaluation", "members", "finished-*", "tensorboard", "*.jsonl", "config.json"),
+    *("curves.parquet", "lineage.parquet", "run.json"),
+)
+"""The files and folders that a run writes into its directory."""
 DECISIONS = "lineage.jsonl"
 """The file of a population's decisions, beside its members."""
 
@@ -151,6 +158,28 @@ def set_aside(config: RunConfig, directory: Path) -> None:
         with suppress(FileNotFoundError):
             (directory / name).rename(aside / name)
     say(f"{directory}: the results after {record['env_frames']:,} frames are in {aside.name}/ now")
+
+
+def remove(config: RunConfig, directory: Path) -> None:
+    """Remove what another run that has finished has left in the directory; leave this one and unfinished runs alone.
+
+    Only names that runs write are removed. The run's records go last, so that a kill leaves a run to be removed.
+    """
+    record = record_of(directory)
+    if record is None:
+        return
+    identity, trained = identity_of(config, directory), as_now(record["config"])
+    same = not differing(identity.values, trained) and record.get("algorithm_version") == identity.version
+    if same and config.env_frames >= int(trained["env_frames"]):
+        return
+    with locked(directory):
+        for pattern in OF_A_RUN:
+            for path in sorted(directory.glob(pattern)):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+    say(f"{directory}: the finished run that was there is removed")
 
 
 def _damaged_table(config: RunConfig, directory: Path) -> Path | None:
