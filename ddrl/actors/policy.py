@@ -49,7 +49,11 @@ class Policy:
 
     def state_dict(self) -> dict[str, Any]:
         """Return recurrent state and generator; of a network of its own, also the parameters in use."""
-        return self.inference.state_dict() | {
+        return self.inference.state_dict() | self.own_state_dict()
+
+    def own_state_dict(self) -> dict[str, Any]:
+        """Return recurrent state and generator alone."""
+        return {
             "state": [part.cpu().clone() for part in self.state],
             "last_action": self.last_action.clone(),
             "generator": self._generator.get_state(),
@@ -58,6 +62,10 @@ class Policy:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state from `state_dict`."""
         self.inference.load_state_dict(state)
+        self.load_own_state_dict(state)
+
+    def load_own_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state from `own_state_dict`."""
         self.state = tuple(part.to(self._device) for part in state["state"])
         self.last_action = state["last_action"]
         self._generator.set_state(state["generator"])

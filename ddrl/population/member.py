@@ -25,7 +25,7 @@ from ddrl.training.builder import Builder
 from ddrl.training.config.population import Population
 from ddrl.training.config.run_config import RunConfig, to_json
 from ddrl.training.device import resolve_device
-from ddrl.training.evaluation import FinalVersions, Scored, evaluate
+from ddrl.training.evaluation import FINAL, EvaluationLog, FinalVersions, Scored, evaluate
 from ddrl.training.records import checkpoint
 from ddrl.training.records.display import Display
 from ddrl.training.records.identity import identity_of
@@ -180,13 +180,15 @@ def evaluate_finally(segment: Segment, display: Display, should_stop: Callable[[
     versions.load_state_dict(state.get("final_versions", []), counts.env_frames)
     scored = versions.until(Scored(counts.updates, state["params"]["history"][-1][1]))
     episodes = config.evaluation.final_episodes
-    played = evaluate(builder, inference, number, episodes, scored, should_stop, display.note)
+    log = EvaluationLog(segment.directory / FINAL, lambda metrics: display.show(counts, metrics))
+    played = evaluate(builder, inference, number, episodes, scored, should_stop, display.note, log)
     if played is None or should_stop():
         return False
     recorder = make_recorder(config, segment.directory, builder.tasks)
     recorder.load_state_dict(state["recorder"], counts.env_frames)
     recorder.evaluation(counts, played, by_task=len(builder.evaluated_tasks) > 1)
     recorder.close()
+    log.remove()
     return True
 
 

@@ -7,21 +7,33 @@ to 0.83 (DECISIONS 50).
 
 from __future__ import annotations
 
+import shutil
+import time
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from ddrl.actors import evaluator
+from ddrl.actors.evaluator import Games
 from ddrl.actors.policy import LocalInference
 from ddrl.coordinator.parameter_server import copies, load
 from ddrl.coordinator.shared_parameters import AnyParameters
 from ddrl.errors import UserError
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig
+from ddrl.training.records import checkpoint
 from ddrl.training.records.recorder import Counts, Recorder
-from ddrl.types import Episode
+from ddrl.types import Episode, Metrics
+
+FINAL = "final_evaluation"
+"""The folder, in a run's directory, of a final evaluation that is not over."""
+SAVE_SECONDS = 2.0
+"""Least time between two savings of an evaluation."""
 
 
 class Scored(NamedTuple):
@@ -73,6 +85,91 @@ class FinalVersions:
         self._due = [frames for frames in self._due if frames > env_frames]
 
 
+class EvaluationLog:
+    """What an evaluation has played. With a folder it is saved there every few seconds, and goes on after a kill."""
+
+    def __init__(self, folder: Path | None = None, show: Callable[[Metrics], None] = lambda metrics: None) -> None:
+        """`show` is called with how many episodes are played, how many are planned and their mean return."""
+        self.played: list[tuple[Episode, int]] = []
+        self.task, self.share = 0, 0
+        """The task and the version that are playing, or play next."""
+        self._folder, self._show = folder, show
+        self._name, self._planned = "", 0
+        self._task_began = 0
+        self._games: dict[str, Any] | None = None
+        """The state of games that a killed process was playing."""
+        self._current: Games | None = None
+        """The games that are being played."""
+        self._saved = time.monotonic()
+
+    def begin(self, name: str, planned: int) -> None:
+        """Continue what the folder has of the evaluation called `name`, which plays `planned` episodes."""
+        self._name, self._planned = name, planned
+        state = checkpoint.load_newest(self._folder)[0] if self._folder else None
+        if state is None or state.get("name") != name:
+            return
+        self.played = [(Episode(*episode), updates) for episode, updates in state["played"]]
+        self.task, self.share, self._task_began = state["place"]
+        self._games = state["games"]
+
+    def enter(self, task: int) -> None:
+        """Begin a task, unless it had begun."""
+        if task != self.task:
+            self.task, self.share = task, 0
+        if not self.share and self._games is None:
+            self._task_began = len(self.played)
+
+    def leave_out(self) -> None:
+        """Forget the episodes of a task that failed."""
+        del self.played[self._task_began :]
+        self.share, self._games = 0, None
+
+    def enter_share(self, place: int) -> dict[str, Any] | None:
+        """Begin a version; return the state of the games that a killed process was playing with it, if any."""
+        self.share, self._current = place, None
+        state, self._games = self._games, None
+        return state
+
+    def note_progress(self, games: Games, updates: int) -> None:
+        """Show how far the evaluation is, and save it where that is due."""
+        self._current = games
+        self._tell([*self.played, *((episode, updates) for episode in games.finished)])
+        if self._folder and time.monotonic() >= self._saved + SAVE_SECONDS and not games.are_over:
+            self._save(games.state_dict(), len(self.played) + len(games.finished))
+
+    def stop(self) -> None:
+        """Save where the games stand, since the process is about to end."""
+        if self._folder and self._current is not None:
+            self._save(self._current.state_dict(), len(self.played) + len(self._current.finished))
+
+    def end_share(self, episodes: Sequence[Episode], updates: int) -> None:
+        """Add the episodes of one version, which are all over."""
+        self.played += [(episode, updates) for episode in episodes]
+        self.share, self._current = self.share + 1, None
+        if self._folder and self._planned > len(self.played):
+            self._save(None, len(self.played))
+
+    def remove(self) -> None:
+        """Remove what was saved, once the episodes are recorded."""
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _tell(self, played: Sequence[tuple[Episode, int]]) -> None:
+        mean = sum(episode.episode_return for episode, _ in played) / len(played)
+        self._show({"evaluated": len(played), "to_evaluate": self._planned, "evaluation_return": mean})
+
+    def _save(self, games: dict[str, Any] | None, number: int) -> None:
+        assert self._folder is not None
+        self._saved = time.monotonic()
+        state = {
+            "name": self._name,
+            "played": [[list(episode), updates] for episode, updates in self.played],
+            "place": [self.task, self.share, self._task_began],
+            "games": games,
+        }
+        checkpoint.save(self._folder, number, state)
+
+
 class Evaluations:
     """The evaluations of a run: one every `period_frames` beside the training, and one at its end."""
 
@@ -83,11 +180,12 @@ class Evaluations:
         recorder: Recorder,
         counts: Callable[[], Counts],
         note: Callable[[str], None],
+        final_log: EvaluationLog,
     ) -> None:
         """`params` has the newest parameters; `counts` returns how far the run is; `note` shows a line to the user."""
         self.versions = FinalVersions(builder.config)
         self._builder, self._params, self._recorder = builder, params, recorder
-        self._counts, self._note = counts, note
+        self._counts, self._note, self._final_log = counts, note, final_log
         self._setting = builder.config.evaluation
         self._next = self._setting.period_frames
         self._number = 0
@@ -118,7 +216,8 @@ class Evaluations:
         """Play the final episodes."""
         inference = self._builder.inference()
         versions = self.versions.until(self._newest(inference))
-        self._play(inference, self._setting.final_episodes, versions, should_stop)
+        if self._play(inference, self._setting.final_episodes, versions, should_stop, self._final_log):
+            self._final_log.remove()
 
     def _newest(self, inference: LocalInference) -> Scored:
         """Load the newest parameters into the network of `inference`, and return them."""
@@ -127,11 +226,16 @@ class Evaluations:
         return Scored(updates, copies(inference.network))
 
     def _play(
-        self, inference: LocalInference, episodes: int, versions: list[Scored], should_stop: Callable[[], bool]
+        self,
+        inference: LocalInference,
+        episodes: int,
+        versions: list[Scored],
+        should_stop: Callable[[], bool],
+        log: EvaluationLog | None = None,
     ) -> bool:
         """Play and record an evaluation; return whether it was not stopped."""
         counts = self._counts()
-        played = evaluate(self._builder, inference, self._number, episodes, versions, should_stop, self._note)
+        played = evaluate(self._builder, inference, self._number, episodes, versions, should_stop, self._note, log)
         if played is None:
             return False
         self._number += 1
@@ -157,6 +261,7 @@ def evaluate(
     versions: Sequence[Scored],
     should_stop: Callable[[], bool],
     note: Callable[[str], None],
+    log: EvaluationLog | None = None,
 ) -> list[tuple[Episode, int]] | None:
     """Play `episodes` episodes of each task, with the seeds of evaluation `index`; return None if it was stopped.
 
@@ -164,24 +269,28 @@ def evaluate(
 
     The `versions` are loaded into the network of `inference` one after another. Each plays the same number of episodes;
     the newest ones play one more where the division leaves a remainder. If one of several tasks fails, it is left out
-    and `note` is told why. If the only task fails, its UserError is raised.
+    and `note` is told why. If the only task fails, its UserError is raised. What `log` has of this evaluation is not
+    played again.
     """
-    tasks, played = builder.evaluated_tasks, []
+    tasks = builder.evaluated_tasks
     each, remainder = divmod(episodes, len(versions))
     newest = len(versions) - remainder
     shares = [(version, each + (index >= newest)) for index, version in enumerate(versions)]
-    for number, task in enumerate(tasks, index * len(tasks)):
+    log = EvaluationLog() if log is None else log
+    log.begin(f"{index} {episodes} {_checksum(versions)}", episodes * len(tasks))
+    for number, task in enumerate(tasks):
+        if number < log.task:
+            continue
+        log.enter(number)
         try:
-            own = _play(builder, inference, task, number, shares, should_stop)
+            if not _play(builder, inference, task, index * len(tasks) + number, shares, should_stop, log):
+                return None
         except UserError as error:
             if len(tasks) == 1:
                 raise
+            log.leave_out()
             note(f"{error}; the other tasks are evaluated")
-            continue
-        if len(own) < episodes:
-            return None
-        played += own
-    return played
+    return log.played
 
 
 def _play(
@@ -191,14 +300,32 @@ def _play(
     number: int,
     shares: Sequence[tuple[Scored, int]],
     should_stop: Callable[[], bool],
-) -> list[tuple[Episode, int]]:
-    """Play the episodes of one task; `shares` says how many are played with each version."""
+    log: EvaluationLog,
+) -> bool:
+    """Play the episodes of one task into `log`; return whether it was not stopped.
+
+    `shares` says how many are played with each version.
+    """
     columns = evaluator.num_envs(max(share for _, share in shares))
     policy = builder.policy("evaluation", number, columns, inference)
-    played = []
     with closing(builder.evaluation_env(task, number, columns)) as env:
-        for version, share in shares:
+        for place, (version, share) in enumerate(shares):
+            if place < log.share or not share:
+                continue
             load(inference.network, version.tensors)
-            own = evaluator.play(env, policy, share, should_stop=should_stop) if share else []
-            played += [(episode, version.updates) for episode in own]
-    return played
+            state, after = log.enter_share(place), partial(log.note_progress, updates=version.updates)
+            own = evaluator.play(env, policy, share, should_stop=should_stop, state=state, after=after)
+            if len(own) < share:
+                log.stop()
+                return False
+            log.end_share(own, version.updates)
+    return True
+
+
+def _checksum(versions: Sequence[Scored]) -> int:
+    """Return a checksum of all parameters that are played with."""
+    found = 0
+    for version in versions:
+        for tensor in version.tensors:
+            found = zlib.crc32(tensor.detach().cpu().numpy().tobytes(), found)
+    return found

@@ -13,7 +13,7 @@ from ddrl.coordinator.program import Steps
 from ddrl.interfaces import Role
 from ddrl.system.notes import say
 from ddrl.training.builder import Builder
-from ddrl.training.evaluation import Evaluations
+from ddrl.training.evaluation import FINAL, EvaluationLog, Evaluations
 from ddrl.training.learner_node import LearnerNode
 from ddrl.training.records import finished, manifest
 from ddrl.training.records.checkpoint_layout import SCHEMA
@@ -51,7 +51,12 @@ class RunRecords:
         """Record from now on what this learner does, which has just been made."""
         self._counts = lambda: node.counts
         self.recorder.gauges = node.gauges
-        self.evaluations = Evaluations(self._builder, node.params, self.recorder, self._counts, self.note)
+        log = EvaluationLog(self._directory / FINAL, self._evaluated)
+        self.evaluations = Evaluations(self._builder, node.params, self.recorder, self._counts, self.note, log)
+
+    def _evaluated(self, metrics: Metrics) -> None:
+        """Show how far the final evaluation is."""
+        self._display.show(self._counts(), self.recorder.latest | metrics)
 
     @property
     def resumes(self) -> int:

@@ -44,6 +44,7 @@ class Progress:
         self._task = self._bar.add_task("starting", total=budget_frames)
         self._shown = 0.0
         self._first: tuple[float, int] | None = None
+        self._evaluating: tuple[float, int] | None = None
 
     def __enter__(self) -> Self:
         if self._in_terminal:
@@ -64,6 +65,9 @@ class Progress:
         if self._quiet or now - self._shown < (BAR_SECONDS if self._in_terminal else LINE_SECONDS):
             return
         self._shown = now
+        if "to_evaluate" in latest:
+            self._show_evaluation(now, latest)
+            return
         seconds, frames = now - self._first[0], counts.env_frames - self._first[1]
         speed = frames / seconds
         text = _describe(latest, speed)
@@ -72,6 +76,18 @@ class Progress:
         else:
             left = f" | {(self._budget - counts.env_frames) / speed:,.0f} s left" if frames else ""
             self.note(f"{counts.env_frames:,} / {self._budget:,} frames | {text}{left}")
+
+    def _show_evaluation(self, now: float, latest: Metrics) -> None:
+        """Show how far the final evaluation is, and the time left by the pace since the first of these calls."""
+        played, planned = int(latest["evaluated"]), int(latest["to_evaluate"])
+        self._evaluating = self._evaluating or (now, played)
+        seconds, since = now - self._evaluating[0], played - self._evaluating[1]
+        left = f" | {(planned - played) * seconds / since:,.0f} s left" if since else ""
+        text = f"final evaluation: {played:,} / {planned:,} episodes | return {latest['evaluation_return']:.2f}{left}"
+        if self._in_terminal:
+            self._bar.update(self._task, description=text)
+        else:
+            self.note(text)
 
     def done(self, counts: Counts, latest: Metrics) -> None:
         """Show the last line of a run."""
