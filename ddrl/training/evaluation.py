@@ -143,9 +143,16 @@ class EvaluationLog:
             self._save(self._current.state_dict(), len(self.played) + len(self._current.finished))
 
     def end_share(self, episodes: Sequence[Episode], updates: int) -> None:
-        """Add the episodes of one version, which are all over."""
+        """Add the episodes of one version, which are all over.
+
+        Nothing is saved here: the games of the next version go on with the same environments and random numbers.
+        """
         self.played += [(episode, updates) for episode in episodes]
         self.share, self._current = self.share + 1, None
+
+    def end_task(self) -> None:
+        """Save that a task is over; the next one has environments of its own."""
+        self.task, self.share, self._task_began = self.task + 1, 0, len(self.played)
         if self._folder and self._planned > len(self.played):
             self._save(None, len(self.played))
 
@@ -285,6 +292,7 @@ def evaluate(
         try:
             if not _play(builder, inference, task, index * len(tasks) + number, shares, should_stop, log):
                 return None
+            log.end_task()
         except UserError as error:
             if len(tasks) == 1:
                 raise

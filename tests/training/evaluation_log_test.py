@@ -20,20 +20,20 @@ SUITE = {"environment": {"name": "minigrid/Empty-Random-5x5-v0+DoorKey-5x5-v0", 
 LONG = {"evaluation": {"period_frames": None, "final_episodes": 70, "final_versions": 2}, "env_frames": 1200}
 
 
-def killed(settings: RunConfig, directory: Path, after: int) -> None:
-    """Trains in a process that is killed when so many times an episode has ended in an evaluation."""
+def killed(settings: RunConfig, directory: Path, when: str, after: int) -> None:
+    """Trains in a process that is killed after so many calls of a method of the evaluation's log."""
     child = os.fork()
     if child == 0:
-        own, calls = evaluation.EvaluationLog.note_progress, [0]
+        own, calls = getattr(evaluation.EvaluationLog, when), [0]
 
-        def counting(self: Any, games: Any, updates: int) -> None:
-            own(self, games, updates)
+        def counting(*arguments: Any, **keywords: Any) -> None:
+            own(*arguments, **keywords)
             calls[0] += 1
             if calls[0] == after:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         evaluation.SAVE_SECONDS = 0.0
-        evaluation.EvaluationLog.note_progress = counting  # type: ignore[method-assign]
+        setattr(evaluation.EvaluationLog, when, counting)
         with suppress(BaseException):
             local_run(settings, directory, quiet=True).train()
         os._exit(1)
@@ -41,14 +41,16 @@ def killed(settings: RunConfig, directory: Path, after: int) -> None:
 
 
 @pytest.mark.parametrize("overrides", [{}, SUITE], ids=["task", "two tasks"])
-@pytest.mark.parametrize("after", [1, 2, 4, 5])
+@pytest.mark.parametrize(
+    ("when", "after"), [*(("note_progress", after) for after in (1, 2, 3, 4, 5)), ("end_share", 1), ("end_task", 1)]
+)
 def test_a_killed_evaluation_goes_on_where_it_was_and_has_the_same_episodes(
-    overrides: dict[str, Any], after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    overrides: dict[str, Any], when: str, after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = config(**LONG, **overrides)
     straight, cut = tmp_path / "straight", tmp_path / "cut"
     local_run(settings, straight, quiet=True).train()
-    killed(settings, cut, after)
+    killed(settings, cut, when, after)
     assert (cut / FINAL).is_dir() and not (cut / "run.json").exists()
     steps: list[int] = []
     own = evaluation.Games.step
@@ -70,11 +72,12 @@ def test_what_was_played_with_other_parameters_or_another_number_of_episodes_is_
     log.enter(0)
     log.enter_share(0)
     log.end_share([evaluation.Episode("toy/catch", 1.0, 9)] * 12, 7)
+    log.end_task()
     for name, kept in (("0 24 1", 12), ("0 24 2", 0), ("1 24 1", 0), ("0 25 1", 0)):
         other = evaluation.EvaluationLog(tmp_path / FINAL)
         other.begin(name, 24)
         assert len(other.played) == kept
-        assert other.share == (1 if kept else 0)
+        assert other.task == (1 if kept else 0)
 
 
 def test_a_task_that_fails_is_forgotten_and_those_before_it_stay(tmp_path: Path) -> None:
