@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ def parser() -> argparse.ArgumentParser:
         description="Replications of distributed deep reinforcement learning papers.",
         epilog=EXIT_CODES,
     )
+    made.add_argument("--version", action="version", version=f"%(prog)s {version('ddrl')}")
     added = made.add_subparsers(required=True, metavar="command", title="commands")
     _add_runs(added)
     _add_played(added)
@@ -122,6 +124,8 @@ def _add_played(added: Any) -> None:
     )
     evaluate.add_argument("directory", type=_path, help="run directory with a checkpoint")
     _add_episodes(evaluate, 10, "how many (%(default)s)", "of a suite's tasks this one alone")
+    evaluate.add_argument("--greedy", action="store_true", help="take the best action each time, instead of sampling")
+    evaluate.add_argument("--json", action="store_true", help="print the return and length of every episode as JSON")
 
     watch = _add(
         added,
@@ -254,8 +258,18 @@ def _add_evidence(added: Any) -> None:
         "list every system of every paper: an algorithm with its topology",
         "Read from the experiments' settings at scale paper.",
     )
-    systems.add_argument("--parts", action="store_true", help="list algorithms, environments and runtimes instead")
     _add_form(systems)
+
+    listed = _add(
+        added,
+        commands.list_,
+        "list algorithms, environments, papers, or the keys of a configuration",
+        "Such as: ddrl list keys impala; ddrl list environments firstperson.",
+        name="list",
+    )
+    listed.add_argument("what", choices=("algorithms", "environments", "papers", "keys", "topologies"))
+    listed.add_argument("name", nargs="?", help="one algorithm (also of keys), prefix of environments, or paper")
+    listed.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_clusters(added: Any) -> None:

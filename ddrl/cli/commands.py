@@ -183,10 +183,17 @@ def roundtrip(parsed: argparse.Namespace) -> None:
 
 
 def evaluate(parsed: argparse.Namespace) -> None:
+    import json
+    from dataclasses import asdict
+
     from ddrl.cli import inspection
 
-    found = inspection.evaluate(parsed.directory, episodes=parsed.episodes, seed=parsed.seed, task=parsed.task)
-    print("\n".join(found))
+    asked = {"episodes": parsed.episodes, "seed": parsed.seed, "task": parsed.task, "greedy": parsed.greedy}
+    found = list(inspection.evaluate(parsed.directory, **asked))
+    if parsed.json:
+        print(json.dumps([asdict(one) for one in found], indent=1))
+    else:
+        print("\n".join(one.describe(with_task=len(found) > 1) for one in found))
 
 
 def watch(parsed: argparse.Namespace) -> None:
@@ -309,20 +316,27 @@ def plan(parsed: argparse.Namespace) -> None:
 
 
 def systems(parsed: argparse.Namespace) -> None:
-    from ddrl.cli import tables
-
-    if parsed.parts:
-        from ddrl.cli.inspection import parts
-
-        print("\n".join(parts()))
-        return
     from ddrl.analysis.tables.systems import systems
+    from ddrl.cli import tables
 
     table = systems(tables.checkout() / "replications")
     if parsed.form == "text":
         tables.print_rows(tables.system_rows(table))
     else:
         print(tables.machine_readable(table, parsed.form))
+
+
+def list_(parsed: argparse.Namespace) -> None:
+    """Print what there is of a kind."""
+    import json
+
+    from ddrl.cli import listing, tables
+
+    rows = listing.rows(parsed.what, parsed.name)
+    if parsed.json:
+        print(json.dumps(rows, indent=1))
+    else:
+        tables.print_rows(rows)
 
 
 def doctor(parsed: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Reads runs without changing them (`ddrl evaluate`, `ddrl verify`), and lists the parts that can be combined."""
+"""Reads runs without changing them (`ddrl evaluate`, `ddrl verify`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ from torch import nn
 
 from ddrl import algorithms
 from ddrl.actors import evaluator
-from ddrl.actors.policy import LocalInference, Policy
+from ddrl.actors.policy import LocalInference, Policy, Sampler
 from ddrl.analysis.runs.run_data import LARGEST, read_curves, read_manifest
 from ddrl.environments.base import registry
 from ddrl.environments.tools.named import make_env
@@ -27,12 +27,12 @@ from ddrl.system.notes import say
 from ddrl.system.seeding import seed_for, torch_generator
 from ddrl.training.builder import evaluated_environment
 from ddrl.training.config.run_config import RunConfig, fingerprint_of, load_run_config, parse_run_config
-from ddrl.training.config.topology import Topology
 from ddrl.training.device import resolve_device
 from ddrl.training.records import checkpoint
 from ddrl.training.records.checkpoint_layout import migrated
 from ddrl.training.records.recorder import COUNTS
 from ddrl.training.records.task_scores import metric_of
+from ddrl.types import EnvSpec
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,26 @@ class Trained:
     network: nn.Module
     env_frames: int
 
-    def policy(self, num_envs: int, seed: int, role: str, index: int = 0) -> Policy:
-        """Return a policy for `num_envs` environments that draws from the random stream (seed, role, index)."""
+    def policy(self, num_envs: int, seed: int, role: str, index: int = 0, *, greedy: bool = False) -> Policy:
+        """Return a policy for `num_envs` environments that draws from the random stream (seed, role, index).
+
+        `greedy`: the likeliest action, the one of highest value, or the mean of continuous actions, every time.
+        """
         device = resolve_device(self.config.device)
         inference = LocalInference(self.network, device=device, precision=self.config.precision)
         sample = algorithms.load(self.config.algorithm).make_sampler(
             self.config.hyperparameters, self.network, envs=None, num_envs=num_envs
         )
+        if greedy:
+            sample = greedy_sampler(registry.spec_for(**self.config.environment))
         return Policy(inference, num_envs, torch_generator(seed, role, index), sample)
+
+
+def greedy_sampler(spec: EnvSpec) -> Sampler:
+    """Return what chooses the best action by the network's output [B, P], always the same."""
+    if spec.action_size:
+        return lambda output, generator: output[:, : spec.action_size]  # the means come first
+    return lambda output, generator: output.argmax(dim=-1)
 
 
 def load_trained(run: Path) -> Trained:
@@ -80,8 +92,34 @@ def load_trained(run: Path) -> Trained:
     raise UserError(f"{run}: no valid checkpoint ({reasons})")
 
 
-def evaluate(run: Path, *, episodes: int, seed: int, task: str | None = None) -> Iterator[str]:
-    """Play `episodes` episodes of each task with a run's newest parameters; return a line on the raw returns of each.
+@dataclass(frozen=True)
+class Evaluated:
+    """The episodes that a run's newest parameters have played of one task."""
+
+    run: str
+    task: str
+    env_frames: int
+    """That the parameters were trained for."""
+    greedy: bool
+    seed: int
+    returns: list[float]
+    """Raw, of each episode."""
+    lengths: list[int]
+    """Agent steps of each episode."""
+
+    def describe(self, *, with_task: bool) -> str:
+        """Return one line."""
+        deviation = np.std(self.returns, ddof=1) if len(self.returns) > 1 else 0.0
+        return (
+            f"{self.run}: {f'{self.task}: ' if with_task else ''}mean raw return {np.mean(self.returns):.2f}, standard "
+            f"deviation {deviation:.2f}, {len(self.returns)} episodes, after {self.env_frames:,} frames"
+        )
+
+
+def evaluate(
+    run: Path, *, episodes: int, seed: int, task: str | None = None, greedy: bool = False
+) -> Iterator[Evaluated]:
+    """Play `episodes` episodes of each task with a run's newest parameters.
 
     On a suite these are all tasks, or `task` alone. Raise UserError for a task that is not of the suite.
     """
@@ -94,15 +132,12 @@ def evaluate(run: Path, *, episodes: int, seed: int, task: str | None = None) ->
         described = f"evaluation of {run}, environment {name}, environment seed {own}"
         env = make_env(environment, num_envs, own, num_threads=1, name=described)
         try:
-            played = evaluator.play(env, trained.policy(num_envs, seed, "player-policy", index), episodes)
+            policy = trained.policy(num_envs, seed, "player-policy", index, greedy=greedy)
+            played = evaluator.play(env, policy, episodes)
         finally:
             env.close()
-        returns = [episode.episode_return for episode in played]
-        deviation = np.std(returns, ddof=1) if episodes > 1 else 0.0
-        yield (
-            f"{run}: {f'{name}: ' if len(tasks) > 1 else ''}mean raw return {np.mean(returns):.2f}, standard deviation "
-            f"{deviation:.2f}, {episodes} episodes, after {trained.env_frames:,} frames"
-        )
+        returns, lengths = [one.episode_return for one in played], [one.length for one in played]
+        yield Evaluated(str(run), name, trained.env_frames, greedy, seed, returns, lengths)
 
 
 def chosen_tasks(name: str, task: str | None) -> tuple[str, ...]:
@@ -175,16 +210,3 @@ def _curve_problems(table: pd.DataFrame, record: dict[str, Any], config: RunConf
         final = table[(table.metric == metric) & (table.env_frames == record["env_frames"])]
         if len(final) != wanted:
             yield f"curves.parquet: {len(final)} final episodes ({metric}); the configuration asks for {wanted}"
-
-
-def parts() -> Iterator[str]:
-    """List the parts that can be combined: algorithms, environments, runtimes and schedules."""
-    for name in algorithms.NAMES:
-        module = algorithms.load(name)
-        yield f"algorithm    {name:12} version {module.VERSION}: {(module.__doc__ or '').strip().splitlines()[0]}"
-    for prefix in registry.prefixes():
-        suites = ", ".join(registry.suites(prefix))
-        yield f"environment  {prefix + '/':12} {len(registry.tasks(prefix))} tasks" + (f"; {suites}" if suites else "")
-    hints = get_type_hints(Topology)
-    for name in ("runtime", "schedule"):
-        yield f"topology     {name:12} {', '.join(get_args(hints[name]))}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
 import math
 import os
@@ -15,10 +16,13 @@ from xml.etree import ElementTree
 import av
 import pandas as pd
 import pytest
+import torch
 import yaml
 
 from ddrl import cli
 from ddrl.cli import arguments
+from ddrl.cli.inspection import greedy_sampler
+from ddrl.environments.base import registry
 from ddrl.system.locks import locked
 from tests.runs import BASE, curves, merged
 
@@ -93,6 +97,23 @@ def test_resuming_a_finished_run_changes_no_curve(run: Path) -> None:
 def test_evaluate_plays_the_newest_parameters(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["evaluate", str(run), "--episodes", "4"]) == 0
     assert "4 episodes" in capsys.readouterr().out
+
+
+def test_evaluate_prints_every_episode_as_json_and_greedy_takes_the_best_action(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {}
+    for options in ((), ("--greedy",)):
+        assert cli.main(["evaluate", str(run), "--episodes", "6", "--json", *options]) == 0
+        (found[options],) = json.loads(capsys.readouterr().out)
+    sampled, greedy = found.values()
+    assert sampled["task"] == "toy/catch"
+    assert (len(sampled["returns"]), sampled["lengths"]) == (6, [9] * 6)
+    assert (sampled["greedy"], greedy["greedy"]) == (False, True)
+    output, generator = torch.tensor([[0.1, 0.7, 0.2], [3.0, -1.0, 2.0]]), torch.Generator()
+    discrete, continuous = registry.spec_for("toy/catch"), registry.spec_for("toy/track", action_size=1)
+    assert greedy_sampler(discrete)(output, generator).tolist() == [1, 0]
+    assert greedy_sampler(continuous)(output[:, :2], generator).tolist() == output[:, :1].tolist()
 
 
 def test_watch_writes_a_video_of_every_step(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -223,11 +244,42 @@ def test_systems_has_a_row_for_every_topology(capsys: pytest.CaptureFixture[str]
     assert len(capsys.readouterr().out.splitlines()) == len(rows) + 1
 
 
-def test_systems_lists_the_parts_there_are(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["systems", "--parts"]) == 0
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["algorithms"], ["impala", "IMPALA", "r2d2", "synchronous"]),
+        (["environments"], ["atari/", "toy/", "gymnasium/", "all30"]),
+        (["environments", "toy"], ["toy/catch", "toy/track"]),
+        (["papers"], ["impala_2018", "r2d2_2019"]),
+        (["keys", "ppo"], ["hyperparameters.clip_epsilon", "section 6.1", "topology.num_actors"]),
+        (["topologies"], ["serial, threads, ray", "bounded_lag", "local, central"]),
+    ],
+)
+def test_list_says_what_there_is(words: list[str], found: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", *words]) == 0
     printed = capsys.readouterr().out
-    for word in ("impala", "atari/", "toy/", "serial, threads", "bounded_lag"):
-        assert word in printed
+    assert [word for word in found if word not in printed] == []
+    assert cli.main(["list", *words, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == len(printed.splitlines()) - 1
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["algorithms", "impla"], "ddrl list: unknown algorithm 'impla' (did you mean 'impala'?)"),
+        (["keys", "none"], "ddrl list: unknown algorithm 'none'"),
+        (["environments", "atri"], "unknown environment prefix 'atri' (did you mean 'atari'?)"),
+        (["papers", "impala"], "ddrl list: unknown paper 'impala' (did you mean 'impala_2018'?)"),
+    ],
+)
+def test_list_names_what_was_meant(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", *words]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == f"ddrl {importlib.metadata.version('ddrl')}"
 
 
 def test_report_rebuilds_the_papers_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""Lists of what there is: algorithms, environments, papers, and keys of a configuration (`ddrl list`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import get_args, get_type_hints
+
+from ddrl import algorithms
+from ddrl.cli.tables import Rows, checkout
+from ddrl.environments.base import registry
+from ddrl.errors import UserError, unknown_name
+from ddrl.papers.experiments import papers
+from ddrl.papers.paper import load_paper
+from ddrl.training.config.keys import all_keys
+from ddrl.training.config.topology import Topology
+
+
+def rows(what: str, name: str | None) -> Rows:
+    """Return the rows of one of `LISTS`, or of the part of it called `name`. Raise UserError for an unknown one."""
+    return list(LISTS[what](name))
+
+
+def _algorithms(name: str | None) -> Iterator[dict[str, str]]:
+    for one in _chosen("algorithm", name, algorithms.NAMES):
+        module = algorithms.load(one)
+        yield {
+            "algorithm": one,
+            "system": module.SYSTEM.name,
+            "version": str(module.VERSION),
+            "actors send": module.SYSTEM.moves,
+            "store": module.SYSTEM.store,
+            "schedules": ", ".join(module.SYSTEM.schedules),
+            "what": (module.__doc__ or "").strip().splitlines()[0],
+        }
+
+
+def _environments(name: str | None) -> Iterator[dict[str, str]]:
+    """Yield a row for each prefix, or for each task and suite of one."""
+    if name is not None:
+        prefix = name.removesuffix("/")
+        for suite, tasks in registry.suites(prefix).items():
+            yield {"name": suite, "what": f"{len(tasks)} tasks"}
+        for task in registry.tasks(prefix):
+            yield {"name": task, "what": ""}
+        return
+    for prefix in registry.prefixes():
+        try:
+            module, suites = registry.adapter(prefix), ", ".join(registry.suites(prefix))
+            number, what = str(len(registry.tasks(prefix))), (module.__doc__ or "").strip().splitlines()[0]
+        except UserError as error:
+            number, suites, what = "0", "", str(error)
+        yield {"name": f"{prefix}/", "tasks": number, "suites": suites, "what": what}
+
+
+def _papers(name: str | None) -> Iterator[dict[str, str]]:
+    folder = checkout() / "replications"
+    for key in _chosen("paper", name, papers(folder)):
+        paper = load_paper(folder / key)
+        yield {
+            "paper": key,
+            "claims": str(len(paper.claims)),
+            "figures": str(len(paper.figures)),
+            "title": f"{paper.citation['title']} ({paper.citation['year']})",
+        }
+
+
+def _keys(name: str | None) -> Iterator[dict[str, str]]:
+    """Yield every key that all runs share, or those of an algorithm's runs."""
+    if name is not None:
+        _chosen("algorithm", name, algorithms.NAMES)
+    for key in all_keys(name):
+        yield {"key": key.name, "allowed": key.type, "default": key.default, "what": key.text}
+
+
+def _topologies(name: str | None) -> Iterator[dict[str, str]]:
+    hints = get_type_hints(Topology)
+    for key in _chosen("part of a topology", name, ("runtime", "schedule", "inference")):
+        yield {"key": f"topology.{key}", "allowed": ", ".join(get_args(hints[key]))}
+
+
+LISTS: dict[str, Callable[[str | None], Iterator[dict[str, str]]]] = {
+    "algorithms": _algorithms,
+    "environments": _environments,
+    "papers": _papers,
+    "keys": _keys,
+    "topologies": _topologies,
+}
+
+
+def _chosen(kind: str, name: str | None, names: tuple[str, ...] | list[str]) -> list[str]:
+    """Return all names, or `name` alone. Raise UserError where it is unknown."""
+    if name is not None and name not in names:
+        raise unknown_name(kind, name, names, where="ddrl list")
+    return [one for one in names if name in (None, one)]
