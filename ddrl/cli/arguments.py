@@ -103,7 +103,10 @@ def _add_runs(added: Any) -> None:
         commands.worker,
         "step environments for a learner with central inference, here or on another host",
         "The learner says which environments, and how many. Goes on until its run is over; where the learner is lost, "
-        "tries again until it is back.",
+        "tries again until it is back, or for as long as --wait says.",
+    )
+    worker.add_argument(
+        "--wait", type=_seconds, default=600.0, help="seconds without a learner after which it ends (%(default)s)"
     )
     worker.add_argument("--connect", required=True, metavar="ADDRESS", help="what the learner was told to --listen at")
     worker.add_argument("--environment", "--env", default="", help="refuse to work on another one than this")

@@ -103,7 +103,7 @@ def worker(parsed: argparse.Namespace) -> None:
 
     endpoint = _endpoint(parsed, parsed.connect)
     with watched(give_up=give_up):
-        work(endpoint, environment=parsed.environment, note=say)
+        work(endpoint, environment=parsed.environment, note=say, patience=parsed.wait)
 
 
 def resume(parsed: argparse.Namespace) -> int:

@@ -74,6 +74,8 @@ def merge(sources: Sequence[Path], target: Path, *, dry_run: bool = False) -> Me
     above = next((path for path in (target, *target.parents) if os.path.lexists(path)), None)
     if above is not None and not above.is_dir():
         raise UserError(f"--into {target}: {above} is no folder")
+    if missing := next((source for source in sources if not source.is_dir()), None):
+        raise UserError(f"{missing}: no such folder")  # before anything is read, which may take minutes
     here, damaged_here = _finished(target)
     found: list[Found] = []
     damaged: list[str] = []

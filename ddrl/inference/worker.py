@@ -13,7 +13,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from ddrl.environments.tools.named import make_env
-from ddrl.errors import Closed, UserError
+from ddrl.errors import TRY_AGAIN, Closed, UserError
 from ddrl.inference.client import Connection, LearnerLost
 from ddrl.inference.endpoint import Endpoint
 from ddrl.inference.service import BUILD_SECONDS
@@ -79,12 +79,12 @@ def work_alone(num_learners: int, index: int, generation: tuple[int, int], first
     return Worker(Connection(link.endpoint()), place=index // num_learners, generation=generation[1])
 
 
-def work(endpoint: Endpoint, *, environment: str, note: Callable[[str], None]) -> None:
-    """Work for the learner at an endpoint until its run is over; if it is lost, try again and again.
+def work(endpoint: Endpoint, *, environment: str, note: Callable[[str], None], patience: float) -> None:
+    """Work for the learner at an endpoint until its run is over; if it is lost, try again for `patience` seconds.
 
-    Raise UserError if the learner refuses this worker, or an environment fails.
+    Raise UserError if no learner has been there for so long, if it refuses this worker, or if an environment fails.
     """
-    pause, said = SHORTEST_PAUSE, ""
+    pause, said, lost_since = SHORTEST_PAUSE, "", time.monotonic()
     while True:
         connection = Connection(endpoint)
         try:
@@ -93,12 +93,17 @@ def work(endpoint: Endpoint, *, environment: str, note: Callable[[str], None]) -
                 pause, said = SHORTEST_PAUSE, ""
                 while True:
                     worker.step()
+                    lost_since = time.monotonic()
         except Closed:
             note("the run is over")
             return
         except LearnerLost as lost:
             if str(lost) != said:
-                note(f"{lost}; trying again until the learner is there")
+                note(f"{lost}; trying again for up to {patience:g} s")
                 said = str(lost)
+        if time.monotonic() - lost_since > patience:
+            error = UserError(f"no learner at {endpoint.address} for {patience:g} s ({said}); --wait says how long")
+            error.status = TRY_AGAIN
+            raise error
         time.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))  # so that many workers do not come at once
         pause = min(2 * pause, LONGEST_PAUSE)

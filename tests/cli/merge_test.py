@@ -162,7 +162,7 @@ def test_the_command_says_what_it_did(clusters: tuple[Path, Path], capsys: pytes
     assert cli.main(["merge", str(there), "--into", str(here)]) == 0
     assert f"1 runs copied into {here}, 0 were there, 0 left out" in capsys.readouterr().out
     assert cli.main(["merge", str(here / "nothing"), "--into", str(here)]) == 2
-    assert "holds no finished run" in capsys.readouterr().err
+    assert "nothing: no such folder" in capsys.readouterr().err
 
 
 def _edited(run: Path, **values: Any) -> None:
@@ -347,3 +347,12 @@ def test_nothing_is_copied_to_where_a_process_trains(
         assert cli.main(["merge", str(there), "--into", str(here)]) == 2
     assert "another process is training" in capsys.readouterr().err
     assert not (here / PLACE / "seed2" / "run.json").exists()
+
+
+def test_a_source_that_is_missing_is_said_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ddrl.cli.merge._finished", lambda folder: pytest.fail("reads runs"))
+    (tmp_path / "there").mkdir()
+    with pytest.raises(UserError, match=r"/missing: no such folder$"):
+        merge([tmp_path / "there", tmp_path / "missing"], tmp_path / "into")

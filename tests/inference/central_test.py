@@ -22,7 +22,7 @@ from ddrl.actors.unroll import UnrollCollector
 from ddrl.coordinator.parameter_server import ParameterServer
 from ddrl.coordinator.schedule import ScheduleRule
 from ddrl.environments.base import registry
-from ddrl.errors import Closed, UserError
+from ddrl.errors import TRY_AGAIN, Closed, UserError
 from ddrl.inference.central import BatchRule, CentralInference
 from ddrl.networks.actor_critic import ActorCritic
 from ddrl.networks.distributions import CATEGORICAL
@@ -260,7 +260,7 @@ def test_workers_outlive_a_learner_that_is_killed(tmp_path: Path) -> None:
     assert [worker.returncode for worker in workers] == [0, 0]
     for text in said:
         assert text.count("toy/catch, environment seed") == 2  # it had a place with either learner
-        assert "trying again until the learner is there" in text
+        assert "trying again for up to 600 s" in text
         assert text.rstrip().endswith("the run is over")
     run = json.loads((tmp_path / "run/run.json").read_text())
     assert run["resumes"] == 1
@@ -391,3 +391,20 @@ def test_closing_ends_an_actor_that_waits_for_a_batch() -> None:
     central.close()
     actor.join(10)
     assert ended == [Closed]
+
+
+def test_a_worker_that_finds_no_learner_says_how_long_it_waits_and_ends(tmp_path: Path) -> None:
+    nobody = f"unix:{private(tmp_path)}/learner.sock"
+    worker = start("worker", "--connect", nobody, "--wait", "0.5")
+    said = worker.ended(60)
+    assert worker.returncode == TRY_AGAIN
+    assert "trying again for up to 0.5 s" in said
+    last = said.splitlines()[-1]
+    assert last.startswith(f"ddrl: no learner at {nobody} for ")
+    assert last.endswith("; --wait says how long")
+
+
+def private(folder: Path) -> Path:
+    """A folder that only this user can enter."""
+    folder.chmod(0o700)
+    return folder
