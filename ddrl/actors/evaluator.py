@@ -43,7 +43,8 @@ class Games:
         """Make one step of all environments, sampling actions; return whether an episode that counts has ended."""
         if self._last is None:
             self._last = self._env.reset()
-        self._last = step = self._env.step(self._policy.act(self._last).action.numpy())
+        step = self._env.step(self._policy.act(self._last).action.numpy())
+        self._last = step
         self._returns += step.reward
         self._lengths += step.valid
         before = len(self.finished)

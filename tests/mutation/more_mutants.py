@@ -210,8 +210,8 @@ ACTORS = (
         "evaluated_returns_add_up",
         "an episode's return has those of the environment's earlier ones in it",
         EVALUATOR,
-        "returns[column], lengths[column] = 0.0, 0",
-        "lengths[column] = 0",
+        "self._returns[column], self._lengths[column] = 0.0, 0",
+        "self._lengths[column] = 0",
         *EVALUATING,
     ),
     mutant(

@@ -39,7 +39,7 @@ def mutant(name: str, breaks: str, file: str, old: str, new: str, *tests: str, g
 
 FED = "torch.from_numpy(step.reward).masked_fill(start, 0.0),"
 WRITTEN = "torch.from_numpy(self._step.reward).masked_fill(start, 0.0)"
-PLAYED = "step = env.step(policy.act(step).action.numpy())"
+PLAYED = "step = self._env.step(self._policy.act(self._last).action.numpy())"
 POLICY, UNROLL, EVALUATOR = "ddrl/actors/policy.py", "ddrl/actors/unroll.py", "ddrl/actors/evaluator.py"
 ACTING = ("tests/actors/unroll_test.py", "tests/algorithms/acted_test.py")
 EVALUATING = ("tests/actors/evaluator_test.py",)
@@ -105,7 +105,7 @@ AUDITED = (
         "the evaluator plays what the network puts out most, whatever the sampler says",
         EVALUATOR,
         PLAYED,
-        "step = env.step(policy.act(step).distribution.argmax(dim=-1).numpy())",
+        "step = self._env.step(self._policy.act(self._last).distribution.argmax(dim=-1).numpy())",
         *EVALUATING,
         golden=("v_trace",),
     ),
@@ -174,8 +174,8 @@ AUDITED = (
         "first_episodes_to_finish",
         "scores are of the episodes that end first, which are short",
         EVALUATOR,
-        "if quota[column] > 0:",
-        "if len(finished) < episodes:",
+        "if self._quota[column] > 0:",
+        "if len(self.finished) < self.planned:",
         *EVALUATING,
         golden=("r2d2_memory", "v_trace_lstm"),
     ),
@@ -184,7 +184,7 @@ AUDITED = (
         "an evaluation's network never sees a reward",
         EVALUATOR,
         PLAYED,
-        "step = env.step(policy.act(step._replace(reward=0 * step.reward)).action.numpy())",
+        PLAYED.replace("self._last)", "self._last._replace(reward=0 * self._last.reward))"),
         *EVALUATING,
         golden=("r2d2_memory", "v_trace_lstm"),
     ),
@@ -193,7 +193,7 @@ AUDITED = (
         "an evaluation remembers nothing",
         EVALUATOR,
         PLAYED,
-        f"policy.state = tuple(0 * part for part in policy.state)\n        {PLAYED}",
+        f"self._policy.state = tuple(0 * part for part in self._policy.state)\n        {PLAYED}",
         *EVALUATING,
         golden=("r2d2_memory", "v_trace_lstm"),
     ),
@@ -202,7 +202,7 @@ AUDITED = (
         "an evaluation's episodes begin with the memory of the one before",
         EVALUATOR,
         PLAYED,
-        "step = env.step(policy.act(step._replace(start=np.zeros_like(step.start))).action.numpy())",
+        PLAYED.replace("self._last)", "self._last._replace(start=np.zeros_like(self._last.start)))"),
         *EVALUATING,
         golden=("r2d2_memory", "v_trace_lstm"),
     ),

@@ -41,6 +41,9 @@ def save(directory: Path, updates: int, state: dict[str, Any]) -> Path:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         remove_abandoned(directory)
+        for file in (path, path.with_suffix(".sha256")):  # before one of the two replaces a file that is whole
+            if file.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
         with replacing(path.with_suffix(".sha256")) as checksums, replacing(path) as data:
             fill(data, lambda file: torch.save(state, file))
             checksums.write_text(_sha256(data), encoding="utf-8")  # before the renames, so that both fit, or none
@@ -98,7 +101,12 @@ def load(directory: Path, updates: int) -> dict[str, Any]:
 
 
 def set_aside(directory: Path, name: str) -> Path:
-    """Rename a folder of checkpoints that is not to be continued; return its new path."""
+    """Rename a folder of checkpoints that is not to be continued; return its new path.
+
+    Temporary files of killed saves in it are removed: nobody would look for them there again.
+    """
+    for folder in [directory, *(path for path in directory.rglob("*") if path.is_dir() and not path.is_symlink())]:
+        remove_abandoned(folder)
     target = free_name(directory.with_name(f"{directory.name}-{name}"))
     directory.rename(target)
     return target

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -142,3 +143,38 @@ def test_a_folder_among_old_checkpoints_stays_and_stops_no_save(tmp_path: Path, 
     assert (tmp_path / name).is_dir()
     assert sorted(int(path.stem) for path in tmp_path.glob("*.pt") if path.is_file()) == left
     assert checkpoint.load_newest(tmp_path)[0] == {"number": 4}
+
+
+def test_what_a_killed_save_left_does_not_go_with_a_folder_that_is_set_aside(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    rank = folder / "rank1"
+    for place in (folder, rank):
+        checkpoint.save(place, 1, {"a": 1})
+        (place / f".000000000002.sha256.{free_process_id()}.tmp").write_text("half")
+    aside = checkpoint.set_aside(folder, "unusable")
+    assert not list(aside.rglob("*.tmp"))
+    assert checkpoint.load_newest(aside / "rank1")[0] == {"a": 1}
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".sha256"])
+def test_a_folder_in_the_place_of_one_of_its_two_files_stops_a_save_before_the_other_is_replaced(
+    tmp_path: Path, suffix: str
+) -> None:
+    checkpoint.save(tmp_path, 7, {"a": 1})
+    path, other = (tmp_path / f"000000000007{one}" for one in (suffix, ".pt" if suffix == ".sha256" else ".sha256"))
+    path.unlink()
+    path.mkdir()
+    before = other.read_bytes()
+    with pytest.raises(
+        UserError, match=rf"^{re.escape(str(tmp_path))}/000000000007.pt: cannot be saved: .*is a folder"
+    ):
+        checkpoint.save(tmp_path, 7, {"a": 2})
+    assert other.read_bytes() == before
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def free_process_id() -> int:
+    """The id of a process that is over."""
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    return gone.pid
