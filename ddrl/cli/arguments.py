@@ -16,6 +16,7 @@ EXIT_CODES = (
     "Exit codes: 0 done; 1 a check failed (verify, doctor); 2 bad input, an environment that failed or training that "
     "diverged (one line says what); 75 interrupted after a checkpoint (type the same command again)."
 )
+LISTS = ("algorithms", "environments", "papers", "keys", "topologies")
 Command = Callable[[argparse.Namespace], int | None]
 
 
@@ -33,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
     _add_bench(added)
     _add_clusters(added)
     _add_evidence(added)
+    _add_list(added)
     _add_machine(added)
     return made
 
@@ -263,6 +265,8 @@ def _add_evidence(added: Any) -> None:
     )
     _add_form(systems)
 
+
+def _add_list(added: Any) -> None:
     listed = _add(
         added,
         commands.list_,
@@ -270,7 +274,7 @@ def _add_evidence(added: Any) -> None:
         "Such as: ddrl list keys impala; ddrl list environments firstperson.",
         name="list",
     )
-    listed.add_argument("what", choices=("algorithms", "environments", "papers", "keys", "topologies"))
+    listed.add_argument("what", choices=LISTS, help="what to list")
     listed.add_argument("name", nargs="?", help="one algorithm (also of keys), prefix of environments, or paper")
     listed.add_argument("--json", action="store_true", help="print JSON")
 
