@@ -33,7 +33,7 @@ LINE_SECONDS = 10.0
 def train(parsed: argparse.Namespace) -> int:
     import json
 
-    from ddrl.cli.run_settings import run_config, run_directory
+    from ddrl.cli.run_settings import names_of, run_config, run_directory
     from ddrl.train import train
     from ddrl.training.config.run_config import to_json
     from ddrl.training.records import finished
@@ -42,7 +42,7 @@ def train(parsed: argparse.Namespace) -> int:
     if parsed.print_config:
         print(json.dumps(to_json(config), indent=1))
         return 0
-    named = [word for word in parsed.run_words if "=" not in word]
+    named = names_of(parsed.run_words)
     _check_task(config, named[0] if len(named) == 1 else "ddrl train")
     secrets = (parsed.token_file, parsed.tls_cert, parsed.tls_key, parsed.tls_ca, parsed.insecure)
     if parsed.listen is None and any(secrets):

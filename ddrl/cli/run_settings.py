@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ddrl import algorithms
-from ddrl.errors import UserError, about, unknown_name, using
+from ddrl.errors import UserError, about, unknown_name
 from ddrl.system.locks import locked
-from ddrl.system.text_files import read_json, read_yaml
 from ddrl.training.config.defaults import completed
 from ddrl.training.config.overrides import merged, parse_settings
-from ddrl.training.config.run_config import RunConfig, load_run_config, nearest, parse_run_config
+from ddrl.training.config.run_config import RunConfig, load_run_config, nearest, parse_run_config, read_mapping_of
 
 RUNS = Path("runs")
 """Runs without a directory of their own go below this folder."""
@@ -28,7 +27,8 @@ _USAGE = (
 
 def run_config(words: Sequence[str]) -> RunConfig:
     """Return the configuration that the words on the command line describe. Raise UserError for what is not allowed."""
-    names, settings = [word for word in words if "=" not in word], [word for word in words if "=" in word]
+    names = names_of(words)
+    settings = [word for word in words if word not in names]
     if len(names) not in (1, 2):
         raise UserError(f"ddrl train: got {len(names)} names ({', '.join(names) or 'none'}); {_USAGE}")
     if len(names) == 2:
@@ -38,7 +38,7 @@ def run_config(words: Sequence[str]) -> RunConfig:
     elif names[0] in algorithms.NAMES and not Path(names[0]).exists():
         raise UserError(f"ddrl train: on which task? Such as: ddrl train {names[0]} atari/pong")
     else:
-        where, values = names[0], _read(Path(names[0]))
+        where, values = names[0], read_mapping_of(Path(names[0]))
     given = parse_settings(settings, "ddrl train: ")
     _check_names(given, values)
     with about(where):
@@ -46,12 +46,9 @@ def run_config(words: Sequence[str]) -> RunConfig:
     return parse_run_config(values, where=where)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    with using(path):
-        found = read_json(path) if path.suffix == ".json" else read_yaml(path)
-    if not isinstance(found, Mapping):
-        raise UserError(f"{path}: must hold a mapping of keys, such as 'algorithm: impala'")
-    return dict(found)
+def names_of(words: Sequence[str]) -> list[str]:
+    """Return the words that are no settings: those without '=', and files."""
+    return [word for word in words if "=" not in word or Path(word).is_file()]
 
 
 def _check_names(given: Mapping[str, Any], values: Mapping[str, Any]) -> None:

@@ -52,6 +52,7 @@ def test_settings_change_a_file_and_not_the_other_way_round() -> None:
     path = written("mine.json", values)
     assert to_json(run_config([path])) == values
     assert run_config(["env_frames=5_000", path, "seed=4"]).seed == 4
+    assert run_config([written("seed=9.json", values)]).seed == 3  # a file, and no setting
 
 
 @pytest.mark.parametrize(

@@ -236,10 +236,15 @@ def _field_names(target: Any) -> list[str]:
 
 def load_run_config(path: Path) -> RunConfig:
     """Read a YAML or JSON file. Raise `UserError` if it cannot be read or holds something not allowed."""
+    return parse_run_config(read_mapping_of(path), where=str(path))
+
+
+def read_mapping_of(path: Path) -> dict[str, Any]:
+    """Read the keys in a YAML or JSON file, unchecked. Raise `UserError` if it cannot be read or holds no mapping."""
     mapping = read_json(path) if path.suffix == ".json" else read_yaml(path)
     if not isinstance(mapping, Mapping):
         raise UserError(f"{path}: must hold a mapping of keys, such as 'algorithm: impala'")
-    return parse_run_config(mapping, where=str(path))
+    return dict(mapping)
 
 
 def to_json(config: RunConfig) -> dict[str, Any]:
