@@ -15,7 +15,7 @@ PAPER ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := dev,rliable
+EXTRAS := dev,rliable,docs,trackers
 READY := $(VENV)/.ready
 LOG := $(VENV)/install.log
 # Hundreds of short processes import this package: without kept bytecode each compiles it, a fifth of its start.
