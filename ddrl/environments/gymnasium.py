@@ -8,8 +8,8 @@ do not support is refused with one line. What is particular here:
 - Limits: the registered `max_episode_steps`, or `max_steps` where that is not 0. A cut by either, or by the environment
   itself, is a truncation.
 - Images may be made grey, scaled to a square of `image_size` pixels (their mean over areas) and stacked.
-- Seeds and states: see `replayed`. An environment that does not repeat itself from `reset(seed=...)` and the same
-  actions cannot be resumed, and says so then.
+- Seeds and states: see `replayed`. Where an environment does not repeat itself from `reset(seed=...)` and the same
+  actions, a resumed run abandons the running episodes, says so, and begins new ones.
 
 Paper replications use the adapters of their own simulators, such as `atari`, whose protocols are the papers'.
 """
@@ -115,7 +115,8 @@ def make(
 ) -> ReplayedEnvs[RegisteredSimulation]:
     """Make `num_envs` environments; `num_threads` is ignored, since they are stepped in a loop."""
     build = partial(RegisteredSimulation, task, options)
-    return ReplayedEnvs(spec(task, **options), build, num_envs, seed, max_steps=_limit(task, options["max_steps"]))
+    limit = _limit(task, options["max_steps"])
+    return ReplayedEnvs(spec(task, **options), build, num_envs, seed, max_steps=limit, repeats=False)
 
 
 def camera(task: str, seed: int, **options: Any) -> Camera:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,6 +18,9 @@ from ddrl.environments.base import registry
 from ddrl.environments.tools.camera import camera_for
 from ddrl.environments.tools.check import check_environment
 from ddrl.errors import UserError
+from ddrl.train import train
+from ddrl.training.run import Run
+from tests.runs import config, curves
 
 OWN = """
 import gymnasium, numpy as np
@@ -117,12 +121,35 @@ def test_an_end_of_its_own_is_none(own: str) -> None:
     assert not any(step.truncated[0] for step in steps)
 
 
-def test_an_environment_that_does_not_repeat_itself_says_so_when_it_is_resumed(own: str) -> None:
-    with made(f"{own}:Forgets-v0") as first, made(f"{own}:Forgets-v0") as second:
+def test_an_episode_that_does_not_repeat_itself_is_abandoned_on_a_resume(
+    own: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with made(f"{own}:Forgets-v0", 2) as first, made(f"{own}:Forgets-v0", 2) as second:
         first.reset()
-        first.step(np.array([0]))
-        with pytest.raises(UserError, match="the episodes played again differ from the recorded ones"):
-            second.load_state_dict(first.state_dict())
+        first.step(np.array([0, 0]))
+        second.load_state_dict(first.state_dict())
+        assert "2 of 2 running episodes did not repeat themselves" in capsys.readouterr().err
+        step = second.step(np.array([0, 0]))
+    assert step.start.all() and not step.valid.any() and not step.reward.any()
+
+
+def test_a_killed_run_on_an_environment_that_does_not_repeat_itself_goes_on(
+    own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def cut(self: Run) -> None:
+        if self.learner.core.updates > 20:
+            raise RuntimeError("killed")
+        learn(self)
+
+    chosen, learn = config(environment={"name": f"gymnasium/{own}:Forgets-v0"}), Run._learn
+    monkeypatch.setattr(Run, "_learn", cut)
+    with pytest.raises(RuntimeError, match="killed"):
+        train(chosen, tmp_path, quiet=True)
+    monkeypatch.setattr(Run, "_learn", learn)
+    train(chosen, tmp_path, quiet=True)
+    assert json.loads((tmp_path / "run.json").read_text())["resumes"] == 1
+    assert curves(tmp_path).env_frames.max() == chosen.env_frames
+    assert "running episodes did not repeat themselves" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("task", sorted(adapter.EXAMPLES))

@@ -2,7 +2,8 @@
 
 - Seeds: every episode starts from a seed of its own, which depends on (seed, environment, episode) only. What follows
   is a function of that seed and the actions, so a checkpoint is the list of actions of the running episodes. It is
-  right for every task, whatever a task keeps to itself.
+  right for every task, whatever a task keeps to itself. An environment of unknown origin may draw from elsewhere:
+  where `repeats` is False, episodes that come out otherwise are abandoned (`ddrl.types`), and the run goes on.
 - Limits: an episode is truncated after `max_steps` steps, unless it terminates in the last of them; where `max_steps`
   is None, never.
 """
@@ -19,6 +20,7 @@ import numpy as np
 
 from ddrl.environments.base.contract import accepted_actions, check_state, first_step, saved_state
 from ddrl.errors import UserError
+from ddrl.system.notes import say
 from ddrl.system.seeding import seed_for
 from ddrl.types import Array, EnvSpec, EnvStep
 
@@ -56,16 +58,19 @@ class ReplayedEnvs(Generic[Simulated]):
         seed: int,
         *,
         max_steps: int | None,
+        repeats: bool = True,
         in_units: Callable[[Array], Array] = lambda actions: actions,
     ) -> None:
         """`make` builds one simulation, always the same; an episode is cut after `max_steps` steps.
 
-        `in_units` turns actions [..., A] of the agent into those of the simulation.
+        `repeats`: an episode that cannot be played again is an error; otherwise it is abandoned. `in_units` turns
+        actions [..., A] of the agent into those of the simulation.
         """
         self.spec = spec
         self.num_envs = num_envs
         self.simulations = [make() for _ in range(num_envs)]
         self._in_units = in_units
+        self._repeats = repeats
         self._seed = seed
         self._max_steps = math.inf if max_steps is None else max_steps
         self._episode = np.full(num_envs, -1, dtype=np.int64)
@@ -124,7 +129,7 @@ class ReplayedEnvs(Generic[Simulated]):
         """Play the running episodes again.
 
         Raise UserError for a state of another protocol, seed or number of environments, or if the episodes played
-        again differ from the recorded ones.
+        again differ from the recorded ones; if `repeats` is False, these are abandoned instead.
         """
         keys = {"episode", "ended", "steps", "actions", "checksums"}
         check_state(state, keys, self.spec, self._seed, self.num_envs)
@@ -137,14 +142,14 @@ class ReplayedEnvs(Generic[Simulated]):
         ends = np.cumsum(state["steps"].numpy())
         for row, actions in enumerate(np.split(state["actions"].numpy(), ends[:-1])):
             self._episode[row] -= 1  # the start counts it again
-            self._last[row] = self._start(row)
-            for action, converted in zip(actions, self._in_units(actions), strict=True):
-                self._last[row] = self._advance(row, action, converted)[0]
-        if self._checksums() != state["checksums"]:
+            self._last[row] = self._play(row, actions)
+        differs = [own != recorded for own, recorded in zip(self._checksums(), state["checksums"], strict=True)]
+        if any(differs) and self._repeats:
             raise UserError(
                 "environment state: the episodes played again differ from the recorded ones: another processor or "
                 "another version of a library"
             )
+        self._abandon(np.array(differs) & ~self._ended)
 
     def close(self) -> None:
         """Free the simulations. No other method may be called afterwards."""
@@ -160,6 +165,27 @@ class ReplayedEnvs(Generic[Simulated]):
         self._taken[row] = []
         observation: Array = self._noted(row, self.simulations[row].reset, self._seed_of(row))
         return observation
+
+    def _play(self, row: int, actions: Array) -> Array:
+        """Start the next episode of one environment and play `actions`, up to an early end; return what was seen last.
+
+        A saved episode that had ended holds its last action, so an end before the last one shows another episode.
+        """
+        seen = self._start(row)
+        for number, (action, converted) in enumerate(zip(actions, self._in_units(actions), strict=True), start=1):
+            seen, _, terminated, truncated = self._advance(row, action, converted)
+            if (terminated or truncated) and number < len(actions):
+                return seen
+        return seen
+
+    def _abandon(self, rows: Array) -> None:
+        """Give up the running episodes of these environments [B]: their next step begins new ones."""
+        if rows.any():
+            say(
+                f"{self.spec.name}: {int(rows.sum())} of {self.num_envs} running episodes did not repeat themselves "
+                "from their seeds and actions; they are abandoned, and new episodes begin"
+            )
+        self._ended = self._ended | rows
 
     def _advance(self, row: int, action: Any, converted: Any) -> Stepped:
         """Step one environment; `converted` is `action` in its units."""
