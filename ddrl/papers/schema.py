@@ -26,6 +26,11 @@ def schema(name: str) -> dict[str, Any]:
     return dict(read_yaml(SCHEMAS / f"{name}.schema.yaml"))
 
 
+@cache
+def _validator(name: str) -> Draft202012Validator:
+    return Draft202012Validator(schema(name))
+
+
 def check_known(kind: str, names: Iterable[object], allowed: Iterable[str], *, where: str = "") -> None:
     """Raise UserError for the first of `names` that is not `allowed`; `kind` says what they are names of."""
     allowed = list(allowed)
@@ -49,7 +54,7 @@ def _checked(path: Path, name: str, content: bytes) -> dict[str, Any]:
 
 def check(data: Any, name: str, *, where: str) -> None:
     """Check plain data against schema `name`. Raise `UserError` naming `where`, the key and what is allowed."""
-    error = best_match(Draft202012Validator(schema(name)).iter_errors(data))
+    error = best_match(_validator(name).iter_errors(data))
     if error is not None:
         raise _explained(error, where)
 

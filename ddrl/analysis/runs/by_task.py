@@ -10,7 +10,7 @@ the training returns belong to the one, the final score to the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -27,18 +27,29 @@ def by_task(runs: Iterable[RunData]) -> list[RunData]:
 
 
 def _parts(run: RunData) -> Sequence[RunData]:
-    names = run.curves["metric"].str.partition("/")
-    tasks = sorted(set(names[2][names[0].isin(OF_EPISODES) & (names[2] != "")]))
+    of_tasks: dict[str, dict[str, str]] = {}
+    for name in run.rows_of:
+        kind, _, task = name.partition("/")
+        of_tasks.setdefault(task, {})[name] = kind
+    shared = {name: name for name in of_tasks.pop("", {}) if name not in OF_EPISODES}
+    tasks = sorted(task for task, names in of_tasks.items() if set(names.values()) & set(OF_EPISODES))
     if not tasks:
         return _trained_and_tested(run)
-    shared = (names[2] == "") & ~names[0].isin(OF_EPISODES)
     parts = []
     for task in tasks:
-        counted = run.curves["metric"] == f"episodes/{task}"
-        own = run.curves[(shared | (names[2] == task)) & ~counted]
-        curves = _counting(own.assign(metric=own["metric"].str.removesuffix(f"/{task}")), run.curves[counted])
+        names = {name: kind for name, kind in of_tasks[task].items() if name != f"episodes/{task}"}
+        curves = _counting(_renamed(run, shared | names), run.records(f"episodes/{task}"))
         parts.append(replace(run, environment=task, suite=run.environment, curves=curves))
     return parts
+
+
+def _renamed(run: RunData, names: Mapping[str, str]) -> pd.DataFrame:
+    """Return the rows of some metrics (metric -> its new name), in the order of the run's curves."""
+    rows = [run.rows_of[name] for name in names]
+    renamed = np.repeat(np.array(list(names.values()), dtype=object), list(map(len, rows)))
+    chosen = np.concatenate(rows)
+    order = np.argsort(chosen)
+    return run.curves.iloc[chosen[order]].assign(metric=renamed[order])
 
 
 def _counting(curves: pd.DataFrame, counted: pd.DataFrame) -> pd.DataFrame:
@@ -66,4 +77,4 @@ def _trained_and_tested(run: RunData) -> Sequence[RunData]:
 def unevaluated(run: RunData) -> list[str]:
     """Return the sorted tasks that the last evaluation of a run should have played and did not."""
     wanted = {f"evaluation_return/{task}" for task in run.manifest.get("evaluated_tasks", ())}
-    return sorted(name.partition("/")[2] for name in wanted - set(run.curves["metric"]))
+    return sorted(name.partition("/")[2] for name in wanted - set(run.rows_of))

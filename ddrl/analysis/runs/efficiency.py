@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
-from ddrl.analysis.runs.run_data import KEYS, RunData, layout_of
+from ddrl.analysis.runs.grids import in_order
+from ddrl.analysis.runs.run_data import KEYS, RunData, Values, layout_of, once_per_run
 from ddrl.papers.claim_kinds import EFFICIENCY_METRICS
 from ddrl.papers.experiments import Experiment
 from ddrl.papers.paper import Prices
@@ -38,6 +41,8 @@ GAUGES = (
     "replay_bytes_per_step",
 )
 """Recorded metrics that are taken as they are."""
+THREAD_COUNTERS = tuple(f"{role}_thread_cpu_seconds" for role in THREADS)
+COUNTERS = ("cpu_seconds", "worker_cpu_seconds", *THREAD_COUNTERS)
 COLUMNS = [
     "steady_frames_per_second",
     "updates_per_second",
@@ -47,54 +52,78 @@ COLUMNS = [
     "wire_bytes_per_frame",
     *GAUGES,
     "policy_lag_span",
-    *(f"{role}_thread_cpu_seconds_per_million_frames" for role in THREADS),
+    *(f"{name}_per_million_frames" for name in THREAD_COUNTERS),
 ]
 """Columns besides those that name a run. `learner_cpu_...` is the learner's process alone, with its inference."""
 
 
 def efficiency(run: RunData, prices: Prices | None) -> dict[str, float]:
     """Return `COLUMNS` of a run, among them all `EFFICIENCY_METRICS`; NaN where the run recorded nothing."""
-    wide = run.curves.pivot_table(index="env_frames", columns="metric", values="value", aggfunc="mean")
-    records = run.records("episodes").set_index("env_frames")
-    wide = wide.loc[wide.index.isin(records.index)].assign(seconds=records["seconds"], updates=records["updates"])
-    seconds, learner, workers = (_per_frame(wide, name) for name in ("seconds", "cpu_seconds", "worker_cpu_seconds"))
-    cpu = learner + (workers if "worker_cpu_seconds" in wide else 0.0)
-    found = {name: _gauge(wide, name) for name in GAUGES}
-    threads = [f"{role}_thread_cpu_seconds" for role in THREADS]
-    found |= {f"{name}_per_million_frames": 1e6 * _per_frame(wide, name) for name in threads}
-    to_learner, from_learner = (found[f"wire_bytes_per_frame_{way}_learner"] for way in ("to", "from"))
-    return found | {
+    found = _measured(run)
+    return dict(found.columns) | {"dollars_per_billion_frames": _dollars(run, prices, found)}
+
+
+class _Measured(NamedTuple):
+    """`COLUMNS` without the dollars, which depend on a paper's prices; seconds and CPU seconds per frame."""
+
+    columns: Mapping[str, float]
+    seconds: float
+    cpu: float
+
+
+@once_per_run
+def _measured(run: RunData) -> _Measured:
+    moments, updates = _ascending(*run.points("episodes", of="updates"))
+    seconds = _per_frame(*_ascending(*run.points("episodes", of="seconds")))
+    slopes = {name: _per_frame(*_recorded(run, name, moments)) for name in COUNTERS}
+    cpu = slopes["cpu_seconds"] + (slopes["worker_cpu_seconds"] if "worker_cpu_seconds" in run.rows_of else 0.0)
+    gauges = {name: _gauge(name, _recorded(run, name, moments)[1]) for name in GAUGES}
+    to_learner, from_learner = (gauges[f"wire_bytes_per_frame_{way}_learner"] for way in ("to", "from"))
+    columns = gauges | {f"{name}_per_million_frames": 1e6 * slopes[name] for name in THREAD_COUNTERS}
+    columns |= {
         "steady_frames_per_second": 1 / seconds if seconds > 0 else math.nan,
-        "updates_per_second": _per_frame(wide, "updates") / seconds if seconds > 0 else math.nan,
+        "updates_per_second": _per_frame(moments, updates) / seconds if seconds > 0 else math.nan,
         "cpu_seconds_per_million_frames": 1e6 * cpu,
-        "learner_cpu_seconds_per_million_frames": 1e6 * learner,
-        "dollars_per_billion_frames": _dollars(run, prices, seconds, cpu),
+        "learner_cpu_seconds_per_million_frames": 1e6 * slopes["cpu_seconds"],
+        "dollars_per_billion_frames": math.nan,
         "wire_bytes_per_frame": to_learner + from_learner,
-        "policy_lag_span": found["policy_lag_first"] - found["policy_lag_last"],
+        "policy_lag_span": gauges["policy_lag_first"] - gauges["policy_lag_last"],
     }
+    return _Measured(columns, seconds, cpu)
 
 
-def _per_frame(wide: pd.DataFrame, name: str) -> float:
+def _ascending(x: Values, y: Values) -> tuple[Values, Values]:
+    return in_order(x, y, largest=False)
+
+
+def _recorded(run: RunData, name: str, moments: Values) -> tuple[Values, Values]:
+    """Return env_frames [N], ascending, and values [N] of a metric, at those of `moments` at which it was recorded."""
+    frames, values = _ascending(*run.points(name))
+    kept = np.isin(frames, moments)
+    return frames[kept], values[kept]
+
+
+def _per_frame(frames: Values, values: Values) -> float:
     """Return the increase of a counter per frame; missing if it was recorded only once, or was reset on the way."""
-    values = wide[name].dropna() if name in wide else pd.Series(dtype="float64")
-    if len(values) < 2 or (values.diff() < 0).any():
+    if len(values) < 2 or (np.diff(values) < 0).any():
         return math.nan
-    return float((values.iloc[-1] - values.iloc[0]) / (values.index[-1] - values.index[0]))
+    return float((values[-1] - values[0]) / (frames[-1] - frames[0]))
 
 
-def _gauge(wide: pd.DataFrame, name: str) -> float:
+def _gauge(name: str, values: Values) -> float:
     """Return the mean of a metric after its first record (the median for a percentile)."""
-    values = wide[name].dropna() if name in wide else pd.Series(dtype="float64")
-    later = values.iloc[1:] if len(values) > 1 else values
-    return float(later.median() if name.endswith(("_p50", "_p99")) else later.mean())
+    later = values[1:] if len(values) > 1 else values
+    if not len(later):
+        return math.nan
+    return float(np.median(later) if name.endswith(("_p50", "_p99")) else later.mean())
 
 
-def _dollars(run: RunData, prices: Prices | None, seconds: float, cpu: float) -> float:
+def _dollars(run: RunData, prices: Prices | None, found: _Measured) -> float:
     """Return dollars per billion frames: cores for the time they worked, accelerators for the time they were held."""
     if prices is None:
         return math.nan
     held = 1.0 if run.manifest["hardware"].get("gpu") and run.config.get("device") != "cpu" else 0.0
-    return 1e9 / 3600 * (cpu * prices.cpu_core_hour + held * seconds * prices.accelerator_hour)
+    return 1e9 / 3600 * (found.cpu * prices.cpu_core_hour + held * found.seconds * prices.accelerator_hour)
 
 
 def efficiency_table(

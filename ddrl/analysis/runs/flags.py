@@ -155,5 +155,7 @@ def changed_settings(config: Mapping[str, Any], stated: Mapping[str, Any]) -> li
 
 def same(ours: Any, paper: Any) -> bool:
     """Return whether two settings are equal; numbers to twelve digits."""
+    if type(ours) is type(paper) and ours == paper:
+        return True
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (ours, paper))
     return math.isclose(ours, paper, rel_tol=1e-12) if numbers else bool(ours == paper)

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from ddrl.analysis.runs.run_data import RunData, training_returns
+from ddrl.analysis.runs.run_data import RunData, once_per_run, training_returns
 from ddrl.analysis.statistics.claim_tests import first_reached
 
 FEWEST_EPISODES = 20
@@ -20,6 +20,7 @@ FEWEST_EPISODES = 20
 0.11."""
 
 
+@once_per_run
 def recent_returns(run: RunData) -> pd.DataFrame:
     """Return `training_returns` with each value the mean over the newest records that hold `FEWEST_EPISODES` together.
 
@@ -42,7 +43,7 @@ def recent_returns(run: RunData) -> pd.DataFrame:
             first += 1
         if held >= FEWEST_EPISODES:
             window = slice(first, last + 1)
-            means[last] = np.average(values[window], weights=episodes[window])
+            means[last] = (values[window] * episodes[window]).sum() / episodes[window].sum()
     return records.assign(value=means).dropna(subset="value")
 
 

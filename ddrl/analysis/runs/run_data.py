@@ -1,14 +1,16 @@
-"""Reads and checks the curves and manifests of runs, and puts them on common grids; every row names its run."""
+"""Reads and checks the curves and manifests of runs; every row names its run."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property, wraps
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pandas as pd
@@ -22,6 +24,9 @@ from ddrl.system.files import read_file
 KEYS = ["origin", "paper", "experiment", "variant", "environment", "env_label", "seed"]
 """Columns that name a run; `origin` is "run" (the reader's own) or "reference" (committed)."""
 Values = np.ndarray[Any, np.dtype[np.float64]]
+Rows = np.ndarray[Any, np.dtype[np.intp]]
+NO_ROWS: Rows = np.zeros(0, dtype=np.intp)
+Result = TypeVar("Result")
 _ARROW_TYPES: dict[str, tuple[Any, ...]] = {
     "int64": (pa.int64(),),
     "float64": (pa.float64(),),
@@ -29,22 +34,19 @@ _ARROW_TYPES: dict[str, tuple[Any, ...]] = {
 }
 LAST_PART = 0.1
 """A run's current level is its mean over this last fraction of its time or frames: single records are noisy."""
-MOST_POINTS = 200
-"""Most points of a grid that the seeds of a group share."""
 MOST = 10**15
 """Largest allowed number of frames, steps or updates, as in the schema of run.json."""
 LARGEST = 1e100
 """Largest allowed value: its square, and sums of many squares, must be finite too."""
 DECISION = ["member", "decision", "kind", "env_frames", "fitness", "compared_with", "copied"]
 """Columns of lineage.parquet that name a decision of a population's member."""
-GROUP = KEYS[:-1]
 LAYOUT = ("runtime", "inference", "schedule", "num_actors", "envs_per_actor", "learner_threads", "parameter_delay")
 """Keys of a topology that the tables contain."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RunData:
-    """One finished run."""
+    """One finished run, equal only to itself: what is computed from it is kept (`once_per_run`)."""
 
     origin: str
     paper: str
@@ -67,14 +69,40 @@ class RunData:
         config: Mapping[str, Any] = self.manifest["config"]
         return config
 
+    @cached_property
+    def rows_of(self) -> Mapping[str, Rows]:
+        """Metric -> the numbers of its rows in `curves`, ascending."""
+        codes, metrics = pd.factorize(self.curves["metric"])
+        order = np.argsort(codes, kind="stable")
+        return dict(zip(metrics, np.split(order, np.cumsum(np.bincount(codes)))[:-1], strict=True))
+
     def records(self, metric: str) -> pd.DataFrame:
         """Return the rows of `curves` that hold a metric."""
-        return self.curves[self.curves["metric"] == metric]
+        return self.curves.iloc[self.rows_of.get(metric, NO_ROWS)]
+
+    def points(self, metric: str, of: str = "value") -> tuple[Values, Values]:
+        """Return env_frames [N] and the column `of` [N] of the rows that hold a metric, in the order of `curves`."""
+        rows = self.rows_of.get(metric, NO_ROWS)
+        frames, values = (self.curves[name].to_numpy()[rows].astype(np.float64) for name in ("env_frames", of))
+        return frames, values
 
     def keys(self) -> dict[str, Any]:
         """Return the columns `KEYS`."""
         values = {name: getattr(self, name) for name in KEYS if name != "env_label"}
         return values | {"env_label": env_label(self.environment)}
+
+
+def once_per_run(function: Callable[[RunData], Result]) -> Callable[[RunData], Result]:
+    """Return `function` with its result kept as long as the run; callers must not change a result."""
+    results: WeakKeyDictionary[RunData, Result] = WeakKeyDictionary()
+
+    @wraps(function)
+    def found(run: RunData) -> Result:
+        if run not in results:
+            results[run] = function(run)
+        return results[run]
+
+    return found
 
 
 def clock_of(run: RunData) -> Literal["cpu", "wall"]:
@@ -83,9 +111,10 @@ def clock_of(run: RunData) -> Literal["cpu", "wall"]:
     A serial run is one thread: its CPU time hardly changes if the machine does other work besides.
     """
     serial = run.config.get("topology", {}).get("runtime") == "serial"
-    return "cpu" if serial and len(run.records("cpu_seconds")) else "wall"
+    return "cpu" if serial and "cpu_seconds" in run.rows_of else "wall"
 
 
+@once_per_run
 def training_returns(run: RunData) -> pd.DataFrame:
     """Return the records of the training return by env_frames: the columns of `curves`, `seconds` by `clock_of`."""
     records = run.records("episode_return").sort_values("env_frames")
@@ -103,6 +132,7 @@ def training_speed(run: RunData) -> float:
     return float(last["env_frames"]) / max(float(last["value" if cpu else "seconds"]), 1e-9)
 
 
+@once_per_run
 def final_episodes(run: RunData) -> pd.Series:
     """Return the returns of the evaluation episodes at their largest env_frames; their mean is the final return."""
     evaluation = run.records("evaluation_return")
@@ -228,7 +258,8 @@ def read_curves(path: Path) -> pd.DataFrame:
     columns: dict[str, str] = schema("curves")["columns"]
     try:
         # Read from memory: errors then contain no path, and folder names are not taken for partition columns.
-        table = pq.read_table(pa.BufferReader(read_file(path)), page_checksum_verification=True)
+        with pq.ParquetFile(pa.BufferReader(read_file(path)), page_checksum_verification=True) as file:
+            table = file.read(use_threads=False)  # small files: starting threads takes longer
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(f"{path}: not valid Parquet: {_one_line(error)}") from None
@@ -242,12 +273,12 @@ def read_curves(path: Path) -> pd.DataFrame:
             raise UserError(f"{path}: column '{name}' is {found}; allowed: {kind}")
         if name != "value" and table[name].null_count:
             raise UserError(f"{path}: column '{name}' has empty cells")
-    frame: pd.DataFrame = table.replace_schema_metadata(None).to_pandas()[list(columns)]
+    frame: pd.DataFrame = table.replace_schema_metadata(None).to_pandas(use_threads=False)[list(columns)]
     for name in (name for name, kind in columns.items() if kind == "int64"):
         for wrong, where in ((frame[name] < 0, "below 0"), (frame[name] > MOST, f"above {MOST:,}")):
             if wrong.any():
                 raise UserError(f"{path}: column '{name}' has values {where}")
-    found_metrics = set(frame["metric"].str.partition("/")[0])  # metrics of a suite's tasks end in /<task>
+    found_metrics = {str(name).partition("/")[0] for name in frame["metric"].unique()}  # of a suite: <metric>/<task>
     missing = [name for name in schema("curves")["required_metrics"] if name not in found_metrics]
     if missing:
         raise UserError(f"{path}: has no metric '{missing[0]}'")
@@ -282,80 +313,3 @@ def _check_finite(curves: pd.DataFrame, path: Path) -> None:
             f"{path}: metric '{first['metric']}' has {name} {first[name]} at {first['env_frames']} env_frames; "
             f"{len(wrong)} of {len(curves)} rows are not finite, or beyond {LARGEST:g}"
         )
-
-
-def on_common_grid(runs: Iterable[RunData], metrics: list[str], points: int = MOST_POINTS) -> pd.DataFrame:
-    """Return one row per run and grid point, one column per metric: `KEYS`, env_frames, *metrics.
-
-    The seeds of a group share a grid of at most `points` env_frames, from the latest first record to the earliest last
-    one. A value is the mean over the interval around its grid point (the maximum of *_max), linearly interpolated.
-    """
-    columns = [*KEYS, "env_frames", *metrics]
-    parts = []
-    recorded = [(run, run.curves[run.curves["metric"].isin(metrics)]) for run in runs]
-    for run, records, places in _with_grids(recorded, "env_frames", points):
-        grid = np.unique(places.round())
-        values = {
-            name: _on_grid(records[records["metric"] == name], "env_frames", grid, name.endswith("_max"))
-            for name in metrics
-        }
-        parts.append(pd.DataFrame({**values, "env_frames": grid.astype(np.int64)}).assign(**run.keys())[columns])
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
-
-
-def on_common_clock(runs: Iterable[RunData]) -> pd.DataFrame:
-    """Return the training return against seconds of training: `KEYS`, clock, seconds, env_frames, episode_return.
-
-    As `on_common_grid`, in seconds: a group's grid ends with its fastest seed. `env_frames` is how far a run was then.
-    """
-    columns = [*KEYS, "clock", "seconds", "env_frames", "episode_return"]
-    parts = []
-    for run, records, places in _with_grids([(run, training_returns(run)) for run in runs], "seconds", MOST_POINTS):
-        grid = np.unique(places)
-        frames = np.interp(grid, records["seconds"], records["env_frames"]).round().astype(np.int64)
-        values = {"seconds": grid, "env_frames": frames, "episode_return": _on_grid(records, "seconds", grid, False)}
-        parts.append(pd.DataFrame(values).assign(**run.keys(), clock=clock_of(run))[columns])
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
-
-
-def _with_grids(
-    recorded: Iterable[tuple[RunData, pd.DataFrame]], x: str, points: int
-) -> Iterator[tuple[RunData, pd.DataFrame, Values]]:
-    """Yield every run that has records, with these and the places on `x` that it shares with its group's other seeds.
-
-    The places reach from the latest first record to the earliest last one.
-    """
-    groups: dict[tuple[Any, ...], list[tuple[RunData, pd.DataFrame]]] = {}
-    for run, records in recorded:
-        if len(records):
-            groups.setdefault(tuple(run.keys()[name] for name in GROUP), []).append((run, records))
-    for _, group in sorted(groups.items()):
-        first = max(float(records[x].min()) for _, records in group)
-        last = max(first, min(float(records[x].max()) for _, records in group))
-        count = min(points, max(records["env_frames"].nunique() for _, records in group))
-        for run, records in sorted(group, key=lambda pair: pair[0].seed):
-            yield run, records, np.linspace(first, last, count)
-
-
-def _on_grid(records: pd.DataFrame, x: str, grid: Values, largest: bool) -> Values:
-    """Return the values [G] of records on a grid [G] of `x`."""
-    if records.empty:
-        return np.full(len(grid), math.nan)
-    series = records.groupby(x)["value"].agg("max" if largest else "mean")
-    places, values = series.index.to_numpy(dtype=np.float64), series.to_numpy(dtype=np.float64)
-    points: Values = np.interp(grid, places, values)
-    if len(grid) < 2:
-        return points
-    edges = np.concatenate([grid[:1], (grid[1:] + grid[:-1]) / 2, grid[-1:]])
-    if largest:
-        intervals = zip(edges, edges[1:], points, strict=False)
-        return np.array(
-            [values[(low <= places) & (places <= high)].max(initial=point) for low, high, point in intervals]
-        )
-    # The mean over an interval is a difference of the integral, which is exact for straight lines.
-    corners = np.union1d(places, edges)
-    heights = np.interp(corners, places, values)
-    integral = np.concatenate([[0.0], np.cumsum(np.diff(corners) * (heights[1:] + heights[:-1]) / 2)])
-    at_edges = np.interp(edges, corners, integral)
-    means: Values = np.diff(at_edges) / np.diff(edges)
-    return means

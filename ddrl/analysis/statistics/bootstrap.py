@@ -74,7 +74,8 @@ def suite(table: pd.DataFrame, metric: str) -> Suite:
         raise ValueError("the table has no rows")
     if not pd.api.types.is_numeric_dtype(table[metric]) or pd.api.types.is_bool_dtype(table[metric]):
         raise ValueError(f"column '{metric}' holds {table[metric].dtype}, not numbers")
-    known = table[["environment", "seed"]].notna().all(axis=1) & np.isfinite(table[metric].astype("float64"))
+    values = table[metric].to_numpy(dtype=np.float64, na_value=math.nan)
+    known = table["environment"].notna().to_numpy() & table["seed"].notna().to_numpy() & np.isfinite(values)
     if not known.all():
         first = table[~known].iloc[0]
         raise ValueError(f"column '{metric}' is not a finite number for {first['environment']}, seed {first['seed']}")
@@ -82,15 +83,15 @@ def suite(table: pd.DataFrame, metric: str) -> Suite:
     if twice.any():
         first = table[twice].iloc[0]
         raise ValueError(f"{first['environment']}, seed {first['seed']} is given twice; a table holds one variant")
-    games = {str(name): part.sort_values("seed")[metric] for name, part in table.groupby("environment", sort=True)}
-    seeds = np.array([len(game) for game in games.values()], dtype=np.int64)
-    scores = np.zeros((len(games), int(seeds.max())))
-    for row, game in zip(scores, games.values(), strict=True):
-        row[: len(game)] = game.to_numpy(dtype=np.float64)
+    games, environments = pd.factorize(table["environment"], sort=True)
+    order = np.lexsort((table["seed"].to_numpy(), games))
+    seeds = np.bincount(games).astype(np.int64)
+    scores = np.zeros((len(seeds), int(seeds.max())))
+    scores[np.arange(seeds.max()) < seeds[:, None]] = values[order]
     # Weights are whole numbers, so that quartiles fall exactly where they should.
     unit = math.lcm(*seeds.tolist())
     weights = np.where(np.arange(seeds.max()) < seeds[:, None], unit // seeds[:, None], 0)
-    return Suite(tuple(games), seeds, Draws(scores[None], weights[None], unit))
+    return Suite(tuple(map(str, environments)), seeds, Draws(scores[None], weights[None], unit))
 
 
 def _mean(draws: Draws) -> Floats:

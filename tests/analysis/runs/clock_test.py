@@ -7,7 +7,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from ddrl.analysis.runs.run_data import RunData, clock_of, on_common_clock, training_returns, training_speed
+from ddrl.analysis.runs.grids import on_common_clock
+from ddrl.analysis.runs.run_data import RunData, clock_of, training_returns, training_speed
 
 
 def run(runtime: str, *, cpu: bool = True, seed: int = 1) -> RunData:

@@ -16,7 +16,8 @@ import pytest
 from matplotlib import font_manager
 
 from ddrl.analysis.__main__ import main
-from ddrl.analysis.runs.run_data import RunData, load_run, on_common_grid
+from ddrl.analysis.runs.grids import on_common_grid
+from ddrl.analysis.runs.run_data import RunData, load_run
 from ddrl.analysis.tables.build import build
 from ddrl.analysis.tables.runs import run_table
 from ddrl.analysis.tables.summary import source

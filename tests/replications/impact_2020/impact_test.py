@@ -20,7 +20,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from ddrl.analysis.__main__ import main
 from ddrl.analysis.figures import plots
 from ddrl.analysis.runs.flags import flags
-from ddrl.analysis.runs.run_data import final_episodes, load_run, on_common_clock, training_returns
+from ddrl.analysis.runs.grids import on_common_clock
+from ddrl.analysis.runs.run_data import final_episodes, load_run, training_returns
 from ddrl.analysis.tables.build import read
 from ddrl.errors import UserError
 from ddrl.papers.check import check_paper
