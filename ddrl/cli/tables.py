@@ -91,10 +91,10 @@ def _read(kind: Kind, paper: str, root: Path, results: Path, scale: str | None) 
             except (OSError, ValueError) as error:
                 reason = " ".join(str(error).split())
                 raise UserError(f"{path}: cannot be read ({reason}); make it anew: {_remedy(paper, name)}") from None
-    from ddrl.analysis.tables.build import build
+    from ddrl.analysis.tables import kept
 
-    evidence = build(root / "replications" / paper, REFERENCE, [], results, allow_missing=True)
-    return evidence.tables[kind], f"made now from {results / REFERENCE / paper}"
+    found = kept.tables(tuple(VERDICTS), root / "replications" / paper, REFERENCE, [], results, allow_missing=True)
+    return found[kind], f"from the runs in {results / REFERENCE / paper}"
 
 
 def _remedy(paper: str, scale: str) -> str:

@@ -179,14 +179,15 @@ def rebuild(
 def _paper_evidence(paper: str, scale: str, results: Path, folder: Path, root: Path) -> None:
     """Write tables and figures of one paper into `folder`."""
     from ddrl.analysis.figures.plots import draw
-    from ddrl.analysis.tables.build import build, write
+    from ddrl.analysis.tables import kept
+    from ddrl.analysis.tables.build import write
     from ddrl.analysis.tables.derived import derive
     from ddrl.papers.expansion import expand
     from ddrl.papers.paper import load_paper
 
     replication = root / "replications" / paper
     planned = [] if scale == REFERENCE else expand(paper, scale, root=root / "replications")
-    evidence = build(replication, scale, planned, results, allow_missing=True)
+    evidence = kept.build(replication, scale, planned, results, allow_missing=True)
     write(evidence.tables, evidence.summary, folder / "tables")
     wanted = load_paper(replication)
     for table in wanted.derived:

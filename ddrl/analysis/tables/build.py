@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -50,7 +50,25 @@ class PaperTables:
 def build(
     paper_dir: Path, scale: str, planned: Sequence[PlannedRun], results: Path, *, allow_missing: bool = False
 ) -> PaperTables:
-    """Read the planned runs and the reference runs (which alone are reported at `REFERENCE`), and make every table.
+    """Make every table of a paper and the facts of its first page. Raise UserError as `make`."""
+    return with_facts(make(TABLES, paper_dir, scale, planned, results, allow_missing=allow_missing), paper_dir, scale)
+
+
+def with_facts(tables: Mapping[str, pd.DataFrame], paper_dir: Path, scale: str) -> PaperTables:
+    """Return all tables of a paper with the facts of its first page, which follow from them."""
+    return PaperTables(tables, summary(load_paper(paper_dir), load_experiments(paper_dir), scale, tables))
+
+
+def make(
+    names: Iterable[str],
+    paper_dir: Path,
+    scale: str,
+    planned: Sequence[PlannedRun],
+    results: Path,
+    *,
+    allow_missing: bool = False,
+) -> dict[str, pd.DataFrame]:
+    """Read the planned runs and the reference runs (which alone are reported at `REFERENCE`), and make `names` of them.
 
     A run that cannot be used is a row of table `problems` and of no other. Raise UserError for a planned run that has
     not finished (unless allowed), and if no run is left.
@@ -64,33 +82,33 @@ def build(
     published, references = load_published(paper_dir), load_references(paper)
     parts = by_task(data)
     table = scores(parts, references)
-    seed, resamples = paper.evidence.bootstrap_seed, paper.evidence.resamples
-    tables = {
-        "runs": run_table(data, experiments),
-        "curves": _on_grid(parts, ["episode_return"], experiments),
-        "wall_clock": _labelled(on_common_clock(parts), experiments),
-        "policy_lag": _on_grid(data, ["policy_lag_mean", "policy_lag_max"], experiments),
-        "efficiency": efficiency_table(data, experiments, paper.prices),
-        "scores": _labelled(_flagged(table, parts, paper), experiments),
-        "aggregates": aggregates(table, seed=seed, resamples=resamples),
-        "profiles": profiles(table, seed=seed, resamples=resamples),
-        "improvement": improvement(table, seed=seed, resamples=resamples),
-        "cells": cells(paper, experiments, published, references, table, parts),
-        "claims": claims(paper, experiments, table, parts),
-        "hyperparameters": hyperparameter_table(paper, data, subject_of(scale)),
-        "milestones": milestone_table(paper, parts),
-        "lineage": _labelled(lineage_table(data), experiments),
-        "published": used_published(paper, published),
-        "references": references,
-        "problems": problem_table(found.problems, results),
+    drawn = {"seed": paper.evidence.bootstrap_seed, "resamples": paper.evidence.resamples}
+    reference = scale == REFERENCE
+    makers: dict[str, Callable[[], pd.DataFrame]] = {
+        "runs": lambda: run_table(data, experiments),
+        "curves": lambda: _on_grid(parts, ["episode_return"], experiments),
+        "wall_clock": lambda: _labelled(on_common_clock(parts), experiments),
+        "policy_lag": lambda: _on_grid(data, ["policy_lag_mean", "policy_lag_max"], experiments),
+        "efficiency": lambda: efficiency_table(data, experiments, paper.prices),
+        "scores": lambda: _labelled(_flagged(table, parts, paper), experiments),
+        "aggregates": lambda: aggregates(table, **drawn),
+        "profiles": lambda: profiles(table, **drawn),
+        "improvement": lambda: improvement(table, **drawn),
+        "cells": lambda: _verdicts(cells(paper, experiments, published, references, table, parts), "cell", scale),
+        "claims": lambda: _verdicts(claims(paper, experiments, table, parts), "claim", scale),
+        "hyperparameters": lambda: hyperparameter_table(paper, data, subject_of(scale)),
+        "milestones": lambda: milestone_table(paper, parts),
+        "lineage": lambda: _labelled(lineage_table(data), experiments),
+        "published": lambda: used_published(paper, published),
+        "references": lambda: references,
+        "departures": lambda: (
+            reference_departure_table(paper_dir, data, experiments)
+            if reference
+            else departure_table(paper_dir, scale, planned, experiments)
+        ),
+        "problems": lambda: problem_table(found.problems, results),
     }
-    if scale == REFERENCE:
-        tables["departures"] = reference_departure_table(paper_dir, data, experiments)
-        tables |= {name: _of_reference(tables[name], key) for name, key in (("claims", "claim"), ("cells", "cell"))}
-    else:
-        tables["departures"] = departure_table(paper_dir, scale, planned, experiments)
-    ordered = {name: tables[name] for name in TABLES}
-    return PaperTables(ordered, summary(paper, experiments, scale, ordered))
+    return {name: makers[name]() for name in names}
 
 
 def _on_grid(runs: Iterable[RunData], metrics: list[str], experiments: Mapping[str, Experiment]) -> pd.DataFrame:
@@ -110,8 +128,10 @@ def _flagged(scores: pd.DataFrame, runs: Sequence[RunData], paper: Paper) -> pd.
     return scores.merge(flags, on=list(KEYS), how="left", validate="1:1")
 
 
-def _of_reference(table: pd.DataFrame, key: str) -> pd.DataFrame:
-    """Return verdicts on the reference runs alone; a cell or claim without one is `not_run` of origin reference."""
+def _verdicts(table: pd.DataFrame, key: str, scale: str) -> pd.DataFrame:
+    """Return all verdicts; at `REFERENCE` those on reference runs alone, and `not_run` of a cell or claim without."""
+    if scale != REFERENCE:
+        return table
     decided = table["origin"] == "reference"
     return table[decided | ~table[key].isin(table[key][decided])].assign(origin="reference").reset_index(drop=True)
 
