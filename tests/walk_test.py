@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ddrl.train import train
+from ddrl.api.launch import train
 from ddrl.training.config.run_config import load_run_config
 from ddrl.training.records.recorder import write_json
 

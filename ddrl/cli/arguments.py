@@ -16,6 +16,7 @@ EXIT_CODES = (
     "Exit codes: 0 done; 1 a check failed (verify, doctor); 2 bad input, an environment that failed or training that "
     "diverged (one line says what); 75 interrupted after a checkpoint (type the same command again)."
 )
+WITH_POLICY = "run directory with a checkpoint, or with config.json and an exported policy.safetensors"
 LISTS = ("algorithms", "environments", "papers", "keys", "topologies")
 Command = Callable[[argparse.Namespace], int | None]
 
@@ -127,7 +128,7 @@ def _add_played(added: Any) -> None:
         "play episodes with a run's newest parameters",
         "Actions are sampled, on seeds of their own; prints the raw return.",
     )
-    evaluate.add_argument("directory", type=_path, help="run directory with a checkpoint")
+    evaluate.add_argument("directory", type=_path, help=WITH_POLICY)
     _add_episodes(evaluate, 10, "how many (%(default)s)", "of a suite's tasks this one alone")
     evaluate.add_argument("--greedy", action="store_true", help="take the best action each time, instead of sampling")
     evaluate.add_argument("--json", action="store_true", help="print the return and length of every episode as JSON")
@@ -135,17 +136,26 @@ def _add_played(added: Any) -> None:
     watch = _add(
         added,
         commands.watch,
-        "film episodes played with a run's newest parameters, as MP4",
+        "film episodes played with a run's newest parameters, as MP4 or GIF",
         "Atari games: every frame of the emulator, in colour, at 60 per second. Other environments: what the agent "
         "sees. Below it: step, score and action. The same run, seed and machine give the same file.",
     )
-    watch.add_argument("directory", type=_path, help="run directory with a checkpoint")
-    watch.add_argument("--output", type=_path, default=Path("episode.mp4"), help="an .mp4 file (%(default)s)")
+    watch.add_argument("directory", type=_path, help=WITH_POLICY)
+    watch.add_argument("--output", type=_path, default=Path("episode.mp4"), help="an .mp4 or .gif file (%(default)s)")
     one_by_one = "of a suite's tasks this one alone (else one after the other)"
     _add_episodes(watch, 1, "how many, one after the other (%(default)s)", one_by_one)
     watch.add_argument(
         "--max-steps", type=_positive, help="agent steps after which an episode is cut (never, if left out)"
     )
+    watch.add_argument("--greedy", action="store_true", help="take the best action each time, instead of sampling")
+
+    export = _add(
+        added,
+        commands.export,
+        "write a run's newest parameters to policy.safetensors, which evaluate and watch play without a checkpoint",
+        "Parameters have 16 bits where that hardly changes the actions, as it is measured, and 32 otherwise.",
+    )
+    export.add_argument("directory", type=_path, help="run directory with a checkpoint")
 
 
 def _add_episodes(parser: argparse.ArgumentParser, default: int, how_many: str, task: str) -> None:

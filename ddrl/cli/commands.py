@@ -17,13 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddrl.errors import TRY_AGAIN, UserError, about
+from ddrl.errors import TRY_AGAIN, UserError
 from ddrl.system.files import refuse_pipe
 from ddrl.system.notes import SafeStandardError, say
 
 if TYPE_CHECKING:
     from ddrl.inference.endpoint import Endpoint
-    from ddrl.training.config.run_config import RunConfig
 
 SHORTEST_TOKEN = 16
 INTERRUPTED = TRY_AGAIN
@@ -33,8 +32,9 @@ LINE_SECONDS = 10.0
 def train(parsed: argparse.Namespace) -> int:
     import json
 
-    from ddrl.cli.run_settings import names_of, run_config, run_directory
-    from ddrl.train import train
+    from ddrl.api.launch import train
+    from ddrl.api.settings import check_task, run_directory
+    from ddrl.cli.run_settings import CALLER, file_of, run_config
     from ddrl.training.config.run_config import to_json
     from ddrl.training.records import finished
 
@@ -42,13 +42,13 @@ def train(parsed: argparse.Namespace) -> int:
     if parsed.print_config:
         print(json.dumps(to_json(config), indent=1))
         return 0
-    named = names_of(parsed.run_words)
-    _check_task(config, named[0] if len(named) == 1 else "ddrl train")
+    source = file_of(parsed.run_words)
+    check_task(config, source or CALLER)
     secrets = (parsed.token_file, parsed.tls_cert, parsed.tls_key, parsed.tls_ca, parsed.insecure)
     if parsed.listen is None and any(secrets):
         raise UserError("--token-file, --tls-cert, --tls-key, --tls-ca and --insecure go with --listen")
     endpoint = None if parsed.listen is None else _endpoint(parsed, parsed.listen)  # for workers started by hand
-    directory = parsed.directory or run_directory(config, parsed.run_words)
+    directory = parsed.directory or run_directory(config, source)
     if parsed.overwrite:
         finished.remove(config, directory)
     if not (parsed.quiet or parsed.directory):
@@ -107,23 +107,14 @@ def worker(parsed: argparse.Namespace) -> None:
 
 
 def resume(parsed: argparse.Namespace) -> int:
-    from ddrl.train import train
+    from ddrl.api.launch import train
+    from ddrl.api.settings import check_task
     from ddrl.training.config.run_config import load_run_config
 
     path = parsed.directory / "config.json"
     config = load_run_config(path)
-    _check_task(config, path)
+    check_task(config, path)
     return INTERRUPTED if train(config, parsed.directory, quiet=parsed.quiet) == "interrupted" else 0
-
-
-def _check_task(config: RunConfig, path: Path | str) -> None:
-    """Raise `UserError` with the file's name where the task does not exist here or the algorithm cannot learn it."""
-    import torch
-
-    from ddrl.training.builder import Builder
-
-    with about(path):
-        Builder(config, torch.device("cpu")).network()
 
 
 def bench(parsed: argparse.Namespace) -> None:
@@ -186,14 +177,20 @@ def evaluate(parsed: argparse.Namespace) -> None:
     import json
     from dataclasses import asdict
 
-    from ddrl.cli import inspection
+    from ddrl.api import evaluation
 
     asked = {"episodes": parsed.episodes, "seed": parsed.seed, "task": parsed.task, "greedy": parsed.greedy}
-    found = list(inspection.evaluate(parsed.directory, **asked))
+    found = list(evaluation.evaluate(parsed.directory, **asked))
     if parsed.json:
         print(json.dumps([asdict(one) for one in found], indent=1))
     else:
         print("\n".join(one.describe(with_task=len(found) > 1) for one in found))
+
+
+def export(parsed: argparse.Namespace) -> None:
+    from ddrl.api.export import export
+
+    print(export(parsed.directory).describe())
 
 
 def watch(parsed: argparse.Namespace) -> None:
@@ -207,6 +204,7 @@ def watch(parsed: argparse.Namespace) -> None:
             seed=parsed.seed,
             task=parsed.task,
             max_steps=parsed.max_steps,
+            greedy=parsed.greedy,
             progress=show,
         )
     print(f"{parsed.output}: {film.describe()}")

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from ddrl.algorithms import a2c, a3c
+from ddrl.api.launch import train
 from ddrl.errors import UserError
-from ddrl.train import train
 from ddrl.training.config.run_config import parse_run_config
 from tests.algorithms.rigs import SPECS, Rig
 from tests.runs import BASE, curves, merged, small

@@ -20,8 +20,8 @@ import torch
 import yaml
 
 from ddrl import cli
+from ddrl.api.trained import greedy_sampler
 from ddrl.cli import arguments
-from ddrl.cli.inspection import greedy_sampler
 from ddrl.environments.base import registry
 from ddrl.system.locks import locked
 from tests.runs import BASE, curves, merged

@@ -13,10 +13,10 @@ import pandas as pd
 import pytest
 
 from ddrl import cli
+from ddrl.api.launch import train
 from ddrl.cli.merge import FILES, merge
 from ddrl.errors import UserError
 from ddrl.system.locks import locked
-from ddrl.train import train
 from ddrl.training.config.run_config import fingerprint_of, load_run_config
 
 PLACE = "smoke/impala_2018/off_policy_correction/v_trace/toy-catch"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ddrl import cli
-from ddrl.cli import run_settings
-from ddrl.cli.run_settings import run_config, run_directory
+from ddrl.api.settings import RUNS, run_directory
+from ddrl.cli.run_settings import file_of, run_config
 from ddrl.errors import UserError
 from ddrl.system.locks import locked
 from ddrl.training.config.run_config import to_json
@@ -87,15 +87,15 @@ def test_each_run_gets_a_directory_of_its_own_and_the_same_command_goes_on_where
     first = Path("runs/impala/toy/catch/1-1")
     assert f"run directory: {first}" in capsys.readouterr().err
     before = (first / "curves.parquet").read_bytes()
-    second = run_directory(run_config(QUICK), QUICK)
+    second = run_directory(run_config(QUICK), file_of(QUICK))
     assert second == Path("runs/impala/toy/catch/1-2")
     second.mkdir()
     written(str(second / "config.json"), to_json(run_config(QUICK)))  # as an interrupted run leaves it
-    assert run_directory(run_config(QUICK), QUICK) == second
+    assert run_directory(run_config(QUICK), file_of(QUICK)) == second
     other = [*QUICK, "hyperparameters.entropy_cost=0.02"]
-    assert run_directory(run_config(other), other) == Path("runs/impala/toy/catch/1-3")
+    assert run_directory(run_config(other), file_of(other)) == Path("runs/impala/toy/catch/1-3")
     with locked(second):
-        assert run_directory(run_config(QUICK), QUICK) == Path("runs/impala/toy/catch/1-3")
+        assert run_directory(run_config(QUICK), file_of(QUICK)) == Path("runs/impala/toy/catch/1-3")
     assert cli.main(["train", *QUICK, "--quiet"]) == 0
     assert (second / "run.json").exists()
     assert (first / "curves.parquet").read_bytes() == before
@@ -104,16 +104,16 @@ def test_each_run_gets_a_directory_of_its_own_and_the_same_command_goes_on_where
 def test_the_configuration_that_a_run_keeps_stands_for_its_directory() -> None:
     Path("mine").mkdir()
     words = [written("mine/config.json", to_json(run_config(QUICK)))]
-    assert run_directory(run_config(words), words) == Path("mine")
+    assert run_directory(run_config(words), file_of(words)) == Path("mine")
     other = [written("mine/other.json", to_json(run_config(QUICK)))]
-    assert run_directory(run_config(other), other) == Path("runs/impala/toy/catch/1-1")
+    assert run_directory(run_config(other), file_of(other)) == Path("runs/impala/toy/catch/1-1")
 
 
 def test_names_of_tasks_make_no_folder_elsewhere() -> None:
     name = "gymnasium/my_games.sub:Game-v0"
     config = run_config(WORDS)
     object.__setattr__(config, "environment", {"name": name})
-    assert run_directory(config, []) == run_settings.RUNS / "impala/gymnasium/my_games.sub_Game-v0/1-1"
+    assert run_directory(config) == RUNS / "impala/gymnasium/my_games.sub_Game-v0/1-1"
 
 
 def test_a_finished_other_run_stays_unless_it_is_to_be_overwritten(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from ddrl.api.launch import train
 from ddrl.coordinator.dynamic_adjustment import DynamicAdjustment, Limit, Limited
 from ddrl.errors import Closed, UserError
 from ddrl.system.seeding import numpy_generator
-from ddrl.train import train
 from ddrl.training.config.run_config import parse_run_config
 from tests.runs import BASE, local_run, merged, small
 

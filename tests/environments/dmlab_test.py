@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ddrl.api.launch import train
 from ddrl.cli import doctor
 from ddrl.environments import dmlab
 from ddrl.environments.base import registry
@@ -24,7 +25,6 @@ from ddrl.environments.worlds.dmlab_level_cache import LevelCache, cache_folder
 from ddrl.errors import UserError
 from ddrl.system.instruction_words import hashed, image_of, pack
 from ddrl.system.seeding import seed_for
-from ddrl.train import train
 from ddrl.training.config import run_config
 from ddrl.types import EnvStep
 from tests.runs import BASE, small

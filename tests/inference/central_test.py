@@ -19,6 +19,7 @@ import torch
 from ddrl import algorithms, cli
 from ddrl.actors.policy import LocalInference, Policy
 from ddrl.actors.unroll import UnrollCollector
+from ddrl.api.launch import train
 from ddrl.coordinator.parameter_server import ParameterServer
 from ddrl.coordinator.schedule import ScheduleRule
 from ddrl.environments.base import registry
@@ -27,7 +28,6 @@ from ddrl.inference.central import BatchRule, CentralInference
 from ddrl.networks.actor_critic import ActorCritic
 from ddrl.networks.distributions import CATEGORICAL
 from ddrl.system.seeding import torch_generator
-from ddrl.train import train
 from ddrl.training.config.run_config import parse_run_config
 from ddrl.types import Array, EnvStep, Episode, PolicyInput, VectorEnv
 from tests.processes import Ddrl

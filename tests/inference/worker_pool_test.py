@@ -13,11 +13,11 @@ from typing import Any
 import psutil
 import pytest
 
+from ddrl.api.launch import train
 from ddrl.cli.commands import INTERRUPTED
 from ddrl.errors import UserError
 from ddrl.inference import worker_pool
 from ddrl.inference.endpoint import Endpoint
-from ddrl.train import train
 from ddrl.training.device import check_endpoint
 from tests.runs import BASE, config, curves, merged
 from tests.runtimes.ray import clusters

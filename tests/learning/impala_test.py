@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ddrl.train import train
+from ddrl.api.launch import train
 from ddrl.training.config.run_config import parse_run_config
 from tests.runs import curves, merged
 

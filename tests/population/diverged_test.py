@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from ddrl.api.launch import train
 from ddrl.errors import NonFiniteError, UserError
 from ddrl.population import controller
 from ddrl.population.exploit_explore import Candidate, initial_values, replaced
 from ddrl.population.journal import Journal
-from ddrl.train import train
 from ddrl.training.config.population import Population
 from ddrl.training.config.run_config import RunConfig
 from ddrl.training.run import Run

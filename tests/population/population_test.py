@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from ddrl import cli
+from ddrl.api.launch import train
 from ddrl.errors import UserError
 from ddrl.population import controller, member
 from ddrl.population.journal import Journal
 from ddrl.population.member import begun, fitness_of
-from ddrl.train import train
 from ddrl.training.config.run_config import RunConfig, parse_run_config, to_json
 from ddrl.training.records import checkpoint
 from ddrl.training.run import Run

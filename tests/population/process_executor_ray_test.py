@@ -11,10 +11,10 @@ from typing import Any
 import psutil
 import pytest
 
+from ddrl.api.launch import train
 from ddrl.environments.toy import ToyEnvs
 from ddrl.errors import UserError
 from ddrl.population import process_executor
-from ddrl.train import train
 from ddrl.training.config.run_config import to_json
 from tests.population.population_test import lineage, small, summary
 from tests.runtimes.conftest import disconnected, forking, held, holder

@@ -11,11 +11,11 @@ import psutil
 import pytest
 import torch
 
+from ddrl.api.launch import train
 from ddrl.errors import UserError
 from ddrl.population import controller, member
 from ddrl.population.display import MemberDisplay
 from ddrl.population.journal import Journal
-from ddrl.train import train
 from ddrl.training.config.run_config import RunConfig, parse_run_config, to_json
 from ddrl.training.records import checkpoint
 from ddrl.training.records.recorder import Counts

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from ddrl import algorithms
+from ddrl.api.launch import train
 from ddrl.errors import Closed, UserError
 from ddrl.replay.prefetch import Prefetch
 from ddrl.replay.queue import UnrollQueue
-from ddrl.train import train
 from tests.algorithms.rigs import Rig
 from tests.runs import REPLAYING, config, curves
 from tests.runtimes.ray.clusters import wait_until

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from ddrl import cli
+from ddrl.api.launch import train
 from ddrl.cli import doctor
 from ddrl.environments.base import registry
 from ddrl.environments.tools import check, named
@@ -23,7 +24,6 @@ from ddrl.errors import Closed, UserError, crash
 from ddrl.runtimes import threads
 from ddrl.system import calls
 from ddrl.system.calls import EnvironmentCall, under_way, watched
-from ddrl.train import train
 from ddrl.training.run import Run
 from tests.runs import BASE, config, local_run, merged
 

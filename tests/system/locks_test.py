@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from ddrl import cli
+from ddrl.api.launch import train
 from ddrl.errors import UserError
 from ddrl.system.locks import WORKFLOW, Holder, Started, locked, open_lock, read_holder
-from ddrl.train import train
 from tests import processes
 from tests.processes import finish
 from tests.runs import config, curves

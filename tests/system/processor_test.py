@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ddrl.api.launch import train
 from ddrl.system import processor
-from ddrl.train import train
 from tests.runs import config
 
 

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from ddrl import cli
+from ddrl.api.launch import train
 from ddrl.environments.toy import ToyEnvs
 from ddrl.system import signals
 from ddrl.system.calls import EnvironmentCall
 from ddrl.system.signals import STOP, StopRequest, stopping
-from ddrl.train import train
 from ddrl.training.records import checkpoint
 from ddrl.training.run import Run
 from tests import processes

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from ddrl.analysis.runs.run_data import RunData, version_spread
+from ddrl.api.launch import train
 from ddrl.environments.base import registry
 from ddrl.errors import UserError
-from ddrl.train import train
 from ddrl.training.config.run_config import RunConfig
 from ddrl.training.evaluation import FinalVersions, Scored
 from ddrl.training.run import Run

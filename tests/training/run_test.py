@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from ddrl.algorithms import impala
+from ddrl.api.launch import train
 from ddrl.errors import UserError
 from ddrl.learners.all_reduce import SingleLearner
 from ddrl.system.locks import locked
-from ddrl.train import train
 from ddrl.training.config.run_config import RunConfig, fingerprint, parse_run_config
 from ddrl.training.records.recorder import read_curves
 from ddrl.training.run import Run

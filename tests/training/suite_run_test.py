@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 from ddrl import cli
+from ddrl.api.launch import train
 from ddrl.cli.inspection import problems
 from ddrl.environments.base import registry
 from ddrl.errors import UserError
-from ddrl.train import train
 from ddrl.training.records import task_scores
 from ddrl.training.records.recorder import TIMING_METRICS
 from ddrl.training.records.task_scores import CAPPED_SCORE, Reference, TaskScores, references

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from ddrl import algorithms
+from ddrl.api.launch import train
 from ddrl.environments.base import registry
-from ddrl.train import train
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig, parse_run_config
 from ddrl.training.evaluation import Evaluations

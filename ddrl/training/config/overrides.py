@@ -27,12 +27,16 @@ def parse_settings(texts: Sequence[str], where: str = "") -> dict[str, Any]:
     """Parse `["topology.num_actors=2", ...]` into a nested mapping. Raise `UserError` if one is no `key=value`."""
     result: dict[str, Any] = {}
     for text in texts:
-        key, equals, value = text.partition("=")
+        key, equals, written = text.partition("=")
         if not (equals and all(key.split("."))):
             raise UserError(f"{where}'{text}' is not allowed; allowed: key=value, such as topology.num_actors=2")
         with about(f"{where}{text}"):
-            nested: Any = parse_yaml(value.replace("_", "") if _GROUPED.fullmatch(value) else value)
-        for name in reversed(key.split(".")):
-            nested = {name: nested}
-        result = merged(result, nested)
+            value = parse_yaml(written.replace("_", "") if _GROUPED.fullmatch(written) else written)
+        result = merged(result, nested(key, value))
     return result
+
+
+def nested(key: str, value: Any) -> dict[str, Any]:
+    """Return the mapping in which the dotted `key` has this value: `a.b` and 1 give {"a": {"b": 1}}."""
+    first, dot, rest = key.partition(".")
+    return {first: nested(rest, value) if dot else value}

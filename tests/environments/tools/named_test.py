@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ddrl.cli import inspection
+from ddrl.api import trained
 from ddrl.environments.base import finite, registry
 from ddrl.environments.tools import named
 from ddrl.environments.tools.named import NamedEnv, make_env
@@ -181,8 +181,8 @@ def test_evaluations_and_films_are_refused_the_same_numbers(monkeypatch: pytest.
         return made._replace(reward=np.full_like(made.reward, math.nan))
 
     monkeypatch.setattr(ToyEnvs, "step", step)
-    env: VectorEnv = inspection.make_env({"name": "toy/catch"}, 1, 0, num_threads=1, name="evaluation of run")
+    env: VectorEnv = trained.make_env({"name": "toy/catch"}, 1, 0, num_threads=1, name="evaluation of run")
     env.reset()
     with pytest.raises(UserError, match=r"^evaluation of run: .*the reward is nan"):
         env.step(np.zeros(1, np.int64))
-    assert inspection.make_env is named.make_env
+    assert trained.make_env is named.make_env

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ddrl.api.launch import train
 from ddrl.cli.commands import INTERRUPTED
-from ddrl.train import train
 from ddrl.training.config.run_config import parse_run_config
 from tests.runs import BASE, config, curves, merged
 from tests.runtimes.ray import clusters

@@ -17,13 +17,13 @@ import ray
 import torch
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OwnerDiedError, RayTaskError
 
+from ddrl.api.launch import train
 from ddrl.errors import Closed, NonFiniteError, UserError
 from ddrl.runtimes.ray import actor_process, cluster, launch
 from ddrl.runtimes.ray import supervisor as supervising
 from ddrl.runtimes.ray.messages import Beside
 from ddrl.runtimes.ray.process_group import ClusterGone, Plan, ProcessGroup, Who
 from ddrl.system import temporary
-from ddrl.train import train
 from ddrl.training.config.run_config import parse_run_config
 from tests.runs import BASE, GRADIENTS, VERSIONED, config, curves, merged, small
 from tests.runtimes.crash import raising_actor, vanishing_actor

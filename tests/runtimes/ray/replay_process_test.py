@@ -17,12 +17,12 @@ import ray
 import torch
 from ray.exceptions import RayError
 
+from ddrl.api.launch import train
 from ddrl.errors import Closed, UserError
 from ddrl.learners.all_reduce import SingleLearner
 from ddrl.runtimes.ray import replay_process
 from ddrl.runtimes.ray.cluster import cluster
 from ddrl.runtimes.ray.replay_process import RemoteReplay, ReplayLink, ReplayProcess, answer
-from ddrl.train import train
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig, parse_run_config
 from ddrl.training.learner_node import LearnerNode, make_replay

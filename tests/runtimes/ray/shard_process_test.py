@@ -18,6 +18,7 @@ import pytest
 import ray
 import torch
 
+from ddrl.api.launch import train
 from ddrl.errors import Closed, UserError
 from ddrl.learners.all_reduce import SingleLearner
 from ddrl.runtimes.ray import shard_process
@@ -26,7 +27,6 @@ from ddrl.runtimes.ray.launch import shard_parts
 from ddrl.runtimes.ray.learner_process import LearnerProcess
 from ddrl.runtimes.ray.messages import Shard
 from ddrl.runtimes.ray.shard_process import RemoteShards, ShardLinks, start_process
-from ddrl.train import train
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig, parse_run_config
 from ddrl.training.learner_node import LearnerNode

@@ -14,7 +14,7 @@ import pytest
 
 from ddrl import cli
 from ddrl.algorithms import impala
-from ddrl.train import train
+from ddrl.api.launch import train
 from ddrl.training.config.run_config import RunConfig, to_json
 from ddrl.training.records.recorder import TIMING_METRICS
 from tests.population.population_test import small as population

@@ -14,9 +14,9 @@ import pandas as pd
 import pytest
 
 from ddrl import cli
-from ddrl.cli.inspection import load_trained
+from ddrl.api.launch import train
+from ddrl.api.trained import load_trained
 from ddrl.system.files import write_whole
-from ddrl.train import train
 from ddrl.training.config.run_config import load_run_config
 from ddrl.training.records import checkpoint
 from ddrl.training.records.checkpoint_layout import MIGRATIONS, SCHEMA

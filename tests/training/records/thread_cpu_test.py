@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from ddrl.analysis.runs.efficiency import THREADS
-from ddrl.train import train
+from ddrl.api.launch import train
 from ddrl.training.config.run_config import parse_run_config
 from ddrl.training.records.recorder import TIMING_METRICS
 from ddrl.training.records.thread_cpu import METRICS, cpu_by_role

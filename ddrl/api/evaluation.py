@@ -1,0 +1,75 @@
+"""Episodes played with a trained agent (`ddrl evaluate`, `ddrl.evaluate`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ddrl.actors import evaluator
+from ddrl.api.trained import load_trained
+from ddrl.environments.base import registry
+from ddrl.errors import UserError, unknown_name
+from ddrl.training.builder import evaluated_environment
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The episodes that a run's newest parameters have played of one task."""
+
+    run: str
+    task: str
+    env_frames: int
+    """That the parameters were trained for."""
+    greedy: bool
+    seed: int
+    returns: list[float]
+    """Raw, of each episode."""
+    lengths: list[int]
+    """Agent steps of each episode."""
+
+    @property
+    def mean_return(self) -> float:
+        """The mean raw return."""
+        return float(np.mean(self.returns))
+
+    def describe(self, *, with_task: bool) -> str:
+        """Return one line."""
+        deviation = np.std(self.returns, ddof=1) if len(self.returns) > 1 else 0.0
+        return (
+            f"{self.run}: {f'{self.task}: ' if with_task else ''}mean raw return {self.mean_return:.2f}, standard "
+            f"deviation {deviation:.2f}, {len(self.returns)} episodes, after {self.env_frames:,} frames"
+        )
+
+
+def evaluate(
+    run: Path, *, episodes: int, seed: int, task: str | None = None, greedy: bool = False
+) -> Iterator[Evaluated]:
+    """Play `episodes` episodes of each task with a run's newest parameters.
+
+    On a suite these are all tasks, or `task` alone. Raise UserError for a task that is not of the suite, or a number of
+    episodes below 1.
+    """
+    if episodes < 1:
+        raise UserError(f"episodes must be at least 1 (got {episodes})")
+    trained, num_envs = load_trained(run), evaluator.num_envs(episodes)
+    for index, name in enumerate(chosen_tasks(evaluated_environment(trained.config)["name"], task)):
+        env = trained.environment(num_envs, seed, task=name, what=f"evaluation of {run}")
+        try:
+            policy = trained.policy(num_envs, seed, "player-policy", index, greedy=greedy)
+            played = evaluator.play(env, policy, episodes)
+        finally:
+            env.close()
+        returns, lengths = [one.episode_return for one in played], [one.length for one in played]
+        yield Evaluated(str(run), name, trained.env_frames, greedy, seed, returns, lengths)
+
+
+def chosen_tasks(name: str, task: str | None) -> tuple[str, ...]:
+    """Return all tasks of a suite, or `task` alone, named with or without prefix. Raise UserError for any other."""
+    tasks = registry.tasks_of(name)
+    chosen = tuple(own for own in tasks if task is None or task in (own, own.partition("/")[2]))
+    if not chosen:
+        raise unknown_name("task", task, tasks, where="--task")
+    return chosen

@@ -1,0 +1,104 @@
+"""Which run is asked for (an algorithm and a task, or a configuration, and settings), and the directory it goes to.
+
+The command line and the Python interface read what they are told with the functions here, so both take the same
+defaults and refuse the same slips.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ddrl import algorithms
+from ddrl.errors import UserError, about, unknown_name
+from ddrl.system.locks import locked
+from ddrl.training.config.defaults import completed
+from ddrl.training.config.overrides import merged
+from ddrl.training.config.run_config import RunConfig, load_run_config, nearest, parse_run_config, read_mapping_of
+
+RUNS = Path("runs")
+"""Runs without a directory of their own go below this folder."""
+FIRST = {"seed": 1, "env_frames": 1_000_000}
+"""Where an algorithm and a task are named and nothing else."""
+
+
+def run_config(
+    caller: str,
+    settings: Mapping[str, Any],
+    *,
+    algorithm: str | None = None,
+    environment: str | Mapping[str, Any] | None = None,
+    config: Path | Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """Return the configuration that `config` (a file or its keys), or an algorithm and a task, and settings describe.
+
+    An algorithm or a task beside `config` replaces that of `config`. Raise UserError for what is not allowed; it begins
+    with the file's name, or with `caller`.
+    """
+    where = str(config) if isinstance(config, Path) else caller
+    values = read_mapping_of(config) if isinstance(config, Path) else dict(FIRST if config is None else config)
+    if algorithm is not None:
+        if algorithm not in algorithms.NAMES:
+            raise unknown_name("algorithm", algorithm, algorithms.NAMES, where=caller)
+        values["algorithm"] = algorithm
+    if environment is not None:
+        values["environment"] = {"name": environment} if isinstance(environment, str) else dict(environment)
+    _check_names(caller, settings, values)
+    with about(where):
+        values = completed(merged(values, settings))
+    return parse_run_config(values, where=where)
+
+
+def _check_names(caller: str, settings: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Raise UserError for a setting of an unknown key, with the full key that was most likely meant."""
+    allowed = set(RunConfig.__dataclass_fields__)
+    name = settings.get("algorithm", values.get("algorithm"))
+    module = algorithms.load(str(name)) if name in algorithms.NAMES else None
+    for key in settings:
+        if key not in allowed:
+            raise unknown_name("key", key, allowed, where=caller, hint=nearest(key, module))
+
+
+def check_task(config: RunConfig, where: Path | str) -> None:
+    """Raise `UserError` that names `where` if the task does not exist here or the algorithm cannot learn it."""
+    import torch
+
+    from ddrl.training.builder import Builder
+
+    with about(where):
+        Builder(config, torch.device("cpu")).network()
+
+
+def run_directory(config: RunConfig, source: Path | None = None) -> Path:
+    """Return `runs/<algorithm>/<task>/<seed>-<n>`: of an unfinished run of this configuration, or a new one.
+
+    So the same command continues a run that was interrupted, and begins another one after a run that has finished or
+    while one is going on. A `config.json` as `source`, which a run keeps in its directory, stands for that directory.
+    """
+    if source is not None and source.name == "config.json":
+        return source.parent
+    task = re.sub(r"[^\w.+/-]", "_", str(config.environment["name"]))
+    folder = RUNS / config.algorithm / task
+    taken = {}
+    for path in folder.glob(f"{config.seed}-*"):
+        number = path.name.rpartition("-")[2]
+        if number.isdecimal():
+            taken[int(number)] = path
+    for _, path in sorted(taken.items(), reverse=True):
+        if _can_continue(path, config):
+            return path
+    return folder / f"{config.seed}-{max(taken, default=0) + 1}"
+
+
+def _can_continue(path: Path, config: RunConfig) -> bool:
+    """Return whether an unfinished run of this configuration is there which nobody trains at present."""
+    if (path / "run.json").exists():
+        return False
+    with suppress(UserError, OSError):
+        if load_run_config(path / "config.json") == config:
+            with locked(path):
+                return True
+    return False
