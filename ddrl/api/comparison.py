@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ddrl.analysis.statistics.bootstrap import bootstrap, value_of
+from ddrl.analysis.statistics.bootstrap import bootstrap
 from ddrl.api.runs import AnyRun, Run, directory_of
 from ddrl.errors import UserError
 from ddrl.system.config_differences import compared, flatten, spelled
@@ -16,7 +16,6 @@ from ddrl.training.config.run_config import to_json
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS = ("algorithm", "environment", "settings", "env_frames", "runs", "mean", "iqm", "ci95_low", "ci95_high")
 NAMED = ("algorithm", "environment.name", "env_frames")
 """Keys that have columns of their own."""
 RESAMPLES = 2000
@@ -33,9 +32,10 @@ def compare(runs: Iterable[AnyRun]) -> pd.DataFrame:
         runs: finished runs, or their directories.
 
     Returns:
-        One row per group, the best first within a task. `settings` says in which keys groups of the same algorithm and
-        task differ. `runs` is the number of seeds, `mean` the mean of their scores and `iqm` their interquartile mean.
-        `ci95_low` and `ci95_high` are its 95 % percentile bootstrap interval over seeds, missing for a single seed.
+        One row per group, the best first within a task, with the columns `algorithm`, `environment`, `env_frames`,
+        `runs` (number of seeds), `iqm` (interquartile mean of the scores), `low` and `high` (its 95 % percentile
+        bootstrap interval over seeds, missing for a single seed). Where groups of the same algorithm and task differ
+        in other keys, a column `settings` says in which.
 
     Raises:
         UserError: a run has not finished, there is none, or a group has a seed twice.
@@ -49,9 +49,10 @@ def compare(runs: Iterable[AnyRun]) -> pd.DataFrame:
         raise UserError("ddrl.compare: there are no runs to compare")
     described = {name: json.loads(name) for name in groups}
     rows = [_row(found, described[name], list(described.values())) for name, found in groups.items()]
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
-    order = ["environment", "iqm"]
-    return table.sort_values(order, ascending=[True, False], kind="stable", ignore_index=True)
+    table = pd.DataFrame(rows)
+    if not table["settings"].any():
+        table = table.drop(columns="settings")
+    return table.sort_values(["environment", "iqm"], ascending=[True, False], kind="stable", ignore_index=True)
 
 
 def _settings(run: Run) -> Settings:
@@ -74,10 +75,9 @@ def _row(runs: Sequence[Run], own: Settings, all_settings: Sequence[Settings]) -
         **{key.partition(".")[0]: own[key] for key in NAMED},
         "settings": _differences(own, all_settings),
         "runs": len(runs),
-        "mean": value_of(scores, "score", "mean"),
         "iqm": iqm.value,
-        "ci95_low": iqm.low,
-        "ci95_high": iqm.high,
+        "low": iqm.low,
+        "high": iqm.high,
     }
 
 

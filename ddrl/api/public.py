@@ -1,4 +1,4 @@
-"""The public names of `ddrl` that need torch or pandas; `ddrl` imports this file when one of them is first asked for."""
+"""The public names of `ddrl` that need torch or pandas. `ddrl` imports this file when one of them is first used."""
 
 from __future__ import annotations
 

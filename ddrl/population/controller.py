@@ -69,7 +69,7 @@ class Controller:
         self._request.ask()
 
     def train(self) -> str:
-        """Train all members to their budget and write the results; return the exit reason, as `ddrl.api.launch.train`."""
+        """Train all members to their budget and write the results; return the exit reason of `ddrl.api.launch`."""
         self._resume()
         with stopping(self.interrupt, self.directory), self._view.progress:
             with self._executor() as executor:
