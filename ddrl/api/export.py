@@ -51,14 +51,7 @@ def export(run: Path) -> Exported:
     they keep 32. Raise UserError where the run has no checkpoint, or its environment cannot be made.
     """
     trained = load_trained(run)
-    halved = new_network(trained.config)
-    halved.load_state_dict(
-        {
-            name: policy_file.rounded(tensor).to(tensor.dtype) if tensor.dtype == torch.float32 else tensor
-            for name, tensor in trained.network.state_dict().items()
-        }
-    )
-    found = agreement(trained, halved)
+    found = agreement(trained, rounded_copy(trained))
     half = found >= (1 - MOST_APART if trained.spec.action_size else LEAST_EQUAL)
     path = run / policy_file.NAME
     policy_file.write(path, trained.network, about(trained, run), half=half)
@@ -75,6 +68,16 @@ def about(trained: Trained, run: Path) -> policy_file.About:
         trained.env_frames,
         f"{run.name} of {run.parent}, commit {commit or 'unknown'}",
     )
+
+
+def rounded_copy(trained: Trained) -> nn.Module:
+    """Return a network whose parameters are those of `trained`, rounded to 16 bits."""
+    network = new_network(trained.config)
+    network.load_state_dict(trained.network.state_dict())
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.copy_(policy_file.rounded(parameter))
+    return network
 
 
 def agreement(trained: Trained, other: nn.Module) -> float:
