@@ -43,9 +43,25 @@ SYSTEM = System(
     learned=("network", "optimizer", "target_network"),
 )
 TASK_DEFAULTS: Mapping[TaskKind, Mapping[str, Any]] = {
-    "vectors": {"network": "mlp", "lstm_size": 64, "replay_capacity": 100_000, "min_replay_size": 100},
+    "vectors": {
+        "unroll_length": 16,
+        "actor_update_period": 16,
+        "sequence_length": 32,
+        "sequence_period": 16,
+        "burn_in": 0,
+        "batch_size": 32,
+        "network": "mlp",
+        "lstm_size": 64,
+        "head_size": 64,
+        "replay_capacity": 100_000,
+        "min_replay_size": 200,
+        "samples_per_insert": 4.0,
+        "target_update_period": 100,
+        "optimizer": {"learning_rate": 1e-3, "epsilon": 1e-5},
+    },
 }
-"""Ours: a small task is solved before the paper's replay would be ready."""
+"""As `replications/r2d2_2019` on its small memory tasks, but for the sizes of replay and LSTM. A small task is over
+before the paper's replay would be ready or its target network renewed."""
 
 LEAST_VALUE = 1e-3
 """Least divisor of a discrepancy, because values start near 0. Ours."""

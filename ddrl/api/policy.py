@@ -82,7 +82,7 @@ class TrainedPolicy:
         reward: ArrayLike | None = None,
         start: ArrayLike | None = None,
     ) -> tuple[Any, PolicyState]:
-        """Choose an action, and return it with the state to pass to the next call.
+        """Return an action, and the state to pass to the next call.
 
         Args:
             observation: one observation of the shape `spec.observation_shape`, or a batch of B of them.

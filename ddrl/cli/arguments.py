@@ -17,7 +17,7 @@ EXIT_CODES = (
     "diverged (one line says what); 75 interrupted after a checkpoint (type the same command again)."
 )
 WITH_POLICY = "run directory with a checkpoint, or with config.json and an exported policy.safetensors"
-LISTS = ("algorithms", "environments", "papers", "keys", "topologies")
+LISTS = ("agents", "algorithms", "environments", "papers", "keys", "topologies")
 Command = Callable[[argparse.Namespace], int | None]
 
 
@@ -285,7 +285,9 @@ def _add_list(added: Any) -> None:
         name="list",
     )
     listed.add_argument("what", choices=LISTS, help="what to list")
-    listed.add_argument("name", nargs="?", help="one algorithm (also of keys), prefix of environments, or paper")
+    listed.add_argument(
+        "name", nargs="?", help="one algorithm (also of agents and keys), prefix of environments, or paper"
+    )
     listed.add_argument("--json", action="store_true", help="print JSON")
 
 

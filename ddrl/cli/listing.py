@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import get_args, get_type_hints
 
 from ddrl import algorithms
+from ddrl.cli.agents import agents
 from ddrl.cli.tables import Rows, checkout
 from ddrl.environments.base import registry
 from ddrl.errors import UserError, unknown_name
@@ -78,7 +79,13 @@ def _topologies(name: str | None) -> Iterator[dict[str, str]]:
         yield {"key": f"topology.{key}", "allowed": ", ".join(get_args(hints[key]))}
 
 
+def _agents(name: str | None) -> Iterator[dict[str, str]]:
+    _chosen("algorithm", name, algorithms.NAMES)
+    yield from agents(checkout(), name)
+
+
 LISTS: dict[str, Callable[[str | None], Iterator[dict[str, str]]]] = {
+    "agents": _agents,
     "algorithms": _algorithms,
     "environments": _environments,
     "papers": _papers,

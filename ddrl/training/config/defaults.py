@@ -14,6 +14,7 @@ from typing import Any
 from ddrl import algorithms
 from ddrl.environments.base import registry
 from ddrl.interfaces import Hyperparameters, System, TaskKind
+from ddrl.training.config.overrides import merged
 from ddrl.training.config.run_config import hyperparameters_of
 from ddrl.training.config.topology import Topology
 from ddrl.types import EnvSpec
@@ -48,11 +49,21 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
         return found
     if "network" not in given:
         kind = kind_of(registry.spec_for(**dict(environment)))  # type: ignore[arg-type]
-        found["hyperparameters"] = {**module.TASK_DEFAULTS.get(kind, {}), **given}
+        found["hyperparameters"] = _over(module.TASK_DEFAULTS.get(kind, {}), given)
     hyperparameters = hyperparameters_of(module, found.get("hyperparameters"))
     found["topology"] = _topology(topology, module.SYSTEM, hyperparameters)
     found["recording"] = _recording(found.get("recording"), found.get("env_frames"))
     return found
+
+
+def _over(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `defaults` with what is given, also within groups of keys, unless another `name` is given there."""
+    other = {
+        key: value
+        for key, value in given.items()
+        if isinstance(value, Mapping) and value.get("name") not in (None, (defaults.get(key) or {}).get("name"))
+    }
+    return merged(defaults, given) | other
 
 
 def _recording(given: Any, env_frames: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from ddrl import algorithms
 from ddrl.errors import UserError
+from ddrl.learners.optimizers import AdamConfig, RMSPropConfig
 from ddrl.training.builder import Builder
 from ddrl.training.config.defaults import completed
 from ddrl.training.config.run_config import RunConfig, parse_run_config, to_json
@@ -35,6 +37,12 @@ def minimal(algorithm: str, task: str, **more: Any) -> RunConfig:
     )
 
 
+def hyperparameters(algorithm: str, task: str, given: dict[str, Any]) -> dict[str, Any]:
+    """All hyperparameters of a run with these."""
+    found: dict[str, Any] = to_json(minimal(algorithm, task, hyperparameters=given))["hyperparameters"]
+    return found
+
+
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("algorithm", algorithms.NAMES)
 def test_four_keys_make_a_run_that_can_learn(algorithm: str, task: str) -> None:
@@ -56,6 +64,23 @@ def test_what_is_given_stays_and_a_complete_configuration_does_not_change() -> N
     for algorithm in algorithms.NAMES:
         whole = to_json(minimal(algorithm, "toy/catch"))
         assert completed(whole) == whole
+
+
+def test_a_key_given_of_the_optimizer_stands_beside_those_of_the_task() -> None:
+    given = {"optimizer": {"learning_rate": 0.5}}
+    assert hyperparameters("a2c", "toy/catch", given)["optimizer"]["initial_mean_square"] == 0.0
+    assert hyperparameters("impala", "mujoco/HalfCheetah-v5", given)["optimizer"]["name"] == "adam"
+    for algorithm in ("a2c", "apex_dqn"):
+        assert hyperparameters(algorithm, "toy/catch", given)["optimizer"]["learning_rate"] == 0.5
+
+
+@pytest.mark.parametrize(("algorithm", "name"), [("a2c", "adam"), ("apex_dqn", "rmsprop"), ("impala", "adam")])
+def test_another_optimizer_has_its_own_defaults(algorithm: str, name: str) -> None:
+    optimizer = hyperparameters(algorithm, "toy/catch", {"optimizer": {"name": name}})["optimizer"]
+    kind = {"adam": AdamConfig, "rmsprop": RMSPropConfig}[name]
+    assert set(optimizer) == {field.name for field in dataclasses.fields(kind)}
+    if name == "adam":
+        assert optimizer == dataclasses.asdict(AdamConfig())
 
 
 @pytest.mark.parametrize(
