@@ -18,7 +18,7 @@ from ddrl.environments.base import registry
 from ddrl.environments.tools.camera import camera_for
 from ddrl.environments.tools.check import check_environment
 from ddrl.errors import UserError
-from ddrl.train import train
+from ddrl.api.launch import train
 from ddrl.training.run import Run
 from tests.runs import config, curves
 
