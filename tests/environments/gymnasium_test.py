@@ -148,7 +148,7 @@ def test_a_killed_run_on_an_environment_that_does_not_repeat_itself_goes_on(
     monkeypatch.setattr(Run, "_learn", learn)
     train(chosen, tmp_path, quiet=True)
     assert json.loads((tmp_path / "run.json").read_text())["resumes"] == 1
-    assert curves(tmp_path).env_frames.max() == chosen.env_frames
+    assert curves(tmp_path).env_frames.max() >= chosen.env_frames
     assert "running episodes did not repeat themselves" in capsys.readouterr().err
 
 
