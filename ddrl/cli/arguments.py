@@ -297,9 +297,9 @@ def _add_clusters(added: Any) -> None:
         added,
         commands.plan,
         "say what a scale will take, before anything runs",
-        "Jobs, core hours, GPU hours and storage of every experiment. Hours follow from what was measured, and the "
-        "closest counts: runs of the same experiment and variant at this scale that are over (same), or core-seconds "
-        "per frame of the same algorithm, kind of task and network, spread over a run's cores (scaled).",
+        "Jobs, core hours, GPU hours and storage of every experiment. Hours are a range, from the finished runs and "
+        "benchmarks that are most like a run. Column measured: the share of the hours for which network and simulator "
+        "were measured together. Column from: what was like the runs, and of how many only a CPU was measured.",
     )
     _add_paper(plan)
     plan.add_argument("--scale", default="smoke", help="smoke, workstation or paper (%(default)s)")

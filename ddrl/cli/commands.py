@@ -309,6 +309,8 @@ def plan(parsed: argparse.Namespace) -> None:
         raise UserError(f"{parsed.results}: no such folder")
     lines = planning.plan(chosen, parsed.scale, results=parsed.results or root / "results", root=replications)
     tables.print_rows(planning.rows(lines))
+    for line in planning.unmeasured(lines):
+        print(line)
     if site:
         print("\n".join(planning.too_long(lines, site, parsed.scale)))
 

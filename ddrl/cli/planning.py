@@ -1,27 +1,25 @@
 """`ddrl plan`: estimates jobs, hours, GPU hours and storage of every experiment of a scale before anything runs.
 
-Hours follow from finished runs and benchmarks, one's own and committed ones; the closest counts:
-
-`same`    the same experiment, variant and scale: as many frames per second as those runs.
-`scaled`  the same algorithm, kind of task and network: core-seconds per frame, spread over the run's cores. This leaves
-          out that a learner does not use many cores well, and that a GPU learns faster where none was measured.
-`none`    nothing like it was measured: a sum that leaves such runs out is printed as more than (>) that.
+Hours are ranges, from the measurements that are most like a run (`ddrl.cli.speeds`). A sum of ranges adds their ends,
+as if all runs were cheap or all were dear together: runs that are predicted from the same measurement are. A run that
+nothing measured is like is left out of the hours, and counted.
 """
 
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ddrl.papers.experiments import MANIFESTS, PlannedRun
+from ddrl.cli.speeds import Cost, Measured, cost_of, measured, system_of
+from ddrl.papers.experiments import PlannedRun
 from ddrl.slurm.site import TRAIN, Job, Site
-from ddrl.system.files import read_file
 from ddrl.training.config.experiments import expand
 
 if TYPE_CHECKING:
@@ -32,118 +30,37 @@ PARAMETER_COPIES = 4
 """Copies in a checkpoint: the parameters, two moments of Adam, and a target network (some algorithms have fewer)."""
 RECORD_BYTES = 1500
 """Bytes of one record in curves.jsonl, curves.parquet and TensorBoard together (measured: 1,000 to 1,500)."""
-QUALITY = ("same", "scaled", "none")
-SHORT = "smoke"
 Shapes = tuple[tuple[int, ...], ...]
-UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError, ZeroDivisionError)
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A finished run, or a benchmark (whose scale, experiment and variant are empty)."""
-
-    algorithm: str
-    environment: str
-    network: str
-    frames_per_second: float
-    cores: int
-    gpu: bool
-    scale: str = ""
-    experiment: str = ""
-    variant: str = ""
 
 
 class Estimate(NamedTuple):
-    """The expected cost of one run; `measured` is one of `QUALITY` (`none`: 0 hours)."""
+    """The expected hours of one run, at least and at most, and the cost of a frame behind them (None: not measured)."""
 
     run: PlannedRun
-    hours: float
-    measured: str
+    low: float
+    high: float
+    cost: Cost | None
     bytes: int
 
 
 def plan(chosen: Sequence[str], scale: str, *, results: Path, root: Path = Path("replications")) -> list[Estimate]:
     """Estimate each run. Raise `UserError` for a paper or a scale that does not exist."""
     known = measured(results)
-    estimates = []
-    for run in (run for paper in chosen for run in expand(paper, scale, root=root)):
-        seconds, quality = seconds_of(run, known)
-        estimates.append(Estimate(run, seconds / 3600, quality, storage_bytes(run)))
-    return estimates
+    return [estimate(run, known) for paper in chosen for run in expand(paper, scale, root=root)]
 
 
-def seconds_of(run: PlannedRun, known: Sequence[Measured]) -> tuple[float, str]:
-    """Return the seconds of training that a run is expected to take, and their quality (`none`: 0 seconds)."""
-    frames = frames_of(run.config)
-    same = [
-        one
-        for one in known
-        if (one.scale, one.experiment, one.variant) == (run.scale, run.experiment, run.variant)
-        and _kind(one.environment) == _kind(run.environment)
-    ]
-    if same:
-        return frames / _mean(one.frames_per_second for one in same), "same"
-    hyperparameters = run.config.get("hyperparameters", {})
-    wanted = (run.config["algorithm"], _kind(run.environment), hyperparameters.get("network"))
-    alike = [one for one in known if (one.algorithm, _kind(one.environment), one.network) == wanted]
-    alike = [one for one in alike if one.scale != SHORT] or alike  # short runs mostly measure the start-up
-    alike = [one for one in alike if one.gpu == (run.resources.gpus > 0)] or alike
-    if not alike:
-        return 0.0, "none"
-    core_seconds = _mean(one.cores / one.frames_per_second for one in alike)
-    return frames * core_seconds / (run.resources.threads * run.resources.nodes), "scaled"
+def estimate(run: PlannedRun, known: Sequence[Measured]) -> Estimate:
+    """Return what a run takes: its frames at the cost of one, spread over its cores; 0 hours where nothing is known."""
+    cost = cost_of(system_of(run.config, gpu=run.resources.gpus > 0), known)
+    hours = frames_of(run.config) / (run.resources.threads * run.resources.nodes) / 3600
+    low, high = (0.0, 0.0) if cost is None else (hours * cost.low, hours * cost.high)
+    return Estimate(run, low, high, cost, storage_bytes(run))
 
 
 def frames_of(config: Mapping[str, Any]) -> int:
     """Return the frames of a run; in a population, of all members."""
     population = config.get("population")
     return int(config["env_frames"]) * (int(population["size"]) if population else 1)
-
-
-def _kind(environment: str) -> str:
-    return environment.partition("/")[0]
-
-
-def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return sum(found) / len(found)
-
-
-def measured(results: Path) -> list[Measured]:
-    """Read the finished runs and benchmarks below `results`, with the committed ones in its folder `reference`.
-
-    Files that cannot be read are left out: `ddrl verify` names what is damaged.
-    """
-    found = []
-    for path in sorted(results.glob(MANIFESTS)):
-        scale, _, experiment, variant, *_ = path.relative_to(results).parts
-        with suppress(*UNREADABLE):
-            manifest = json.loads(read_file(path).decode())
-            frames = manifest.get("population", manifest)["env_frames"]  # of all members
-            speed = frames / manifest["seconds"]
-            place = {"scale": scale, "experiment": experiment, "variant": variant}
-            found.append(_measured(manifest["config"], manifest["hardware"], speed, **place))
-    for path in sorted(results.glob("*/bench/**/*.json")):
-        with suppress(*UNREADABLE):
-            bench = json.loads(read_file(path).decode())
-            for one in bench.get("measurements", [bench]):
-                speed = one["median_training_frames_per_second"]
-                found.append(_measured(one["config"], bench["hardware"], speed))
-    return found
-
-
-def _measured(config: Any, hardware: Any, speed: float, **place: str) -> Measured:
-    serial = config["topology"]["runtime"] == "serial"
-    parallel = (config.get("population") or {"parallel": 1})["parallel"]
-    return Measured(
-        algorithm=config["algorithm"],
-        environment=config["environment"]["name"],
-        network=config["hyperparameters"]["network"],
-        frames_per_second=speed,
-        cores=min(parallel, hardware["cores"]) if serial else hardware["cores"],
-        gpu=hardware["gpu"] is not None,
-        **place,
-    )
 
 
 def storage_bytes(run: PlannedRun) -> int:
@@ -220,36 +137,84 @@ def _grouped(estimates: Iterable[Estimate], *names: str) -> dict[Any, list[Estim
 
 
 def _row(paper: str, experiment: str, estimates: Sequence[Estimate]) -> dict[str, str]:
-    """Return the sums over runs, one after the other, and the worst of `QUALITY` among them."""
-    measured = max((one.measured for one in estimates), key=QUALITY.index)
-    more = "> " if measured == "none" else ""
-    needs = [(one.hours * one.run.resources.nodes, one.run.resources) for one in estimates]
-    gpu_hours = more + _hours(sum(node_hours * needed.gpus for node_hours, needed in needs))
+    """Return the sums over runs, one after the other, and what they follow from."""
+    known = [one for one in estimates if one.cost is not None]
+    missing = len(estimates) - len(known)
+    more = f" + {missing:,} runs" if missing and known else ""
+    gpus = any(one.run.resources.gpus for one in estimates)
     return {
         "paper": paper,
         "experiment": experiment,
         "runs": f"{len(estimates):,}",
         "frames": f"{sum(frames_of(one.run.config) for one in estimates):.3g}",
-        "core hours": more + _hours(sum(node_hours * needed.threads for node_hours, needed in needs)),
-        "GPU hours": gpu_hours if any(needed.gpus for _, needed in needs) else "0",
+        "core hours": _range(known, "threads") + more,
+        "GPU hours": _range(known, "gpus") + more if gpus else "0",
         "storage": f"{sum(one.bytes for one in estimates) / 2**30:,.1f} GiB",
-        "measured": measured,
+        "measured": _measured_share(known) if known else "",
+        "from": _sources(estimates),
     }
 
 
+def _range(estimates: Sequence[Estimate], unit: str) -> str:
+    """Return the hours of a unit that runs hold (threads or gpus of each node), at least and at most."""
+    if not estimates:
+        return "not measured"
+    held = [one.run.resources.nodes * attrgetter(unit)(one.run.resources) for one in estimates]
+    low, high = (
+        sum(hours(one) * number for one, number in zip(estimates, held, strict=True))
+        for hours in (attrgetter("low"), attrgetter("high"))
+    )
+    return f"{_hours(low)} to {_hours(high)}"
+
+
+def _measured_share(estimates: Sequence[Estimate]) -> str:
+    """Return the share of the core hours (middle of each range) whose network and simulator were measured together."""
+    total = same = 0.0
+    for one in estimates:
+        hours = math.sqrt(one.low * one.high) * one.run.resources.nodes * one.run.resources.threads
+        total += hours
+        same += hours if one.cost is not None and one.cost.step.same else 0.0
+    return f"{100 * same / total:.0f} %"
+
+
+def _sources(estimates: Sequence[Estimate]) -> str:
+    """Return what the runs were predicted from, with their numbers: `same system 12, other network 3`."""
+    counts = Counter("not measured" if one.cost is None else one.cost.step.name for one in estimates)
+    said = ", ".join(f"{name} {number:,}" for name, number in counts.most_common())
+    other = sum(one.cost is not None and not one.cost.same_device for one in estimates)
+    return said + (f"; by CPU {other:,}" if other else "")
+
+
+def unmeasured(estimates: Sequence[Estimate]) -> list[str]:
+    """Return a line for each kind of run that the hours leave out, with the command that would measure it."""
+    kinds: dict[tuple[str, str, str], list[PlannedRun]] = {}
+    for one in estimates:
+        if one.cost is None:
+            system = system_of(one.run.config, gpu=False)
+            kinds.setdefault((system.algorithm, system.network, system.simulator), []).append(one.run)
+    return [
+        f"not measured: {len(runs):,} runs of {algorithm} with network {network} on {simulator}; measure one: "
+        f"ddrl bench {algorithm} {runs[0].environment} --network {network.partition(' ')[0]} "
+        "--json results/own/bench/NAME.json"
+        for (algorithm, network, simulator), runs in kinds.items()
+    ]
+
+
 def _hours(hours: float) -> str:
-    return f"{hours:,.2f}" if hours < 10 else f"{hours:,.0f}"
+    """Return hours with two digits or more, never as 0 where there are some."""
+    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}"
 
 
 def too_long(estimates: Sequence[Estimate], site: Site, scale: str) -> list[str]:
-    """Return a line for each experiment whose runs are expected to take longer than the site file allows."""
+    """Return a line for each experiment whose runs may take longer than the site file allows."""
     complaints = []
     for (paper, experiment), found in _grouped(estimates, "paper", "experiment").items():
         minutes = site.request(Job(TRAIN, scale, paper, experiment, found[0].run.resources)).minutes
-        expected = sum(one.hours for one in found) * 60 / len(found)
-        if minutes is not None and expected > minutes:
+        known = [one for one in found if one.cost is not None]
+        low, high = (60 * sum(map(attrgetter(end), known)) / max(len(known), 1) for end in ("low", "high"))
+        if minutes is not None and high > minutes:
             complaints.append(
-                f"{paper}, {experiment}: a run is expected to take {expected:,.0f} minutes, and {site.path} "
+                f"{paper}, {experiment}: a run is expected to take {low:,.0f} to {high:,.0f} minutes, and {site.path} "
                 f"gives it {minutes:,}; it would be continued at the next try, from its newest checkpoint"
             )
     return complaints

@@ -1,0 +1,156 @@
+"""What a frame of a run costs, from finished runs and benchmarks: a range, and what stands behind it.
+
+The closest measurements count, by the steps `STEPS`. A range reaches from the cheapest to the dearest of them, and is
+widened by the step's factor: the looser the likeness, the wider. Cost is in core-seconds per frame, so a run's hours
+follow from its cores; this leaves out that a learner does not use many cores well.
+
+The factors are such that of the reference runs, each predicted from the runs of other experiments alone, about nine in
+ten lie in their range at every step (`share_inside`, held by a test). What a GPU gains is in no reference run:
+`OTHER_DEVICE` is a guess, and the plan says where it was used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ddrl.papers.experiments import MANIFESTS
+from ddrl.system.files import read_file
+
+SHORT = "smoke"
+OTHER_DEVICE = 10.0
+"""How far off a measurement without a GPU may be for a run with one, and the other way round."""
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError, ZeroDivisionError)
+
+
+@dataclass(frozen=True)
+class System:
+    """What the cost of a frame depends on."""
+
+    algorithm: str
+    environment: str
+    network: str
+    layout: str
+    gpu: bool
+
+    @property
+    def simulator(self) -> str:
+        """The environment's prefix."""
+        return self.environment.partition("/")[0]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A finished run, or a benchmark (whose place is empty)."""
+
+    system: System
+    core_seconds: float
+    """Seconds of one core per frame."""
+    place: tuple[str, ...] = ()
+    """Scale, paper, experiment, variant."""
+
+
+class Step(NamedTuple):
+    """A likeness between runs: what must be equal, and by how much a range is widened to both sides."""
+
+    name: str
+    factor: float
+    key: Callable[[System], tuple[str, ...]]
+    same: bool
+    """Whether network and simulator are the same."""
+
+
+STEPS = (
+    Step("same task", 1.25, lambda one: (one.algorithm, one.network, one.environment, one.layout), True),
+    Step("same system", 1.5, lambda one: (one.algorithm, one.network, one.simulator), True),
+    Step("other algorithm", 2.0, lambda one: (one.network, one.simulator), True),
+    Step("other simulator", 3.0, lambda one: (one.algorithm, one.network), False),
+    Step("other network", 5.0, lambda one: (one.simulator,), False),
+    Step("network alone", 6.0, lambda one: (one.network,), False),
+)
+"""From the closest likeness to the loosest."""
+
+
+class Cost(NamedTuple):
+    """A range of core-seconds per frame, the step and the number of measurements that it follows from."""
+
+    low: float
+    high: float
+    step: Step
+    measurements: int
+    same_device: bool
+
+
+def cost_of(system: System, known: Sequence[Measured]) -> Cost | None:
+    """Return what a frame of `system` costs by the closest measurements; None if nothing is like it."""
+    for step in STEPS:
+        alike = [one for one in known if step.key(one.system) == step.key(system)]
+        alike = [one for one in alike if SHORT not in one.place[:1]] or alike  # short runs mostly measure the start-up
+        if alike:
+            own = [one for one in alike if one.system.gpu == system.gpu]
+            costs = [one.core_seconds for one in own or alike]
+            factor = step.factor * (1.0 if own else OTHER_DEVICE)
+            return Cost(min(costs) / factor, max(costs) * factor, step, len(costs), bool(own))
+    return None
+
+
+def share_inside(known: Sequence[Measured]) -> dict[str, tuple[int, int]]:
+    """Return, by step, how many runs are inside their predicted range, and how many were predicted.
+
+    A run is predicted from the benchmarks and the runs of other experiments. Runs of which nothing can be said count
+    as "not measured".
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for run in (one for one in known if one.place):
+        cost = cost_of(run.system, [one for one in known if one.place[1:3] != run.place[1:3]])
+        name = "not measured" if cost is None else cost.step.name
+        inside, number = found.get(name, (0, 0))
+        hit = cost is not None and cost.low <= run.core_seconds <= cost.high
+        found[name] = (inside + hit, number + 1)
+    return found
+
+
+def system_of(config: Mapping[str, Any], *, gpu: bool) -> System:
+    """Return what matters of a configuration with all its defaults."""
+    keys, topology = config["hyperparameters"], config["topology"]
+    cells = keys.get("lstm_size") or 0
+    return System(
+        algorithm=config["algorithm"],
+        environment=config["environment"]["name"],
+        network=f"{keys['network']} + LSTM {cells}" if cells else str(keys["network"]),
+        layout=f"{topology['runtime']} {topology.get('num_actors')} x {topology.get('envs_per_actor')}",
+        gpu=gpu,
+    )
+
+
+def measured(results: Path) -> list[Measured]:
+    """Read the finished runs and benchmarks below `results`, with the committed ones in its folder `reference`.
+
+    Files that cannot be read are left out: `ddrl verify` names what is damaged.
+    """
+    found = []
+    for path in sorted(results.glob(MANIFESTS)):
+        with suppress(*UNREADABLE):
+            manifest = json.loads(read_file(path).decode())
+            frames = manifest.get("population", manifest)["env_frames"]  # of all members
+            speed = frames / manifest["seconds"]
+            place = path.relative_to(results).parts[:4]
+            found.append(_measured(manifest["config"], manifest["hardware"], speed, place))
+    for path in sorted(results.glob("*/bench/**/*.json")):
+        with suppress(*UNREADABLE):
+            bench = json.loads(read_file(path).decode())
+            for one in bench.get("measurements", [bench]):
+                found.append(_measured(one["config"], bench["hardware"], one["median_training_frames_per_second"]))
+    return found
+
+
+def _measured(config: Any, hardware: Any, speed: float, place: tuple[str, ...] = ()) -> Measured:
+    """Return a measurement; a serial run works on one core, a population on one for each member at once."""
+    serial = config["topology"]["runtime"] == "serial"
+    parallel = (config.get("population") or {"parallel": 1})["parallel"]
+    cores = min(parallel, hardware["cores"]) if serial else hardware["cores"]
+    return Measured(system_of(config, gpu=hardware["gpu"] is not None), cores / speed, place)
