@@ -1,7 +1,7 @@
 """What a frame of a run costs, from finished runs and benchmarks: a range, and what stands behind it.
 
-The closest measurements count, by the steps `STEPS`. A range reaches from the cheapest to the dearest of them, and is
-widened by the step's factor: the looser the likeness, the wider. Cost is in core-seconds per frame, so a run's hours
+The closest measurements count, by the steps `STEPS`. A range reaches from the cheapest to the dearest of them, without
+the outer tenth at each end, and is widened by the step's factor: the looser the likeness, the wider. Cost is in core-seconds per frame, so a run's hours
 follow from its cores; this leaves out that a learner does not use many cores well.
 
 The factors are such that of the reference runs, each predicted from the runs of other experiments alone, about nine in
@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 from ddrl.papers.experiments import MANIFESTS
 from ddrl.system.files import read_file
 
-SHORT = "smoke"
+SHORT_FRAMES = 10_000
+"""A run of fewer frames mostly measures its start-up: it counts only where there is nothing longer."""
 OTHER_DEVICE = 10.0
-"""How far off a measurement without a GPU may be for a run with one, and the other way round."""
+"""How many times less a frame may cost with a GPU than measured without; and more without than measured with one."""
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError, ZeroDivisionError)
 
 
@@ -52,6 +53,8 @@ class Measured:
     """Seconds of one core per frame."""
     place: tuple[str, ...] = ()
     """Scale, paper, experiment, variant."""
+    short: bool = False
+    """Whether it mostly measures its start-up."""
 
 
 class Step(NamedTuple):
@@ -65,11 +68,11 @@ class Step(NamedTuple):
 
 
 STEPS = (
-    Step("same task", 1.25, lambda one: (one.algorithm, one.network, one.environment, one.layout), True),
-    Step("same system", 1.5, lambda one: (one.algorithm, one.network, one.simulator), True),
-    Step("other algorithm", 2.0, lambda one: (one.network, one.simulator), True),
-    Step("other simulator", 3.0, lambda one: (one.algorithm, one.network), False),
-    Step("other network", 5.0, lambda one: (one.simulator,), False),
+    Step("same task", 1.4, lambda one: (one.algorithm, one.network, one.environment, one.layout), True),
+    Step("same system", 1.9, lambda one: (one.algorithm, one.network, one.simulator), True),
+    Step("other algorithm", 4.7, lambda one: (one.network, one.simulator), True),
+    Step("other simulator", 5.0, lambda one: (one.algorithm, one.network), False),
+    Step("other network", 5.5, lambda one: (one.simulator,), False),
     Step("network alone", 6.0, lambda one: (one.network,), False),
 )
 """From the closest likeness to the loosest."""
@@ -89,12 +92,14 @@ def cost_of(system: System, known: Sequence[Measured]) -> Cost | None:
     """Return what a frame of `system` costs by the closest measurements; None if nothing is like it."""
     for step in STEPS:
         alike = [one for one in known if step.key(one.system) == step.key(system)]
-        alike = [one for one in alike if SHORT not in one.place[:1]] or alike  # short runs mostly measure the start-up
+        alike = [one for one in alike if not one.short] or alike
         if alike:
             own = [one for one in alike if one.system.gpu == system.gpu]
-            costs = [one.core_seconds for one in own or alike]
-            factor = step.factor * (1.0 if own else OTHER_DEVICE)
-            return Cost(min(costs) / factor, max(costs) * factor, step, len(costs), bool(own))
+            costs = sorted(one.core_seconds for one in own or alike)
+            low, high = costs[len(costs) // 10] / step.factor, costs[-1 - len(costs) // 10] * step.factor
+            if not own:
+                low, high = (low / OTHER_DEVICE, high) if system.gpu else (low, high * OTHER_DEVICE)
+            return Cost(low, high, step, len(costs), bool(own))
     return None
 
 
@@ -139,7 +144,7 @@ def measured(results: Path) -> list[Measured]:
             frames = manifest.get("population", manifest)["env_frames"]  # of all members
             speed = frames / manifest["seconds"]
             place = path.relative_to(results).parts[:4]
-            found.append(_measured(manifest["config"], manifest["hardware"], speed, place))
+            found.append(_measured(manifest["config"], manifest["hardware"], speed, place, short=frames < SHORT_FRAMES))
     for path in sorted(results.glob("*/bench/**/*.json")):
         with suppress(*UNREADABLE):
             bench = json.loads(read_file(path).decode())
@@ -148,9 +153,11 @@ def measured(results: Path) -> list[Measured]:
     return found
 
 
-def _measured(config: Any, hardware: Any, speed: float, place: tuple[str, ...] = ()) -> Measured:
+def _measured(
+    config: Any, hardware: Any, speed: float, place: tuple[str, ...] = (), *, short: bool = False
+) -> Measured:
     """Return a measurement; a serial run works on one core, a population on one for each member at once."""
     serial = config["topology"]["runtime"] == "serial"
     parallel = (config.get("population") or {"parallel": 1})["parallel"]
     cores = min(parallel, hardware["cores"]) if serial else hardware["cores"]
-    return Measured(system_of(config, gpu=hardware["gpu"] is not None), cores / speed, place)
+    return Measured(system_of(config, gpu=hardware["gpu"] is not None), cores / speed, place, short)

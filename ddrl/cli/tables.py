@@ -12,10 +12,9 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from ddrl.analysis.tables.systems import CELL_VERDICTS, CLAIM_VERDICTS
 from ddrl.errors import UserError, unknown_name
 from ddrl.papers.experiments import SCALES, papers
-from ddrl.papers.table_names import REFERENCE
+from ddrl.papers.table_names import CELL_VERDICTS, CLAIM_VERDICTS, REFERENCE
 from ddrl.system.csv_cells import table_as_csv
 from ddrl.system.files import read_file
 

@@ -6,14 +6,15 @@ import copy
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError, best_match
+from typing import TYPE_CHECKING, Any
 
 from ddrl.errors import UserError, unknown_name
 from ddrl.system.files import read_file
 from ddrl.system.text_files import read_yaml
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import ValidationError
 
 SHOWN = 60
 """Number of characters of a wrong value that its error message repeats."""
@@ -28,6 +29,8 @@ def schema(name: str) -> dict[str, Any]:
 
 @cache
 def _validator(name: str) -> Draft202012Validator:
+    from jsonschema import Draft202012Validator  # takes long to import
+
     return Draft202012Validator(schema(name))
 
 
@@ -54,6 +57,8 @@ def _checked(path: Path, name: str, content: bytes) -> dict[str, Any]:
 
 def check(data: Any, name: str, *, where: str) -> None:
     """Check plain data against schema `name`. Raise `UserError` naming `where`, the key and what is allowed."""
+    from jsonschema.exceptions import best_match
+
     error = best_match(_validator(name).iter_errors(data))
     if error is not None:
         raise _explained(error, where)

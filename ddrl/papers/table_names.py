@@ -41,3 +41,6 @@ SUITE_NEEDS: tuple[str, ...] = ("runs", "policy_lag", "cells", "claims", "proble
 
 REFERENCE = "reference"
 """Pseudo-scale that plans no run and reports the committed results of `results/reference`."""
+
+CELL_VERDICTS = ("equivalent", "consistent", "below", "above", "inconclusive", "not_comparable", "not_run")
+CLAIM_VERDICTS = ("supported", "contradicted", "inconclusive", "not_run")

@@ -1,16 +1,18 @@
-"""What a scale is expected to take: which measurement counts for a run, and what follows from it."""
+"""What a scale is expected to take: what follows from the measurements that count for its runs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ddrl import cli
-from ddrl.cli.planning import Measured, checkpoint_bytes, measured, plan, rows, seconds_of, too_long
+from ddrl.cli.planning import checkpoint_bytes, estimate, plan, rows, too_long, unmeasured
+from ddrl.cli.speeds import STEPS, Measured, system_of
 from ddrl.papers.experiments import Resources
 from ddrl.slurm.site import load_for
 from ddrl.training.config.experiments import PlannedRun, expand
@@ -26,69 +28,56 @@ def catch(scale: str = "workstation", **filters: Any) -> PlannedRun:
     return run
 
 
-def speed(frames_per_second: float, **more: Any) -> Measured:
-    network = str(catch().config["hyperparameters"]["network"])
-    given = {"algorithm": "impala", "environment": "toy/chain", "network": network, "cores": 1, "gpu": False}
-    return Measured(**given | {"frames_per_second": frames_per_second} | more)
+def costing(run: PlannedRun, core_seconds: float, **changed: Any) -> Measured:
+    system = system_of(run.config, gpu=run.resources.gpus > 0)
+    return Measured(replace(system, **changed), core_seconds)
 
 
-def test_a_run_takes_what_its_own_kind_took_at_this_scale() -> None:
-    run = catch()
-    own = {"scale": "workstation", "experiment": "off_policy_correction", "variant": "v_trace"}
-    known = [speed(1000.0), speed(2000.0, **own), speed(4000.0, **own | {"variant": "no_correction"})]
-    assert seconds_of(run, known) == (run.config["env_frames"] / 2000, "same")
+def on(run: PlannedRun, needs: Resources) -> PlannedRun:
+    return PlannedRun(**{name: getattr(run, name) for name in run.__dataclass_fields__} | {"resources": needs})
 
 
-def test_otherwise_core_seconds_per_frame_are_spread_over_its_cores() -> None:
-    run = catch()
-    cores = run.resources.threads
-    assert seconds_of(run, [speed(500.0, cores=2)]) == (run.config["env_frames"] * 2 / 500 / cores, "scaled")
-    assert seconds_of(run, [speed(500.0, algorithm="ppo")]) == (0.0, "none")
-    assert seconds_of(run, [speed(500.0, environment="atari/pong")]) == (0.0, "none")
+def test_a_run_takes_its_frames_at_the_cost_of_one_over_the_cores_of_all_its_nodes() -> None:
+    wide = on(catch(), Resources(threads=4, memory_mib=100, gpus=0, nodes=3))
+    found = estimate(wide, [costing(wide, 12.0)])
+    hours = wide.config["env_frames"] / 3600
+    assert (found.low, found.high) == pytest.approx((hours / STEPS[0].factor, hours * STEPS[0].factor))
 
 
-def test_short_runs_and_other_hardware_count_only_where_there_is_nothing_better() -> None:
-    run = catch()
-    short, gpu, long = speed(1.0, scale="smoke"), speed(3.0, gpu=True), speed(2.0)
-    assert seconds_of(run, [short, gpu, long]) == seconds_of(run, [long])
-    assert seconds_of(run, [short, gpu]) == seconds_of(run, [gpu])
-    assert seconds_of(run, [short]) == seconds_of(run, [speed(1.0)])
+def test_sums_add_both_ends_and_say_how_much_was_measured() -> None:
+    run = on(catch(), Resources(threads=2, memory_mib=100, gpus=0))
+    hours = run.config["env_frames"] / 3600
+    close = estimate(run, [costing(run, 1.0)])
+    loose = estimate(run, [costing(run, 3.0, environment="atari/pong")])
+    *_, whole = rows([close, loose])
+    low = hours / STEPS[0].factor + 3 * hours / STEPS[3].factor
+    high = hours * STEPS[0].factor + 3 * hours * STEPS[3].factor
+    assert whole["core hours"] == f"{low:,.0f} to {high:,.0f}"
+    assert whole["measured"] == "25 %"
+    assert whole["from"] == "same task 1, other simulator 1"
 
 
-def test_several_nodes_count_as_their_cores_together() -> None:
-    run = catch()
-    values = {name: getattr(run, name) for name in run.__dataclass_fields__}
-    wide = PlannedRun(**values | {"resources": Resources(threads=4, memory_mib=100, gpus=0, nodes=3)})
-    assert seconds_of(wide, [speed(1.0)])[0] == pytest.approx(run.config["env_frames"] / 12)
+def test_what_nothing_is_known_of_is_left_out_counted_and_named_with_what_would_measure_it() -> None:
+    run = on(catch(), Resources(threads=2, memory_mib=100, gpus=0))
+    known, unknown = estimate(run, [costing(run, 1.0)]), estimate(run, [])
+    *_, whole = rows([known, unknown, unknown])
+    assert whole["core hours"].endswith(" + 2 runs") and whole["from"] == "not measured 2, same task 1"
+    *_, nothing = rows([unknown])
+    assert nothing["core hours"] == "not measured" and nothing["measured"] == ""
+    (line,) = unmeasured([known, unknown, unknown])
+    assert line.startswith("not measured: 2 runs of impala") and "ddrl bench impala toy/catch --network mlp" in line
 
 
-def test_measurements_are_runs_and_benchmarks_and_what_is_damaged_is_left_out(tmp_path: Path) -> None:
-    config = {
-        "algorithm": "impala",
-        "environment": {"name": "toy/catch"},
-        "hyperparameters": {"network": "mlp"},
-        "topology": {"runtime": "threads"},
-    }
-    run = tmp_path / "smoke" / "impala_2018" / "exp" / "var" / "toy-catch" / "seed1"
-    damaged = run.with_name("seed2")
-    bench = tmp_path / "reference" / "bench"
-    for folder in (run, damaged, bench):
-        folder.mkdir(parents=True)
-    hardware = {"cores": 8, "gpu": "H200"}
-    (run / "run.json").write_text(
-        json.dumps({"config": config, "hardware": hardware, "env_frames": 300, "seconds": 2.0})
-    )
-    (damaged / "run.json").write_text('{"config": ')
-    (bench / "a.json").write_text(
-        json.dumps(
-            {"hardware": hardware, "measurements": [{"config": config, "median_training_frames_per_second": 7.0}]}
-        )
-    )
-    common = {"algorithm": "impala", "environment": "toy/catch", "network": "mlp", "cores": 8, "gpu": True}
-    assert measured(tmp_path) == [
-        Measured(**common, frames_per_second=150.0, scale="smoke", experiment="exp", variant="var"),
-        Measured(**common, frames_per_second=7.0),
-    ]
+def test_a_measurement_without_a_gpu_is_marked_where_it_stands_for_a_run_with_one() -> None:
+    run = on(catch(), Resources(threads=2, memory_mib=100, gpus=1))
+    *_, whole = rows([estimate(run, [costing(run, 1.0, gpu=False)])])
+    assert whole["from"] == "same task 1; by CPU 1"
+
+
+def test_small_hours_are_never_printed_as_none() -> None:
+    run = on(catch(), Resources(threads=2, memory_mib=100, gpus=0))
+    *_, whole = rows([estimate(run, [costing(run, 1e-12)])])
+    assert "0.00 " not in whole["core hours"] and whole["core hours"] != "0 to 0"
 
 
 def saved_bytes(config: Mapping[str, Any], folder: Path) -> int:

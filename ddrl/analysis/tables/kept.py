@@ -18,14 +18,17 @@ from contextlib import suppress
 from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from ddrl.analysis.tables.build import PaperTables, make, with_facts
 from ddrl.papers.experiments import PlannedRun
 from ddrl.papers.schema import SCHEMAS
 from ddrl.papers.table_names import REFERENCE, TABLES
 from ddrl.system.files import read_file, write_whole
+
+if TYPE_CHECKING:
+    from ddrl.analysis.tables.build import PaperTables
 
 PACKAGE = Path(__file__).parents[2]
 SOURCES = ("analysis", "papers", "system", "errors.py")
@@ -39,6 +42,8 @@ def build(
     paper_dir: Path, scale: str, planned: Sequence[PlannedRun], results: Path, *, allow_missing: bool = False
 ) -> PaperTables:
     """Return what `ddrl.analysis.tables.build.build` makes, from the cache where it is up to date."""
+    from ddrl.analysis.tables.build import with_facts
+
     return with_facts(tables(TABLES, paper_dir, scale, planned, results, allow_missing=allow_missing), paper_dir, scale)
 
 
@@ -57,6 +62,8 @@ def tables(
     found = {name: table for name in names if (table := _read(folder, name)) is not None}
     missing = [name for name in names if name not in found]
     if missing:
+        from ddrl.analysis.tables.build import make  # takes a second to import
+
         made = make(missing, paper_dir, scale, planned, results, allow_missing=allow_missing)
         with suppress(OSError):
             for name, table in made.items():

@@ -22,12 +22,10 @@ from ddrl.papers.declared import declared, defaults
 from ddrl.papers.expansion import expand
 from ddrl.papers.experiments import ROOT, Experiment, PlannedRun, load_experiments, papers, system_label, system_of
 from ddrl.papers.published import load_published
-from ddrl.papers.table_names import REFERENCE, SUITE_NEEDS
+from ddrl.papers.table_names import CELL_VERDICTS, CLAIM_VERDICTS, REFERENCE, SUITE_NEEDS
 
 PACKAGE = Path(__file__).parents[2]
 _TOPOLOGY_NUMBERS = ("num_actors", "envs_per_actor", "learner_threads", "max_policy_lag", "parameter_delay")
-CELL_VERDICTS = ("equivalent", "consistent", "below", "above", "inconclusive", "not_comparable", "not_run")
-CLAIM_VERDICTS = ("supported", "contradicted", "inconclusive", "not_run")
 MAX_TASKS = 3
 """Number of tasks of one kind of environment that are named; more are counted."""
 
