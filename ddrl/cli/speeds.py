@@ -1,8 +1,9 @@
 """What a frame of a run costs, from finished runs and benchmarks: a range, and what stands behind it.
 
 The closest measurements count, by the steps `STEPS`. A range reaches from the cheapest to the dearest of them, without
-the outer tenth at each end, and is widened by the step's factor: the looser the likeness, the wider. Cost is in core-seconds per frame, so a run's hours
-follow from its cores; this leaves out that a learner does not use many cores well.
+the outer tenth at each end, and is widened by the step's factor: the looser the likeness, the wider. Cost is in
+core-seconds per frame, so a run's hours follow from its cores; this leaves out that a learner does not use many cores
+well.
 
 The factors are such that of the reference runs, each predicted from the runs of other experiments alone, about nine in
 ten lie in their range at every step (`share_inside`, held by a test). What a GPU gains is in no reference run:
