@@ -15,6 +15,7 @@ from ddrl.training.config.run_config import RunConfig, load_run_config, to_json
 from ddrl.training.device import check_endpoint
 from ddrl.training.records import finished
 from ddrl.training.records.recorder import write_json
+from ddrl.training.records.trackers import check_installed
 
 
 def train(
@@ -32,6 +33,7 @@ def train(
     Raises: UserError where another process trains there, another run has finished there, or the configuration cannot
         be trained on this machine.
     """
+    check_installed(config.tracking)
     if endpoint:
         check_endpoint(config, endpoint)
     if finished.told(config, directory):  # without a lock: its file would be a change

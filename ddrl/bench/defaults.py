@@ -28,7 +28,8 @@ TOPOLOGY: dict[str, dict[str, Any]] = {
 BOOKKEEPING: dict[str, Any] = {
     "seed": 0,
     "env_frames": 2**40,
-    "recording": {"period_frames": 2**40, "tensorboard": False},
+    "recording": {"period_frames": 2**40},
+    "tracking": [],
     "checkpoint": {"period_frames": 2**40},
 }
 """Nothing but acting and learning."""

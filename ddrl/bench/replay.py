@@ -98,7 +98,8 @@ def short_run(algorithm: str, environment: str, frames: int) -> tuple[float, flo
             "hyperparameters": RUNS[algorithm],
             "topology": {"runtime": "threads", "num_actors": 2, "envs_per_actor": 16, "prefetch": True},
             "evaluation": {"final_episodes": 1},
-            "recording": {"period_frames": frames // 10, "tensorboard": False},
+            "recording": {"period_frames": frames // 10},
+            "tracking": [],
             "device": "cpu",
         },
     )

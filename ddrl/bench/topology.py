@@ -146,8 +146,8 @@ def measure_whole(config: RunConfig, seconds: float, parts: Parts) -> Repeat:
     """
     batch_steps = _fresh_steps(config)
     lap = batches_per_lap(config.hyperparameters.first_update)
-    recording = replace(config.recording, period_frames=1, tensorboard=False)  # every fresh batch is a record
-    endless = replace(config, env_frames=ENDLESS_FRAMES, recording=recording)
+    recording = replace(config.recording, period_frames=1)  # every fresh batch is a record
+    endless = replace(config, env_frames=ENDLESS_FRAMES, recording=recording, tracking=())
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         runtime = _with_ray if config.topology.runtime == "ray" else _in_this_process

@@ -33,7 +33,7 @@ LEVEL = 0.05
 MIN_REFERENCE_SEEDS = 2
 RESOLUTION = 0.01
 """A final return that is lower by less than this part of the reference mean is no regression."""
-IGNORED = ("seed", "env_frames", "evaluation", "recording", "checkpoint", "device")
+IGNORED = ("seed", "env_frames", "evaluation", "recording", "tracking", "checkpoint", "device")
 """Keys that may differ in new runs: seed, budget, bookkeeping."""
 IGNORED_IN_TOPOLOGY = ("topology.env_threads", "topology.learner_threads")
 """Keys that change how a machine computes, but not what."""

@@ -62,9 +62,8 @@ def train_seeds(reference: Path, target: Path, seeds: Sequence[int], *, env_fram
     if first is None:
         raise UserError(f"{reference}: holds no run (seed<k>/config.json)")
     stated = load_run_config(first)
-    quiet = dataclasses.replace(stated.recording, tensorboard=False)
     for seed in seeds:
-        config = dataclasses.replace(stated, seed=seed, recording=quiet, env_frames=env_frames or stated.env_frames)
+        config = dataclasses.replace(stated, seed=seed, tracking=(), env_frames=env_frames or stated.env_frames)
         directory = target / f"seed{seed}"
         directory.mkdir(parents=True)
         write_json(directory / "config.json", to_json(config))

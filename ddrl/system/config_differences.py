@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-NOT_COMPARED = ("recording", "checkpoint", "device", "evaluation.period_frames")
+NOT_COMPARED = ("recording", "tracking", "checkpoint", "device", "evaluation.period_frames")
 """Keys, or groups of keys, that do not change what is computed."""
 EXTENT = ("env_frames", "population.parallel")
 """Keys that say how long a run is and how many members train at once; with other values the same run is continued."""

@@ -221,6 +221,7 @@ class Run:
 
     def run_roles(self) -> None:
         """Act and learn until the budget is reached or `interrupted` is set."""
+        self.records.begin()
         if slow := processor.warning(self.config.precision, self.builder.device.type):
             self.records.announce(slow)
         if self.node.replay:

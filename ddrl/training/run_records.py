@@ -45,7 +45,7 @@ class RunRecords:
     @cached_property
     def recorder(self) -> Recorder:
         """The writer of the curves; made last, when nothing has refused to be built, since it makes a file."""
-        return make_recorder(self._builder.config, self._directory, self._builder.tasks)
+        return make_recorder(self._builder.config, self._directory, self._builder.tasks, self._display.complain)
 
     def follow(self, node: LearnerNode) -> None:
         """Record from now on what this learner does, which has just been made."""
@@ -70,9 +70,15 @@ class RunRecords:
     announce = note
     """Tell the user what every rank would say alike."""
 
+    def begin(self) -> None:
+        """Begin to show the curves; the run is built, and stands where it is resumed."""
+        self.recorder.begin()
+
     def episode(self, episode: Episode) -> None:
         """Record a training episode that is over."""
-        self.recorder.episode(episode)
+        counts = self._counts()
+        if self.recorder.episode(episode, counts.env_frames):
+            self._display.show(counts, self.recorder.latest)
 
     def updated(self, metrics: Metrics) -> None:
         """Record an update."""
@@ -140,7 +146,7 @@ class RankRecords:
     def _leave_it(self, *arguments: Any) -> None:
         """Do nothing: rank 0 does it."""
 
-    follow = announce = updated = flush = finish = close = write_results = _leave_it
+    follow = announce = begin = updated = flush = finish = close = write_results = _leave_it
 
     def note(self, line: str) -> None:
         """Write a line to this process's own log."""

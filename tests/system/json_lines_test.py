@@ -23,7 +23,7 @@ def lines_of(path: Path) -> list[bytes]:
 
 
 def resumed(directory: Path, state: dict[str, object]) -> tuple[Recorder, str]:
-    recorder = Recorder(directory, period_frames=100, tensorboard=False)
+    recorder = Recorder(directory, period_frames=100)
     return recorder, recorder.load_state_dict(state)
 
 

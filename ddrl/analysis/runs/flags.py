@@ -31,7 +31,7 @@ HARD_FLAGS = (
 )
 """Flags with which the two numbers measure different things. env_version_gap joins them if a protocol says so."""
 BEST_OF_K = ("best_during_training", "mean_of_best_3_of_24", "best_per_architecture", "population_of_24")
-BOOKKEEPING = ("algorithm", "env_frames", "evaluation", "recording", "checkpoint", "device")
+BOOKKEEPING = ("algorithm", "env_frames", "evaluation", "recording", "tracking", "checkpoint", "device")
 """Keys of a configuration that budget and measure a run; the rest is the paper's setting."""
 SIZE_KEYS = (
     "topology.num_actors",

@@ -55,7 +55,6 @@ class Recording:
     """The recording of the curves."""
 
     period_frames: PositiveInt = 50_000
-    tensorboard: bool = True
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -83,6 +82,8 @@ class RunConfig:
     topology: Topology = Topology()
     evaluation: Evaluation = Evaluation()
     recording: Recording = Recording()
+    tracking: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ("tensorboard",)
+    """Where the curves are shown while the run trains; [] for nowhere. They are recorded in any case."""
     checkpoint: Checkpointing = Checkpointing()
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -98,8 +99,8 @@ class RunConfig:
 
 def parse_run_config(mapping: Mapping[str, Any], where: str = "configuration") -> RunConfig:
     """Check a mapping and fill in defaults. Raise `UserError` naming `where`, the key and what is allowed."""
-    values = dict(mapping)
     with about(where):
+        values = _as_spelled_now(mapping)
         name, environment = values.get("algorithm"), values.get("environment")
         if name not in algorithms.NAMES:
             raise unknown_name("algorithm", name, algorithms.NAMES)
@@ -116,6 +117,18 @@ def parse_run_config(mapping: Mapping[str, Any], where: str = "configuration") -
                 f"{evaluation.final_episodes}, as evaluation.final_episodes says (got {evaluation.final_versions})"
             )
         return config
+
+
+def _as_spelled_now(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys with `tracking` in place of `recording.tensorboard`, which older configurations have."""
+    values, recording = dict(mapping), mapping.get("recording")
+    if isinstance(recording, Mapping) and "tensorboard" in recording:
+        shown = recording["tensorboard"]
+        if not isinstance(shown, bool):
+            raise UserError(f"key 'recording.tensorboard' must be true or false (got {shown!r})")
+        values["recording"] = {key: value for key, value in recording.items() if key != "tensorboard"}
+        values.setdefault("tracking", ["tensorboard"] if shown else [])
+    return values
 
 
 def hyperparameters_of(algorithm: Algorithm, values: Any) -> Hyperparameters:
@@ -197,6 +210,9 @@ def _explain(problem: Any, target: Any, prefix: str, algorithm: Algorithm | None
     if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         names = [prefix + ".".join([*location[:-1], name]) for name in allowed]
         return str(unknown_name("key", key, names, hint=nearest(key, algorithm)))
+    if problem["type"] == "tuple_type":
+        example = f", such as [{problem['input']}]" if isinstance(problem["input"], str) else ""
+        return f"key '{key}' must be a list{example} (got {problem.get('input')!r})"
     if problem["type"] in NO_MAPPING:
         wanted = " or ".join(str(kind.name) for kind in kinds if hasattr(kind, "name"))
         wanted = f"a mapping with name: {wanted}" if wanted else "a mapping"
@@ -260,6 +276,10 @@ def fingerprint(config: RunConfig) -> str:
 def fingerprint_of(values: Mapping[str, Any]) -> str:
     """Return the first 16 hex digits of the SHA-256 of a configuration's canonical JSON.
 
-    Pass a configuration as it was written down: without newer keys, a finished run keeps its name.
+    Pass a configuration as it was written down: without newer keys, a finished run keeps its name. Which trackers there
+    are beside TensorBoard does not count, and TensorBoard does as when it was a key of `recording`.
     """
+    if "tracking" in values:
+        recording = {**(values.get("recording") or {}), "tensorboard": "tensorboard" in values["tracking"]}
+        values = {key: value for key, value in values.items() if key != "tracking"} | {"recording": recording}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]

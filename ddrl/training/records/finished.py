@@ -17,7 +17,7 @@ from ddrl.system.files import read_file
 from ddrl.system.locks import locked
 from ddrl.system.notes import say
 from ddrl.training.config.run_config import RunConfig, fingerprint, to_json
-from ddrl.training.records import checkpoint, manifest
+from ddrl.training.records import checkpoint, manifest, trackers
 from ddrl.training.records.checkpoint_layout import migrated
 from ddrl.training.records.identity import as_now, identity_of, read_mapping
 from ddrl.training.records.recorder import write_curves, write_json
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ELSEWHERE = "train in another directory, or remove what is there with --overwrite"
 OF_A_RUN = (
-    *("checkpoints", "final_evaluation", "members", "finished-*", "tensorboard", "*.jsonl", "config.json"),
+    *("checkpoints", "final_evaluation", "members", "finished-*", *trackers.FILES, "*.jsonl", "config.json"),
     *("curves.parquet", "lineage.parquet", "run.json"),
 )
 """The files and folders that a run writes into its directory."""

@@ -42,7 +42,7 @@ class Progress:
             transient=True,
         )
         self._task = self._bar.add_task("starting", total=budget_frames)
-        self._shown = 0.0
+        self._shown, self._has_returns = 0.0, False
         self._first: tuple[float, int] | None = None
         self._evaluating: tuple[float, int] | None = None
 
@@ -58,18 +58,20 @@ class Progress:
     def show(self, counts: Counts, latest: Metrics) -> None:
         """Update the display if it is due; call this often, such as after every update."""
         now = time.monotonic()
+        is_due = now - self._shown >= (BAR_SECONDS if self._in_terminal else LINE_SECONDS)
         if self._first is None or counts.env_frames < self._first[1]:  # the run has gone back to a checkpoint
             self._first = (now, counts.env_frames)
-            self._shown = now
+            self._shown, is_due = now, False
+        is_first_return = not self._has_returns and "episode_return" in latest
+        if self._quiet or not (is_due or is_first_return):
             return
-        if self._quiet or now - self._shown < (BAR_SECONDS if self._in_terminal else LINE_SECONDS):
-            return
+        self._has_returns |= is_first_return
         self._shown = now
         if "to_evaluate" in latest:
             self._show_evaluation(now, latest)
             return
         seconds, frames = now - self._first[0], counts.env_frames - self._first[1]
-        speed = frames / seconds
+        speed = frames / max(seconds, 1e-9)
         text = _describe(latest, speed)
         if self._in_terminal:
             self._bar.update(self._task, completed=counts.env_frames, description=text)

@@ -2,7 +2,8 @@
 
 During a run every record is a line of `curves.jsonl`, flushed at once. At the end the lines become `curves.parquet`
 (long: one row per value). A resumed run truncates the lines to its checkpoint's offset, so nothing is counted twice;
-the lines up to there are on the disk before the checkpoint is. TensorBoard is told to forget later events.
+the lines up to there are on the disk before the checkpoint is. Trackers (`ddrl.training.records.trackers`) are shown
+each record, too.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,10 @@ import numpy as np
 from ddrl.errors import NonFiniteError, UserError, using
 from ddrl.system.files import append, read_file, write_atomically
 from ddrl.system.json_lines import aside_of, rewrite, split
+from ddrl.system.notes import say
 from ddrl.training.records import thread_cpu
 from ddrl.training.records.task_scores import TaskScores, means, metric_of
+from ddrl.training.records.trackers import Trackers
 from ddrl.types import Episode, Metrics
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ TIMING_METRICS = (
     *thread_cpu.METRICS,
 )
 """Metrics in which (as in the column `seconds`) two runs with the same bits may differ."""
+OF_LOSSES = ("entropy", "kl", "td_error", "gradient_norm", "clip_fraction", "explained_variance")
+"""Metrics of the learner's losses whose names do not say so."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,9 @@ class Counts:
 class Recorder:
     """Collects metrics from the roles and writes a record every `period_frames`."""
 
-    def __init__(self, directory: Path, *, period_frames: int, tensorboard: bool, tasks: Sequence[str] = ()) -> None:
+    def __init__(
+        self, directory: Path, *, period_frames: int, trackers: Trackers | None = None, tasks: Sequence[str] = ()
+    ) -> None:
         """`tasks`: of the suite that is trained on, recorded task by task too."""
         self._directory = directory
         self._path = directory / "curves.jsonl"
@@ -81,16 +87,15 @@ class Recorder:
         self._started, self._cpu_started = time.monotonic(), time.process_time()
         self._last = (0, 0.0)
         self.episodes = 0
+        self._has_returns = False
+        """Whether a record has the return of an episode."""
         self.lost_bytes = 0
         """Bytes of records from before a checkpoint that were missing when the run was resumed from it."""
         self.gauges: list[Callable[[], Metrics]] = []
         """Called for each record; each returns what was measured since the last one."""
         self.latest: Metrics = {}
         """The newest value of every metric, for the progress display."""
-        self._tensorboard = tensorboard
-        self._writer: Any = None
-        """TensorBoard's writer, made with the first event, when it is known where the run is resumed."""
-        self._forget_from: int | None = None
+        self._trackers = trackers or Trackers()
 
     @property
     def seconds(self) -> float:
@@ -102,11 +107,26 @@ class Recorder:
         """CPU seconds of this process, all threads, over all resumes."""
         return time.process_time() - self._cpu_started
 
-    def episode(self, episode: Episode) -> None:
-        """Add a training episode that has ended."""
+    def begin(self) -> None:
+        """Begin what shows the curves; called when it is known where the run is resumed."""
+        self._trackers.begin()
+
+    def episode(self, episode: Episode, env_frames: int = 0) -> bool:
+        """Add a training episode that has ended; return whether it is the first return that is seen.
+
+        A record may be far off. Until there is one with a return, `latest` has the mean so far, and trackers are shown
+        the first return at `env_frames`. The curves are not changed by this.
+        """
         with self._lock:
             self._episodes.append(episode)
             self.episodes += not episode.abandoned
+            if episode.abandoned or self._has_returns:
+                return False
+            before, is_first = self.latest.get("episode_return", 0.0), self.episodes == 1
+            self.latest["episode_return"] = before + (episode.episode_return - before) / self.episodes
+        if is_first:
+            self._show(env_frames, {"episode_return": [episode.episode_return]})
+        return is_first
 
     def update(self, counts: Counts, metrics: Metrics) -> None:
         """Add the metrics of an update, and write a record if one is due.
@@ -132,6 +152,7 @@ class Recorder:
         record |= means(episodes) | self._scores.take(episodes)
         for gauge in self.gauges:
             record |= gauge()
+        self._has_returns |= "episode_return" in record
         record["episodes"] = float(self.episodes)
         frames, seconds = self._last
         record["frames_per_second"] = (counts.env_frames - frames) / max(self.seconds - seconds, 1e-9)
@@ -163,14 +184,9 @@ class Recorder:
             append(self._path, self._file, (json.dumps(line, allow_nan=False) + "\n").encode())
         self._show(counts.env_frames, values)
 
-    def _show(self, env_frames: int, values: dict[str, list[float]]) -> None:
-        if not self._tensorboard:
-            return
-        folder = self._directory / "tensorboard"
-        self._writer = self._writer or _tensorboard_writer(folder, self._forget_from)
-        with using(folder):
-            for name, several in values.items():
-                self._writer.add_scalar(name, float(np.mean(several)), env_frames)
+    def _show(self, env_frames: int, values: Mapping[str, Sequence[float]], *, again: bool = False) -> None:
+        shown = {tag_of(name): float(np.mean(several)) for name, several in values.items()}
+        self._trackers.log(env_frames, shown, again=again)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the offset in the file, flushed to disk up to there, and what was not written yet."""
@@ -211,13 +227,15 @@ class Recorder:
         self._episodes = [Episode(*episode) for episode in state["episodes"]]
         self._scores.load_state_dict(state["task_scores"])
         self.episodes = state["num_episodes"]
+        self._has_returns = self.episodes > sum(not episode.abandoned for episode in self._episodes)
+        self.latest |= means(self._episodes)
         self._started = time.monotonic() - state["seconds"]
         self._cpu_started = time.process_time() - state["cpu_seconds"]
         self._last = (state["last"][0], state["last"][1])
         with using(self._path):
             told = self._cut_back(state, offset)
-            if reached is not None and self._tensorboard:
-                self._show_again(reached)
+        if reached is not None:
+            self._show_again(reached)
         self.lost_bytes += lost_bytes
         return told
 
@@ -245,11 +263,11 @@ class Recorder:
         return f"{self._path}: {'; '.join(parts)}" if parts else ""
 
     def _show_again(self, reached: int) -> None:
-        """Make TensorBoard forget events from step `reached` on, and show those from before the checkpoint again."""
-        self._forget_from = reached
+        """Make trackers forget what came from `reached` on, and show them again what is from before the checkpoint."""
+        self._trackers.go_back(reached)
         for record in read_records(self._path):
             if record["env_frames"] >= reached:
-                self._show(record["env_frames"], record["metrics"])
+                self._show(record["env_frames"], record["metrics"], again=True)
 
     def begin_anew(self, aside: Path) -> Path | None:
         """Move all records so far to the folder `aside`; return the new path of the curves, None if there are none."""
@@ -258,17 +276,14 @@ class Recorder:
         aside.mkdir(parents=True, exist_ok=True)
         self.close()
         moved = self._path.rename(aside / self._path.name)
-        if (self._directory / "tensorboard").exists():
-            (self._directory / "tensorboard").rename(aside / "tensorboard")
-        self._file, self._writer = self._path.open("ab", buffering=0), None
+        self._trackers.begin_anew(aside)
+        self._file = self._path.open("ab", buffering=0)
         return moved
 
     def close(self) -> None:
         """Flush and close the files."""
         self._file.close()
-        if self._writer:
-            with using(self._writer.log_dir):
-                self._writer.close()
+        self._trackers.close()
 
 
 def _check_finite(counts: Counts, values: Mapping[str, Iterable[float]]) -> None:
@@ -341,28 +356,23 @@ def write_json(path: Path, data: Any) -> None:
         write_atomically(path, lambda file: file.write((json.dumps(data, indent=1) + "\n").encode()))
 
 
-def make_recorder(config: RunConfig, directory: Path, tasks: Sequence[str]) -> Recorder:
-    """Return the recorder of a run that trains on `tasks`."""
-    recording = config.recording
-    return Recorder(directory, period_frames=recording.period_frames, tensorboard=recording.tensorboard, tasks=tasks)
+def tag_of(metric: str) -> str:
+    """Return a metric's tag in trackers, in one of the groups `train/`, `loss/`, `time/` and `evaluation/`.
+
+    `evaluation_return/toy/catch`, of one task of a suite, becomes `evaluation/return/toy/catch`.
+    """
+    name = metric.partition("/")[0]
+    if name.startswith("evaluation_"):
+        return f"evaluation/{metric.removeprefix('evaluation_')}"
+    if name in TIMING_METRICS:
+        return f"time/{metric}"
+    return f"loss/{metric}" if name.endswith("loss") or name in OF_LOSSES else f"train/{metric}"
 
 
-def _tensorboard_writer(directory: Path, forget_from: int | None) -> Any:
-    """Return a writer that hides older events from step `forget_from` on."""
-    from torch.utils.tensorboard import SummaryWriter  # here, since it is slow to import
-
-    _let_the_caller_tell()
-    with using(directory):
-        return SummaryWriter(str(directory), purge_step=forget_from)
-
-
-@cache
-def _let_the_caller_tell() -> None:
-    """Silence tracebacks of TensorBoard's thread at a full disk, once per process: the next call raises the error."""
-    otherwise = threading.excepthook
-
-    def tell(error: threading.ExceptHookArgs) -> None:
-        if not (isinstance(error.exc_value, OSError) and type(error.thread).__module__.startswith("tensorboard.")):
-            otherwise(error)
-
-    threading.excepthook = tell
+def make_recorder(
+    config: RunConfig, directory: Path, tasks: Sequence[str], tell: Callable[[str], None] = say
+) -> Recorder:
+    """Return the recorder of a run that trains on `tasks`; `tell` is given a line about a tracker that fails."""
+    values = json.loads(json.dumps(asdict(config)))
+    trackers = Trackers(config.tracking, directory, values, tell)
+    return Recorder(directory, period_frames=config.recording.period_frames, trackers=trackers, tasks=tasks)

@@ -86,7 +86,11 @@ def test_a_finished_run_stays_as_it_is(
     assert cli.main(["resume", str(directory), "--quiet"]) == 0
     assert "already finished" in capsys.readouterr().err
     assert files(directory) == before
-    rarer = values | {"recording": {"period_frames": 17, "tensorboard": True}, "checkpoint": {"period_frames": 17}}
+    rarer = values | {
+        "recording": {"period_frames": 17},
+        "tracking": ["tensorboard"],
+        "checkpoint": {"period_frames": 17},
+    }
     assert "already finished" in asked(directory, rarer, capsys, 0)
 
 

@@ -9,16 +9,24 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ddrl.errors import NonFiniteError
-from ddrl.training.records.recorder import COLUMNS, TIMING_METRICS, Counts, Recorder, read_curves, write_curves
+from ddrl.training.records.recorder import COLUMNS, TIMING_METRICS, Counts, Recorder, read_curves, tag_of, write_curves
+from ddrl.training.records.trackers import Trackers
 from ddrl.types import Episode
+
+CONFIG = {"algorithm": "impala", "environment": {"name": "toy/catch"}, "seed": 3}
 
 
 def counts(updates: int) -> Counts:
     return Counts(env_frames=updates * 40, agent_steps=updates * 10, updates=updates)
 
 
+def shown(directory: Path) -> Trackers:
+    """TensorBoard alone."""
+    return Trackers(["tensorboard"], directory, CONFIG)
+
+
 def record(directory: Path, first: int, last: int, recorder: Recorder | None = None) -> Recorder:
-    recorder = recorder or Recorder(directory, period_frames=100, tensorboard=False)
+    recorder = recorder or Recorder(directory, period_frames=100)
     for updates in range(first, last + 1):
         recorder.episode(Episode("toy/catch", float(updates), 5))
         recorder.update(counts(updates), {"loss": float(updates), "policy_lag_max": float(updates % 3)})
@@ -42,7 +50,7 @@ def test_a_record_holds_means_since_the_last_and_the_maximum_of_maxima(tmp_path:
 
 
 def test_an_episode_whose_environment_was_lost_on_the_way_is_no_score(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path, period_frames=100, tensorboard=False)
+    recorder = Recorder(tmp_path, period_frames=100)
     for episode_return, abandoned in ((1.0, False), (50.0, True), (3.0, False)):
         recorder.episode(Episode("toy/catch", episode_return, int(episode_return), abandoned))
     recorder.update(counts(3), {"loss": 0.0})
@@ -63,7 +71,7 @@ def test_a_resume_cuts_the_lines_back_to_the_checkpoint(tmp_path: Path) -> None:
     recorder = record(tmp_path / "b", 1, 4)
     state = json.loads(json.dumps(recorder.state_dict()))
     record(tmp_path / "b", 5, 9, recorder).close()  # lost with the kill
-    resumed = Recorder(tmp_path / "b", period_frames=100, tensorboard=False)
+    resumed = Recorder(tmp_path / "b", period_frames=100)
     assert resumed.load_state_dict(state) == ""
     again = read_curves(record(tmp_path / "b", 5, 12, resumed)._path)
     for table in (straight, again):
@@ -84,7 +92,7 @@ def test_lines_that_a_crash_of_the_machine_took_are_missed_but_the_run_goes_on(t
     recorder.close()
     path = tmp_path / "curves.jsonl"
     path.write_bytes(path.read_bytes()[:-10])  # the checkpoint was on the disk, the end of the curves was not
-    resumed = Recorder(tmp_path, period_frames=100, tensorboard=False)
+    resumed = Recorder(tmp_path, period_frames=100)
     assert "before the checkpoint are lost" in resumed.load_state_dict(state)
     record(tmp_path, 10, 12, resumed).close()
     write_curves(tmp_path)
@@ -93,7 +101,7 @@ def test_lines_that_a_crash_of_the_machine_took_are_missed_but_the_run_goes_on(t
 
 
 def test_each_evaluation_episode_is_a_row_of_its_own(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path, period_frames=100, tensorboard=False)
+    recorder = Recorder(tmp_path, period_frames=100)
     recorder.evaluation(counts(7), [(Episode("toy/catch", value, 10), 7) for value in (1.0, 2.0, 3.0)])
     write_curves(tmp_path)
     table = read_curves(tmp_path / "curves.jsonl")
@@ -102,20 +110,20 @@ def test_each_evaluation_episode_is_a_row_of_its_own(tmp_path: Path) -> None:
 
 
 def test_tensorboard_files_stand_beside_the_curves(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path, period_frames=100, tensorboard=True)
+    recorder = Recorder(tmp_path, period_frames=100, trackers=shown(tmp_path))
     record(tmp_path, 1, 6, recorder).close()
     assert list((tmp_path / "tensorboard").glob("events.*"))
 
 
 def test_tensorboard_shows_what_came_after_a_checkpoint_once(tmp_path: Path) -> None:
     """As the curves do: of a run that was killed after its checkpoint, in the same step as a record, and resumed."""
-    recorder = Recorder(tmp_path, period_frames=100, tensorboard=True)
+    recorder = Recorder(tmp_path, period_frames=100, trackers=shown(tmp_path))
     record(tmp_path, 1, 5, recorder)  # ends with a record at 200 frames
     state = recorder.state_dict()
     recorder.evaluation(counts(5), [(Episode("toy/catch", 1.0, 5), 1)])
     record(tmp_path, 6, 11, recorder)  # and none of it was saved
     recorder.close()
-    resumed = Recorder(tmp_path, period_frames=100, tensorboard=True)
+    resumed = Recorder(tmp_path, period_frames=100, trackers=shown(tmp_path))
     resumed.load_state_dict(json.loads(json.dumps(state)), 200)
     resumed.evaluation(counts(5), [(Episode("toy/catch", 3.0, 5), 1)])
     record(tmp_path, 6, 14, resumed).close()
@@ -123,30 +131,30 @@ def test_tensorboard_shows_what_came_after_a_checkpoint_once(tmp_path: Path) -> 
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     for metric in ("loss", "evaluation_return", "episodes"):
-        shown = [(event.step, event.value) for event in events.Scalars(metric)]
+        found = [(event.step, event.value) for event in events.Scalars(tag_of(metric))]
         curve = table[table.metric == metric]
-        assert shown == list(zip(curve.env_frames, curve.value, strict=True))
+        assert found == list(zip(curve.env_frames, curve.value, strict=True))
 
 
 def test_what_was_recorded_before_a_beginning_is_kept_beside(tmp_path: Path) -> None:
     record(tmp_path, 1, 6)  # never closed, as after a kill
     before = (tmp_path / "curves.jsonl").read_text()
-    recorder = Recorder(tmp_path, period_frames=100, tensorboard=False)
+    recorder = Recorder(tmp_path, period_frames=100)
     assert recorder.begin_anew(tmp_path / "aside") == tmp_path / "aside" / "curves.jsonl"
     record(tmp_path, 1, 3, recorder).close()
     assert (tmp_path / "aside" / "curves.jsonl").read_text() == before
     assert read_curves(tmp_path / "curves.jsonl").env_frames.max() == 120
-    assert Recorder(tmp_path / "new", period_frames=100, tensorboard=False).begin_anew(tmp_path / "none") is None
+    assert Recorder(tmp_path / "new", period_frames=100).begin_anew(tmp_path / "none") is None
     assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("kind", ["update", "evaluation"])
 def test_seconds_never_run_backwards_over_a_resume(tmp_path: Path, kind: str) -> None:
-    recorder = Recorder(tmp_path, period_frames=100, tensorboard=False)
+    recorder = Recorder(tmp_path, period_frames=100)
     recorder._started -= 50.0
     state = recorder.state_dict()
     recorder.close()
-    resumed = Recorder(tmp_path, period_frames=100, tensorboard=False)
+    resumed = Recorder(tmp_path, period_frames=100)
     resumed.load_state_dict(state)
     if kind == "update":
         record(tmp_path, 1, 3, resumed)
