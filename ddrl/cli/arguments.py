@@ -32,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
     added = made.add_subparsers(required=True, metavar="command", title="commands")
     _add_runs(added)
     _add_played(added)
+    _add_plot(added)
     _add_bench(added)
     _add_clusters(added)
     _add_evidence(added)
@@ -156,6 +157,23 @@ def _add_played(added: Any) -> None:
         "Parameters have 16 bits where that hardly changes the actions, as it is measured, and 32 otherwise.",
     )
     export.add_argument("directory", type=_path, help="run directory with a checkpoint")
+
+
+def _add_plot(added: Any) -> None:
+    plot = _add(
+        added,
+        commands.plot,
+        "draw curves of any runs side by side, also of those that go on",
+        "Runs that differ only in their seed are one line: the interquartile mean, with its 95 percent interval from 3 "
+        "seeds on. Without --output, a chart in the terminal.",
+    )
+    plot.add_argument("runs", type=_path, nargs="+", metavar="RUN", help="run directories, or folders that hold some")
+    plot.add_argument("--metric", default="episode_return", help="any metric of curves.parquet (%(default)s)")
+    plot.add_argument("--x", choices=("frames", "seconds"), default="frames", help="the x axis (%(default)s)")
+    plot.add_argument("--output", type=_path, help="picture to write: .png, .svg or .pdf")
+    plot.add_argument(
+        "--points", type=_positive, default=100, help="of a curve; each is the mean over its part (%(default)s)"
+    )
 
 
 def _add_episodes(parser: argparse.ArgumentParser, default: int, how_many: str, task: str) -> None:

@@ -230,6 +230,20 @@ def _progress_line() -> Iterator[Callable[[str], None]]:
             say(start, end="")
 
 
+def plot(parsed: argparse.Namespace) -> None:
+    from ddrl.cli import plotting
+
+    shown = (parsed.metric, parsed.x, parsed.points)
+    if parsed.output:
+        plotting.check_output(parsed.output)
+    curves = plotting.curves_of(parsed.runs, *shown)
+    if parsed.output:
+        plotting.save(curves, parsed.output, *shown)
+        print(f"{parsed.output}: {len(curves)} curve{'s' if len(curves) > 1 else ''} of {parsed.metric}")
+    else:
+        print("\n\n".join(plotting.terminal(curves, parsed.metric, parsed.x)))
+
+
 def verify(parsed: argparse.Namespace) -> int:
     """Return 0 where all checks pass, 1 where one fails."""
     from ddrl.cli.inspection import verify

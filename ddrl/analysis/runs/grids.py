@@ -36,7 +36,7 @@ def on_common_grid(runs: Iterable[RunData], metrics: list[str], points: int = MO
         recorded.append(_Recorded(run, places, len(np.unique(places))))
     for run, shared in _with_grids(recorded, points):
         grid = np.unique(shared.round())
-        values = {name: _on_grid(*run.points(name), grid, largest=name.endswith("_max")) for name in metrics}
+        values = {name: on_grid(*run.points(name), grid, largest=name.endswith("_max")) for name in metrics}
         parts.append((run, {"env_frames": grid.astype(np.int64)} | values))
     return _joined(parts, ["env_frames", *metrics])
 
@@ -55,7 +55,7 @@ def on_common_clock(runs: Iterable[RunData]) -> pd.DataFrame:
         grid, records = np.unique(shared), training_returns(run)
         frames = np.interp(grid, records["seconds"], records["env_frames"]).round().astype(np.int64)
         seconds, values = (records[name].to_numpy(dtype=np.float64) for name in ("seconds", "value"))
-        returns = _on_grid(seconds, values, grid, largest=False)
+        returns = on_grid(seconds, values, grid, largest=False)
         clock = np.full(len(grid), clock_of(run), dtype=object)
         parts.append((run, {"clock": clock, "seconds": grid, "env_frames": frames, "episode_return": returns}))
     return _joined(parts, ["clock", "seconds", "env_frames", "episode_return"])
@@ -89,7 +89,7 @@ def _with_grids(recorded: Iterable[_Recorded], points: int) -> Iterator[tuple[Ru
             yield one.run, np.linspace(first, last, count)
 
 
-def _on_grid(x: Values, y: Values, grid: Values, *, largest: bool) -> Values:
+def on_grid(x: Values, y: Values, grid: Values, *, largest: bool) -> Values:
     """Return the values [G] on a grid [G] of records with places x [N] and values y [N], in any order."""
     if not len(x):
         return np.full(len(grid), math.nan)

@@ -153,6 +153,18 @@ def bootstrap(
     return _estimates([STATISTICS[statistic]], [suite(table, metric)], generator, resamples)[0]
 
 
+def bootstrap_curve(values: Floats, statistic: str, *, seed: int, resamples: int) -> list[Interval]:
+    """Return one of `STATISTICS` at every point of the curves [S, G] of S seeds on one environment, as `bootstrap`.
+
+    All points share the same draws of seeds, made from `seed`.
+    """
+    count = len(values)
+    weights = np.ones((1, 1, count), dtype=np.int64)
+    suites = (Suite(("",), np.array([count]), Draws(point[None, None], weights, count)) for point in values.T)
+    make = STATISTICS[statistic]
+    return [_estimates([make], [one], np.random.default_rng(seed), resamples)[0] for one in suites]
+
+
 def performance_profile(
     table: pd.DataFrame, metric: str, taus: Sequence[float], *, generator: np.random.Generator, resamples: int
 ) -> pd.DataFrame:

@@ -29,6 +29,8 @@ PACKAGES = {"wandb": "wandb", "mlflow": "mlflow"}
 FILES = ("tensorboard", "wandb", "mlruns", "trackers.json")
 """Folders and files of trackers in a run's directory; the last one has the names by which a resumed run goes on."""
 PROJECT = "ddrl"
+HEADLINES = ("train/episode_return", "evaluation/return")
+"""Tags beside the hyperparameters in TensorBoard's table."""
 LONGEST_VALUE, MOST_PARAMETERS = 500, 100
 """Letters of a parameter, and parameters in one call, that every MLflow store takes."""
 Scalars = Mapping[str, float]
@@ -63,8 +65,9 @@ class TensorBoard:
             self._writer = SummaryWriter(str(self._folder), purge_step=reached)
             text = json.dumps(config, indent=1).replace("\n", "\n    ")  # four spaces: a block of code
             self._writer.add_text("configuration", f"    {text}", reached or 0)
-            for summary in hparams(_plain(config), dict.fromkeys(("train/episode_return", "evaluation/return"), 0.0)):
-                self._writer.file_writer.add_summary(summary)
+            writer: Any = self._writer._get_file_writer()  # `add_hparams` would make a folder of its own
+            for summary in hparams(_plain(config), dict.fromkeys(HEADLINES, 0.0)):  # type: ignore[no-untyped-call]
+                writer.add_summary(summary)
 
     def log(self, env_frames: int, values: Scalars) -> None:
         """Show values at a step of frames, at once."""
