@@ -18,6 +18,7 @@ EXIT_CODES = (
 )
 WITH_POLICY = "run directory with a checkpoint, or with config.json and an exported policy.safetensors"
 LISTS = ("agents", "algorithms", "environments", "papers", "keys", "topologies")
+SHELLS = ("bash", "zsh", "tcsh")
 Command = Callable[[argparse.Namespace], int | None]
 
 
@@ -338,6 +339,15 @@ def _add_clusters(added: Any) -> None:
 
 
 def _add_machine(added: Any) -> None:
+    completion = _add(
+        added,
+        commands.completion,
+        "print a script with which a shell completes commands, options, algorithms, tasks and papers",
+        "Such as: ddrl completion bash > ~/.local/share/bash-completion/completions/ddrl",
+    )
+    completion.set_defaults(parser=parser)
+    completion.add_argument("shell", choices=SHELLS, help="which shell")
+
     doctor = _add(
         added,
         commands.doctor,

@@ -353,6 +353,12 @@ def list_(parsed: argparse.Namespace) -> None:
         tables.print_rows(rows)
 
 
+def completion(parsed: argparse.Namespace) -> None:
+    from ddrl.cli.completion import script
+
+    print(script(parsed.parser(), parsed.shell))
+
+
 def doctor(parsed: argparse.Namespace) -> int:
     """Return 1 where a required part is missing."""
     from ddrl.cli import doctor

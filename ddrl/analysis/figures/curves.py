@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from ddrl.analysis.figures import plots
-from ddrl.analysis.tables.build.py ddrl.analysis.runs.grids import on_grid
+from ddrl.analysis.runs.grids import on_grid
 from ddrl.analysis.runs.run_data import env_label
 from ddrl.analysis.statistics.bootstrap import LEVEL, bootstrap_curve
 
@@ -63,7 +63,7 @@ def curve(environment: str, label: str, tables: Sequence[pd.DataFrame], metric: 
     last = max(first, min(float(own[x].max()) for own in records))
     count = min(points, max(own[x].nunique() for own in records))
     grid = np.linspace(first, last, count if last > first else 1)
-    values = np.array([on_grid(own, x, grid, largest) for own in records])
+    values = np.array([on_grid(own[x].to_numpy(), own["value"].to_numpy(), grid, largest=largest) for own in records])
     found = bootstrap_curve(values, "iqm", seed=0, resamples=RESAMPLES)
     shown = len(values) >= MIN_SEEDS
     low, high = (np.array([getattr(one, side) if shown else math.nan for one in found]) for side in ("low", "high"))
@@ -74,7 +74,7 @@ def curve(environment: str, label: str, tables: Sequence[pd.DataFrame], metric: 
 def _single(records: pd.DataFrame, x: str, largest: bool, points: int) -> tuple[Floats, Floats]:
     first, last = float(records[x].min()), float(records[x].max())
     grid = np.linspace(first, last, min(points, records[x].nunique()))
-    return grid, on_grid(records, x, grid, largest)
+    return grid, on_grid(records[x].to_numpy(), records["value"].to_numpy(), grid, largest=largest)
 
 
 def styles(curves: Sequence[Curve]) -> dict[str, plots.Style]:

@@ -86,9 +86,9 @@ def make(
     reference = scale == REFERENCE
     makers: dict[str, Callable[[], pd.DataFrame]] = {
         "runs": lambda: run_table(data, experiments),
-        "curves": lambda: on_grid(parts, ["episode_return"], experiments),
+        "curves": lambda: _on_grid(parts, ["episode_return"], experiments),
         "wall_clock": lambda: _labelled(on_common_clock(parts), experiments),
-        "policy_lag": lambda: on_grid(data, ["policy_lag_mean", "policy_lag_max"], experiments),
+        "policy_lag": lambda: _on_grid(data, ["policy_lag_mean", "policy_lag_max"], experiments),
         "efficiency": lambda: efficiency_table(data, experiments, paper.prices),
         "scores": lambda: _labelled(_flagged(table, parts, paper), experiments),
         "aggregates": lambda: aggregates(table, **drawn),
@@ -111,7 +111,7 @@ def make(
     return {name: makers[name]() for name in names}
 
 
-def on_grid(runs: Iterable[RunData], metrics: list[str], experiments: Mapping[str, Experiment]) -> pd.DataFrame:
+def _on_grid(runs: Iterable[RunData], metrics: list[str], experiments: Mapping[str, Experiment]) -> pd.DataFrame:
     return _labelled(on_common_grid(runs, metrics), experiments)
 
 
