@@ -66,7 +66,7 @@ def test_the_scripts_of_other_shells_have_the_commands_and_the_algorithms(
 ) -> None:
     assert cli.main(["completion", shell]) == 0
     printed = capsys.readouterr().out
-    for word in ("train", "--overwrite", "impala", "impala_2018"):
+    for word in ("train", "overwrite", "impala", "impala_2018"):
         assert word in printed
 
 
