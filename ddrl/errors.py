@@ -90,7 +90,8 @@ def unknown_name(kind: str, name: object, allowed: Iterable[str], *, where: str 
     `hint` is what was meant, where that is known better than by the letters.
     """
     names = sorted(allowed)
-    close = [hint] if hint else difflib.get_close_matches(str(name), names, n=1)
+    by_letters = {one.lower(): one for one in names}
+    close = [hint] if hint else [by_letters[one] for one in difflib.get_close_matches(str(name).lower(), by_letters, 1)]
     hint = f" (did you mean '{close[0]}'?)" if close else ""
     place = f"{where}: " if where else ""
     shown = ", ".join(names) if len(names) <= 70 else ", ".join(names[:70]) + ", ..."

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from ddrl.actors import evaluator
+from ddrl.actors.evaluator import Games
 from ddrl.api.trained import load_trained
 from ddrl.environments.base import registry
 from ddrl.errors import UserError, unknown_name
@@ -45,11 +47,18 @@ class Evaluated:
 
 
 def evaluate(
-    run: Path, *, episodes: int, seed: int, task: str | None = None, greedy: bool = False
+    run: Path,
+    *,
+    episodes: int,
+    seed: int,
+    task: str | None = None,
+    greedy: bool = False,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Evaluated]:
     """Play `episodes` episodes of each task with a run's newest parameters.
 
-    On a suite these are all tasks, or `task` alone. Raise UserError for a task that is not of the suite, or a number of
+    On a suite these are all tasks, or `task` alone. `progress` is given a line each time that episodes have ended.
+    Raise UserError for a task that is not of the suite, or a number of
     episodes below 1.
     """
     if episodes < 1:
@@ -59,11 +68,17 @@ def evaluate(
         env = trained.environment(num_envs, seed, task=name, what=f"evaluation of {run}")
         try:
             policy = trained.policy(num_envs, seed, "player-policy", index, greedy=greedy)
-            played = evaluator.play(env, policy, episodes)
+            played = evaluator.play(env, policy, episodes, after=partial(_tell, progress, name, episodes))
         finally:
             env.close()
         returns, lengths = [one.episode_return for one in played], [one.length for one in played]
         yield Evaluated(str(run), name, trained.env_frames, greedy, seed, returns, lengths)
+
+
+def _tell(progress: Callable[[str], None], task: str, episodes: int, games: Games) -> None:
+    """Say how far the games of one task are."""
+    mean = np.mean([episode.episode_return for episode in games.finished])
+    progress(f"{task}: {len(games.finished)} / {episodes} episodes, mean raw return {mean:.2f}")
 
 
 def chosen_tasks(name: str, task: str | None) -> tuple[str, ...]:

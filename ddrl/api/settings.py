@@ -6,6 +6,7 @@ defaults and refuse the same slips.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ddrl import algorithms
+from ddrl.environments.base import registry
 from ddrl.errors import UserError, about, unknown_name
 from ddrl.system.locks import locked
 from ddrl.training.config.defaults import completed
@@ -44,12 +46,30 @@ def run_config(
         if algorithm not in algorithms.NAMES:
             raise unknown_name("algorithm", algorithm, algorithms.NAMES, where=caller)
         values["algorithm"] = algorithm
+    if isinstance(environment, str):
+        _check_prefix(caller, environment)
     if environment is not None:
         values["environment"] = {"name": environment} if isinstance(environment, str) else dict(environment)
     _check_names(caller, settings, values)
     with about(where):
         values = completed(merged(values, settings))
     return parse_run_config(values, where=where)
+
+
+def _check_prefix(caller: str, name: str) -> None:
+    """Raise UserError for a task without a prefix, such as `pong` or `CartPole-v1`, with the task that is meant."""
+    if name.partition("/")[0] in registry.prefixes():
+        return
+    tasks: dict[str, str] = {}
+    for prefix in registry.prefixes():
+        with suppress(UserError):
+            tasks = {task.partition("/")[2].lower(): task for task in registry.tasks(prefix)} | tasks
+    close = difflib.get_close_matches(name.lower(), tasks, 1, 0.75)
+    hint = f" (did you mean '{tasks[close[0]]}'?)" if close else ""
+    raise UserError(
+        f"{caller}: environment.name: '{name}' is not of the form prefix/task{hint}; allowed prefixes: "
+        f"{', '.join(registry.prefixes())}; their tasks: ddrl list environments PREFIX"
+    )
 
 
 def _check_names(caller: str, settings: Mapping[str, Any], values: Mapping[str, Any]) -> None:

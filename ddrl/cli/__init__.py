@@ -13,7 +13,7 @@ from typing import NoReturn
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: one thread per role
 
-from ddrl.cli.arguments import parser
+from ddrl.cli.arguments import parse
 from ddrl.system.allocator import keep_freed_memory
 from ddrl.system.calls import under_way
 from ddrl.system.exit_code import exit_code
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            parsed = parser().parse_args(arguments)
+            parsed = parse(arguments)
     except SystemExit as end:
         if end.code:  # argparse prints its usage first, the error last
             say(said.getvalue().strip().splitlines()[-1])

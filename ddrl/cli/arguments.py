@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -40,6 +40,23 @@ def parser() -> argparse.ArgumentParser:
     _add_list(added)
     _add_machine(added)
     return made
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the arguments of a command; those of the last positional may also stand behind options.
+
+    argparse alone refuses `ddrl train impala toy/catch --quiet seed=3`.
+    """
+    made = parser()
+    parsed, rest = made.parse_known_args(arguments)
+    options = [word for word in rest if word.startswith("-")]
+    if rest and (options or "more" not in parsed):
+        dashes = "; settings have no dashes, such as seed=3" if options and parsed.run is commands.train else ""
+        made.error(f"unrecognized arguments: {' '.join(rest)}{dashes}")
+    if rest:
+        words = vars(parsed)[parsed.more]
+        words += map(type(words[0]), rest)
+    return parsed
 
 
 def _add(added: Any, run: Command, text: str, more: str = "", name: str = "") -> argparse.ArgumentParser:
@@ -87,6 +104,7 @@ def _add_runs(added: Any) -> None:
         metavar="ALGORITHM TASK | CONFIG | KEY=VALUE",
         help="an algorithm and a task, or a configuration (YAML or JSON); then settings",
     )
+    train.set_defaults(more="run_words")
     train.add_argument(
         "--directory", type=_path, help="run directory (runs/<algorithm>/<task>/<seed>-<n>, if left out)"
     )
@@ -169,6 +187,7 @@ def _add_plot(added: Any) -> None:
         "seeds on. Without --output, a chart in the terminal.",
     )
     plot.add_argument("runs", type=_path, nargs="+", metavar="RUN", help="run directories, or folders that hold some")
+    plot.set_defaults(more="runs")
     plot.add_argument("--metric", default="episode_return", help="any metric of curves.parquet (%(default)s)")
     plot.add_argument("--x", choices=("frames", "seconds"), default="frames", help="the x axis (%(default)s)")
     plot.add_argument("--output", type=_path, help="picture to write: .png, .svg or .pdf")
@@ -334,6 +353,7 @@ def _add_clusters(added: Any) -> None:
         "places. Exit code 2 also where a whole run could not be written.",
     )
     merge.add_argument("folders", type=_path, nargs="+", metavar="folder", help="such as other/results")
+    merge.set_defaults(more="folders")
     merge.add_argument("--into", type=_path, default=Path("results"), help="folder of results (%(default)s)")
     merge.add_argument("--dry-run", action="store_true", help="only say what would be copied")
 

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ddrl.cli.run_folders import the_run
 from ddrl.errors import TRY_AGAIN, UserError
 from ddrl.system.files import refuse_pipe
 from ddrl.system.notes import SafeStandardError, say
@@ -111,10 +112,11 @@ def resume(parsed: argparse.Namespace) -> int:
     from ddrl.api.settings import check_task
     from ddrl.training.config.run_config import load_run_config
 
-    path = parsed.directory / "config.json"
+    directory = the_run(parsed.directory)
+    path = directory / "config.json"
     config = load_run_config(path)
     check_task(config, path)
-    return INTERRUPTED if train(config, parsed.directory, quiet=parsed.quiet) == "interrupted" else 0
+    return INTERRUPTED if train(config, directory, quiet=parsed.quiet) == "interrupted" else 0
 
 
 def bench(parsed: argparse.Namespace) -> None:
@@ -180,7 +182,8 @@ def evaluate(parsed: argparse.Namespace) -> None:
     from ddrl.api import evaluation
 
     asked = {"episodes": parsed.episodes, "seed": parsed.seed, "task": parsed.task, "greedy": parsed.greedy}
-    found = list(evaluation.evaluate(parsed.directory, **asked))
+    with _progress_line() as show:
+        found = list(evaluation.evaluate(the_run(parsed.directory), **asked, progress=show))
     if parsed.json:
         print(json.dumps([asdict(one) for one in found], indent=1))
     else:

@@ -36,13 +36,12 @@ def _algorithms(name: str | None) -> Iterator[dict[str, str]]:
 
 
 def _environments(name: str | None) -> Iterator[dict[str, str]]:
-    """Yield a row for each prefix, or for each task and suite of one."""
+    """Yield a row for each prefix, or for each task and suite of one, such as `atari` or `atari/po`."""
     if name is not None:
-        prefix = name.removesuffix("/")
-        for suite, tasks in registry.suites(prefix).items():
-            yield {"name": suite, "what": f"{len(tasks)} tasks"}
-        for task in registry.tasks(prefix):
-            yield {"name": task, "what": ""}
+        prefix, _, begin = name.partition("/")
+        rows = [{"name": suite, "what": f"{len(tasks)} tasks"} for suite, tasks in registry.suites(prefix).items()]
+        rows += [{"name": task, "what": ""} for task in registry.tasks(prefix)]
+        yield from (row for row in rows if row["name"].startswith(f"{prefix}/{begin}"))
         return
     for prefix in registry.prefixes():
         try:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ddrl.cli.run_folders import CONFIGS, CURVES, find
 from ddrl.errors import UserError, unknown_name
 from ddrl.system.config_differences import compared, flatten
 from ddrl.system.files import replacing
@@ -28,10 +29,6 @@ FORMATS: Mapping[str, Mapping[str, Any]] = {
     ".pdf": {"metadata": {"CreationDate": None}},
 }
 """Ending of a picture's name -> what makes the same curves the same bytes."""
-CURVES = ("curves.parquet", "curves.jsonl")
-"""The curves of a finished run, and those that a run is writing."""
-CONFIGS = ("config.json", "member.json")
-"""The configuration of a run, and of a member of a population."""
 MOST_LINES, MOST_PANELS = 24, 16
 """In a panel, and in a figure: more cannot be told apart."""
 TERMINAL_ROWS, TERMINAL_TICKS = 20, 6
@@ -48,29 +45,6 @@ class Recorded:
     """Flat, without keys that change no result and without the seed."""
     environment: str
     curves: pd.DataFrame
-
-
-def find(paths: Sequence[Path]) -> list[Path]:
-    """Return the run directories at or below `paths`, each once. Raise UserError for a path without any."""
-    found: dict[Path, Path] = {}
-    for path in paths:
-        if not path.exists():
-            raise UserError(f"{path}: no such folder")
-        runs = list(_below(path.parent if path.name in (*CURVES, *CONFIGS, "run.json") else path))
-        if not runs:
-            raise UserError(f"{path}: holds no run (no folder with config.json and curves.parquet or curves.jsonl)")
-        for run in runs:
-            found.setdefault(run.resolve(), run)
-    return list(found.values())
-
-
-def _below(path: Path) -> Iterator[Path]:
-    """Yield run directories; what a run keeps below its own directory is not looked into."""
-    for folder, folders, files in os.walk(path, followlinks=True):
-        if {*CURVES} & {*files} and {*CONFIGS} & {*files}:
-            folders.clear()
-            yield Path(folder)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
 
 
 def read(directory: Path) -> Recorded | None:
@@ -169,12 +143,12 @@ def save(curves: Sequence[Curve], output: Path, metric: str, axis: str, points: 
     with plots.style():
         canvas = draw(curves, metric, axis, points)
         with replacing(output) as temporary:
-            canvas.savefig(temporary, format=output.suffix[1:], **FORMATS[output.suffix])
+            canvas.savefig(temporary, format=output.suffix[1:].lower(), **FORMATS[output.suffix.lower()])
 
 
 def check_output(output: Path) -> None:
     """Raise UserError where a picture cannot be written there."""
-    if output.suffix not in FORMATS:
+    if output.suffix.lower() not in FORMATS:
         raise UserError(f"--output {output}: allowed endings of the name: {', '.join(FORMATS)}")
     if not output.absolute().parent.is_dir():
         raise UserError(f"{output.parent}: no such folder")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ddrl import algorithms
 from ddrl.api import settings
+from ddrl.environments.base import registry
 from ddrl.errors import UserError
 from ddrl.training.config.overrides import parse_settings
 from ddrl.training.config.run_config import RunConfig
@@ -24,10 +25,16 @@ def run_config(words: Sequence[str]) -> RunConfig:
     if len(names) not in (1, 2):
         raise UserError(f"{CALLER}: got {len(names)} names ({', '.join(names) or 'none'}); {_USAGE}")
     given = parse_settings([word for word in words if word not in names], f"{CALLER}: ")
+    if len(names) == 2 and names[1] in algorithms.NAMES and names[0] not in algorithms.NAMES:
+        raise UserError(f"{CALLER}: the algorithm comes first: {CALLER} {names[1]} {names[0]}")
     if len(names) == 2:
         return settings.run_config(CALLER, given, algorithm=names[0], environment=names[1])
     if names[0] in algorithms.NAMES and not Path(names[0]).exists():
         raise UserError(f"{CALLER}: on which task? Such as: ddrl train {names[0]} atari/pong")
+    if names[0].partition("/")[0] in registry.prefixes() and not Path(names[0]).exists():
+        raise UserError(f"{CALLER}: with which algorithm? Such as: {CALLER} {algorithms.NAMES[0]} {names[0]}")
+    if Path(names[0]).is_dir():
+        raise UserError(f"{names[0]}: is a folder, not a file; to continue a run: ddrl resume {names[0]}")
     return settings.run_config(CALLER, given, config=Path(names[0]))
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ddrl.api.evaluation import chosen_tasks
 from ddrl.api.trained import Trained, load_trained
 from ddrl.cli.film import Shot, check_output, write_film
+from ddrl.cli.run_folders import the_run
 from ddrl.environments.tools.camera import camera_for
 from ddrl.environments.tools.named import make_env
 from ddrl.system.seeding import seed_for
@@ -70,7 +71,7 @@ def watch(
     .gif, a folder that does not exist, a run without a policy, an unknown task, or without the encoder.
     """
     check_output(output)
-    trained = load_trained(run)
+    trained = load_trained(the_run(run))
     played: list[PlayedEpisode] = []
     tasks = chosen_tasks(trained.config.environment["name"], task)
     plan = [tasks[index % len(tasks)] for index in range(episodes)]

@@ -13,7 +13,8 @@ from PIL import Image
 from ddrl import cli
 from ddrl.analysis.figures.curves import curve
 from ddrl.analysis.statistics.bootstrap import bootstrap
-from ddrl.cli.plotting import curves_of, distinguishing, find
+from ddrl.cli.plotting import curves_of, distinguishing
+from ddrl.cli.run_folders import find
 from ddrl.errors import UserError
 from ddrl.training.config.run_config import to_json
 from ddrl.training.records.recorder import Counts, Recorder, write_curves
@@ -116,7 +117,7 @@ def test_points_are_means_over_their_part_of_the_axis(tmp_path: Path) -> None:
     assert np.abs(one.iqm).max() < 0.1
 
 
-@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf", "PNG"])
 def test_the_ending_of_the_name_says_the_kind_of_the_picture(
     suffix: str, runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,7 +125,7 @@ def test_the_ending_of_the_name_says_the_kind_of_the_picture(
     assert cli.main(["plot", str(runs / "slow"), "--output", str(output), "--x", "seconds"]) == 0
     assert capsys.readouterr().out == f"{output}: 1 curve of episode_return\n"
     first = output.read_bytes()
-    assert first.startswith({"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix])
+    assert first.startswith({"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix.lower()])
     assert cli.main(["plot", str(runs / "slow"), "--output", str(output), "--x", "seconds"]) == 0
     assert output.read_bytes() == first
 

@@ -102,6 +102,8 @@ def parse_run_config(mapping: Mapping[str, Any], where: str = "configuration") -
     with about(where):
         values = _as_spelled_now(mapping)
         name, environment = values.get("algorithm"), values.get("environment")
+        if name is None:
+            raise UserError(f"key 'algorithm' is missing; allowed: {', '.join(algorithms.NAMES)}")
         if name not in algorithms.NAMES:
             raise unknown_name("algorithm", name, algorithms.NAMES)
         if not isinstance(environment, Mapping) or not isinstance(environment.get("name"), str):
