@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import codecs
 import contextlib
 import io
@@ -13,7 +14,7 @@ from typing import NoReturn
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: one thread per role
 
-from ddrl.cli.arguments import parse
+from ddrl.cli.arguments import parser
 from ddrl.system.allocator import keep_freed_memory
 from ddrl.system.calls import under_way
 from ddrl.system.exit_code import exit_code
@@ -28,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            parsed = parse(arguments)
+            parsed = _parse(arguments)
     except SystemExit as end:
         if end.code:  # argparse prints its usage first, the error last
             say(said.getvalue().strip().splitlines()[-1])
@@ -46,6 +47,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGINT
     finally:
         settle()
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the arguments of a command; those of the last positional may also stand behind options.
+
+    argparse alone refuses `ddrl train impala toy/catch --quiet seed=3`.
+    """
+    made = parser()
+    parsed, rest = made.parse_known_args(arguments)
+    options = [word for word in rest if word.startswith("-")]
+    if rest and (options or "more" not in parsed):
+        dashes = (
+            "; settings have no dashes, such as seed=3" if options and vars(parsed).get("more") == "run_words" else ""
+        )
+        made.error(f"unrecognized arguments: {' '.join(rest)}{dashes}")
+    if rest:
+        words = vars(parsed)[parsed.more]
+        words += map(type(words[0]), rest)
+    return parsed
 
 
 def command() -> NoReturn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -40,23 +40,6 @@ def parser() -> argparse.ArgumentParser:
     _add_list(added)
     _add_machine(added)
     return made
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the arguments of a command; those of the last positional may also stand behind options.
-
-    argparse alone refuses `ddrl train impala toy/catch --quiet seed=3`.
-    """
-    made = parser()
-    parsed, rest = made.parse_known_args(arguments)
-    options = [word for word in rest if word.startswith("-")]
-    if rest and (options or "more" not in parsed):
-        dashes = "; settings have no dashes, such as seed=3" if options and parsed.run is commands.train else ""
-        made.error(f"unrecognized arguments: {' '.join(rest)}{dashes}")
-    if rest:
-        words = vars(parsed)[parsed.more]
-        words += map(type(words[0]), rest)
-    return parsed
 
 
 def _add(added: Any, run: Command, text: str, more: str = "", name: str = "") -> argparse.ArgumentParser:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import shtab
 
@@ -15,7 +16,7 @@ from ddrl.errors import UserError
 from ddrl.papers.experiments import papers
 
 FOLDERS = ("directory", "runs", "folders", "into", "results", "against")
-"""Arguments that are folders; of the others, those that are paths of any kind are known by their type."""
+"""Arguments that are folders; for others without a list of names, shells offer files."""
 _FUNCTIONS = {
     "bash": "_ddrl_{kind}() {{ compgen -W '{words}' -- \"$1\"; {files} }}\n",
     "zsh": "_ddrl_{kind}() {{ compadd -- {words}; {files} }}\n",
@@ -40,8 +41,6 @@ def script(parser: argparse.ArgumentParser, shell: str) -> str:
             _complete(action, {"bash": f"_ddrl_{kind}", "zsh": f"_ddrl_{kind}", "tcsh": f"({plain})"})
         elif action.dest in FOLDERS:
             _complete(action, shtab.DIRECTORY)
-        elif getattr(action.type, "__name__", "") == "_path":
-            _complete(action, shtab.FILE)
     functions = "".join(
         _FUNCTIONS[shell].format(kind=kind, words=" ".join(words), files=_FILES[shell] if kind == "runs" else "")
         for kind, words in dict(kinds.values()).items()
@@ -72,5 +71,5 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
                 yield from _actions(below)
 
 
-def _complete(action: argparse.Action, how: Mapping[str, str]) -> None:
+def _complete(action: argparse.Action, how: Mapping[str, Any]) -> None:
     action.complete = how  # type: ignore[attr-defined]  # as shtab wants it

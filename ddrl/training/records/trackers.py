@@ -62,12 +62,11 @@ class TensorBoard:
         _let_the_caller_tell()
         self._folder = directory / "tensorboard"
         with using(self._folder):
-            self._writer = SummaryWriter(str(self._folder), purge_step=reached)
+            self._writer: Any = SummaryWriter(str(self._folder), purge_step=reached)
             text = json.dumps(config, indent=1).replace("\n", "\n    ")  # four spaces: a block of code
             self._writer.add_text("configuration", f"    {text}", reached or 0)
-            writer: Any = self._writer._get_file_writer()  # `add_hparams` would make a folder of its own
             for summary in hparams(_plain(config), dict.fromkeys(HEADLINES, 0.0)):  # type: ignore[no-untyped-call]
-                writer.add_summary(summary)
+                self._writer.file_writer.add_summary(summary)  # `add_hparams` would make a folder of its own
 
     def log(self, env_frames: int, values: Scalars) -> None:
         """Show values at a step of frames, at once."""
@@ -117,7 +116,7 @@ class WeightsAndBiases:
         self._run.log({**values, "env_frames": env_frames})
 
     def close(self) -> None:
-        """Finish the run."""
+        """End the run for now."""
         self._run.finish()
 
 
