@@ -58,10 +58,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parsed, rest = made.parse_known_args(arguments)
     options = [word for word in rest if word.startswith("-")]
     if rest and (options or "more" not in parsed):
-        dashes = (
-            "; settings have no dashes, such as seed=3" if options and vars(parsed).get("more") == "run_words" else ""
-        )
-        made.error(f"unrecognized arguments: {' '.join(rest)}{dashes}")
+        settings = vars(parsed).get("more") == "run_words"
+        hint = "; settings have no dashes, such as seed=3" if settings else ""
+        made.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
     if rest:
         words = vars(parsed)[parsed.more]
         words += map(type(words[0]), rest)

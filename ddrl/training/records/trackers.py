@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, cast
 
 from ddrl.errors import UserError, using
 from ddrl.system.config_differences import flatten
@@ -62,11 +62,11 @@ class TensorBoard:
         _let_the_caller_tell()
         self._folder = directory / "tensorboard"
         with using(self._folder):
-            self._writer: Any = SummaryWriter(str(self._folder), purge_step=reached)
+            self._writer = SummaryWriter(str(self._folder), purge_step=reached)
             text = json.dumps(config, indent=1).replace("\n", "\n    ")  # four spaces: a block of code
             self._writer.add_text("configuration", f"    {text}", reached or 0)
             for summary in hparams(_plain(config), dict.fromkeys(HEADLINES, 0.0)):  # type: ignore[no-untyped-call]
-                self._writer.file_writer.add_summary(summary)  # `add_hparams` would make a folder of its own
+                cast(Any, self._writer.file_writer).add_summary(summary)  # `add_hparams` would make another folder
 
     def log(self, env_frames: int, values: Scalars) -> None:
         """Show values at a step of frames, at once."""
