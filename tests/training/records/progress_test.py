@@ -1,12 +1,14 @@
 """Progress off a terminal is plain lines: frames, frames/s, return, lag, time left."""
 
 import time
+from pathlib import Path
 
 import pytest
 
 from ddrl.training.records import progress
 from ddrl.training.records.progress import Progress
 from ddrl.training.records.recorder import Counts
+from tests.runs import config, local_run
 
 
 def test_a_line_says_frames_speed_return_lag_and_time_left(
@@ -49,3 +51,22 @@ def test_a_run_without_a_frame_yet_and_one_that_went_back_to_a_checkpoint_are_sh
         shown.show(Counts(frames, 0, 0), {})
     lines = capsys.readouterr().err.splitlines()
     assert lines == ["400 / 1,000 frames | 0 frames/s", "300 / 1,000 frames | 0 frames/s"]
+
+
+def test_the_first_return_is_a_line_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = Progress(1000)
+    shown.show(Counts(0, 0, 0), {})
+    for updates in range(1, 4):
+        shown.show(
+            Counts(40 * updates, 10 * updates, updates), {"episode_return": float(updates)} if updates > 1 else {}
+        )
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("80 / 1,000 frames | ") and "return 2.00" in line
+
+
+def test_a_run_without_a_record_shows_its_first_return(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = local_run(config(env_frames=400, recording={"period_frames": 10**9}), tmp_path)
+    run.run_roles()
+    run.close()
+    assert (tmp_path / "curves.jsonl").read_text().count("episode_return") == 0
+    assert " | return " in capsys.readouterr().err.splitlines()[0]
