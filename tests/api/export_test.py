@@ -124,7 +124,7 @@ BAD: dict[str, tuple[Callable[[dict[str, torch.Tensor], dict[str, str]], object]
     "no metadata": (lambda tensors, metadata: metadata.clear(), "format '' in its metadata is not allowed"),
     "no config": (lambda tensors, metadata: metadata.pop("config"), "its metadata is damaged"),
     "frames": (lambda tensors, metadata: metadata.update(env_frames="many"), "its metadata is damaged"),
-    "config": (lambda tensors, metadata: metadata.update(config="{}"), "unknown algorithm 'None'"),
+    "config": (lambda tensors, metadata: metadata.update(config="{}"), "key 'algorithm' is missing"),
 }
 
 
