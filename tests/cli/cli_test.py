@@ -324,7 +324,7 @@ def test_every_command_and_option_has_a_help_text(capsys: pytest.CaptureFixture[
         (["watch", "nowhere"], "nowhere: no such folder"),
         (["watch", "nowhere", "--max-steps", "-3"], "'-3' is not allowed; allowed: whole numbers from 1"),
         (["watch", "nowhere", "--episodes", "two"], "'two' is not allowed; allowed: whole numbers from 1"),
-        (["watch", "nowhere", "--output", "film.gif"], "film.gif: a video's name ends with .mp4"),
+        (["watch", "nowhere", "--output", "film.avi"], "film.avi: a film's name ends with .mp4 or .gif"),
         (["watch", "nowhere", "--output", "nofolder/film.mp4"], "nofolder: no such folder"),
         (["verify", "nowhere"], "nowhere: no such folder"),
         (["verify", "tests"], "tests: holds no finished run"),
