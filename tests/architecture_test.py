@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from ddrl.papers.declared import declared
+from ddrl.system.plugins import ALGORITHMS, ENVIRONMENTS
 from tests import house
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -66,7 +67,7 @@ LIGHT = (
 LOSSES_MAY_IMPORT = {"torch", "__future__", "collections", "dataclasses", "math", "typing"}
 REPLICATIONS_MAY_IMPORT = {"errors", "analysis", "papers", "system"}
 FIND_BY_FILE_NAME = {
-    *("ddrl/algorithms/__init__.py", "ddrl/environments/base/registry.py"),
+    "ddrl/system/plugins.py",
     "ddrl/environments/gymnasium.py",  # modules of the user's own, which register environments
 }
 
@@ -266,11 +267,7 @@ def size_violations(source: str, tree: ast.AST) -> Iterator[str]:
                 yield f"line {node.lineno}: {node.name} has {length} lines, at most {MAX_FUNCTION_LINES}"
 
 
-OWN = {
-    path.relative_to(ROOT).as_posix(): path.stem
-    for folder in ("ddrl/algorithms", "ddrl/environments")
-    for path in (ROOT / folder).glob("[a-z]*.py")
-}
+OWN = {f"ddrl/{kind.folder}/{name}.py": name for kind in (ALGORITHMS, ENVIRONMENTS) for name in kind.built_in()}
 """File of an algorithm or of an environment's adapter -> its name."""
 TITLES = {
     str(title)
@@ -282,12 +279,11 @@ TITLES = {
 NAMED = {*OWN.values(), *TITLES, *(path.parent.name for path in (ROOT / "replications").glob("*/paper.yaml"))}
 """Names of algorithms, as code and as papers write them, of environments' prefixes and of papers."""
 ADAPTERS = {path.removesuffix(".py").replace("/", ".") for path in OWN}
-MAY_NAME = ("ddrl/environments/worlds/", "ddrl/environments/base/registry.py")
-"""The games and simulators behind adapters, and the table of what each adapter needs installed."""
+MAY_NAME = ("ddrl/environments/worlds/",)
+"""The games and simulators behind adapters."""
 PROBED = {
     "__cause__", "__notes__", "errno", "filename", "kind", "name", "reason", "stderr", "strerror",  # of errors, dtypes
     "encoding", "rich_proxied_file",  # of a stream that may be closed
-    "EXTRAS", "REFERENCE_SCORES", "SUITES", "camera",  # what an adapter may leave out (environments/base/registry.py)
     "_color_index",  # of miniworld
 }  # fmt: skip
 """Attributes that code may ask for where they may be missing. What differs between algorithms is declared."""

@@ -18,6 +18,7 @@ from ddrl.papers.paper import load_paper
 from ddrl.papers.schema import check, schema
 from ddrl.errors import UserError, unknown_name
 from ddrl.system.locks import announce_workflow
+from ddrl.system.plugins import ALGORITHMS
 from ddrl.system.text_files import parse_yaml
 
 FILTERS = ("experiments", "variants", "environments", "seeds")
@@ -79,7 +80,7 @@ def derived_of(paper):
 
 def algorithm_version(name):
     """VERSION, without an import: a new number retrains, a new comment does not."""
-    return declared(Path("ddrl/algorithms", f"{name}.py"), "VERSION")
+    return declared(ALGORITHMS.source(name), "VERSION")
 
 
 def take_over():

@@ -1,11 +1,11 @@
-"""Algorithms, one per file; CONTRIBUTING.md says what each module must export."""
+"""Algorithms, one per file, and those of other installed packages (`ddrl.system.plugins`); all are an `Algorithm`."""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from ddrl.system.plugins import ALGORITHMS
 
 if TYPE_CHECKING:  # a configuration, which asks for names alone, needs no torch
     import torch
@@ -15,7 +15,8 @@ if TYPE_CHECKING:  # a configuration, which asks for names alone, needs no torch
     from ddrl.interfaces import Actor, Hyperparameters, Learner, System, TaskKind
     from ddrl.types import EnvSpec
 
-NAMES = sorted(module.name for module in pkgutil.iter_modules(__path__))
+NAMES = ALGORITHMS.built_in()
+"""Those of this package; `ALGORITHMS` has those of other packages too."""
 
 
 class Algorithm(Protocol):
@@ -42,6 +43,6 @@ class Algorithm(Protocol):
         """Make what samples actions for `envs`, numbers among all `num_envs` environments; None: for an evaluation."""
 
 
-def load(name: str) -> Algorithm:
-    """Return the module of one algorithm; `name` is one of NAMES."""
-    return cast(Algorithm, importlib.import_module(f"{__name__}.{name}"))
+def load(name: str, *, where: str = "") -> Algorithm:
+    """Return the module of one algorithm. Raise UserError as `ddrl.system.plugins.Modules.load`."""
+    return cast(Algorithm, ALGORITHMS.load(name, where=where))

@@ -17,6 +17,7 @@ from ddrl import algorithms
 from ddrl.environments.base import registry
 from ddrl.errors import UserError, about, unknown_name
 from ddrl.system.locks import locked
+from ddrl.system.plugins import ALGORITHMS
 from ddrl.training.config.defaults import completed
 from ddrl.training.config.overrides import merged
 from ddrl.training.config.run_config import RunConfig, load_run_config, nearest, parse_run_config, read_mapping_of
@@ -43,8 +44,7 @@ def run_config(
     where = str(config) if isinstance(config, Path) else caller
     values = read_mapping_of(config) if isinstance(config, Path) else dict(FIRST if config is None else config)
     if algorithm is not None:
-        if algorithm not in algorithms.NAMES:
-            raise unknown_name("algorithm", algorithm, algorithms.NAMES, where=caller)
+        algorithms.load(algorithm, where=caller)
         values["algorithm"] = algorithm
     if isinstance(environment, str):
         _check_prefix(caller, environment)
@@ -76,7 +76,7 @@ def _check_names(caller: str, settings: Mapping[str, Any], values: Mapping[str, 
     """Raise UserError for a setting of an unknown key, with the full key that was most likely meant."""
     allowed = set(RunConfig.__dataclass_fields__)
     name = settings.get("algorithm", values.get("algorithm"))
-    module = algorithms.load(str(name)) if name in algorithms.NAMES else None
+    module = algorithms.load(str(name)) if name in ALGORITHMS else None
     for key in settings:
         if key not in allowed:
             raise unknown_name("key", key, allowed, where=caller, hint=nearest(key, module))

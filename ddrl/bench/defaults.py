@@ -10,7 +10,7 @@ from typing import Any
 
 from ddrl import algorithms
 from ddrl.environments.base import registry
-from ddrl.errors import UserError, unknown_name
+from ddrl.errors import UserError
 from ddrl.interfaces import System
 from ddrl.system.text_files import read_yaml
 from ddrl.training.config.overrides import merged
@@ -46,10 +46,9 @@ def default_config(algorithm: str, environment: str, overrides: Mapping[str, Any
     given = overrides.get("environment")
     options = {"name": environment} | (dict(given) if isinstance(given, Mapping) else {})
     kind = _kind(options)
-    if algorithm not in algorithms.NAMES:
-        raise unknown_name("algorithm", algorithm, algorithms.NAMES, where="bench")
+    module = algorithms.load(algorithm, where="bench")
     settings = settings_of(algorithm).get(kind, {})
-    topology = _topology(kind, algorithms.load(algorithm).SYSTEM) | settings.get("topology", {})
+    topology = _topology(kind, module.SYSTEM) | settings.get("topology", {})
     values = {
         "algorithm": algorithm,
         "environment": options,

@@ -132,7 +132,7 @@ def _environments(every_example: bool) -> Iterator[Finding]:
         return
     for prefix in registry.prefixes():
         try:
-            examples = registry.adapter(prefix).EXAMPLES
+            examples = registry.adapter(prefix).examples
         except UserError as error:
             package = getattr(error.__cause__, "name", None) or prefix
             yield Finding(False, False, str(error), _pip(package))
@@ -182,7 +182,7 @@ def _extras() -> dict[str, tuple[Sequence[str], Sequence[str]]]:
 
         for prefix in registry.prefixes():
             with suppress(UserError):  # its simulator is missing, as `_environments` says
-                found |= getattr(registry.adapter(prefix), "EXTRAS", {})
+                found |= registry.adapter(prefix).extras
     return found
 
 

@@ -12,6 +12,7 @@ from ddrl.environments.base import registry
 from ddrl.errors import UserError, unknown_name
 from ddrl.papers.experiments import papers
 from ddrl.papers.paper import load_paper
+from ddrl.system.plugins import ALGORITHMS
 from ddrl.training.config.keys import all_keys
 from ddrl.training.config.topology import Topology
 
@@ -22,8 +23,15 @@ def rows(what: str, name: str | None) -> Rows:
 
 
 def _algorithms(name: str | None) -> Iterator[dict[str, str]]:
-    for one in _chosen("algorithm", name, algorithms.NAMES):
-        module = algorithms.load(one)
+    for one in _chosen("algorithm", name, tuple(ALGORITHMS)):
+        try:
+            module = algorithms.load(one)
+        except UserError as error:  # of another package, whose module is broken
+            yield dict.fromkeys(("algorithm", "system", "version", "actors send", "store", "schedules", "what"), "") | {
+                "algorithm": one,
+                "what": str(error),
+            }
+            continue
         yield {
             "algorithm": one,
             "system": module.SYSTEM.name,
@@ -45,8 +53,8 @@ def _environments(name: str | None) -> Iterator[dict[str, str]]:
         return
     for prefix in registry.prefixes():
         try:
-            module, suites = registry.adapter(prefix), ", ".join(registry.suites(prefix))
-            number, what = str(len(registry.tasks(prefix))), (module.__doc__ or "").strip().splitlines()[0]
+            what, suites = registry.about(prefix), ", ".join(registry.suites(prefix))
+            number = str(len(registry.tasks(prefix)))
         except UserError as error:
             number, suites, what = "0", "", str(error)
         yield {"name": f"{prefix}/", "tasks": number, "suites": suites, "what": what}
@@ -67,7 +75,7 @@ def _papers(name: str | None) -> Iterator[dict[str, str]]:
 def _keys(name: str | None) -> Iterator[dict[str, str]]:
     """Yield every key that all runs share, or those of an algorithm's runs."""
     if name is not None:
-        _chosen("algorithm", name, algorithms.NAMES)
+        _chosen("algorithm", name, tuple(ALGORITHMS))
     for key in all_keys(name):
         yield {"key": key.name, "allowed": key.type, "default": key.default, "what": key.text}
 
@@ -79,7 +87,7 @@ def _topologies(name: str | None) -> Iterator[dict[str, str]]:
 
 
 def _agents(name: str | None) -> Iterator[dict[str, str]]:
-    _chosen("algorithm", name, algorithms.NAMES)
+    _chosen("algorithm", name, tuple(ALGORITHMS))
     yield from agents(checkout(), name)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddrl import algorithms
 from ddrl.api import settings
 from ddrl.environments.base import registry
 from ddrl.errors import UserError
+from ddrl.system.plugins import ALGORITHMS
 from ddrl.training.config.overrides import parse_settings
 from ddrl.training.config.run_config import RunConfig
 
@@ -29,7 +29,7 @@ def run_config(words: Sequence[str]) -> RunConfig:
         raise UserError(f"{CALLER}: the algorithm comes first: {CALLER} {names[1]} {names[0]}")
     if len(names) == 2:
         return settings.run_config(CALLER, given, algorithm=names[0], environment=names[1])
-    if names[0] in algorithms.NAMES and not Path(names[0]).exists():
+    if names[0] in ALGORITHMS and not Path(names[0]).exists():
         raise UserError(f"{CALLER}: on which task? Such as: ddrl train {names[0]} atari/pong")
     if names[0].partition("/")[0] in registry.prefixes() and not Path(names[0]).exists():
         raise UserError(f"{CALLER}: with which algorithm? Such as: {CALLER} {algorithms.NAMES[0]} {names[0]}")

@@ -28,8 +28,8 @@ from ale_py.roms import get_all_rom_ids, get_rom_path
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode
 
+from ddrl.environments.base.adapter import Adapter, Option
 from ddrl.environments.base.contract import accepted_actions, check_state, first_step, saved_state
-from ddrl.environments.base.registry import Option
 from ddrl.environments.tools.camera import EMULATOR_HERTZ, Camera, emulator_camera
 from ddrl.errors import UserError
 from ddrl.system.seeding import seed_for
@@ -51,7 +51,6 @@ _OPTIONS = {
     "image_size": Option(84, 42, 84),  # pixels each way: 84 in most papers, 42 in IMPACT's small network
 }
 OPTIONS = dict.fromkeys(TASKS, _OPTIONS)
-REFERENCE_SCORES = "atari57.csv"
 RELOAD_STEPS = 20_000
 # Games known to run differently after a reset, depending on what was played before it (they read undriven pins).
 _REMEMBER = frozenset(
@@ -131,6 +130,17 @@ def camera(task: str, seed: int, **options: Any) -> Camera:
     twin = AtariEnvs(task, 1, seed, 1, frame_by_frame, screen=True)
     actions = _game(task).actions[options["full_action_space"]]
     return emulator_camera(twin, options["frame_skip"], EMULATOR_HERTZ, actions)
+
+
+ADAPTER = Adapter(
+    tasks=TASKS,
+    options=OPTIONS,
+    spec=spec,
+    make=make,
+    examples=EXAMPLES,
+    reference_scores="atari57.csv",
+    camera=camera,
+)
 
 
 class AtariEnvs:

@@ -24,6 +24,7 @@ from typing import Any
 import mujoco  # noqa: F401  before the setting below, which is not for it
 import numpy as np
 
+from ddrl.environments.base.adapter import Adapter
 from ddrl.environments.base.replayed import ReplayedEnvs
 from ddrl.environments.tools.camera import Camera
 from ddrl.environments.tools.simulator_camera import simulator_camera
@@ -81,6 +82,16 @@ def camera(task: str, seed: int, **options: Any) -> Camera:
     twin = make(task, 1, seed, **options)
     env = twin.simulations[0].env
     return simulator_camera(twin, lambda: (env.physics.model.ptr, env.physics.data.ptr), float(env.control_timestep()))
+
+
+ADAPTER = Adapter(
+    tasks=TASKS,
+    options=OPTIONS,
+    spec=spec,
+    make=make,
+    examples=EXAMPLES,
+    camera=camera,
+)
 
 
 @cache

@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 
-from ddrl.environments.base.registry import Option
+from ddrl.environments.base.adapter import Adapter, Option
 from ddrl.environments.base.replayed import ReplayedEnvs
 from ddrl.environments.tools.camera import Camera, image_camera
 from ddrl.environments.worlds.dmlab_level_cache import LevelCache, cache_folder
@@ -132,7 +132,6 @@ _SHOW_PICTURES = frozenset({"psychlab_arbitrary_visuomotor_mapping", "psychlab_c
 _FRAMES_PER_SECOND = 60
 
 TASKS = tuple(sorted({*SUITES["dmlab30_train"], *SUITES["dmlab30_test"], _SINGLE}))
-REFERENCE_SCORES = "dmlab30.csv"
 OPTIONS = {
     task: {
         "action_set": Option("impala", choices=tuple(ACTION_SETS)),
@@ -195,6 +194,19 @@ def camera(task: str, seed: int, **options: Any) -> Camera:
     actions = tuple(ACTION_SETS[options["action_set"]])
     rate = _FRAMES_PER_SECOND / options["frame_skip"]
     return image_camera(spec(task, **options), rate, actions, shows="what the agent sees", scale=1)
+
+
+ADAPTER = Adapter(
+    tasks=TASKS,
+    options=OPTIONS,
+    spec=spec,
+    make=make,
+    examples=EXAMPLES,
+    suites=SUITES,
+    reference_scores="dmlab30.csv",
+    missing=missing,
+    camera=camera,
+)
 
 
 @cache

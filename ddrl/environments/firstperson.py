@@ -23,7 +23,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, get_args
 
-from ddrl.environments.base.registry import Option
+from ddrl.environments.base.adapter import Adapter, Option
 from ddrl.environments.base.replayed import Replayable, ReplayedEnvs
 from ddrl.environments.tools.camera import Camera, image_camera
 from ddrl.environments.worlds import miniworld_world, vizdoom_world
@@ -61,7 +61,6 @@ SUITES: dict[str, tuple[str, ...]] = {
     **{group: tuple(task.name for task in ALL if task.group == group) for group in get_args(Group)},
 }
 """Tasks that one agent may learn together, by name; every task is in `all30` and in one other."""
-REFERENCE_SCORES = "firstperson.csv"
 EXAMPLES: dict[str, dict[str, Any]] = {
     name: options for name, options in _SHORT.items() if not missing_packages(_BY_NAME[name].family)
 }
@@ -115,6 +114,19 @@ def make(task: str, num_envs: int, seed: int, *, num_threads: int = 1, max_frame
 def camera(task: str, seed: int, **options: Any) -> Camera:
     """Make a camera that shows what the agent sees."""
     return image_camera(spec(task, **options), FRAMES_PER_SECOND / FRAME_SKIP, ACTIONS)
+
+
+ADAPTER = Adapter(
+    tasks=TASKS,
+    options=OPTIONS,
+    spec=spec,
+    make=make,
+    examples=EXAMPLES,
+    suites=SUITES,
+    reference_scores="firstperson.csv",
+    extras=EXTRAS,
+    camera=camera,
+)
 
 
 def _limit(task: Task, max_frames: int) -> int:

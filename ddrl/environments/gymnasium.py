@@ -29,7 +29,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec as Entry
 from PIL import Image
 
-from ddrl.environments.base.registry import Option
+from ddrl.environments.base.adapter import Adapter, Option
 from ddrl.environments.base.replayed import ReplayedEnvs, Stepped
 from ddrl.environments.tools.camera import CELLS_PER_SECOND, Camera, observed_camera, twin_camera
 from ddrl.environments.worlds.spaces import Acted, Observed, acted, observed
@@ -139,6 +139,16 @@ def camera(task: str, seed: int, **options: Any) -> Camera:
 
     pace = float(env.metadata.get("render_fps") or CELLS_PER_SECOND)
     return twin_camera(twin, draw, "what the environment renders", pace)
+
+
+ADAPTER = Adapter(
+    tasks=TASKS,
+    options=OPTIONS,
+    spec=spec,
+    make=make,
+    examples=EXAMPLES,
+    camera=camera,
+)
 
 
 class RegisteredSimulation:

@@ -22,7 +22,7 @@ import minigrid  # noqa: F401  registers them
 import numpy as np
 from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
 
-from ddrl.environments.base.registry import Option
+from ddrl.environments.base.adapter import Adapter, Option
 from ddrl.environments.base.replayed import ReplayedEnvs
 from ddrl.environments.tools.camera import CELLS_PER_SECOND, Camera, twin_camera
 from ddrl.errors import UserError
@@ -84,6 +84,16 @@ def camera(task: str, seed: int, **options: Any) -> Camera:
         return frame[None]
 
     return twin_camera(twin, draw, "the whole grid; what the agent sees is lighter", CELLS_PER_SECOND, _ACTIONS)
+
+
+ADAPTER = Adapter(
+    tasks=TASKS,
+    options=OPTIONS,
+    spec=spec,
+    make=make,
+    examples=EXAMPLES,
+    camera=camera,
+)
 
 
 @cache

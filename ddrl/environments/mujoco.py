@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 import mujoco  # noqa: F401  gymnasium would hide that it is not installed
 
-from ddrl.environments.base.registry import Option
+from ddrl.environments.base.adapter import Adapter, Option
 from ddrl.environments.base.replayed import ReplayedEnvs
 from ddrl.environments.tools.camera import Camera
 from ddrl.environments.tools.simulator_camera import simulator_camera
@@ -82,6 +82,16 @@ def camera(task: str, seed: int, **options: Any) -> Camera:
     twin = make(task, 1, seed, **options)
     env = twin.simulations[0].env
     return simulator_camera(twin, lambda: (env.model, env.data), float(env.dt))
+
+
+ADAPTER = Adapter(
+    tasks=TASKS,
+    options=OPTIONS,
+    spec=spec,
+    make=make,
+    examples=EXAMPLES,
+    camera=camera,
+)
 
 
 def _arguments(options: dict[str, Any]) -> dict[str, bool]:

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from ddrl.environments.base.adapter import Adapter, Option
 from ddrl.environments.base.contract import accepted_actions, check_state, first_step, saved_state
-from ddrl.environments.base.registry import Option
 from ddrl.environments.tools.camera import Camera, cell_camera
 from ddrl.environments.worlds.toy_games import Game, catch, chain, identity, memory, recall, track
 from ddrl.system.seeding import seed_for
@@ -22,7 +22,6 @@ VERSION = 1
 """Part of the protocol id. Raise it when a game's behaviour changes."""
 _GAMES: dict[str, Callable[..., Game]] = {f.__name__: f for f in (catch, chain, memory, recall, identity, track)}
 TASKS = tuple(_GAMES)
-REFERENCE_SCORES = "toy.csv"
 EXAMPLES: dict[str, dict[str, Any]] = {task: {} for task in TASKS}
 OPTIONS = {
     "catch": {"rows": Option(10, 2, 100), "columns": Option(5, 1, 100)},
@@ -64,6 +63,17 @@ def camera(task: str, seed: int, **options: Any) -> Camera:
     """Make a camera that draws what the agent sees as cells: catch as its board, the others as one row."""
     board = (options["rows"], options["columns"]) if task == "catch" else (1, game(task, **options).observation_size)
     return cell_camera(board, _ACTIONS.get(task, ()))
+
+
+ADAPTER = Adapter(
+    tasks=TASKS,
+    options=OPTIONS,
+    spec=spec,
+    make=make,
+    examples=EXAMPLES,
+    reference_scores="toy.csv",
+    camera=camera,
+)
 
 
 class ToyEnvs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from itertools import chain
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ import torch
 from ddrl import cli
 from ddrl.cli import doctor
 from ddrl.cli.doctor import Finding
+from ddrl.environments import dmlab
 from ddrl.environments.base import registry
 from ddrl.environments.tools import check
 from ddrl.errors import UserError
@@ -101,11 +103,10 @@ def test_a_missing_graphics_library_is_no_failure(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_simulators_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    lab = registry.adapter("dmlab")
-    monkeypatch.setattr(lab, "EXAMPLES", {})
-    monkeypatch.setattr(lab, "missing", lambda: "environment 'dmlab' is not installed")
+    absent = replace(dmlab.ADAPTER, examples={}, missing=lambda: "environment 'dmlab' is not installed")
+    monkeypatch.setattr(dmlab, "ADAPTER", absent)
     checked = [finding.line.split(" ")[0] for finding in lines("environments")]
-    firsts = {prefix: next(iter(registry.adapter(prefix).EXAMPLES), "") for prefix in registry.prefixes()}
+    firsts = {prefix: next(iter(registry.adapter(prefix).examples), "") for prefix in registry.prefixes()}
     assert checked == [f"{prefix}/{task}" if task else "environment" for prefix, task in firsts.items()]
     assert "atari/breakout" in checked and "environment" in checked
 
@@ -157,7 +158,7 @@ def test_one_example_of_each_prefix_is_checked_unless_all_are_asked_for() -> Non
     first = lines("environments")
     every = list(doctor.sections(every_example=True)["environments"])
     assert len(first) == len(registry.prefixes())
-    absent = sum(not registry.adapter(prefix).EXAMPLES for prefix in registry.prefixes())
+    absent = sum(not registry.adapter(prefix).examples for prefix in registry.prefixes())
     assert len(every) == len(registry.examples()) + absent > len(first)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import av
@@ -12,6 +13,7 @@ import pytest
 
 from ddrl import cli
 from ddrl.cli import video
+from ddrl.environments import atari
 from ddrl.environments.base import registry
 from ddrl.environments.tools.camera import camera_for
 from ddrl.errors import UserError
@@ -128,7 +130,7 @@ def test_catch_is_drawn_as_its_board() -> None:
 
 
 def test_an_environment_without_a_camera_is_shown_as_the_agent_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(registry.adapter("atari"), "camera")
+    monkeypatch.setattr(atari, "ADAPTER", replace(atari.ADAPTER, camera=None))
     steps, shots, shows = played("atari/pong", {"max_frames": 200}, seed=3)
     assert shows == "the newest frame that the agent sees"
     np.testing.assert_array_equal(shots[-1][0, :, :, 0], steps[-1][1].observation[0, -1])

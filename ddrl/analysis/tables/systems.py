@@ -23,6 +23,7 @@ from ddrl.papers.expansion import expand
 from ddrl.papers.experiments import ROOT, Experiment, PlannedRun, load_experiments, papers, system_label, system_of
 from ddrl.papers.published import load_published
 from ddrl.papers.table_names import CELL_VERDICTS, CLAIM_VERDICTS, REFERENCE, SUITE_NEEDS
+from ddrl.system.plugins import ALGORITHMS
 
 PACKAGE = Path(__file__).parents[2]
 _TOPOLOGY_NUMBERS = ("num_actors", "envs_per_actor", "learner_threads", "max_policy_lag", "parameter_delay")
@@ -34,8 +35,8 @@ Tables = Mapping[str, Mapping[str, pd.DataFrame]]
 
 
 def algorithm_module(name: str) -> Path:
-    """Return the file of an algorithm."""
-    return PACKAGE / "algorithms" / f"{name}.py"
+    """Return the file of an algorithm, of this package or another."""
+    return ALGORITHMS.source(name)
 
 
 def systems(root: Path = ROOT, only: Sequence[str] | None = None) -> pd.DataFrame:

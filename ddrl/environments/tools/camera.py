@@ -49,9 +49,8 @@ def camera_for(name: str, seed: int, options: Mapping[str, Any]) -> Camera:
     """Return the camera for `registry.make(name, num_envs=1, seed=seed, **options)`."""
     prefix, _, task = name.partition("/")
     adapter = registry.adapter(prefix)
-    if hasattr(adapter, "camera"):
-        camera: Camera = adapter.camera(task, seed, **registry.resolve_options(name, options))
-        return camera
+    if adapter.camera is not None:
+        return adapter.camera(task, seed, **registry.resolve_options(name, options))
     return observed_camera(registry.spec_for(name, **options))
 
 

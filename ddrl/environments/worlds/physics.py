@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import mujoco
 
-from ddrl.environments.base.registry import Option
+from ddrl.environments.base.adapter import Option
 from ddrl.environments.worlds.spaces import Bounds
 from ddrl.types import EnvSpec
 

@@ -14,6 +14,7 @@ from typing import Any
 from ddrl import algorithms
 from ddrl.environments.base import registry
 from ddrl.interfaces import Hyperparameters, System, TaskKind
+from ddrl.system.plugins import ALGORITHMS
 from ddrl.training.config.overrides import merged
 from ddrl.training.config.run_config import hyperparameters_of
 from ddrl.training.config.topology import Topology
@@ -41,7 +42,7 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     found, environment = dict(values), values.get("environment")
     named = isinstance(environment, Mapping) and isinstance(environment.get("name"), str)
-    if found.get("algorithm") not in algorithms.NAMES or not named:
+    if found.get("algorithm") not in ALGORITHMS or not named:
         return found
     module = algorithms.load(str(found["algorithm"]))
     given, topology = found.get("hyperparameters") or {}, found.get("topology") or {}

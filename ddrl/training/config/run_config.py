@@ -104,12 +104,11 @@ def parse_run_config(mapping: Mapping[str, Any], where: str = "configuration") -
         name, environment = values.get("algorithm"), values.get("environment")
         if name is None:
             raise UserError(f"key 'algorithm' is missing; allowed: {', '.join(algorithms.NAMES)}")
-        if name not in algorithms.NAMES:
-            raise unknown_name("algorithm", name, algorithms.NAMES)
+        algorithm = algorithms.load(str(name))
         if not isinstance(environment, Mapping) or not isinstance(environment.get("name"), str):
             raise UserError("key 'environment.name' must be a text like atari/pong")
-        values["hyperparameters"] = hyperparameters_of(algorithms.load(str(name)), values.get("hyperparameters"))
-        config: RunConfig = _validated(RunConfig, values, algorithm=algorithms.load(str(name)))
+        values["hyperparameters"] = hyperparameters_of(algorithm, values.get("hyperparameters"))
+        config: RunConfig = _validated(RunConfig, values, algorithm=algorithm)
         check_topology(config)
         check_population(config)
         evaluation = config.evaluation

@@ -19,9 +19,10 @@ def test_every_adapter_of_the_package_is_found():
 
 def test_every_adapter_has_examples_among_its_tasks():
     for prefix in registry.prefixes():
-        module = registry.adapter(prefix)
-        assert module.EXAMPLES or module.missing()
-        assert set(module.EXAMPLES) <= set(module.TASKS) == set(module.OPTIONS)
+        adapter = registry.adapter(prefix)
+        assert adapter.examples or adapter.missing()
+        assert set(adapter.examples) <= set(adapter.tasks)
+        assert all(task in adapter.options for task in adapter.tasks)
 
 
 def test_the_literature_has_57_games_and_all_can_be_made():

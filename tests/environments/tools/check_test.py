@@ -20,7 +20,7 @@ def test_the_example_conforms(name):
 
 
 def test_the_examples_show_every_kind_of_end():
-    breakout = registry.adapter("atari").EXAMPLES["breakout"]
+    breakout = registry.adapter("atari").examples["breakout"]
     assert registry.resolve_options("atari/breakout", breakout)["life_loss_terminates"]
     assert check_environment("toy/chain").truncated > 0
     assert check_environment("toy/catch").terminated > 0
