@@ -21,7 +21,7 @@ def reference_of(wildcards):
 
 def facts_of(wildcards):
     """What the paper published, and what this replication set out to do."""
-    folder = Path("replications", wildcards.paper)
+    folder = FOLDER_OF[wildcards.paper]
     return sorted(
         map(
             str,
@@ -29,7 +29,7 @@ def facts_of(wildcards):
                 *folder.glob("*.yaml"),
                 *folder.glob("*.md"),
                 *folder.glob("published/*.csv"),
-                *folder.parent.glob("references/*.csv"),
+                *(folder.parent / "references").glob("*.csv"),
             ],
         )
     )
@@ -57,11 +57,12 @@ rule aggregate:
         tables=f"{RESULTS}/tables",
         scale=SCALE,
         filters=filter_options,
+        folders=replication_options(),
     message:
         "aggregate {wildcards.paper}"
     shell:
         "python -m ddrl.analysis aggregate --paper {wildcards.paper:q} --scale {params.scale:q} {params.filters:q}"
-        " --output {params.tables:q}"
+        " --output {params.tables:q} {params.folders:q}"
 
 
 def inputs_of_derived(wildcards):
@@ -76,7 +77,7 @@ def inputs_of_derived(wildcards):
 
 def own_modules(wildcards):
     """The Python and YAML of a replication, but for its figures."""
-    folder = Path("replications", wildcards.paper)
+    folder = FOLDER_OF[wildcards.paper]
     files = [path for kind in ("*.py", "*.yaml") for path in folder.glob(kind)]
     return sorted(str(path) for path in files if path.name != "figures.py")
 
@@ -97,10 +98,12 @@ rule derive:
         **asked(Job("figure", SCALE)),
     params:
         tables=f"{RESULTS}/tables",
+        folders=replication_options(),
     message:
         "table {wildcards.derived} of {wildcards.paper}"
     shell:
         "python -m ddrl.analysis table --paper {wildcards.paper:q} --name {wildcards.derived:q} --tables {params.tables:q}"
+        " {params.folders:q}"
 
 
 def tables_of_papers(wildcards):
@@ -114,13 +117,23 @@ def tables_of_papers(wildcards):
 
 def facts_of_suite(wildcards):
     """What the systems are, and how fast they were on the machines of the committed benchmarks."""
-    patterns = (
-        "replications/*/experiments.yaml",
-        "replications/*/paper.yaml",
-        "ddrl/algorithms/*.py",
-        "results/reference/bench/*.json",
+    settings = chain(
+        *(
+            root.glob(f"*/{name}.yaml")
+            for root in ROOTS
+            for name in ("experiments", "paper")
+        )
     )
-    return sorted(str(path) for pattern in patterns for path in Path().glob(pattern))
+    benchmarks = Path().glob("results/reference/bench/*.json")
+    sources = {
+        *BASE.glob("ddrl/algorithms/*.py"),
+        *(
+            ALGORITHMS.source(name)
+            for name in ALGORITHMS_USED
+            if name not in ALGORITHMS.built_in()
+        ),
+    }
+    return sorted(map(str, chain(settings, benchmarks, sources)))
 
 
 rule aggregate_suite:
@@ -142,7 +155,9 @@ rule aggregate_suite:
         scale=SCALE,
         papers=PAPERS,
         tables=f"results/{SCALE}/suite/tables",
+        folders=replication_options(),
     message:
         "aggregate the suite"
     shell:
         "python -m ddrl.analysis suite --scale {params.scale:q} --papers {params.papers:q} --output {params.tables:q}"
+        " {params.folders:q}"

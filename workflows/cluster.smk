@@ -25,7 +25,7 @@ def limit_resources(runs):
 
 
 try:
-    SITE = load_for(Path(SETTINGS["site"])) if SETTINGS["site"] else None
+    SITE = load_for(Path(SETTINGS["site"]), ROOTS) if SETTINGS["site"] else None
 except UserError as error:
     refuse(error)
 

@@ -14,6 +14,7 @@ os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PAT
 from ddrl.training.config import experiments
 from ddrl.papers.table_names import SUITE_NEEDS, SUITE_TABLES, TABLES
 from ddrl.papers.declared import declared
+from ddrl.papers.experiments import with_further
 from ddrl.papers.paper import load_paper
 from ddrl.papers.schema import check, schema
 from ddrl.errors import UserError, unknown_name
@@ -21,6 +22,8 @@ from ddrl.system.locks import announce_workflow
 from ddrl.system.plugins import ALGORITHMS
 from ddrl.system.text_files import parse_yaml
 
+BASE = Path(os.path.relpath(workflow.basedir))
+"""The checkout, seen from the working directory: `.`, unless `--directory` names another."""
 FILTERS = ("experiments", "variants", "environments", "seeds")
 
 
@@ -42,12 +45,12 @@ def list_of(value, rules):
 
 def wanted_filters(settings):
     """Paper -> what the lists of the configuration leave of it."""
-    allowed = experiments.papers()
+    allowed = experiments.papers(ROOTS)
     for paper in settings["papers"] or []:
         if paper not in allowed:
             raise unknown_name("paper", paper, allowed, where="configuration")
     lists = {name: settings[name] for name in FILTERS if name != "seeds"}
-    left = experiments.narrowed(settings["papers"] or allowed, **lists)
+    left = experiments.narrowed(settings["papers"] or allowed, **lists, root=ROOTS)
     return {
         paper: filters | {"seeds": settings["seeds"]} for paper, filters in left.items()
     }
@@ -63,19 +66,19 @@ def filter_options(wildcards):
     ]
 
 
+def replication_options():
+    """Where the commands of the jobs find the papers, if not in `replications/` of the working directory alone."""
+    return [] if ROOTS == (experiments.ROOT,) else ["--replications", *map(str, ROOTS)]
+
+
 def figures_of(paper):
     """Name -> figure, as paper.yaml lists them."""
-    return {
-        figure.name: figure
-        for figure in load_paper(Path("replications", paper)).figures
-    }
+    return {figure.name: figure for figure in load_paper(FOLDER_OF[paper]).figures}
 
 
 def derived_of(paper):
     """Name -> table of the paper's own, as paper.yaml lists them."""
-    return {
-        table.name: table for table in load_paper(Path("replications", paper)).derived
-    }
+    return {table.name: table for table in load_paper(FOLDER_OF[paper]).derived}
 
 
 def algorithm_version(name):
@@ -110,19 +113,27 @@ def refuse(error):
 
 try:
     SETTINGS = checked(config)
+    ROOTS = with_further(
+        BASE / experiments.ROOT, map(Path, SETTINGS["replications"] or [])
+    )
     FILTERS_OF = wanted_filters(SETTINGS)
     # A cluster's jobs read this file again: what has been checked before they were submitted is not checked by each.
     RUNS_OF = {
         paper: experiments.expand(
-            paper, SETTINGS["scale"], **filters, validate=workflow.is_main_process
+            paper,
+            SETTINGS["scale"],
+            **filters,
+            root=ROOTS,
+            validate=workflow.is_main_process,
         )
         for paper, filters in FILTERS_OF.items()
     }
+    FOLDER_OF = {paper: experiments.folder_of(paper, ROOTS) for paper in RUNS_OF}
     FIGURES_OF = {paper: figures_of(paper) for paper in RUNS_OF}
     DERIVED_OF = {paper: derived_of(paper) for paper in RUNS_OF}
     ALL_RUNS = {str(run.directory()): run for run in chain(*RUNS_OF.values())}
-    ALGORITHMS = {run.config["algorithm"] for run in ALL_RUNS.values()}
-    VERSIONS = {name: algorithm_version(name) for name in ALGORITHMS}
+    ALGORITHMS_USED = {run.config["algorithm"] for run in ALL_RUNS.values()}
+    VERSIONS = {name: algorithm_version(name) for name in ALGORITHMS_USED}
 except UserError as error:
     refuse(error)
 

@@ -16,7 +16,7 @@ def tables_of(wildcards):
 rule figure:
     input:
         tables_of,
-        script="replications/{paper}/figures.py",
+        script=lambda wildcards: str(FOLDER_OF[wildcards.paper] / "figures.py"),
     output:
         report(
             f"{RESULTS}/figures/{{figure}}.svg",
@@ -31,11 +31,12 @@ rule figure:
     params:
         tables=f"{RESULTS}/tables",
         figures=f"{RESULTS}/figures",
+        folders=replication_options(),
     message:
         "figure {wildcards.figure} of {wildcards.paper}"
     shell:
         "python -m ddrl.analysis figure --paper {wildcards.paper:q} --name {wildcards.figure:q}"
-        " --tables {params.tables:q} --output {params.figures:q}"
+        " --tables {params.tables:q} --output {params.figures:q} {params.folders:q}"
 
 
 rule figures_suite:
@@ -44,7 +45,7 @@ rule figures_suite:
             f"results/{SCALE}/suite/tables/{{table}}.parquet",
             table=("claims", "cells_by_verdict", "coverage", "matrix"),
         ),
-        "ddrl/report/figures.py",
+        str(BASE / "ddrl/report/figures.py"),
     output:
         report(
             expand(f"results/{SCALE}/suite/figures/{{name}}.svg", name=SUITE_FIGURES),

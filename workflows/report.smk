@@ -1,7 +1,7 @@
 # Tables and figures -> reports/<paper>.pdf and reports/suite.pdf, each with an HTML twin from the same data.
 import shlex
 
-LAYOUT = ["reports/template.typ", "reports/report.html.j2"]
+LAYOUT = [str(BASE / "reports" / name) for name in ("template.typ", "report.html.j2")]
 
 
 def drawings_of(wildcards):
@@ -42,7 +42,7 @@ rule report:
         own_tables_of,
         drawings_of,
         LAYOUT,
-        "reports/paper.typ",
+        str(BASE / "reports/paper.typ"),
     output:
         pdf=report(
             "reports/{paper}.pdf",
@@ -62,11 +62,12 @@ rule report:
     params:
         results=RESULTS,
         command=command_of,
+        root=str(BASE),
     message:
         "report {output.pdf}"
     shell:
         "python -m ddrl.report --results {params.results:q} --data {output.data:q} --pdf {output.pdf:q}"
-        " --html {output.html:q} --command {params.command:q}"
+        " --html {output.html:q} --command {params.command:q} --root {params.root:q}"
 
 
 rule report_suite:
@@ -75,7 +76,7 @@ rule report_suite:
         f"results/{SCALE}/suite/tables/summary.json",
         expand(f"results/{SCALE}/suite/figures/{{name}}.svg", name=SUITE_FIGURES),
         LAYOUT,
-        "reports/suite.typ",
+        str(BASE / "reports/suite.typ"),
     output:
         pdf=report(
             "reports/suite.pdf",
@@ -95,8 +96,9 @@ rule report_suite:
     params:
         results=f"results/{SCALE}/suite",
         command=command_of,
+        root=str(BASE),
     message:
         "report {output.pdf}"
     shell:
         "python -m ddrl.report --results {params.results:q} --data {output.data:q} --pdf {output.pdf:q}"
-        " --html {output.html:q} --command {params.command:q}"
+        " --html {output.html:q} --command {params.command:q} --root {params.root:q}"

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ddrl.errors import UserError
 from ddrl.papers.expansion import expand
-from ddrl.papers.experiments import ROOT, SCALES, PlannedRun, papers
+from ddrl.papers.experiments import ROOT, SCALES, PlannedRun, folder_of, papers
 from ddrl.papers.paper import DerivedTable, Figure, load_paper
 from ddrl.papers.schema import check_known
 from ddrl.papers.table_names import REFERENCE
@@ -43,7 +43,6 @@ def _parser() -> argparse.ArgumentParser:
     suite.add_argument("--tables", type=Path, help="holds <paper>/tables; default: <results>/<scale>")
     suite.add_argument("--output", type=Path, help="default: <tables>/suite/tables")
     suite.add_argument("--papers", nargs="+", help="only these")
-    suite.add_argument("--replications", type=Path, default=ROOT)
     suite.set_defaults(run=_suite)
     table = commands.add_parser("table", help="tables -> one that the paper's own tables.py makes")
     table.add_argument("--name", required=True)
@@ -58,7 +57,9 @@ def _parser() -> argparse.ArgumentParser:
     figures.set_defaults(run=_figures)
     for command in (aggregate, table, figure, figures):
         command.add_argument("--paper", required=True)
-        command.add_argument("--replications", type=Path, default=ROOT)
+    for command in (aggregate, suite, table, figure, figures):
+        folders = f"folders of papers (default: {ROOT})"
+        command.add_argument("--replications", type=Path, nargs="+", default=[ROOT], metavar="DIR", help=folders)
     return parser
 
 
@@ -136,8 +137,7 @@ def _named(kind: str, name: str, items: Iterable[AnyNamed], paper: Path) -> AnyN
 
 
 def _paper(parsed: argparse.Namespace) -> Path:
-    check_known("paper", [parsed.paper], papers(parsed.replications))
-    return Path(parsed.replications, parsed.paper)
+    return folder_of(parsed.paper, parsed.replications)
 
 
 if __name__ == "__main__":

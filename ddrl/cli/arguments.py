@@ -295,6 +295,7 @@ def _add_evidence(added: Any) -> None:
         "Read from the experiments' settings at scale paper.",
     )
     _add_form(systems)
+    _add_replications(systems)
 
 
 def _add_list(added: Any) -> None:
@@ -310,6 +311,7 @@ def _add_list(added: Any) -> None:
         "name", nargs="?", help="one algorithm (also of agents and keys), prefix of environments, or paper"
     )
     listed.add_argument("--json", action="store_true", help="print JSON")
+    _add_replications(listed)
 
 
 def _add_clusters(added: Any) -> None:
@@ -366,6 +368,19 @@ def _add_paper(parser: argparse.ArgumentParser) -> None:
 
 def _add_results(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--results", type=_path, help="folder of results (results/ of the checkout, if left out)")
+    _add_replications(parser)
+
+
+def _add_replications(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--replications",
+        type=_path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a folder with further papers, also outside of the checkout (can be repeated); results/ and reports/ are "
+        "then those of the working directory",
+    )
 
 
 def _add_form(parser: argparse.ArgumentParser) -> None:

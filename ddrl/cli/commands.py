@@ -288,13 +288,13 @@ def merge(parsed: argparse.Namespace) -> int:
 
 
 def report(parsed: argparse.Namespace) -> None:
-    from ddrl.cli.tables import checkout
+    from ddrl.cli.tables import checkout, places
     from ddrl.report import rebuild
 
-    root = checkout()
+    root, roots = places(parsed.replications)
     papers = [parsed.paper] if parsed.paper else None
-    output = parsed.output or root / "reports"
-    written = rebuild(papers, parsed.scale, results=parsed.results or root / "results", output=output, root=root)
+    folders = {"results": parsed.results or root / "results", "output": parsed.output or root / "reports"}
+    written = rebuild(papers, parsed.scale, **folders, root=checkout(), replications=roots)
     print("\n".join(map(str, written)))
 
 
@@ -302,9 +302,9 @@ def ledger(parsed: argparse.Namespace) -> None:
     """Print the claims or the cells of papers, as `parsed.kind` says."""
     from ddrl.cli import tables
 
-    root = tables.checkout()
+    root, roots = tables.places(parsed.replications)
     results = parsed.results or root / "results"
-    table, sources = tables.load(parsed.kind, root, results, parsed.paper, parsed.scale, parsed.verdict)
+    table, sources = tables.load(parsed.kind, roots, results, parsed.paper, parsed.scale, parsed.verdict)
     if parsed.form == "text":
         for source in sources:
             say(source)
@@ -318,13 +318,12 @@ def plan(parsed: argparse.Namespace) -> None:
     from ddrl.cli import planning, tables
     from ddrl.slurm.site import load_for
 
-    root = tables.checkout()
-    chosen = tables.chosen_papers(root, parsed.paper)
-    replications = root / "replications"
-    site = load_for(parsed.site, replications) if parsed.site else None
+    root, roots = tables.places(parsed.replications)
+    chosen = tables.chosen_papers(roots, parsed.paper)
+    site = load_for(parsed.site, roots) if parsed.site else None
     if parsed.results and not parsed.results.is_dir():
         raise UserError(f"{parsed.results}: no such folder")
-    lines = planning.plan(chosen, parsed.scale, results=parsed.results or root / "results", root=replications)
+    lines = planning.plan(chosen, parsed.scale, results=parsed.results or root / "results", root=roots)
     tables.print_rows(planning.rows(lines))
     for line in planning.unmeasured(lines):
         print(line)
@@ -336,7 +335,7 @@ def systems(parsed: argparse.Namespace) -> None:
     from ddrl.analysis.tables.systems import systems
     from ddrl.cli import tables
 
-    table = systems(tables.checkout() / "replications")
+    table = systems(tables.places(parsed.replications)[1])
     if parsed.form == "text":
         tables.print_rows(tables.system_rows(table))
     else:
@@ -349,7 +348,7 @@ def list_(parsed: argparse.Namespace) -> None:
 
     from ddrl.cli import listing, tables
 
-    rows = listing.rows(parsed.what, parsed.name)
+    rows = listing.rows(parsed.what, parsed.name, parsed.replications)
     if parsed.json:
         print(json.dumps(rows, indent=1))
     else:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import get_args, get_type_hints
 
 from ddrl import algorithms
 from ddrl.cli.agents import agents
-from ddrl.cli.tables import Rows, checkout
+from ddrl.cli.tables import Rows, checkout, places
 from ddrl.environments.base import registry
 from ddrl.errors import UserError, unknown_name
-from ddrl.papers.experiments import papers
+from ddrl.papers.experiments import folder_of, papers
 from ddrl.papers.paper import load_paper
 from ddrl.system.plugins import ALGORITHMS
 from ddrl.training.config.keys import all_keys
 from ddrl.training.config.topology import Topology
 
 
-def rows(what: str, name: str | None) -> Rows:
-    """Return the rows of one of `LISTS`, or of the part of it called `name`. Raise UserError for an unknown one."""
-    return list(LISTS[what](name))
+def rows(what: str, name: str | None, replications: Sequence[Path] = ()) -> Rows:
+    """Return the rows of one of `LISTS`, or of the part of it called `name`. Raise UserError for an unknown one.
+
+    `replications` are further folders of papers.
+    """
+    return list(_papers(name, replications) if what == "papers" else LISTS[what](name))
 
 
 def _algorithms(name: str | None) -> Iterator[dict[str, str]]:
@@ -60,10 +64,10 @@ def _environments(name: str | None) -> Iterator[dict[str, str]]:
         yield {"name": f"{prefix}/", "tasks": number, "suites": suites, "what": what}
 
 
-def _papers(name: str | None) -> Iterator[dict[str, str]]:
-    folder = checkout() / "replications"
-    for key in _chosen("paper", name, papers(folder)):
-        paper = load_paper(folder / key)
+def _papers(name: str | None, replications: Sequence[Path]) -> Iterator[dict[str, str]]:
+    roots = places(replications)[1]
+    for key in _chosen("paper", name, papers(roots)):
+        paper = load_paper(folder_of(key, roots))
         yield {
             "paper": key,
             "claims": str(len(paper.claims)),
@@ -95,7 +99,6 @@ LISTS: dict[str, Callable[[str | None], Iterator[dict[str, str]]]] = {
     "agents": _agents,
     "algorithms": _algorithms,
     "environments": _environments,
-    "papers": _papers,
     "keys": _keys,
     "topologies": _topologies,
 }

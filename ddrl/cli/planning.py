@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ddrl.cli.speeds import Cost, Measured, cost_of, measured, system_of
-from ddrl.papers.experiments import PlannedRun
+from ddrl.papers.experiments import ROOT, PlannedRun, Roots
 from ddrl.slurm.site import TRAIN, Job, Site
 from ddrl.training.config.experiments import expand
 
@@ -43,7 +43,7 @@ class Estimate(NamedTuple):
     bytes: int
 
 
-def plan(chosen: Sequence[str], scale: str, *, results: Path, root: Path = Path("replications")) -> list[Estimate]:
+def plan(chosen: Sequence[str], scale: str, *, results: Path, root: Roots = ROOT) -> list[Estimate]:
     """Estimate each run. Raise `UserError` for a paper or a scale that does not exist."""
     known = measured(results)
     return [estimate(run, known) for paper in chosen for run in expand(paper, scale, root=root)]

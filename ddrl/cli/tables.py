@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from ddrl.errors import UserError, unknown_name
-from ddrl.papers.experiments import SCALES, papers
+from ddrl.papers.experiments import SCALES, Roots, folder_of, papers, with_further
 from ddrl.papers.table_names import CELL_VERDICTS, CLAIM_VERDICTS, REFERENCE
 from ddrl.system.csv_cells import table_as_csv
 from ddrl.system.files import read_file
@@ -37,16 +37,26 @@ def checkout() -> Path:
     raise UserError("there is no folder replications/ here: run this in a checkout of ddrl")
 
 
-def chosen_papers(root: Path, paper: str | None) -> list[str]:
+def places(further: Sequence[Path]) -> tuple[Path, tuple[Path, ...]]:
+    """Return where results/ and reports/ are, and the roots of papers: of the checkout, and `further` ones.
+
+    With further ones, whose results belong to no checkout, the former is the working directory. Raise `UserError` as
+    `checkout`, and for a further root without papers.
+    """
+    own = checkout()
+    return Path() if further else own, with_further(own / "replications", further)
+
+
+def chosen_papers(roots: Roots, paper: str | None) -> list[str]:
     """Return `paper` alone, or all where it is None. Raise `UserError` for one that does not exist."""
-    known = papers(root / "replications")
+    known = papers(roots)
     if paper is not None and paper not in known:
         raise unknown_name("paper", paper, known)
     return [paper] if paper else list(known)
 
 
 def load(
-    kind: Kind, root: Path, results: Path, paper: str | None, scale: str | None, verdict: str | None
+    kind: Kind, roots: Roots, results: Path, paper: str | None, scale: str | None, verdict: str | None
 ) -> tuple[pd.DataFrame, list[str]]:
     """Return the claims or cells of `paper` (None: of all), and for each paper a line that says where they are from.
 
@@ -60,8 +70,8 @@ def load(
     if verdict not in (None, *VERDICTS[kind]):
         raise unknown_name("verdict", verdict, VERDICTS[kind])
     parts, sources = [], []
-    for key in chosen_papers(root, paper):
-        table, source = _read(kind, key, root, results, scale)
+    for key in chosen_papers(roots, paper):
+        table, source = _read(kind, key, roots, results, scale)
         if table is not None:
             parts.append(table.assign(paper=key)[["paper", *table.columns]])
         sources.append(f"{key}: {source}")
@@ -73,7 +83,7 @@ def load(
     return table, sources
 
 
-def _read(kind: Kind, paper: str, root: Path, results: Path, scale: str | None) -> tuple[pd.DataFrame | None, str]:
+def _read(kind: Kind, paper: str, roots: Roots, results: Path, scale: str | None) -> tuple[pd.DataFrame | None, str]:
     """Return the table of one paper, and where it came from; where there is none, None and the reason."""
     names = [name for name in reversed(SCALES) if scale in (None, name)]
     folders = {name: results / name / paper / "tables" for name in names}
@@ -92,7 +102,7 @@ def _read(kind: Kind, paper: str, root: Path, results: Path, scale: str | None) 
                 raise UserError(f"{path}: cannot be read ({reason}); make it anew: {_remedy(paper, name)}") from None
     from ddrl.analysis.tables import kept
 
-    found = kept.tables(tuple(VERDICTS), root / "replications" / paper, REFERENCE, [], results, allow_missing=True)
+    found = kept.tables(tuple(VERDICTS), folder_of(paper, roots), REFERENCE, [], results, allow_missing=True)
     return found[kind], f"from the runs in {results / REFERENCE / paper}"
 
 

@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from ddrl.errors import UserError
-from ddrl.papers.experiments import ROOT, SCALES, Experiment, PlannedRun, load_experiments, papers, with_settings
+from ddrl.papers.experiments import (
+    ROOT,
+    SCALES,
+    Experiment,
+    PlannedRun,
+    Roots,
+    folder_of,
+    load_experiments,
+    with_settings,
+)
 from ddrl.papers.schema import check_known
 
 FINAL_VERSIONS = 10
@@ -27,15 +36,15 @@ def expand(
     variants: Sequence[str] | None = None,
     environments: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
-    root: Path = ROOT,
+    root: Roots = ROOT,
 ) -> list[PlannedRun]:
     """Return the runs of one paper at one scale, in a fixed order; the lists narrow them (`seeds` may also add).
 
     Raise UserError for anything not allowed, before anything has run.
     """
     check_known("scale", [scale], SCALES)
-    check_known("paper", [paper], papers(root))
-    loaded = load_experiments(root / paper)
+    folder = folder_of(paper, root)
+    loaded = load_experiments(folder)
     _check_filter("experiment", experiments, loaded)
     chosen = [entry for name, entry in loaded.items() if not experiments or name in experiments]
     known = _names(chosen)
@@ -43,7 +52,7 @@ def expand(
     _check_filter("environment", environments, known["environments"])
     _check_seeds(seeds)
     runs = [
-        _run(paper, scale, entry, variant, environment, seed)
+        _run(folder, scale, entry, variant, environment, seed)
         for entry in chosen
         for variant in entry.variants
         if variant in (variants or entry.scales[scale].variants or entry.variants)
@@ -64,14 +73,14 @@ def narrowed(
     experiments: Sequence[str] | None = None,
     variants: Sequence[str] | None = None,
     environments: Sequence[str] | None = None,
-    root: Path = ROOT,
+    root: Roots = ROOT,
 ) -> dict[str, dict[str, list[str] | None]]:
     """Return for each of several papers the part of the lists that it knows, as filters for `expand`.
 
     Leave out a paper that knows none of a list. Raise UserError for an unknown name, and if no paper is left.
     """
     wanted = {"experiments": experiments, "variants": variants, "environments": environments}
-    known = {paper: _names(load_experiments(root / paper).values()) for paper in names}
+    known = {paper: _names(load_experiments(folder_of(paper, root)).values()) for paper in names}
     for kind, values in wanted.items():
         _check_filter(kind.removesuffix("s"), values, [name for own in known.values() for name in own[kind]])
     found = {}
@@ -112,7 +121,7 @@ def _check_seeds(seeds: Any) -> None:
         raise UserError(f"key 'seeds': must be a list of different integers from 0 to 2147483647 (got {seeds!r})")
 
 
-def _run(paper: str, scale: str, entry: Experiment, variant: str, environment: str, seed: int) -> PlannedRun:
+def _run(folder: Path, scale: str, entry: Experiment, variant: str, environment: str, seed: int) -> PlannedRun:
     spec = entry.scales[scale]
     departures = tuple(d for d in (*entry.departures, *spec.departures) if d.applies(variant, environment, scale))
     config = entry.paper_setting(variant, environment) | {"seed": seed}
@@ -126,7 +135,7 @@ def _run(paper: str, scale: str, entry: Experiment, variant: str, environment: s
     resources = spec.resources[variant]
     if resources.nodes > 1 and config.get("topology", {}).get("runtime") != "ray":
         raise UserError(
-            f"replications/{paper}/experiments.yaml: experiments.{entry.name}.scales.{scale}.resources: {variant} has "
+            f"{folder / 'experiments.yaml'}: experiments.{entry.name}.scales.{scale}.resources: {variant} has "
             f"nodes: {resources.nodes}; allowed for runs whose topology.runtime is not ray: 1"
         )
-    return PlannedRun(paper, scale, entry.name, variant, environment, seed, config, departures, resources)
+    return PlannedRun(folder.name, scale, entry.name, variant, environment, seed, config, departures, resources)

@@ -20,6 +20,8 @@ from ddrl.papers.schema import check_known, load_checked
 
 SCALES = ("smoke", "workstation", "paper")
 ROOT = Path("replications")
+Roots = Path | Sequence[Path]
+"""One folder of papers, or several."""
 MANIFESTS = "*/*/*/*/*/seed*/run.json"
 """Pattern of finished runs below a results folder: scale/paper/experiment/variant/environment/seed."""
 
@@ -171,9 +173,43 @@ class PlannedRun:
         return Path(results) / self.scale / self.paper / self.key
 
 
-def papers(root: Path = ROOT) -> list[str]:
-    """Return the name of every folder of `root` with a paper.yaml."""
-    return sorted(path.parent.name for path in root.glob("*/paper.yaml"))
+def papers(root: Roots = ROOT) -> list[str]:
+    """Return the name of every paper: of every folder with a paper.yaml. Raise UserError for one in two roots."""
+    return sorted(_folders(root))
+
+
+def folder_of(paper: str, root: Roots = ROOT) -> Path:
+    """Return the folder of one of `papers`. Raise UserError for another name."""
+    found = _folders(root)
+    check_known("paper", [paper], found)
+    return found[paper]
+
+
+def with_further(own: Path, further: Iterable[Path]) -> tuple[Path, ...]:
+    """Return the root of papers `own` and `further` ones, each once. Raise UserError for a further one without papers.
+
+    A further root may be outside of this checkout (`--replications`).
+    """
+    found = {own.resolve(): own}
+    for root in further:
+        if not papers(root):
+            raise UserError(f"--replications {root}: no folder in it has a paper.yaml")
+        found.setdefault(root.resolve(), root)
+    return tuple(found.values())
+
+
+def each_root(root: Roots) -> tuple[Path, ...]:
+    """Return the roots, of which there may be one."""
+    return (root,) if isinstance(root, Path) else tuple(root)
+
+
+def _folders(root: Roots) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for folder in (path.parent for one in each_root(root) for path in one.glob("*/paper.yaml")):
+        if folder.name in found:
+            raise UserError(f"paper '{folder.name}' is in two folders: {found[folder.name]} and {folder}; allowed: one")
+        found[folder.name] = folder
+    return found
 
 
 def load_experiments(paper_dir: Path) -> dict[str, Experiment]:

@@ -20,6 +20,7 @@ from ddrl.papers.paper import Paper
 from ddrl.papers.schema import check_known, schema
 from ddrl.system.files import read_file
 
+REFERENCES = Path(__file__).parents[2] / "replications" / "references"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.]*")
 _TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _DTYPES = {"number": "float64", "count": "Int64", "flag": "bool"}
@@ -62,10 +63,16 @@ def load_references(paper: Paper) -> pd.DataFrame:
     """
     found = [pd.DataFrame(columns=["environment", "task", "random", "human", "source"])]
     for rule in paper.references:
-        part = reference_scores(paper.directory.parent / "references" / rule.file, rule.variants)
+        part = reference_scores(references_of(paper.directory) / rule.file, rule.variants)
         names = [rule.environments.replace("{task}", task) for task in part["task"]]
         found.append(part.assign(environment=names)[["environment", "task", "random", "human", "source"]])
     return pd.concat([part for part in found if not part.empty], ignore_index=True)
+
+
+def references_of(directory: Path) -> Path:
+    """Return the folder with random and human scores for a paper's folder: beside it, or else that of this package."""
+    beside = directory.parent / "references"
+    return beside if beside.is_dir() else REFERENCES
 
 
 def reference_scores(path: Path, variants: Sequence[str]) -> pd.DataFrame:

@@ -22,12 +22,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pdf", type=Path, required=True, help="report to write")
     parser.add_argument("--html", type=Path, help="its HTML twin; default: beside the PDF")
     parser.add_argument("--command", default="", help="what made the results, printed at the foot of each page")
-    parser.add_argument("--root", type=Path, default=Path(), help="project root, which holds reports/")
+    parser.add_argument("--root", type=Path, default=Path(), help="checkout of ddrl, which holds reports/")
     parsed = parser.parse_args(arguments)
     html = parsed.html or parsed.pdf.with_suffix(".html")
 
     def command() -> None:
-        write_report(parsed.results, parsed.data, parsed.pdf, html, command=parsed.command, root=parsed.root)
+        outside = "" if parsed.results.is_absolute() else parsed.results.as_posix()
+        write_report(
+            parsed.results, parsed.data, parsed.pdf, html, command=parsed.command, outside=outside, root=parsed.root
+        )
 
     return exit_code(command)
 

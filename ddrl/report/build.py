@@ -19,6 +19,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 
 from ddrl.errors import UserError, unknown_name
+from ddrl.papers.experiments import Roots, folder_of
 from ddrl.papers.experiments import papers as all_papers
 from ddrl.papers.table_names import REFERENCE
 from ddrl.report.figures import draw_figures
@@ -138,16 +139,23 @@ def html_text(data: dict[str, Any], results: Path, root: Path = ROOT) -> str:
 
 
 def rebuild(
-    papers: Sequence[str] | None, scale: str, *, results: Path = Path("results"), output: Path, root: Path = ROOT
+    papers: Sequence[str] | None,
+    scale: str,
+    *,
+    results: Path = Path("results"),
+    output: Path,
+    root: Path = ROOT,
+    replications: Roots | None = None,
 ) -> list[Path]:
     """Write every report of a scale (or of `reference`) from the results that are there, without training.
 
     Write `<paper>.pdf`, `<paper>.html`, `suite.pdf` and `suite.html` into `output`, and their tables, figures and data
     below `output/evidence/<scale>`; read `results` and change nothing there. A run that is missing or damaged is named
-    in the report. The suite report is about `papers` (None: all). Return the PDF and HTML files. Raise `UserError` for
-    a wrong name, and where none of the papers has any run.
+    in the report. The suite report is about `papers` (None: all) of `replications` (None: those of `root`). Return the
+    PDF and HTML files. Raise `UserError` for a wrong name, and where none of the papers has any run.
     """
-    known = all_papers(root / "replications")
+    roots = replications or root / "replications"
+    known = all_papers(roots)
     for paper in papers or ():
         if paper not in known:
             raise unknown_name("paper", paper, known)
@@ -164,7 +172,7 @@ def rebuild(
 
     for paper in papers or known:
         try:
-            _paper_evidence(paper, scale, results, folder / paper, root)
+            _paper_evidence(paper, scale, results, folder / paper, roots)
         except UserError as error:
             refused.append(error)
             continue
@@ -172,11 +180,11 @@ def rebuild(
         written += report(paper, f"ddrl report {paper} --scale {scale}")
     if not written:
         raise refused[0]
-    _suite_evidence(made, scale, results, folder, root)
+    _suite_evidence(made, scale, results, folder, roots)
     return written + report(SUITE, f"ddrl report{''.join(f' {paper}' for paper in papers or ())} --scale {scale}")
 
 
-def _paper_evidence(paper: str, scale: str, results: Path, folder: Path, root: Path) -> None:
+def _paper_evidence(paper: str, scale: str, results: Path, folder: Path, roots: Roots) -> None:
     """Write tables and figures of one paper into `folder`."""
     from ddrl.analysis.figures.plots import draw
     from ddrl.analysis.tables import kept
@@ -185,8 +193,8 @@ def _paper_evidence(paper: str, scale: str, results: Path, folder: Path, root: P
     from ddrl.papers.expansion import expand
     from ddrl.papers.paper import load_paper
 
-    replication = root / "replications" / paper
-    planned = [] if scale == REFERENCE else expand(paper, scale, root=root / "replications")
+    replication = folder_of(paper, roots)
+    planned = [] if scale == REFERENCE else expand(paper, scale, root=roots)
     evidence = kept.build(replication, scale, planned, results, allow_missing=True)
     write(evidence.tables, evidence.summary, folder / "tables")
     wanted = load_paper(replication)
@@ -196,11 +204,11 @@ def _paper_evidence(paper: str, scale: str, results: Path, folder: Path, root: P
         draw(replication, figure, folder / "tables", folder / "figures")
 
 
-def _suite_evidence(papers: Sequence[str], scale: str, results: Path, folder: Path, root: Path) -> None:
+def _suite_evidence(papers: Sequence[str], scale: str, results: Path, folder: Path, roots: Roots) -> None:
     """Write the tables and figures over papers into `folder/suite`, from the papers' tables in `folder`."""
     from ddrl.analysis.tables.build import write
     from ddrl.analysis.tables.suite import build_suite
 
-    evidence = build_suite(root / "replications", results, scale, folder=folder, only=papers)
+    evidence = build_suite(roots, results, scale, folder=folder, only=papers)
     write(evidence.tables, evidence.summary, folder / SUITE / "tables")
     draw_figures(folder / SUITE / "tables", folder / SUITE / "figures")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ddrl.errors import UserError, unknown_name
-from ddrl.papers.experiments import ROOT, Resources, load_experiments, papers
+from ddrl.papers.experiments import ROOT, Resources, Roots, folder_of, load_experiments, papers
 from ddrl.papers.schema import load_checked
 
 TRAIN = "train"
@@ -102,13 +102,13 @@ class Site:
         return JobRequest(job.needs, **settings)
 
 
-def load_for(path: Path, root: Path = ROOT) -> Site:
+def load_for(path: Path, root: Roots = ROOT) -> Site:
     """Read a site file, for the rules of the workflow and the papers below `root`.
 
     Raise `UserError` naming file, key and what is allowed, also for a rule, paper or experiment that does not exist.
     """
     data = load_checked(path, "site")
-    experiments = {name for paper in papers(root) for name in load_experiments(root / paper)}
+    experiments = {name for paper in papers(root) for name in load_experiments(folder_of(paper, root))}
     known = {"rules": RULES, "papers": papers(root), "experiments": experiments}
     for index, entry in enumerate(data["jobs"]):
         for kind, allowed in known.items():

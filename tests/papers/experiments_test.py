@@ -264,15 +264,15 @@ def test_configs_are_written_only_when_they_change(tmp_path: Path) -> None:
 
 
 def test_the_command_line_says_one_line_and_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "--paper", "impala_2018", "--scale", "smok", "--root", str(ROOT)]) == 2
+    assert main(["list", "--paper", "impala_2018", "--scale", "smok", "--replications", str(ROOT)]) == 2
     assert capsys.readouterr().err.startswith("ddrl: unknown scale 'smok'")
-    assert main(["list", "--paper", "impala_2018", "--root", str(ROOT)]) == 0
+    assert main(["list", "--paper", "impala_2018", "--replications", str(ROOT)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(runs_of("smoke"))
 
 
 def test_every_replication_passes_its_check() -> None:
     for paper in papers(ROOT):
-        assert main(["check", "--paper", paper, "--root", str(ROOT)]) == 0
+        assert main(["check", "--paper", paper, "--replications", str(ROOT)]) == 0
 
 
 @pytest.mark.parametrize("name", ["mujoco-HalfCheetah-v5", "mujoco/HalfCheetah-v5"])

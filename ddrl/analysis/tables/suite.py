@@ -27,7 +27,7 @@ from ddrl.analysis.tables.systems import (
 )
 from ddrl.errors import UserError
 from ddrl.papers.declared import declared
-from ddrl.papers.experiments import system_label, system_of
+from ddrl.papers.experiments import Roots, folder_of, system_label, system_of
 from ddrl.papers.paper import Paper, load_paper
 from ddrl.papers.table_names import SUITE_TABLES
 from ddrl.system.files import read_file
@@ -38,7 +38,7 @@ _BENCH = ["bound", "ratio", "policy_lag_mean", "limiting_part", "file"]
 """Columns of table `throughput` that only benchmarks have."""
 
 
-def build_suite(root: Path, results: Path, scale: str, *, folder: Path, only: Sequence[str] | None) -> PaperTables:
+def build_suite(root: Roots, results: Path, scale: str, *, folder: Path, only: Sequence[str] | None) -> PaperTables:
     """Return every table of `SUITE_TABLES`, from `folder/<paper>/tables`. Raise UserError if no paper has tables."""
     papers, paper_problems = read_papers(root, folder, only)
     subject, joined = subject_of(scale), {name: _joined(papers, name) for name in ("runs", "claims", "cells")}
@@ -65,7 +65,7 @@ def build_suite(root: Path, results: Path, scale: str, *, folder: Path, only: Se
         "scale": scale,
         "scale_note": SCALE_NOTES[scale],
         "subject": subject,
-        "papers": [_paper_facts(load_paper(root / paper), own, subject) for paper, own in papers.items()],
+        "papers": [_paper_facts(load_paper(folder_of(paper, root)), own, subject) for paper, own in papers.items()],
         "papers_without_tables": [row["paper"] for row in paper_problems],
         **subject_facts(joined, scale),
         "systems": len(tables["systems"]),

@@ -20,7 +20,18 @@ from ddrl.analysis.tables.build import read
 from ddrl.errors import UserError
 from ddrl.papers.declared import declared, defaults
 from ddrl.papers.expansion import expand
-from ddrl.papers.experiments import ROOT, Experiment, PlannedRun, load_experiments, papers, system_label, system_of
+from ddrl.papers.experiments import (
+    ROOT,
+    Experiment,
+    PlannedRun,
+    Roots,
+    each_root,
+    folder_of,
+    load_experiments,
+    papers,
+    system_label,
+    system_of,
+)
 from ddrl.papers.published import load_published
 from ddrl.papers.table_names import CELL_VERDICTS, CLAIM_VERDICTS, REFERENCE, SUITE_NEEDS
 from ddrl.system.plugins import ALGORITHMS
@@ -39,7 +50,7 @@ def algorithm_module(name: str) -> Path:
     return ALGORITHMS.source(name)
 
 
-def systems(root: Path = ROOT, only: Sequence[str] | None = None) -> pd.DataFrame:
+def systems(root: Roots = ROOT, only: Sequence[str] | None = None) -> pd.DataFrame:
     """Return one row per paper, experiment and distinct algorithm and topology. Raise UserError as `declared`."""
     rows = []
     for paper in only or papers(root):
@@ -117,7 +128,7 @@ def _tasks(environments: Sequence[str]) -> str:
     )
 
 
-def read_papers(root: Path, folder: Path, only: Sequence[str] | None = None) -> tuple[Tables, list[dict[str, Any]]]:
+def read_papers(root: Roots, folder: Path, only: Sequence[str] | None = None) -> tuple[Tables, list[dict[str, Any]]]:
     """Read the tables of every paper in `folder/<paper>/tables`, and make a row of table `problems` for each without.
 
     Raise UserError if no paper has tables.
@@ -136,7 +147,7 @@ def read_papers(root: Path, folder: Path, only: Sequence[str] | None = None) -> 
     return found, problems
 
 
-def matrix(root: Path, scale: str, tables: Tables) -> pd.DataFrame:
+def matrix(root: Roots, scale: str, tables: Tables) -> pd.DataFrame:
     """Return every paper x experiment x variant x environment: seeds planned at this scale, done, left out, reference.
 
     The settings of a sweep count together, under the name of their system.
@@ -152,7 +163,8 @@ def matrix(root: Path, scale: str, tables: Tables) -> pd.DataFrame:
             "reference": _counted(runs[runs["origin"] == "reference"].itertuples()),
         }
         with_runs = {place for name in ("planned", "done", "reference") for place in counts[name]}
-        for place, (variant_label, environment_label) in _places(load_experiments(root / paper), with_runs).items():
+        experiments = load_experiments(folder_of(paper, root))
+        for place, (variant_label, environment_label) in _places(experiments, with_runs).items():
             own = {name: count[place] for name, count in counts.items()}
             rows.append(
                 {
@@ -199,7 +211,7 @@ def _status(planned: int, done: int, left_out: int, reference: int) -> str:
     return "done" if done >= planned and not left_out else "partly"
 
 
-def coverage(root: Path, tables: Tables, grid: pd.DataFrame, subject: str) -> pd.DataFrame:
+def coverage(root: Roots, tables: Tables, grid: pd.DataFrame, subject: str) -> pd.DataFrame:
     """Return one row per paper and experiment of `grid` (`matrix`), and of those that only cells or claims name.
 
     Columns paper, experiment, title, status, planned, done, left_out, reference (runs), cells, cells_<verdict>, claims,
@@ -207,7 +219,7 @@ def coverage(root: Path, tables: Tables, grid: pd.DataFrame, subject: str) -> pd
     """
     rows = []
     for paper, own in tables.items():
-        experiments = load_experiments(root / paper)
+        experiments = load_experiments(folder_of(paper, root))
         named = dict.fromkeys([*experiments, *own["cells"]["experiment"], *own["claims"]["experiment"]])
         for name in named:
             part = grid[(grid["paper"] == paper) & (grid["experiment"] == name)]
@@ -227,10 +239,10 @@ def coverage(root: Path, tables: Tables, grid: pd.DataFrame, subject: str) -> pd
     return pd.DataFrame(rows)
 
 
-def published_only(root: Path = ROOT) -> pd.DataFrame:
+def published_only(root: Roots = ROOT) -> pd.DataFrame:
     """Return papers with published numbers but no paper.yaml: paper, cells (how many), items."""
     rows = []
-    for folder in sorted({path.parents[1] for path in root.glob("*/published/*.csv")}):
+    for folder in sorted({path.parents[1] for one in each_root(root) for path in one.glob("*/published/*.csv")}):
         if not (folder / "paper.yaml").exists():
             published = load_published(folder)
             items = "; ".join(sorted(set(published["item"])))

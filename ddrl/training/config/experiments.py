@@ -19,7 +19,7 @@ from typing import Any
 
 from ddrl.papers.expansion import expand as expand_unchecked
 from ddrl.papers.expansion import narrowed
-from ddrl.papers.experiments import ROOT, SCALES, PlannedRun, load_experiments, papers
+from ddrl.papers.experiments import ROOT, SCALES, PlannedRun, Roots, folder_of, load_experiments, papers
 from ddrl.system.exit_code import exit_code
 from ddrl.system.files import read_file, write_whole
 
@@ -45,7 +45,7 @@ def expand(
     variants: Sequence[str] | None = None,
     environments: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
-    root: Path = ROOT,
+    root: Roots = ROOT,
     validate: bool = True,
 ) -> list[PlannedRun]:
     """Expand as `ddrl.papers.expansion.expand`; with `validate`, check configurations and fill in their defaults.
@@ -54,11 +54,11 @@ def expand(
     """
     names = {"experiments": experiments, "variants": variants, "environments": environments}
     runs = expand_unchecked(paper, scale, **names, seeds=seeds, root=root)
-    return [_validated(run) for run in runs] if validate else runs
+    return [_validated(run, folder_of(paper, root)) for run in runs] if validate else runs
 
 
-def _validated(run: PlannedRun) -> PlannedRun:
-    where = f"replications/{run.paper}/experiments.yaml: {run.scale}/{run.key}"
+def _validated(run: PlannedRun, folder: Path) -> PlannedRun:
+    where = f"{folder / 'experiments.yaml'}: {run.scale}/{run.key}"
     return dataclasses.replace(run, config=_resolved(run.config, where))
 
 
@@ -80,14 +80,14 @@ _RESOLVED: dict[str, dict[str, Any]] = {}
 """A configuration as text, with seed 0 -> the configuration with its defaults."""
 
 
-def paper_configs(paper: str, root: Path = ROOT) -> dict[tuple[str, str, str], dict[str, Any]]:
+def paper_configs(paper: str, root: Roots = ROOT) -> dict[tuple[str, str, str], dict[str, Any]]:
     """Return (experiment, variant, environment) -> the resolved configuration that the paper states, with seed 0."""
-    found = {}
-    for name, entry in load_experiments(root / paper).items():
+    found, path = {}, folder_of(paper, root) / "experiments.yaml"
+    for name, entry in load_experiments(path.parent).items():
         for variant in entry.variants:
             for environment in filter(partial(entry.has, variant), entry.every_environment):
                 config = entry.paper_setting(variant, environment) | {"seed": 0}
-                where = f"replications/{paper}/experiments.yaml: {name}/{variant}/{environment} as the paper states it"
+                where = f"{path}: {name}/{variant}/{environment} as the paper states it"
                 found[name, variant, environment] = _resolved(config, where)
     return found
 
@@ -121,7 +121,6 @@ def _parser() -> argparse.ArgumentParser:
     for command in (listing, config):
         command.add_argument("--paper", required=True)
         command.add_argument("--scale", default="smoke")
-        command.add_argument("--root", type=Path, default=ROOT)
     config.add_argument("--experiment", required=True)
     config.add_argument("--variant", required=True)
     config.add_argument("--environment", required=True, help="such as atari-pong or atari/pong")
@@ -129,7 +128,9 @@ def _parser() -> argparse.ArgumentParser:
     config.add_argument("--output", type=Path, required=True)
     check = commands.add_parser("check", help="check every file of the replications")
     check.add_argument("--paper")
-    check.add_argument("--root", type=Path, default=ROOT)
+    for command in (listing, config, check):
+        folders = f"folders of papers (default: {ROOT})"
+        command.add_argument("--replications", type=Path, nargs="+", default=[ROOT], metavar="DIR", help=folders)
     listing.set_defaults(run=_list)
     config.set_defaults(run=_config)
     check.set_defaults(run=_check)
@@ -137,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _list(parsed: argparse.Namespace) -> None:
-    for run in expand(parsed.paper, parsed.scale, root=parsed.root, validate=False):
+    for run in expand(parsed.paper, parsed.scale, root=parsed.replications, validate=False):
         print(run.key)
 
 
@@ -150,7 +151,7 @@ def _config(parsed: argparse.Namespace) -> None:
         # A folder's name has "-" for "/"; a prefix has neither, so the first of them is where it ends.
         environments=[re.sub("[-/]", "/", parsed.environment, count=1)],
         seeds=[parsed.seed],
-        root=parsed.root,
+        root=parsed.replications,
     )
     print(_write_config(runs[0], parsed.output))
 
@@ -158,11 +159,11 @@ def _config(parsed: argparse.Namespace) -> None:
 def _check(parsed: argparse.Namespace) -> None:
     from ddrl.papers.check import check_paper
 
-    for paper in [parsed.paper] if parsed.paper else papers(parsed.root):
+    for paper in [parsed.paper] if parsed.paper else papers(parsed.replications):
         for scale in SCALES:
-            expand(paper, scale, root=parsed.root)
-        paper_configs(paper, parsed.root)
-        check_paper(parsed.root / paper)
+            expand(paper, scale, root=parsed.replications)
+        paper_configs(paper, parsed.replications)
+        check_paper(folder_of(paper, parsed.replications))
         print(f"{paper}: paper.yaml, experiments.yaml, published and DEVIATIONS.md are well formed")
 
 
