@@ -15,6 +15,7 @@ from ddrl.training.config import experiments
 from ddrl.papers.table_names import SUITE_NEEDS, SUITE_TABLES, TABLES
 from ddrl.papers.declared import declared
 from ddrl.papers.experiments import with_further
+from ddrl.papers.own_code import check_own_code
 from ddrl.papers.paper import load_paper
 from ddrl.papers.schema import check, schema
 from ddrl.errors import UserError, unknown_name
@@ -129,6 +130,9 @@ try:
         for paper, filters in FILTERS_OF.items()
     }
     FOLDER_OF = {paper: experiments.folder_of(paper, ROOTS) for paper in RUNS_OF}
+    if workflow.is_main_process:
+        for folder in FOLDER_OF.values():
+            check_own_code(load_paper(folder))
     FIGURES_OF = {paper: figures_of(paper) for paper in RUNS_OF}
     DERIVED_OF = {paper: derived_of(paper) for paper in RUNS_OF}
     ALL_RUNS = {str(run.directory()): run for run in chain(*RUNS_OF.values())}

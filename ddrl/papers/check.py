@@ -10,13 +10,14 @@ import pandas as pd
 from ddrl.errors import UserError
 from ddrl.papers.claim_kinds import EFFICIENCY_METRICS, TO_MILESTONE
 from ddrl.papers.experiments import Experiment, load_experiments, system_of
+from ddrl.papers.own_code import check_own_code
 from ddrl.papers.paper import CellRule, Claim, Paper, load_deviations, load_paper
 from ddrl.papers.published import load_published, load_references, matching
 from ddrl.papers.schema import check_known
 
 
 def check_paper(directory: Path) -> None:
-    """Raise `UserError` if paper.yaml, its names from experiments.yaml, published/ or DEVIATIONS.md are wrong."""
+    """Raise `UserError` if paper.yaml, what it names in other files, DEVIATIONS.md or the paper's own code are wrong."""
     paper, experiments = load_paper(directory), load_experiments(directory)
     load_deviations(directory)
     path = directory / "paper.yaml"
@@ -27,6 +28,7 @@ def check_paper(directory: Path) -> None:
         _check_rule(rule, paper, experiments, published, f"{path}: cells.{rule.experiment}")
     _check_coverage(paper, published, path)
     load_references(paper)
+    check_own_code(paper)
 
 
 def _check_rule(

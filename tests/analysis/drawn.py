@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from ddrl.analysis.figures import plots
 from ddrl.analysis.runs.run_data import env_label
-from ddrl.analysis.tables.derived import own_function
+from ddrl.papers.own_code import own_function
 
 ROOT = Path(__file__).parents[2] / "replications"
 Table = pd.DataFrame

@@ -14,10 +14,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from ddrl.analysis.__main__ import main
 from ddrl.analysis.runs.problems import gather
 from ddrl.analysis.tables.build import read
-from ddrl.analysis.tables.derived import own_function
 from ddrl.analysis.tables.scores import scores
 from ddrl.analysis.verdicts.claims import claims
 from ddrl.papers.experiments import Experiment
+from ddrl.papers.own_code import own_function
 from ddrl.papers.paper import Paper
 from ddrl.papers.published import load_references
 from ddrl.training.config.experiments import PlannedRun, write_configs

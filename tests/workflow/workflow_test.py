@@ -196,3 +196,14 @@ def test_a_failing_run_keeps_its_checkpoints_and_names_its_log(project):
 
 def test_what_the_rules_share_stays_short():
     assert len((ROOT / "workflows/common.smk").read_text().splitlines()) < 150
+
+
+def test_a_fault_of_a_paper_s_figures_ends_with_one_line_before_any_job(project):
+    path = project.root / "replications/impala_2018/figures.py"
+    replace(path, "def policy_lag(", "def policy_lags(")
+    code, output = project.snakemake()
+    assert code == 2
+    assert output == (
+        "ddrl: replications/impala_2018/figures.py: has no function 'policy_lag', which paper.yaml wants\n"
+    )
+    assert not list(project.root.glob("results/**/log.txt"))

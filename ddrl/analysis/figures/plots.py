@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 
 from ddrl.analysis.statistics.significance import Sample, t_interval
 from ddrl.analysis.tables.build import read
-from ddrl.analysis.tables.derived import own_function
+from ddrl.papers.own_code import FIGURES, own_function
 from ddrl.papers.paper import Figure
 from ddrl.system.files import replacing
 
@@ -90,7 +90,7 @@ def draw(paper_dir: Path, figure: Figure, tables: Path, output: Path) -> list[Pa
 
     The same tables give the same bytes. Raise UserError for a missing table or function.
     """
-    function = own_function(paper_dir, "figures.py", figure.name)
+    function = own_function(paper_dir, FIGURES, figure.name)
     with style():
         return save(function(**read(tables, figure.tables)), output, figure.name)
 

@@ -164,7 +164,7 @@ def _check(parsed: argparse.Namespace) -> None:
             expand(paper, scale, root=parsed.replications)
         paper_configs(paper, parsed.replications)
         check_paper(folder_of(paper, parsed.replications))
-        print(f"{paper}: paper.yaml, experiments.yaml, published and DEVIATIONS.md are well formed")
+        print(f"{paper}: paper.yaml, experiments.yaml, published, DEVIATIONS.md and its own code are well formed")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ddrl.analysis.tables.derived import own_function
+from ddrl.papers.own_code import own_function
 from tests.analysis.drawn import repeats_of
 
 PAPER = Path(__file__).resolve().parents[3] / "replications" / "ga3c_2017"

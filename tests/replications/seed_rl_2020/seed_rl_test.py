@@ -104,7 +104,7 @@ def test_its_tables_are_found_by_a_command_whose_own_folder_is_elsewhere(tmp_pat
     """As `.venv/bin/ddrl`: Python looks for modules beside it, and not in the checkout."""
     code = f"""
 from pathlib import Path
-from ddrl.analysis.tables.derived import own_function
+from ddrl.papers.own_code import own_function
 print(own_function(Path({str(ROOT / PAPER)!r}), "tables.py", "validation").__name__)
 """
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
