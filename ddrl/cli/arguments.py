@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     _add_clusters(added)
     _add_evidence(added)
     _add_list(added)
+    _add_new(added)
     _add_machine(added)
     return made
 
@@ -341,6 +342,18 @@ def _add_clusters(added: Any) -> None:
     merge.set_defaults(more="folders")
     merge.add_argument("--into", type=_path, default=Path("results"), help="folder of results (%(default)s)")
     merge.add_argument("--dry-run", action="store_true", help="only say what would be copied")
+
+
+def _add_new(added: Any) -> None:
+    new = _add(
+        added,
+        commands.new,
+        "write a skeleton of a paper, an algorithm or an environment, with its test",
+        "It trains, is tested and reported at once. It is written into this checkout, or into a package of your own.",
+    )
+    new.add_argument("kind", choices=("paper", "algorithm", "environment"), help="what to write")
+    new.add_argument("name", help="such as my_algorithm; of a paper such as mnih_2016")
+    new.add_argument("--into", type=_path, metavar="DIR", help="a package of your own; it is made if it is not there")
 
 
 def _add_machine(added: Any) -> None:

@@ -361,6 +361,14 @@ def completion(parsed: argparse.Namespace) -> None:
     print(script(parsed.parser(), parsed.shell))
 
 
+def new(parsed: argparse.Namespace) -> None:
+    """Print the files that were written, and what to type next."""
+    from ddrl.cli.new import new
+
+    made = new(parsed.kind, parsed.name, parsed.into)
+    print("\n".join([*(f"wrote {file}" for file in made.files), "next:", *(f"  {line}" for line in made.commands)]))
+
+
 def doctor(parsed: argparse.Namespace) -> int:
     """Return 1 where a required part is missing."""
     from ddrl.cli import doctor

@@ -17,7 +17,7 @@ from ddrl.papers.schema import check_known
 
 
 def check_paper(directory: Path) -> None:
-    """Raise `UserError` if paper.yaml, what it names in other files, DEVIATIONS.md or the paper's own code are wrong."""
+    """Raise `UserError` if paper.yaml, what it names in other files, DEVIATIONS.md or the paper's code are wrong."""
     paper, experiments = load_paper(directory), load_experiments(directory)
     load_deviations(directory)
     path = directory / "paper.yaml"
