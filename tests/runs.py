@@ -9,11 +9,13 @@ from typing import Any
 import pandas as pd
 
 from ddrl import algorithms
+from ddrl.errors import UserError
 from ddrl.runtimes.local import local_runtime
 from ddrl.training.config.run_config import RunConfig, parse_run_config
 from ddrl.training.records.progress import Progress
 from ddrl.training.records.recorder import TIMING_METRICS
 from ddrl.training.run import Run
+from ddrl.types import EnvSpec
 
 BASE: dict[str, Any] = {
     "algorithm": "impala",
@@ -45,10 +47,6 @@ REPLAY: dict[str, Any] = {
     "optimizer": {"name": "adam", "learning_rate": 1e-3},
 }
 SMALL: dict[str, dict[str, Any]] = {
-    "impala": {},
-    "a2c": {},
-    "a3c": {},
-    "ga3c": {},
     "ppo": {"num_epochs": 2, "num_minibatches": 2},
     "impact": {"num_slots": 2, "num_traversals": 2},
     "gorila": {
@@ -62,7 +60,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "apex_dqn": REPLAY,
     "r2d2": REPLAY | {"sequence_length": 6, "sequence_period": 3, "burn_in": 3, "n_step": 2, "lstm_size": 8},
 }
-"""Algorithm -> what makes it small beside the hyperparameters of `BASE`, without IMPALA's optimizer."""
+"""Algorithm -> what else makes it small, where the keys of `small` do not."""
 _SYSTEMS = {name: algorithms.load(name).SYSTEM for name in algorithms.NAMES}
 REPLAYING = tuple(name for name, system in _SYSTEMS.items() if system.store == "prioritized")
 """Those that draw from a prioritized replay."""
@@ -74,7 +72,20 @@ SHARED = tuple(name for name, system in _SYSTEMS.items() if system.parameters !=
 """Those whose parameters are shared and have no versions."""
 VERSIONED = tuple(name for name in BATCHED if name not in SHARED)
 """Those that learn from batches and publish versions: with any schedule of theirs, and with several learners."""
-CONTINUOUS = tuple(name for name in algorithms.NAMES if name not in (*REPLAYING, "ga3c", "gorila"))
+_CONTINUOUS = EnvSpec("test/continuous", (4,), "float32", 0, 1, "test", action_size=2)
+
+
+def _learns(algorithm: str, spec: EnvSpec) -> bool:
+    """Ask the algorithm's own check."""
+    module = algorithms.load(algorithm)
+    try:
+        module.check(module.Config(), spec, 1)
+    except UserError:
+        return False
+    return True
+
+
+CONTINUOUS = tuple(name for name in algorithms.NAMES if _learns(name, _CONTINUOUS))
 """Those that learn tasks with continuous actions."""
 
 

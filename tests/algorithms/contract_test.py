@@ -135,7 +135,7 @@ def test_a_default_without_a_source_is_found(tmp_path: Path) -> None:
     assert found == {"departs", "part_of_a_number", "not_in_the_table", "after_the_group"}
 
 
-@every_algorithm
+@pytest.mark.parametrize("name", sorted(GENERAL))
 def test_a_default_that_is_changed_without_a_word_is_found(name: str) -> None:
     module = algorithms.load(name)
     for field in GENERAL[name]:
