@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 SHORTEST_TOKEN = 16
 INTERRUPTED = TRY_AGAIN
 LINE_SECONDS = 10.0
+LAYOUT = "reports/template.typ"
+"""The file that tells a checkout, whose layout reports have, from a project of the user's own."""
 
 
 def train(parsed: argparse.Namespace) -> int:
@@ -294,7 +296,7 @@ def report(parsed: argparse.Namespace) -> None:
     root, roots = places(parsed.replications)
     papers = [parsed.paper] if parsed.paper else None
     folders = {"results": parsed.results or root / "results", "output": parsed.output or root / "reports"}
-    written = rebuild(papers, parsed.scale, **folders, root=checkout(), replications=roots)
+    written = rebuild(papers, parsed.scale, **folders, root=checkout(LAYOUT), replications=roots)
     print("\n".join(map(str, written)))
 
 

@@ -29,12 +29,15 @@ Kind = Literal["claims", "cells"]
 Rows = list[dict[str, str]]
 
 
-def checkout() -> Path:
-    """Return the folder with `replications/`: this one, else the package's. Raise `UserError` where neither has it."""
+def checkout(part: str = "replications") -> Path:
+    """Return the folder with `part`: this one, else the package's. Raise `UserError` where neither has it.
+
+    This one may also be a project of the user's own, which has `replications/` and no more.
+    """
     for folder in (Path("."), Path(__file__).parents[2]):
-        if (folder / "replications").is_dir():
+        if (folder / part).exists():
             return folder
-    raise UserError("there is no folder replications/ here: run this in a checkout of ddrl")
+    raise UserError(f"there is no {part} here: run this in a checkout of ddrl")
 
 
 def places(further: Sequence[Path]) -> tuple[Path, tuple[Path, ...]]:
