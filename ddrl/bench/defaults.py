@@ -13,11 +13,14 @@ from ddrl.environments.base import registry
 from ddrl.errors import UserError
 from ddrl.interfaces import System
 from ddrl.system.text_files import read_yaml
+from ddrl.training.config.defaults import completed
 from ddrl.training.config.overrides import merged
 from ddrl.training.config.run_config import RunConfig, parse_run_config
 
 SETTINGS = Path(__file__).parent / "settings"
-"""<algorithm>.yaml: kind of environment -> hyperparameters, topology; algorithms without one keep their defaults."""
+"""<algorithm>.yaml: kind of environment -> hyperparameters, topology.
+
+An algorithm without one has what `ddrl train` gives it."""
 IMAGES, CONTINUOUS, DISCRETE = "images", "continuous actions", "discrete actions"
 CORES = os.cpu_count() or 1
 TOPOLOGY: dict[str, dict[str, Any]] = {
@@ -47,7 +50,11 @@ def default_config(algorithm: str, environment: str, overrides: Mapping[str, Any
     options = {"name": environment} | (dict(given) if isinstance(given, Mapping) else {})
     kind = _kind(options)
     module = algorithms.load(algorithm, where="bench")
-    settings = settings_of(algorithm).get(kind, {})
+    own = settings_of(algorithm)
+    if not own:
+        values = {"algorithm": algorithm, "environment": options, "topology": {"runtime": "threads"}, **BOOKKEEPING}
+        return parse_run_config(completed(merged(values, overrides)), where="bench")
+    settings = own.get(kind, {})
     topology = _topology(kind, module.SYSTEM) | settings.get("topology", {})
     values = {
         "algorithm": algorithm,

@@ -15,7 +15,7 @@ import pytest
 from ddrl import algorithms, bench, cli
 from ddrl.algorithms import impala
 from ddrl.analysis.tables.suite import _benchmarks
-from ddrl.bench.defaults import SETTINGS, TOPOLOGY, read_settings
+from ddrl.bench.defaults import SETTINGS, TOPOLOGY, read_settings, settings_of
 from ddrl.bench.parts import alone, fresh_share
 from ddrl.bench.sweep import default_axes, parse_axes
 from ddrl.bench.topology import batches_per_lap, speed_of
@@ -119,6 +119,8 @@ def test_the_defaults_of_every_algorithm_fit_every_kind_of_environment(algorithm
     module.check(config.hyperparameters, spec, 1)
     assert config.topology.runtime == "threads"
     assert config.topology.schedule in module.SYSTEM.schedules
+    if not settings_of(algorithm):
+        return
     normalised = getattr(config.hyperparameters, "observation_normalisation", None)
     assert normalised == (None if algorithm in SHARED else bool(spec.action_size))
     assert (config.hyperparameters.reward_clipping == "abs_one") == (environment == "atari/pong" or not_set(config))
