@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from ddrl.papers.experiments import PlannedRun
+from ddrl.papers.published import references_of
 from ddrl.papers.schema import SCHEMAS
 from ddrl.papers.table_names import REFERENCE, TABLES
 from ddrl.system.files import read_file, write_whole
@@ -115,7 +116,7 @@ def _inputs(
     yield from _files(SCHEMAS, sorted(SCHEMAS.glob("*.yaml")))
     of_paper = [path for path in sorted(paper_dir.rglob("*")) if path.suffix in (".yaml", ".csv", ".md")]
     yield from _files(paper_dir, of_paper)
-    references = paper_dir.parent / "references"
+    references = references_of(paper_dir)
     yield from _files(references, sorted(references.glob("*.csv")))
     committed = sorted((results / REFERENCE / paper_dir.name).glob("*/*/*/seed*"))
     for run in (*committed, *(run.directory(results) for run in planned)):
