@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -111,6 +112,12 @@ ALGORITHMS = Modules(
     ("SYSTEM", "VERSION", "TASK_DEFAULTS", "Config", "check", "make_network", "make_sampler", "Actor", "Learner"),
 )
 ENVIRONMENTS = Modules("environment prefix", "environments", ("ADAPTER",))
+
+
+def offering_packages() -> tuple[str, ...]:
+    """Return the names of the installed packages that offer algorithms or environments, sorted."""
+    offers = chain(*_offered(ALGORITHMS.group).values(), *_offered(ENVIRONMENTS.group).values())
+    return tuple(sorted({_package(offer) for offer in offers}))
 
 
 @cache

@@ -53,7 +53,8 @@ def test_an_algorithm_and_an_environment_of_another_package_are_trained(
     assert done.returncode == 0, done.stderr
     run = json.loads((tmp_path / "run" / "run.json").read_text())
     assert run["config"]["algorithm"] == "tiny_policy"
-    assert run["env_protocol"].startswith("tiny_game-1/corridor;length5;")
+    assert run["packages"]["tiny"] == "0.1.0"
+    assert run["protocol"].startswith("tiny_game-1/corridor;length5;")
 
 
 def test_without_the_package_its_names_are_unknown(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from ddrl.system import processor
+from ddrl.system.plugins import offering_packages
 
 PACKAGES = ("ddrl", "torch", "numpy", "gymnasium", "ale-py", "mujoco", "dm-control", "pandas", "pyarrow")
 
@@ -50,7 +51,7 @@ def peak_memory_mib() -> float:
 @cache
 def _packages() -> dict[str, str | None]:
     versions: dict[str, str | None] = {"python": platform.python_version()}
-    for name in PACKAGES:
+    for name in (*PACKAGES, *offering_packages()):
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
