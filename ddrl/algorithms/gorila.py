@@ -48,9 +48,16 @@ SYSTEM = System(
     parameters="sharded",
 )
 TASK_DEFAULTS: Mapping[TaskKind, Mapping[str, Any]] = {
-    "vectors": {"network": "mlp", "replay_capacity": 10_000, "min_replay_size": 500},
+    "vectors": {
+        "network": "mlp",
+        "exploration_steps": 10_000,
+        "replay_capacity": 10_000,
+        "min_replay_size": 500,
+        "target_update_period": 250,
+        "optimizer": {"learning_rate": 5e-4},
+    },
 }
-"""Ours: a small task is solved before the paper's replay would be ready."""
+"""Ours: a small task is over before the paper's replay would be ready, its exploration over or its target renewed."""
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -45,7 +45,7 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run has reached its budget and was evaluated."""
+        """True if the run has reached its budget and was evaluated."""
         return finished.record_of(self.directory) is not None
 
     @cached_property

@@ -24,6 +24,8 @@ POINTS = 100
 """Points of the curves over the budget."""
 MOST_ENVS = 32
 """Environments of one actor."""
+LEARNING_ENVS = 4
+"""Environments of an actor that learns from one batch of its own replay at each unroll: more would thin out learning."""
 
 
 def kind_of(spec: EnvSpec) -> TaskKind:
@@ -79,6 +81,8 @@ def _topology(given: Mapping[str, Any], system: System, hyperparameters: Hyperpa
     found = dict(given)
     if Topology.schedule not in system.schedules:
         found.setdefault("schedule", system.schedules[0])
+    if system.store == "local replay":
+        found.setdefault("envs_per_actor", LEARNING_ENVS)
     fresh = hyperparameters.fresh_columns
     if not fresh or system.moves == "gradients":
         return found
