@@ -43,7 +43,7 @@ def test_settings_are_numbers_texts_and_lists_as_people_write_them() -> None:
     assert (config.env_frames, config.seed) == (2_000_000, 1000)
     assert isinstance(config.env_frames, int)
     assert values["hyperparameters"]["optimizer"]["learning_rate"] == 3e-4
-    assert values["hyperparameters"]["optimizer"]["name"] == "rmsprop"  # the others of it are the algorithm's own
+    assert values["hyperparameters"]["optimizer"]["name"] == "adam"  # the others of it are those for this kind of task
     assert values["topology"]["runtime"] == "serial"
 
 

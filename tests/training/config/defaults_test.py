@@ -13,8 +13,9 @@ from ddrl import algorithms
 from ddrl.errors import UserError
 from ddrl.learners.optimizers import AdamConfig, RMSPropConfig
 from ddrl.training.builder import Builder
-from ddrl.training.config.defaults import completed
+from ddrl.training.config.defaults import LEARNING_ENVS, completed
 from ddrl.training.config.run_config import RunConfig, parse_run_config, to_json
+from ddrl.training.config.topology import Topology
 
 TASKS = {
     "atari/pong": "images",
@@ -95,7 +96,7 @@ def test_a_round_of_all_actors_divides_the_batch_of_a_synchronous_run(
 
 
 def test_the_queue_holds_a_batch() -> None:
-    assert minimal("impala", "toy/catch", topology={"envs_per_actor": 4}).topology.queue_capacity == 8
+    assert minimal("impala", "toy/catch", topology={"envs_per_actor": 4}).topology.queue_capacity == 4
 
 
 @pytest.mark.parametrize(
@@ -116,3 +117,9 @@ def test_what_is_wrong_is_refused_as_without_it(changes: dict[str, Any], says: s
     values = {"algorithm": "a2c", "environment": {"name": "toy/catch"}, "seed": 1, "env_frames": 100} | changes
     with pytest.raises(UserError, match=re.escape(says)):
         parse_run_config(completed(values))
+
+
+def test_an_actor_that_learns_from_its_own_replay_has_few_environments_unless_told() -> None:
+    assert minimal("gorila", "toy/catch").topology.envs_per_actor == LEARNING_ENVS
+    assert minimal("gorila", "toy/catch", topology={"envs_per_actor": 9}).topology.envs_per_actor == 9
+    assert minimal("a3c", "toy/catch").topology.envs_per_actor == Topology.envs_per_actor
