@@ -57,8 +57,8 @@ TASK_DEFAULTS: Mapping[TaskKind, Mapping[str, Any]] = {
         "optimizer": {"name": "adam"},
     },
 }
-"""For continuous actions those of `replications/impact_2020`, with smaller batches. Vectors: ours, after these; with one
-network for both, and faster, the errors of large values drive the policy to a single action."""
+"""For continuous actions those of `replications/impact_2020`, with smaller batches. Vectors: ours, after these; with
+one network for both, and faster, the errors of large values drive the policy to a single action."""
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -25,7 +25,7 @@ POINTS = 100
 MOST_ENVS = 32
 """Environments of one actor."""
 LEARNING_ENVS = 4
-"""Environments of an actor that learns from one batch of its own replay at each unroll: more would thin out learning."""
+"""Environments of an actor that learns from its own replay: one batch at each unroll, so more mean fewer updates."""
 
 
 def kind_of(spec: EnvSpec) -> TaskKind:
