@@ -85,9 +85,10 @@ def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
 def Actor(config: Config, collector: UnrollCollector, params: SharedParameters, queue: Queue) -> UnrollActor:
     """Return an actor of which one call of `step` makes one unroll of an agent (or of several that step together).
 
-    Each of the unroll's steps uses the parameters of that time (1-2). The returns (3) are computed from the values
-    predicted then, before the unroll goes to the training queue (4).
+    Each of the unroll's steps uses the parameters of that time. The returns are computed from the values predicted
+    then, before the unroll goes to the training queue.
     """
+    # 1-2, 4  ask a predictor at every step; queue the unroll for the trainers
     return UnrollActor(config, collector, params, queue, lambda unroll, values: with_returns(unroll, values, config))
 
 
@@ -96,7 +97,8 @@ def with_returns(unroll: Unroll, values: list[Tensor], config: Config) -> Unroll
     predicted = torch.stack(values).cpu()
     rewards = clipped_rewards(unroll.reward, config.reward_clipping)
     discounts = config.discount * (~unroll.terminated).float()
-    return replace(unroll, returns=(n_step_returns(predicted[:-1], predicted[-1], rewards, discounts, unroll.valid),))
+    returns = n_step_returns(predicted[:-1], predicted[-1], rewards, discounts, unroll.valid)  # 3
+    return replace(unroll, returns=(returns,))
 
 
 def ga3c_loss(network: ActorCritic, batch: Unroll, config: Config, weight: float) -> tuple[Tensor, Metrics]:

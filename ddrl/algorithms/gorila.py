@@ -211,10 +211,10 @@ class Actor:
         return gradients
 
     def _refresh_target(self) -> None:
-        """Copy the parameters whenever the server has made another `target_update_period` updates (line 14)."""
+        """Copy the parameters whenever the server has made another `target_update_period` updates."""
         number = int(self._inference.version) // self._config.target_update_period
         if number != self._targets:
-            self.target_network.load_state_dict(self._network.state_dict())
+            self.target_network.load_state_dict(self._network.state_dict())  # 14  theta- <- theta
             self._targets = number
 
     def state_dict(self) -> dict[str, Any]:
