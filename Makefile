@@ -26,7 +26,7 @@ ifneq ($(shell test -x $(BIN)/python && cat $(READY) 2>/dev/null),$(CURDIR))
 .PHONY: $(READY)
 endif
 
-.PHONY: help report test system slurm lint learn regression mutation chaos clean
+.PHONY: help report test docs system slurm lint learn regression mutation chaos clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -40,6 +40,10 @@ report: $(READY) ## run the replications and write reports/*.pdf
 # Several processes, each with whole files; files with many slow tests first.
 test: $(READY) ## fast tests
 	@$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+docs: $(READY) ## the documentation site, in site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@echo "site/index.html"
 
 system: $(READY) ## tests that kill processes, start clusters of their own, or ask every task of a simulator (minutes)
 	@$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist load -m "system and not learning"
@@ -74,7 +78,7 @@ chaos: $(READY) ## kills, faults, fuzzed messages, bad files and a soak: what re
 	@$(BIN)/python -m tests.chaos $(CHAOS) --json results/regression/chaos.json
 
 clean: ## remove the environment, caches and smoke results; longer runs and reference results stay
-	@rm -rf $(VENV) results/smoke build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .snakemake/log
+	@rm -rf $(VENV) results/smoke build dist site ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .snakemake/log
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml constraints.txt constraints-hashed.txt
