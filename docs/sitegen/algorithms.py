@@ -22,7 +22,13 @@ def table(place: str = "./") -> str:
     for name in NAMES:
         system = algorithms.load(name).SYSTEM
         rows.append(
-            [f"[{system.name}]({folder}{name}.md)", code(name), system.moves, system.store, ", ".join(map(code, system.schedules))]
+            [
+                f"[{system.name}]({folder}{name}.md)",
+                code(name),
+                system.moves,
+                system.store,
+                ", ".join(map(code, system.schedules)),
+            ]
         )
     return markdown_table(["algorithm", "name", "actors send", "through", "schedules"], rows)
 
@@ -52,7 +58,9 @@ def task_defaults(name: str) -> str:
     text = (ROOT / f"ddrl/algorithms/{name}.py").read_text(encoding="utf-8")
     source = re.search(r'^TASK_DEFAULTS.*?^\}\n"""(.*?)"""', text, re.MULTILINE | re.DOTALL)
     why = f"Source: {' '.join(source[1].split())}" if source else ""
-    return f"{markdown_table(['task', 'settings'], rows)}\n\n{why}" if rows else "It has the same settings on every task."
+    return (
+        f"{markdown_table(['task', 'settings'], rows)}\n\n{why}" if rows else "It has the same settings on every task."
+    )
 
 
 def used_by(name: str) -> str:
@@ -77,5 +85,8 @@ def _algorithm(setting: object) -> object:
 
 def environments() -> str:
     """Return one row for each prefix of environments."""
-    rows = [[code(row["name"]), plain(row.get("what", "")), row["tasks"], row["suites"]] for row in listing.rows("environments", None)]
+    rows = [
+        [code(row["name"]), plain(row.get("what", "")), row["tasks"], row["suites"]]
+        for row in listing.rows("environments", None)
+    ]
     return markdown_table(["prefix", "what", "tasks", "suites"], rows, right=[2])

@@ -16,7 +16,9 @@ _STEPS = re.compile(r"^<!-- generated: steps (.+) -->\n\n?((?:\d+(?:-\d+)?\. .*\
 def function(path: str, name: str) -> str:
     """Return a function or class of a source file as a code block, titled with the file's path."""
     text = (ROOT / path).read_text(encoding="utf-8")
-    (found,) = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name)
+    (found,) = (
+        node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name
+    )
     return block("\n".join(text.splitlines()[found.lineno - 1 : found.end_lineno]), path)
 
 
@@ -49,7 +51,9 @@ def _numbers(text: str) -> Iterator[int]:
 
 def _statement(tree: ast.Module, line: int) -> tuple[int, int]:
     """Return the first and last line of the smallest statement around a line; of a compound one, its head alone."""
-    around = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0)]
+    around = [
+        node for node in ast.walk(tree) if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
     smallest = min(around, key=lambda node: (node.end_lineno or 0) - node.lineno)
     inner = [part for part in ast.iter_child_nodes(smallest) if isinstance(part, ast.stmt)]
     last = inner[0].lineno - 1 if inner else smallest.end_lineno or line

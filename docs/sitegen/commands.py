@@ -11,9 +11,7 @@ from docs.sitegen.markdown import code, plain, table
 
 def subcommands() -> dict[str, argparse.ArgumentParser]:
     """Return every command's parser by name, in the order of `ddrl --help`."""
-    (choices,) = (
-        action.choices for action in parser()._actions if isinstance(action, argparse._SubParsersAction)
-    )
+    (choices,) = (action.choices for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
     return dict(choices)
 
 

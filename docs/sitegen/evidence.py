@@ -18,7 +18,7 @@ Rows = list[dict[str, str]]
 
 
 @cache
-def keys() -> tuple[str, ...]:
+def keys_of_papers() -> tuple[str, ...]:
     """Return the keys of all papers."""
     return tuple(sorted(path.parent.name for path in (ROOT / "replications").glob("*/paper.yaml")))
 
@@ -50,23 +50,21 @@ def table_of_papers(pages: str) -> str:
     `pages` is the folder of the papers' pages, as the page that shows the table sees it.
     """
     lines = []
-    for key in keys():
+    for key in keys_of_papers():
         claims, cells = counts(key, "claims"), counts(key, "cells")
-        beside = sum(cells.values()) - cells["not_run"]
-        name = paper(key).citation["short"]
+        beside = f"{sum(cells.values()) - cells['not_run']} of {sum(cells.values())}"
         numbers = [str(claims[verdict]) for verdict in CLAIM_VERDICTS]
-        lines.append([f"[{name}]({pages}{key}.md)", _system(paper(key)), *numbers, f"{beside} of {sum(cells.values())}"])
-    titles = ["paper", "", *(words(verdict) for verdict in CLAIM_VERDICTS), "numbers with ours beside"]
-    return table(titles, lines, right=range(2, 7))
+        lines.append([f"[{title(key)}]({pages}{key}.md)", *numbers, beside])
+    titles = ["paper", *(words(verdict) for verdict in CLAIM_VERDICTS), "numbers with ours beside"]
+    return table(titles, lines, right=range(1, 6))
 
 
-def _system(found: Paper) -> str:
-    """Return the short name of what a paper is about: the beginning of its key, as its summary writes it."""
-    start = found.key.rpartition("_")[0].replace("_", "").lower()
-    for word in found.summary.replace(",", " ").split():
-        if word.replace("-", "").lower().startswith(start[:4]) and word[0].isupper():
-            return word.removesuffix("'s")
-    return found.key
+def title(key: str) -> str:
+    """Return the title of a paper's page: of the written one, or its short citation."""
+    page = ROOT / "docs" / "papers" / f"{key}.md"
+    if not page.exists():
+        return str(paper(key).citation["short"])
+    return page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
 
 
 def claims(key: str) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import html
 import multiprocessing
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from docs.sitegen.markdown import plain
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
     from ddrl.analysis.runs.run_data import RunData
 
@@ -43,41 +45,50 @@ class Drawn:
 def drawn() -> dict[str, Drawn]:
     """Return what every paper's reference runs show. It takes half a minute, so several processes share it."""
     with ProcessPoolExecutor(max_workers=2, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return dict(zip(evidence.keys(), pool.map(draw, evidence.keys()), strict=True))
+        return dict(zip(evidence.keys_of_papers(), pool.map(draw, evidence.keys_of_papers()), strict=True))
 
 
 def draw(key: str) -> Drawn:
     """Return the figures of a paper, from the tables of its reference runs alone."""
     import pandas as pd
 
-
     from ddrl.analysis.figures import plots
-    from ddrl.analysis.runs.by_task import by_task
     from ddrl.analysis.runs.problems import gather
     from ddrl.analysis.runs.run_data import on_common_grid
+    from ddrl.analysis.tables.build import read
+    from ddrl.analysis.tables.derived import own_function
     from ddrl.papers.experiments import load_experiments
 
-    folder, results = ROOT / "replications" / key, ROOT / "results"
-    runs = gather(key, [], results, load_experiments(folder), allow_missing=True).runs
-    learned = [run for run in runs if run.config["evaluation"]["final_episodes"] >= FEWEST_EPISODES]
-    names = pd.DataFrame([run.keys() | {"algorithm": run.config["algorithm"]} for run in learned])
-    curves = on_common_grid(learned, ["episode_return"])
+    folder = ROOT / "replications" / key
+    runs = list(gather(key, [], ROOT / "results", load_experiments(folder), allow_missing=True).runs)
     known = {run.experiment for run in runs}
+    shown = [figure for figure in evidence.paper(key).figures if known & set(figure.experiments)]
     figures = {}
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory() as temporary, plots.style():
         tables = Path(temporary)
-        _write_tables(key, by_task(list(runs)), list(runs), tables)
-        for figure in evidence.paper(key).figures:
-            if known & set(figure.experiments):
-                svg, _ = plots.draw(folder, figure, tables, tables / "figures")
-                figures[figure.name] = svg.read_bytes()
+        _write_tables(key, runs, {name for figure in shown for name in figure.tables}, tables)
+        for figure in shown:
+            canvas = own_function(folder, "figures.py", figure.name)(**read(tables, figure.tables))
+            figures[figure.name] = _svg(canvas)
+    learned = [run for run in runs if run.config["evaluation"]["final_episodes"] >= FEWEST_EPISODES]
+    curves = on_common_grid(learned, ["episode_return"])
     if len(curves):
-        curves = curves.merge(names)
+        curves = curves.merge(pd.DataFrame([run.keys() | {"algorithm": run.config["algorithm"]} for run in learned]))
     return Drawn(figures, curves)
 
 
-def _write_tables(key: str, parts: list[RunData], runs: list[RunData], output: Path) -> None:
+def _svg(canvas: Figure) -> bytes:
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    file = BytesIO()
+    FigureCanvasSVG(canvas)
+    canvas.savefig(file, format="svg", metadata={"Date": None})
+    return file.getvalue()
+
+
+def _write_tables(key: str, runs: list[RunData], wanted: set[str], output: Path) -> None:
     """Write the tables that figures draw. Claims and cells, which take most of the time, are not among them."""
+    from ddrl.analysis.runs.by_task import by_task
     from ddrl.analysis.runs.efficiency import efficiency_table
     from ddrl.analysis.runs.run_data import on_common_clock, on_common_grid
     from ddrl.analysis.tables.build import used_published, write_table
@@ -88,29 +99,29 @@ def _write_tables(key: str, parts: list[RunData], runs: list[RunData], output: P
     from ddrl.papers.published import load_published, load_references
 
     folder, paper = ROOT / "replications" / key, evidence.paper(key)
-    experiments, references = load_experiments(folder), load_references(paper)
+    experiments, references, parts = load_experiments(folder), load_references(paper), by_task(runs)
 
     def labelled(table: pd.DataFrame) -> pd.DataFrame:
         pairs = zip(table["experiment"], table["variant"], strict=True)
         return table.assign(variant_label=[experiments[experiment].labels[variant] for experiment, variant in pairs])
 
-    tables = {
-        "runs": run_table(runs, experiments),
-        "curves": labelled(on_common_grid(parts, ["episode_return"])),
-        "wall_clock": labelled(on_common_clock(parts)),
-        "policy_lag": labelled(on_common_grid(runs, ["policy_lag_mean", "policy_lag_max"])),
-        "efficiency": efficiency_table(runs, experiments, paper.prices),
-        "scores": labelled(scores(parts, references)),
-        "milestones": milestone_table(paper, parts),
-        "lineage": labelled(lineage_table(runs)),
-        "published": used_published(paper, load_published(folder)),
-        "references": references,
+    tables: dict[str, Callable[[], pd.DataFrame]] = {
+        "runs": lambda: run_table(runs, experiments),
+        "curves": lambda: labelled(on_common_grid(parts, ["episode_return"])),
+        "wall_clock": lambda: labelled(on_common_clock(parts)),
+        "policy_lag": lambda: labelled(on_common_grid(runs, ["policy_lag_mean", "policy_lag_max"])),
+        "efficiency": lambda: efficiency_table(runs, experiments, paper.prices),
+        "scores": lambda: labelled(scores(parts, references)),
+        "milestones": lambda: milestone_table(paper, parts),
+        "lineage": lambda: labelled(lineage_table(runs)),
+        "published": lambda: used_published(paper, load_published(folder)),
+        "references": lambda: references,
     }
-    for name, table in tables.items():
-        write_table(table, output, name)
-    for derived in paper.derived:
-        if set(derived.tables) <= set(tables):
-            derive(folder, derived, output, output)
+    derived = [table for table in paper.derived if table.name in wanted]
+    for name in sorted(wanted & set(tables) | {name for table in derived for name in table.tables}):
+        write_table(tables[name](), output, name)
+    for table in derived:
+        derive(folder, table, output, output)
 
 
 @cache
@@ -121,14 +132,13 @@ def algorithm_curves(algorithm: str) -> bytes | None:
     """
     import pandas as pd
 
-
     from ddrl.analysis.figures import plots
 
     every = pd.concat([one.curves for one in drawn().values() if len(one.curves)], ignore_index=True)
     own = every[every["algorithm"] == algorithm]
     if own.empty:
         return None
-    groups = {name: part for name, part in own.groupby(["environment", "paper", "experiment", "variant"], sort=True)}
+    groups = dict(iter(own.groupby(["environment", "paper", "experiment", "variant"], sort=True)))
     chosen: dict[str, tuple[str, ...]] = {}
     for name in sorted(groups, key=lambda one: (-groups[one]["env_frames"].max(), -groups[one]["seed"].nunique(), one)):
         chosen.setdefault(str(name[0]), name)
@@ -141,9 +151,7 @@ def algorithm_curves(algorithm: str) -> bytes | None:
             axes.set_title(task, fontsize=7.5)
             axes.set_xlabel(f"environment frames ({name[1]}, {name[2]})", fontsize=5.5)
             plots.frames_axis(axes)
-        with tempfile.TemporaryDirectory() as temporary:
-            svg, _ = plots.save(canvas, Path(temporary), algorithm)
-            return svg.read_bytes()
+        return _svg(canvas)
 
 
 def pictures() -> Iterator[tuple[str, bytes]]:
@@ -163,7 +171,12 @@ def figures_of(key: str) -> str:
     """Return the figures of a paper whose experiments have runs, each with its caption."""
     found = drawn()[key].figures
     parts = [
-        _figure(figure.alt, f"figures/{key}_{figure.name}.svg", figure.caption, f"replications/{key}/figures.py, {figure.name}")
+        _figure(
+            figure.alt,
+            f"figures/{key}_{figure.name}.svg",
+            figure.caption,
+            f"replications/{key}/figures.py, {figure.name}",
+        )
         for figure in evidence.paper(key).figures
         if figure.name in found
     ]
@@ -175,12 +188,13 @@ def curves_of(algorithm: str) -> str:
     if algorithm_curves(algorithm) is None:
         return "No reference run of this algorithm has finished yet."
     caption = (
-        "Mean training return of the last episodes, of reference runs with this algorithm; where there are three seeds or "
-        "more, with the 95 % interval of their mean. Each panel takes the experiment with the longest runs on its task and "
-        "names it below."
+        "Training return of reference runs with this algorithm: the mean over seeds with its 95 % interval, or each "
+        "seed where there are fewer than three. A panel takes the longest runs on its task and names their experiment "
+        "and variant."
     )
     return _figure(f"Learning curves of {algorithm}", f"figures/{algorithm}.svg", caption, "results/reference")
 
 
 def _figure(alt: str, path: str, caption: str, source: str) -> str:
-    return f'<figure markdown="span">\n![{plain(alt)}]({path})\n<figcaption>{html.escape(caption)} <small>{source}</small></figcaption>\n</figure>'
+    below = f"<figcaption>{html.escape(caption)} <small>{source}</small></figcaption>"
+    return f'<figure markdown="span">\n![{plain(alt)}]({path})\n{below}\n</figure>'

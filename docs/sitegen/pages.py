@@ -24,7 +24,7 @@ def navigation() -> list[Any]:
         {"Home": ["index.md", "tutorial.md", "concepts.md", "troubleshooting.md", "glossary.md"]},
         {"Guides": [*(f"guide/{name}.md" for name in guides), "central_inference.md", "cluster.md", "dmlab.md"]},
         {"Algorithms": ["algorithms/index.md", *(f"algorithms/{name}.md" for name in NAMES)]},
-        {"Papers": ["papers/index.md", *(f"papers/{key}.md" for key in evidence.keys())]},
+        {"Papers": ["papers/index.md", *(f"papers/{key}.md" for key in evidence.keys_of_papers())]},
         {"Reference": [f"reference/{name}.md" for name in ("configuration", "commands", "environments", "api")]},
         {"Project": ["architecture.md", *FROM_ROOT]},
     ]
@@ -40,14 +40,14 @@ def generated() -> Iterator[tuple[str, str]]:
         yield name, (ROOT / name).read_text(encoding="utf-8")
     yield "reference/api.md", _api()
     pages = {f"algorithms/{name}.md": algorithms.default_page(name) for name in NAMES}
-    pages |= {f"papers/{key}.md": _paper_page(key) for key in evidence.keys()}
+    pages |= {f"papers/{key}.md": _paper_page(key) for key in evidence.keys_of_papers()}
     yield from ((uri, text) for uri, text in pages.items() if not (DOCS / uri).exists())
 
 
 def _paper_page(key: str) -> str:
     """Return the page of a paper for which `docs/papers/` has none."""
     sections = [
-        f"# {evidence.paper(key).citation['short']}",
+        f"# {evidence.title(key)}",
         f"<!-- generated: citation {key} -->",
         f"## Claims\n\n<!-- generated: claims {key} -->",
         f"## Figures\n\n<!-- generated: figures {key} -->",
@@ -58,8 +58,11 @@ def _paper_page(key: str) -> str:
 
 
 def _api() -> str:
-    """Return the API reference: `ddrl.api` where it is there, then the types and the mathematics."""
-    own = ["## `ddrl`", "::: ddrl.api"] if (ROOT / "ddrl" / "api" / "__init__.py").exists() else []
-    parts = [f"## `{name}`\n\n::: {name}\n    options: {{show_root_heading: false, show_root_toc_entry: false}}" for name in PUBLIC]
+    """Return the API reference: what `import ddrl` gives, then the types and the mathematics."""
+    own = ["## `ddrl`", "::: ddrl.api.public"] if (ROOT / "ddrl" / "api" / "public.py").exists() else []
+    parts = [
+        f"## `{name}`\n\n::: {name}\n    options: {{show_root_heading: false, show_root_toc_entry: false}}"
+        for name in PUBLIC
+    ]
     text = "What Python code may import. Every function states its shapes, units and errors."
     return "\n\n".join(["# Python API", text, *own, *parts])

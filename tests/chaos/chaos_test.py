@@ -180,11 +180,12 @@ def test_an_exception_in_a_part_fails_its_row_alone() -> None:
     assert tally.failed == 1 and "a mistake of the harness" in tally.rows[0].failures[0]
 
 
-def test_the_readme_prints_the_figures_of_the_committed_runs() -> None:
+def test_the_guide_prints_the_figures_of_the_committed_runs() -> None:
     found = [json.loads(path.read_text()) for path in sorted((ROOT / "tests" / "chaos" / "results").glob("*.json"))]
     rows = [row for one in found for row in one["rows"]]
     assert not any(one["git_dirty"] for one in found)
-    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("What `make chaos` did")[2].split("\n\n")[1]
+    guide = ROOT / "docs" / "guide" / "reliability.md"
+    table = guide.read_text(encoding="utf-8").partition("What `make chaos` did")[2].split("\n\n")[1]
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.split("\n")]
     for part, words in (("kills", "SIGKILL"), ("messages", "fuzzed"), ("files", "damaged"), ("soak", "hours")):
         own = [row for row in rows if row["part"] == part]
