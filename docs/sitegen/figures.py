@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import html
 import multiprocessing
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddrl.algorithms import NAMES
@@ -22,13 +20,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from ddrl.analysis.runs.run_data import RunData
-
-
 MOST_TASKS = 6
 """In the learning curves of an algorithm: those with the longest runs."""
-FEWEST_EPISODES = 5
-"""Of the final evaluation of a run that is about returns; a run that measures speed has fewer."""
 
 
 @dataclass(frozen=True)
@@ -38,42 +31,41 @@ class Drawn:
     figures: dict[str, bytes]
     """Name of a figure -> SVG, of those whose experiments have runs."""
     curves: pd.DataFrame
-    """Training returns: algorithm, paper, experiment, variant, environment, seed, env_frames, episode_return."""
+    """Training returns of scored runs, as table `curves` of the paper, with the runs' algorithm."""
 
 
 @cache
 def drawn() -> dict[str, Drawn]:
-    """Return what every paper's reference runs show. It takes half a minute, so several processes share it."""
+    """Return what every paper's reference runs show; several processes share the work."""
+    keys = [key for key in evidence.keys_of_papers() if (ROOT / "results" / "reference" / key).is_dir()]
     with ProcessPoolExecutor(max_workers=2, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return dict(zip(evidence.keys_of_papers(), pool.map(draw, evidence.keys_of_papers()), strict=True))
+        return dict(zip(keys, pool.map(draw, keys), strict=True))
 
 
 def draw(key: str) -> Drawn:
     """Return the figures of a paper, from the tables of its reference runs alone."""
-    import pandas as pd
-
     from ddrl.analysis.figures import plots
-    from ddrl.analysis.runs.problems import gather
-    from ddrl.analysis.runs.run_data import on_common_grid
-    from ddrl.analysis.tables.build import read
+    from ddrl.analysis.runs.run_data import KEYS
     from ddrl.analysis.tables.derived import own_function
-    from ddrl.papers.experiments import load_experiments
+    from ddrl.analysis.tables.kept import tables
+    from ddrl.papers.table_names import REFERENCE
 
-    folder = ROOT / "replications" / key
-    runs = list(gather(key, [], ROOT / "results", load_experiments(folder), allow_missing=True).runs)
-    known = {run.experiment for run in runs}
-    shown = [figure for figure in evidence.paper(key).figures if known & set(figure.experiments)]
-    figures = {}
-    with tempfile.TemporaryDirectory() as temporary, plots.style():
-        tables = Path(temporary)
-        _write_tables(key, runs, {name for figure in shown for name in figure.tables}, tables)
-        for figure in shown:
-            canvas = own_function(folder, "figures.py", figure.name)(**read(tables, figure.tables))
-            figures[figure.name] = _svg(canvas)
-    learned = [run for run in runs if run.config["evaluation"]["final_episodes"] >= FEWEST_EPISODES]
-    curves = on_common_grid(learned, ["episode_return"])
-    if len(curves):
-        curves = curves.merge(pd.DataFrame([run.keys() | {"algorithm": run.config["algorithm"]} for run in learned]))
+    folder, paper = ROOT / "replications" / key, evidence.paper(key)
+    derived = {table.name: table for table in paper.derived}
+    named = {name for one in (*paper.figures, *paper.derived) for name in one.tables} - set(derived)
+    wanted = sorted(named | {"runs", "curves", "scores"})
+    found = tables(wanted, folder, REFERENCE, [], ROOT / "results", allow_missing=True)
+    for name, table in derived.items():
+        found[name] = own_function(folder, "tables.py", name)(**{one: found[one] for one in table.tables})
+    with plots.style():
+        figures = {
+            figure.name: _svg(
+                own_function(folder, "figures.py", figure.name)(**{one: found[one] for one in figure.tables})
+            )
+            for figure in paper.figures
+            if set(found["runs"]["experiment"]) & set(figure.experiments)
+        }
+    curves = found["curves"].merge(found["scores"][list(KEYS)]).merge(found["runs"][[*KEYS, "algorithm"]])
     return Drawn(figures, curves)
 
 
@@ -86,44 +78,6 @@ def _svg(canvas: Figure) -> bytes:
     return file.getvalue()
 
 
-def _write_tables(key: str, runs: list[RunData], wanted: set[str], output: Path) -> None:
-    """Write the tables that figures draw. Claims and cells, which take most of the time, are not among them."""
-    from ddrl.analysis.runs.by_task import by_task
-    from ddrl.analysis.runs.efficiency import efficiency_table
-    from ddrl.analysis.runs.run_data import on_common_clock, on_common_grid
-    from ddrl.analysis.tables.build import used_published, write_table
-    from ddrl.analysis.tables.derived import derive
-    from ddrl.analysis.tables.runs import lineage_table, milestone_table, run_table
-    from ddrl.analysis.tables.scores import scores
-    from ddrl.papers.experiments import load_experiments
-    from ddrl.papers.published import load_published, load_references
-
-    folder, paper = ROOT / "replications" / key, evidence.paper(key)
-    experiments, references, parts = load_experiments(folder), load_references(paper), by_task(runs)
-
-    def labelled(table: pd.DataFrame) -> pd.DataFrame:
-        pairs = zip(table["experiment"], table["variant"], strict=True)
-        return table.assign(variant_label=[experiments[experiment].labels[variant] for experiment, variant in pairs])
-
-    tables: dict[str, Callable[[], pd.DataFrame]] = {
-        "runs": lambda: run_table(runs, experiments),
-        "curves": lambda: labelled(on_common_grid(parts, ["episode_return"])),
-        "wall_clock": lambda: labelled(on_common_clock(parts)),
-        "policy_lag": lambda: labelled(on_common_grid(runs, ["policy_lag_mean", "policy_lag_max"])),
-        "efficiency": lambda: efficiency_table(runs, experiments, paper.prices),
-        "scores": lambda: labelled(scores(parts, references)),
-        "milestones": lambda: milestone_table(paper, parts),
-        "lineage": lambda: labelled(lineage_table(runs)),
-        "published": lambda: used_published(paper, load_published(folder)),
-        "references": lambda: references,
-    }
-    derived = [table for table in paper.derived if table.name in wanted]
-    for name in sorted(wanted & set(tables) | {name for table in derived for name in table.tables}):
-        write_table(tables[name](), output, name)
-    for table in derived:
-        derive(folder, table, output, output)
-
-
 @cache
 def algorithm_curves(algorithm: str) -> bytes | None:
     """Return the training returns of an algorithm's longest reference runs as SVG, a panel a task; None without runs.
@@ -134,10 +88,10 @@ def algorithm_curves(algorithm: str) -> bytes | None:
 
     from ddrl.analysis.figures import plots
 
-    every = pd.concat([one.curves for one in drawn().values() if len(one.curves)], ignore_index=True)
-    own = every[every["algorithm"] == algorithm]
-    if own.empty:
+    parts = [one.curves[one.curves["algorithm"] == algorithm] for one in drawn().values()]
+    if not any(map(len, parts)):
         return None
+    own = pd.concat([part for part in parts if len(part)], ignore_index=True)
     groups = dict(iter(own.groupby(["environment", "paper", "experiment", "variant"], sort=True)))
     chosen: dict[str, tuple[str, ...]] = {}
     for name in sorted(groups, key=lambda one: (-groups[one]["env_frames"].max(), -groups[one]["seed"].nunique(), one)):
@@ -169,7 +123,7 @@ def _figure_path(key: str, name: str) -> str:
 
 def figures_of(key: str) -> str:
     """Return the figures of a paper whose experiments have runs, each with its caption."""
-    found = drawn()[key].figures
+    found = drawn()[key].figures if key in drawn() else {}
     parts = [
         _figure(
             figure.alt,

@@ -82,53 +82,6 @@ def layered(edges: list[tuple[str, str]]) -> str:
         f'<text x="{x:.0f}" y="{y + 5:.0f}">{node}</text>'
         for node, (x, y) in place.items()
     ]
-    label = html_text.escape(latex, quote=True)
-    svg = (
-        f'<svg class="formula" role="img" aria-label="{label}" viewBox="{box}" style="{style}">'
-        f'<path d="{"".join(drawn)}" fill="currentColor"/></svg>'
-    )
-    return f'<div class="formula-line">{svg}</div>' if displayed else svg
-
-
-def with_drawings(html: str) -> str:
-    """Return a page with the drawings of `docs/pictures/` in it, in place of links to them."""
-
-    def drawing(found: re.Match[str]) -> str:
-        svg = (ROOT / "docs" / found[2]).read_text(encoding="utf-8")
-        return svg.replace("<svg ", f'<svg role="img" aria-label="{found[1]}" class="drawing" ', 1)
-
-    return _DRAWING.sub(drawing, html)
-
-
-def with_diagrams(markdown: str) -> str:
-    """Return a page whose Mermaid flow charts (`a --> b` on each line) are drawn here: its script would be fetched."""
-    return _DIAGRAM.sub(lambda found: layered(re.findall(r"(\S+) --> (\S+)", found[1])), markdown)
-
-
-def layered(edges: list[tuple[str, str]]) -> str:
-    """Return a drawing of a graph without circles: each node stands above all that it leads to."""
-    nodes = sorted({node for edge in edges for node in edge})
-    height = dict.fromkeys(nodes, 0)
-    for _ in nodes:
-        for start, end in edges:
-            height[start] = max(height[start], height[end] + 1)
-    floors: list[list[str]] = [[] for _ in range(max(height.values()) + 1)]
-    for node in nodes:
-        floors[height[node]].append(node)
-    wide, step, box = 760, 64, 104
-    place = {
-        node: (wide * (number + 0.5) / len(floor), step * (len(floors) - 1 - level) + 20)
-        for level, floor in enumerate(floors)
-        for number, node in enumerate(floor)
-    }
-    arrows = [
-        f'<path d="M{place[a][0]:.0f} {place[a][1] + 15:.0f}L{place[b][0]:.0f} {place[b][1] - 17:.0f}"/>'
-        for a, b in edges
-    ]
-    boxes = [
-        f'<rect x="{x - box / 2:.0f}" y="{y - 15:.0f}" width="{box}" height="30" rx="5"/><text x="{x:.0f}" y="{y + 5:.0f}">{node}</text>'
-        for node, (x, y) in place.items()
-    ]
     label = html_text.escape("; ".join(f"{a} imports {b}" for a, b in edges), quote=True)
     return (
         f'<svg class="drawing diagram" role="img" aria-label="{label}" viewBox="0 0 {wide} {step * len(floors) - 12}">'
