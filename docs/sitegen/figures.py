@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ddrl.algorithms import NAMES
 from docs.sitegen import evidence
@@ -52,8 +52,9 @@ def draw(key: str) -> Drawn:
 
     folder, paper = ROOT / "replications" / key, evidence.paper(key)
     derived = {table.name: table for table in paper.derived}
-    named = {name for one in (*paper.figures, *paper.derived) for name in one.tables} - set(derived)
-    wanted = sorted(named | {"runs", "curves", "scores"})
+    named = {name for figure in paper.figures for name in figure.tables}
+    named |= {name for table in paper.derived for name in table.tables}
+    wanted = sorted((named - set(derived)) | {"runs", "curves", "scores"})
     found = tables(wanted, folder, REFERENCE, [], ROOT / "results", allow_missing=True)
     for name, table in derived.items():
         found[name] = own_function(folder, "tables.py", name)(**{one: found[one] for one in table.tables})
@@ -93,7 +94,7 @@ def algorithm_curves(algorithm: str) -> bytes | None:
         return None
     own = pd.concat([part for part in parts if len(part)], ignore_index=True)
     groups = dict(iter(own.groupby(["environment", "paper", "experiment", "variant"], sort=True)))
-    chosen: dict[str, tuple[str, ...]] = {}
+    chosen: dict[str, Any] = {}
     for name in sorted(groups, key=lambda one: (-groups[one]["env_frames"].max(), -groups[one]["seed"].nunique(), one)):
         chosen.setdefault(str(name[0]), name)
     shown = list(chosen.items())[:MOST_TASKS]

@@ -46,7 +46,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages and pictures that no file of `docs/` holds."""
-    for uri, content in (*pages.generated(), *figures.pictures()):
+    made: list[tuple[str, str | bytes]] = [*pages.generated(), *figures.pictures()]
+    for uri, content in made:
         files.append(File.generated(config, uri, content=content))
     return files
 

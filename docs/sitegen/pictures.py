@@ -25,7 +25,7 @@ def _formula(latex: str, displayed: bool) -> str:
     from matplotlib.textpath import TextPath
 
     text, size = f"${' '.join(latex.split())}$", 100.0
-    font = FontProperties(size=size, math_fontfamily="stix")  # type: ignore[arg-type]
+    font = FontProperties(size=size, math_fontfamily="stix")
     width, height, depth, *_ = MathTextParser("path").parse(text, dpi=72, prop=font)
     drawn = []
     for points, kind in TextPath((0, 0), text, prop=font).iter_segments(simplify=False):

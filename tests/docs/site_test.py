@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service as ChromeService
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support import expected_conditions as conditions
+from selenium.webdriver.support.ui import WebDriverWait
 
 from ddrl.algorithms import NAMES
 from docs.sitegen import evidence
@@ -86,6 +92,21 @@ def test_every_link_and_anchor_within_the_site_is_there(site: Path, read: dict[P
             if not file.exists() or (anchor and file in read and anchor not in read[file].anchors):
                 broken.append(f"{path.relative_to(site)}: {link}")
     assert broken == []
+
+
+@pytest.mark.skipif(shutil.which("chromedriver") is None, reason="needs Chromium and its driver")
+def test_a_page_that_is_opened_as_a_file_can_be_searched(site: Path) -> None:
+    options = webdriver.ChromeOptions()
+    for argument in ("--headless=new", "--no-sandbox", "--window-size=1280,900"):
+        options.add_argument(argument)
+    with webdriver.Chrome(options, ChromeService(shutil.which("chromedriver"))) as browser:
+        browser.get((site / "concepts.html").as_uri())
+        field = WebDriverWait(browser, 30).until(
+            conditions.element_to_be_clickable((By.CLASS_NAME, "md-search__input"))
+        )
+        field.send_keys("policy lag")
+        found = conditions.presence_of_element_located((By.CSS_SELECTOR, ".md-search-result__item a"))
+        assert WebDriverWait(browser, 30).until(found).get_attribute("href")
 
 
 def test_what_the_tutorial_marks_to_be_run_runs(tmp_path: Path) -> None:
