@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from ddrl.errors import UserError
-from ddrl.papers.claim_kinds import EFFICIENCY_METRICS, TO_MILESTONE
+from ddrl.papers.claim_kinds import EFFICIENCY_METRICS, FINAL_METRICS, TO_MILESTONE
 from ddrl.papers.experiments import Experiment, load_experiments, system_of
 from ddrl.papers.own_code import check_own_code
 from ddrl.papers.paper import CellRule, Claim, Paper, load_deviations, load_paper
@@ -37,6 +37,7 @@ def _check_rule(
     if rule.experiment in experiments:
         named = [rule.variant, *filter(None, [rule.than])]
         check_known("variant", named, experiments[rule.experiment].variants, where=where)
+        _check_scored(rule.metric, experiments[rule.experiment], (), where)
     of_two = rule.metric in EFFICIENCY_METRICS or rule.metric == TO_MILESTONE
     if of_two != bool(rule.than) or bool(rule.than) != bool(rule.compared_as):
         what = f"what frames take and {TO_MILESTONE}"
@@ -67,6 +68,18 @@ def _check_claim(claim: Claim, experiments: Mapping[str, Experiment], published:
     check_known("variant", (name for name in claim.named_variants if name not in systems), known, where=where)
     tasks = {name for scale in experiments[claim.experiment].scales.values() for name in scale.environments}
     check_known("environment", claim.named_environments, tasks, where=where)
+    _check_scored(claim.metric, experiments[claim.experiment], claim.named_environments, where)
+
+
+def _check_scored(metric: str, experiment: Experiment, environments: Sequence[str], where: str) -> None:
+    """Raise `UserError` where a final return decides, and the experiment says that its final returns are no scores."""
+    if metric not in FINAL_METRICS or experiment.scored is True:
+        return
+    if not environments or not all(map(experiment.has_scores, environments)):
+        raise UserError(
+            f"{where}: metric '{metric}' is of scores, and key 'scored' of experiment '{experiment.name}' in "
+            "experiments.yaml says that these runs have none; allowed: a metric of what frames take"
+        )
 
 
 def coverage(paper: Paper, published: pd.DataFrame) -> pd.DataFrame:

@@ -18,6 +18,8 @@ EQUAL_TIME = "return_at_equal_time"
 """The training return at the moment, in seconds of training, when the fastest run of the comparison ended."""
 RETURN_METRICS = ("final_return", "mean_return", EQUAL_TIME)
 """Metrics in the task's own unit: returns of several tasks are only averaged on a common scale."""
+FINAL_METRICS = ("final_return", "mean_return", "human_normalised_score", *SUITE_METRICS)
+"""Metrics that are scores: `scored: false` of an experiment excludes them."""
 COST_METRICS = (
     "steady_frames_per_second",
     "updates_per_second",
@@ -50,7 +52,7 @@ TIMED_METRICS = ("frames_per_second", "seconds", EQUAL_TIME, TO_MILESTONE, TO_SC
 """Metrics that compare two variants only if their runs had the same kind of machine."""
 RATIO_KINDS = ("ratio", "no_worse", "diminishing", "interaction")
 """Kinds of claims that divide means, which must be positive."""
-_SCORES = ("final_return", "mean_return", "human_normalised_score")
+_SCORES = FINAL_METRICS[:3]
 KIND_METRICS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("ordering", "ratio", "at_least", "monotone", "no_worse", "diminishing"),

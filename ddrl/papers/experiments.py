@@ -127,6 +127,8 @@ class Experiment:
     """The reason why these tasks replace the paper's; None if they are the paper's own."""
     paper_budget: str | None
     """The paper's budget if it is not a number of frames: `env_frames` of a base is then ours."""
+    scored: bool | tuple[str, ...]
+    """Whether final returns are scores (False: the runs were made for a speed, a traffic or a lag alone), or where."""
     bases: Mapping[str, Mapping[str, Any]]
     """The paper's setting of each variant, before `variants` sets what it compares."""
     labels: Mapping[str, str]
@@ -142,6 +144,10 @@ class Experiment:
     def has(self, variant: str, environment: str) -> bool:
         """Return whether this variant is run on this environment at any scale."""
         return any(scale.has(variant, environment) for scale in self.scales.values())
+
+    def has_scores(self, environment: str) -> bool:
+        """Return whether the final returns of runs on this environment are scores."""
+        return self.scored if isinstance(self.scored, bool) else environment in self.scored
 
     def paper_setting(self, variant: str, environment: str) -> dict[str, Any]:
         """Return the configuration that the paper states, without seed."""
@@ -232,12 +238,14 @@ def _experiment(name: str, entry: Mapping[str, Any], named: Mapping[str, Mapping
     variants = {variant: dict(spec.get("set", {})) for variant, spec in entry["variants"].items()}
     departures = _departures(entry, where, variants, ())
     _check_settings(departures, lambda key: key not in _RUN_KEYS, f"anything but {', '.join(_RUN_KEYS)}", where)
+    scored = entry.get("scored", True)
     return Experiment(
         name=name,
         title=entry["title"],
         source=entry.get("source", ""),
         proxy=entry.get("proxy"),
         paper_budget=" ".join(entry["paper_budget"].split()) if "paper_budget" in entry else None,
+        scored=scored if isinstance(scored, bool) else tuple(scored),
         bases={
             variant: _base(spec.get("base", entry.get("base")), named, f"{where}.variants.{variant}")
             for variant, spec in entry["variants"].items()

@@ -65,6 +65,14 @@ class Contrast:
         low, high = self.interval()
         return self._shown(self.effect), self._shown(low), self._shown(high)
 
+    def lines(self, smallest: float) -> tuple[float, float]:
+        """Return, in the shown form, what the interval of a contradicted effect lies below, of a supported one above.
+
+        Between the two lies what is too small to count.
+        """
+        low, high = self.open()
+        return self._shown(low - smallest), self._shown(high + smallest)
+
     def _shown(self, value: float) -> float:
         if self.form == "saved":
             return -100 * math.expm1(-value)

@@ -26,7 +26,7 @@ from ddrl.analysis.tables.runs import (
     reference_departure_table,
     run_table,
 )
-from ddrl.analysis.tables.scores import aggregates, improvement, profiles, scores
+from ddrl.analysis.tables.scores import aggregates, improvement, profiles, scores, with_scores
 from ddrl.analysis.tables.summary import subject_of, summary
 from ddrl.analysis.verdicts.cells import cells
 from ddrl.analysis.verdicts.claims import claims
@@ -81,7 +81,9 @@ def make(
         raise UserError(f"{where}: no run of {paper.key} at scale {scale} has finished")
     published, references = load_published(paper_dir), load_references(paper)
     parts = by_task(data)
-    table = scores(parts, references)
+    counted = with_scores(parts, experiments)
+    every = scores(parts, references)  # verdicts on speeds need a row of each run too
+    table = every.merge(pd.DataFrame([run.keys() for run in counted], columns=KEYS), on=list(KEYS), validate="1:1")
     drawn = {"seed": paper.evidence.bootstrap_seed, "resamples": paper.evidence.resamples}
     reference = scale == REFERENCE
     makers: dict[str, Callable[[], pd.DataFrame]] = {
@@ -94,10 +96,10 @@ def make(
         "aggregates": lambda: aggregates(table, **drawn),
         "profiles": lambda: profiles(table, **drawn),
         "improvement": lambda: improvement(table, **drawn),
-        "cells": lambda: _verdicts(cells(paper, experiments, published, references, table, parts), "cell", scale),
-        "claims": lambda: _verdicts(claims(paper, experiments, table, parts), "claim", scale),
+        "cells": lambda: _verdicts(cells(paper, experiments, published, references, every, parts), "cell", scale),
+        "claims": lambda: _verdicts(claims(paper, experiments, every, parts), "claim", scale),
         "hyperparameters": lambda: hyperparameter_table(paper, data, subject_of(scale)),
-        "milestones": lambda: milestone_table(paper, parts),
+        "milestones": lambda: milestone_table(paper, counted),
         "lineage": lambda: _labelled(lineage_table(data), experiments),
         "published": lambda: used_published(paper, published),
         "references": lambda: references,

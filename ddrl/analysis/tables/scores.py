@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from itertools import combinations
 
 import numpy as np
@@ -13,7 +13,7 @@ from ddrl.analysis.runs.run_data import KEYS, RunData, final_episodes, training_
 from ddrl.analysis.statistics.bootstrap import STATISTICS, bootstrap, performance_profile, probability_of_improvement
 from ddrl.analysis.statistics.normalise import with_references
 from ddrl.analysis.statistics.significance import EQUAL_BUDGET, Interval
-from ddrl.papers.experiments import system_of
+from ddrl.papers.experiments import Experiment, system_of
 
 SCORE = "human_normalised_score"
 GROUP = ["origin", "paper", "experiment", "variant"]
@@ -54,6 +54,11 @@ def scores(runs: Iterable[RunData], references: pd.DataFrame) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=SCORES)
     counts = dict.fromkeys(("env_frames", "episodes", "versions"), "int64")
     return with_references(table.astype(counts), references, "final_return")
+
+
+def with_scores(runs: Iterable[RunData], experiments: Mapping[str, Experiment]) -> list[RunData]:
+    """Return the runs whose final returns are scores: not those made for a speed, a traffic or a lag alone."""
+    return [run for run in runs if experiments[run.experiment].has_scores(run.suite or run.environment)]
 
 
 def _mean_over_frames(records: pd.DataFrame) -> float:

@@ -46,7 +46,7 @@ def summary(
         "problems": len(problems),
         "problems_by_kind": {str(name): int(kinds[name]) for name in sorted(kinds.index)},
         "experiments": {
-            name: {key: getattr(entry, key) for key in ("title", "source", "proxy", "paper_budget")}
+            name: {key: getattr(entry, key) for key in ("title", "source", "proxy", "paper_budget", "scored")}
             | {"reason": entry.scales[scale].reason if scale in entry.scales else ""}
             for name, entry in experiments.items()
         },

@@ -61,7 +61,7 @@ import pandas as pd
 
 from ddrl.analysis.runs.flags import version_flag
 from ddrl.analysis.runs.milestones import FEWEST_EPISODES
-from ddrl.analysis.runs.run_data import RunData
+from ddrl.analysis.runs.run_data import RunData, env_label
 from ddrl.analysis.statistics.claim_tests import MIN_SETTINGS, Contrast
 from ddrl.analysis.statistics.significance import POWER, holm
 from ddrl.analysis.verdicts.claim_contrasts import Comparison, compare, compared, short, spelled, words
@@ -87,12 +87,15 @@ COLUMNS = [
     "effect_unit",
     "ci95_low",
     "ci95_high",
+    "contradicted_below",
+    "supported_above",
     "hedges_g",
     "p",
     "p_holm",
     "seeds",
     "env_frames",
     "environments",
+    "tasks",
     "decided_by",
     "comparisons",
     "seeds_needed",
@@ -120,7 +123,8 @@ def claims(
             head = {"claim": claim.name, "published": published, "origin": origin, "flags": flags}
             rows.append({name: getattr(claim, name) for name in _OF_CLAIM} | head | result)
     counts = dict.fromkeys(("seeds", "env_frames", "environments", "seeds_needed"), "Int64")
-    floats = dict.fromkeys(("effect", "ci95_low", "ci95_high", "hedges_g", "p", "p_holm"), "float64")
+    lines = ("contradicted_below", "supported_above")
+    floats = dict.fromkeys(("effect", "ci95_low", "ci95_high", *lines, "hedges_g", "p", "p_holm"), "float64")
     table = pd.DataFrame(rows, columns=COLUMNS).astype(counts | floats)
     return table.assign(p_holm=holm(table, family=["origin"]))
 
@@ -167,6 +171,7 @@ def evaluate(
         "seeds": fewest,
         "env_frames": int(used["env_frames"].min()),
         "environments": len(environments),
+        "tasks": "; ".join(map(env_label, environments)),
         "effect_unit": _unit(claim, task_scales is not None),
     }
     reason = obstacle(claim, used, observed, fewest, runs, task_scales)
@@ -233,6 +238,7 @@ def _verdict_on_all(claim: Claim, experiment: Experiment, found: Sequence[Compar
     deciding = [each for each in tested if each[2] == verdict] or tested
     chosen, decisive, own = min(deciding, key=lambda each: each[1].strength())
     effect, low, high = decisive.shown()
+    below, above = decisive.lines(smallest)
     against = decisive.effect < decisive.null
     detail, needed = _detail(claim, experiment, chosen, decisive, own) + silent, None
     if verdict == own == "inconclusive":
@@ -244,6 +250,8 @@ def _verdict_on_all(claim: Claim, experiment: Experiment, found: Sequence[Compar
         "effect": effect,
         "ci95_low": low,
         "ci95_high": high,
+        "contradicted_below": below,
+        "supported_above": above,
         "hedges_g": decisive.hedges_g,
         "p": min(1.0, decisive.p() * (number if against else 1)),
         "seeds_needed": needed,

@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from ddrl.analysis.runs.grids import on_common_grid
 from ddrl.analysis.runs.run_data import RunData, load_run
 from ddrl.analysis.tables.build import build
 from ddrl.analysis.tables.runs import run_table
+from ddrl.analysis.tables.scores import with_scores
 from ddrl.analysis.tables.summary import source
 from ddrl.errors import UserError
 from ddrl.papers.paper import load_deviations, load_paper
@@ -91,6 +93,33 @@ def test_final_scores_are_normalised_between_random_and_human(results: Path) -> 
     catch = scores[scores["environment"] == "toy/catch"]
     assert catch["random"].eq(-0.6).all()
     assert catch["human_normalised_score"].isna().all()
+
+
+def test_runs_that_were_made_for_a_speed_enter_no_table_of_scores_and_keep_their_verdicts(results: Path) -> None:
+    speeds = {"throughput", "learner_scaling"}
+    assert speeds <= set(table(results, "runs")["experiment"])
+    for name in ("scores", "aggregates", "profiles", "improvement", "milestones"):
+        assert not speeds & set(table(results, name)["experiment"])
+    assert speeds & set(table(results, "efficiency")["experiment"])
+    claims = table(results, "claims")
+    assert set(claims["verdict"][claims["experiment"] == "throughput"]) > {"not_run"}
+
+
+def test_an_experiment_may_have_scores_on_some_of_its_tasks_alone() -> None:
+    adjustment = load_experiments(ROOT / "ga3c_2017")["adjustment"]
+    runs = [run_of(environment) for environment in ("toy/catch", "atari/pong")]
+    assert [run.environment for run in with_scores(runs, {"adjustment": adjustment})] == ["toy/catch"]
+
+
+def test_a_part_of_a_suite_has_scores_where_its_suite_has_them() -> None:
+    adjustment = load_experiments(ROOT / "ga3c_2017")["adjustment"]
+    experiments = {"adjustment": replace(adjustment, scored=("firstperson/navigation",))}
+    parts = [replace(run_of("firstperson/doom"), suite=suite) for suite in ("firstperson/navigation", "")]
+    assert [run.suite for run in with_scores(parts, experiments)] == ["firstperson/navigation"]
+
+
+def run_of(environment: str) -> RunData:
+    return RunData("run", "ga3c_2017", "adjustment", "fixed", environment, 1, {}, pd.DataFrame())
 
 
 def test_at_smoke_scale_no_cell_gets_a_verdict_about_values(results: Path) -> None:
