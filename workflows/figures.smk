@@ -1,6 +1,6 @@
 # Tables -> figures. A figure depends on its own script and on the tables that paper.yaml names for it.
 
-SUITE_FIGURES = ("verdicts", "coverage")
+SUITE_FIGURES = ("verdicts", *(f"coverage_{paper}" for paper in PAPERS))
 
 
 def tables_of(wildcards):

@@ -6,7 +6,6 @@ it is printed. The same tables give the same bytes: no clock, no system fonts, n
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import shutil
@@ -16,13 +15,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
-
 from ddrl.errors import UserError, unknown_name
 from ddrl.papers.experiments import Roots, folder_of
 from ddrl.papers.experiments import papers as all_papers
 from ddrl.papers.table_names import REFERENCE
+from ddrl.report.assets import write_assets
 from ddrl.report.figures import draw_figures
+from ddrl.report.html import html_text, index_text
 from ddrl.report.paper import report_data
 from ddrl.report.sections.document import Origin, Tables
 from ddrl.report.suite import SUITE, suite_data
@@ -33,8 +32,6 @@ from ddrl.system.text_files import read_json
 ROOT = Path(__file__).resolve().parents[2]
 EVIDENCE = "evidence"
 """The folder below the output of `rebuild` for tables, figures and report data."""
-TEMPLATE = "report.html.j2"
-KINDS = {"paper": "Replication report", "suite": "Suite report"}
 
 
 def read_tables(folder: Path) -> tuple[Tables, dict[str, Any]]:
@@ -71,7 +68,7 @@ def write_report(
     content = (suite_data if suite else report_data)(tables, summary, origin)
     write_whole(data, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
     write_whole(pdf, pdf_bytes(content, results, root))
-    write_whole(html, html_text(content, results, root).encode())
+    write_whole(html, html_text(content, results, root, html.parent).encode())
     return [pdf, html]
 
 
@@ -110,32 +107,16 @@ def pdf_bytes(data: dict[str, Any], results: Path, root: Path = ROOT) -> bytes:
             raise UserError(f"{source}: {error.diagnostic}") from None
 
 
-def html_text(data: dict[str, Any], results: Path, root: Path = ROOT) -> str:
-    """Set `reports/report.html.j2` with `data`: one file of HTML, which is also well-formed XML and loads nothing.
+def write_index(data: Sequence[Path], reports: Path, root: Path = ROOT) -> list[Path]:
+    """Write `index.html`, and what all pages share, into `reports`; `data` are the files of report data.
 
-    Figures, from `results`, and styles are part of it. Raise `UserError` for a missing figure or template.
+    Each report is a pair of `<name>.pdf` and `<name>.html` there, where name is that of the folder of its data.
     """
-    environment = Environment(
-        loader=FileSystemLoader(root / "reports"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-
-    def inlined(path: str) -> str:
-        try:
-            content = read_file(results / path)
-        except FileNotFoundError:
-            raise UserError(f"{results / path}: no such file; draw the figures first") from None
-        return f"data:image/svg+xml;base64,{base64.b64encode(content).decode('ascii')}"
-
-    try:
-        template = environment.get_template(TEMPLATE)
-        return template.render(data=data, inlined=inlined, kind=KINDS[data["kind"]])
-    except TemplateError as error:
-        raise UserError(f"{root / 'reports' / TEMPLATE}: {type(error).__name__}: {error}") from None
+    contents = [dict(read_json(path)) | {"name": path.parent.name} for path in data]
+    ordered = sorted(contents, key=lambda content: (content["kind"] != SUITE, content["name"]))
+    index = reports / "index.html"
+    write_whole(index, index_text(ordered, root).encode())
+    return [index, *write_assets(reports, root)]
 
 
 def rebuild(
@@ -149,10 +130,11 @@ def rebuild(
 ) -> list[Path]:
     """Write every report of a scale (or of `reference`) from the results that are there, without training.
 
-    Write `<paper>.pdf`, `<paper>.html`, `suite.pdf` and `suite.html` into `output`, and their tables, figures and data
-    below `output/evidence/<scale>`; read `results` and change nothing there. A run that is missing or damaged is named
-    in the report. The suite report is about `papers` (None: all) of `replications` (None: those of `root`). Return the
-    PDF and HTML files. Raise `UserError` for a wrong name, and where none of the papers has any run.
+    Write `<paper>.pdf`, `<paper>.html`, `suite.pdf`, `suite.html` and `index.html` with its `assets/` into `output`,
+    and their tables, figures and data below `output/evidence/<scale>`; read `results` and change nothing there. A run
+    that is missing or damaged is named in the report. The suite report is about `papers` (None: all) of `replications`
+    (None: those of `root`). Return the PDF and HTML files, the index last. Raise `UserError` for a wrong name, and
+    where none of the papers has any run.
     """
     roots = replications or root / "replications"
     known = all_papers(roots)
@@ -181,7 +163,9 @@ def rebuild(
     if not written:
         raise refused[0]
     _suite_evidence(made, scale, results, folder, roots)
-    return written + report(SUITE, f"ddrl report{''.join(f' {paper}' for paper in papers or ())} --scale {scale}")
+    written += report(SUITE, f"ddrl report{''.join(f' {paper}' for paper in papers or ())} --scale {scale}")
+    index, *_ = write_index([folder / name / "report.json" for name in (*made, SUITE)], output, root)
+    return [*written, index]
 
 
 def _paper_evidence(paper: str, scale: str, results: Path, folder: Path, roots: Roots) -> None:

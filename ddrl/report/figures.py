@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 
 from ddrl.analysis.figures import plots
 from ddrl.analysis.tables.build import read
@@ -21,33 +23,40 @@ from ddrl.report.sections.text import words
 from ddrl.system.exit_code import exit_code
 
 VERDICTS: Mapping[str, str] = {
-    "supported": "#2f7a50",
-    "equivalent": "#2f7a50",
-    "consistent": "#3d8792",
-    "above": "#5b7fbd",
-    "below": "#c26a56",
-    "contradicted": "#b34a33",
-    "inconclusive": "#e0b95c",
+    "supported": plots.GREEN,
+    "equivalent": plots.GREEN,
+    "consistent": plots.SKY,
+    "above": plots.BLUE,
+    "below": plots.PURPLE,
+    "contradicted": plots.VERMILLION,
+    "inconclusive": plots.ORANGE,
     "not_comparable": "#aeb4bd",
     "not_run": "#e7e9ec",
 }
 """Colours, in the order of the parts of a bar; every part also shows its number, and the legend names it."""
-LIGHT = ("inconclusive", "not_comparable", "not_run")
-STATUSES: Mapping[str, tuple[str, str, bool]] = {  # label, marker, filled
-    "done": ("every planned seed done", "s", True),
-    "partly": ("some seeds done", "^", True),
-    "missing": ("planned, none done", "s", False),
-    "not_planned": ("not planned at this scale", ".", True),
+LIGHT = ("consistent", "inconclusive", "not_comparable", "not_run")
+STATUSES: Mapping[str, tuple[str, str, str]] = {  # label, colour of a place, colour of its number
+    "done": ("every planned seed done", plots.BLUE, "white"),
+    "partly": ("some seeds done", plots.SKY, plots.INK),
+    "missing": ("planned, none done", plots.ORANGE, plots.INK),
+    "reference": ("reference runs alone", plots.GREEN, "white"),
+    "not_planned": ("not planned at this scale", plots.FAINT, plots.INK),
 }
+FEWEST_COLUMNS = 14
+"""With fewer tasks the columns are as wide as if there were so many."""
+MOST_TASKS = 2
+"""As many tasks that share a column are named; of more, one is, and how many others there are."""
 
 
 def draw_figures(tables: Path, output: Path) -> list[Path]:
-    """Draw both figures as SVG and PNG; return the files. Raise `UserError` for a missing table."""
+    """Draw all figures as SVG and PNG; return the files. Raise `UserError` for a missing table."""
     read_in = read(tables, ("claims", "cells_by_verdict", "coverage", "matrix"))
     with plots.style():
         verdict_bars = verdicts(read_in["claims"], read_in["cells_by_verdict"], read_in["coverage"])
         drawn = plots.save(verdict_bars, output, "verdicts")
-        return drawn + plots.save(coverage(read_in["matrix"], read_in["coverage"]), output, "coverage")
+        for paper, own in read_in["matrix"].groupby("paper", sort=True):
+            drawn += plots.save(heat_map(own), output, f"coverage_{paper}")
+    return drawn
 
 
 def verdicts(claims: pd.DataFrame, cells: pd.DataFrame, coverage: pd.DataFrame) -> Canvas:
@@ -97,63 +106,61 @@ def _bar(axes: Axes, y: float, counts: pd.Series[int], total: int) -> None:
         left += share
 
 
-def coverage(matrix: pd.DataFrame, experiments: pd.DataFrame) -> Canvas:
-    """Draw one panel per paper: variants by tasks, with a mark for what was run; a dashed line where nothing was."""
-    papers = list(dict.fromkeys(experiments["paper"]))
-    panels = [
-        _panel_rows(matrix[matrix["paper"] == paper], experiments[experiments["paper"] == paper]) for paper in papers
-    ]
-    heights = [len(rows) + 6.0 for rows in panels]
-    canvas = plots.new_figure("full", 0.5 + 0.135 * sum(heights))
-    grid = canvas.subplots(len(papers), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for axes, paper, rows in zip(grid, papers, panels, strict=True):
-        _coverage_panel(axes, matrix[matrix["paper"] == paper], rows)
-        axes.set_title(paper)
-    handles = [
-        plots.handle(label, plots.GREY if marker == "." else plots.OWN, marker=marker, filled=filled)
-        for label, marker, filled in STATUSES.values()
-    ]
-    handles.append(plots.handle("reference run", plots.REFERENCE, marker="D", filled=False))
-    canvas.legend(
-        handles=handles, loc="outside upper left", ncols=5, handletextpad=0.2, columnspacing=1.2, fontsize=6.5
-    )
+def heat_map(matrix: pd.DataFrame) -> Canvas:
+    """Draw one paper's variants (rows, by experiment) by tasks (columns), with the seeds of each place.
+
+    Tasks that are alike in every row share a column.
+    """
+    rows = matrix.drop_duplicates(["experiment", "variant"])
+    labels = [f"{words(name)}: {label}" for name, label in zip(rows["experiment"], rows["variant_label"], strict=True)]
+    places = {
+        (experiment, variant): y for y, (experiment, variant) in enumerate(rows[["experiment", "variant"]].to_numpy())
+    }
+    columns = _columns(matrix)
+    canvas = plots.new_figure("full", 1.5 + 0.17 * len(places))
+    axes = canvas.subplots()
+    for x, (_, part) in enumerate(columns):
+        for cell in part.to_dict("records"):
+            y = places[cell["experiment"], cell["variant"]]
+            _, colour, ink = STATUSES[cell["status"]]
+            axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="white", linewidth=0.8))
+            axes.text(x, y, _seeds(cell), ha="center", va="center", fontsize=6, color=ink)
+    starts = [y for y, (before, after) in enumerate(pairwise(rows["experiment"]), 1) if before != after]
+    axes.hlines([y - 0.5 for y in starts], -0.5, len(columns) - 0.5, color=plots.GREY, lw=0.5)
+    axes.set_yticks(range(len(labels)), labels, fontsize=6.5)
+    axes.set_xticks(range(len(columns)), [title for title, _ in columns], rotation=50, ha="left", fontsize=6.5)
+    axes.xaxis.tick_top()
+    axes.set_ylim(len(places) - 0.5, -0.5)
+    axes.set_xlim(-0.5, max(FEWEST_COLUMNS, len(columns)) - 0.5)
+    _hide_lines(axes)
+    shown = [STATUSES[name] for name in STATUSES if name in set(matrix["status"])]
+    handles = [Patch(color=colour, label=label) for label, colour, _ in shown]
+    canvas.legend(handles=handles, loc="outside lower left", ncols=len(handles), handlelength=1.0, fontsize=7)
     return canvas
 
 
-def _panel_rows(matrix: pd.DataFrame, experiments: pd.DataFrame) -> list[tuple[str, str, str]]:
-    """Return (experiment, variant, label) from top to bottom; the variant is empty for an experiment without runs."""
-    rows = []
-    for experiment in experiments["experiment"]:
-        own = matrix[matrix["experiment"] == experiment].drop_duplicates("variant")
-        found = zip(own["variant"], own["variant_label"], strict=True)
-        rows += [(experiment, variant, f"{words(experiment)}: {label}") for variant, label in found]
-        if own.empty:
-            rows.append((experiment, "", f"{words(experiment)}: not run"))
-    return rows
+def _columns(matrix: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Return title and one task's rows of each column; tasks of a kind that are alike in every row share one."""
+    found: dict[tuple[str, ...], list[pd.DataFrame]] = {}
+    for environment, part in matrix.groupby("environment", sort=False):
+        kind = str(environment).partition("/")[0]
+        same = part[["experiment", "variant", "status", "done", "planned", "reference"]]
+        found.setdefault((kind, *map(str, same.to_numpy().ravel())), []).append(part)
+    return [(_title(kind, parts), parts[0]) for (kind, *_), parts in found.items()]
 
 
-def _coverage_panel(axes: Axes, matrix: pd.DataFrame, rows: Sequence[tuple[str, str, str]]) -> None:
-    tasks = list(dict.fromkeys(zip(matrix["environment"], matrix["env_label"], strict=True)))
-    column = {environment: x for x, (environment, _) in enumerate(tasks)}
-    size = min(5.0, 190 / max(1, len(tasks)))
-    place = {(experiment, variant): -y for y, (experiment, variant, _) in enumerate(rows)}
-    for cell in matrix.to_dict("records"):
-        x, y = column[cell["environment"]], place[cell["experiment"], cell["variant"]]
-        if cell["status"] in STATUSES:
-            _, marker, filled = STATUSES[cell["status"]]
-            colour = plots.FAINT if marker == "." else plots.OWN
-            face = colour if filled else "white"
-            axes.plot([x], [y], marker, color=colour, ms=size if marker != "." else 2, mfc=face, mew=0.7)
-        if cell["reference"]:
-            axes.plot([x], [y], "D", color=plots.REFERENCE, ms=1.5 * size, mfc="none", mew=0.8)
-    for y, (_, variant, _) in enumerate(rows):
-        if not variant:
-            axes.plot([0, len(tasks) - 1], [-y, -y], color=plots.FAINT, lw=0.8, ls=(0, (2, 2)))
-    axes.set_yticks([-y for y in range(len(rows))], [label for _, _, label in rows], fontsize=6)
-    axes.set_xticks(range(len(tasks)), [label for _, label in tasks], rotation=90, fontsize=5)
-    axes.set_ylim(-len(rows) + 0.4, 0.6)
-    axes.set_xlim(-0.8, len(tasks) - 0.2)
-    _hide_lines(axes)
+def _title(kind: str, parts: Sequence[pd.DataFrame]) -> str:
+    names = [str(part["env_label"].iloc[0]) for part in parts]
+    if len(names) <= MOST_TASKS:
+        return ", ".join(names)
+    return f"{names[0]} and {len(names) - 1} others ({kind})"
+
+
+def _seeds(cell: Mapping[Hashable, Any]) -> str:
+    """Return the seeds that there are, after a stroke those that are planned; nothing where none is planned."""
+    if cell["planned"]:
+        return f"{cell['done']}/{cell['planned']}"
+    return str(cell["reference"] or "")
 
 
 def _hide_lines(axes: Axes) -> None:

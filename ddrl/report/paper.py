@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ddrl.report.sections import runs
-from ddrl.report.sections.cells import cells, not_read, uncovered
-from ddrl.report.sections.claims import claims
+from ddrl.report.sections.answers import answer_sentence, answers, best_findings
+from ddrl.report.sections.cells import cells, not_read, protocols, uncovered
+from ddrl.report.sections.claims import claims, without_run
 from ddrl.report.sections.document import Document, Fact, Origin, Row, Section, Tables, as_json
 from ddrl.report.sections.efficiency import derived, efficiency
 from ddrl.report.sections.first_page import NOTHING_RAN, finished_at, first_page, tally, verdicts_of
@@ -15,6 +17,9 @@ from ddrl.report.sections.numbers import duration, frames, moment, number, ratio
 from ddrl.report.sections.spans import Inline, Span, plain
 from ddrl.report.sections.tables import grouped, of_origin
 from ddrl.report.sections.text import counted, listed
+
+MOST_AUTHORS = 4
+"""With more authors the first page names the first one alone."""
 
 
 def report_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict[str, Any]:
@@ -26,6 +31,7 @@ def report_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict
     finished = finished_at(summary, origin)
     paper, subject = summary["paper"], summary["subject"]
     own = of_origin(tables["runs"], subject)
+    findings = best_findings(tables["claims"], subject)
     statements = {
         "claims": verdicts_of(of_origin(tables["claims"], subject)),
         "cells": verdicts_of(cells_of_subject(tables["cells"], subject)),
@@ -38,6 +44,8 @@ def report_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict
             short_title=f"{paper['title'].split(':')[0]} ({paper.get('short', paper['year'])})",
             byline=_byline(paper),
             summary=paper.get("summary", ""),
+            answer=answer_sentence(findings),
+            answers=[answers(findings, subject)],
             **first_page(summary, finished, _facts(own, summary), statements, _beside(tables, subject)),
             sections=_sections(tables, summary, origin),
             origin=origin,
@@ -50,21 +58,27 @@ def _sections(tables: Tables, summary: dict[str, Any], origin: Origin) -> tuple[
     own = of_origin(tables["runs"], subject)
     source = [runs.provenance(own, summary, origin)] if own else []
     frames_take = efficiency(tables["efficiency"], experiments, subject, summary["paper"]["prices"])
-    return (
-        Section("claims", "Claims", claims(tables["claims"], tables["published"], subject, experiments)),
-        Section("cells", "Published cells", (*cells(tables["cells"], subject), not_read(summary["paper"]))),
+    body = (
+        Section("claims", "Claims and their evidence", claims(tables["claims"], tables["published"], subject)),
+        Section("cells", "Published cells", cells(tables["cells"], subject)),
+        Section("figures", "Figures", runs.drawings(summary, tables["runs"])),
+    )
+    appendix = (
+        Section("deviations", "Deviations from the paper", [runs.deviations(tables["departures"])]),
+        Section("untested", "Claims without a run", without_run(tables["claims"], tables["published"], experiments)),
         Section("scores", "Final scores", [runs.side_by_side(tables, experiments, subject)]),
         Section("games", "Over all tasks", over_games(tables, experiments)),
         Section("efficiency", "What frames take", [frames_take], wide=True),
         Section("derived", "Beyond the runs", derived(summary["derived_tables"], tables), wide=True),
-        Section("figures", "Figures", runs.drawings(summary["figures"], tables["runs"])),
-        Section("reference", "What the reference runs learned", runs.learned(tables)),
+        Section("reference", "What the reference runs learned", runs.learned(tables, experiments)),
         Section("holes", "Holes", runs.holes(tables.get("problems", []))),
-        Section("deviations", "Deviations from the paper", runs.deviations(tables["departures"])),
+        Section("protocols", "What was measured", [protocols(tables["cells"]), not_read(summary["paper"])]),
+        Section("changes", "What this scale changes", [runs.changes(tables["departures"])]),
         Section("settings", "Hyperparameters", [runs.hyperparameters(tables["hyperparameters"], experiments)]),
         Section("provenance", "Provenance", [*source, runs.run_list(own, experiments)]),
         Section("uncovered", "Published cells without a value of ours", [uncovered(tables["cells"], subject)]),
     )
+    return (*body, *(replace(section, appendix=True) for section in appendix))
 
 
 def cells_of_subject(rows: list[Row], subject: str) -> list[Row]:
@@ -77,7 +91,8 @@ def cells_of_subject(rows: list[Row], subject: str) -> list[Row]:
 
 
 def _byline(paper: dict[str, Any]) -> Inline:
-    authors = paper["authors"] if isinstance(paper["authors"], str) else listed(paper["authors"])
+    named = [paper["authors"]] if isinstance(paper["authors"], str) else paper["authors"]
+    authors = listed(named) if len(named) <= MOST_AUTHORS else f"{named[0]} et al"
     year = "" if str(paper["year"]) in paper["venue"] else f" {paper['year']}"
     venue, link = Span(paper["venue"], "emphasis"), Span(paper["url"], "link")
     return (*plain(f"{authors}. "), venue, *plain(f"{year}. "), link)

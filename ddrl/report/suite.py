@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from ddrl.report.sections.answers import answer_sentence, answers, best_findings
 from ddrl.report.sections.claims import ledger
-from ddrl.report.sections.coverage import cells_by_verdict, coverage, papers, short_name, verdict_bars, verdicts_in
+from ddrl.report.sections.coverage import (
+    cells_by_verdict,
+    experiments,
+    heat_maps,
+    papers,
+    published_only,
+    short_name,
+    verdict_bars,
+    verdicts_in,
+)
 from ddrl.report.sections.document import Document, Fact, Facts, Origin, Section, Tables, Text, as_json
 from ddrl.report.sections.first_page import NOTHING_RAN, Verdicts, finished_at, first_page, tally, verdicts_of
 from ddrl.report.sections.numbers import duration, frames
@@ -37,6 +48,7 @@ def suite_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict[
     """
     finished = finished_at(summary, origin)
     subject = summary["subject"]
+    findings, names = best_findings(tables["claims"], subject, "paper"), _names(summary)
     statements = {
         "claims": verdicts_of(of_origin(tables["claims"], subject)),
         "cells": verdicts_in(tables["coverage"], "cells"),
@@ -49,6 +61,11 @@ def suite_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict[
             short_title=TITLE,
             byline=_byline(summary["papers"]),
             summary="",
+            answer=answer_sentence(findings),
+            answers=[
+                answers([row for row in findings if row["paper"] == paper], subject, name)
+                for paper, name in names.items()
+            ],
             **first_page(summary, finished, _facts(summary), statements, _beside(tables, subject)),
             sections=_sections(tables, summary, origin, statements),
             origin=origin,
@@ -59,14 +76,18 @@ def suite_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict[
 def _sections(
     tables: Tables, summary: dict[str, Any], origin: Origin, statements: dict[str, Verdicts]
 ) -> tuple[Section, ...]:
-    subject, names = summary["subject"], {paper["key"]: short_name(paper) for paper in summary["papers"]}
+    subject, names = summary["subject"], _names(summary)
     bars = verdict_bars(statements, subject)
-    return (
-        Section("preface", "How to read this", tuple(Text(plain(text)) for text in PREFACE)),
+    body = (
         Section("papers", "Papers", (papers(summary["papers"], tables["coverage"]), bars)),
-        Section("claims", "Claims", [ledger(tables["claims"], names, subject)]),
+        Section("coverage", "Coverage", heat_maps(tables, names)),
+        Section("preface", "How to read this", tuple(Text(plain(text)) for text in PREFACE)),
+    )
+    appendix = (
+        Section("claims", "Claims and their evidence", [ledger(tables["claims"], names, subject)]),
+        Section("experiments", "Experiments", [experiments(tables["coverage"], names)]),
         Section("cells", "Published cells by verdict", [cells_by_verdict(tables, names, subject)]),
-        Section("coverage", "Coverage", coverage(tables, names)),
+        Section("unreplicated", "Papers without a replication", [published_only(tables.get("published_only", []))]),
         Section("compute", "Compute spent", [compute(tables["compute"], names)]),
         Section("throughput", "Throughput", throughput(tables["throughput"], tables["matrix"], names)),
         Section("lag", "Policy lag", [lag(tables["lag"], names)]),
@@ -74,6 +95,11 @@ def _sections(
         Section("provenance", "Provenance", [_provenance(summary, origin)]),
         Section("systems", "Systems", [systems(tables["systems"], names)], wide=True),
     )
+    return (*body, *(replace(section, appendix=True) for section in appendix))
+
+
+def _names(summary: dict[str, Any]) -> dict[str, str]:
+    return {paper["key"]: short_name(paper) for paper in summary["papers"]}
 
 
 def _byline(papers: list[dict[str, Any]]) -> Inline:

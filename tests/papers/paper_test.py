@@ -172,7 +172,9 @@ def test_a_wrong_rule_is_refused_in_one_line(
 
 
 def test_a_run_without_scores_decides_no_claim_and_no_cell_about_scores(paper: Path) -> None:
-    said = "is of scores, and key 'scored' of experiment 'throughput' in experiments.yaml says that these runs have none"
+    said = (
+        "is of scores, and key 'scored' of experiment 'throughput' in experiments.yaml says that these runs have none"
+    )
     change = {"metric": "final_return", "experiment": "throughput", "better": "impala", "worse": ["a3c"]}
     assert said in edited(paper, lambda data: named(data, "impala_fastest_on_one_machine")["test"].update(change))
     assert said in edited(paper, lambda data: data["cells"][0].update(experiment="throughput", variant="impala"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,13 +18,16 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 
+from ddrl.analysis.figures.values import with_values
 from ddrl.analysis.statistics.significance import Sample, t_interval
 from ddrl.analysis.tables.build import read
 from ddrl.papers.own_code import FIGURES, own_function
 from ddrl.papers.paper import Figure
-from ddrl.system.files import replacing
+from ddrl.system.files import replacing, write_whole
 
 INK, GREY, FAINT = "#1f2430", "#8a8f98", "#d9dce1"
+BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
+"""Okabe and Ito's colours, which people with any common colour blindness can tell apart."""
 OWN, REFERENCE, PUBLISHED = "#1b5e8c", "#5b7f4b", "#b3541e"
 COLOURS = {"run": OWN, "reference": REFERENCE, "published": PUBLISHED}
 """They also differ in lightness (contrast with white 6.9, 4.5, 4.9), and the data always in shape or place as well."""
@@ -96,19 +100,17 @@ def draw(paper_dir: Path, figure: Figure, tables: Path, output: Path) -> list[Pa
 
 
 def save(canvas: Canvas, output: Path, name: str) -> list[Path]:
-    """Write SVG and PNG, each atomically and without a date."""
+    """Write SVG, with the values that it shows (`values`), and PNG, each atomically and without a date."""
     output.mkdir(parents=True, exist_ok=True)
-    written = []
-    for suffix, backend, options in (
-        ("svg", FigureCanvasSVG, {"metadata": {"Date": None}}),
-        ("png", FigureCanvasAgg, {"dpi": DPI, "metadata": {"Software": None}}),
-    ):
-        path = output / f"{name}.{suffix}"
-        backend(canvas)
-        with replacing(path) as temporary:
-            canvas.savefig(temporary, format=suffix, **options)
-        written.append(path)
-    return written
+    vector, pixels = output / f"{name}.svg", output / f"{name}.png"
+    FigureCanvasSVG(canvas)
+    drawn = StringIO()
+    canvas.savefig(drawn, format="svg", metadata={"Date": None})
+    write_whole(vector, with_values(drawn.getvalue(), canvas).encode())
+    FigureCanvasAgg(canvas)
+    with replacing(pixels) as temporary:
+        canvas.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
+    return [vector, pixels]
 
 
 def graded(count: int) -> list[str]:

@@ -13,12 +13,19 @@ from ddrl.report.sections.tables import Fields, grouped, merged, numeric, of_ori
 from ddrl.report.sections.text import counted, sentence, task_name, unbroken, words
 
 ORIGINS = {"run": "this run", "reference": "reference"}
-CELL_NOTE = (
-    "Intervals are 90\u00a0% over seeds. Equivalent: our interval lies within the margin that was fixed beforehand. "
-    "Consistent: the published value lies in our 95\u00a0% prediction interval, which is no evidence of equality. "
-    "Below, above: our interval lies outside the margin. Inconclusive: too few seeds to say. Not comparable: a flag "
-    "stands between the two numbers. Tests: p of equivalence is the larger of two one-sided tests, that of "
-    "difference is two-sided, in brackets after Holm's correction for all cells of the same item and system."
+MEANINGS = {
+    "equivalent": "Equivalent: our interval lies within the margin that was fixed beforehand.",
+    "consistent": "Consistent: the published value lies in our 95\u00a0% prediction interval, no evidence of equality.",
+    "below": "Below: our interval lies under the margin.",
+    "above": "Above: our interval lies over the margin.",
+    "inconclusive": "Inconclusive: too few seeds to say.",
+    "not_comparable": "Not comparable: a flag stands between the two numbers.",
+}
+"""What a verdict on a cell means; a table explains those that it has."""
+INTERVALS = "Intervals are 90\u00a0% over seeds."
+TESTS = (
+    "Tests: p of equivalence is the larger of two one-sided tests, that of difference is two-sided, in brackets after "
+    "Holm's correction for all cells of the same item and system."
 )
 
 
@@ -70,8 +77,18 @@ def cells(rows: list[Row], subject: str) -> tuple[Block, ...]:
     groups = [
         _cell_group(same) for same in grouped(own, "item", "system", "published_variant", "metric", "unit").values()
     ]
-    table = table_of("Published cells beside ours", "tables/cells.csv", fields, groups, CELL_NOTE)
-    return (introduction, table, _protocols(row for group in groups for row in group.rows))
+    return (introduction, table_of("Published cells beside ours", "tables/cells.csv", fields, groups, _legend(own)))
+
+
+def _legend(rows: list[Row]) -> str:
+    """Return what the intervals, verdicts and tests of a table are, of those that it has."""
+    verdicts = {row["verdict"] for row in rows}
+    said = [
+        INTERVALS if any(row["ci90_low"] for row in rows) else "",
+        *(meaning for verdict, meaning in MEANINGS.items() if verdict in verdicts),
+        TESTS if any(row.get("p_equivalence") or row.get("p_difference") for row in rows) else "",
+    ]
+    return " ".join(filter(None, said))
 
 
 def _cell_group(rows: list[Row]) -> Group[Row]:
@@ -115,10 +132,10 @@ def _published_note(row: Row, points: bool) -> str:
     return "; ".join(filter(None, parts))
 
 
-def _protocols(rows: Iterable[Row]) -> Table:
+def protocols(rows: Iterable[Row]) -> Table:
     """Return the protocols that the published and our own numbers were measured with, where the tables say."""
     found = []
-    for row in rows:
+    for row in (row for row in rows if row["ours"]):
         published = row.get("protocol_published", "").replace(";", "; ")
         # The environment's name is the task, which the cell names already.
         ids = {re.sub(r"/[^;]*", "", each, count=1) for each in row.get("protocol_ours", "").split(" | ")}

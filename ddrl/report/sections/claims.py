@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
+from itertools import compress
 from typing import Any
 
 from ddrl.report.sections.cells import ORIGINS, flags_of, needed, system_name, verdict_tag
 from ddrl.report.sections.document import Block, Cell, Field, Group, Row, Table, Text
 from ddrl.report.sections.numbers import equals, frames, interval, number, p_value, with_unit
-from ddrl.report.sections.spans import Inline, Span, joined, plain, small, strong
+from ddrl.report.sections.spans import Inline, Span, joined, more, plain, small, strong
 from ddrl.report.sections.tables import Fields, grouped, right, table_of
 from ddrl.report.sections.text import counted, listed, sentence, unbroken, words
 
+SENTENCES = re.compile(r"(?<=\.) (?=[A-Z])")
+LONG = 200
+"""Letters of a sentence that the PDF leaves to the files of the results: it lists numbers of many tasks."""
+SOURCE = "tables/claims.csv"
 INTRODUCTION = (
     "What the paper says, in our words, as a test on our own runs. Seeds are the unit of replication; "
     "intervals and p are over seeds. In brackets stands p after Holm’s correction for all claims of the paper "
@@ -19,34 +25,41 @@ INTRODUCTION = (
 )
 
 
-def claims(rows: list[Row], published_rows: list[Row], subject: str, experiments: dict[str, Any]) -> list[Block]:
-    """Return the claims in the order of the paper's file, each with one finding per origin; then those without a run.
+def claims(rows: list[Row], published_rows: list[Row], subject: str) -> list[Block]:
+    """Return the claims with a run in the order of the paper's file, each with one finding per origin.
 
     `published_rows` is the table of published cells, which holds the numbers of a claim.
     """
-    groups = grouped(rows, "claim").values()
+    tested, _ = _by_run(rows)
     published = {row["cell"]: row for row in published_rows}
-    with_run = [found for found in groups if any(row["verdict"] != "not_run" for row in found)]
-    findings: Fields[Row] = (
+    fields: Fields[Row] = (
         _tall(lambda row: _claim(row, published), "1.15fr"),
         Field("Evidence", lambda row: (*_whose(row, subject), *_finding(row)), "1.25fr"),
         right("Verdict", verdict_tag),
     )
-    without_run: Fields[Row] = (
+    caption = "Claims of the paper and what our runs say of them"
+    table = table_of(caption, SOURCE, fields, [_lines(tested)], size=8.2, ruled=True)
+    return [Text(plain(INTRODUCTION)), table] if tested else []
+
+
+def without_run(rows: list[Row], published_rows: list[Row], experiments: dict[str, Any]) -> list[Table]:
+    """Return the claims that no run speaks of, with the experiment that each waits for."""
+    _, untested = _by_run(rows)
+    published = {row["cell"]: row for row in published_rows}
+    fields: Fields[Row] = (
         Field("Claim", _title, "1.3fr"),
         Field("Published", lambda row: small(_published(row, published) or "–"), "1.5fr"),
         Field("Experiment", lambda row: small(_planned(row, experiments)), "0.8fr"),
-        right("Verdict", verdict_tag),
     )
-    source = "tables/claims.csv"
-    others = [Group([found[0] for found in groups if found not in with_run])]
-    return [
-        *([Text(plain(INTRODUCTION))] if with_run else []),
-        table_of("Claims of the paper and what our runs say of them", source, findings, [_lines(with_run)], ruled=True),
-        table_of(
-            "Claims of the paper that no run of ours speaks of", source, without_run, others, size=8.2, ruled=True
-        ),
-    ]
+    groups = [Group([found[0] for found in untested])]
+    return [table_of("Claims of the paper that no run speaks of", SOURCE, fields, groups, size=8.2, ruled=True)]
+
+
+def _by_run(rows: Iterable[Row]) -> tuple[list[list[Row]], list[list[Row]]]:
+    """Return the findings on each claim that a run speaks of, and on each other one."""
+    groups = [*grouped(rows, "claim").values()]
+    tested = [any(row["verdict"] != "not_run" for row in found) for found in groups]
+    return [*compress(groups, tested)], [found for found, known in zip(groups, tested, strict=True) if not known]
 
 
 def _tall(claim: Callable[[Row], Inline], width: str) -> Field[Row]:
@@ -93,8 +106,11 @@ def _claim(row: Row, published: dict[str, Row]) -> Inline:
 def _finding(row: Row) -> Inline:
     several = row.get("comparisons", "").count("[") > 1
     # The facts are those of the comparison that decides, which the detail names.
-    others = small(f"All comparisons: {row['comparisons']}.") if several else ()
-    return joined([plain(evidence(row)), small(sentence(row["detail"])), others])
+    said = [sentence(part) for part in SENTENCES.split(row["detail"])]
+    short, long = ([part for part in said if (len(part) > LONG) is wanted] for wanted in (False, True))
+    details = [*long, f"All comparisons: {row['comparisons']}."] if several else long
+    shown = joined([plain(evidence(row)), small(" ".join(short))])
+    return (*shown, *more("Details", " ".join(details))) if details else shown
 
 
 def _planned(row: Row, experiments: dict[str, Any]) -> str:
@@ -122,7 +138,7 @@ def ledger(rows: list[Row], names: dict[str, str], subject: str) -> Table:
     )
     return table_of(
         "Claims ledger",
-        "tables/claims.csv",
+        SOURCE,
         fields,
         [
             _lines(map(_decided, grouped(own, "claim").values()), names.get(paper, paper))

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ddrl.report.sections.cells import ORIGINS
-from ddrl.report.sections.document import Block, Drawing, Field, Group, Row, Table, Tables
+from ddrl.report.sections.document import Drawing, Field, Group, Row, Table, Tables
 from ddrl.report.sections.first_page import VERDICTS, Verdicts
 from ddrl.report.sections.numbers import duration, frames, number
-from ddrl.report.sections.spans import Inline, Span, code, joined, plain, small, strong, tag
+from ddrl.report.sections.spans import Inline, code, joined, plain, small, strong, tag
 from ddrl.report.sections.tables import Fields, grouped, numeric, table_of
-from ddrl.report.sections.text import counted, words
+from ddrl.report.sections.text import listed, words
 
 STATUSES = {
     "done": "done",
@@ -22,8 +22,8 @@ STATUSES = {
     "not_planned": "not planned",
     "not_run": "not run",
 }
-MOST_VARIANTS = 8
-"""The most variants that a page has room for in columns."""
+SCRIPT = "ddrl/report/figures.py"
+"""The file that draws the figures of the suite."""
 
 
 def verdicts_in(coverage: Iterable[Row], kind: str) -> Verdicts:
@@ -101,13 +101,12 @@ def verdict_bars(statements: Mapping[str, Verdicts], subject: str) -> Drawing:
         f"Stacked bars of verdicts per paper; in all, for {ORIGINS[subject]}: {', '.join(said)}.",
         "",
         "tables/claims.csv, tables/cells_by_verdict.csv, tables/coverage.csv",
+        SCRIPT,
     )
 
 
-def coverage(tables: Tables, names: dict[str, str]) -> tuple[Block, ...]:
-    """Return what was run of each experiment: a table, a figure, and a table of tasks by variants each."""
-    if not tables["coverage"]:
-        return ()
+def experiments(coverage: list[Row], names: dict[str, str]) -> Table:
+    """Return what was run of each experiment, and what it says."""
     fields: Fields[Row] = (
         Field("Experiment", _title, "1.4fr"),
         Field("Status", lambda row: tag(row["status"], STATUSES[row["status"]])),
@@ -118,19 +117,14 @@ def coverage(tables: Tables, names: dict[str, str]) -> tuple[Block, ...]:
         Field("Claims", lambda row: _verdict_counts(row, "claims"), "0.9fr"),
         Field("Cells", lambda row: _verdict_counts(row, "cells"), "0.9fr"),
     )
-    table = table_of(
+    return table_of(
         "What has been run: experiments",
         "tables/coverage.csv",
         fields,
-        [Group(own, names.get(paper, paper)) for (paper,), own in grouped(tables["coverage"], "paper").items()],
+        [Group(own, names.get(paper, paper)) for (paper,), own in grouped(coverage, "paper").items()],
         "Planned, done, left out and reference count runs (seeds). Left out: planned, and named under Holes.",
         size=8.2,
     )
-    matrices = [
-        _matrix(names.get(paper, paper), experiment, own)
-        for (paper, experiment), own in grouped(tables["matrix"], "paper", "experiment").items()
-    ]
-    return (table, _coverage_figure(tables), *matrices, _published_only(tables.get("published_only", [])))
 
 
 def _title(row: Row) -> Inline:
@@ -142,7 +136,7 @@ def _verdict_counts(row: Row, kind: str) -> Inline:
     return small(", ".join(found) or "none")
 
 
-def _published_only(rows: list[Row]) -> Table:
+def published_only(rows: list[Row]) -> Table:
     """Return the papers that have no replication yet."""
     fields: Fields[Row] = (
         Field("Folder of replications", lambda row: code(row["paper"])),
@@ -154,51 +148,27 @@ def _published_only(rows: list[Row]) -> Table:
     return table_of(caption, "tables/published_only.csv", fields, [Group(rows)], size=8.2)
 
 
-def _coverage_figure(tables: Tables) -> Drawing:
-    statuses = Counter(row["status"] for row in tables["matrix"])
-    numbers = [f"{statuses[name]} {label}" for name, label in STATUSES.items() if name in statuses]
-    absent = sum(row["status"] == "not_run" for row in tables["coverage"])
+def heat_maps(tables: Tables, names: dict[str, str]) -> list[Drawing]:
+    """Return the heat map of each paper: what it compares by tasks, and how many seeds there are of each."""
+    absent = grouped((row for row in tables["coverage"] if row["status"] == "not_run"), "paper")
+    return [
+        _heat_map(paper, names.get(paper, paper), rows, absent.get((paper,), []))
+        for (paper,), rows in grouped(tables["matrix"], "paper").items()
+    ]
+
+
+def _heat_map(paper: str, name: str, rows: list[Row], absent: list[Row]) -> Drawing:
+    statuses = Counter(row["status"] for row in rows)
+    said = ", ".join(f"{statuses[status]} {text}" for status, text in STATUSES.items() if status in statuses)
+    missing = listed(words(row["experiment"]) for row in absent)
     return Drawing(
-        "figures/coverage.svg",
-        "Coverage matrix",
-        "Variants by tasks: what is done, what is planned, and what is not. A dashed row is an experiment that a "
-        "claim or a cell needs and that has not been written yet.",
-        f"Matrix of variants and tasks. Places by status: {', '.join(numbers)}; "
-        f"{counted(absent, 'experiment')} not run.",
+        f"figures/coverage_{paper}.svg",
+        f"What has been run of {name}",
+        "Rows are what is compared, by experiment; columns are tasks, and those that are alike in every row share one. "
+        "A number counts seeds, after a stroke those that are planned."
+        + (f" Not written yet: {missing}." if missing else ""),
+        f"Heat map of {name}, variants by tasks. Places by status: {said}.",
         "",
-        "tables/matrix.csv, tables/coverage.csv",
-    )
-
-
-def _matrix(paper: str, experiment: str, rows: list[Row]) -> Table:
-    """Return tasks by variants, or variants by tasks where there are too many variants for columns."""
-    variants = list(dict.fromkeys(row["variant_label"] for row in rows))
-    places = {(row["env_label"], row["variant_label"]): row for row in rows}
-    touched = {task for (task, _), row in places.items() if row["status"] != "not_planned"}
-    tasks = dict.fromkeys(row["env_label"] for row in rows)
-    planned, rest = ([task for task in tasks if (task in touched) is wanted] for wanted in (True, False))
-    turned = len(variants) > max(MOST_VARIANTS, len(planned))
-    first, down, across = ("Variant", variants, planned) if turned else ("Task", planned, variants)
-
-    def column(other: str) -> Field[str]:
-        return Field(other, lambda name: _place(places.get((other, name) if turned else (name, other))), "1fr")
-
-    note = "Seeds done of seeds planned; “ref” counts committed reference runs."
-    return table_of(
-        f"What has been run: {words(experiment)} ({paper})",
         "tables/matrix.csv",
-        (Field(first, plain, "1.3fr"), *map(column, across)),
-        [Group(down)],
-        f"{note} Not planned at this scale: {', '.join(rest)}." if rest else note,
-        size=8.0,
+        SCRIPT,
     )
-
-
-def _place(row: Row | None) -> Inline:
-    """Return the seeds done of one variant on one task, and its reference runs; nothing without a row."""
-    if row is None:
-        return ()
-    counted_here = row["status"] in ("done", "partly", "missing")
-    own = tag(row["status"], f"{row['done']}/{row['planned']}") if counted_here else ()
-    reference = tag("reference", f"{row['reference']} ref") if int(row["reference"]) else ()
-    return joined([own, reference], (Span(" "),)) or plain("–")

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import compress
 from typing import Any, Generic, TypeVar
 
 from ddrl.report.sections.spans import Inline
 
+NOTHING = "–"
+"""Text of a cell that has nothing to say."""
 Row = dict[str, str]
 """One line of a table of results, as `ddrl.system.csv_cells.read_rows` reads it."""
 Tables = dict[str, list[Row]]
@@ -68,7 +71,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A drawing, `path` relative to the folder of results; `note` states budget and seeds."""
+    """A drawing, `path` relative to the folder of results; `note` states budget and seeds.
+
+    `source` names the files of its numbers, `script` the file that draws it, relative to the project.
+    """
 
     path: str
     title: str
@@ -76,6 +82,7 @@ class Drawing:
     alt: str
     note: str
     source: str
+    script: str
     number: int = 0
     type: str = field(default="figure", init=False)
 
@@ -110,12 +117,54 @@ Block = Table | Drawing | Text | Facts
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what follows it; a `wide` section is set on pages in landscape format."""
+    """A heading and what follows it; a `wide` section is set on pages in landscape format.
+
+    The sections of the `appendix` come last, and what they hold is also in the files of the results.
+    """
 
     id: str
     title: str
     blocks: Sequence[Block]
     wide: bool = False
+    appendix: bool = False
+
+
+@dataclass(frozen=True)
+class Plot:
+    """An effect with its interval, and the lines beyond which it counts; `text` says the same in numbers.
+
+    All are places from 0 (against the claim) to 1 (for it).
+    """
+
+    effect: float
+    low: float
+    high: float
+    below: float
+    above: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The line of a claim on the first page; without an effect there is no plot."""
+
+    verdict: str
+    said: str
+    title: str
+    plot: Plot | None
+    seeds: str
+    origin: str
+    """Whose runs these are, where not the subject's."""
+    tasks: str
+    every_task: str
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The lines of all claims of a paper; without a title there is no heading."""
+
+    rows: Sequence[Answer]
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -157,6 +206,8 @@ class Document:
     date: str
     finished: str
     facts: tuple[Fact, ...]
+    answer: str
+    answers: Sequence[Answers]
     verdict: str
     tallies: tuple[VerdictCounts, ...]
     sections: Sequence[Section]
@@ -164,14 +215,19 @@ class Document:
 
 
 def as_json(document: Document) -> dict[str, Any]:
-    """Return plain data. Leave out tables without a row and sections without a block; number tables and figures."""
+    """Return plain data, the appendix last, without columns and tables that hold nothing and sections without a block.
+
+    Tables and figures are numbered.
+    """
     counts = {Table: 0, Drawing: 0}
     sections = []
-    for section in document.sections:
+    for section in sorted(document.sections, key=lambda section: section.appendix):
         blocks: list[Block] = []
         for block in section.blocks:
-            if isinstance(block, Table) and not any(group.rows for group in block.groups):
-                continue
+            if isinstance(block, Table):
+                if not any(group.rows for group in block.groups):
+                    continue
+                block = _without_empty_columns(block)
             if isinstance(block, Table | Drawing):
                 counts[type(block)] += 1
                 block = replace(block, number=counts[type(block)])
@@ -179,6 +235,20 @@ def as_json(document: Document) -> dict[str, Any]:
         if blocks:
             sections.append(replace(section, blocks=blocks))
     return asdict(replace(document, sections=sections), dict_factory=_data)
+
+
+def _without_empty_columns(table: Table) -> Table:
+    """Return the table without the columns in which no row says anything; as it is where cells span rows."""
+    rows = [row for group in table.groups for row in group.rows]
+    if any(cell.rowspan > 1 for row in rows for cell in row):
+        return table
+    said = [any(_says(row[place]) for row in rows) for place in range(len(table.columns))]
+    groups = [replace(group, rows=[tuple(compress(row, said)) for row in group.rows]) for group in table.groups]
+    return replace(table, columns=[*compress(table.columns, said)], groups=groups)
+
+
+def _says(cell: Cell) -> bool:
+    return any(span.text not in ("", NOTHING) for span in cell.spans)
 
 
 def _data(items: list[tuple[str, Any]]) -> dict[str, Any]:

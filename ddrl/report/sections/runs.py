@@ -29,6 +29,7 @@ PROBLEMS = {
     "different_config": "the configuration is not the one that was asked for",
     "unreadable_manifest": "the manifest cannot be read",
 }
+DEPARTURES, LISTED = "tables/departures.csv", "DEVIATIONS.md"
 FILE = re.compile(r"(?P<before>.*/seed|)(?P<seed>\d*)(?P<after>.*)")
 """The path of a file; a part of its own for the seed that it may name."""
 Sweeps = dict[tuple[str, str], set[str]]
@@ -113,9 +114,9 @@ def _human(rows: list[Row]) -> str:
     return percent(sum(shares) / len(shares)) if shares else ""
 
 
-def learned(tables: Tables) -> tuple[Block, ...]:
-    """Return what the reference runs learned, one row per run."""
-    runs = of_origin(tables["runs"], "reference")
+def learned(tables: Tables, experiments: dict[str, Any]) -> tuple[Block, ...]:
+    """Return what the reference runs learned, one row per run; not of runs made for a speed, a traffic or a lag."""
+    runs = [row for row in of_origin(tables["runs"], "reference") if _has_scores(row, experiments)]
     if not runs:
         return ()
     scores = {_key(row): row for row in tables["scores"]}
@@ -155,6 +156,11 @@ def learned(tables: Tables) -> tuple[Block, ...]:
         "reader’s own runs."
     )
     return (Text(plain(text)), table)
+
+
+def _has_scores(row: Row, experiments: dict[str, Any]) -> bool:
+    scored = experiments[row["experiment"]]["scored"]
+    return scored if isinstance(scored, bool) else row["environment"] in scored
 
 
 def _key(row: Row) -> tuple[str, str, str, str, int]:
@@ -217,15 +223,15 @@ def _one_path(rows: list[Row]) -> str:
     return rows[0]["before"] + (seeds[0] if len(seeds) == 1 else f"{{{','.join(seeds)}}}") + rows[0]["after"]
 
 
-def drawings(figures: Iterable[dict[str, Any]], runs: list[Row]) -> list[Drawing]:
+def drawings(summary: dict[str, Any], runs: list[Row]) -> list[Drawing]:
     """Return the figures with at least one run in them, each with its budget and seeds."""
-    found = []
-    for figure in figures:
+    found, script = [], f"replications/{summary['paper']['key']}/figures.py"
+    for figure in summary["figures"]:
         if note := _figure_note(figure.get("experiments"), runs):
             title, _, caption = figure["caption"].partition(". ")
             source = ", ".join(f"tables/{name}.csv" for name in figure["tables"])
             path = f"figures/{figure['name']}.svg"
-            found.append(Drawing(path, title.removesuffix("."), caption, figure["alt"], note, source))
+            found.append(Drawing(path, title.removesuffix("."), caption, figure["alt"], note, source, script))
     return found
 
 
@@ -240,23 +246,24 @@ def _figure_note(experiments: list[str] | None, runs: list[Row]) -> str:
     return " ".join(notes)
 
 
-def deviations(rows: list[Row]) -> tuple[Table, Table]:
-    """Return what DEVIATIONS.md lists, and where experiments.yaml differs from the paper, by the reason they share."""
+def deviations(rows: list[Row]) -> Table:
+    """Return what DEVIATIONS.md lists."""
     known: Fields[Row] = (
         Field("What", lambda row: strong(row["what"]), "0.8fr"),
         Field("Paper", lambda row: row["paper"], "1.1fr"),
         Field("Here", lambda row: row["ours"], "1.2fr"),
         Field("Why", lambda row: _reason([row]), "1.3fr"),
     )
-    changes: Fields[list[Row]] = (Field("Setting: paper → here", _change, "1.5fr"), Field("Why", _reason, "1.3fr"))
-    places = grouped(rows, "where")
-    of_file = places.pop(("DEVIATIONS.md",), [])
-    settings = merged([Group(own, words(where)) for (where,), own in places.items()], "reason")
-    source = "tables/departures.csv"
-    return (
-        table_of("Deviations from the paper", source, known, [Group(of_file)]),
-        table_of("What this scale and these tasks change", source, changes, settings),
-    )
+    listed_there = [row for row in rows if row["where"] == LISTED]
+    return table_of("Deviations from the paper", DEPARTURES, known, [Group(listed_there)], size=8.2)
+
+
+def changes(rows: list[Row]) -> Table:
+    """Return where experiments.yaml differs from the paper, by the reason that the differences share."""
+    fields: Fields[list[Row]] = (Field("Setting: paper → here", _change, "1.5fr"), Field("Why", _reason, "1.3fr"))
+    places = grouped((row for row in rows if row["where"] != LISTED), "where")
+    groups = merged([Group(own, words(where)) for (where,), own in places.items()], "reason")
+    return table_of("What this scale and these tasks change", DEPARTURES, fields, groups, size=8.2)
 
 
 def _change(rows: list[Row]) -> Inline:

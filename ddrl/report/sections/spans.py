@@ -9,9 +9,9 @@ from functools import partial
 
 @dataclass(frozen=True)
 class Span:
-    """A piece of text; `kind` is the verdict of a tag.
+    """A piece of text; `kind` is the verdict of a tag, or the title of what is shown on demand (more).
 
-    Styles: none (empty), strong, emphasis, small, code, key, link, tag, break.
+    Styles: none (empty), strong, emphasis, small, code, key, link, tag, break, more.
     """
 
     text: str
@@ -37,6 +37,11 @@ code = partial(_styled, style="code")
 def tag(kind: str, text: str) -> Inline:
     """Return a word on the colour of a verdict."""
     return (Span(text, "tag", kind),)
+
+
+def more(title: str, text: str) -> Inline:
+    """Return what the page shows on demand under a title, and the PDF leaves to the files of the results."""
+    return (Span(text, "more", title),)
 
 
 def joined(parts: Iterable[Inline], between: Inline = (BREAK,)) -> Inline:

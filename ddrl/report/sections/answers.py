@@ -1,0 +1,87 @@
+"""What a report says first: one sentence, then one line for each claim with its effect as an interval."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from ddrl.report.sections.cells import ORIGINS
+from ddrl.report.sections.document import Answer, Answers, Plot, Row
+from ddrl.report.sections.numbers import interval, number
+from ddrl.report.sections.tables import grouped
+from ddrl.report.sections.text import counted, listed, words
+
+SAID = {
+    "supported": "holds|hold",
+    "contradicted": "does not|do not",
+    "inconclusive": "remains open|remain open",
+    "not_run": "",
+}
+"""Verdict -> what a sentence says of one claim and of several; the lines of claims are in this order."""
+RANKS = {"supported": 0, "contradicted": 0, "inconclusive": 1, "not_run": 2}
+MARGIN = 1.25
+"""How far the axis of an effect reaches beyond its interval and its lines."""
+FEW_TASKS = 2
+"""As many tasks are named; of more only their number is."""
+
+
+def best_findings(rows: Iterable[Row], subject: str, *names: str) -> list[Row]:
+    """Return one finding for each claim (of the same values in the columns `names`), by verdict.
+
+    It is the one on the subject's runs, unless reference runs say more.
+    """
+    chosen = [
+        min(own, key=lambda row: (RANKS[row["verdict"]], row["origin"] != subject))
+        for own in grouped(rows, *names, "claim").values()
+    ]
+    return sorted(chosen, key=lambda row: list(SAID).index(row["verdict"]))
+
+
+def answer_sentence(findings: Iterable[Row]) -> str:
+    """Return the answer of a report in one sentence, from one finding for each claim."""
+    found = Counter(row["verdict"] for row in findings)
+    without = found.pop("not_run", 0)
+    if not found:
+        return f"No run has tested any of the {counted(without, 'claim')} yet."
+    parts = [
+        f"{found[name]} {said.split('|')[found[name] > 1]}" for name, said in SAID.items() if found.get(name) and said
+    ]
+    rest = f"; {counted(without, 'more claim')} {'has' if without == 1 else 'have'} no run yet" if without else ""
+    return f"Of the {counted(found.total(), 'claim')} that our runs test, {listed(parts)}{rest}."
+
+
+def answers(findings: Iterable[Row], subject: str, title: str = "") -> Answers:
+    """Return the line of each finding on a paper, under a title."""
+    return Answers([_answer(row, subject) for row in findings], title)
+
+
+def _answer(row: Row, subject: str) -> Answer:
+    names = [name for name in row["tasks"].split("; ") if name]
+    tested = row["verdict"] != "not_run"
+    return Answer(
+        verdict=row["verdict"],
+        said=words(row["verdict"]),
+        title=row["title"],
+        plot=_plot(row),
+        seeds=number(row["seeds"]) if tested else "",
+        origin=ORIGINS[row["origin"]] if tested and row["origin"] != subject else "",
+        tasks=", ".join(names) if len(names) <= FEW_TASKS else counted(len(names), "task"),
+        every_task=listed(names),
+    )
+
+
+def _plot(row: Row) -> Plot | None:
+    """Return the effect on an axis of its own, whose middle is what is too small to count; None without an effect."""
+    if not row["effect"] or not row["ci95_low"]:
+        return None
+    effect, low, high, below, above = (
+        float(row[name]) for name in ("effect", "ci95_low", "ci95_high", "contradicted_below", "supported_above")
+    )
+    middle = (below + above) / 2
+    reach = MARGIN * max(abs(value - middle) for value in (low, high, effect, above)) or 1.0
+
+    def place(value: float) -> float:
+        return round(0.5 + (value - middle) / (2 * reach), 4)
+
+    said = f"{number(effect)} {row['effect_unit']}, 95\u00a0% interval {interval(low, high)}"
+    return Plot(place(effect), place(low), place(high), place(below), place(above), said)
