@@ -26,7 +26,7 @@ ifneq ($(shell test -x $(BIN)/python && cat $(READY) 2>/dev/null),$(CURDIR))
 .PHONY: $(READY)
 endif
 
-.PHONY: help report test docs system slurm lint learn regression mutation chaos clean
+.PHONY: help report test docs system slurm browser lint learn regression mutation chaos clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -50,6 +50,9 @@ system: $(READY) ## tests that kill processes, start clusters of their own, or a
 
 slurm: $(READY) ## the workflow on a real SLURM, which is installed (as root, Debian), started and stopped again
 	@$(BIN)/python -m pytest -q -rs -n 3 -o faulthandler_timeout=600 -m slurm --durations=0 tests/slurm
+
+browser: $(READY) ## reports in headless Chromium, which is installed where it is missing (as root, Debian)
+	@DDRL_NEEDS_BROWSER=1 $(BIN)/python -m pytest -q -rs -m browser tests/report
 
 lint: $(READY) ## ruff, mypy, snakefmt, hadolint, shellcheck, pip check
 	@$(BIN)/python -m ruff check --quiet .

@@ -26,6 +26,7 @@ rule all:
     input:
         expand("reports/{paper}.pdf", paper=PAPERS),
         "reports/suite.pdf",
+        "reports/index.html",
 
 
 for paper in PAPERS:

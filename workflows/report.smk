@@ -1,7 +1,10 @@
 # Tables and figures -> reports/<paper>.pdf and reports/suite.pdf, each with an HTML twin from the same data.
 import shlex
 
-LAYOUT = [str(BASE / "reports" / name) for name in ("template.typ", "report.html.j2")]
+LAYOUT = [
+    str(BASE / "reports" / name)
+    for name in ("template.typ", "report.html.j2", "style.css", "report.js")
+]
 
 
 def drawings_of(wildcards):
@@ -102,3 +105,19 @@ rule report_suite:
     shell:
         "python -m ddrl.report --results {params.results:q} --data {output.data:q} --pdf {output.pdf:q}"
         " --html {output.html:q} --command {params.command:q} --root {params.root:q}"
+
+
+rule report_index:
+    input:
+        data=expand(f"results/{SCALE}/{{name}}/report.json", name=[*PAPERS, "suite"]),
+        layout=[str(BASE / "reports" / name) for name in ("index.html.j2", "style.css")],
+    output:
+        "reports/index.html",
+    resources:
+        **asked(Job("report_index", SCALE)),
+    params:
+        root=str(BASE),
+    message:
+        "index {output[0]}"
+    shell:
+        "python -m ddrl.report --index reports --data {input.data:q} --root {params.root:q}"

@@ -56,6 +56,8 @@ def write_report(
 ) -> list[Path]:
     """Write data, PDF and HTML of a report on `results`, a folder with tables/ and figures/; return the last two.
 
+    Beside the page lies `assets/`, which all pages of a folder share (`ddrl.report.assets`).
+
     The report names the folder of results by its path below `root`; `outside` is its name elsewhere (default: the
     folder's own). `command` says what made it. Raise `UserError` for tables that are missing or damaged.
     """
@@ -69,6 +71,7 @@ def write_report(
     write_whole(data, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
     write_whole(pdf, pdf_bytes(content, results, root))
     write_whole(html, html_text(content, results, root, html.parent).encode())
+    write_assets(html.parent, root)
     return [pdf, html]
 
 
@@ -107,8 +110,8 @@ def pdf_bytes(data: dict[str, Any], results: Path, root: Path = ROOT) -> bytes:
             raise UserError(f"{source}: {error.diagnostic}") from None
 
 
-def write_index(data: Sequence[Path], reports: Path, root: Path = ROOT) -> list[Path]:
-    """Write `index.html`, and what all pages share, into `reports`; `data` are the files of report data.
+def write_index(data: Sequence[Path], reports: Path, root: Path = ROOT) -> Path:
+    """Write `index.html` into `reports` and return it; `data` are the files of report data.
 
     Each report is a pair of `<name>.pdf` and `<name>.html` there, where name is that of the folder of its data.
     """
@@ -116,7 +119,7 @@ def write_index(data: Sequence[Path], reports: Path, root: Path = ROOT) -> list[
     ordered = sorted(contents, key=lambda content: (content["kind"] != SUITE, content["name"]))
     index = reports / "index.html"
     write_whole(index, index_text(ordered, root).encode())
-    return [index, *write_assets(reports, root)]
+    return index
 
 
 def rebuild(
@@ -164,8 +167,7 @@ def rebuild(
         raise refused[0]
     _suite_evidence(made, scale, results, folder, roots)
     written += report(SUITE, f"ddrl report{''.join(f' {paper}' for paper in papers or ())} --scale {scale}")
-    index, *_ = write_index([folder / name / "report.json" for name in (*made, SUITE)], output, root)
-    return [*written, index]
+    return [*written, write_index([folder / name / "report.json" for name in (*made, SUITE)], output, root)]
 
 
 def _paper_evidence(paper: str, scale: str, results: Path, folder: Path, roots: Roots) -> None:

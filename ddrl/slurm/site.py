@@ -18,7 +18,7 @@ from ddrl.papers.schema import load_checked
 
 TRAIN = "train"
 """The rule whose jobs are training runs."""
-RULES = (TRAIN, "aggregate", "aggregate_suite", "figure", "figures_suite", "report", "report_suite")
+RULES = (TRAIN, "aggregate", "aggregate_suite", "figure", "figures_suite", "report", "report_suite", "report_index")
 """The rules of the workflow, as a site file names them."""
 SMALL = Resources(threads=1, memory_mib=2000, gpus=0)
 """The needs of the jobs of all other rules."""

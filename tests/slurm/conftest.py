@@ -19,8 +19,9 @@ import pytest
 import yaml
 
 from ddrl.training.records.recorder import TIMING_METRICS
+from tests.debian import Unavailable
 from tests.slurm import daemons
-from tests.slurm.daemons import Slurm, Unavailable
+from tests.slurm.daemons import Slurm
 
 ROOT = Path(__file__).parents[2]
 STANDINS = ROOT / "tests" / "standins"

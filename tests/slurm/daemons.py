@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import socket
 import subprocess
 import time
@@ -20,6 +19,8 @@ from pathlib import Path
 
 import psutil
 
+from tests import debian
+from tests.debian import Unavailable
 from tests.slurm import network
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge", "iproute2")
@@ -40,28 +41,11 @@ START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 
 
-class Unavailable(Exception):
-    """SLURM cannot be started here; the text says why."""
-
-
 def install() -> None:
     """Installs Debian's packages where they are missing. Raises `Unavailable` where that cannot be done."""
     if os.geteuid() != 0:
         raise Unavailable("SLURM's daemons are started as root, and this is another user")
-    missing = [name for name in PROGRAMS if shutil.which(name) is None]
-    if not missing:
-        return
-    if shutil.which("apt-get") is None:
-        raise Unavailable(f"{', '.join(missing)} not found, and no apt-get that could install them")
-    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    said = ""
-    for command in (["update"], ["install", "--yes", "--no-install-recommends", *PACKAGES]):
-        done = subprocess.run(
-            ["apt-get", "--quiet", *command], env=environment, capture_output=True, text=True, timeout=600
-        )
-        said = done.stderr.strip() or done.stdout.strip()
-    if any(shutil.which(name) is None for name in missing):
-        raise Unavailable(f"apt-get could not install {', '.join(PACKAGES)}: {said[-500:]}")
+    debian.install(PROGRAMS, PACKAGES)
 
 
 @dataclass(frozen=True)
