@@ -13,7 +13,7 @@ class Unavailable(Exception):
 
 
 def install(programs: Sequence[str], packages: Sequence[str]) -> None:
-    """Installs Debian's packages where one of the programs is missing. Raises `Unavailable` where that cannot be done."""
+    """Installs Debian's packages where a program is missing. Raises `Unavailable` where that cannot be done."""
     missing = [name for name in programs if shutil.which(name) is None]
     if not missing:
         return

@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
 from ddrl.analysis.figures import games, panels, plots
 from ddrl.analysis.figures.games import Mark, Panels, Rows, Variant
-from ddrl.analysis.figures.plots import COLOURS, GREY, NAMES, PUBLISHED
+from ddrl.analysis.figures.plots import BLUE, DASHES, GREEN, GREY, NAMES, PUBLISHED, VERMILLION, Style
 
 ATARI, CATCH, SYSTEMS, THREADS = "atari", "catch", "systems", "threads"
 AGENTS = {"ff": Variant("Feed-forward", "o", "-"), "lstm": Variant("LSTM", "D", plots.DASHES[1])}
@@ -23,6 +23,14 @@ MARKS = {
 """Published scores with no-op starts, by the item that they stand in."""
 PANELS = Panels(end=2.5 * 320_000_000, height=1.9)
 ROWS = Rows(height=0.24, dense=0.08)
+STYLES: dict[str, Style] = {
+    "a3c": (BLUE, "-"),
+    "gorila": (VERMILLION, DASHES[1]),
+    "a2c": (GREEN, DASHES[2]),
+    "ff": (BLUE, "-"),
+    "lstm": (BLUE, DASHES[1]),
+}
+"""Colour and dashes of the systems, and of the agents of A3C."""
 RELATIVES = {"gorila": "Gorila", "a3c": "A3C", "a2c": "A2C, OpenAI's settings"}
 """A3C between the systems before and after it."""
 BEST = {"toy/catch": 1.0}
@@ -59,7 +67,7 @@ def catch(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:
     own = curves[curves["experiment"] == CATCH]
     if own.empty:
         return panels.nothing("column")
-    tasks, styles = sorted(set(own["environment"])), panels.unordered(list(AGENTS))
+    tasks, styles = sorted(set(own["environment"])), {name: STYLES[name] for name in AGENTS}
     canvas = plots.new_figure("column", 0.5 + 2.0 * len(tasks))
     random = references.set_index("environment")["random"]
     for axes, task in zip(canvas.subplots(len(tasks), 1, squeeze=False)[:, 0], tasks, strict=True):
@@ -80,7 +88,7 @@ def catch(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:
 
 def systems(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:
     """One panel per task: training return of Gorila, A3C and batched A2C against frames."""
-    return panels.systems(curves[curves["experiment"] == SYSTEMS], references, RELATIVES)
+    return panels.systems(curves[curves["experiment"] == SYSTEMS], references, RELATIVES, STYLES)
 
 
 def threads(wall_clock: pd.DataFrame, milestones: pd.DataFrame, published: pd.DataFrame) -> Figure:
@@ -112,11 +120,12 @@ def _speed_up(axes: Axes, milestones: pd.DataFrame, published: pd.DataFrame) -> 
         found = panels.ratios(part, "seconds", {name: ONE for name in COUNTS if name != ONE})
         aside = ASIDE ** (index - (len(tasks) - 1) / 2)
         for (origin, variant), longer in found.items():
-            look: dict[str, Any] = {"colour": COLOURS[origin], "marker": SHAPES[index], "vertical": True}
+            look: dict[str, Any] = {"colour": BLUE, "marker": SHAPES[index], "vertical": True}
+            look |= {"filled": plots.is_filled(origin)}
             plots.dot(axes, 1 / longer, aside * COUNTS[variant], **look)
         for origin in [name for name in panels.origins_of(part) if name in {origin for origin, _ in found}]:
             label = f"{part['env_label'].iloc[0]}, {NAMES[origin]}"
-            handles.append(plots.handle(label, COLOURS[origin], marker=SHAPES[index]))
+            handles.append(plots.handle(label, BLUE, marker=SHAPES[index], filled=plots.is_filled(origin)))
     if not handles:
         style: dict[str, Any] = {"ha": "right", "fontsize": 6.5, "color": GREY, "transform": axes.transAxes}
         axes.text(0.98, 0.04, "No seed reached it with one thread and with more.", **style)

@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
 from ddrl.analysis.figures import games, panels, plots
 from ddrl.analysis.figures.games import Mark, Panels, Rows, Variant
-from ddrl.analysis.figures.plots import COLOURS, NAMES, Style
+from ddrl.analysis.figures.plots import BLUE, DASHES, NAMES, ORANGE, SKY, Style
 
 ATARI, ACTORS, CAPACITY = "atari", "actors", "capacity"
 TIMES = ("times_1", "times_2", "times_4", "times_8")
@@ -70,7 +70,7 @@ def actors(curves: pd.DataFrame, wall_clock: pd.DataFrame, runs: pd.DataFrame) -
 
 def replay(curves: pd.DataFrame, wall_clock: pd.DataFrame) -> Figure:
     """Left: return against frames by capacity. Right: against time, whether fresh experience makes up for actors."""
-    few = panels.unordered((TIMES[0], STORED, TIMES[-1]))
+    few = dict(zip((TIMES[0], STORED, TIMES[-1]), zip((SKY, ORANGE, BLUE), DASHES, strict=False), strict=True))
     left = curves[curves["experiment"] == CAPACITY]
     right = wall_clock[(wall_clock["experiment"] == ACTORS) & wall_clock["variant"].isin(list(few))]
     sides = ((left, panels.in_order(PARTS), "Capacity"), (right, few, "Stored 8 times"))
@@ -109,9 +109,9 @@ def _speeds(axes: Axes, runs: pd.DataFrame) -> None:
     """Frames per second of training against actors, both logarithmic; dotted: proportional to the fewest actors."""
     counts, handles = sorted(set(runs["num_actors"])), []
     for (origin, machine, task), part in runs.groupby(["origin", "cpu", "env_label"], sort=True):
-        colour = COLOURS[str(origin)]
-        plots.speeds(axes, part, colour, counts)
-        handles.append(plots.handle(f"{NAMES[str(origin)]}, {task}: {machine}", colour, marker="o"))
+        filled = plots.is_filled(str(origin))
+        plots.speeds(axes, part, BLUE, counts, filled=filled)
+        handles.append(plots.handle(f"{NAMES[str(origin)]}, {task}: {machine}", BLUE, marker="o", filled=filled))
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.xaxis.set_major_locator(FixedLocator(counts))

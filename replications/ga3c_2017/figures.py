@@ -7,11 +7,15 @@ from matplotlib.figure import Figure
 
 from ddrl.analysis.figures import games, panels, plots
 from ddrl.analysis.figures.games import Mark, Panels, Rows, Variant
-from ddrl.analysis.figures.plots import COLOURS, NAMES, PUBLISHED
+from ddrl.analysis.figures.plots import BLUE, DASHES, PUBLISHED, VERMILLION
 
 ATARI, THROUGHPUT, ADJUSTMENT = "atari", "throughput", "adjustment"
 SPEED = "steady_frames_per_second"
 AGENTS = {"ga3c": Variant("GA3C")}
+COLOURS = {
+    f"{name}_{size}": colour for name, colour in (("ga3c", BLUE), ("a3c", VERMILLION)) for size in ("small", "large")
+}
+"""Of the systems of the throughput experiment."""
 MARKS = {"ga3c": Mark("published, after one day on a GPU", None)}
 PANELS = Panels(height=1.9)
 SYSTEMS = {
@@ -55,7 +59,7 @@ def throughput(efficiency: pd.DataFrame, published: pd.DataFrame) -> Figure:
     rows = published[(published["experiment"] == THROUGHPUT) & (published["metric"] == "speed_up")]
     for (left, right), task in zip(canvas.subplots(len(tasks), 2, squeeze=False), tasks, strict=True):
         part = own[own["environment"] == task]
-        panels.rows(left, panels.by_variant(part, SPEED), SYSTEMS, origins)
+        panels.rows(left, panels.by_variant(part, SPEED), SYSTEMS, origins, colours=COLOURS)
         panels.rows(right, panels.ratios(part, SPEED, AGAINST), GAINS, origins, spread=0.6)
         for row, variant in enumerate(GAINS):
             printed = rows[rows["compared_variant"] == variant].sort_values("cell")
@@ -67,7 +71,7 @@ def throughput(efficiency: pd.DataFrame, published: pd.DataFrame) -> Figure:
         right.set_title("GA3C against A3C")
         left.set_xlabel("frames per second")
         right.set_xlabel("times the frames per second of A3C")
-    handles = [plots.handle(NAMES[name], COLOURS[name], marker="o") for name in origins]
+    handles = plots.origin_handles(origins)
     if len(rows):
         handles.append(plots.handle("published, Systems I to III", PUBLISHED, marker="D", filled=False))
     plots.legend_above(canvas, handles)
@@ -85,7 +89,10 @@ def adjustment(wall_clock: pd.DataFrame, efficiency: pd.DataFrame) -> Figure:
     runs = efficiency[(efficiency["experiment"] == ADJUSTMENT) & efficiency["variant"].isin(list(WAYS))]
     if own.empty:
         return panels.nothing()
-    tasks, styles = sorted(set(own["environment"]), reverse=True), panels.unordered(list(WAYS))
+    tasks, styles = (
+        sorted(set(own["environment"]), reverse=True),
+        dict(zip(WAYS, ((BLUE, "-"), (BLUE, DASHES[1])), strict=True)),
+    )
     origins = panels.origins_of(own, runs)
     canvas = plots.new_figure("full", 0.7 + 1.7 * len(tasks))
     for (left, right), task in zip(canvas.subplots(len(tasks), 2, squeeze=False), tasks, strict=True):
@@ -103,6 +110,5 @@ def adjustment(wall_clock: pd.DataFrame, efficiency: pd.DataFrame) -> Figure:
         left.set_xlabel("wall time of training")
         right.set_xlabel("frames per second")
     handles = plots.variant_handles(own, styles, WAYS)
-    handles += [plots.handle(f"{NAMES[name]} (speed)", COLOURS[name], marker="o") for name in origins]
-    plots.legend_above(canvas, handles, columns=3)
+    plots.legend_above(canvas, [*handles, *plots.origin_handles(origins)], columns=4)
     return canvas

@@ -13,9 +13,18 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 
 from ddrl.analysis.figures import plots
-from ddrl.analysis.figures.plots import FAINT, GREY, Style
+from ddrl.analysis.figures.plots import BLUE, DASHES, FAINT, GREEN, GREY, NAMES, ORANGE, PURPLE, VERMILLION, Style
 
 ALGORITHMS = ("impact", "ppo", "impala")
+STYLES: dict[str, Style] = {
+    "impact": (BLUE, "-"),
+    "ppo": (VERMILLION, DASHES[1]),
+    "impala": (GREEN, DASHES[2]),
+    "r3": (BLUE, "-"),
+    "r1": (PURPLE, DASHES[1]),
+    "r2": (ORANGE, DASHES[2]),
+}
+"""Colour and dashes of the systems, and of the importance ratios, of which IMPACT's own is r3."""
 RATIOS = ("r3", "r1", "r2")
 PERIODS = ("n_1", "n_2", "n_3", "n_4", *(f"multiple_{part}" for part in ("1_16", "1_4", "1", "4", "16")))
 """Variants of the target frequency, by the number of updates between target updates."""
@@ -27,13 +36,13 @@ FAR_APART = 5
 
 def continuous_control(curves: pd.DataFrame, wall_clock: pd.DataFrame) -> Figure:
     """One row per task: return against steps and against time of training."""
-    return _by_frames_and_time(curves, wall_clock, "continuous", _named(ALGORITHMS), "environment steps")
+    return _by_frames_and_time(curves, wall_clock, "continuous", _of_names(ALGORITHMS), "environment steps")
 
 
 def discrete_control(curves: pd.DataFrame, wall_clock: pd.DataFrame, published: pd.DataFrame) -> Figure:
     """One row per game: return against frames and against wall time, with RLlib's results where ours reach as far."""
 
-    styles = _named(ALGORITHMS)
+    styles = _of_names(ALGORITHMS)
 
     def marks(axes: Axes, environment: str, frames: float) -> None:
         rows = published[(published["environment"] == environment) & (published["budget_frames"] <= frames)]
@@ -50,8 +59,8 @@ def circular_buffer(curves: pd.DataFrame, wall_clock: pd.DataFrame) -> Figure:
     return _by_frames_and_time(curves, wall_clock, "circular_buffer", _in_order(variants), "environment steps")
 
 
-def _named(variants: Sequence[str]) -> dict[str, Style]:
-    return dict(zip(variants, zip(plots.SERIES, plots.DASHES, strict=True), strict=False))
+def _of_names(variants: Sequence[str]) -> dict[str, Style]:
+    return {name: STYLES[name] for name in variants}
 
 
 def _in_order(variants: Sequence[str]) -> dict[str, Style]:
@@ -165,7 +174,7 @@ def target_network(curves: pd.DataFrame, wall_clock: pd.DataFrame, scores: pd.Da
     grid = canvas.add_gridspec(len(heights), 2, height_ratios=heights)
     if len(clipping):
         clock = _of(wall_clock, "target_clipping")
-        _ablation(grid, 0, clipping, clock, _named(RATIOS), "Importance ratio")
+        _ablation(grid, 0, clipping, clock, _of_names(RATIOS), "Importance ratio")
     if len(frequency):
         styles = _of_periods(name for name in PERIODS if name in set(frequency["variant"]))
         clock = _of(wall_clock, "target_frequency")
@@ -178,7 +187,7 @@ def _of_periods(variants: Iterable[str]) -> dict[str, Style]:
     """The periods with which the paper's agent fails are dashed, in one colour; the multiples of N K are in order."""
     variants = list(variants)
     few = [name for name in variants if name.startswith(FEWEST)]
-    failing = {name: (plots.PUBLISHED, dashes) for name, dashes in zip(few, plots.DASHES[1:], strict=False)}
+    failing = {name: (PURPLE, dashes) for name, dashes in zip(few, plots.DASHES[1:], strict=False)}
     return failing | _in_order([name for name in variants if name not in few])
 
 
@@ -195,7 +204,7 @@ def _periods(axes: Axes, scores: pd.DataFrame) -> None:
     for x, name in enumerate(known):
         for origin, part in scores[scores["variant"] == name].groupby("origin", sort=True):
             values = part["final_return"].to_numpy(dtype=np.float64)
-            plots.dot(axes, values, x, colour=plots.COLOURS[str(origin)], vertical=True)
+            plots.dot(axes, values, x, colour=BLUE, filled=plots.is_filled(str(origin)), vertical=True)
     few = sum(name.startswith(FEWEST) for name in known)
     if 0 < few < len(known):
         axes.axvspan(-0.5, few - 0.5, color=FAINT, alpha=0.5, lw=0)
@@ -206,15 +215,15 @@ def _periods(axes: Axes, scores: pd.DataFrame) -> None:
     axes.tick_params(axis="x", length=0)
     axes.set_title("Where it ends")
     origins = sorted(set(scores["origin"]))
-    _origins(axes, [(origin, plots.NAMES[origin]) for origin in origins] if len(origins) > 1 else [])
+    _origins(axes, [(origin, NAMES[origin]) for origin in origins] if len(origins) > 1 else [])
     axes.set_xlabel("updates n between target updates")
     axes.set_ylabel("final return")
     axes.grid(axis="y")
 
 
 def _origins(axes: Axes, labels: Sequence[tuple[str, str]]) -> None:
-    """What the colours of dots stand for, above the panel on the right: (origin, label) of each."""
-    handles = [plots.handle(label, plots.COLOURS[origin], marker="o") for origin, label in labels]
+    """What the fill of dots stands for, above the panel on the right: (origin, label) of each."""
+    handles = [plots.handle(label, BLUE, marker="o", filled=plots.is_filled(origin)) for origin, label in labels]
     place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.1, "handletextpad": 0.1}
     axes.legend(handles=handles, ncols=max(1, len(handles)), fontsize=6, **place)
 
@@ -236,9 +245,8 @@ def _speeds(axes: Axes, runs: pd.DataFrame) -> None:
     """Frames per second of training against workers, both logarithmic."""
     counts, machines = sorted(set(runs["num_actors"])), []
     for (origin, machine), part in runs.groupby(["origin", "cpu"], sort=True):
-        colour = plots.COLOURS[str(origin)]
-        plots.speeds(axes, part, colour, counts)
-        machines.append((str(origin), f"{plots.NAMES[str(origin)]}: {machine}"))
+        plots.speeds(axes, part, BLUE, counts, filled=plots.is_filled(str(origin)))
+        machines.append((str(origin), f"{NAMES[str(origin)]}: {machine}"))
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.xaxis.set_major_locator(FixedLocator(counts))

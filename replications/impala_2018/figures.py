@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ddrl.analysis.figures import games, panels, plots
 from ddrl.analysis.figures.games import Mark, Panels, Rows, Variant
-from ddrl.analysis.figures.plots import COLOURS, FAINT, GREY, INK, NAMES, PUBLISHED
+from ddrl.analysis.figures.plots import BLUE, DASHES, FAINT, GREEN, GREY, INK, PUBLISHED, VERMILLION, Style
 from ddrl.papers.experiments import system_of
 from replications.impala_2018.suite_figures import (
     capped_scores,
@@ -27,7 +28,7 @@ __all__ = ["capped_scores", "capped_scores_on_a_subset", "schedules", "task_scor
 """Figures of this paper that stand in a file of their own."""
 ATARI, CORRECTION = "atari", "off_policy_correction"
 SINGLE_TASK, SWEEP = "single_task", "hyperparameter_sweep"
-NETWORKS = {"shallow": Variant("Shallow", "o", "-"), "deep": Variant("Deep", "D", plots.DASHES[1])}
+NETWORKS = {"shallow": Variant("Shallow", "o", "-"), "deep": Variant("Deep", "D", DASHES[1])}
 CORRECTIONS = {
     "v_trace": "V-trace",
     "one_step_is": "1-step IS",
@@ -43,6 +44,13 @@ THROUGHPUTS = {
     "impala": "IMPALA",
     "impala_dynamic_batching": "IMPALA, dynamic batching",
 }
+STYLES: dict[str, Style] = {
+    "impala": (BLUE, "-"),
+    "a3c": (VERMILLION, DASHES[1]),
+    "batched_a2c": (GREEN, DASHES[2]),
+}
+"""Colour and dashes of the systems."""
+COLOURS = {name: STYLES["batched_a2c" if name.startswith("a2c") else name.partition("_")[0]][0] for name in THROUGHPUTS}
 SYSTEMS = {"impala": "IMPALA", "a3c": "A3C", "batched_a2c": "Batched A2C"}
 LAG = "policy_lag_mean"
 BAR = 0.56
@@ -77,7 +85,7 @@ def normalised_scores(scores: pd.DataFrame, published: pd.DataFrame, references:
 
 
 def correction_dot_plot(scores: pd.DataFrame, published: pd.DataFrame) -> Figure:
-    """The four corrections, without replay (filled) and with (open): our tasks, then the paper's Table 2."""
+    """The four corrections, without replay (discs) and with (triangles): our tasks, then the paper's Table 2."""
     own = scores[scores["experiment"] == CORRECTION]
     tasks = sorted(set(own["environment"]))
     count = len(tasks) + 1
@@ -89,10 +97,10 @@ def correction_dot_plot(scores: pd.DataFrame, published: pd.DataFrame) -> Figure
         _correction_rows(axes)
         origins = sorted(set(part["origin"]), reverse=True)
         for (origin, variant), runs in part.groupby(["origin", "variant"], sort=True):
-            shift = 0.14 * (origins.index(origin) - (len(origins) - 1) / 2)
+            place = _correction_y(variant) + 0.14 * (origins.index(origin) - (len(origins) - 1) / 2)
             values = runs["final_return"].to_numpy(dtype=np.float64)
-            replayed = variant.endswith("_replay")
-            plots.dot(axes, values, _correction_y(variant) + shift, colour=COLOURS[origin], filled=not replayed)
+            look: dict[str, Any] = {"marker": _correction_mark(variant), "filled": plots.is_filled(origin)}
+            plots.dot(axes, values, place, colour=BLUE, **look)
         # Intervals of few and uneven seeds reach beyond what is possible: they are cut at the edge.
         low, high = part["final_return"].min(), part["final_return"].max()
         room = 0.1 * (high - low or 1.0)
@@ -101,13 +109,18 @@ def correction_dot_plot(scores: pd.DataFrame, published: pd.DataFrame) -> Figure
         axes.set_xlabel("final return")
     _published_corrections(grid[-1], published)
     origins = [name for name in ("run", "reference") if name in set(own["origin"])]
-    handles = [plots.handle(NAMES[name], COLOURS[name], marker="s") for name in (*origins, "published")]
-    handles += [
-        plots.handle("without replay", INK, marker="o"),
-        plots.handle("with replay", INK, marker="o", filled=False),
+    handles = [
+        *plots.origin_handles(origins, marker="s"),
+        plots.handle("published", PUBLISHED, marker="D", filled=False),
+        plots.handle("without replay", BLUE, marker=_correction_mark("")),
+        plots.handle("with replay", BLUE, marker=_correction_mark("_replay")),
     ]
     plots.legend_above(canvas, handles)
     return canvas
+
+
+def _correction_mark(variant: str) -> str:
+    return "^" if variant.endswith("_replay") else "o"
 
 
 def _correction_y(variant: str) -> float:
@@ -132,11 +145,9 @@ def _published_corrections(axes: Axes, published: pd.DataFrame) -> None:
     rows["relative"] = rows["value"] / rows.groupby("task")["value"].transform("max")
     _correction_rows(axes)
     for variant, part in rows.groupby("compared_variant", sort=True):
-        y, replayed = _correction_y(variant), variant.endswith("_replay")
+        y = _correction_y(variant)
         axes.plot(part["relative"], np.full(len(part), y), ".", color=PUBLISHED, ms=3.5, alpha=0.45, mew=0)
-        axes.plot(
-            [part["relative"].mean()], [y], "o", color=PUBLISHED, ms=5, mfc="white" if replayed else PUBLISHED, mew=1.1
-        )
+        axes.plot([part["relative"].mean()], [y], "D", color=PUBLISHED, ms=4.5, mfc="none", mew=1.1)
     axes.set_xlim(0, 1.05)
     axes.set_title("Published, DeepMind Lab")
     axes.set_xlabel("score / best score of its task")
@@ -153,10 +164,10 @@ def policy_lag(policy_lag: pd.DataFrame) -> Figure:
         group = ["origin", "variant"] if experiment == ATARI else ["origin", "replay"]
         part = part.assign(replay=part["variant"].str.endswith("_replay"))
         for (origin, which), runs in part.groupby(group, sort=True):
-            _lag_band(axes, runs, COLOURS[origin], _lag_line(experiment, which)[1])
+            _lag_band(axes, runs, 1.4 if plots.is_filled(origin) else 0.9, _lag_line(experiment, which)[1])
         lines = [_lag_line(experiment, which) for which in sorted(set(part[group[1]]), reverse=experiment == ATARI)]
         axes.legend(
-            handles=[plots.handle(label, INK, dashes=dashes) for label, dashes in lines],
+            handles=[plots.handle(label, BLUE, dashes=dashes) for label, dashes in lines],
             loc="upper left",
             handlelength=1.8,
         )
@@ -168,9 +179,8 @@ def policy_lag(policy_lag: pd.DataFrame) -> Figure:
         axes.grid(axis="y")
         axes.set_xlabel("environment frames")
     canvas.axes[0].set_ylabel("policy lag, updates")
-    origins = [name for name in ("run", "reference") if name in set(policy_lag["origin"])]
-    if len(origins) > 1:
-        plots.legend_above(canvas, [plots.handle(NAMES[name], COLOURS[name], dashes="-") for name in origins])
+    if policy_lag["origin"].nunique() > 1:
+        plots.legend_above(canvas, [plots.thin_handle()])
     return canvas
 
 
@@ -181,7 +191,7 @@ def _lag_line(experiment: str, which: str | bool) -> tuple[str, object]:
     return ("with replay", NETWORKS["deep"].dashes) if which else ("without replay", "-")
 
 
-def _lag_band(axes: Axes, runs: pd.DataFrame, colour: str, dashes: object) -> None:
+def _lag_band(axes: Axes, runs: pd.DataFrame, width: float, dashes: object) -> None:
     """Mean over runs of the mean lag, on a shared grid; the band reaches to the largest of all."""
     frames = np.unique(np.geomspace(max(1, runs["env_frames"].min()), runs["env_frames"].max(), 120).astype(np.int64))
     means, largest = [], []
@@ -190,8 +200,8 @@ def _lag_band(axes: Axes, runs: pd.DataFrame, colour: str, dashes: object) -> No
         for name, lines in (("policy_lag_mean", means), ("policy_lag_max", largest)):
             lines.append(np.where(inside, np.interp(frames, run["env_frames"], run[name]), np.nan))
     mean = np.nanmean(means, axis=0)
-    axes.fill_between(frames, mean, np.nanmax(largest, axis=0), color=colour, alpha=0.15, lw=0)
-    axes.plot(frames, mean, color=colour, ls=dashes)
+    axes.fill_between(frames, mean, np.nanmax(largest, axis=0), color=BLUE, alpha=0.15, lw=0)
+    axes.plot(frames, mean, color=BLUE, ls=dashes, lw=width)
 
 
 def throughput(efficiency: pd.DataFrame, published: pd.DataFrame) -> Figure:
@@ -208,13 +218,13 @@ def throughput(efficiency: pd.DataFrame, published: pd.DataFrame) -> Figure:
         _speeds(column[0], column[1], part, published, labels, origins)
         panels.rows(column[2], {}, labels, origins)
         _cpu_bars(column[2], part, list(labels), origins)
-        panels.rows(column[3], panels.by_variant(part, LAG), labels, origins, 0.36)
+        panels.rows(column[3], panels.by_variant(part, LAG), labels, origins, 0.36, COLOURS)
         column[3].set_xlabel("mean policy lag, updates")
         for axes in column:
             axes.grid(axis="x")
             axes.set_xlim(left=0)
             axes.xaxis.set_major_locator(MaxNLocator(5))
-    handles = [plots.handle(NAMES[name], COLOURS[name], marker="o") for name in origins]
+    handles = plots.origin_handles(origins)
     if len(published):
         handles.append(plots.handle("published, Table 1", PUBLISHED, marker="D", filled=False))
     shades = zip(ROLES, plots.graded(len(ROLES)), strict=True)
@@ -232,10 +242,11 @@ def _speeds(
     origins: Sequence[str],
 ) -> None:
     """Frames per second of one task, and below what they are to A3C's, beside Table 1."""
-    panels.rows(speed, panels.by_variant(runs, SPEED), labels, origins, 0.36)
+    panels.rows(speed, panels.by_variant(runs, SPEED), labels, origins, 0.36, COLOURS)
     speed.set_xlabel("frames per second")
     pairs = {name: BASE for name in labels if name != BASE}
-    panels.rows(ratio, panels.ratios(runs, SPEED, pairs), {name: labels[name] for name in pairs}, origins, 0.36)
+    compared = {name: labels[name] for name in pairs}
+    panels.rows(ratio, panels.ratios(runs, SPEED, pairs), compared, origins, 0.36, COLOURS)
     panels.one_line(ratio)
     stands_for = STANDS_FOR.get(str(runs["environment"].iloc[0]))
     ratio.set_xlabel("times as many as A3C" + (f"\n(published: {stands_for})" if stands_for else ""))
@@ -247,7 +258,7 @@ def _speeds(
 
 
 def _cpu_bars(axes: Axes, runs: pd.DataFrame, variants: Sequence[str], origins: Sequence[str]) -> None:
-    """Mean CPU seconds of a million frames by what the threads do, from light to dark; framed by origin."""
+    """Mean CPU seconds of a million frames by what the threads do, from light to dark; of reference runs in grey frames."""
     columns = [f"{role}_thread_cpu_seconds_per_million_frames" for role in ROLES]
     known, height = runs.dropna(subset=columns, how="all"), BAR / len(origins)
     for (origin, variant), part in known.groupby(["origin", "variant"], sort=True):
@@ -257,7 +268,7 @@ def _cpu_bars(axes: Axes, runs: pd.DataFrame, variants: Sequence[str], origins: 
             width = float(part[column].fillna(0.0).mean())
             axes.barh(y, width, 0.9 * height, left=left, color=shade, lw=0)
             left += width
-        axes.barh(y, left, 0.9 * height, fill=False, edgecolor=COLOURS[str(origin)], lw=0.8)
+        axes.barh(y, left, 0.9 * height, fill=False, edgecolor=INK if plots.is_filled(str(origin)) else GREY, lw=0.8)
     if known.empty:
         axes.text(0.5, 0.5, "not recorded", ha="center", color=GREY, transform=axes.transAxes)
     axes.set_xlabel("CPU seconds per million frames")
@@ -266,7 +277,7 @@ def _cpu_bars(axes: Axes, runs: pd.DataFrame, variants: Sequence[str], origins: 
 def single_task(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:
     """One panel per task: training return of IMPALA, A3C and batched A2C against frames."""
     own = curves[curves["experiment"] == SINGLE_TASK]
-    return panels.systems(panels.in_windows(own, WINDOWS), references, SYSTEMS)
+    return panels.systems(panels.in_windows(own, WINDOWS), references, SYSTEMS, STYLES)
 
 
 def hyperparameters(scores: pd.DataFrame) -> Figure:
@@ -276,15 +287,15 @@ def hyperparameters(scores: pd.DataFrame) -> Figure:
     own = own[own["system"].isin(list(SYSTEMS))]
     if own.empty:
         return panels.nothing()
-    styles, tasks = panels.unordered(list(SYSTEMS)), sorted(set(own["environment"]), reverse=True)
+    tasks = sorted(set(own["environment"]), reverse=True)
     canvas = plots.new_figure("full", 0.5 + 2.0 * -(-len(tasks) // 3))
     for axes, task in zip(plots.panels(canvas, len(tasks), 3), tasks, strict=True):
         part = own[own["environment"] == task]
-        panels.sorted_settings(axes, part, part["system"], styles)
+        panels.sorted_settings(axes, part, part["system"], STYLES)
         axes.set_title(part["env_label"].iloc[0])
         axes.yaxis.set_major_locator(MaxNLocator(5))
     there = {name: SYSTEMS[name] for name in SYSTEMS if name in set(own["system"])}
-    handles = [plots.handle(text, styles[name][0], dashes=styles[name][1], marker="o") for name, text in there.items()]
+    handles = [plots.handle(text, STYLES[name][0], dashes=STYLES[name][1], marker="o") for name, text in there.items()]
     if own["origin"].nunique() > 1:
         handles.append(plots.thin_handle("reference runs (thin, open marks)", marker="o"))
     plots.legend_above(canvas, handles)

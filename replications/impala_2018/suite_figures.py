@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ddrl.analysis.figures import panels, plots
-from ddrl.analysis.figures.plots import COLOURS, FAINT, NAMES
+from ddrl.analysis.figures.plots import BLUE, DASHES, FAINT, ORANGE, PURPLE, VERMILLION, Style
 from ddrl.analysis.runs.suite_scores import mean_over_tasks
 from ddrl.analysis.statistics.normalise import capped, human_normalised
 
@@ -22,6 +22,16 @@ AGENTS = {
     "experts_shallow": "experts, shallow",
     "experts_deep": "experts, deep",
 }
+STYLES: dict[str, Style] = {
+    "a3c_deep": (VERMILLION, DASHES[1]),
+    "shallow": (BLUE, DASHES[1]),
+    "deep": (BLUE, "-"),
+    "deep_pbt": (PURPLE, "-"),
+    "deep_pbt_8_learners": (PURPLE, DASHES[1]),
+    "experts_shallow": (ORANGE, DASHES[1]),
+    "experts_deep": (ORANGE, "-"),
+}
+"""Colour and dashes of the agents; those of IMPALA and A3C are the systems' own."""
 MARKERS = dict(zip(AGENTS, "sodDP^v", strict=True))
 EXPERTS = ("experts_shallow", "experts_deep")
 """One run for each task: they stand at the frames of all of them together."""
@@ -51,7 +61,7 @@ def _capped_scores(curves: pd.DataFrame, wall_clock: pd.DataFrame, references: p
     together = frames["variant"].isin(EXPERTS)
     frames.loc[together, "env_frames"] *= frames["tasks"]
     times = _scores(wall_clock[~wall_clock["variant"].isin(EXPERTS)], references, "seconds")
-    styles = panels.unordered([name for name in AGENTS if name in set(frames["variant"])])
+    styles = {name: STYLES[name] for name in AGENTS if name in set(frames["variant"])}
     canvas = plots.new_figure("full", 2.6)
     left, right = plots.panels(canvas, 2, 2, sharey=True)
     for axes, table, x in ((left, frames, "env_frames"), (right, times, "seconds")):
@@ -113,11 +123,11 @@ def _task_scores(scores: pd.DataFrame) -> Figure:
     for (origin, variant, task), part in own.groupby(["origin", "variant", "environment"], sort=True):
         values = 100 * part["human_normalised_score"].to_numpy(dtype=np.float64)
         place = tasks.index(task) + step * (variants.index(variant) - (len(variants) - 1) / 2)
-        look = {"colour": COLOURS[str(origin)], "marker": MARKERS[str(variant)]}
-        plots.dot(axes, values, place, **look, filled=origin == "run")
+        colour, _ = STYLES[str(variant)]
+        plots.dot(axes, values, place, colour=colour, marker=MARKERS[str(variant)], filled=plots.is_filled(str(origin)))
     _task_rows(axes, [own["env_label"][own["environment"] == task].iloc[0] for task in tasks])
-    handles = [plots.handle(NAMES[origin], COLOURS[origin], marker="s", filled=origin == "run") for origin in origins]
-    handles += [plots.handle(AGENTS[name], plots.INK, marker=MARKERS[name], filled=False) for name in variants]
+    handles = plots.origin_handles(origins, marker="s")
+    handles += [plots.handle(AGENTS[name], STYLES[name][0], marker=MARKERS[name], filled=False) for name in variants]
     plots.legend_above(canvas, handles, columns=4)
     return canvas
 
@@ -139,7 +149,7 @@ POPULATION = "population_based_training"
 
 
 def schedules(lineage: pd.DataFrame) -> Figure:
-    """What population-based training made of each hyperparameter: every member over its frames, the best one dark."""
+    """What population-based training made of each hyperparameter: every member over its frames, the best coloured."""
     own = lineage[(lineage["experiment"].isin([SUITE, POPULATION])) & (lineage["variant"].isin(["pbt", "deep_pbt"]))]
     if own.empty:
         return panels.nothing()
@@ -153,7 +163,7 @@ def schedules(lineage: pd.DataFrame) -> Figure:
     for axes, name in zip(plots.panels(canvas, len(names), 3), names, strict=True):
         for member, part in shown[shown["hyperparameter"] == name].groupby("member"):
             dark = member == best
-            colour = COLOURS[str(part["origin"].iloc[0])] if dark else plots.GREY
+            colour = PURPLE if dark else plots.GREY
             frames = [0, *part["env_frames"].tolist()]
             values = [*part["before"].tolist(), part["before"].iloc[-1]]
             axes.step(frames, values, where="post", color=colour, lw=1.4 if dark else 0.7, zorder=3 if dark else 2)
@@ -165,7 +175,7 @@ def schedules(lineage: pd.DataFrame) -> Figure:
         plots.frames_axis(axes)
         axes.grid(axis="y")
     handles = [
-        plots.handle("member with the best final fitness", plots.INK, dashes="-"),
+        plots.handle("member with the best final fitness", PURPLE, dashes="-"),
         plots.handle("others", plots.GREY, dashes="-"),
     ]
     handles.append(plots.handle("copied another member", plots.GREY, marker="."))

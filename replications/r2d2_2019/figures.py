@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ddrl.analysis.figures import panels, plots
-from ddrl.analysis.figures.plots import COLOURS, NAMES
+from ddrl.analysis.figures.plots import BLUE, DASHES, GREEN, ORANGE, PURPLE, SKY, VERMILLION, Style
 
 AGENTS = {"r2d2": "R2D2", "ape_x": "Ape-X"}
 MEMORY = {"r2d2": "R2D2", "feed_forward": "feed-forward"}
@@ -41,6 +41,23 @@ EXPERTS = {
     "impala_shallow": "IMPALA, shallow",
     "impala_deep": "IMPALA, deep",
 }
+STYLES: dict[str, Style] = {
+    "r2d2": (BLUE, "-"),
+    "r2d2_plus": (BLUE, DASHES[1]),
+    "ape_x": (GREEN, DASHES[1]),
+    "impala_shallow": (VERMILLION, DASHES[1]),
+    "impala_deep": (VERMILLION, "-"),
+    "clipped": (PURPLE, DASHES[1]),
+    "discount": (PURPLE, DASHES[2]),
+    "feed_forward": (ORANGE, DASHES[1]),
+    "life_loss_reset": (SKY, DASHES[1]),
+    "life_loss_roll": (SKY, DASHES[2]),
+    "times_1": (BLUE, "-"),
+    "times_4": (BLUE, DASHES[1]),
+    **{f"stored_{steps}": (BLUE, dashes) for steps, dashes in zip((0, 8, 20, 40), DASHES, strict=False)},
+    **{f"zero_{steps}": (SKY, dashes) for steps, dashes in zip((0, 8, 20, 40), DASHES, strict=False)},
+}
+"""Colour and dashes of the systems, and of R2D2's ablations; its own strategy is the stored state."""
 NOTHING = "No training episode of this experiment has ended."
 
 
@@ -74,7 +91,7 @@ def _learning(curves: pd.DataFrame, references: pd.DataFrame, experiment: str, l
     if own.empty:
         return plots.blank(plots.new_figure("full", 1.0), NOTHING)
     tasks = sorted(set(own["environment"]), reverse=True)
-    return panels.learning(own, references, panels.unordered(list(labels)), tasks, labels)
+    return panels.learning(own, references, {name: STYLES[name] for name in labels}, tasks, labels)
 
 
 def staleness(efficiency: pd.DataFrame) -> Figure:
@@ -87,10 +104,11 @@ def staleness(efficiency: pd.DataFrame) -> Figure:
     canvas = plots.new_figure("full", 0.8 + len(tasks) * (0.35 + 0.2 * len(shown)))
     grid = canvas.subplots(len(tasks), 2, squeeze=False, sharex=True)
     origins, labels = panels.origins_of(own), {name: STRATEGIES[name] for name in shown}
+    colours = {name: STYLES[name][0] for name in shown}
     for (left, right), task in zip(grid, tasks, strict=True):
         part = own[own["environment"] == task]
         for axes, moment in ((left, "first"), (right, "last")):
-            panels.rows(axes, panels.by_variant(part, f"q_discrepancy_{moment}"), labels, origins)
+            panels.rows(axes, panels.by_variant(part, f"q_discrepancy_{moment}"), labels, origins, colours=colours)
             axes.set_title(f"{part['env_label'].iloc[0]}, {moment} step")
             axes.grid(axis="x")
         right.tick_params(labelleft=False)
@@ -99,7 +117,7 @@ def staleness(efficiency: pd.DataFrame) -> Figure:
     for axes in grid[-1]:
         axes.set_xlabel("Q discrepancy, of the largest value")
     if len(origins) > 1:
-        plots.legend_above(canvas, [plots.handle(NAMES[name], COLOURS[name], marker="s") for name in origins])
+        plots.legend_above(canvas, plots.origin_handles(origins))
     return canvas
 
 
@@ -108,7 +126,7 @@ def parameter_lag(policy_lag: pd.DataFrame) -> Figure:
     own = policy_lag[policy_lag["experiment"] == "parameter_lag"]
     if own.empty:
         return plots.blank(plots.new_figure("column", 1.0), NOTHING)
-    tasks, styles = sorted(set(own["environment"])), panels.unordered(list(ACTORS))
+    tasks, styles = sorted(set(own["environment"])), {name: STYLES[name] for name in ACTORS}
     canvas = plots.new_figure("column", 0.5 + 1.9 * len(tasks))
     for axes, task in zip(canvas.subplots(len(tasks), 1, squeeze=False)[:, 0], tasks, strict=True):
         part = own[own["environment"] == task]

@@ -156,7 +156,7 @@ def bandwidth(efficiency: pd.DataFrame) -> Figure:
     labels = dict(zip(own["variant"], own["variant_label"], strict=True))
     canvas = plots.new_figure("full", 0.6 + 0.42 * len(labels))
     axes = canvas.subplots()
-    ways = {"to": ("to the learner", plots.SERIES[0]), "from": ("from the learner", plots.SERIES[1])}
+    ways = {"to": ("to the learner", plots.SKY), "from": ("from the learner", plots.ORANGE)}
     for y, variant in enumerate(labels):
         for offset, (way, (_, colour)) in zip((-0.2, 0.2), ways.items(), strict=True):
             values = own[f"wire_bytes_per_frame_{way}_learner"][own["variant"] == variant]

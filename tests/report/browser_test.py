@@ -1,4 +1,4 @@
-"""Reports in a real browser (headless Chromium): tables sort and filter, figures say values, nothing comes from a network.
+"""Reports in headless Chromium: tables sort and filter, figures say their values, nothing comes from a network.
 
 The pages are opened from the file system, as readers open them.
 """

@@ -19,7 +19,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 
 from ddrl.analysis.figures import plots
 from ddrl.analysis.figures.panels import nothing, origins_of
-from ddrl.analysis.figures.plots import COLOURS, FAINT, GREY, INK, NAMES, PUBLISHED
+from ddrl.analysis.figures.plots import BLUE, FAINT, GREY, INK, NAMES, PUBLISHED
 
 DENSE = 12
 """With more games than this they are drawn small."""
@@ -29,7 +29,7 @@ NOTHING = "No Atari run has finished."
 
 @dataclass(frozen=True)
 class Variant:
-    """The look of a variant; its colour is that of the runs' origin."""
+    """The look of a variant of the one system that these figures are about."""
 
     label: str
     marker: str = "o"
@@ -83,7 +83,8 @@ def learning_curves(
         own = curves[curves["environment"] == game]
         axes.set_title(own["env_label"].iloc[0], fontsize=5.5 if dense else None, pad=2 if dense else None)
         for (origin, variant), part in own.groupby(["origin", "variant"], sort=True):
-            plots.band(axes, part, "episode_return", colour=COLOURS[origin], dashes=variants[variant].dashes)
+            width = 1.4 if plots.is_filled(str(origin)) else 0.9
+            plots.band(axes, part, "episode_return", colour=BLUE, dashes=variants[variant].dashes, width=width)
         scores = published[published["environment"] == game]
         _game_axes(axes, own, references[references["environment"] == game], scores["value"], panels, dense)
         _marks(axes, scores, marks)
@@ -93,23 +94,17 @@ def learning_curves(
             {"dashes": "-"} if mark.frames is None else {"marker": mark.marker, "filled": mark.filled}
         )
         handles.append(plots.handle(mark.label, PUBLISHED, **look))
-    plots.legend_above(canvas, handles, columns=-(-len(handles) // len(variants)))
+    plots.legend_above(canvas, handles)
     canvas.supxlabel("environment frames", fontsize=7.5)
     canvas.supylabel("episode return", fontsize=7.5)
     return canvas
 
 
 def _curve_handles(curves: pd.DataFrame, variants: Mapping[str, Variant]) -> list[Line2D]:
-    """Return legend entries for the colours and dashes of lines."""
-    there = set(zip(curves["origin"], curves["variant"], strict=True))
-    handles = []
-    for origin in origins_of(curves):
-        for name, look in variants.items():
-            label = f"{NAMES[origin]}, {look.within_text()}" if len(variants) > 1 else NAMES[origin]
-            entry = plots.handle(label, COLOURS[origin], dashes=look.dashes)
-            # A legend is filled column by column: an empty entry keeps one column per origin.
-            handles.append(entry if (origin, name) in there else plots.handle("", "none"))
-    return handles
+    """Return legend entries for the dashes of variants, and for the width of origins where there are several."""
+    there = set(curves["variant"])
+    handles = [plots.handle(look.label, BLUE, dashes=look.dashes) for name, look in variants.items() if name in there]
+    return [*handles, plots.thin_handle()] if len(origins_of(curves)) > 1 else handles
 
 
 def _game_axes(
@@ -205,7 +200,8 @@ def normalised_scores(
         part = own[(own["environment"] == game) & (own["variant"] == variant)]
         for origin, runs in part.groupby("origin", sort=True):
             values = 100 * runs["human_normalised_score"].to_numpy(dtype=np.float64)
-            plots.dot(axes, values, y, colour=COLOURS[origin], marker=variants[variant].marker)
+            look: dict[str, Any] = {"marker": variants[variant].marker, "filled": plots.is_filled(str(origin))}
+            plots.dot(axes, values, y, colour=BLUE, **look)
             if not dense:
                 _budget(axes, float(values.mean()), y, float(runs["env_frames"].min()), str(origin), rows.lift)
         if several and not dense:
@@ -227,7 +223,9 @@ def _score_handles(own: pd.DataFrame, variants: Mapping[str, Variant], marks: Ma
     """Return legend entries: colours by origin, shapes by variant, published scores if their shapes are their own."""
     several = len(variants) > 1
     general = "s" if several else next(iter(variants.values())).marker
-    handles = [plots.handle(NAMES[name], COLOURS[name], marker=general) for name in origins_of(own)]
+    handles = [
+        plots.handle(NAMES[name], BLUE, marker=general, filled=plots.is_filled(name)) for name in origins_of(own)
+    ]
     if _of_their_own(marks, variants):
         handles += [plots.handle(m.label, PUBLISHED, marker=m.marker, filled=m.filled) for m in marks.values()]
     else:
@@ -250,7 +248,7 @@ def _percent(published: pd.DataFrame, references: pd.DataFrame) -> pd.DataFrame:
 def _budget(axes: Axes, x: float, y: float, frames: float, origin: str, lift: float) -> None:
     """Write the number of frames, above the dot of this run and below that of the reference runs."""
     place = (4, lift if origin == "run" else -lift)
-    style: dict[str, Any] = {"va": "center", "fontsize": 5.5, "color": COLOURS[origin], "textcoords": "offset points"}
+    style: dict[str, Any] = {"va": "center", "fontsize": 5.5, "color": GREY, "textcoords": "offset points"}
     axes.annotate(plots.frames_text(frames), (x, y), xytext=place, **style)
 
 

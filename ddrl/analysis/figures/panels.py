@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from ddrl.analysis.figures import plots
-from ddrl.analysis.figures.plots import COLOURS, GREY, PUBLISHED, Style
+from ddrl.analysis.figures.plots import BLUE, GREY, PUBLISHED, Style
 from ddrl.analysis.statistics.significance import Sample
 from ddrl.analysis.verdicts.cell_values import paired_ratios
 
@@ -25,11 +25,6 @@ FAR_APART = 5
 def nothing(width: str = "full", why: str = "No run of this experiment has finished.") -> Canvas:
     """Return a figure in place of one whose experiment has no runs that it can show."""
     return plots.blank(plots.new_figure(width, 1.0), why)
-
-
-def unordered(variants: Sequence[str]) -> dict[str, Style]:
-    """Return a colour and dashes for each of a few variants that have no order."""
-    return dict(zip(variants, zip(plots.SERIES, plots.DASHES, strict=True), strict=False))
 
 
 def in_order(variants: Sequence[str]) -> dict[str, Style]:
@@ -72,10 +67,12 @@ def extent(axes: Axes, table: pd.DataFrame, x: str) -> None:
     axes.grid(axis="y")
 
 
-def systems(curves: pd.DataFrame, references: pd.DataFrame, labels: Mapping[str, str]) -> Canvas:
-    """Draw `learning` of the variants that have `labels` and no order, on every task that they have run on."""
+def systems(
+    curves: pd.DataFrame, references: pd.DataFrame, labels: Mapping[str, str], styles: Mapping[str, Style]
+) -> Canvas:
+    """Draw `learning` of the variants that have `labels`, on every task that they have run on."""
     own = curves[curves["variant"].isin(list(labels))]
-    return learning(own, references, unordered(list(labels)), sorted(set(own["environment"]), reverse=True), labels)
+    return learning(own, references, styles, sorted(set(own["environment"]), reverse=True), labels)
 
 
 def in_windows(curves: pd.DataFrame, count: int) -> pd.DataFrame:
@@ -172,12 +169,23 @@ def ratios(runs: pd.DataFrame, column: str, pairs: Mapping[str, str]) -> dict[tu
     return found
 
 
-def rows(axes: Axes, samples: Samples, labels: Mapping[str, str], origins: Sequence[str], spread: float = 0.24) -> None:
-    """Draw one row per variant of `labels`, first on top: a tick per run, mean and interval, by origin."""
+def rows(
+    axes: Axes,
+    samples: Samples,
+    labels: Mapping[str, str],
+    origins: Sequence[str],
+    spread: float = 0.24,
+    colours: Mapping[str, str] | None = None,
+) -> None:
+    """Draw one row per variant of `labels`, first on top: a tick per run, mean and interval, by origin.
+
+    `colours` are those of the variants' systems (None: all of the first system).
+    """
     shown = list(labels)
     for (origin, variant), values in samples.items():
         shift = spread * (origins.index(origin) - (len(origins) - 1) / 2)
-        plots.dot(axes, values, shift - shown.index(variant), colour=COLOURS[origin])
+        colour = (colours or {}).get(variant, BLUE)
+        plots.dot(axes, values, shift - shown.index(variant), colour=colour, filled=plots.is_filled(origin))
     axes.set_yticks([-index for index in range(len(shown))], list(labels.values()))
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(0.6 - len(shown), 0.6)

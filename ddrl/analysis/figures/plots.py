@@ -28,12 +28,11 @@ from ddrl.system.files import replacing, write_whole
 INK, GREY, FAINT = "#1f2430", "#8a8f98", "#d9dce1"
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
 """Okabe and Ito's colours, which people with any common colour blindness can tell apart."""
-OWN, REFERENCE, PUBLISHED = "#1b5e8c", "#5b7f4b", "#b3541e"
-COLOURS = {"run": OWN, "reference": REFERENCE, "published": PUBLISHED}
-"""They also differ in lightness (contrast with white 6.9, 4.5, 4.9), and the data always in shape or place as well."""
+PUBLISHED = INK
+"""Published values: black, and of a shape that ours do not have."""
 NAMES = {"run": "this run", "reference": "reference run", "published": "published"}
-SERIES = (OWN, PUBLISHED, "#5b7f4b", "#7d5a99", "#8a6d1f", "#3d8792")
-"""Colours of variants that have no order; the first two are the farthest apart in lightness and hue."""
+SERIES = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY)
+"""Colours of systems, each with one in all figures of a paper. Reference runs have open marks and thin lines."""
 DASHES: tuple[Any, ...] = ("-", (0, (3.5, 1.6)), (0, (1.2, 1.2)), (0, (5, 1.4, 1.2, 1.4)), (0, (7, 2)), (0, (2, 1)))
 """One for each of `SERIES`, so that no line is known by its colour alone."""
 Style = tuple[str, Any]
@@ -173,15 +172,25 @@ def handle(label: str, colour: str, *, marker: str = "", dashes: Any = "none", f
     return Line2D([], [], color=colour, ls=dashes, marker=marker, ms=5, mfc=face, mew=1.1, lw=1.4, label=label)
 
 
-def speeds(axes: Axes, runs: pd.DataFrame, colour: str, counts: Sequence[int]) -> None:
+def speeds(axes: Axes, runs: pd.DataFrame, colour: str, counts: Sequence[int], *, filled: bool) -> None:
     """Draw `training_speed` against `num_actors`; a dotted line over all `counts` is linear scaling of the fewest."""
     for count in sorted(set(runs["num_actors"])):
         values = runs["training_speed"][runs["num_actors"] == count].to_numpy(dtype=np.float64)
-        dot(axes, values, float(count), colour=colour, vertical=True)
+        dot(axes, values, float(count), colour=colour, filled=filled, vertical=True)
     means = runs.groupby("num_actors")["training_speed"].mean()
     axes.plot(means.index, means.to_numpy(), color=colour, lw=1.0)
     base = means.iloc[0] / means.index[0]
     axes.plot(counts, [base * count for count in counts], color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
+
+
+def is_filled(origin: str) -> bool:
+    """Return whether the marks of runs of this origin are filled; those of reference runs are open."""
+    return origin != "reference"
+
+
+def origin_handles(origins: Sequence[str], marker: str = "o") -> list[Line2D]:
+    """Return legend entries for the marks of origins."""
+    return [handle(NAMES[name], INK, marker=marker, filled=is_filled(name)) for name in origins]
 
 
 def thin_handle(text: str = "reference runs (thin)", *, marker: str = "") -> Line2D:
