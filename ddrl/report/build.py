@@ -10,7 +10,8 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -82,8 +83,35 @@ def _default_command(paper: str, scale: str) -> str:
     return " ".join(filter(None, ["snakemake --cores", paper, "" if scale == "smoke" else f"--config scale={scale}"]))
 
 
-def pdf_bytes(data: dict[str, Any], results: Path, root: Path = ROOT) -> bytes:
+def pdf_bytes(data: Mapping[str, Any], results: Path, root: Path = ROOT) -> bytes:
     """Typeset `reports/<kind>.typ` with `data` and its figures. Raise `UserError` where typst cannot."""
+    import typst
+
+    with _staged(data, results, root) as (source, options):
+        return typst.compile(
+            source,
+            format="pdf",
+            pdf_standards=["ua-1"],
+            timestamp=datetime.fromisoformat(data["finished"]),  # when the results were made
+            **options,
+        )
+
+
+def body_pages(data: Mapping[str, Any], results: Path, root: Path = ROOT) -> int:
+    """Return how many pages come before the appendix in the PDF of `data`. Raise `UserError` where typst cannot."""
+    import typst
+
+    with _staged(data, results, root) as (source, options):
+        (first,) = json.loads(typst.query(source, "<appendix>", field="value", **options))
+    return int(first) - 1
+
+
+@contextmanager
+def _staged(data: Mapping[str, Any], results: Path, root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Give a folder with all that typst needs: the source in it, and the options of typst.
+
+    Raise `UserError` for an error of typst.
+    """
     import matplotlib
     import typst
 
@@ -97,15 +125,7 @@ def pdf_bytes(data: dict[str, Any], results: Path, root: Path = ROOT) -> bytes:
             shutil.copytree(results / "figures", stage / "figures", ignore=shutil.ignore_patterns("*.png", ".*"))
         (stage / "report.json").write_text(json.dumps(data), encoding="utf-8")
         try:
-            return typst.compile(
-                stage / source.name,
-                root=stage,
-                format="pdf",
-                font_paths=[fonts],
-                ignore_system_fonts=True,
-                pdf_standards=["ua-1"],
-                timestamp=datetime.fromisoformat(data["finished"]),  # when the results were made
-            )
+            yield stage / source.name, {"root": stage, "font_paths": [fonts], "ignore_system_fonts": True}
         except typst.TypstError as error:
             raise UserError(f"{source}: {error.diagnostic}") from None
 

@@ -26,12 +26,15 @@ _IDS = re.compile(r'(\bid="|url\(#|href="#)')
 def html_text(data: Mapping[str, Any], results: Path, root: Path, folder: Path) -> str:
     """Set `reports/report.html.j2` with `data`, as a file of `folder`; it is also well-formed XML.
 
-    Links lead to the tables of `results` and to the scripts of figures below `root`, relative to `folder`. Raise
-    `UserError` for a missing figure or template.
+    Links lead to the tables of `results` and to the scripts of figures below `root`, where these are in the same
+    project or below `folder`: no other path of this machine enters a page. Raise `UserError` for a missing figure or
+    template.
     """
 
     def link(path: str, base: Path = results) -> str:
-        return Path(relpath(base / path, folder)).as_posix()
+        whole = [place.resolve() for place in (base, folder, root)]
+        together = whole[0].is_relative_to(whole[1]) or all(place.is_relative_to(whole[2]) for place in whole)
+        return Path(relpath(whole[0] / path, whole[1])).as_posix() if together else ""
 
     return _rendered(
         root,

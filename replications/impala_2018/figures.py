@@ -258,7 +258,7 @@ def _speeds(
 
 
 def _cpu_bars(axes: Axes, runs: pd.DataFrame, variants: Sequence[str], origins: Sequence[str]) -> None:
-    """Mean CPU seconds of a million frames by what the threads do, from light to dark; of reference runs in grey frames."""
+    """Mean CPU seconds of a million frames by what the threads do, light to dark; of reference runs in grey frames."""
     columns = [f"{role}_thread_cpu_seconds_per_million_frames" for role in ROLES]
     known, height = runs.dropna(subset=columns, how="all"), BAR / len(origins)
     for (origin, variant), part in known.groupby(["origin", "variant"], sort=True):

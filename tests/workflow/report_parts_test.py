@@ -14,8 +14,7 @@ from ddrl.papers.paper import load_paper
 from ddrl.papers.published import load_published
 from ddrl.report.paper import _budget
 from ddrl.report.sections.cells import uncovered
-from ddrl.report.sections.claims import claims, ledger
-from ddrl.report.sections.coverage import _matrix
+from ddrl.report.sections.claims import claims, ledger, without_run
 from ddrl.report.sections.document import Document, Group, Origin, Row, Section, Table, Text, as_json
 from ddrl.report.sections.efficiency import efficiency
 from ddrl.report.sections.runs import learned, run_list, side_by_side
@@ -46,7 +45,9 @@ CLAIM: dict[str, str] = {
     "comparisons": "A against B: 40 [30, 50]; A against C: 12 [-3, 25]",
     "published": "abstract.impact.discrete.wall_time_saved",
 }
-EXPERIMENTS: dict[str, Any] = {"discrete": {"title": "Discrete"}, "continuous": {"title": "Continuous"}}
+EXPERIMENTS: dict[str, Any] = {
+    name: {"title": name.capitalize(), "scored": True} for name in ("discrete", "continuous")
+}
 
 
 def texts(*blocks: Any) -> str:
@@ -90,18 +91,11 @@ def test_a_run_that_lost_records_is_marked_and_the_mark_is_explained() -> None:
     assert lost.count("2 (gap)") == 1 and "Gap: records were lost while the run trained" in lost
 
 
-@pytest.mark.parametrize(("variants", "first", "others"), [(8, "Task", 8), (9, "Variant", 1)])
-def test_variants_that_columns_have_no_room_for_are_rows(variants: int, first: str, others: int) -> None:
-    place = {"env_label": "Catch", "status": "done", "done": "1", "planned": "1", "reference": "0"}
-    table = _matrix("A paper", "study", [place | {"variant_label": f"v{number}"} for number in range(variants)])
-    assert table.columns[0].title == first
-    assert len(table.columns) == 1 + others
-    assert texts(table).count("1/1") == variants
-
-
 @pytest.mark.parametrize("verdict", ["inconclusive", "not_run"])
 def test_a_claims_published_number_is_printed_though_no_cell_compares_it(verdict: str) -> None:
-    said = texts(*claims([CLAIM | {"verdict": verdict}], published_rows(), "run", EXPERIMENTS))
+    rows = [CLAIM | {"verdict": verdict}]
+    blocks = [*claims(rows, published_rows(), "run"), *without_run(rows, published_rows(), EXPERIMENTS)]
+    said = texts(*blocks)
     assert "IMPACT, against IMPALA: wall time saved 30 %" in said
 
 
@@ -113,14 +107,14 @@ def test_every_published_number_of_a_claim_of_impact_is_in_the_published_table()
 
 
 def test_a_claim_shows_all_its_comparisons_and_p_after_holms_correction() -> None:
-    said = texts(*claims([CLAIM], [], "run", EXPERIMENTS))
+    said = texts(*claims([CLAIM], [], "run"))
     assert "p = 0.04 (Holm 0.12)" in said
     assert "in brackets" in said.lower()
     assert "All comparisons: A against B: 40 [30, 50]; A against C: 12 [-3, 25]." in said
     by_task = {"comparisons": "A against B: 40 [30, 50] (Catch 10 [1, 20], Pong 70 [60, 80])"}
-    assert "Catch 10 [1, 20]" in texts(*claims([CLAIM | by_task], [], "run", EXPERIMENTS))
+    assert "Catch 10 [1, 20]" in texts(*claims([CLAIM | by_task], [], "run"))
     alone = {"comparisons": "A against B: 40 [30, 50]"}
-    assert "All comparisons" not in texts(*claims([CLAIM | alone], [], "run", EXPERIMENTS))
+    assert "All comparisons" not in texts(*claims([CLAIM | alone], [], "run"))
 
 
 def test_the_ledger_of_the_suite_names_the_comparison_that_its_numbers_are_of() -> None:
@@ -180,19 +174,25 @@ def tables(clock: str, **score: str) -> dict[str, list[dict[str, str]]]:
 
 @pytest.mark.parametrize(("clock", "passed"), [("cpu", "1 500 after 300 k, 3 min of CPU"), ("wall", "3 min\n")])
 def test_a_milestone_names_its_clock(clock: str, passed: str) -> None:
-    said = texts(*learned(tables(clock))) + "\n"
+    said = texts(*learned(tables(clock), EXPERIMENTS)) + "\n"
     assert passed in said
     assert "Wall time" in said
 
 
 def test_how_far_versions_of_the_parameters_are_apart_stands_beside_their_mean() -> None:
-    said = texts(*learned(tables("wall", versions="10", between_versions="12.5")))
+    said = texts(*learned(tables("wall", versions="10", between_versions="12.5"), EXPERIMENTS))
     assert "(50 ep., 10 versions, ±12.5)" in said
-    assert "versions, ±" not in texts(*learned(tables("wall")))
+    assert "versions, ±" not in texts(*learned(tables("wall"), EXPERIMENTS))
+
+
+def test_what_was_run_for_a_speed_alone_is_not_said_to_have_learned() -> None:
+    assert learned(tables("wall"), EXPERIMENTS)
+    for scored in (False, ["mujoco/HalfCheetah-v5"]):
+        assert learned(tables("wall"), {"continuous": {"title": "C", "scored": scored}}) == ()
 
 
 def test_tasks_without_a_human_score_have_no_column_for_it() -> None:
-    for part in (learned, lambda rows: [side_by_side(rows, EXPERIMENTS, "reference")]):
+    for part in (lambda rows: learned(rows, EXPERIMENTS), lambda rows: [side_by_side(rows, EXPERIMENTS, "reference")]):
         assert "Human" not in texts(*part(tables("wall")))
         assert "Human" in texts(*part(tables("wall", human_normalised_score="0.4")))
 
@@ -211,7 +211,7 @@ def test_settings_of_a_sweep_have_one_line_for_their_system() -> None:
     assert said.count("PPO, 2 settings") == 1
     assert "200 [100, 300]" in said
     assert "Of a sweep: over its settings." in said
-    assert "Not listed: 2 runs of a sweep’s settings." in texts(*learned(found))
+    assert "Not listed: 2 runs of a sweep’s settings." in texts(*learned(found, EXPERIMENTS))
 
 
 def test_published_cells_without_a_value_of_ours_name_their_frames() -> None:
@@ -221,12 +221,30 @@ def test_published_cells_without_a_value_of_ours_name_their_frames() -> None:
     assert "Beam Rider 566.4 at 40 M, Beam Rider 1 061\n" in texts(uncovered(found, "run")) + "\n"
 
 
+def test_a_column_in_which_no_row_says_anything_is_left_out() -> None:
+    fields: Fields[Row] = (numeric("A", "a"), numeric("B", "b"), numeric("C", "c"))
+    rows = [{"a": "1", "b": "", "c": ""}, {"a": "2", "b": "–", "c": "3"}]
+    sections = (Section("a", "A", (table_of("some", "a.csv", fields, [Group(rows)]),)),)
+    (section,) = as_json(document(sections))["sections"]
+    assert [column["title"] for column in section["blocks"][0]["columns"]] == ["A", "C"]
+    assert [len(row) for row in section["blocks"][0]["groups"][0]["rows"]] == [2, 2]
+
+
+def test_the_appendix_comes_last() -> None:
+    texts = (Text(plain("text")),)
+    sections = (Section("a", "A", texts, appendix=True), Section("b", "B", texts))
+    assert [section["id"] for section in as_json(document(sections))["sections"]] == ["b", "a"]
+
+
+def document(sections: tuple[Section, ...]) -> Document:
+    return Document("paper", "", "", "", (), "", "smoke", "", "", (), "", (), "", (), sections, Origin("", "", ""))
+
+
 def test_a_table_without_a_row_is_left_out_and_not_counted() -> None:
     fields: Fields[Row] = (numeric("A", "a"),)
     empty = table_of("nothing", "a.csv", fields, [Group(())])
     filled = table_of("something", "a.csv", fields, [Group([{"a": "1"}])])
     sections = (Section("a", "A", (empty,)), Section("b", "B", (Text(plain("text")), empty, filled)))
-    document = Document("paper", "", "", "", (), "", "smoke", "", "", (), "", (), sections, Origin("", "", ""))
-    (section,) = as_json(document)["sections"]
+    (section,) = as_json(document(sections))["sections"]
     assert [block["type"] for block in section["blocks"]] == ["text", "table"]
     assert (section["blocks"][1]["caption"], section["blocks"][1]["number"]) == ("something", 1)

@@ -1,0 +1,93 @@
+"""The first page: one sentence, and one line for each claim with its effect beside what is too small to count."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddrl.report.sections.answers import answer_sentence, answers, best_findings
+from ddrl.report.sections.document import Plot, Row
+
+EFFECT = {
+    "effect": "1.5",
+    "effect_unit": "return",
+    "ci95_low": "1",
+    "ci95_high": "2",
+    "contradicted_below": "-0.25",
+    "supported_above": "0.25",
+}
+
+
+def claim(name: str, verdict: str, origin: str = "reference", **columns: str) -> Row:
+    nothing = dict.fromkeys(EFFECT, "")
+    facts = {"claim": name, "title": name.title(), "verdict": verdict, "origin": origin, "seeds": "3", "tasks": "Catch"}
+    return nothing | facts | columns
+
+
+def plot_of(**columns: str) -> Plot:
+    (line,) = answers([claim("a", "supported", **EFFECT | columns)], "reference").rows
+    assert line.plot is not None
+    return line.plot
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "sentence"),
+    [
+        (
+            ["supported", "supported", "contradicted", "inconclusive", "not_run", "not_run"],
+            "Of the 4 claims that our runs test, 2 hold, 1 does not and 1 remains open; 2 more claims have no run yet.",
+        ),
+        (["contradicted", "contradicted"], "Of the 2 claims that our runs test, 2 do not."),
+        (["supported", "not_run"], "Of the 1 claim that our runs test, 1 holds; 1 more claim has no run yet."),
+        (["not_run"], "No run has tested any of the 1 claim yet."),
+    ],
+)
+def test_the_answer_says_how_many_claims_hold_in_one_sentence(verdicts: list[str], sentence: str) -> None:
+    assert answer_sentence(claim(str(n), verdict) for n, verdict in enumerate(verdicts)) == sentence
+
+
+def test_each_claim_has_one_line_and_those_that_hold_come_first() -> None:
+    rows = [claim("a", "not_run"), claim("b", "inconclusive"), claim("c", "contradicted"), claim("d", "supported")]
+    lines = answers(best_findings(rows, "reference"), "reference").rows
+    assert [line.title for line in lines] == ["D", "C", "B", "A"]
+
+
+@pytest.mark.parametrize(
+    ("own", "reference", "shown"),
+    [
+        ("supported", "contradicted", "run"),
+        ("inconclusive", "inconclusive", "run"),
+        ("inconclusive", "supported", "reference"),
+        ("not_run", "inconclusive", "reference"),
+        ("not_run", "not_run", "run"),
+    ],
+)
+def test_a_line_is_about_reference_runs_only_where_they_say_more(own: str, reference: str, shown: str) -> None:
+    (row,) = best_findings([claim("a", own, "run"), claim("a", reference)], "run")
+    assert row["origin"] == shown
+    (line,) = answers([row], "run").rows
+    assert line.origin == ("reference" if shown == "reference" else "")
+
+
+def test_claims_of_two_papers_may_have_the_same_name() -> None:
+    rows = [claim("a", "supported", paper="one"), claim("a", "inconclusive", paper="two")]
+    assert len(best_findings(rows, "reference", "paper")) == 2
+
+
+def test_an_effect_lies_right_of_the_lines_where_the_claim_holds_and_left_where_the_opposite_does() -> None:
+    holds = plot_of()
+    assert 0 < holds.below < 0.5 < holds.above < holds.low < holds.effect < holds.high < 1
+    fails = plot_of(effect="-1.5", ci95_low="-2", ci95_high="-1")
+    assert 0 < fails.low < fails.effect < fails.high < fails.below < 0.5
+    assert holds.text == "1.50 return, 95\u00a0% interval [1, 2]"
+
+
+def test_the_middle_of_the_axis_is_the_threshold_of_a_ratio() -> None:
+    ratio = plot_of(effect="2", ci95_low="1", ci95_high="3", contradicted_below="2", supported_above="2")
+    assert ratio.effect == ratio.below == ratio.above == 0.5
+    exact = dict.fromkeys(("effect", "ci95_low", "ci95_high", "contradicted_below", "supported_above"), "2")
+    assert plot_of(**exact).low == 0.5
+
+
+def test_many_tasks_are_counted_and_named_on_demand() -> None:
+    (line,) = answers([claim("a", "inconclusive", tasks="Catch; Pong; Qbert")], "reference").rows
+    assert (line.tasks, line.every_task, line.plot) == ("3 tasks", "Catch, Pong and Qbert", None)
