@@ -7,7 +7,7 @@ browsers load no module from the file system. A page without these files is whol
 from __future__ import annotations
 
 import re
-from importlib.resources import files
+from importlib.resources import as_file, files
 from pathlib import Path
 
 from ddrl.errors import UserError
@@ -21,10 +21,11 @@ _EXPORTS = re.compile(r"export\{([^{}]*)\};")
 
 def write_assets(reports: Path, root: Path) -> list[Path]:
     """Write `assets/` into the folder `reports`; return the files. Raise `UserError` for an unknown itables."""
-    bundle = files("itables").joinpath("html")
+    with as_file(files("itables").joinpath("html")) as bundle:
+        script, sheet = (read_file(bundle / f"dt_bundle.{kind}") for kind in ("js", "css"))
     content = {
-        "datatables.js": classic(bundle.joinpath("dt_bundle.js").read_text(encoding="utf-8")).encode(),
-        "datatables.css": bundle.joinpath("dt_bundle.css").read_bytes(),
+        "datatables.js": classic(script.decode()).encode(),
+        "datatables.css": sheet,
         SCRIPT: read_file(root / "reports" / SCRIPT),
     }
     (reports / FOLDER).mkdir(parents=True, exist_ok=True)

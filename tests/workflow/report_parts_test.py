@@ -10,6 +10,7 @@ import pytest
 from ddrl.analysis.runs.efficiency import COLUMNS as EFFICIENCY
 from ddrl.analysis.tables.build import used_published
 from ddrl.analysis.tables.runs import hyperparameter_table
+from ddrl.papers.experiments import papers
 from ddrl.papers.paper import load_paper
 from ddrl.papers.published import load_published
 from ddrl.report.paper import _budget
@@ -17,7 +18,7 @@ from ddrl.report.sections.cells import uncovered
 from ddrl.report.sections.claims import claims, ledger, without_run
 from ddrl.report.sections.document import Document, Group, Origin, Row, Section, Table, Text, as_json
 from ddrl.report.sections.efficiency import efficiency
-from ddrl.report.sections.runs import learned, run_list, side_by_side
+from ddrl.report.sections.runs import BAND, drawings, learned, run_list, side_by_side
 from ddrl.report.sections.spans import plain
 from ddrl.report.sections.speed import systems
 from ddrl.report.sections.tables import Fields, numeric, table_of
@@ -45,6 +46,7 @@ CLAIM: dict[str, str] = {
     "comparisons": "A against B: 40 [30, 50]; A against C: 12 [-3, 25]",
     "published": "abstract.impact.discrete.wall_time_saved",
 }
+MEAN = "Mean over seeds with its 95 % interval"
 EXPERIMENTS: dict[str, Any] = {
     name: {"title": name.capitalize(), "scored": True} for name in ("discrete", "continuous")
 }
@@ -228,6 +230,25 @@ def test_a_column_in_which_no_row_says_anything_is_left_out() -> None:
     (section,) = as_json(document(sections))["sections"]
     assert [column["title"] for column in section["blocks"][0]["columns"]] == ["A", "C"]
     assert [len(row) for row in section["blocks"][0]["groups"][0]["rows"]] == [2, 2]
+
+
+@pytest.mark.parametrize(("seeds", "said"), [(2, "Returns. Each seed; random."), (3, f"Returns. {MEAN}; random.")])
+def test_a_caption_names_an_interval_only_where_a_figure_draws_one(seeds: int, said: str) -> None:
+    rows = [RUN | {"seed": str(seed)} for seed in range(seeds)]
+    caption = f"Curves. Returns. {MEAN} where there are three or more, otherwise each seed; random."
+    figure = {"name": "a", "caption": caption, "alt": "a", "tables": ["curves"], "experiments": ["continuous"]}
+    (drawn,) = drawings({"paper": {"key": "p"}, "figures": [figure]}, [*rows, RUN | {"experiment": "other"}])
+    assert (drawn.title, drawn.caption) == ("Curves", said)
+    assert drawn.script == "replications/p/figures.py"
+
+
+@pytest.mark.parametrize("paper", papers(IMPACT.parent))
+def test_captions_name_intervals_in_the_words_that_a_report_knows(paper: str) -> None:
+    captions = [figure.caption for figure in load_paper(IMPACT.parent / paper).figures]
+    assert all(
+        ("three or more" in caption) == bool(BAND.search(caption) or "runs with its" in caption)
+        for caption in captions
+    )
 
 
 def test_the_appendix_comes_last() -> None:

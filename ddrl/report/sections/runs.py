@@ -30,6 +30,11 @@ PROBLEMS = {
     "unreadable_manifest": "the manifest cannot be read",
 }
 DEPARTURES, LISTED = "tables/departures.csv", "DEVIATIONS.md"
+FEWEST_SEEDS = 3
+"""Fewest seeds for a mean with an interval in a figure (`ddrl.analysis.figures.plots.band`)."""
+BAND = re.compile(
+    r"([Mm]ean) over seeds with its 95 % interval where there are three or more(?:, otherwise each seed)?"
+)
 FILE = re.compile(r"(?P<before>.*/seed|)(?P<seed>\d*)(?P<after>.*)")
 """The path of a file; a part of its own for the seed that it may name."""
 Sweeps = dict[tuple[str, str], set[str]]
@@ -228,18 +233,31 @@ def drawings(summary: dict[str, Any], runs: list[Row]) -> list[Drawing]:
     found, script = [], f"replications/{summary['paper']['key']}/figures.py"
     for figure in summary["figures"]:
         if note := _figure_note(figure.get("experiments"), runs):
-            title, _, caption = figure["caption"].partition(". ")
+            title, _, caption = _as_drawn(figure, runs).partition(". ")
             source = ", ".join(f"tables/{name}.csv" for name in figure["tables"])
             path = f"figures/{figure['name']}.svg"
             found.append(Drawing(path, title.removesuffix("."), caption, figure["alt"], note, source, script))
     return found
 
 
+def _as_drawn(figure: dict[str, Any], runs: list[Row]) -> str:
+    """Return the caption of a figure, which names means and intervals only where there are seeds enough for them."""
+    groups = grouped(_drawn(figure.get("experiments"), runs), "origin", "experiment", "variant", "environment")
+    if any(len(own) >= FEWEST_SEEDS for own in groups.values()):
+        return str(BAND.sub(r"\1 over seeds with its 95 % interval", figure["caption"]))
+    return str(BAND.sub(lambda found: "Each seed" if found[1] == "Mean" else "each seed", figure["caption"]))
+
+
+def _drawn(experiments: list[str] | None, runs: list[Row]) -> list[Row]:
+    """Return the runs of `experiments` (None or empty: all)."""
+    return [row for row in runs if not experiments or row["experiment"] in experiments]
+
+
 def _figure_note(experiments: list[str] | None, runs: list[Row]) -> str:
     """Return budget and seeds of the runs of `experiments` (None or empty: of all), by origin."""
     notes = []
     for origin, label in ORIGINS.items():
-        if rows := [row for row in of_origin(runs, origin) if not experiments or row["experiment"] in experiments]:
+        if rows := of_origin(_drawn(experiments, runs), origin):
             reach = span((row["env_frames"] for row in rows), frames)
             seeds = counted(len({row["seed"] for row in rows}), "seed")
             notes.append(f"{label.capitalize()}: {reach} frames, {seeds} each.")
