@@ -71,7 +71,7 @@ def _check_claim(claim: Claim, experiments: Mapping[str, Experiment], published:
     _check_scored(claim.metric, experiments[claim.experiment], claim.named_environments, where)
 
 
-def _check_scored(metric: str, experiment: Experiment, environments: Sequence[str], where: str) -> None:
+def _check_scored(metric: str | None, experiment: Experiment, environments: Sequence[str], where: str) -> None:
     """Raise `UserError` where a final return decides, and the experiment says that its final returns are no scores."""
     if metric not in FINAL_METRICS or experiment.scored is True:
         return

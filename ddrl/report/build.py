@@ -88,13 +88,14 @@ def pdf_bytes(data: Mapping[str, Any], results: Path, root: Path = ROOT) -> byte
     import typst
 
     with _staged(data, results, root) as (source, options):
-        return typst.compile(
+        pdf: bytes = typst.compile(
             source,
             format="pdf",
             pdf_standards=["ua-1"],
             timestamp=datetime.fromisoformat(data["finished"]),  # when the results were made
             **options,
         )
+    return pdf
 
 
 def body_pages(data: Mapping[str, Any], results: Path, root: Path = ROOT) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from os.path import relpath
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def html_text(data: Mapping[str, Any], results: Path, root: Path, folder: Path) 
     )
 
 
-def index_text(reports: list[Mapping[str, Any]], root: Path) -> str:
+def index_text(reports: Sequence[Mapping[str, Any]], root: Path) -> str:
     """Set `reports/index.html.j2` with the data of all reports, each with its `name`."""
     return _rendered(root, INDEX, reports=reports)
 
