@@ -2,18 +2,19 @@
 "use strict";
 
 const NEAR = 24; // How far from a point of a figure, in its own units, the pointer may be.
+const MOST_ROWS = 200; // A longer table has pages.
 
 function sortAndFilter(table) {
   const count = table.tBodies[0].rows.length;
   const grouped = table.dataset.grouped !== undefined;
   const options = {
-    paging: count > 50, pageLength: 50, lengthChange: false, info: count > 50, autoWidth: false, order: [],
+    paging: count > MOST_ROWS, pageLength: MOST_ROWS, lengthChange: false, info: count > MOST_ROWS, autoWidth: false, order: [],
     language: { search: "", searchPlaceholder: "filter rows", emptyTable: "no rows" },
   };
   if (grouped) {
     // The first column names the group: it becomes a line above each group, and groups keep their order.
     Object.assign(options, {
-      rowGroup: { dataSrc: 0 }, orderFixed: [[0, "asc"]], columnDefs: [{ targets: 0, visible: false }],
+      rowGroup: { dataSrc: (row) => row[0].display }, orderFixed: [[0, "asc"]], columnDefs: [{ targets: 0, visible: false }],
     });
   }
   new window.dataTables.default(table, options);

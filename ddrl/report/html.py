@@ -83,13 +83,16 @@ def inline_svg(path: Path, prefix: str) -> str:
 
 
 def flat(table: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of a table as `group`, `note` and `cells`; a cell that spans rows stands in each of them."""
+    """Return the rows of a table as `place` and title of their `group`, its `note`, and `cells`.
+
+    A cell that spans rows stands in each of them.
+    """
     rows, count = [], len(table["columns"])
-    for group in table["groups"]:
+    for place, group in enumerate(table["groups"]):
         above: list[Any] = []
         for cells in group["rows"]:
             above = [*above[: count - len(cells)], *cells]
-            rows.append({"group": group["title"], "note": group["note"], "cells": above})
+            rows.append({"place": place, "group": group["title"], "note": group["note"], "cells": above})
     return rows
 
 

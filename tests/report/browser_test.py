@@ -141,6 +141,15 @@ def test_a_click_on_a_heading_sorts_by_numbers_within_groups(chrome: Chrome, fol
     )
 
 
+def test_a_group_of_rows_has_its_title_above_it_once(chrome: Chrome, folder: Path) -> None:
+    table = table_of_runs(chrome, folder)
+    data = json.loads((folder / f"evidence/reference/{PAPER}/report.json").read_text())
+    blocks = next(section["blocks"] for section in data["sections"] if section["id"] == "provenance")
+    titles = [group["title"] for block in blocks if block["type"] == "table" for group in block["groups"]]
+    assert shown(table.find_elements(By.CSS_SELECTOR, "tr.dtrg-group")) == titles
+    assert len(titles) > 1
+
+
 def test_a_word_in_the_box_filters_the_rows(chrome: Chrome, folder: Path) -> None:
     table = table_of_runs(chrome, folder)
     every = shown(table.find_elements(By.CSS_SELECTOR, "tbody tr:not(.dtrg-group)"))

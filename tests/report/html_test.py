@@ -39,7 +39,7 @@ def test_a_cell_that_spans_rows_stands_in_each_of_them() -> None:
     groups = [{"title": "G", "note": "n", "rows": [[cell("claim"), cell("1")], [cell("2")]]}]
     rows = flat({"columns": [{}, {}], "groups": groups})
     assert [[part["spans"][0]["text"] for part in row["cells"]] for row in rows] == [["claim", "1"], ["claim", "2"]]
-    assert {(row["group"], row["note"]) for row in rows} == {("G", "n")}
+    assert {(row["place"], row["group"], row["note"]) for row in rows} == {(0, "G", "n")}
 
 
 def test_two_figures_of_a_page_share_no_id(tmp_path: Any) -> None:
