@@ -17,7 +17,12 @@ function sortAndFilter(table) {
       rowGroup: { dataSrc: (row) => row[0].display }, orderFixed: [[0, "asc"]], columnDefs: [{ targets: 0, visible: false }],
     });
   }
-  new window.dataTables.default(table, options);
+  new window.dataTables.default(table, options).on("draw", () => {
+    // DataTables calls a column "ascending" whatever its order where another column is fixed before it.
+    for (const heading of table.tHead.querySelectorAll("[aria-sort]")) {
+      heading.setAttribute("aria-sort", heading.classList.contains("dt-ordering-desc") ? "descending" : "ascending");
+    }
+  });
 }
 
 function showValues(figure) {

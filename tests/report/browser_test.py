@@ -34,12 +34,17 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def chrome() -> Iterator[Chrome]:
+def installed() -> None:
     if os.environ.get(NEEDED):
         debian.install(PROGRAMS, ("chromium", "chromium-driver"))
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
         pytest.skip(f"{', '.join(missing)} not found; on Debian: apt install chromium chromium-driver")
+
+
+@pytest.fixture
+def chrome(installed: None) -> Iterator[Chrome]:
+    """A browser of each test's own: what one test emulates does not reach the next."""
     options = ChromeOptions()
     options.binary_location = str(shutil.which("chromium"))
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
@@ -51,7 +56,7 @@ def chrome() -> Iterator[Chrome]:
 
 
 @pytest.fixture(scope="module")
-def folder(chrome: Chrome, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(installed: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Reports of one paper's reference runs, of the suite, and their index."""
     output = tmp_path_factory.mktemp("reports")
     rebuild([PAPER], "reference", results=ROOT / "results", output=output, root=ROOT)
@@ -132,12 +137,15 @@ def test_a_click_on_a_heading_sorts_by_numbers_within_groups(chrome: Chrome, fol
     assert len(as_written) > 1
     assert sum(map(len, as_written)) > 20
     chrome.execute_script("arguments[0].scrollIntoView({block: 'center'})", heading)
-    for direction in ("ascending", "descending"):
-        chrome.execute_script("arguments[0].click()", heading)
-        WebDriverWait(chrome, 5).until(lambda _, wanted=direction: heading.get_attribute("aria-sort") == wanted)
-        ordered = [sorted(group, reverse=direction == "descending") for group in as_written]
-        assert ordered != as_written
-        assert chrome.execute_script(ORDERS_BY_GROUP, table, heading) == ordered
+    for direction in ("asc", "desc"):
+        heading.click()
+        WebDriverWait(chrome, 5).until(
+            lambda _, wanted=direction: f"dt-ordering-{wanted}" in str(heading.get_attribute("class"))
+        )
+        assert heading.get_attribute("aria-sort") == f"{direction}ending"
+        found = chrome.execute_script(ORDERS_BY_GROUP, table, heading)
+        assert found != as_written
+        assert found == [sorted(group, reverse=direction == "desc") for group in as_written]
 
 
 def test_a_group_of_rows_has_its_title_above_it_once(chrome: Chrome, folder: Path) -> None:
