@@ -45,7 +45,7 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """True if the run has reached its budget and was evaluated."""
+        """Return whether the run has reached its budget and was evaluated."""
         return finished.record_of(self.directory) is not None
 
     @cached_property

@@ -35,7 +35,7 @@ class Trained:
 
     @property
     def spec(self) -> EnvSpec:
-        """The shapes that the network takes and gives."""
+        """Return the shapes that the network takes and gives."""
         return registry.spec_for(**self.config.environment)
 
     def policy(self, num_envs: int, seed: int, role: str, index: int = 0, *, greedy: bool = False) -> Policy:

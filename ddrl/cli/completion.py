@@ -9,11 +9,11 @@ from typing import Any
 
 import shtab
 
-from ddrl import algorithms
 from ddrl.cli.tables import checkout
 from ddrl.environments.base import registry
 from ddrl.errors import UserError
 from ddrl.papers.experiments import papers
+from ddrl.system.plugins import ALGORITHMS
 
 FOLDERS = ("directory", "runs", "folders", "into", "results", "against")
 """Arguments that are folders; for others without a list of names, shells offer files."""
@@ -59,7 +59,7 @@ def _names() -> dict[str, tuple[str, ...]]:
     known: Sequence[str] = ()
     with suppress(UserError):
         known = papers(checkout() / "replications")
-    return {"algorithm": tuple(algorithms.NAMES), "environment": tuple(tasks), "paper": tuple(known)}
+    return {"algorithm": tuple(ALGORITHMS), "environment": tuple(tasks), "paper": tuple(known)}
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:

@@ -25,14 +25,14 @@ def run_config(words: Sequence[str]) -> RunConfig:
     if len(names) not in (1, 2):
         raise UserError(f"{CALLER}: got {len(names)} names ({', '.join(names) or 'none'}); {_USAGE}")
     given = parse_settings([word for word in words if word not in names], f"{CALLER}: ")
-    if len(names) == 2 and names[1] in algorithms.NAMES and names[0] not in algorithms.NAMES:
+    if len(names) == 2 and names[1] in ALGORITHMS and names[0] not in ALGORITHMS:
         raise UserError(f"{CALLER}: the algorithm comes first: {CALLER} {names[1]} {names[0]}")
     if len(names) == 2:
         return settings.run_config(CALLER, given, algorithm=names[0], environment=names[1])
     if names[0] in ALGORITHMS and not Path(names[0]).exists():
         raise UserError(f"{CALLER}: on which task? Such as: ddrl train {names[0]} atari/pong")
     if names[0].partition("/")[0] in registry.prefixes() and not Path(names[0]).exists():
-        raise UserError(f"{CALLER}: with which algorithm? Such as: {CALLER} {algorithms.NAMES[0]} {names[0]}")
+        raise UserError(f"{CALLER}: with which algorithm? Such as: {CALLER} {next(iter(ALGORITHMS))} {names[0]}")
     if Path(names[0]).is_dir():
         raise UserError(f"{names[0]}: is a folder, not a file; to continue a run: ddrl resume {names[0]}")
     return settings.run_config(CALLER, given, config=Path(names[0]))

@@ -13,12 +13,12 @@ import gymnasium
 import numpy as np
 import pytest
 
+from ddrl.api.launch import train
 from ddrl.environments import gymnasium as adapter
 from ddrl.environments.base import registry
 from ddrl.environments.tools.camera import camera_for
 from ddrl.environments.tools.check import check_environment
 from ddrl.errors import UserError
-from ddrl.api.launch import train
 from ddrl.training.run import Run
 from tests.runs import config, curves
 

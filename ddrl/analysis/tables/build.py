@@ -15,8 +15,8 @@ import pyarrow as pa
 from ddrl.analysis.runs.by_task import by_task
 from ddrl.analysis.runs.efficiency import efficiency_table
 from ddrl.analysis.runs.flags import version_flag
-from ddrl.analysis.runs.problems import gather, problem_table
 from ddrl.analysis.runs.grids import on_common_clock, on_common_grid
+from ddrl.analysis.runs.problems import gather, problem_table
 from ddrl.analysis.runs.run_data import KEYS, RunData
 from ddrl.analysis.tables.runs import (
     departure_table,

@@ -22,6 +22,7 @@ from ddrl.algorithms import Algorithm
 from ddrl.errors import UserError, about, unknown_name
 from ddrl.interfaces import Hyperparameters, System
 from ddrl.system.config_types import STRICT
+from ddrl.system.plugins import ALGORITHMS
 from ddrl.system.text_files import read_json, read_yaml
 from ddrl.training.config.population import Population, check_population
 from ddrl.training.config.topology import Topology
@@ -103,7 +104,7 @@ def parse_run_config(mapping: Mapping[str, Any], where: str = "configuration") -
         values = _as_spelled_now(mapping)
         name, environment = values.get("algorithm"), values.get("environment")
         if name is None:
-            raise UserError(f"key 'algorithm' is missing; allowed: {', '.join(algorithms.NAMES)}")
+            raise UserError(f"key 'algorithm' is missing; allowed: {', '.join(ALGORITHMS)}")
         algorithm = algorithms.load(str(name))
         if not isinstance(environment, Mapping) or not isinstance(environment.get("name"), str):
             raise UserError("key 'environment.name' must be a text like atari/pong")
