@@ -46,8 +46,8 @@ def draw(key: str) -> Drawn:
     """Return the figures of a paper, from the tables of its reference runs alone."""
     from ddrl.analysis.figures import plots
     from ddrl.analysis.runs.run_data import KEYS
-    from ddrl.papers.own_code import own_function
     from ddrl.analysis.tables.kept import tables
+    from ddrl.papers.own_code import own_function
     from ddrl.papers.table_names import REFERENCE
 
     folder, paper = ROOT / "replications" / key, evidence.paper(key)
