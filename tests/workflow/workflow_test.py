@@ -122,6 +122,7 @@ SOURCES = {  # a stage -> what it may read, as parts of a path
     "_table.": ["/tables/", "replications/"],
     "/tables/": ["curves.parquet", "run.json", "replications/"],
     "/figures/": ["/tables/", "figures.py"],
+    "reports/index.html": ["/report.json", "reports/"],
     "report": ["/tables/", "/figures/", "reports/"],
     "curves.parquet": ["config.json"],
     "run.json": ["config.json"],
