@@ -129,7 +129,7 @@ def facts_of_suite(wildcards):
         *BASE.glob("ddrl/algorithms/*.py"),
         *(
             ALGORITHMS.source(name)
-            for name in ALGORITHMS_USED
+            for name in USED
             if name not in ALGORITHMS.built_in()
         ),
     }

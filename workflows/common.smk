@@ -72,21 +72,6 @@ def replication_options():
     return [] if ROOTS == (experiments.ROOT,) else ["--replications", *map(str, ROOTS)]
 
 
-def figures_of(paper):
-    """Name -> figure, as paper.yaml lists them."""
-    return {figure.name: figure for figure in load_paper(FOLDER_OF[paper]).figures}
-
-
-def derived_of(paper):
-    """Name -> table of the paper's own, as paper.yaml lists them."""
-    return {table.name: table for table in load_paper(FOLDER_OF[paper]).derived}
-
-
-def algorithm_version(name):
-    """VERSION, without an import: a new number retrains, a new comment does not."""
-    return declared(ALGORITHMS.source(name), "VERSION")
-
-
 def take_over():
     """Makes the next command go on where a Snakemake was killed; returns a lock to keep.
 
@@ -130,14 +115,16 @@ try:
         for paper, filters in FILTERS_OF.items()
     }
     FOLDER_OF = {paper: experiments.folder_of(paper, ROOTS) for paper in RUNS_OF}
+    READ = {paper: load_paper(folder) for paper, folder in FOLDER_OF.items()}
     if workflow.is_main_process:
-        for folder in FOLDER_OF.values():
-            check_own_code(load_paper(folder))
-    FIGURES_OF = {paper: figures_of(paper) for paper in RUNS_OF}
-    DERIVED_OF = {paper: derived_of(paper) for paper in RUNS_OF}
+        for paper in READ.values():
+            check_own_code(paper)
+    FIGURES_OF = {key: {one.name: one for one in READ[key].figures} for key in READ}
+    DERIVED_OF = {key: {one.name: one for one in READ[key].derived} for key in READ}
     ALL_RUNS = {str(run.directory()): run for run in chain(*RUNS_OF.values())}
-    ALGORITHMS_USED = {run.config["algorithm"] for run in ALL_RUNS.values()}
-    VERSIONS = {name: algorithm_version(name) for name in ALGORITHMS_USED}
+    # Without an import: a new number retrains, a new comment does not.
+    USED = {run.config["algorithm"] for run in ALL_RUNS.values()}
+    VERSIONS = {one: declared(ALGORITHMS.source(one), "VERSION") for one in USED}
 except UserError as error:
     refuse(error)
 

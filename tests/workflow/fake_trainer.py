@@ -56,9 +56,11 @@ def curves(config: dict) -> pa.Table:
 def manifest(config: dict) -> dict:
     """What `run.json` says."""
     frames = config["env_frames"]
+    recording = config["recording"] | {"tensorboard": "tensorboard" in config["tracking"]}  # as digests spell it
+    digested = {key: value for key, value in config.items() if key != "tracking"} | {"recording": recording}
     return {
         "config": config,
-        "fingerprint": hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16],
+        "fingerprint": hashlib.sha256(json.dumps(digested, sort_keys=True).encode()).hexdigest()[:16],
         "algorithm_version": 1,
         "protocol": "invented",
         "git_sha": "0" * 40,
