@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from ddrl.cli import commands
+from ddrl.cli.shared_arguments import (
+    add,
+    add_episodes,
+    add_form,
+    add_measuring,
+    add_paper,
+    add_replications,
+    add_results,
+    add_secrets,
+    path,
+    positive,
+    seconds,
+)
 
 SCALE = "smoke, workstation, paper or reference"
 EXIT_CODES = (
@@ -19,7 +30,6 @@ EXIT_CODES = (
 WITH_POLICY = "run directory with a checkpoint, or with config.json and an exported policy.safetensors"
 LISTS = ("agents", "algorithms", "environments", "papers", "keys", "topologies")
 SHELLS = ("bash", "zsh", "tcsh")
-Command = Callable[[argparse.Namespace], int | None]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -43,39 +53,9 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def _add(added: Any, run: Command, text: str, more: str = "", name: str = "") -> argparse.ArgumentParser:
-    """Add the command `name` (default: the name of the function that runs it); return its parser."""
-    description = f"{text[0].upper()}{text[1:]}. {more}"
-    parser: argparse.ArgumentParser = added.add_parser(name or run.__name__, help=text, description=description)
-    parser.set_defaults(run=run)
-    return parser
-
-
-def _path(text: str) -> Path:
-    """Parse a path. Refuse an empty one, such as an unset variable of a shell: it would be the working directory."""
-    if not text:
-        raise argparse.ArgumentTypeError("is empty; allowed: a path")
-    return Path(text)
-
-
-def _add_secrets(parser: Any) -> None:
-    """Add the options that keep others out of the stream between a learner and its workers."""
-    parser.add_argument("--token-file", type=_path, help="a secret that both sides have, in the first line of a file")
-    parser.add_argument("--tls-cert", type=_path, help="a learner's certificate, PEM: the stream is encrypted (TLS)")
-    parser.add_argument("--tls-key", type=_path, help="of that certificate, PEM")
-    parser.add_argument(
-        "--tls-ca",
-        type=_path,
-        help="PEM: who must have signed the other side's certificate; of a worker, the learner's",
-    )
-    parser.add_argument(
-        "--insecure", action="store_true", help="other machines though nothing is encrypted: all on the way are trusted"
-    )
-
-
 def _add_runs(added: Any) -> None:
     """Add the commands about one run."""
-    train = _add(
+    train = add(
         added,
         commands.train,
         "train an algorithm on a task, or a configuration; the same command resumes the run",
@@ -89,23 +69,21 @@ def _add_runs(added: Any) -> None:
         help="an algorithm and a task, or a configuration (YAML or JSON); then settings",
     )
     train.set_defaults(more="run_words")
-    train.add_argument(
-        "--directory", type=_path, help="run directory (runs/<algorithm>/<task>/<seed>-<n>, if left out)"
-    )
+    train.add_argument("--directory", type=path, help="run directory (runs/<algorithm>/<task>/<seed>-<n>, if left out)")
     train.add_argument("--overwrite", action="store_true", help="remove another run that has finished in the directory")
     train.add_argument("--quiet", action="store_true", help="no progress")
     train.add_argument(
-        "--wait", type=_seconds, default=0.0, help="seconds to wait for another process that trains in that directory"
+        "--wait", type=seconds, default=0.0, help="seconds to wait for another process that trains in that directory"
     )
     train.add_argument(
         "--listen",
         metavar="ADDRESS",
         help="inference is central: wait for `ddrl worker` at HOST:PORT or unix:/PATH to step the environments",
     )
-    _add_secrets(train)
+    add_secrets(train)
     train.add_argument("--print-config", action="store_true", help="print the configuration with its defaults and stop")
 
-    worker = _add(
+    worker = add(
         added,
         commands.worker,
         "step environments for a learner with central inference, here or on another host",
@@ -113,81 +91,75 @@ def _add_runs(added: Any) -> None:
         "tries again until it is back, or for as long as --wait says.",
     )
     worker.add_argument(
-        "--wait", type=_seconds, default=600.0, help="seconds without a learner after which it ends (%(default)s)"
+        "--wait", type=seconds, default=600.0, help="seconds without a learner after which it ends (%(default)s)"
     )
     worker.add_argument("--connect", required=True, metavar="ADDRESS", help="what the learner was told to --listen at")
     worker.add_argument("--environment", "--env", default="", help="refuse to work on another one than this")
-    _add_secrets(worker)
+    add_secrets(worker)
 
-    resume = _add(added, commands.resume, "continue a run from its newest valid checkpoint")
-    resume.add_argument("directory", type=_path, help="run directory")
+    resume = add(added, commands.resume, "continue a run from its newest valid checkpoint")
+    resume.add_argument("directory", type=path, help="run directory")
     resume.add_argument("--quiet", action="store_true", help="no progress")
 
 
 def _add_played(added: Any) -> None:
     """Add the commands that play episodes with a trained agent."""
-    evaluate = _add(
+    evaluate = add(
         added,
         commands.evaluate,
         "play episodes with a run's newest parameters",
         "Actions are sampled, on seeds of their own; prints the raw return.",
     )
-    evaluate.add_argument("directory", type=_path, help=WITH_POLICY)
-    _add_episodes(evaluate, 10, "how many (%(default)s)", "of a suite's tasks this one alone")
+    evaluate.add_argument("directory", type=path, help=WITH_POLICY)
+    add_episodes(evaluate, 10, "how many (%(default)s)", "of a suite's tasks this one alone")
     evaluate.add_argument("--greedy", action="store_true", help="take the best action each time, instead of sampling")
     evaluate.add_argument("--json", action="store_true", help="print the return and length of every episode as JSON")
 
-    watch = _add(
+    watch = add(
         added,
         commands.watch,
         "film episodes played with a run's newest parameters, as MP4 or GIF",
         "Atari games: every frame of the emulator, in colour, at 60 per second. Other environments: what the agent "
         "sees. Below it: step, score and action. The same run, seed and machine give the same file.",
     )
-    watch.add_argument("directory", type=_path, help=WITH_POLICY)
-    watch.add_argument("--output", type=_path, default=Path("episode.mp4"), help="an .mp4 or .gif file (%(default)s)")
+    watch.add_argument("directory", type=path, help=WITH_POLICY)
+    watch.add_argument("--output", type=path, default=Path("episode.mp4"), help="an .mp4 or .gif file (%(default)s)")
     one_by_one = "of a suite's tasks this one alone (else one after the other)"
-    _add_episodes(watch, 1, "how many, one after the other (%(default)s)", one_by_one)
+    add_episodes(watch, 1, "how many, one after the other (%(default)s)", one_by_one)
     watch.add_argument(
-        "--max-steps", type=_positive, help="agent steps after which an episode is cut (never, if left out)"
+        "--max-steps", type=positive, help="agent steps after which an episode is cut (never, if left out)"
     )
     watch.add_argument("--greedy", action="store_true", help="take the best action each time, instead of sampling")
 
-    export = _add(
+    export = add(
         added,
         commands.export,
         "write a run's newest parameters to policy.safetensors, which evaluate and watch play without a checkpoint",
         "Parameters have 16 bits where that hardly changes the actions, as it is measured, and 32 otherwise.",
     )
-    export.add_argument("directory", type=_path, help="run directory with a checkpoint")
+    export.add_argument("directory", type=path, help="run directory with a checkpoint")
 
 
 def _add_plot(added: Any) -> None:
-    plot = _add(
+    plot = add(
         added,
         commands.plot,
         "draw curves of any runs side by side, also of those that go on",
         "Runs that differ only in their seed are one line: the interquartile mean, with its 95 percent interval from 3 "
         "seeds on. Without --output, a chart in the terminal.",
     )
-    plot.add_argument("runs", type=_path, nargs="+", metavar="RUN", help="run directories, or folders that hold some")
+    plot.add_argument("runs", type=path, nargs="+", metavar="RUN", help="run directories, or folders that hold some")
     plot.set_defaults(more="runs")
     plot.add_argument("--metric", default="episode_return", help="any metric of curves.parquet (%(default)s)")
     plot.add_argument("--x", choices=("frames", "seconds"), default="frames", help="the x axis (%(default)s)")
-    plot.add_argument("--output", type=_path, help="picture to write: .png, .svg or .pdf")
+    plot.add_argument("--output", type=path, help="picture to write: .png, .svg or .pdf")
     plot.add_argument(
-        "--points", type=_positive, default=100, help="of a curve; each is the mean over its part (%(default)s)"
+        "--points", type=positive, default=100, help="of a curve; each is the mean over its part (%(default)s)"
     )
 
 
-def _add_episodes(parser: argparse.ArgumentParser, default: int, how_many: str, task: str) -> None:
-    parser.add_argument("--episodes", type=_positive, default=default, help=how_many)
-    parser.add_argument("--seed", type=int, default=0, help="of games and sampled actions (%(default)s)")
-    parser.add_argument("--task", help=task)
-
-
 def _add_bench(added: Any) -> None:
-    bench = _add(
+    bench = add(
         added,
         commands.bench,
         "measure runtimes and topologies beside the sum of their parts",
@@ -220,51 +192,45 @@ def _add_bench(added: Any) -> None:
         help="compare topologies, such as: --sweep num_actors=1,2 envs_per_actor=8,16 learner_threads=1,2 "
         "(one to one more than there are cores x 4 to 32, if nothing follows)",
     )
-    bench.add_argument("--config", type=_path, help="YAML with departures: topology, hyperparameters, precision, ...")
+    bench.add_argument("--config", type=path, help="YAML with departures: topology, hyperparameters, precision, ...")
     bench.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a departure, such as topology.num_actors=2"
     )
     bench.add_argument("--precision", choices=("float32", "bfloat16"), help="(float32)")
     bench.add_argument("--network", help="such as shallow or deep")
-    _add_measuring(bench, 20.0, "of each measurement; medians count (%(default)s)")
+    add_measuring(bench, 20.0, "of each measurement; medians count (%(default)s)")
 
-    roundtrip = _add(
+    roundtrip = add(
         added,
         commands.roundtrip,
         "measure the inference service with workers that step nothing and a policy that does nothing",
         "Observations per second, and the time from a worker's call until it has its actions.",
     )
-    roundtrip.add_argument("--workers", type=_positive, nargs="+", default=[1, 2], help="processes (1 2)")
-    roundtrip.add_argument("--envs", type=_positive, nargs="+", default=[1, 32], help="observations in a call (1 32)")
+    roundtrip.add_argument("--workers", type=positive, nargs="+", default=[1, 2], help="processes (1 2)")
+    roundtrip.add_argument("--envs", type=positive, nargs="+", default=[1, 32], help="observations in a call (1 32)")
     roundtrip.add_argument("--transport", choices=("unix", "tcp"), nargs="+", default=["unix"], help="(unix)")
-    _add_measuring(roundtrip, 5.0, "medians count (%(default)s)")
-
-
-def _add_measuring(parser: argparse.ArgumentParser, seconds: float, repeats: str) -> None:
-    parser.add_argument("--seconds", type=_seconds, default=seconds, help="of each measurement (%(default)s)")
-    parser.add_argument("--repeats", type=_positive, default=3, help=repeats)
-    parser.add_argument("--json", type=_path, help="write everything measured to this file")
+    add_measuring(roundtrip, 5.0, "medians count (%(default)s)")
 
 
 def _add_evidence(added: Any) -> None:
     """Add the commands about what the runs show."""
-    report = _add(
+    report = add(
         added,
         commands.report,
         "write the reports of a scale from the results that exist; trains nothing",
         "Tables, figures, one PDF and HTML file per paper, and the report of the whole suite. Runs that are missing or "
         "damaged are named in it. To run what is missing first: make report.",
     )
-    _add_paper(report)
+    add_paper(report)
     report.add_argument("--scale", default="smoke", help=f"{SCALE}: the committed runs (%(default)s)")
-    report.add_argument("--output", type=_path, help="folder for the reports (reports/ of the checkout, if left out)")
-    _add_results(report)
+    report.add_argument("--output", type=path, help="folder for the reports (reports/ of the checkout, if left out)")
+    add_results(report)
 
     for kind, text, percent in (
         ("claims", "list what a paper says in words, each with its verdict", 95),
         ("cells", "list published numbers beside ours, each with its verdict", 90),
     ):
-        ledger = _add(
+        ledger = add(
             added,
             commands.ledger,
             text,
@@ -273,34 +239,34 @@ def _add_evidence(added: Any) -> None:
             name=kind,
         )
         ledger.set_defaults(kind=kind)
-        _add_paper(ledger)
+        add_paper(ledger)
         ledger.add_argument("--scale", help=f"{SCALE} (the largest with tables, if left out)")
         ledger.add_argument("--verdict", help="only these, such as supported, not_comparable or not_run")
-        _add_form(ledger)
-        _add_results(ledger)
+        add_form(ledger)
+        add_results(ledger)
 
-    verify = _add(
+    verify = add(
         added,
         commands.verify,
         "check that finished runs are whole, and with --against that they learn as well as others did",
         "Whole: files can be read, agree with their manifest and reach the budget. Exit code 1 where a check fails.",
     )
-    verify.add_argument("directory", type=_path, nargs="?", default=Path("results"), help="of runs (%(default)s)")
-    verify.add_argument("--against", type=_path, metavar="DIR", help="runs to compare with; reference: the committed")
-    verify.add_argument("--junit", type=_path, metavar="FILE", help="write the checks as JUnit XML to this file")
+    verify.add_argument("directory", type=path, nargs="?", default=Path("results"), help="of runs (%(default)s)")
+    verify.add_argument("--against", type=path, metavar="DIR", help="runs to compare with; reference: the committed")
+    verify.add_argument("--junit", type=path, metavar="FILE", help="write the checks as JUnit XML to this file")
 
-    systems = _add(
+    systems = add(
         added,
         commands.systems,
         "list every system of every paper: an algorithm with its topology",
         "Read from the experiments' settings at scale paper.",
     )
-    _add_form(systems)
-    _add_replications(systems)
+    add_form(systems)
+    add_replications(systems)
 
 
 def _add_list(added: Any) -> None:
-    listed = _add(
+    listed = add(
         added,
         commands.list_,
         "list algorithms, environments, papers, or the keys of a configuration",
@@ -312,12 +278,12 @@ def _add_list(added: Any) -> None:
         "name", nargs="?", help="one algorithm (also of agents and keys), prefix of environments, or paper"
     )
     listed.add_argument("--json", action="store_true", help="print JSON")
-    _add_replications(listed)
+    add_replications(listed)
 
 
 def _add_clusters(added: Any) -> None:
     """Add the commands about the runs of a whole scale."""
-    plan = _add(
+    plan = add(
         added,
         commands.plan,
         "say what a scale will take, before anything runs",
@@ -325,12 +291,12 @@ def _add_clusters(added: Any) -> None:
         "benchmarks that are most like a run. Column measured: the share of the hours for which network and simulator "
         "were measured together. Column from: what was like the runs, and of how many only a CPU was measured.",
     )
-    _add_paper(plan)
+    add_paper(plan)
     plan.add_argument("--scale", default="smoke", help="smoke, workstation or paper (%(default)s)")
-    plan.add_argument("--site", type=_path, help="a cluster's site file: names runs that would outlast its wall time")
-    _add_results(plan)
+    plan.add_argument("--site", type=path, help="a cluster's site file: names runs that would outlast its wall time")
+    add_results(plan)
 
-    merge = _add(
+    merge = add(
         added,
         commands.merge,
         "copy the finished runs of other folders of results, such as another cluster's, into this one",
@@ -338,14 +304,14 @@ def _add_clusters(added: Any) -> None:
         "differ in protocol, version of the algorithm or configuration, and where one run has different records in two "
         "places. Exit code 2 also where a whole run could not be written.",
     )
-    merge.add_argument("folders", type=_path, nargs="+", metavar="folder", help="such as other/results")
+    merge.add_argument("folders", type=path, nargs="+", metavar="folder", help="such as other/results")
     merge.set_defaults(more="folders")
-    merge.add_argument("--into", type=_path, default=Path("results"), help="folder of results (%(default)s)")
+    merge.add_argument("--into", type=path, default=Path("results"), help="folder of results (%(default)s)")
     merge.add_argument("--dry-run", action="store_true", help="only say what would be copied")
 
 
 def _add_new(added: Any) -> None:
-    new = _add(
+    new = add(
         added,
         commands.new,
         "write a skeleton of a paper, an algorithm or an environment, with its test",
@@ -353,11 +319,11 @@ def _add_new(added: Any) -> None:
     )
     new.add_argument("kind", choices=("paper", "algorithm", "environment"), help="what to write")
     new.add_argument("name", help="such as my_algorithm; of a paper such as mnih_2016")
-    new.add_argument("--into", type=_path, metavar="DIR", help="a package of your own; it is made if it is not there")
+    new.add_argument("--into", type=path, metavar="DIR", help="a package of your own; it is made if it is not there")
 
 
 def _add_machine(added: Any) -> None:
-    completion = _add(
+    completion = add(
         added,
         commands.completion,
         "print a script with which a shell completes commands, options, algorithms, tasks and papers",
@@ -366,53 +332,10 @@ def _add_machine(added: Any) -> None:
     completion.set_defaults(parser=parser)
     completion.add_argument("shell", choices=SHELLS, help="which shell")
 
-    doctor = _add(
+    doctor = add(
         added,
         commands.doctor,
         "check this machine: packages, processor, GPU, environments, optional parts",
         "Each part that is not there comes with what to type. Exit code 1 where a required one is missing.",
     )
     doctor.add_argument("--all", action="store_true", help="check every example of each environment, not one (slower)")
-
-
-def _add_paper(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paper", nargs="?", help="such as impala_2018 (all, if left out)")
-
-
-def _add_results(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--results", type=_path, help="folder of results (results/ of the checkout, if left out)")
-    _add_replications(parser)
-
-
-def _add_replications(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--replications",
-        type=_path,
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="a folder with further papers, also outside of the checkout (can be repeated); results/ and reports/ are "
-        "then those of the working directory",
-    )
-
-
-def _add_form(parser: argparse.ArgumentParser) -> None:
-    form = parser.add_mutually_exclusive_group()
-    parser.set_defaults(form="text")
-    form.add_argument("--json", dest="form", action="store_const", const="json", help="print JSON, all columns")
-    form.add_argument("--csv", dest="form", action="store_const", const="csv", help="print CSV, all columns")
-
-
-def _positive(text: str) -> int:
-    """Parse an integer of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not allowed; allowed: whole numbers from 1")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    """Parse a finite number above 0."""
-    with suppress(ValueError):
-        if 0 < (seconds := float(text)) < float("inf"):
-            return seconds
-    raise argparse.ArgumentTypeError(f"'{text}' is not allowed; allowed: numbers above 0")

@@ -38,7 +38,7 @@ class Place:
 
     @property
     def is_checkout(self) -> bool:
-        """Whether it is a checkout of ddrl."""
+        """Return whether it is a checkout of ddrl."""
         return not self.package
 
 

@@ -8,6 +8,7 @@ import logging
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -42,7 +43,7 @@ def simulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The stand-in, as if it were installed."""
     monkeypatch.delitem(sys.modules, "deepmind_lab", raising=False)
     monkeypatch.syspath_prepend(STANDIN)
-    monkeypatch.setattr(dmlab, "EXAMPLES", dmlab.examples())
+    monkeypatch.setattr(dmlab, "ADAPTER", replace(dmlab.ADAPTER, examples=dmlab.examples()))
     made = importlib.import_module("deepmind_lab")
     yield made
     monkeypatch.undo()  # what a test has put in its place
@@ -55,7 +56,7 @@ def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without the simulator."""
     monkeypatch.delitem(sys.modules, "deepmind_lab", raising=False)
     monkeypatch.setattr(dmlab.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(dmlab, "EXAMPLES", dmlab.examples())
+    monkeypatch.setattr(dmlab, "ADAPTER", replace(dmlab.ADAPTER, examples=dmlab.examples()))
 
 
 def published(paper: str, file: str) -> list[str]:
