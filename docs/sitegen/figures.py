@@ -102,7 +102,7 @@ def algorithm_curves(algorithm: str) -> bytes | None:
         canvas = plots.new_figure("full", 1.7 * -(-len(shown) // 3))
         for axes, (task, name) in zip(plots.panels(canvas, len(shown), 3), shown, strict=True):
             table = groups[name]
-            plots.band(axes, table, "episode_return", colour=plots.OWN)
+            plots.band(axes, table, "episode_return", colour=plots.BLUE)
             axes.set_title(task, fontsize=7.5)
             axes.set_xlabel(f"environment frames ({name[1]}, {name[2]})", fontsize=5.5)
             plots.frames_axis(axes)
