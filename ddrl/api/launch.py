@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
+from ddrl.errors import UserError
 from ddrl.inference.endpoint import Endpoint
 from ddrl.runtimes.local import train_local
 from ddrl.system.calls import watched
@@ -38,9 +41,8 @@ def train(
         check_endpoint(config, endpoint)
     if finished.told(config, directory):  # without a lock: its file would be a change
         return "budget_reached"
-    directory.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    with locked(directory, wait, lambda line: say(f"ddrl: {line}")), watched():  # before anything is written
+    with _made(directory), locked(directory, wait, lambda line: say(f"ddrl: {line}")), watched():
         if finished.told(config, directory):  # whoever had the lock has ended it
             return "budget_reached"
         path = directory / "config.json"
@@ -62,3 +64,17 @@ def train(
 
             return train_with_ray(config, directory, quiet=quiet, accepted=state)
         return train_local(config, directory, quiet=quiet, accepted=state, endpoint=endpoint)
+
+
+@contextmanager
+def _made(directory: Path) -> Iterator[None]:
+    """Make a run directory; remove it again where the configuration is refused before anything is written into it."""
+    own = not directory.exists()
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except UserError:
+        if own and {path.name for path in directory.iterdir()} <= {"lock"}:
+            (directory / "lock").unlink(missing_ok=True)
+            directory.rmdir()
+        raise

@@ -106,3 +106,12 @@ def test_a_part_of_a_prefix_lists_its_tasks(capsys: pytest.CaptureFixture[str]) 
 def test_capital_letters_do_not_hide_what_was_meant() -> None:
     assert "(did you mean 'pong'?)" in str(unknown_name("task", "PONG", ["breakout", "pong"]))
     assert "(did you mean 'Hopper-v5'?)" in str(unknown_name("task", "hopper-v5", ["Hopper-v5"]))
+
+
+@pytest.mark.parametrize("setting", ["device=cuda", "environment.options.columns=1000"])
+def test_a_run_that_is_refused_leaves_no_directory(
+    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    line_of(["train", "impala", "toy/catch", setting, "--quiet", "--directory", str(tmp_path / "mine")], capsys)
+    assert not list(tmp_path.iterdir())
