@@ -13,7 +13,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from ddrl.cli.inspection import problems
 from ddrl.errors import UserError
 from ddrl.system.files import read_file, replacing
 from ddrl.system.locks import locked
+from ddrl.system.parquet import read_frame
 from ddrl.training.config.run_config import parse_run_config, to_json
 from ddrl.training.records.recorder import TIMING_METRICS
 
@@ -186,7 +186,7 @@ def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 
 def _records(folder: Path) -> pd.DataFrame:
     """Return the records of a run without its times."""
-    table = pd.read_parquet(BytesIO(read_file(folder / "curves.parquet"))).drop(columns="seconds")
+    table = read_frame(read_file(folder / "curves.parquet")).drop(columns="seconds")
     return table[~table["metric"].isin(TIMING_METRICS)].reset_index(drop=True)
 
 

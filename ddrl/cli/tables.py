@@ -6,7 +6,6 @@ import json
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +16,7 @@ from ddrl.papers.experiments import SCALES, Roots, folder_of, papers, with_furth
 from ddrl.papers.table_names import CELL_VERDICTS, CLAIM_VERDICTS, REFERENCE
 from ddrl.system.csv_cells import table_as_csv
 from ddrl.system.files import read_file
+from ddrl.system.parquet import read_frame
 
 VERDICTS = {"claims": CLAIM_VERDICTS, "cells": CELL_VERDICTS}
 WRAPPED, NARROWEST = ("claim", "cell", "flags", "store", "networks", "tasks"), 16
@@ -99,7 +99,7 @@ def _read(kind: Kind, paper: str, roots: Roots, results: Path, scale: str | None
         path = folder / f"{kind}.parquet"
         if path.exists():
             try:
-                return pd.read_parquet(BytesIO(read_file(path))), str(path)
+                return read_frame(read_file(path)), str(path)
             except (OSError, ValueError) as error:
                 reason = " ".join(str(error).split())
                 raise UserError(f"{path}: cannot be read ({reason}); make it anew: {_remedy(paper, name)}") from None

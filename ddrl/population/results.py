@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddrl.errors import UserError
 from ddrl.population.journal import Decision, Journal, Piece, ancestry, as_table
 from ddrl.system.files import read_file
+from ddrl.system.parquet import read_frame
 from ddrl.system.text_files import read_json
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig, load_run_config
@@ -127,11 +127,8 @@ def newest_of_best(directory: Path) -> tuple[RunConfig, Path]:
 
 def problems(directory: Path, size: int) -> list[str]:
     """Return a line for each problem with the lineage of a finished population."""
-    import pandas as pd
-
     try:
-        content = read_file(directory / "lineage.parquet")
-        table = pd.read_parquet(BytesIO(content), page_checksum_verification=True)
+        table = read_frame(read_file(directory / "lineage.parquet"))
         finals = set(table.sort_values("decision").groupby("member").tail(1).query("kind == 'final'").member)
     except (OSError, ValueError, KeyError, AttributeError) as error:
         return [f"lineage.parquet: cannot be read: {' '.join(str(error).split())}"]

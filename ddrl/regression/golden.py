@@ -12,12 +12,10 @@ import math
 import platform
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 
 from ddrl import algorithms
@@ -26,6 +24,7 @@ from ddrl.regression.checks import CheckOutcome
 from ddrl.runtimes.local import train_local
 from ddrl.system import processor
 from ddrl.system.files import read_file
+from ddrl.system.parquet import read_frame
 from ddrl.system.text_files import read_json
 from ddrl.training.config.run_config import parse_run_config
 from ddrl.training.records import manifest
@@ -67,7 +66,7 @@ def run(config: Mapping[str, Any], where: str) -> list[dict[str, float]]:
     """Train `config` anew; return counts and metrics of each record, the final score as `evaluation_return`."""
     with tempfile.TemporaryDirectory() as directory:
         train_local(parse_run_config(config, where=where), Path(directory), quiet=True)
-        table = pd.read_parquet(BytesIO(read_file(Path(directory) / "curves.parquet")))
+        table = read_frame(read_file(Path(directory) / "curves.parquet"))
     table = table[~table["metric"].isin(TIMING_METRICS)]
     wide = table.pivot_table(index=list(COUNTS), columns="metric", values="value", aggfunc="mean", sort=False)
     rows = wide.sort_index().reset_index().to_dict("records")

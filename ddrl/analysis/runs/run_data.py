@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, wraps
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
@@ -15,11 +14,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ddrl.errors import UserError
 from ddrl.papers.schema import check, schema
 from ddrl.system.files import read_file
+from ddrl.system.parquet import read_frame, read_table
 
 KEYS = ["origin", "paper", "experiment", "variant", "environment", "env_label", "seed"]
 """Columns that name a run; `origin` is "run" (the reader's own) or "reference" (committed)."""
@@ -258,8 +257,7 @@ def read_curves(path: Path) -> pd.DataFrame:
     columns: dict[str, str] = schema("curves")["columns"]
     try:
         # Read from memory: errors then contain no path, and folder names are not taken for partition columns.
-        with pq.ParquetFile(pa.BufferReader(read_file(path)), page_checksum_verification=True) as file:
-            table = file.read(use_threads=False)  # small files: starting threads takes longer
+        table = read_table(read_file(path))
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(f"{path}: not valid Parquet: {_one_line(error)}") from None
@@ -290,7 +288,7 @@ def read_lineage(path: Path) -> pd.DataFrame | None:
     if not path.exists():
         return None
     try:
-        table = pd.read_parquet(BytesIO(read_file(path)))
+        table = read_frame(read_file(path))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(f"{path}: not valid Parquet: {' '.join(str(error).split())[:160]}") from None
     missing = [name for name in DECISION if name not in table]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from ddrl.papers.published import load_published, load_references, matching
 from ddrl.papers.table_names import REFERENCE, TABLES
 from ddrl.system.csv_cells import table_as_csv
 from ddrl.system.files import read_file, replacing, write_whole
+from ddrl.system.parquet import read_frame
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def read(folder: Path, names: Sequence[str]) -> dict[str, pd.DataFrame]:
     for name in names:
         path = folder / f"{name}.parquet"
         try:
-            found[name] = pd.read_parquet(BytesIO(read_file(path)))
+            found[name] = read_frame(read_file(path))
         except FileNotFoundError:
             raise UserError(f"{path}: no such file; run 'python -m ddrl.analysis aggregate' first") from None
         except (pa.ArrowException, OSError, ValueError) as error:

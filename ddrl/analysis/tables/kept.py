@@ -16,7 +16,6 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib.metadata import version
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ from ddrl.papers.published import references_of
 from ddrl.papers.schema import SCHEMAS
 from ddrl.papers.table_names import REFERENCE, TABLES
 from ddrl.system.files import read_file, write_whole
+from ddrl.system.parquet import read_frame
 
 if TYPE_CHECKING:
     from ddrl.analysis.tables.build import PaperTables
@@ -82,7 +82,7 @@ def _read(folder: Path, name: str) -> pd.DataFrame | None:
         with suppress(OSError):
             content = read_file(path)
             if path.name == _file_name(name, content):
-                return pd.read_parquet(BytesIO(content))
+                return read_frame(content)
     return None
 
 

@@ -16,6 +16,7 @@ from ddrl.system.config_differences import differing, spelled
 from ddrl.system.files import read_file
 from ddrl.system.locks import locked
 from ddrl.system.notes import say
+from ddrl.system.parquet import read_table
 from ddrl.training.config.run_config import RunConfig, fingerprint, to_json
 from ddrl.training.records import checkpoint, manifest, trackers
 from ddrl.training.records.checkpoint_layout import migrated
@@ -83,10 +84,9 @@ def record_of(directory: Path) -> dict[str, Any] | None:
 def _is_readable(path: Path) -> bool:
     """Return whether a Parquet file is complete."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        pq.read_table(pa.BufferReader(read_file(path)), page_checksum_verification=True)
+        read_table(read_file(path))
     except (OSError, ValueError, pa.ArrowException):
         return False
     return True
