@@ -37,9 +37,10 @@ report: $(READY) ## run the replications and write reports/*.pdf
 	@$(BIN)/python -m snakemake --rerun-incomplete --rerun-triggers mtime params input --cores $(CORES) $(PAPER) $(if $(SCALE),--config scale=$(SCALE))
 	@ls -1 reports/*.pdf
 
-# Several processes, each with whole files; files with many slow tests first.
+# Several processes, each with whole files; files with many slow tests first. One more than there are cores, since
+# tests of clusters and processes wait for much of their time.
 test: $(READY) ## fast tests
-	@$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -q -n $$(( $$(nproc) + 1 )) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 docs: $(READY) ## the documentation site, in site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
