@@ -26,12 +26,15 @@ ifneq ($(shell test -x $(BIN)/python && cat $(READY) 2>/dev/null),$(CURDIR))
 .PHONY: $(READY)
 endif
 
-.PHONY: help report test docs system slurm browser lint learn regression mutation chaos clean
+.PHONY: help setup report test docs system slurm browser lint learn regression mutation chaos clean
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
 	@echo "  Options: SCALE=smoke|workstation|paper  PAPER=<key>_<year>  CORES=<n>  PYTHON=<interpreter>  HASHED=1"
+
+setup: $(READY) ## make .venv, and nothing else
+	@echo "$(VENV) is ready; to use it: source $(BIN)/activate"
 
 report: $(READY) ## run the replications and write reports/*.pdf
 	@$(BIN)/python -m snakemake --rerun-incomplete --rerun-triggers mtime params input --cores $(CORES) $(PAPER) $(if $(SCALE),--config scale=$(SCALE))

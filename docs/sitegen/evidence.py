@@ -45,17 +45,17 @@ def counts(key: str, name: str) -> Counter[str]:
 
 
 def table_of_papers(pages: str) -> str:
-    """Return one row per paper: how many claims have which verdict, and how many published numbers have one of ours.
+    """Return one row per paper: how many claims have which verdict, and how many published numbers we measured, too.
 
     `pages` is the folder of the papers' pages, as the page that shows the table sees it.
     """
     lines = []
     for key in keys_of_papers():
-        claims, cells = counts(key, "claims"), counts(key, "cells")
-        beside = f"{sum(cells.values()) - cells['not_run']} of {sum(cells.values())}"
+        claims, cells = counts(key, "claims"), rows(key, "cells")
+        measured = f"{sum(bool(row['ours']) for row in cells)} of {len(cells)}"
         numbers = [str(claims[verdict]) for verdict in CLAIM_VERDICTS]
-        lines.append([f"[{title(key)}]({pages}{key}.md)", *numbers, beside])
-    titles = ["paper", *(words(verdict) for verdict in CLAIM_VERDICTS), "numbers with ours beside"]
+        lines.append([f"[{title(key)}]({pages}{key}.md)", *numbers, measured])
+    titles = ["paper", *(words(verdict) for verdict in CLAIM_VERDICTS), "published numbers that we also measured"]
     return table(titles, lines, right=range(1, 6))
 
 
