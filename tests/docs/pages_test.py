@@ -174,6 +174,27 @@ def test_a_diagram_puts_what_is_imported_below() -> None:
     assert heights["a"] < heights["b"] < heights["c"] and "mermaid" not in svg
 
 
+def test_every_target_of_make_in_a_document_is_one_of_the_makefile() -> None:
+    lines = [(name, line) for name, text in blocks("sh") for line in text.splitlines()]
+    used = {(name, target) for name, line in lines for target in re.findall(r"(?:^|&& )make (\S+)", line)}
+    targets = re.findall(r"^([a-z]+):.* ## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(used) > 10
+    assert {(name, target) for name, target in used if target not in targets} == set()
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md"])
+def test_a_new_reader_makes_the_environment_before_activating_it(name: str) -> None:
+    (block,) = (text for found, text in blocks("sh") if found == name and "source .venv/bin/activate" in text)
+    assert "make setup" in block.partition("source .venv/bin/activate")[0]
+
+
+@pytest.mark.parametrize("key", evidence.keys_of_papers())
+def test_the_table_of_papers_counts_the_published_numbers_that_have_one_of_ours(key: str) -> None:
+    (line,) = (line for line in evidence.table_of_papers("").splitlines() if f"]({key}.md)" in line)
+    cells = evidence.rows(key, "cells")
+    assert line.endswith(f"| {len([row for row in cells if row['ours']])} of {len(cells)} |")
+
+
 def test_the_readme_is_short_and_its_table_is_that_of_the_evidence() -> None:
     text = readme.README.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 200
