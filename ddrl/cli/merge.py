@@ -1,18 +1,20 @@
 """`ddrl merge`: copies the finished runs of several folders of results, such as those of two clusters, into one.
 
-A damaged run is named and left out. Whole runs are compared with each other before anything is copied: runs that belong
-together must have one version of the algorithm, one configuration and one protocol. A run that is in two folders must
-have the same records in both.
+A damaged run is named and left out. Whole runs are compared before anything is copied: a new run and those that it
+belongs to must have one version of the algorithm, one configuration and one protocol. A run that is in two folders must
+have the same records in both. Runs whose files are the same here and there, as committed ones are, are not read.
 """
 
 from __future__ import annotations
 
+import filecmp
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,11 @@ class Found:
     manifest: Mapping[str, Any]
 
     @property
+    def task(self) -> tuple[str, ...]:
+        """Return scale, paper, task and the settings of the environment, which determine the protocol."""
+        return (*self.place[:2], self.place[4], json.dumps(self.manifest["config"]["environment"], sort_keys=True))
+
+    @cached_property
     def setting(self) -> dict[str, Any]:
         """The configuration by dotted key, without the seed. Keys that are newer than the run have their defaults."""
         return flatten({**to_json(parse_run_config(self.manifest["config"])), "seed": None})
@@ -76,22 +83,24 @@ def merge(sources: Sequence[Path], target: Path, *, dry_run: bool = False) -> Me
         raise UserError(f"--into {target}: {above} is no folder")
     if missing := next((source for source in sources if not source.is_dir()), None):
         raise UserError(f"{missing}: no such folder")  # before anything is read, which may take minutes
-    here, damaged_here = _finished(target)
     found: list[Found] = []
     damaged: list[str] = []
+    present = 0
     for source in sources:
-        runs, reasons = _finished(source)
-        if not runs and not reasons:
+        runs, reasons, alike = _finished(source, beside=target)
+        if not (runs or reasons or alike):
             raise UserError(
                 f"{source}: holds no finished run (scale/paper/experiment/variant/environment/seed/run.json)"
             )
         found += runs
         damaged += reasons
-    if damaged and not found:
+        present += alike
+    if damaged and not found and not present:
         raise UserError(f"no run is whole of {len(damaged)}; the first: {damaged[0]}")
-    _check_alike([*here, *found])
+    here, damaged_here, _ = _finished(target) if found else ([], [], 0)
+    _check_alike(here, found)
     wanted = {run.place: run for run in here}
-    present, new = 0, []
+    new = []
     for run in found:
         known = wanted.setdefault(run.place, run)
         if known is run:
@@ -111,18 +120,33 @@ def merge(sources: Sequence[Path], target: Path, *, dry_run: bool = False) -> Me
     return Merged(tuple(copied), present, (*damaged_here, *damaged), tuple(failed))
 
 
-def _finished(folder: Path) -> tuple[list[Found], list[str]]:
-    """Return the whole runs of a folder, and for each other run that has results why it is left out."""
+def _finished(folder: Path, beside: Path | None = None) -> tuple[list[Found], list[str], int]:
+    """Return the whole runs of a folder, and for each other run that has results why it is left out.
+
+    Runs with the same files in `beside` are only counted.
+    """
     runs: list[Found] = []
     skipped: list[str] = []
+    alike = 0
     for directory in _directories(folder, LEVELS, skipped):
         place = directory.relative_to(folder).parts
+        if beside is not None and _same_files(directory, beside.joinpath(*place)):
+            alike += 1
+            continue
         manifest = _manifest(directory, place)
         if isinstance(manifest, str):
             skipped.append(f"{directory}: {manifest}")
         elif manifest is not None:
             runs.append(Found(directory, place, manifest))
-    return runs, skipped
+    return runs, skipped, alike
+
+
+def _same_files(one: Path, other: Path) -> bool:
+    """Return whether both directories hold all files of a run, with the same content."""
+    try:
+        return all(filecmp.cmp(one / name, other / name, shallow=False) for name in FILES)
+    except OSError:
+        return False
 
 
 def _directories(folder: Path, levels: int, skipped: list[str]) -> Iterator[Path]:
@@ -162,15 +186,21 @@ def _manifest(directory: Path, place: tuple[str, ...]) -> Mapping[str, Any] | st
         return f"cannot be read: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def _check_alike(runs: Sequence[Found]) -> None:
-    """Raise UserError unless each task of a paper's scale has one protocol, and its variants one configuration each."""
+def _check_alike(here: Sequence[Found], found: Sequence[Found]) -> None:
+    """Raise UserError where a run of `found` differs from another one that it is compared with.
+
+    In a paper's scale, a task with the same settings has one protocol, and a variant has one configuration for a task.
+    Two runs of `here` are not compared: they were together before.
+    """
     for what, group_of, value_of in (
-        ("protocol", lambda run: (*run.place[:2], run.place[4]), lambda run: {"": run.manifest["protocol"]}),
+        ("protocol", lambda run: run.task, lambda run: {"": run.manifest["protocol"]}),
         ("algorithm_version", lambda run: run.place[:5], lambda run: {"": run.manifest["algorithm_version"]}),
         ("configuration", lambda run: run.place[:5], lambda run: run.setting),
     ):
         first: dict[tuple[str, ...], Found] = {}
-        for run in runs:
+        for run in here:
+            first.setdefault(group_of(run), run)
+        for run in found:
             known = first.setdefault(group_of(run), run)
             if difference := _difference(value_of(known), value_of(run)):
                 raise UserError(f"{known.folder} and {run.folder} cannot be merged: different {what}: {difference}")

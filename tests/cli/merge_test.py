@@ -352,7 +352,41 @@ def test_nothing_is_copied_to_where_a_process_trains(
 def test_a_source_that_is_missing_is_said_before_anything_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ddrl.cli.merge._finished", lambda folder: pytest.fail("reads runs"))
+    monkeypatch.setattr("ddrl.cli.merge._finished", lambda folder, beside=None: pytest.fail("reads runs"))
     (tmp_path / "there").mkdir()
     with pytest.raises(UserError, match=r"/missing: no such folder$"):
         merge([tmp_path / "there", tmp_path / "missing"], tmp_path / "into")
+
+
+def test_experiments_may_have_protocols_of_their_own_for_a_task(clusters: tuple[Path, Path]) -> None:
+    here, there = clusters
+    moved = there / PLACE.replace("off_policy_correction", "throughput")
+    shutil.copytree(there / PLACE, moved)
+
+    def change(manifest: Any) -> None:
+        manifest["config"]["environment"]["rows"] = 12
+        manifest["protocol"] = "toy/catch;rows12"
+
+    edit(moved / "seed2", change)
+    assert len(merge([there], here).copied) == 2
+
+
+def test_runs_that_both_sides_have_alike_are_not_read(
+    clusters: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = clusters
+    shutil.copytree(here / PLACE / "seed1", there / PLACE / "seed1")
+    assert (len(merge([there], here).copied), merge([there], here).present) == (1, 2)
+    monkeypatch.setattr("ddrl.cli.merge.try_run", lambda *place: pytest.fail("reads a run"))
+    assert merge([there], here).present == 2
+
+
+def test_runs_that_were_together_before_are_not_held_against_a_source(
+    clusters: tuple[Path, Path], trained: Path
+) -> None:
+    here, there = clusters
+    moved = here / PLACE.replace("off_policy_correction", "other")
+    for seed in (1, 2):
+        shutil.copytree(trained / PLACE / f"seed{seed}", moved / f"seed{seed}")
+    edit(moved / "seed2", lambda manifest: manifest.update(algorithm_version=99))
+    assert len(merge([there], here).copied) == 1
