@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ddrl.analysis.statistics.bootstrap import bootstrap
 from ddrl.api.runs import AnyRun, Run, directory_of
 from ddrl.errors import UserError
-from ddrl.system.config_differences import compared, flatten, spelled
+from ddrl.system.config_differences import check_seeds, compared, flatten, spelled
 from ddrl.system.seeding import numpy_generator
 from ddrl.training.config.run_config import to_json
 
@@ -65,9 +65,7 @@ def _row(runs: Sequence[Run], own: Settings, all_settings: Sequence[Settings]) -
     import pandas as pd
 
     seeds = [run.config.seed for run in runs]
-    if twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
-        names = ", ".join(str(run.directory) for run in runs if run.config.seed == twice[0])
-        raise UserError(f"ddrl.compare: seed {twice[0]} is given twice ({names}); allowed: each seed once in a group")
+    check_seeds("ddrl.compare", [(run.config.seed, run.directory) for run in runs])
     scores = pd.DataFrame({"environment": "", "seed": seeds, "score": [run.final_return for run in runs]})
     generator = numpy_generator(0, "comparison")
     iqm = bootstrap(scores, "score", "iqm", generator=generator, resamples=RESAMPLES)

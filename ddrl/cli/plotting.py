@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddrl.cli.run_folders import CONFIGS, CURVES, find
 from ddrl.errors import UserError, unknown_name
-from ddrl.system.config_differences import compared, flatten
+from ddrl.system.config_differences import check_seeds, compared, flatten
 from ddrl.system.files import replacing
 from ddrl.system.notes import say
 from ddrl.training.records.identity import as_now, read_mapping
@@ -43,6 +43,7 @@ class Recorded:
     directory: Path
     config: Mapping[str, Any]
     """Flat, without keys that change no result and without the seed."""
+    seed: int
     environment: str
     curves: pd.DataFrame
 
@@ -61,17 +62,22 @@ def read(directory: Path) -> Recorded | None:
         say(f"{directory}: has not finished; drawn to {curves['env_frames'].max():,} frames")
     stated = next((read_mapping(path) for name in CONFIGS if (path := directory / name).exists()), {})
     config = flatten(as_now(stated))
-    if "algorithm" not in config or "environment.name" not in config:
+    if not {"algorithm", "environment.name", "seed"} <= config.keys():
         raise UserError(f"{directory}: its configuration cannot be read (config.json)")
     own = {key: json.dumps(value) for key, value in config.items() if compared(key) and key != "seed"}
-    return Recorded(directory, own, str(config["environment.name"]), curves)
+    return Recorded(directory, own, config["seed"], str(config["environment.name"]), curves)
 
 
 def grouped(runs: Sequence[Recorded]) -> list[tuple[str, list[Recorded]]]:
-    """Return the runs that differ only in their seed together, with a label that tells them from the others."""
+    """Return the runs that differ only in their seed together, with a label that tells them from the others.
+
+    Raise UserError where two of a group have the same seed.
+    """
     groups: dict[tuple[tuple[str, str], ...], list[Recorded]] = {}
     for run in runs:
         groups.setdefault(tuple(sorted(run.config.items())), []).append(run)
+    for group in groups.values():
+        check_seeds("ddrl plot", [(run.seed, run.directory) for run in group])
     firsts = [group[0] for group in groups.values()]
     keys = distinguishing([(run.environment, run.config) for run in firsts])
     return [(_label(keys, group[0].config), group) for group in groups.values()]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+from ddrl.errors import UserError
 
 NOT_COMPARED = ("recording", "tracking", "checkpoint", "device", "evaluation.period_frames")
 """Keys, or groups of keys, that do not change what is computed."""
@@ -34,6 +37,17 @@ def differing(ours: Mapping[str, Any], others: Mapping[str, Any]) -> list[str]:
     absent = object()
     keys = sorted(key for key in own.keys() | other.keys() if compared(key) and not _within(key, EXTENT))
     return [key for key in keys if own.get(key, absent) != other.get(key, absent)]
+
+
+def check_seeds(caller: str, group: Sequence[tuple[int, Path]]) -> None:
+    """Raise UserError, which begins with `caller`, where two runs of a group, as seed and directory, have one seed.
+
+    An interval over seeds would count the same evidence twice.
+    """
+    seeds = [seed for seed, _ in group]
+    if twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
+        names = ", ".join(str(directory) for seed, directory in group if seed == twice[0])
+        raise UserError(f"{caller}: seed {twice[0]} is given twice ({names}); allowed: each seed once in a group")
 
 
 def spelled(keys: list[str], most: int = MAX_KEYS) -> str:

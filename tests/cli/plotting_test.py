@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from PIL import Image
 
 from ddrl import cli
-from ddrl.analysis.figures.curves import curve
+from ddrl.analysis.figures import plots
+from ddrl.analysis.figures.curves import curve, draw
 from ddrl.analysis.statistics.bootstrap import bootstrap
 from ddrl.cli.plotting import curves_of, distinguishing
 from ddrl.cli.run_folders import find
@@ -174,3 +176,28 @@ def test_more_lines_than_a_figure_holds_are_refused(runs: Path, monkeypatch: pyt
     monkeypatch.setattr("ddrl.cli.plotting.MOST_LINES", 1)
     with pytest.raises(UserError, match="2 environments with up to 2 groups of runs; a figure holds 16 with 1 each"):
         curves_of([runs], **EVERY)
+
+
+@pytest.mark.parametrize("below", ["slow", "."])
+@pytest.mark.parametrize("axis", ["frames", "seconds"])
+def test_nothing_that_is_written_in_the_picture_is_cut_off(runs: Path, below: str, axis: str) -> None:
+    with plots.style():
+        canvas = draw(curves_of([runs / below], "episode_return", axis, 100), "episode_return", axis, 100)
+        canvas.draw_without_rendering()
+    texts = [*canvas.texts, *(text for axes in canvas.axes for text in (axes.title, axes.xaxis.label))]
+    outside = [text.get_text() for text in texts if not _within(text.get_window_extent(), canvas.bbox)]
+    assert len(texts) >= 3 and outside == []
+    (caption,) = canvas.texts
+    assert not any(caption.get_window_extent().overlaps(axes.get_tightbbox()) for axes in canvas.axes)
+
+
+def _within(inner: Any, outer: Any) -> bool:
+    return bool(inner.x0 >= outer.x0 - 1 and inner.x1 <= outer.x1 + 1 and inner.y0 >= outer.y0 - 1)
+
+
+def test_one_seed_is_not_counted_twice(runs: Path) -> None:
+    shutil.copytree(runs / "slow" / "1", runs / "again")
+    says = rf"^ddrl plot: seed 1 is given twice \({runs}/again, {runs}/slow/1\); allowed: each seed once in a group$"
+    with pytest.raises(UserError, match=says):
+        curves_of([runs], **EVERY)
+    assert len(curves_of([runs / "slow", runs / "slow" / "1"], **EVERY)[0].runs) == 3

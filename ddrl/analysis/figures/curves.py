@@ -91,7 +91,7 @@ def caption(axis: str, points: int) -> str:
     """Return what the lines are, for below the figure."""
     return (
         f"Lines: interquartile mean over seeds. Bands: {LEVEL:.0%} intervals of a bootstrap over seeds, stratified by "
-        f"environment ({RESAMPLES:,} resamples),\nfrom {MIN_SEEDS} seeds on. Thin lines: single runs, below "
+        f"environment ({RESAMPLES:,} resamples), from {MIN_SEEDS} seeds on. Thin lines: single runs, below "
         f"{MIN_SEEDS} seeds and where not all runs have got yet. "
         f"Smoothing: a point is the mean over 1/{points} of the {axis}."
     )
@@ -116,7 +116,7 @@ def draw(curves: Sequence[Curve], metric: str, axis: str, points: int) -> Canvas
     titles = _titles(curves)
     handles = [plots.handle(titles[label], colour, dashes=dashes) for label, (colour, dashes) in looks.items()]
     plots.legend_above(canvas, handles, MOST_HANDLES)
-    canvas.supxlabel(caption(axis, points), x=0.01, ha="left", fontsize=5.5, color=plots.GREY)
+    canvas.supxlabel(caption(axis, points), x=0.01, ha="left", fontsize=5.5, color=plots.GREY, wrap=True)
     return canvas
 
 
