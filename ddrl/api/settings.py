@@ -25,7 +25,7 @@ from ddrl.training.config.run_config import RunConfig, load_run_config, nearest,
 RUNS = Path("runs")
 """Runs without a directory of their own go below this folder."""
 FIRST = {"seed": 1, "env_frames": 1_000_000}
-"""Where an algorithm and a task are named and nothing else."""
+"""Where they are left out, in a configuration too."""
 
 
 def run_config(
@@ -42,7 +42,8 @@ def run_config(
     with the file's name, or with `caller`.
     """
     where = str(config) if isinstance(config, Path) else caller
-    values = read_mapping_of(config) if isinstance(config, Path) else dict(FIRST if config is None else config)
+    stated = read_mapping_of(config) if isinstance(config, Path) else config or {}
+    values = {**FIRST, **stated}
     if algorithm is not None:
         algorithms.load(algorithm, where=caller)
         values["algorithm"] = algorithm
@@ -57,17 +58,20 @@ def run_config(
 
 
 def _check_prefix(caller: str, name: str) -> None:
-    """Raise UserError for a task without a prefix, such as `pong` or `CartPole-v1`, with the task that is meant."""
-    if name.partition("/")[0] in registry.prefixes():
+    """Raise UserError for a task without a prefix that exists, such as `pong` or `atrai/pong`, with what is meant."""
+    given, slash, _ = name.partition("/")
+    if given in registry.prefixes():
         return
     tasks: dict[str, str] = {}
     for prefix in registry.prefixes():
         with suppress(UserError):
-            tasks = {task.partition("/")[2].lower(): task for task in registry.tasks(prefix)} | tasks
+            for task in registry.tasks(prefix):
+                tasks |= {task.lower(): task, task.partition("/")[2].lower(): task}
     close = difflib.get_close_matches(name.lower(), tasks, 1, 0.75)
     hint = f" (did you mean '{tasks[close[0]]}'?)" if close else ""
+    wrong = f"unknown prefix '{given}'" if slash else f"'{name}' is not of the form prefix/task"
     raise UserError(
-        f"{caller}: environment.name: '{name}' is not of the form prefix/task{hint}; allowed prefixes: "
+        f"{caller}: environment.name: {wrong}{hint}; allowed prefixes: "
         f"{', '.join(registry.prefixes())}; their tasks: ddrl list environments PREFIX"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def run_config(words: Sequence[str]) -> RunConfig:
 
 def names_of(words: Sequence[str]) -> list[str]:
     """Return the words that are no settings: those without '=', and files."""
-    return [word for word in words if "=" not in word or Path(word).is_file()]
+    return [word for word in words if "=" not in word or os.path.isfile(word)]  # False for a long word, too
 
 
 def file_of(words: Sequence[str]) -> Path | None:

@@ -20,7 +20,8 @@ def exit_code(command: Callable[[], int | None]) -> int:
     except UserError as error:
         if error.is_crash and error.__cause__ is not None:
             say_traceback(error.__cause__)
-        say(f"ddrl: {error}")
+        line = str(error)
+        say(line if line.startswith("ddrl ") else f"ddrl: {line}")
         return error.status
     except SystemExit as error:
         say_traceback(error)

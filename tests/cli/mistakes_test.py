@@ -39,6 +39,10 @@ def line_of(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["impala", "pong"], "'pong' is not of the form prefix/task (did you mean 'atari/pong'?); allowed prefixes: "),
         (["impala", "CartPole-v1"], "(did you mean 'gymnasium/CartPole-v1'?)"),
         (["impala", "ALE/Pong-v5"], "(did you mean 'gymnasium/ALE/Pong-v5'?)"),
+        (
+            ["impala", "atrai/pong"],
+            "environment.name: unknown prefix 'atrai' (did you mean 'atari/pong'?); allowed pre",
+        ),
         (["impala", "nothing-like-it"], "'nothing-like-it' is not of the form prefix/task; allowed prefixes: "),
         (["impala", "toy/catch", "--seed", "3"], "settings have no dashes, such as seed=3"),
         (["{run}"], "{run}: is a folder, not a file; to continue a run: ddrl resume {run}"),
@@ -48,6 +52,7 @@ def line_of(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def test_train_says_what_was_meant(words: list[str], says: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = line_of(["train", *(word.format(run=run) for word in words)], capsys)
     assert says.format(run=run) in line
+    assert line.count("ddrl: ") + line.count("ddrl train: ") <= 1 or "Such as: " in line
 
 
 def test_settings_may_stand_behind_options(

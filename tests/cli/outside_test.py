@@ -60,4 +60,4 @@ def test_an_algorithm_and_an_environment_of_another_package_are_trained(
 def test_without_the_package_its_names_are_unknown(tmp_path: Path) -> None:
     done = ddrl("train", "tiny_policy", "tiny_game/corridor", folder=tmp_path, path=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("ddrl: ddrl train: unknown algorithm 'tiny_policy'; allowed: a2c, ")
+    assert done.stderr.startswith("ddrl train: unknown algorithm 'tiny_policy'; allowed: a2c, ")

@@ -13,7 +13,7 @@ from ddrl.api.settings import RUNS, run_directory
 from ddrl.cli.run_settings import file_of, run_config
 from ddrl.errors import UserError
 from ddrl.system.locks import locked
-from ddrl.training.config.run_config import to_json
+from ddrl.training.config.run_config import parse_run_config, to_json
 
 WORDS = ["impala", "toy/catch"]
 QUICK = [
@@ -70,6 +70,10 @@ def test_settings_change_a_file_and_not_the_other_way_round() -> None:
         ([*WORDS, "env_frames=2.5"], "ddrl train: key 'env_frames'"),
         ([*WORDS, "env_frames=true"], "ddrl train: key 'env_frames' must be a number"),
         ([*WORDS, "hyperparameters=3"], "ddrl train: key 'hyperparameters"),
+        ([*WORDS, "lr=1"], "unknown key 'lr' (did you mean 'hyperparameters.optimizer.learning_rate'?)"),
+        ([*WORDS, "hyperparameters.gamma=1"], "(did you mean 'hyperparameters.discount'?)"),
+        ([*WORDS, "env_frames="], "ddrl train: key 'env_frames': Input should be a valid integer (got no value)"),
+        ([*WORDS, "env_frames=1e30"], "ddrl train: key 'env_frames': too large (got 1e+30)"),
         (["impala", "toy/cach"], "unknown task of toy 'cach' (did you mean 'catch'?)"),
     ],
 )
@@ -78,6 +82,24 @@ def test_a_slip_is_one_line_that_names_what_was_meant(words: list[str], says: st
         run_config(words)
     assert says in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_configuration_file_may_leave_out_what_the_command_line_may() -> None:
+    path = written("mine.json", {"algorithm": "impala", "environment": {"name": "toy/catch"}})
+    assert to_json(run_config([path])) == to_json(run_config(WORDS))
+
+
+@pytest.mark.parametrize("key", ["seed", "env_frames"])
+def test_a_key_that_is_missing_is_named_without_the_rest_of_the_configuration(key: str) -> None:
+    values = {name: value for name, value in to_json(run_config(WORDS)).items() if name != key}
+    with pytest.raises(UserError, match=rf"^configuration: key '{key}' is missing$"):
+        parse_run_config(values)
+
+
+def test_a_value_of_another_kind_is_not_shown_at_length() -> None:
+    with pytest.raises(UserError) as error:
+        run_config([*WORDS, f"hyperparameters.discount={list(range(1000))}"])
+    assert len(str(error.value)) < 300
 
 
 def test_each_run_gets_a_directory_of_its_own_and_the_same_command_goes_on_where_it_was_cut(

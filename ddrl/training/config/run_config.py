@@ -29,6 +29,16 @@ from ddrl.training.config.topology import Topology
 from ddrl.training.config.topology_checks import check_topology
 
 HYPERPARAMETERS = "hyperparameters."
+ELSEWHERE = {
+    "algo": "algorithm",
+    "env": "environment",
+    "gamma": "discount",
+    "lr": "learning_rate",
+    "total_timesteps": "env_frames",
+}
+"""Words that other libraries have for keys -> the last part of ours."""
+LONGEST_SHOWN = 120
+"""Letters of a value in an error."""
 NO_MAPPING = {"union_tag_invalid", "union_tag_not_found", "model_attributes_type", "dataclass_type"}
 """pydantic's types of errors for a value that should be a mapping with the keys of a dataclass."""
 
@@ -186,11 +196,12 @@ def _kind(value: Any) -> str:
 def nearest(name: str, algorithm: Algorithm | None) -> str:
     """Return the full key that `name` most likely means, "" if none is near.
 
-    `learning_rate` means `hyperparameters.optimizer.learning_rate`.
+    `learning_rate` means `hyperparameters.optimizer.learning_rate`, and so does `lr`.
     """
     own = _full_names(algorithm.Config, HYPERPARAMETERS) if algorithm else ()
     names: list[str] = list(dict.fromkeys([*_full_names(RunConfig, ""), *own]))
     last = name.rpartition(".")[2]
+    last = ELSEWHERE.get(last, last)
     if ends := [full for full in names if full.rpartition(".")[2] == last and full != name]:
         return min(ends, key=len)
     by_last = {full.rpartition(".")[2]: full for full in reversed(names)}
@@ -209,17 +220,28 @@ def _full_names(target: Any, prefix: str) -> Iterator[str]:
 def _explain(problem: Any, target: Any, prefix: str, algorithm: Algorithm | None) -> str:
     location, allowed, kinds = _place(target, [str(part) for part in problem["loc"]])
     key = (prefix + ".".join(location)).removesuffix(".")
+    given = _shown(problem["input"])
+    if problem["type"] == "missing":
+        return f"key '{key}' is missing"
+    if problem["type"] == "int_parsing_size":
+        return f"key '{key}': too large (got {given})"
     if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         names = [prefix + ".".join([*location[:-1], name]) for name in allowed]
         return str(unknown_name("key", key, names, hint=nearest(key, algorithm)))
     if problem["type"] == "tuple_type":
         example = f", such as [{problem['input']}]" if isinstance(problem["input"], str) else ""
-        return f"key '{key}' must be a list{example} (got {problem.get('input')!r})"
+        return f"key '{key}' must be a list{example} (got {given})"
     if problem["type"] in NO_MAPPING:
         wanted = " or ".join(str(kind.name) for kind in kinds if hasattr(kind, "name"))
         wanted = f"a mapping with name: {wanted}" if wanted else "a mapping"
-        return f"key '{key}' must be {wanted} (got {problem.get('input')!r})"
-    return f"key '{key}': {problem['msg']} (got {problem.get('input')!r})"
+        return f"key '{key}' must be {wanted} (got {given})"
+    return f"key '{key}': {problem['msg']} (got {given})"
+
+
+def _shown(value: Any) -> str:
+    """Return a value in one short text; a key in a file without a value has none."""
+    text = "no value" if value is None else repr(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
 
 
 def _place(target: Any, location: list[str]) -> tuple[list[str], list[str], list[Any]]:
