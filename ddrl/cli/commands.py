@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddrl.cli.run_folders import the_run
+from ddrl.cli.run_folders import folder_of, the_run
 from ddrl.errors import TRY_AGAIN, UserError
 from ddrl.system.files import refuse_pipe
 from ddrl.system.notes import SafeStandardError, say
@@ -195,7 +195,7 @@ def evaluate(parsed: argparse.Namespace) -> None:
 def export(parsed: argparse.Namespace) -> None:
     from ddrl.api.export import export
 
-    print(export(parsed.directory).describe())
+    print(export(the_run(parsed.directory)).describe())
 
 
 def watch(parsed: argparse.Namespace) -> None:
@@ -256,8 +256,9 @@ def verify(parsed: argparse.Namespace) -> int:
 
     _check_folder(parsed.junit)
     # The comparison comes first: it refuses folders before it reads runs.
-    compared = [] if parsed.against is None else [verify_against(parsed.directory, _reference(parsed.against))]
-    groups = [list(verify(parsed.directory)), *compared]
+    directory = folder_of(parsed.directory)
+    compared = [] if parsed.against is None else [verify_against(directory, _reference(parsed.against))]
+    groups = [list(verify(directory)), *compared]
     checks = [check for group in groups for check in group]
     print("\n".join(map(describe, checks)))
     counts = {word.lower(): sum(check.passed is value for check in checks) for value, word in WORDS.items()}

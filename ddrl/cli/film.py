@@ -49,11 +49,11 @@ class Written(NamedTuple):
 
 def check_output(output: Path) -> None:
     """Raise UserError for a name of another kind, a folder that does not exist, or without the encoder."""
-    if output.suffix not in WRITERS:
+    if output.suffix.lower() not in WRITERS:
         raise UserError(f"{output}: a film's name ends with {' or '.join(WRITERS)}")
     if not output.absolute().parent.is_dir():
         raise UserError(f"{output.parent}: no such folder")
-    if output.suffix == ".mp4":
+    if output.suffix.lower() == ".mp4":
         _encoder()
 
 
@@ -61,7 +61,7 @@ def write_film(output: Path, first: Shot, rest: Iterator[Shot]) -> Written:
     """Write a film as its suffix says, beside `output`, and rename it. Raise UserError where it cannot be written."""
     try:
         with replacing(output) as temporary:
-            return WRITERS[output.suffix](temporary, first, rest)
+            return WRITERS[output.suffix.lower()](temporary, first, rest)
     except OSError as error:
         raise UserError(f"{output}: cannot be written ({error.strerror})") from error
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import keyword
 import re
+import shlex
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,14 +88,15 @@ def _paper(name: str, place: Place) -> Made:
         "test.py": f"{folder}/{name}_test.py",
     }
     files = _write({place.root / target: _rendered(f"paper/{file}", name, values) for file, target in targets.items()})
+    further = f"replications={ROOT}"
     checked = f"python -m ddrl.training.config.experiments check --paper {name}"
     if place.is_checkout:
         return Made(files, (checked, f"make report PAPER={name}"))
     snakefile = Path(__file__).resolve().parents[2] / "Snakefile"
-    made = (
-        f"python -m snakemake --snakefile {snakefile} --directory . --cores all --config replications={ROOT} -- {name}"
+    made = _typed(
+        "python -m snakemake --snakefile", snakefile, f"--directory . --cores all --config {further} -- {name}"
     )
-    return Made(files, (f"cd {place.root}", f"{checked} --replications {ROOT}", made))
+    return Made(files, (_typed("cd", place.root), f"{checked} --replications {ROOT}", made))
 
 
 def _algorithm(name: str, place: Place) -> Made:
@@ -120,6 +122,7 @@ def _module(kind: str, modules: Modules, name: str, place: Place, trained: str) 
     texts = {module: _rendered(f"{kind}/module.py", name, values), test: _rendered(f"{kind}/test.py", name, values)}
     if place.is_checkout:
         return Made(_write({Path(file): text for file, text in texts.items()}), (f"python -m pytest {test}", trained))
+    _refuse_existing(place.root / file for file in texts)
     texts |= {
         file: _rendered(f"package/{skeleton}", name, values)
         for skeleton, file in (("pyproject.toml", PYPROJECT), ("init.py", f"{package}/__init__.py"))
@@ -129,8 +132,13 @@ def _module(kind: str, modules: Modules, name: str, place: Place, trained: str) 
     project = _with_entry_point(project, modules.group, name, f"{package}.{name}", place.root / PYPROJECT)
     files = _write({place.root / file: text for file, text in texts.items()})
     write_whole(place.root / PYPROJECT, project.encode())  # last, so that it names what is there
-    installed = f"python -m pip install --editable {place.root}"
-    return Made((*files, place.root / PYPROJECT), (installed, f"python -m pytest {place.root / test}", trained))
+    commands = (_typed("python -m pip install --editable", place.root), _typed("python -m pytest", place.root / test))
+    return Made((*files, place.root / PYPROJECT), (*commands, trained))
+
+
+def _typed(command: str, path: Path, more: str = "") -> str:
+    """Return a command as it is typed, also where the path has spaces."""
+    return f"{command} {shlex.quote(str(path))} {more}".rstrip()
 
 
 def _with_entry_point(text: str, group: str, name: str, module: str, path: Path) -> str:
@@ -156,7 +164,9 @@ def _parsed(path: Path) -> Mapping[str, Any]:
 
 
 def _check_name(kind: str, name: str, pattern: str, allowed: str) -> None:
-    if not re.fullmatch(pattern, name) or keyword.iskeyword(name):
+    if keyword.iskeyword(name):
+        raise UserError(f"ddrl new {kind}: '{name}' is no good name: it is a word of Python itself; allowed: any other")
+    if not re.fullmatch(pattern, name):
         raise UserError(f"ddrl new {kind}: '{name}' is no good name; allowed: {allowed}")
 
 
@@ -172,12 +182,15 @@ def _rendered(skeleton: str, name: str, values: Mapping[str, Any]) -> str:
 
 def _write(texts: Mapping[Path, str]) -> tuple[Path, ...]:
     """Write new files. Raise `UserError`, before any is written, where one exists."""
-    for path in texts:
-        if path.exists():
-            raise UserError(f"{path}: exists; nothing was written")
+    _refuse_existing(texts)
     for path, text in texts.items():
         write_whole(path, text.encode())
     return tuple(texts)
+
+
+def _refuse_existing(paths: Iterable[Path]) -> None:
+    if existing := next((path for path in paths if path.exists()), None):
+        raise UserError(f"{existing}: exists; nothing was written")
 
 
 KINDS: Mapping[str, Callable[[str, Place], Made]] = {

@@ -13,8 +13,13 @@ CURVES = ("curves.parquet", "curves.jsonl")
 """The curves of a finished run, and those that a run is writing."""
 CONFIGS = ("config.json", "member.json")
 """The configuration of a run, and of a member of a population."""
-_FILES = (*CURVES, *CONFIGS, "run.json")
+_FILES = (*CURVES, *CONFIGS, "run.json", "policy.safetensors")
 _SHOWN = 3
+
+
+def folder_of(path: Path) -> Path:
+    """Return the folder that `path` means: itself, or that of a run's file."""
+    return path.parent if path.name in _FILES and path.is_file() else path
 
 
 def the_run(path: Path) -> Path:
@@ -22,7 +27,7 @@ def the_run(path: Path) -> Path:
 
     Raise UserError where it is none, with the runs that are below or above it.
     """
-    folder = path.parent if path.name in _FILES and path.is_file() else path
+    folder = folder_of(path)
     if (folder / CONFIGS[0]).exists():
         return folder
     if not path.exists():
@@ -39,7 +44,7 @@ def find(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         if not path.exists():
             raise UserError(f"{path}: no such folder")
-        runs = list(_below(path.parent if path.name in _FILES else path))
+        runs = list(_below(folder_of(path)))
         if not runs:
             raise UserError(f"{path}: holds no run (no folder with config.json and curves.parquet or curves.jsonl)")
         for run in runs:
@@ -48,8 +53,16 @@ def find(paths: Sequence[Path]) -> list[Path]:
 
 
 def _below(path: Path) -> Iterator[Path]:
-    """Yield run directories; what a run keeps below its own directory is not looked into."""
+    """Yield run directories; what a run keeps below its own directory is not looked into.
+
+    Links are followed, but no folder is looked into twice: a link may lead to a folder above it.
+    """
+    seen = set()
     for folder, folders, files in os.walk(path, followlinks=True):
+        if (real := os.path.realpath(folder)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
         if {*CURVES} & {*files} and {*CONFIGS} & {*files}:
             folders.clear()
             yield Path(folder)

@@ -74,3 +74,9 @@ def test_the_same_pictures_give_the_same_gif_and_each_picture_is_there(tmp_path:
 def test_another_ending_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"film.avi: a film's name ends with .mp4 or .gif"):
         check_output(tmp_path / "film.avi")
+
+
+def test_the_ending_may_be_written_in_capital_letters(tmp_path: Path) -> None:
+    check_output(tmp_path / "film.GIF")
+    written(tmp_path / "film.GIF", shots(3, 40, 80, 20.0))
+    assert (tmp_path / "film.GIF").read_bytes().startswith(b"GIF")

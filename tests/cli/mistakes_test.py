@@ -92,6 +92,11 @@ def test_a_file_of_a_run_means_the_run(run: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out.startswith(f"{run}: mean raw return")
     assert cli.main(["resume", str(run / "config.json")]) == 0
     assert "already finished" in capsys.readouterr().err
+    assert cli.main(["verify", str(run / "run.json")]) == 0
+    assert cli.main(["export", str(run / "config.json")]) == 0
+    assert f"{run}/policy.safetensors: " in capsys.readouterr().out
+    assert cli.main(["evaluate", str(run / "policy.safetensors"), "--episodes", "1"]) == 0
+    (run / "policy.safetensors").unlink()
 
 
 def test_an_evaluation_says_how_far_it_is(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -67,7 +68,7 @@ def test_a_file_that_stands_in_the_way_is_named_before_anything_is_written(check
     ("kind", "name", "says"),
     [
         ("algorithm", "Some-Policy", "'Some-Policy' is no good name; allowed: lower-case letters, digits and _"),
-        ("algorithm", "class", "'class' is no good name"),
+        ("algorithm", "class", "'class' is no good name: it is a word of Python itself"),
         ("algorithm", "../x", "'../x' is no good name"),
         ("algorithm", "impala", "algorithm 'impala' exists: .*impala.py"),
         ("environment", "toy", "environment 'toy' exists: .*toy.py"),
@@ -116,3 +117,20 @@ def test_a_pyproject_that_cannot_be_added_to_is_left_as_it_is(tmp_path: Path, te
         new("algorithm", "one", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["pyproject.toml"]
     assert (tmp_path / "pyproject.toml").read_text() == text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_made_twice_in_a_package_exists_the_second_time(kind: str, tmp_path: Path) -> None:
+    new(kind, NAMES[kind], tmp_path)
+    texts = {path: path.read_text() for path in tmp_path.rglob("*.*") if path.is_file()}
+    with pytest.raises(UserError, match="exists"):
+        new(kind, NAMES[kind], tmp_path)
+    assert {path: path.read_text() for path in texts} == texts
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_commands_that_are_printed_can_be_typed(kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "my research dir"
+    made = new(kind, NAMES[kind], folder)
+    paths = [word for command in made.commands for word in shlex.split(command) if str(folder) in word]
+    assert paths and all(Path(word).exists() for word in paths)

@@ -201,3 +201,10 @@ def test_one_seed_is_not_counted_twice(runs: Path) -> None:
     with pytest.raises(UserError, match=says):
         curves_of([runs], **EVERY)
     assert len(curves_of([runs / "slow", runs / "slow" / "1"], **EVERY)[0].runs) == 3
+
+
+def test_links_that_lead_in_circles_end(tmp_path: Path) -> None:
+    written(tmp_path / "runs" / "mine")
+    for name in ("one", "two"):
+        (tmp_path / "runs" / name).symlink_to(tmp_path / "runs")
+    assert find([tmp_path]) == [tmp_path / "runs" / "mine"]
