@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -92,9 +93,10 @@ def _read(kind: Kind, paper: str, roots: Roots, results: Path, scale: str | None
     folders = {name: results / name / paper / "tables" for name in names}
     known = [*folders.values(), *([results / REFERENCE / paper] if scale in (None, REFERENCE) else [])]
     if not any(folder.is_dir() for folder in known):
-        if scale in SCALES:
-            return None, f"{known[0]}: no tables; make them: {_remedy(paper, names[0])}"
-        return None, f"no run has finished yet; make them: {_remedy(paper, SCALES[0])}"
+        trained = next((name for name in names if _has_runs(results / name / paper)), None)
+        if trained:
+            return None, f"{folders[trained]}: no tables; make them: {_remedy(paper, trained)}"
+        return None, f"no run has finished yet; train them: {_training(paper, scale or SCALES[0], roots)}"
     for name, folder in folders.items():
         path = folder / f"{kind}.parquet"
         if path.exists():
@@ -107,6 +109,21 @@ def _read(kind: Kind, paper: str, roots: Roots, results: Path, scale: str | None
 
     found = kept.tables(tuple(VERDICTS), folder_of(paper, roots), REFERENCE, [], results, allow_missing=True)
     return found[kind], f"from the runs in {results / REFERENCE / paper}"
+
+
+def _has_runs(folder: Path) -> bool:
+    """Return whether a run of a paper's experiments has finished."""
+    return next(folder.glob("*/*/*/seed*/run.json"), None) is not None
+
+
+def _training(paper: str, scale: str, roots: Roots) -> str:
+    """Return the command that trains all of a paper and writes its report, in the checkout or from outside of it."""
+    root, scale = folder_of(paper, roots).parent, SCALES[0] if scale == REFERENCE else scale
+    if (root.parent / "Snakefile").exists():
+        return f"make report PAPER={paper} SCALE={scale}"
+    snakefile = Path(__file__).parents[2] / "Snakefile"
+    words = ("--directory", ".", "--cores", "all", "--config", f"replications={root}", f"scale={scale}", "--", paper)
+    return shlex.join(("python", "-m", "snakemake", "--snakefile", str(snakefile), *words))
 
 
 def _remedy(paper: str, scale: str) -> str:

@@ -339,7 +339,7 @@ def test_every_command_and_option_has_a_help_text(capsys: pytest.CaptureFixture[
         (["claims", "--scale", "papper"], "unknown scale 'papper' (did you mean 'paper'?)"),
         (["claims", "--verdict", "equivalent"], "unknown verdict 'equivalent'; allowed: contradicted,"),
         (["cells", "--verdict", "supported"], "unknown verdict 'supported'; allowed: above,"),
-        (["cells", "--results", "nowhere", "--scale", "smoke"], "make them: ddrl report impala_2018 --scale smoke"),
+        (["cells", "--results", "nowhere", "--scale", "smoke"], "no run has finished yet; train them: make report PA"),
         (["cells", "--json", "--csv"], "not allowed with argument --json"),
         (["report", "impala_2017"], "unknown paper 'impala_2017'"),
         (["report", "--scale", "papper"], "papper"),
