@@ -14,6 +14,7 @@ from ddrl.actors.evaluator import Games
 from ddrl.api.trained import load_trained
 from ddrl.environments.base import registry
 from ddrl.errors import UserError, unknown_name
+from ddrl.system.wording import counted
 from ddrl.training.builder import evaluated_environment
 
 
@@ -39,11 +40,11 @@ class Evaluated:
 
     def describe(self, *, with_task: bool) -> str:
         """Return one line."""
-        deviation = np.std(self.returns, ddof=1) if len(self.returns) > 1 else 0.0
-        return (
-            f"{self.run}: {f'{self.task}: ' if with_task else ''}mean raw return {self.mean_return:.2f}, standard "
-            f"deviation {deviation:.2f}, {len(self.returns)} episodes, after {self.env_frames:,} frames"
-        )
+        number = len(self.returns)
+        mean = f"{'mean ' if number > 1 else ''}raw return {self.mean_return:.2f}"
+        spread = f", standard deviation {np.std(self.returns, ddof=1):.2f}" if number > 1 else ""
+        task = f"{self.task}: " if with_task else ""
+        return f"{self.run}: {task}{mean}{spread}, {counted(number, 'episode')}, after {self.env_frames:,} frames"
 
 
 def evaluate(
@@ -78,7 +79,7 @@ def evaluate(
 def _tell(progress: Callable[[str], None], task: str, episodes: int, games: Games) -> None:
     """Say how far the games of one task are."""
     mean = np.mean([episode.episode_return for episode in games.finished])
-    progress(f"{task}: {len(games.finished)} / {episodes} episodes, mean raw return {mean:.2f}")
+    progress(f"{task}: {len(games.finished)} / {counted(episodes, 'episode')}, mean raw return {mean:.2f}")
 
 
 def chosen_tasks(name: str, task: str | None) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -22,7 +22,13 @@ from ddrl.training.records.trackers import check_installed
 
 
 def train(
-    config: RunConfig, directory: Path, *, quiet: bool = False, wait: float = 0.0, endpoint: Endpoint | None = None
+    config: RunConfig,
+    directory: Path,
+    *,
+    quiet: bool = False,
+    named: bool = True,
+    wait: float = 0.0,
+    endpoint: Endpoint | None = None,
 ) -> str:
     """Train or resume in `directory`; return the exit reason, `budget_reached` or `interrupted`.
 
@@ -30,6 +36,7 @@ def train(
     configuration any more.
 
     Args:
+        named: whether the caller chose the directory; another one is said once the configuration is accepted.
         wait: seconds to wait for another process that trains there.
         endpoint: where environment workers come to, if any do.
 
@@ -49,6 +56,8 @@ def train(
         is_stated = path.exists() and load_run_config(path) == config
 
         def state() -> None:
+            if not named:
+                say(f"run directory: {directory}")
             finished.set_aside(config, directory)
             if not is_stated:
                 write_json(path, to_json(config))
@@ -68,13 +77,18 @@ def train(
 
 @contextmanager
 def _made(directory: Path) -> Iterator[None]:
-    """Make a run directory; remove it again where the configuration is refused before anything is written into it."""
-    own = not directory.exists()
+    """Make a run directory; remove it again where the configuration is refused before anything is written into it.
+
+    Folders above it that were made for it go, too.
+    """
+    own = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     try:
         yield
     except UserError:
         if own and {path.name for path in directory.iterdir()} <= {"lock"}:
             (directory / "lock").unlink(missing_ok=True)
-            directory.rmdir()
+            with suppress(OSError):  # another run may be beside it by now
+                for path in own:
+                    path.rmdir()
         raise

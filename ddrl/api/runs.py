@@ -18,7 +18,6 @@ from ddrl.api.settings import check_task, run_config, run_directory
 from ddrl.environments.base import registry
 from ddrl.errors import UserError
 from ddrl.system.allocator import keep_freed_memory
-from ddrl.system.notes import say
 from ddrl.training.builder import evaluated_environment
 from ddrl.training.config.overrides import merged, nested
 from ddrl.training.config.run_config import RunConfig, load_run_config, to_json
@@ -174,12 +173,10 @@ def train(
     path = run_directory(found, file) if directory is None else Path(directory)
     if overwrite:
         finished.remove(found, path)
-    if progress and directory is None:
-        say(f"run directory: {path}")
     keep_freed_memory()
     threads = torch.get_num_threads()
     try:
-        reason = launch.train(found, path, quiet=not progress)
+        reason = launch.train(found, path, quiet=not progress, named=not progress or directory is not None)
     finally:
         torch.set_num_threads(threads)
     if reason == "interrupted":

@@ -182,15 +182,15 @@ def _add_bench(added: Any) -> None:
         "--inference",
         nargs="+",
         choices=("local", "central", "workers"),
-        help="of actions: at the actors, at the learner, there for environments in processes of their own, which with "
-        "runtime ray they are anyway (local)",
+        help="where actions are computed: local: in each actor; central: beside the learner; workers: beside the "
+        "learner, with environments in processes of their own, as always with runtime ray (local)",
     )
     bench.add_argument(
         "--sweep",
         nargs="*",
         metavar="KEY=N,N",
         help="compare topologies, such as: --sweep num_actors=1,2 envs_per_actor=8,16 learner_threads=1,2 "
-        "(one to one more than there are cores x 4 to 32, if nothing follows)",
+        "(if nothing follows: 1, N and N + 1 actors on N cores, each with 4, 8, 16 and 32 environments)",
     )
     bench.add_argument("--config", type=path, help="YAML with departures: topology, hyperparameters, precision, ...")
     bench.add_argument(

@@ -21,6 +21,7 @@ from ddrl.cli.run_folders import folder_of, the_run
 from ddrl.errors import TRY_AGAIN, UserError
 from ddrl.system.files import refuse_pipe
 from ddrl.system.notes import SafeStandardError, say
+from ddrl.system.wording import counted
 
 if TYPE_CHECKING:
     from ddrl.inference.endpoint import Endpoint
@@ -54,9 +55,8 @@ def train(parsed: argparse.Namespace) -> int:
     directory = parsed.directory or run_directory(config, source)
     if parsed.overwrite:
         finished.remove(config, directory)
-    if not (parsed.quiet or parsed.directory):
-        say(f"run directory: {directory}")
-    reason = train(config, directory, quiet=parsed.quiet, wait=parsed.wait, endpoint=endpoint)
+    named = parsed.quiet or parsed.directory is not None
+    reason = train(config, directory, quiet=parsed.quiet, named=named, wait=parsed.wait, endpoint=endpoint)
     return INTERRUPTED if reason == "interrupted" else 0
 
 
@@ -244,7 +244,7 @@ def plot(parsed: argparse.Namespace) -> None:
     curves = plotting.curves_of(parsed.runs, *shown)
     if parsed.output:
         plotting.save(curves, parsed.output, *shown)
-        print(f"{parsed.output}: {len(curves)} curve{'s' if len(curves) > 1 else ''} of {parsed.metric}")
+        print(f"{parsed.output}: {counted(len(curves), 'curve')} of {parsed.metric}")
     else:
         print("\n\n".join(plotting.terminal(curves, parsed.metric, parsed.x)))
 
@@ -262,7 +262,9 @@ def verify(parsed: argparse.Namespace) -> int:
     checks = [check for group in groups for check in group]
     print("\n".join(map(describe, checks)))
     counts = {word.lower(): sum(check.passed is value for check in checks) for value, word in WORDS.items()}
-    print(f"{len(checks)} checks: " + ", ".join(f"{count} {word}" for word, count in counts.items() if count))
+    print(
+        f"{counted(len(checks), 'check')}: " + ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    )
     if parsed.junit:
         write_junit(checks, parsed.junit)
     return max(map(exit_status, groups))  # a comparison that compared nothing has not passed
@@ -285,8 +287,8 @@ def merge(parsed: argparse.Namespace) -> int:
     for reason in done.failed:
         say(f"ddrl: {reason}")
     verb = "would be copied" if parsed.dry_run else "copied"
-    left_out = len(done.skipped) + len(done.failed)
-    print(f"{len(done.copied)} runs {verb} into {parsed.into}, {done.present} were there, {left_out} left out")
+    copied, left_out = counted(len(done.copied), "run"), len(done.skipped) + len(done.failed)
+    print(f"{copied} {verb} into {parsed.into}, {done.present} already there, {left_out} left out")
     return 2 if done.failed else 0
 
 
@@ -382,6 +384,6 @@ def doctor(parsed: argparse.Namespace) -> int:
         for finding in findings:
             missing += finding.required and not finding.fine
             print(f"  {finding.describe()}", flush=True)
-    parts = "1 required part is" if missing == 1 else f"{missing} required parts are"
+    parts = f"{counted(missing, 'required part')} {'is' if missing == 1 else 'are'}"
     print(f"{parts} missing" if missing else "everything required is there")
     return 1 if missing else 0

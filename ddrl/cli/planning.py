@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ddrl.cli.speeds import Cost, Measured, cost_of, measured, system_of
 from ddrl.papers.experiments import ROOT, PlannedRun, Roots
 from ddrl.slurm.site import TRAIN, Job, Site
+from ddrl.system.wording import counted
 from ddrl.training.config.experiments import expand
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _row(paper: str, experiment: str, estimates: Sequence[Estimate]) -> dict[str
     """Return the sums over runs, one after the other, and what they follow from."""
     known = [one for one in estimates if one.cost is not None]
     missing = len(estimates) - len(known)
-    more = f" + {missing:,} runs" if missing and known else ""
+    more = f" + {counted(missing, 'run')}" if missing and known else ""
     gpus = any(one.run.resources.gpus for one in estimates)
     return {
         "paper": paper,
@@ -193,7 +194,7 @@ def unmeasured(estimates: Sequence[Estimate]) -> list[str]:
             system = system_of(one.run.config, gpu=False)
             kinds.setdefault((system.algorithm, system.network, system.simulator), []).append(one.run)
     return [
-        f"not measured: {len(runs):,} runs of {algorithm} with network {network} on {simulator}; measure one: "
+        f"not measured: {counted(len(runs), 'run')} of {algorithm} with network {network} on {simulator}; measure one: "
         f"ddrl bench {algorithm} {runs[0].environment} --network {network.partition(' ')[0]} "
         "--json results/own/bench/NAME.json"
         for (algorithm, network, simulator), runs in kinds.items()

@@ -18,6 +18,7 @@ from ddrl.papers.table_names import CELL_VERDICTS, CLAIM_VERDICTS, REFERENCE
 from ddrl.system.csv_cells import table_as_csv
 from ddrl.system.files import read_file
 from ddrl.system.parquet import read_frame
+from ddrl.system.wording import counted
 
 VERDICTS = {"claims": CLAIM_VERDICTS, "cells": CELL_VERDICTS}
 WRAPPED, NARROWEST = ("claim", "cell", "flags", "store", "networks", "tasks"), 16
@@ -248,7 +249,7 @@ def system_rows(table: pd.DataFrame) -> Rows:
 def tally(table: pd.DataFrame) -> str:
     """Return `31 rows: 3 supported, 28 not_run`."""
     counts = ", ".join(f"{count} {verdict}" for verdict, count in table["verdict"].value_counts().items())
-    return f"{len(table)} rows" + (f": {counts}" if counts else "")
+    return counted(len(table), "row") + (f": {counts}" if counts else "")
 
 
 def machine_readable(table: pd.DataFrame, form: Literal["json", "csv"]) -> str:

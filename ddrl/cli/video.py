@@ -18,6 +18,7 @@ from ddrl.cli.run_folders import the_run
 from ddrl.environments.tools.camera import camera_for
 from ddrl.environments.tools.named import make_env
 from ddrl.system.seeding import seed_for
+from ddrl.system.wording import counted
 
 
 class PlayedEpisode(NamedTuple):
@@ -43,7 +44,7 @@ class Film:
 
     def describe(self) -> str:
         """Return all of it in one line."""
-        episodes = f"{len(self.episodes)} episode{'s' if len(self.episodes) > 1 else ''}"
+        episodes = counted(len(self.episodes), "episode")
         returns = ", ".join(f"{episode.episode_return:g}" for episode in self.episodes)
         num_cut = sum(episode.cut for episode in self.episodes)
         cut = f" ({num_cut} cut at the limit of steps)" if num_cut else ""

@@ -473,7 +473,7 @@ def test_verify_follows_links_and_says_where_one_leads_nowhere(
     (results / "smoke").symlink_to(scale)
     (scale / "loop").symlink_to(results)  # and back again
     assert cli.main(["verify", str(results)]) == 0
-    assert capsys.readouterr().out.endswith("1 checks: 1 passed\n")
+    assert capsys.readouterr().out.endswith("1 check: 1 passed\n")
     (scale / "run" / "curves.parquet").write_bytes(b"damaged")
     assert cli.main(["verify", str(results)]) == 1
     assert f"FAILED  {results / 'smoke' / 'run'}: cannot be read" in capsys.readouterr().out

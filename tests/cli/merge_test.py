@@ -160,7 +160,7 @@ def test_damaged_and_unfinished_runs_are_named_and_left_out(clusters: tuple[Path
 def test_the_command_says_what_it_did(clusters: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     here, there = clusters
     assert cli.main(["merge", str(there), "--into", str(here)]) == 0
-    assert f"1 runs copied into {here}, 0 were there, 0 left out" in capsys.readouterr().out
+    assert f"1 run copied into {here}, 0 already there, 0 left out" in capsys.readouterr().out
     assert cli.main(["merge", str(here / "nothing"), "--into", str(here)]) == 2
     assert "nothing: no such folder" in capsys.readouterr().err
 
@@ -262,7 +262,7 @@ def test_a_damaged_run_is_named_in_one_line_and_the_others_are_copied(
     DAMAGE[kind](damaged)
     assert cli.main(["merge", str(there), "--into", str(here)]) == 0
     out, err = capsys.readouterr()
-    assert f"1 runs copied into {here}, 0 were there, 1 left out" in out
+    assert f"1 run copied into {here}, 0 already there, 1 left out" in out
     (line,) = err.splitlines()
     assert line.startswith(f"left out: {damaged}: ") and len(line) < len(str(damaged)) + 300
     assert (here / PLACE / "seed2" / "curves.parquet").is_file() and not (here / PLACE / "seed3").exists()
@@ -333,7 +333,7 @@ def test_a_run_that_cannot_be_written_is_named_and_the_others_are_copied(
     monkeypatch.setattr(shutil, "copyfile", fill)
     assert cli.main(["merge", str(there), "--into", str(here)]) == 2
     out, err = capsys.readouterr()
-    assert "1 runs copied" in out and "seed0: cannot be copied: " in err and "No space left on device" in err
+    assert "1 run copied" in out and "seed0: cannot be copied: " in err and "No space left on device" in err
     assert len(err.splitlines()) == 1
     assert not any((here / PLACE / "seed0").iterdir())
 

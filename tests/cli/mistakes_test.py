@@ -96,6 +96,7 @@ def test_a_file_of_a_run_means_the_run(run: Path, capsys: pytest.CaptureFixture[
     assert cli.main(["export", str(run / "config.json")]) == 0
     assert f"{run}/policy.safetensors: " in capsys.readouterr().out
     assert cli.main(["evaluate", str(run / "policy.safetensors"), "--episodes", "1"]) == 0
+    assert capsys.readouterr().out.endswith(", 1 episode, after 432 frames\n")
     (run / "policy.safetensors").unlink()
 
 
@@ -123,5 +124,7 @@ def test_a_run_that_is_refused_leaves_no_directory(
     setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.chdir(tmp_path)
+    assert "run directory" not in line_of(["train", "impala", "toy/catch", setting], capsys)
     line_of(["train", "impala", "toy/catch", setting, "--quiet", "--directory", str(tmp_path / "mine")], capsys)
     assert not list(tmp_path.iterdir())

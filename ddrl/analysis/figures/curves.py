@@ -19,6 +19,7 @@ from ddrl.analysis.figures import plots
 from ddrl.analysis.runs.grids import on_grid
 from ddrl.analysis.runs.run_data import env_label
 from ddrl.analysis.statistics.bootstrap import LEVEL, bootstrap_curve
+from ddrl.system.wording import counted
 
 OKABE_ITO = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9", "#000000", "#b8a900")
 """Black stands late, and yellow, which is hard to see on white, last and darker."""
@@ -49,7 +50,7 @@ class Curve:
     @property
     def title(self) -> str:
         """The label, with the number of runs."""
-        return f"{self.label} ({len(self.runs)} seed{'s' if len(self.runs) > 1 else ''})"
+        return f"{self.label} ({counted(len(self.runs), 'seed')})"
 
 
 def curve(environment: str, label: str, tables: Sequence[pd.DataFrame], metric: str, axis: str, points: int) -> Curve:
