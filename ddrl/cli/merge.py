@@ -11,7 +11,7 @@ import filecmp
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -186,17 +186,21 @@ def _manifest(directory: Path, place: tuple[str, ...]) -> Mapping[str, Any] | st
         return f"cannot be read: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
+_COMPARED: Mapping[str, tuple[Callable[[Found], tuple[str, ...]], Callable[[Found], Mapping[str, Any]]]] = {
+    "protocol": (lambda run: run.task, lambda run: {"": run.manifest["protocol"]}),
+    "algorithm_version": (lambda run: run.place[:5], lambda run: {"": run.manifest["algorithm_version"]}),
+    "configuration": (lambda run: run.place[:5], lambda run: run.setting),
+}
+"""What is compared -> which runs must have the same, and what of a run."""
+
+
 def _check_alike(here: Sequence[Found], found: Sequence[Found]) -> None:
     """Raise UserError where a run of `found` differs from another one that it is compared with.
 
     In a paper's scale, a task with the same settings has one protocol, and a variant has one configuration for a task.
     Two runs of `here` are not compared: they were together before.
     """
-    for what, group_of, value_of in (
-        ("protocol", lambda run: run.task, lambda run: {"": run.manifest["protocol"]}),
-        ("algorithm_version", lambda run: run.place[:5], lambda run: {"": run.manifest["algorithm_version"]}),
-        ("configuration", lambda run: run.place[:5], lambda run: run.setting),
-    ):
+    for what, (group_of, value_of) in _COMPARED.items():
         first: dict[tuple[str, ...], Found] = {}
         for run in here:
             first.setdefault(group_of(run), run)
