@@ -219,22 +219,48 @@ class _Images:
 
 @cache
 def _entry(task: str) -> Entry | None:
-    """Return the registered entry of an id, None for an unknown one. Raise UserError for a module that is not there."""
+    """Return the registered entry of an id, None for an unknown one.
+
+    Raise UserError for a module that is not there, cannot be imported, or does not register the id.
+    """
     module, _, registered = task.rpartition(":")
-    try:
-        if module:
-            importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise
-        raise UserError(
-            f"environment 'gymnasium/{task}': there is no module '{module}' in Python's path; install its package "
-            "beside ddrl, or set PYTHONPATH"
-        ) from None
+    if module:
+        _import(module, task)
     try:
         return gymnasium.spec(registered)
     except gymnasium.error.Error:
+        if module:
+            raise _not_registered(module, registered, task) from None
         return None
+
+
+def _import(module: str, task: str) -> None:
+    """Import the user's own module. Raise UserError where that fails."""
+    try:
+        importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # whatever a stranger's module raises
+        is_absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+        reason = (
+            f"there is no module '{module}' in Python's path; install its package beside ddrl, or set PYTHONPATH"
+            if is_absent
+            else f"the module '{module}' cannot be imported: {_said(error)}"
+        )
+        raise UserError(f"environment 'gymnasium/{task}': {reason}") from error
+
+
+def _not_registered(module: str, registered: str, task: str) -> UserError:
+    """Return the error of a module that was imported and does not register the id, with the ids that it registers."""
+    package = module.partition(".")[0]
+    own = sorted(entry.id for entry in gymnasium.registry.values() if _home(entry) == package)
+    found = f"its ids: {', '.join(own)}" if own else "it registers nothing"
+    return UserError(
+        f"environment 'gymnasium/{task}': the module '{module}' was imported but registers no '{registered}' ({found}); "
+        f'allowed: an id for which it calls gymnasium.register("{registered}", entry_point=...)'
+    )
+
+
+def _said(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 @cache
@@ -243,18 +269,20 @@ def _facts(task: str) -> tuple[Observed, Acted]:
     env, name = _made(task), f"gymnasium/{task}"
     try:
         return observed(env.observation_space, name), acted(env.action_space, name)
+    except AttributeError as error:
+        raise UserError(f"environment '{name}': has no observation_space or no action_space: {_said(error)}") from error
     finally:
         env.close()
 
 
 def _made(task: str, **arguments: Any) -> Any:
-    """Make an environment without its registered limit of steps. Raise UserError where a package is missing."""
+    """Make an environment without its registered limit of steps. Raise UserError where that fails."""
     try:
         return gymnasium.make(task, max_episode_steps=-1, disable_env_checker=True, **arguments)
-    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-        raise UserError(
-            f"environment 'gymnasium/{task}': cannot be made here: {' '.join(str(error).split())}"
-        ) from None
+    except Exception as error:  # whatever a stranger's environment raises
+        is_absent = isinstance(error, gymnasium.error.DependencyNotInstalled | ImportError)
+        said = " ".join(str(error).split()) if is_absent else _said(error)
+        raise UserError(f"environment 'gymnasium/{task}': cannot be made here: {said}") from error
 
 
 def _limit(task: str, max_steps: int) -> int | None:
@@ -273,12 +301,17 @@ def _frames(task: str) -> int:
 def _package(task: str) -> Iterator[str]:
     """Yield the package that has the environment, with its version, where that is not gymnasium's own."""
     entry = _entry(task)
-    point = entry.entry_point if entry else None
-    module = (point if isinstance(point, str) or point is None else point.__module__) or ""
-    module = module.partition(":")[0].partition(".")[0]
+    module = _home(entry) if entry else ""
     if module in ("", "gymnasium"):
         return
     for distribution in packages_distributions().get(module, [])[:1]:
         yield f"{distribution}-{version(distribution)}"
         return
     yield module
+
+
+def _home(entry: Entry) -> str:
+    """Return the top-level module that an environment is in, "" where its entry does not say."""
+    point = entry.entry_point
+    module = (point if isinstance(point, str) or point is None else point.__module__) or ""
+    return module.partition(":")[0].partition(".")[0]

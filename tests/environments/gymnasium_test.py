@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,95 @@ def test_an_unknown_id_names_the_nearest() -> None:
 def test_what_cannot_be_made_is_one_line(task: str, says: str) -> None:
     with pytest.raises(UserError, match=f"^environment 'gymnasium/{task}': {says}"):
         registry.spec_for(f"gymnasium/{task}")
+
+
+BROKEN = """
+import gymnasium
+from gymnasium import spaces
+
+class Level(gymnasium.Env):
+    observation_space, action_space = spaces.Discrete(2), spaces.Discrete(2)
+    def __init__(self, level, render_mode=None):
+        pass
+
+class NoFile(gymnasium.Env):
+    def __init__(self, render_mode=None):
+        open("/no/such/map.txt")
+
+class Spaceless(gymnasium.Env):
+    pass
+
+for one in (Level, NoFile, Spaceless):
+    gymnasium.register(f"{one.__name__}-v0", one)
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], str]]:
+    """Write a module of the user's own and return its name."""
+    name, known = f"faulty_{tmp_path.name}", set(gymnasium.registry)
+
+    def write(source: str) -> str:
+        (tmp_path / f"{name}.py").write_text(source)
+        return name
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield write
+    for registered in set(gymnasium.registry) - known:
+        gymnasium.registry.pop(registered)
+    sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("def broken(:\n", "the module '{}' cannot be imported: SyntaxError: invalid syntax"),
+        ("1 / 0\n", "the module '{}' cannot be imported: ZeroDivisionError: division by zero"),
+        ("import not_there\n", "the module '{}' cannot be imported: ModuleNotFoundError: No module named 'not_there'"),
+        ("raise SystemExit('no display')\n", "the module '{}' cannot be imported: SystemExit: no display"),
+        (
+            "",
+            "the module '{}' was imported but registers no 'Task-v0' (it registers nothing); allowed: an id for which",
+        ),
+        (
+            BROKEN,
+            "the module '{}' was imported but registers no 'Task-v0' (its ids: Level-v0, NoFile-v0, Spaceless-v0)",
+        ),
+    ],
+)
+def test_a_faulty_module_of_the_users_own_is_one_line(source: str, says: str, module: Callable[[str], str]) -> None:
+    name = module(source)
+    with pytest.raises(UserError) as raised:
+        registry.spec_for(f"gymnasium/{name}:Task-v0")
+    said = str(raised.value)
+    assert said.startswith(f"environment 'gymnasium/{name}:Task-v0': {says.format(name)}")
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("task", "says"),
+    [
+        (
+            "Level-v0",
+            "cannot be made here: TypeError: Level.__init__() missing 1 required positional argument: 'level'",
+        ),
+        (
+            "NoFile-v0",
+            "cannot be made here: FileNotFoundError: [Errno 2] No such file or directory: '/no/such/map.txt'",
+        ),
+        ("Spaceless-v0", "has no observation_space or no action_space"),
+    ],
+)
+def test_an_environment_that_cannot_be_made_is_one_line(task: str, says: str, module: Callable[[str], str]) -> None:
+    name = module(BROKEN)
+    with pytest.raises(UserError) as raised:
+        registry.spec_for(f"gymnasium/{name}:{task}")
+    assert f"environment 'gymnasium/{name}:{task}': {says}" in str(raised.value)
+
+
+def test_a_task_of_another_prefix_is_named_there() -> None:
+    with pytest.raises(UserError, match=r"did you mean 'minigrid/Empty-5x5-v0'\?"):
+        registry.spec_for("gymnasium/MiniGrid-Empty-5x5-v0")
 
 
 def test_a_module_of_the_users_own_is_imported_for_its_id(own: str) -> None:

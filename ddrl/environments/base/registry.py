@@ -9,7 +9,9 @@ another package that names it as an entry point of the group `ddrl.environments`
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from ddrl.environments.base.adapter import Adapter, Option
@@ -92,10 +94,22 @@ def _adapter_and_tasks(name: str, where: str) -> tuple[Adapter, tuple[str, ...]]
     chosen = tuple(found.suites.get(named, named.split("+")))
     for task in chosen:
         if task not in found.options:
-            raise unknown_name(f"task of {prefix}", task, [*found.suites, *found.tasks], where=where)
+            names = [*found.suites, *found.tasks]
+            raise unknown_name(f"task of {prefix}", task, names, where=where, hint=_elsewhere(task))
     if len(set(chosen)) < len(chosen):
         raise UserError(f"{where}: '{name}' names a task twice")
     return found, chosen
+
+
+def _elsewhere(task: str) -> str:
+    """Return the name of a task whose prefix begins the unknown `task`, as in MiniGrid-Empty-5x5-v0, or ""."""
+    for prefix in prefixes():
+        if task.lower().startswith(prefix):
+            with suppress(UserError):
+                by_letters = {name.partition("/")[2].lower(): name for name in tasks(prefix)}
+                rest = task[len(prefix) :].lstrip("-_/").lower()
+                return by_letters.get(next(iter(difflib.get_close_matches(rest, by_letters, 1)), ""), "")
+    return ""
 
 
 def column_tasks(name: str, first: int, num_envs: int) -> list[str]:
