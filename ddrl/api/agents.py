@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddrl.api import evaluation
+from ddrl.api import arguments, evaluation
 from ddrl.api import export as exporting
 from ddrl.api.evaluation import Evaluated
 from ddrl.api.policy import TrainedPolicy
@@ -40,6 +40,7 @@ class Evaluation:
         return f"Evaluation({'; '.join(lines)})"
 
 
+@arguments.one_line()
 def load_policy(run: AnyRun, *, seed: int = 0) -> TrainedPolicy:
     """Return the newest policy of a run, from its checkpoint or from its exported `policy.safetensors`.
 
@@ -50,9 +51,11 @@ def load_policy(run: AnyRun, *, seed: int = 0) -> TrainedPolicy:
     Raises:
         UserError: the run has neither, or what it has is damaged.
     """
-    return TrainedPolicy(load_trained(directory_of(run)), seed=seed)
+    folder = directory_of(run, "ddrl.load_policy: run")
+    return TrainedPolicy(load_trained(folder), seed=arguments.integer("ddrl.load_policy: seed", seed))
 
 
+@arguments.one_line()
 def evaluate(run: AnyRun, *, episodes: int = 10, greedy: bool = False, seed: int = 0) -> Evaluation:
     """Play episodes with the newest policy of a run, as `ddrl evaluate` does.
 
@@ -65,10 +68,16 @@ def evaluate(run: AnyRun, *, episodes: int = 10, greedy: bool = False, seed: int
     Raises:
         UserError: the run has no policy, or its environment cannot be made here.
     """
-    found = evaluation.evaluate(directory_of(run), episodes=episodes, seed=seed, greedy=greedy)
+    found = evaluation.evaluate(
+        directory_of(run, "ddrl.evaluate: run"),
+        episodes=arguments.integer("ddrl.evaluate: episodes", episodes, least=1),
+        seed=arguments.integer("ddrl.evaluate: seed", seed),
+        greedy=arguments.flag("ddrl.evaluate: greedy", greedy),
+    )
     return Evaluation(tuple(found))
 
 
+@arguments.one_line()
 def export(run: AnyRun) -> Path:
     """Write the newest policy of a run to `policy.safetensors` in its directory, and return the path.
 
@@ -81,4 +90,4 @@ def export(run: AnyRun) -> Path:
     Raises:
         UserError: the run has no checkpoint.
     """
-    return exporting.export(directory_of(run)).path
+    return exporting.export(directory_of(run, "ddrl.export: run")).path

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ddrl.analysis.statistics.bootstrap import bootstrap
+from ddrl.api import arguments
 from ddrl.api.runs import AnyRun, Run, directory_of
 from ddrl.errors import UserError
 from ddrl.system.config_differences import check_seeds, compared, flatten, spelled
@@ -23,6 +25,7 @@ Settings = Mapping[str, Any]
 """The flat configuration of a group, without the seed."""
 
 
+@arguments.one_line()
 def compare(runs: Iterable[AnyRun]) -> pd.DataFrame:
     """Compare the final scores of groups of runs. Runs that differ only in their seed are one group.
 
@@ -42,8 +45,10 @@ def compare(runs: Iterable[AnyRun]) -> pd.DataFrame:
     """
     import pandas as pd
 
+    if isinstance(runs, str | os.PathLike | Run) or not isinstance(runs, Iterable):
+        raise arguments.refused("ddrl.compare: runs", "a list of runs or of their directories", runs)
     groups: dict[str, list[Run]] = {}
-    for run in (Run(directory_of(one)) for one in runs):
+    for run in (Run(directory_of(one, "ddrl.compare: each of runs")) for one in runs):
         groups.setdefault(json.dumps(_settings(run), sort_keys=True), []).append(run)
     if not groups:
         raise UserError("ddrl.compare: there are no runs to compare")

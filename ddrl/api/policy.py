@@ -10,6 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from ddrl.actors.policy import Policy
+from ddrl.api import arguments
 from ddrl.api.trained import Trained
 from ddrl.errors import UserError
 from ddrl.system.seeding import torch_generator
@@ -45,6 +46,7 @@ class TrainedPolicy:
         self._inference = trained.inference()
         self._generator = torch_generator(seed, "policy")
         self._spec = trained.spec
+        self._own_terms = trained.own_terms
 
     @property
     def config(self) -> RunConfig:
@@ -71,6 +73,7 @@ class TrainedPolicy:
         Raises:
             UserError: the simulator is not installed.
         """
+        num_envs, seed = arguments.integer("num_envs", num_envs, least=1), arguments.integer("seed", seed)
         return self._trained.environment(num_envs, seed, what="environment of a policy")
 
     def act(
@@ -85,7 +88,9 @@ class TrainedPolicy:
         """Return an action, and the state to pass to the next call.
 
         Args:
-            observation: one observation of the shape `spec.observation_shape`, or a batch of B of them.
+            observation: one observation of the shape `spec.observation_shape`, or a batch of B of them. Of a
+                `gymnasium/<id>` task also one observation of `gymnasium.make(id)` as it is, such as an integer or a
+                dictionary.
             state: what the last call returned. None begins an episode in every environment.
             greedy: take the best action each time. Otherwise actions are drawn as in the run's evaluations.
             reward: the raw reward since the last action, a number or [B]. Only policies that were trained with
@@ -95,13 +100,16 @@ class TrainedPolicy:
 
         Returns:
             The action and the new state. A discrete action is an int, or int64 [B] for a batch. A continuous action is
-            float32 [A], or [B, A] for a batch, within [-1, 1] as environments here take it. For an environment of
-            another package, scale it to the bounds of that environment.
+            float32 [A], or [B, A] for a batch, within [-1, 1] as environments here take it. Of a `gymnasium/<id>` task
+            the action for one observation is one that `gymnasium.make(id)` takes: of its space and within its bounds.
 
         Raises:
             UserError: the observation has another shape or type than the policy was trained with, the number of
                 environments has changed, or the reward is missing.
         """
+        greedy = arguments.flag("greedy", greedy)
+        if not isinstance(state, PolicyState | None):
+            raise arguments.refused("state", "what the last call returned, or None", state)
         array, is_single = self._checked(observation)
         batch_size = len(array)
         if state is not None and state.batch_size != batch_size:
@@ -124,8 +132,12 @@ class TrainedPolicy:
         if self._spec.action_size:
             chosen = chosen.clamp(-1.0, 1.0)
         action = chosen.numpy()
-        single: Any = int(action[0]) if is_single and not self._spec.action_size else action[0]
-        return single if is_single else action, PolicyState(policy.state, policy.last_action)
+        return self._alone(action[0]) if is_single else action, PolicyState(policy.state, policy.last_action)
+
+    def _alone(self, action: Array) -> Any:
+        """Return the action for one observation, as the simulator's own environment takes it where that is known."""
+        single = action if self._spec.action_size else int(action)
+        return self._own_terms.decode(single) if self._own_terms else single
 
     @property
     def _needs_reward(self) -> bool:
@@ -134,7 +146,12 @@ class TrainedPolicy:
     def _checked(self, observation: ArrayLike) -> tuple[Array, bool]:
         """Return observations [B, ...] of the policy's type, and whether one alone was given. Raise UserError."""
         shape, dtype = self._spec.observation_shape, np.dtype(self._spec.observation_dtype)
-        array = np.asarray(observation)
+        array = _array(observation)
+        fits = array is not None and shape in (array.shape, array.shape[1:]) and array.dtype.kind == dtype.kind
+        if self._own_terms and not fits and (encoded := self._own_terms.encode(observation)) is not None:
+            array = encoded
+        if array is None:
+            raise arguments.refused("observation", "numbers or what env.step() returns first", observation)
         if (array.shape != shape and array.shape[1:] != shape) or not array.size:
             raise UserError(
                 f"observation has shape {list(array.shape)}; allowed for '{self._spec.name}': {list(shape)}, or "
@@ -155,9 +172,21 @@ class TrainedPolicy:
         )
 
 
+def _array(values: Any) -> Array | None:
+    """Return an array, None of what makes none, such as a pair of an observation and a dictionary."""
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        return None
+    return None if array.dtype == object else array
+
+
 def _filled(name: str, values: ArrayLike, batch_size: int, dtype: Any) -> Array:
-    """Return one number for all environments, or one each, as an array [B]. Raise UserError for another shape."""
-    array = np.asarray(values, dtype=dtype)
+    """Return one number for all environments, or one each, as an array [B]. Raise UserError for anything else."""
+    array = _array(values)
+    kinds, allowed = ("biu", "True or False, for each environment") if dtype == np.bool_ else ("fiub", "numbers")
+    if array is None or array.dtype.kind not in kinds:
+        raise arguments.refused(name, allowed, values)
     if array.shape not in ((), (batch_size,)):
         raise UserError(f"{name} has shape {list(array.shape)}; allowed: one value, or [{batch_size}]")
-    return np.broadcast_to(array, (batch_size,)).copy()
+    return np.broadcast_to(array.astype(dtype), (batch_size,)).copy()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from ddrl.analysis.runs import run_data
-from ddrl.api import launch
+from ddrl.api import arguments, launch
 from ddrl.api.settings import check_task, run_config, run_directory
 from ddrl.environments.base import registry
 from ddrl.errors import UserError
@@ -104,9 +104,9 @@ AnyRun: TypeAlias = Run | str | os.PathLike[str]
 """A run, or the path of its directory."""
 
 
-def directory_of(run: AnyRun) -> Path:
-    """Return the directory of a run. Raise UserError where there is none, or it holds no run."""
-    directory = run.directory if isinstance(run, Run) else Path(run)
+def directory_of(run: AnyRun, name: str) -> Path:
+    """Return the directory of a run; `name` is that of the argument. Raise UserError where there is none."""
+    directory = run.directory if isinstance(run, Run) else arguments.path(name, run, " of a run's directory, or a run")
     if not directory.is_dir():
         raise UserError(f"{directory}: no such folder")
     if not (directory / "config.json").exists():
@@ -114,6 +114,7 @@ def directory_of(run: AnyRun) -> Path:
     return directory
 
 
+@arguments.one_line()
 def load_run(directory: str | os.PathLike[str]) -> Run:
     """Return the run of a directory, finished or not.
 
@@ -123,9 +124,10 @@ def load_run(directory: str | os.PathLike[str]) -> Run:
     Raises:
         UserError: the directory holds no run.
     """
-    return Run(directory_of(directory))
+    return Run(directory_of(directory, "ddrl.load_run: directory"))
 
 
+@arguments.one_line()
 def train(
     algorithm: str | None = None,
     environment: str | Mapping[str, Any] | None = None,
@@ -160,17 +162,23 @@ def train(
         KeyboardInterrupt: the run was interrupted; its checkpoint is in the directory.
     """
     if threading.current_thread() is not threading.main_thread():
-        raise UserError(f"{CALLER}: signals reach the main thread alone; allowed: call it there, or start `ddrl train`")
+        raise UserError(
+            f"{CALLER} must be called in the main thread, because it handles signals; elsewhere start `ddrl train`"
+        )
+    overwrite = arguments.flag(f"{CALLER}: overwrite", overwrite)
+    progress = arguments.flag(f"{CALLER}: progress", progress)
+    _check_names(algorithm, environment)
     given: dict[str, Any] = {}
     for key, value in settings.items():
-        given = merged(given, nested(key, value))
+        given = merged(given, nested(key, arguments.plain(value)))
     source = None if config is None else _source(config)
     if source is None and (algorithm is None or environment is None):
         raise UserError(f'{CALLER}: name an algorithm and a task, such as train("impala", "atari/pong"), or a config')
-    found = run_config(CALLER, given, algorithm=algorithm, environment=environment, config=source)
+    task = arguments.plain(environment)
+    found = run_config(CALLER, given, algorithm=algorithm, environment=task, config=source)
     file = source if isinstance(source, Path) else None
     check_task(found, file or CALLER)
-    path = run_directory(found, file) if directory is None else Path(directory)
+    path = run_directory(found, file) if directory is None else arguments.path(f"{CALLER}: directory", directory)
     if overwrite:
         finished.remove(found, path)
     keep_freed_memory()
@@ -184,7 +192,22 @@ def train(
     return Run(path)
 
 
+def _check_names(algorithm: object, environment: object) -> None:
+    """Raise UserError for what is no name of an algorithm or a task, such as an environment that was made."""
+    if not isinstance(algorithm, str | None):
+        raise arguments.refused(f"{CALLER}: algorithm", "a name such as 'impala'", algorithm)
+    if not isinstance(environment, str | Mapping | None):
+        raise arguments.refused(
+            f"{CALLER}: environment",
+            "a name such as 'gymnasium/CartPole-v1', or a mapping with `name` and options",
+            environment,
+        )
+
+
 def _source(config: str | os.PathLike[str] | Mapping[str, Any] | RunConfig) -> Path | Mapping[str, Any]:
     if isinstance(config, RunConfig):
         return to_json(config)
-    return config if isinstance(config, Mapping) else Path(config)
+    if isinstance(config, Mapping):
+        plain: Mapping[str, Any] = arguments.plain(config)
+        return plain
+    return arguments.path(f"{CALLER}: config", config, " of a file, a mapping of keys, or the `config` of a run")

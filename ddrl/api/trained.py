@@ -12,6 +12,7 @@ from ddrl import algorithms
 from ddrl.actors.policy import LocalInference, Policy, Sampler
 from ddrl.api import policy_file
 from ddrl.environments.base import registry
+from ddrl.environments.base.adapter import OwnTerms
 from ddrl.environments.tools.named import NamedEnv, make_env
 from ddrl.errors import UserError
 from ddrl.population.results import newest_of_best
@@ -37,6 +38,11 @@ class Trained:
     def spec(self) -> EnvSpec:
         """Return the shapes that the network takes and gives."""
         return registry.spec_for(**self.config.environment)
+
+    @property
+    def own_terms(self) -> OwnTerms | None:
+        """Return how the simulator's own environment of the task is spoken with, None where nothing is known of it."""
+        return registry.own_terms(**self.config.environment)
 
     def policy(self, num_envs: int, seed: int, role: str, index: int = 0, *, greedy: bool = False) -> Policy:
         """Return a policy for `num_envs` environments that draws from the random stream (seed, role, index).

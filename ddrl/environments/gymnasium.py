@@ -29,11 +29,12 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec as Entry
 from PIL import Image
 
-from ddrl.environments.base.adapter import Adapter, Option
+from ddrl.environments.base.adapter import Adapter, Option, OwnTerms
 from ddrl.environments.base.replayed import ReplayedEnvs, Stepped
 from ddrl.environments.tools.camera import CELLS_PER_SECOND, Camera, observed_camera, twin_camera
-from ddrl.environments.worlds.spaces import Acted, Observed, acted, observed
+from ddrl.environments.worlds.spaces import IMAGES, Acted, Observed, acted, observed
 from ddrl.errors import UserError
+from ddrl.system.notes import say
 from ddrl.types import Array, EnvSpec
 
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -141,6 +142,25 @@ def camera(task: str, seed: int, **options: Any) -> Camera:
     return twin_camera(twin, draw, "what the environment renders", pace)
 
 
+def own_terms(task: str, **options: Any) -> OwnTerms:
+    """Return how the environment that `gymnasium.make(task)` makes is observed and acted in."""
+    seen, given = _facts(task)
+    image = _Images.of(seen, options)
+
+    def encode(observation: Any) -> Array | None:
+        if not seen.holds(observation):
+            return None
+        if image and image.stack > 1:
+            raise UserError(
+                f"observation is one image, and the policy takes {image.stack} (option frame_stack of "
+                f"'gymnasium/{task}'); allowed: observations of `policy.environment(...)`, which stacks them"
+            )
+        encoded = seen.encode(observation)
+        return image.prepared(encoded) if image else encoded
+
+    return OwnTerms(encode, given.decode)
+
+
 ADAPTER = Adapter(
     tasks=TASKS,
     options=OPTIONS,
@@ -148,6 +168,7 @@ ADAPTER = Adapter(
     make=make,
     examples=EXAMPLES,
     camera=camera,
+    own_terms=own_terms,
 )
 
 
@@ -254,8 +275,8 @@ def _not_registered(module: str, registered: str, task: str) -> UserError:
     own = sorted(entry.id for entry in gymnasium.registry.values() if _home(entry) == package)
     found = f"its ids: {', '.join(own)}" if own else "it registers nothing"
     return UserError(
-        f"environment 'gymnasium/{task}': the module '{module}' was imported but registers no '{registered}' ({found}); "
-        f'allowed: an id for which it calls gymnasium.register("{registered}", entry_point=...)'
+        f"environment 'gymnasium/{task}': the module '{module}' was imported but registers no '{registered}' "
+        f'({found}); allowed: an id for which it calls gymnasium.register("{registered}", entry_point=...)'
     )
 
 
@@ -268,11 +289,17 @@ def _facts(task: str) -> tuple[Observed, Acted]:
     """Return how a task is observed and acted in."""
     env, name = _made(task), f"gymnasium/{task}"
     try:
-        return observed(env.observation_space, name), acted(env.action_space, name)
+        seen, given = observed(env.observation_space, name), acted(env.action_space, name)
     except AttributeError as error:
         raise UserError(f"environment '{name}': has no observation_space or no action_space: {_said(error)}") from error
     finally:
         env.close()
+    if seen.flattened_image:
+        say(
+            f"environment '{name}': its observations look like images ({seen.flattened_image}); they are flattened to "
+            f"{seen.shape[0]:,} numbers for a network without convolutions. {IMAGES}"
+        )
+    return seen, given
 
 
 def _made(task: str, **arguments: Any) -> Any:

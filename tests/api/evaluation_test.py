@@ -34,7 +34,7 @@ def test_an_evaluation_is_that_of_the_command_line(
 
 
 def test_no_episode_is_no_evaluation(runs: list[ddrl.Run]) -> None:
-    with pytest.raises(ddrl.UserError, match=r"episodes must be at least 1 \(got 0\)"):
+    with pytest.raises(ddrl.UserError, match=r"episodes must be an integer of at least 1 \(got 0\)"):
         ddrl.evaluate(runs[0], episodes=0)
 
 

@@ -110,7 +110,7 @@ def test_a_slip_is_one_error_that_says_where(arguments: dict[str, Any], says: st
 
 def test_a_finished_other_run_is_refused_unless_it_is_to_be_overwritten() -> None:
     trained(Path("run"))
-    with pytest.raises(ddrl.UserError, match="run: a run of another configuration has finished there"):
+    with pytest.raises(ddrl.UserError, match=r"run: a run of another configuration has finished there.*overwrite=True"):
         trained(Path("run"), seed=4)
     assert (
         ddrl.train(config=BASE, env_frames=80, seed=4, directory="run", overwrite=True, progress=False).config.seed == 4
@@ -145,7 +145,7 @@ def test_another_thread_than_the_main_one_is_refused() -> None:
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert "signals reach the main thread alone" in str(raised[0])
+    assert "ddrl.train must be called in the main thread, because it handles signals; elsewhere start" in str(raised[0])
 
 
 def test_what_is_no_run_is_one_line() -> None:

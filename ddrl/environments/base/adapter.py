@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ddrl.types import EnvSpec, VectorEnv
+from ddrl.types import Array, EnvSpec, VectorEnv
 
 if TYPE_CHECKING:
     from ddrl.environments.tools.camera import Camera
@@ -51,6 +51,16 @@ class Options(Protocol):
         """Return whether there is such a task."""
 
 
+@dataclass(frozen=True)
+class OwnTerms:
+    """What lets a policy act in the environment that the simulator itself makes, such as that of `gymnasium.make`."""
+
+    encode: Callable[[Any], Array | None]
+    """An observation of that environment -> the one that a policy takes; None for what is no such observation."""
+    decode: Callable[[Any], Any]
+    """An action of a policy, an integer or numbers [A] in [-1, 1] -> the one that environment takes."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Adapter:
     """The environments of one prefix. What has a default may be left out."""
@@ -71,6 +81,8 @@ class Adapter:
     """The file with random and human scores of its tasks: in `replications/references/`, or an absolute path."""
     camera: Callable[..., Camera] | None = None
     """`camera(task, seed, **options)` shows more than what an agent sees (`ddrl.environments.tools.camera`)."""
+    own_terms: Callable[..., OwnTerms] | None = None
+    """`own_terms(task, **options)`, where the simulator has environments that people step themselves."""
     extras: Mapping[str, tuple[Sequence[str], Sequence[str]]] = field(default_factory=dict)
     """Tasks, as `ddrl doctor` names them -> Python packages and shared libraries that only these need."""
     missing: Callable[[], str] = str

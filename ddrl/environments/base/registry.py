@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from ddrl.environments.base.adapter import Adapter, Option
+from ddrl.environments.base.adapter import Adapter, Option, OwnTerms
 from ddrl.environments.base.task_suites import SuiteEnvs, common_spec
 from ddrl.errors import UserError, unknown_name
 from ddrl.system.plugins import ENVIRONMENTS
@@ -142,6 +142,16 @@ def spec_for(name: str, **options: Any) -> EnvSpec:
     found, tasks = _adapter_and_tasks(name, "environment.name")
     specs = [found.spec(task, **given) for task in tasks]
     return specs[0] if len(specs) == 1 else common_spec(name, specs)
+
+
+def own_terms(name: str, **options: Any) -> OwnTerms | None:
+    """Return how the simulator's own environment is spoken with; None for suites, and where the adapter has no word.
+
+    Raise UserError as `spec_for`.
+    """
+    given = resolve_options(name, options)
+    found, tasks = _adapter_and_tasks(name, "environment.name")
+    return found.own_terms(tasks[0], **given) if found.own_terms and len(tasks) == 1 else None
 
 
 def make(name: str, num_envs: int, seed: int, *, num_threads: int = 1, first_env: int = 0, **options: Any) -> VectorEnv:

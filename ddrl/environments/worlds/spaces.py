@@ -9,8 +9,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,10 @@ SMALLEST_IMAGE = 20
 MOST_CHANNELS = 4
 MOST_COMBINATIONS = 1024
 """Combinations of several choices that a policy may choose among."""
+IMAGES = (
+    "Convolutions take images of uint8, [height, width], [height, width, channels] or [channels, height, width], with "
+    f"sides of {SMALLEST_IMAGE} pixels or more: wrap the environment to make such ones."
+)
 _FLAT = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -57,8 +62,12 @@ class Observed:
     """uint8 of images, float32 of numbers."""
     encode: Callable[[Any], Array]
     """An observation of the space -> an array of this shape and type."""
+    holds: Callable[[Any], bool]
+    """Whether a value is an observation of the space, by its structure and shapes."""
     words: str
     """For the protocol id."""
+    flattened_image: str = ""
+    """Shape and type of a box that looks like images but is flattened."""
 
     @property
     def is_image(self) -> bool:
@@ -82,7 +91,7 @@ class Acted:
 def observed(space: spaces.Space[Any], name: str) -> Observed:
     """Return how observations of `space` are seen. Raise UserError, naming the environment, for an unsupported one."""
     if isinstance(space, spaces.Box) and _is_image(space):
-        return _image(space.shape)
+        return _image(space)
     parts = _parts(space)
     if unsupported := [part for part in parts if not isinstance(part, _FLAT)]:
         kind = type(unsupported[0]).__name__
@@ -100,7 +109,11 @@ def observed(space: spaces.Space[Any], name: str) -> Observed:
     def encode(observation: Any) -> Array:
         return np.asarray(spaces.flatten(space, observation), dtype=np.float32)
 
-    return Observed((size,), "float32", encode, "float32-observations,flattened")
+    images = [
+        f"{part.shape} {part.dtype}" for part in parts if isinstance(part, spaces.Box) and _looks_like_images(part)
+    ]
+    words = "float32-observations,flattened"
+    return Observed((size,), "float32", encode, partial(_holds, space), words, next(iter(images), ""))
 
 
 def acted(space: spaces.Space[Any], name: str) -> Acted:
@@ -140,13 +153,35 @@ def _sides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape[:2] if _channels_last(shape) else shape[1:]
 
 
-def _image(shape: tuple[int, ...]) -> Observed:
-    if len(shape) == 2:
-        return Observed((1, *shape), "uint8", lambda image: np.asarray(image)[None], "uint8-image")
-    if not _channels_last(shape):
-        return Observed(shape, "uint8", np.asarray, "uint8-image")
-    height, width, channels = shape
-    return Observed((channels, height, width), "uint8", lambda image: np.moveaxis(image, -1, 0), "uint8-image")
+def _looks_like_images(space: spaces.Box) -> bool:
+    """Return whether two or more sides are as long as those of images."""
+    return sum(side >= SMALLEST_IMAGE for side in space.shape) >= 2
+
+
+def _image(space: spaces.Box) -> Observed:
+    holds, words = partial(_holds, space), "uint8-image"
+    if len(space.shape) == 2:
+        return Observed((1, *space.shape), "uint8", lambda image: np.asarray(image)[None], holds, words)
+    if not _channels_last(space.shape):
+        return Observed(space.shape, "uint8", np.asarray, holds, words)
+    height, width, channels = space.shape
+    return Observed((channels, height, width), "uint8", lambda image: np.moveaxis(image, -1, 0), holds, words)
+
+
+def _holds(space: spaces.Space[Any], value: Any) -> bool:
+    """Return whether `value` has the structure of `space`; numbers of a box may be of another precision or outside."""
+    if isinstance(space, spaces.Dict):
+        keys = isinstance(value, Mapping) and value.keys() == space.spaces.keys()
+        return keys and all(_holds(part, value[key]) for key, part in space.spaces.items())
+    if isinstance(space, spaces.Tuple):
+        parts = isinstance(value, tuple) and len(value) == len(space.spaces)
+        return parts and all(_holds(part, own) for part, own in zip(space.spaces, value, strict=True))
+    if not isinstance(space, spaces.Box):
+        return space.contains(value)
+    if not isinstance(value, np.ndarray | np.generic):
+        return False
+    same_kind = value.dtype == np.uint8 if _is_image(space) else value.dtype.kind in "fiub"
+    return value.shape == space.shape and same_kind
 
 
 def _parts(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ddrl.training.run import Run
     from ddrl.training.run_records import RunRecords
 
-ELSEWHERE = "train in another directory, or remove what is there with --overwrite"
+ELSEWHERE = "train in another directory, or remove what is there with --overwrite (in Python: overwrite=True)"
 OF_A_RUN = (
     *("checkpoints", "final_evaluation", "members", "finished-*", *trackers.FILES, "*.jsonl", "config.json"),
     *("curves.parquet", "lineage.parquet", "run.json"),
