@@ -116,7 +116,7 @@ for one in (Level, NoFile, Spaceless):
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], str]]:
     """Write a module of the user's own and return its name."""
-    name, known = f"faulty_{tmp_path.name}", set(gymnasium.registry)
+    name, known = f"own_{tmp_path.name}", set(gymnasium.registry)
 
     def write(source: str) -> str:
         (tmp_path / f"{name}.py").write_text(source)
@@ -174,6 +174,29 @@ def test_an_environment_that_cannot_be_made_is_one_line(task: str, says: str, mo
     with pytest.raises(UserError) as raised:
         registry.spec_for(f"gymnasium/{name}:{task}")
     assert f"environment 'gymnasium/{name}:{task}': {says}" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("space", "says"),
+    [
+        ("spaces.Box(0, 1, (40, 50, 3))", "images ((40, 50, 3) float32); they are flattened to 6,000 numbers"),
+        ("spaces.Box(0, 255, (4, 40, 50, 3), np.uint8)", "images ((4, 40, 50, 3) uint8); they are flattened to 24,000"),
+        ("spaces.Dict(a=spaces.Box(0, 1, (20, 20)))", "images ((20, 20) float32); they are flattened to 400 numbers"),
+        ("spaces.Box(0, 255, (40, 50, 3), np.uint8)", ""),
+        ("spaces.Box(0, 1, (100,))", ""),
+    ],
+)
+def test_images_that_are_flattened_are_told_once(
+    space: str, says: str, module: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = "import gymnasium, numpy as np\nfrom gymnasium import spaces\nclass Seen(gymnasium.Env):\n"
+    source += f"    observation_space, action_space = {space}, spaces.Discrete(2)\n"
+    name = module(source + "gymnasium.register('Seen-v0', Seen)\n")
+    for _ in range(2):
+        registry.spec_for(f"gymnasium/{name}:Seen-v0")
+    said = capsys.readouterr().err
+    assert said.count("Convolutions take images of uint8") == bool(says)
+    assert says in said
 
 
 def test_a_task_of_another_prefix_is_named_there() -> None:
