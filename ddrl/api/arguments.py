@@ -22,7 +22,7 @@ SHOWN = 80
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """Decorate a public function: where the operating system refuses a file or folder, it raises UserError."""
+    """Raise UserError, in the function that this decorates, where the operating system refuses a file or folder."""
     try:
         yield
     except OSError as error:

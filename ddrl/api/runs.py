@@ -161,13 +161,9 @@ def train(
         UserError: a key, a name or a value is not allowed, or another run has finished in `directory`.
         KeyboardInterrupt: the run was interrupted; its checkpoint is in the directory.
     """
-    if threading.current_thread() is not threading.main_thread():
-        raise UserError(
-            f"{CALLER} must be called in the main thread, because it handles signals; elsewhere start `ddrl train`"
-        )
     overwrite = arguments.flag(f"{CALLER}: overwrite", overwrite)
     progress = arguments.flag(f"{CALLER}: progress", progress)
-    _check_names(algorithm, environment)
+    _check_call(algorithm, environment)
     given: dict[str, Any] = {}
     for key, value in settings.items():
         given = merged(given, nested(key, arguments.plain(value)))
@@ -192,8 +188,12 @@ def train(
     return Run(path)
 
 
-def _check_names(algorithm: object, environment: object) -> None:
-    """Raise UserError for what is no name of an algorithm or a task, such as an environment that was made."""
+def _check_call(algorithm: object, environment: object) -> None:
+    """Raise UserError outside of the main thread, and for what names no algorithm or task, such as an environment."""
+    if threading.current_thread() is not threading.main_thread():
+        raise UserError(
+            f"{CALLER} must be called in the main thread, because it handles signals; elsewhere start `ddrl train`"
+        )
     if not isinstance(algorithm, str | None):
         raise arguments.refused(f"{CALLER}: algorithm", "a name such as 'impala'", algorithm)
     if not isinstance(environment, str | Mapping | None):
