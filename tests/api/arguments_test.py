@@ -38,8 +38,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> ddrl.Run:
         (lambda: call.train(config=5), "ddrl.train: config must be a path of a file, a mapping of keys, or"),
         (lambda: call.train(*WORDS, directory=5), "ddrl.train: directory must be a path (got 5)"),
         (lambda: call.train(*WORDS, directory="a\0b"), "ddrl.train: directory must be a path"),
-        (lambda: call.train(*WORDS, overwrite="yes"), "ddrl.train: overwrite must be True or False (got 'yes')"),
-        (lambda: call.train(*WORDS, progress=3), "ddrl.train: progress must be True or False (got 3)"),
+        (
+            lambda: call.train(*WORDS, env_frames=80, overwrite="yes"),
+            "ddrl.train: overwrite must be True or False (got 'yes')",
+        ),
+        (lambda: call.train(*WORDS, env_frames=80, progress=3), "ddrl.train: progress must be True or False (got 3)"),
         (lambda: call.train(*WORDS, hyperparameters=3), "ddrl.train: key 'hyperparameters' must be a mapping"),
         (lambda: call.train(*WORDS, directory="/etc/passwd"), "/etc/passwd: exists, and is no folder"),
         (lambda: call.train(*WORDS, directory="/proc/x"), "/proc/x: no such file or folder"),
