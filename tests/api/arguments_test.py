@@ -89,10 +89,10 @@ def test_an_argument_of_another_kind_beside_a_run_is_one_line(run: ddrl.Run) -> 
 
 
 def test_a_sweep_over_numpys_numbers_is_one_over_pythons(run: ddrl.Run) -> None:
-    found = ddrl.train(
+    found = call.train(
         config=BASE | {"seed": np.int32(5)},
         directory="sweep",
-        progress=np.bool_(False),  # type: ignore[arg-type]
+        progress=np.bool_(False),
         env_frames=np.arange(80, 200, 80)[0],
         hyperparameters={"entropy_cost": np.logspace(-3, -2, 2)[1]},
         evaluation={"period_frames": None, "final_episodes": np.int64(2)},
@@ -103,7 +103,7 @@ def test_a_sweep_over_numpys_numbers_is_one_over_pythons(run: ddrl.Run) -> None:
     assert values == (5, 80, 0.01)
     assert [type(value) for value in values] == [int, int, float]
     assert hyperparameters.optimizer.learning_rate == 0.5
-    assert len(ddrl.evaluate(run, episodes=np.int64(2), seed=np.int64(1)).returns) == 2  # type: ignore[arg-type]
+    assert len(call.evaluate(run, episodes=np.int64(2), seed=np.int64(1)).returns) == 2
 
 
 def test_plain_values_are_pythons_at_every_depth() -> None:
