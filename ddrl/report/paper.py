@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ddrl.report.sections import runs
-from ddrl.report.sections.answers import answer_sentence, answers, best_findings
+from ddrl.report.sections.answers import answer_sentence, answers, best_findings, effect_note
 from ddrl.report.sections.cells import cells, not_read, protocols, uncovered
 from ddrl.report.sections.claims import claims, without_run
 from ddrl.report.sections.document import Document, Fact, Origin, Row, Section, Tables, as_json
@@ -32,8 +32,9 @@ def report_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict
     paper, subject = summary["paper"], summary["subject"]
     own = of_origin(tables["runs"], subject)
     findings = best_findings(tables["claims"], subject)
+    lines = [answers(findings, subject)]
     statements = {
-        "claims": verdicts_of(of_origin(tables["claims"], subject)),
+        "claims": verdicts_of(findings),
         "cells": verdicts_of(cells_of_subject(tables["cells"], subject)),
     }
     return as_json(
@@ -41,11 +42,12 @@ def report_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict
             kind="paper",
             above="A replication of",
             title=paper["title"],
-            short_title=f"{paper['title'].split(':')[0]} ({paper.get('short', paper['year'])})",
+            short_title=f"{_name(paper)} ({paper.get('short', paper['year'])})",
             byline=_byline(paper),
             summary=paper.get("summary", ""),
             answer=answer_sentence(findings),
-            answers=[answers(findings, subject)],
+            answers=lines,
+            effects=effect_note(lines),
             **first_page(summary, finished, _facts(own, summary), statements, _beside(tables, subject)),
             sections=_sections(tables, summary, origin),
             origin=origin,
@@ -88,6 +90,12 @@ def cells_of_subject(rows: list[Row], subject: str) -> list[Row]:
     nothing = {"origin": subject, "verdict": "not_run", "ours": ""}
     others = {row["cell"]: row | nothing for row in rows if row["cell"] not in known}
     return [*own, *others.values()]
+
+
+def _name(paper: dict[str, Any]) -> str:
+    """Return the title up to a colon, behind the name of the system where the title does not begin with it."""
+    title = str(paper["title"]).split(":")[0]
+    return f"{paper['system']}: {title}" if paper.get("system") else title
 
 
 def _byline(paper: dict[str, Any]) -> Inline:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ddrl.report.sections.answers import answer_sentence, answers, best_findings
+from ddrl.report.sections.answers import answer_sentence, answers, best_findings, effect_note
 from ddrl.report.sections.claims import ledger
 from ddrl.report.sections.coverage import (
     cells_by_verdict,
@@ -17,8 +17,8 @@ from ddrl.report.sections.coverage import (
     verdict_bars,
     verdicts_in,
 )
-from ddrl.report.sections.document import Document, Fact, Facts, Origin, Section, Tables, Text, as_json
-from ddrl.report.sections.first_page import NOTHING_RAN, Verdicts, finished_at, first_page, tally, verdicts_of
+from ddrl.report.sections.document import Document, Fact, Facts, Origin, Row, Section, Tables, Text, as_json
+from ddrl.report.sections.first_page import NOTHING_RAN, finished_at, first_page, tally, verdicts_of
 from ddrl.report.sections.numbers import duration, frames
 from ddrl.report.sections.runs import holes
 from ddrl.report.sections.spans import Inline, Span, joined, plain
@@ -49,10 +49,8 @@ def suite_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict[
     finished = finished_at(summary, origin)
     subject = summary["subject"]
     findings, names = best_findings(tables["claims"], subject, "paper"), _names(summary)
-    statements = {
-        "claims": verdicts_of(of_origin(tables["claims"], subject)),
-        "cells": verdicts_in(tables["coverage"], "cells"),
-    }
+    lines = [answers([row for row in findings if row["paper"] == key], subject, name) for key, name in names.items()]
+    statements = {"claims": verdicts_of(findings), "cells": verdicts_in(tables["coverage"], "cells")}
     return as_json(
         Document(
             kind=SUITE,
@@ -62,24 +60,26 @@ def suite_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict[
             byline=_byline(summary["papers"]),
             summary="",
             answer=answer_sentence(findings),
-            answers=[
-                answers([row for row in findings if row["paper"] == paper], subject, name)
-                for paper, name in names.items()
-            ],
+            answers=lines,
+            effects=effect_note(lines),
             **first_page(summary, finished, _facts(summary), statements, _beside(tables, subject)),
-            sections=_sections(tables, summary, origin, statements),
+            sections=_sections(tables, summary, origin, findings),
             origin=origin,
         )
     )
 
 
-def _sections(
-    tables: Tables, summary: dict[str, Any], origin: Origin, statements: dict[str, Verdicts]
-) -> tuple[Section, ...]:
+def _sections(tables: Tables, summary: dict[str, Any], origin: Origin, findings: list[Row]) -> tuple[Section, ...]:
     subject, names = summary["subject"], _names(summary)
-    bars = verdict_bars(statements, subject)
+    bars = verdict_bars(
+        {
+            "claims": verdicts_of(of_origin(tables["claims"], subject)),
+            "cells": verdicts_in(tables["coverage"], "cells"),
+        },
+        subject,
+    )
     body = (
-        Section("papers", "Papers", (papers(summary["papers"], tables["coverage"]), bars)),
+        Section("papers", "Papers", (papers(summary["papers"], tables["coverage"], findings), bars)),
         Section("coverage", "Coverage", heat_maps(tables, names)),
         Section("preface", "How to read this", tuple(Text(plain(text)) for text in PREFACE)),
     )

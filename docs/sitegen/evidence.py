@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 
 from ddrl.papers.paper import Claim, Paper, load_deviations, load_paper
+from ddrl.report.sections.cells import flags_of
 from ddrl.report.sections.numbers import frames, interval, number, with_unit
 from ddrl.report.sections.text import words
 from docs.sitegen.links import ROOT
@@ -129,7 +130,7 @@ def _cell_table(found: Iterable[Mapping[str, str]]) -> str:
             row["seeds"],
             frames(row["env_frames"]),
             tag(row["verdict"]),
-            plain(row["flags"].replace(";", "; ").replace(",", ", ")),
+            plain("; ".join(flags_of(row))),
         ]
         for row in found
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddrl.report.sections.answers import answer_sentence, answers, best_findings
+from ddrl.report.sections.answers import answer_sentence, answers, best_findings, effect_note
 from ddrl.report.sections.document import Plot, Row
 
 EFFECT = {
@@ -66,6 +66,44 @@ def test_a_line_is_about_reference_runs_only_where_they_say_more(own: str, refer
     assert row["origin"] == shown
     (line,) = answers([row], "run").rows
     assert line.origin == ("reference" if shown == "reference" else "")
+
+
+@pytest.mark.parametrize(
+    ("own", "shown"),
+    [
+        ({"seeds": "1", "effect": "1.5"}, "reference"),
+        ({"seeds": "3"} | EFFECT, "run"),
+        ({"seeds": "2"} | EFFECT, "reference"),
+        ({"seeds": "5"} | EFFECT, "run"),
+    ],
+)
+def test_of_two_origins_with_one_verdict_the_line_is_of_that_with_an_interval_and_then_of_more_seeds(
+    own: dict[str, str], shown: str
+) -> None:
+    rows = [claim("a", "inconclusive", "run", **own), claim("a", "inconclusive", "reference", **EFFECT)]
+    (row,) = best_findings(rows, "run")
+    assert row["origin"] == shown
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "said", "unsaid"),
+    [
+        ([("-0.25", "0.25")], "In the grey area", "grey line"),
+        ([("0", "0")], "At the grey line", "grey area"),
+        ([("-0.25", "0.25"), ("0", "0")], "In the grey area, or at the grey line", "both"),
+    ],
+)
+def test_the_note_below_the_effects_names_only_what_is_drawn(
+    thresholds: list[tuple[str, str]], said: str, unsaid: str
+) -> None:
+    claims = [
+        claim("a", "supported", **EFFECT | {"contradicted_below": low, "supported_above": high})
+        for low, high in thresholds
+    ]
+    note = effect_note([answers(claims, "reference")])
+    assert said in note
+    assert unsaid not in note
+    assert effect_note([answers([claim("a", "not_run")], "reference")]) == ""
 
 
 def test_claims_of_two_papers_may_have_the_same_name() -> None:

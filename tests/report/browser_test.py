@@ -223,3 +223,19 @@ def test_every_link_leads_to_a_file(chrome: Chrome, folder: Path, name: str) -> 
     ]
     assert any(path.suffix == (".pdf" if name == "index" else ".csv") for path in files)
     assert [path for path in files if not path.exists()] == []
+
+
+@pytest.mark.parametrize(("name", "table"), [(PAPER, "answers"), ("index", "index")])
+def test_a_phone_shows_the_headings_by_which_a_table_sorts(chrome: Chrome, folder: Path, name: str, table: str) -> None:
+    opened(chrome, folder / f"{name}.html", PHONE)
+    headings = chrome.find_elements(By.CSS_SELECTOR, f"table.{table} thead th")
+    assert len(headings) >= 4
+    assert all(heading.is_displayed() for heading in headings)
+
+
+def test_the_rows_of_the_index_have_no_rules_within_them_on_a_phone(chrome: Chrome, folder: Path) -> None:
+    opened(chrome, folder / "index.html", PHONE)
+    cells = chrome.find_elements(By.CSS_SELECTOR, "table.index tbody :is(td, th)")
+    assert {cell.value_of_css_property(f"border-{side}-width") for cell in cells for side in ("top", "bottom")} == {
+        "0px"
+    }

@@ -14,7 +14,7 @@ from ddrl.papers.paper import Paper
 from ddrl.papers.table_names import REFERENCE
 
 SCALE_NOTES = {
-    "smoke": "Minutes on any laptop: shows shapes and figures. Scores are not compared with published ones.",
+    "smoke": "This scale takes minutes. It shows that everything runs and decides little.",
     "workstation": "A night on one machine: orderings are decided; scores stand beside the published ones.",
     "paper": "The paper's own settings and budget: scores are compared with the published ones.",
     REFERENCE: "Committed results of long runs, made before this report and shown with where each came from.",

@@ -154,7 +154,7 @@ def evaluate(
     variants = claim.named_variants
     environments = _environments(claim, variants, scores)
     if not environments:
-        return {"verdict": "not_run", "detail": f"no environment has been run with {words(variants)}"}
+        return {"verdict": "not_run", "detail": f"no task was run with {_together(variants)}"}
     used = scores[scores["variant"].isin(variants) & scores["environment"].isin(environments)]
     groups, task_scales = compared(claim), scales(claim, used)
     parts = []
@@ -324,6 +324,10 @@ def _detail(claim: Claim, experiment: Experiment, chosen: Comparison, decisive: 
         said = "the interval reaches from an effect that counts to none, or to the opposite"
     proxy = "; the tasks stand in for the paper's" if experiment.proxy else ""
     return f"{decisive.label}, on {where}: {said}{proxy}."
+
+
+def _together(variants: Sequence[str]) -> str:
+    return f"{['', '', 'both ', 'all of '][min(3, len(variants))]}{words(variants)}"
 
 
 def _multiple_in_words(claim: Claim) -> str:

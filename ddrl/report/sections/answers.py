@@ -21,6 +21,8 @@ SAID = {
 RANKS = {"supported": 0, "contradicted": 0, "inconclusive": 1, "not_run": 2}
 MARGIN = 1.25
 """How far the axis of an effect reaches beyond its interval and its lines."""
+NARROW = 0.02
+"""Lines that are no further apart, as a part of the axis, look like one."""
 FEW_TASKS = 2
 """As many tasks are named; of more only their number is."""
 
@@ -28,13 +30,21 @@ FEW_TASKS = 2
 def best_findings(rows: Iterable[Row], subject: str, *names: str) -> list[Row]:
     """Return one finding for each claim (of the same values in the columns `names`), by verdict.
 
-    It is the one on the subject's runs, unless reference runs say more.
+    It is the one on the subject's runs, unless reference runs say more: they decide, or come to the same verdict with
+    an interval of the effect or with more seeds.
     """
-    chosen = [
-        min(own, key=lambda row: (RANKS[row["verdict"]], row["origin"] != subject))
-        for own in grouped(rows, *names, "claim").values()
-    ]
+    chosen = [_best(own, subject) for own in grouped(rows, *names, "claim").values()]
     return sorted(chosen, key=lambda row: list(SAID).index(row["verdict"]))
+
+
+def _best(findings: Iterable[Row], subject: str) -> Row:
+    found = sorted(findings, key=lambda row: (RANKS[row["verdict"]], row["origin"] != subject))
+    alike = [row for row in found if row["verdict"] == found[0]["verdict"]]
+    return min(alike, key=lambda row: (not _has_interval(row), -float(row["seeds"] or 0)))
+
+
+def _has_interval(row: Row) -> bool:
+    return bool(row["effect"] and row["ci95_low"])
 
 
 def answer_sentence(findings: Iterable[Row]) -> str:
@@ -55,6 +65,24 @@ def answers(findings: Iterable[Row], subject: str, title: str = "") -> Answers:
     return Answers([_answer(row, subject) for row in findings], title)
 
 
+def effect_note(groups: Iterable[Answers]) -> str:
+    """Return what the plots of effects show, of what they have: a line or an area of effects that are too small."""
+    plots = [line.plot for group in groups for line in group.rows if line.plot]
+    if not plots:
+        return ""
+    areas = {plot.above - plot.below > NARROW for plot in plots}
+    little = {
+        frozenset({True}): "In the grey area an effect is too small to count",
+        frozenset({False}): "At the grey line there is no effect, or just what the claim asks for",
+    }.get(frozenset(areas), "In the grey area, or at the grey line, an effect is too small to count")
+    where = "the line" if areas == {False} else "it"
+    return (
+        "Effect: each claim has its own axis; dot and line are the estimate and its 95\u00a0% interval over seeds. "
+        f"{little}. A claim holds if its interval lies to the right of {where}, "
+        "and is contradicted if it lies to the left."
+    )
+
+
 def _answer(row: Row, subject: str) -> Answer:
     names = [name for name in row["tasks"].split("; ") if name]
     tested = row["verdict"] != "not_run"
@@ -72,7 +100,7 @@ def _answer(row: Row, subject: str) -> Answer:
 
 def _plot(row: Row) -> Plot | None:
     """Return the effect on an axis of its own, whose middle is what is too small to count; None without an effect."""
-    if not row["effect"] or not row["ci95_low"]:
+    if not _has_interval(row):
         return None
     effect, low, high, below, above = (
         float(row[name]) for name in ("effect", "ci95_low", "ci95_high", "contradicted_below", "supported_above")

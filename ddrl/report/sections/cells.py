@@ -19,7 +19,7 @@ MEANINGS = {
     "below": "Below: our interval lies under the margin.",
     "above": "Above: our interval lies over the margin.",
     "inconclusive": "Inconclusive: too few seeds to say.",
-    "not_comparable": "Not comparable: a flag stands between the two numbers.",
+    "not_comparable": "Not comparable: a flag forbids the comparison.",
 }
 """What a verdict on a cell means; a table explains those that it has."""
 INTERVALS = "Intervals are 90\u00a0% over seeds."

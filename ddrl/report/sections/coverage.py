@@ -8,7 +8,7 @@ from typing import Any
 
 from ddrl.report.sections.cells import ORIGINS
 from ddrl.report.sections.document import Drawing, Field, Group, Row, Table, Tables
-from ddrl.report.sections.first_page import VERDICTS, Verdicts
+from ddrl.report.sections.first_page import VERDICTS, Verdicts, verdicts_of
 from ddrl.report.sections.numbers import duration, frames, number
 from ddrl.report.sections.spans import Inline, code, joined, plain, small, strong, tag
 from ddrl.report.sections.tables import Fields, grouped, numeric, table_of
@@ -65,25 +65,31 @@ def cells_by_verdict(tables: Tables, names: dict[str, str], subject: str) -> Tab
     )
 
 
-def papers(summaries: list[dict[str, Any]], coverage: list[Row]) -> Table:
-    """Return what ran and what held, one row per paper."""
-    experiments = grouped(coverage, "paper")
+def papers(summaries: list[dict[str, Any]], coverage: list[Row], findings: list[Row]) -> Table:
+    """Return what ran and what held, one row per paper; `findings` are one for each claim, as in the answer."""
+    experiments, claims = grouped(coverage, "paper"), grouped(findings, "paper")
 
-    def tags(paper: dict[str, Any], kind: str) -> Inline:
-        found = verdicts_in(experiments.get((paper["key"],), []), kind)
-        return joined(tag(name, f"{count} {words(name)}") for name, count in found.items())
+    def of_claims(paper: dict[str, Any]) -> Inline:
+        return _tags(verdicts_of(claims.get((paper["key"],), [])), "claims")
+
+    def of_cells(paper: dict[str, Any]) -> Inline:
+        return _tags(verdicts_in(experiments.get((paper["key"],), []), "cells"), "cells")
 
     fields: Fields[dict[str, Any]] = (
         Field("Paper", lambda paper: joined([strong(short_name(paper)), small(paper["title"].split(":")[0])]), "1fr"),
         numeric("Runs", "runs", number),
         numeric("Frames", "env_frames_total", frames),
         numeric("Time", "seconds_total", duration),
-        Field("Claims", lambda paper: tags(paper, "claims")),
-        Field("Cells", lambda paper: tags(paper, "cells")),
+        Field("Claims", of_claims),
+        Field("Cells", of_cells),
         numeric("Holes", "problems", number),
     )
     source = "tables/summary.json, tables/coverage.csv"
     return table_of("Papers, what ran, and what held", source, fields, [Group(summaries)], ruled=True)
+
+
+def _tags(found: Verdicts, kind: str) -> Inline:
+    return joined(tag(name, f"{found[name]} {words(name)}") for name in VERDICTS[kind] if found.get(name))
 
 
 def short_name(paper: dict[str, Any]) -> str:

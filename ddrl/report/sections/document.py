@@ -208,6 +208,8 @@ class Document:
     facts: tuple[Fact, ...]
     answer: str
     answers: Sequence[Answers]
+    effects: str
+    """What the plots of the answers show."""
     verdict: str
     tallies: tuple[VerdictCounts, ...]
     sections: Sequence[Section]

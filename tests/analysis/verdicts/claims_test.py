@@ -155,7 +155,7 @@ def test_an_experiment_that_does_not_exist_yet_is_not_run() -> None:
 def test_a_missing_group_is_named() -> None:
     found = evaluate(claim(), CORRECTION, scores({"v_trace": sample(1, 0.1)}))
     assert found["verdict"] == "not_run"
-    assert "no environment has been run with v_trace and no_correction" in found["detail"]
+    assert "no task was run with both v_trace and no_correction" in found["detail"]
 
 
 def test_a_metric_without_references_is_no_verdict() -> None:
