@@ -31,7 +31,7 @@ STYLES: dict[str, Style] = {
     "lstm": (BLUE, DASHES[1]),
 }
 """Colour and dashes of the systems, and of the agents of A3C."""
-RELATIVES = {"gorila": "Gorila", "a3c": "A3C", "a2c": "A2C, OpenAI's settings"}
+RELATIVES = {"gorila": "Gorila", "a3c": "A3C", "a2c": "Batched A2C"}
 """A3C between the systems before and after it."""
 BEST = {"toy/catch": 1.0}
 """The best possible returns (replications/references/toy.csv)."""

@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
 from ddrl.analysis.figures import games, panels, plots
 from ddrl.analysis.figures.games import Mark, Panels, Rows, Variant
-from ddrl.analysis.figures.plots import BLUE, DASHES, NAMES, ORANGE, SKY, Style
+from ddrl.analysis.figures.plots import BLUE, DASHES, NAMES, ORANGE, Style
 
 ATARI, ACTORS, CAPACITY = "atari", "actors", "capacity"
 TIMES = ("times_1", "times_2", "times_4", "times_8")
@@ -70,7 +70,8 @@ def actors(curves: pd.DataFrame, wall_clock: pd.DataFrame, runs: pd.DataFrame) -
 
 def replay(curves: pd.DataFrame, wall_clock: pd.DataFrame) -> Figure:
     """Left: return against frames by capacity. Right: against time, whether fresh experience makes up for actors."""
-    few = dict(zip((TIMES[0], STORED, TIMES[-1]), zip((SKY, ORANGE, BLUE), DASHES, strict=False), strict=True))
+    times = panels.in_order(TIMES)
+    few = {TIMES[0]: times[TIMES[0]], STORED: (ORANGE, DASHES[1]), TIMES[-1]: times[TIMES[-1]]}
     left = curves[curves["experiment"] == CAPACITY]
     right = wall_clock[(wall_clock["experiment"] == ACTORS) & wall_clock["variant"].isin(list(few))]
     sides = ((left, panels.in_order(PARTS), "Capacity"), (right, few, "Stored 8 times"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ from matplotlib.gridspec import GridSpec
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 
-from ddrl.analysis.figures import plots
+from ddrl.analysis.figures import panels, plots
 from ddrl.analysis.figures.plots import BLUE, DASHES, FAINT, GREEN, GREY, NAMES, ORANGE, PURPLE, VERMILLION, Style
 
 ALGORITHMS = ("impact", "ppo", "impala")
@@ -30,6 +31,8 @@ PERIODS = ("n_1", "n_2", "n_3", "n_4", *(f"multiple_{part}" for part in ("1_16",
 """Variants of the target frequency, by the number of updates between target updates."""
 FEWEST = "n_"
 """Variants of the target frequency with so few updates between target updates that the paper's agent fails."""
+RLLIB = "RLlib's results"
+"""Legend entry of what only some panels have."""
 FAR_APART = 5
 """From this ratio of budgets on, this run and the reference runs are drawn on a logarithmic axis."""
 
@@ -48,23 +51,19 @@ def discrete_control(curves: pd.DataFrame, wall_clock: pd.DataFrame, published: 
         rows = published[(published["environment"] == environment) & (published["budget_frames"] <= frames)]
         for variant, part in rows.groupby("compared_variant", sort=True):
             look = {"color": styles[str(variant)][0], "mfc": "none", "ms": 3.2, "mew": 0.7, "zorder": 4}
-            axes.plot(part["budget_frames"], part["value"], "D", clip_on=False, **look)
+            axes.plot(part["budget_frames"], part["value"], "D", clip_on=False, label=RLLIB, **look)
 
     return _by_frames_and_time(curves, wall_clock, "discrete", styles, "environment frames", marks)
 
 
 def circular_buffer(curves: pd.DataFrame, wall_clock: pd.DataFrame) -> Figure:
     """K traversals of each batch: return against steps and against time of training."""
-    variants = _ordered(curves, "circular_buffer")
-    return _by_frames_and_time(curves, wall_clock, "circular_buffer", _in_order(variants), "environment steps")
+    styles = panels.in_order(_ordered(curves, "circular_buffer"))
+    return _by_frames_and_time(curves, wall_clock, "circular_buffer", styles, "environment steps")
 
 
 def _of_names(variants: Sequence[str]) -> dict[str, Style]:
     return {name: STYLES[name] for name in variants}
-
-
-def _in_order(variants: Sequence[str]) -> dict[str, Style]:
-    return {name: (colour, "-") for name, colour in zip(variants, plots.graded(len(variants)), strict=True)}
 
 
 def _ordered(table: pd.DataFrame, experiment: str) -> list[str]:
@@ -97,7 +96,10 @@ def _by_frames_and_time(
         left.set_title(part["env_label"].iloc[0])
     grid[-1][0].set_xlabel(unit)
     grid[-1][1].set_xlabel(_clock(timed))
-    _legend(canvas, own, styles)
+    handles = plots.variant_handles(own, styles)
+    if any(line.get_label() == RLLIB for axes in canvas.axes for line in axes.lines):
+        handles.append(plots.handle(RLLIB, GREY, marker="D", filled=False))
+    plots.legend_above(canvas, handles, columns=_columns(handles))
     return canvas
 
 
@@ -137,25 +139,24 @@ def _lines(axes: Axes, table: pd.DataFrame, styles: Mapping[str, Style], x: str)
     """One line per variant and origin: this run's in full, the reference runs' thin and pale."""
     ends = table.groupby("origin")[x].max()
     both = len(ends) > 1
-    for (origin, variant), part in table.groupby(["origin", "variant"], sort=True):
-        colour, dashes = styles[str(variant)]
-        pale = both and origin == "reference"
-        width = 0.9 if pale else 1.4
-        plots.band(axes, part, "episode_return", colour=colour, dashes=dashes, x=x, width=width)
+    panels.returns(axes, table, styles, x, thin=both)
     if both and ends.max() > FAR_APART * ends.min():
         axes.set_xscale("log")
         axes.set_xlim(left=max(1e-3, float(table[x].min())))
         if x == "env_frames":
             axes.axvline(float(ends["run"]), color=GREY, lw=0.6, ls=(0, (1, 2)))
+            place: dict[str, Any] = {
+                "xytext": (2, -1),
+                "textcoords": "offset points",
+                "va": "top",
+                "fontsize": 6,
+                "color": GREY,
+            }
+            axes.annotate("end of this run", (float(ends["run"]), 1), xycoords=("data", "axes fraction"), **place)
     else:
         axes.set_xlim(left=0)
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.grid(axis="y")
-
-
-def _legend(canvas: Figure, table: pd.DataFrame, styles: Mapping[str, Style]) -> None:
-    handles = plots.variant_handles(table, styles)
-    plots.legend_above(canvas, handles, columns=_columns(handles))
 
 
 def _columns(handles: Sequence[Line2D]) -> int:
@@ -188,7 +189,7 @@ def _of_periods(variants: Iterable[str]) -> dict[str, Style]:
     variants = list(variants)
     few = [name for name in variants if name.startswith(FEWEST)]
     failing = {name: (PURPLE, dashes) for name, dashes in zip(few, plots.DASHES[1:], strict=False)}
-    return failing | _in_order([name for name in variants if name not in few])
+    return failing | panels.in_order([name for name in variants if name not in few])
 
 
 def _of(table: pd.DataFrame, experiment: str) -> pd.DataFrame:
@@ -235,7 +236,7 @@ def workers(curves: pd.DataFrame, wall_clock: pd.DataFrame, runs: pd.DataFrame) 
         return plots.blank(plots.new_figure("full", 2.5), "No run of this experiment has finished.")
     canvas = plots.new_figure("full", 4.0)
     grid = canvas.add_gridspec(3, 2, height_ratios=[0.25, 1.6, 1.6])
-    learning, styles = _of(curves, "workers"), _in_order(_ordered(own, "workers"))
+    learning, styles = _of(curves, "workers"), panels.in_order(_ordered(own, "workers"))
     _ablation(grid, 0, learning, _of(wall_clock, "workers"), styles, "Learning")
     _speeds(canvas.add_subplot(grid[2, :]), own)
     return canvas

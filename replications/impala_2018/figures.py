@@ -295,7 +295,11 @@ def hyperparameters(scores: pd.DataFrame) -> Figure:
         axes.set_title(part["env_label"].iloc[0])
         axes.yaxis.set_major_locator(MaxNLocator(5))
     there = {name: SYSTEMS[name] for name in SYSTEMS if name in set(own["system"])}
-    handles = [plots.handle(text, STYLES[name][0], dashes=STYLES[name][1], marker="o") for name, text in there.items()]
+    filled = "run" in set(own["origin"])
+    handles = [
+        plots.handle(text, STYLES[name][0], dashes=STYLES[name][1], marker="o", filled=filled)
+        for name, text in there.items()
+    ]
     if own["origin"].nunique() > 1:
         handles.append(plots.thin_handle("reference runs (thin, open marks)", marker="o"))
     plots.legend_above(canvas, handles)

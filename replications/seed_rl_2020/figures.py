@@ -21,6 +21,8 @@ STYLES: dict[str, tuple[str, Any]] = dict(zip(SYSTEMS, zip(plots.SERIES, plots.D
 NETWORKS = ("shallow", "deep")
 PAPER_SAVES = (0.4, 0.8)
 """Of IMPALA's cost (the paper's abstract)."""
+NEAR = 0.12
+"""Marks whose logarithms are closer in both speeds than this lie together."""
 WITHIN = 0.15
 """Of what was measured, the simulation's predictions are meant to lie."""
 
@@ -249,14 +251,19 @@ def simulation(validation: pd.DataFrame, extrapolation: pd.DataFrame) -> Figure:
 def _validation(axes: Axes, table: pd.DataFrame) -> None:
     """One mark per system, network and number of workers, which stands beside it; open: the service times' own run."""
     fewest = table.groupby(["origin", "system", "network"])["workers"].transform("min")
+    named: list[tuple[str, float, float]] = []
     for row, least in zip(table.to_dict("records"), fewest, strict=True):
         name = next(key for key, label in SYSTEMS.items() if label == row["system"])
         colour = STYLES[name][0]
         face = "white" if row["workers"] == least else colour
         axes.plot([row["measured"]], [row["predicted"]], "o", color=colour, mfc=face, ms=5, mew=1.0)
-        axes.annotate(
-            str(row["workers"]), (row["measured"], row["predicted"]), (4, -7), textcoords="offset points", fontsize=6
-        )
+        place = (str(row["workers"]), float(np.log(row["measured"])), float(np.log(row["predicted"])))
+        # Marks that lie together and are of as many workers share a number; another number goes to the other side.
+        near = [other for other in named if max(abs(other[1] - place[1]), abs(other[2] - place[2])) < NEAR]
+        if all(other[0] != place[0] for other in near):
+            offset = (-9, 3) if near else (4, -7)
+            axes.annotate(place[0], (row["measured"], row["predicted"]), offset, textcoords="offset points", fontsize=6)
+            named.append(place)
     low, high = 0.7 * float(table["measured"].min()), 1.4 * float(table["measured"].max())
     line = np.array([low, high])
     axes.fill_between(line, (1 - WITHIN) * line, (1 + WITHIN) * line, color=FAINT, alpha=0.7, lw=0, zorder=0)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from ddrl.analysis.figures import plots
@@ -124,3 +125,43 @@ def says_nothing_has_finished(canvas: Figure) -> bool:
 def texts_of(legend: Any) -> list[str]:
     """The texts of a legend, without the entries that only fill its columns."""
     return [text.get_text() for text in legend.get_texts() if text.get_text()]
+
+
+def assert_every_line_is_seen(canvas: Figure) -> None:
+    """A line of one point has a mark."""
+    for axes in canvas.axes:
+        for line in axes.lines:
+            known = np.isfinite(np.asarray(line.get_ydata(), dtype=np.float64)).sum()
+            assert known > 1 or line.get_marker() != "None", f"{axes.get_title(loc='left')}: a line without a mark"
+
+
+def assert_every_panel_says_something(canvas: Figure) -> None:
+    """A panel shows data, or says that there are none."""
+    for axes in canvas.axes:
+        if axes.get_visible() and axes.axison:
+            assert axes.has_data() or any(text.get_text() for text in axes.texts), axes.get_title(loc="left")
+
+
+def assert_legends_name_what_is_drawn(canvas: Figure) -> None:
+    """Each entry of a legend looks like something in the panels: marks, filling, dashes, and colour unless neutral."""
+    there = [line for axes in canvas.axes for line in axes.lines]
+    areas = {to_hex(patch.get_facecolor()) for axes in canvas.axes for patch in axes.patches}
+    for legend in [*canvas.legends, *(axes.get_legend() for axes in canvas.axes if axes.get_legend())]:
+        for entry, text in zip(legend.legend_handles, texts_of(legend), strict=False):
+            assert to_hex(entry.get_color()) in areas or any(_alike(entry, line) for line in there), text
+
+
+def _alike(entry: Any, line: Any) -> bool:
+    """Whether an entry looks like a line; a neutral one is a key to filling and dashes alone if it is of an origin."""
+    neutral = to_hex(entry.get_color()) in (plots.INK, plots.GREY)
+    if not neutral and to_hex(entry.get_color()) != to_hex(line.get_color()):
+        return False
+    if entry.get_marker() in ("", "None"):
+        return bool(entry.get_linestyle() == line.get_linestyle())
+    of_origin = entry.get_label() in plots.NAMES.values()
+    return (of_origin or entry.get_marker() == line.get_marker()) and _open(entry) == _open(line)
+
+
+def _open(line: Any) -> bool:
+    face = line.get_markerfacecolor()
+    return face == "none" or to_hex(face) == "#ffffff"

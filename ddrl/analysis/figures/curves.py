@@ -1,6 +1,6 @@
 """Draws curves of runs side by side: a panel for each environment, the interquartile mean over seeds with its interval.
 
-After Agarwal et al. 2021 (rliable), in the colours of Okabe and Ito, which people with any colour vision tell apart.
+After Agarwal et al. 2021 (rliable), in the colours of `plots`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from ddrl.analysis.runs.run_data import env_label
 from ddrl.analysis.statistics.bootstrap import LEVEL, bootstrap_curve
 from ddrl.system.wording import counted
 
-OKABE_ITO = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9", "#000000", "#b8a900")
-"""Black stands late, and yellow, which is hard to see on white, last and darker."""
 AXES = {"frames": "env_frames", "seconds": "seconds"}
 """Name of an x axis -> its column of curves."""
 MIN_SEEDS, RESAMPLES = 3, 2000
@@ -81,9 +79,9 @@ def _single(records: pd.DataFrame, x: str, largest: bool, points: int) -> tuple[
 def styles(curves: Sequence[Curve]) -> dict[str, plots.Style]:
     """Return label -> colour and dashes: the same in every panel; dashes change once the colours are used up."""
     labels = dict.fromkeys(one.label for one in curves)
-    count = len(OKABE_ITO)
+    count = len(plots.MANY)
     return {
-        label: (OKABE_ITO[place % count], plots.DASHES[place // count % len(plots.DASHES)])
+        label: (plots.MANY[place % count], plots.DASHES[place // count % len(plots.DASHES)])
         for place, label in enumerate(labels)
     }
 
@@ -135,4 +133,4 @@ def _draw_curve(axes: Axes, one: Curve, look: plots.Style) -> None:
         beyond = x >= one.x[-1] if len(one.runs) >= MIN_SEEDS else np.full(len(x), len(one.runs) > 1)
         axes.plot(x[beyond], y[beyond], color=colour, ls=dashes, lw=0.6, alpha=0.6)
     axes.fill_between(one.x, one.low, one.high, color=colour, alpha=0.18, lw=0)
-    axes.plot(one.x, one.iqm, color=colour, ls=dashes, marker="o" if len(one.x) == 1 else "", ms=3)
+    axes.plot(one.x, one.iqm, color=colour, ls=dashes, **plots.mark(len(one.x)))

@@ -19,7 +19,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 
 from ddrl.analysis.figures import plots
 from ddrl.analysis.figures.panels import nothing, origins_of
-from ddrl.analysis.figures.plots import BLUE, FAINT, GREY, INK, NAMES, PUBLISHED
+from ddrl.analysis.figures.plots import BLUE, FAINT, GREY, NAMES, PUBLISHED
 
 DENSE = 12
 """With more games than this they are drawn small."""
@@ -79,6 +79,7 @@ def learning_curves(
     dense = len(games) > DENSE
     columns, height = (6, 0.84) if dense else (3, panels.height)
     canvas = plots.new_figure("full", panels.head + height * -(-len(games) // columns))
+    drawn: set[str] = set()
     for axes, game in zip(plots.panels(canvas, len(games), columns), games, strict=True):
         own = curves[curves["environment"] == game]
         axes.set_title(own["env_label"].iloc[0], fontsize=5.5 if dense else None, pad=2 if dense else None)
@@ -87,9 +88,9 @@ def learning_curves(
             plots.band(axes, part, "episode_return", colour=BLUE, dashes=variants[variant].dashes, width=width)
         scores = published[published["environment"] == game]
         _game_axes(axes, own, references[references["environment"] == game], scores["value"], panels, dense)
-        _marks(axes, scores, marks)
+        drawn |= _marks(axes, scores, marks)
     handles = _curve_handles(curves, variants)
-    for mark in marks.values():
+    for mark in [marks[name] for name in marks if name in drawn]:
         look: dict[str, Any] = (
             {"dashes": "-"} if mark.frames is None else {"marker": mark.marker, "filled": mark.filled}
         )
@@ -132,17 +133,20 @@ def _game_axes(
         if not dense:
             side, place = ("bottom", 1.5) if name == "human" else ("top", -1.5)
             style: dict[str, Any] = {"fontsize": 6, "color": GREY, "va": side, "textcoords": "offset points"}
-            axes.annotate(name, (start, level), xytext=(2, place), **style)
+            # On the right, where lines have gone up from random play.
+            style |= {"ha": "right", "xycoords": ("axes fraction", "data")}
+            axes.annotate(name, (1, level), xytext=(-2, place), **style)
     if dense:
         axes.tick_params(labelsize=4.5, length=1.5, pad=1)
         axes.yaxis.set_major_locator(MaxNLocator(3))
         axes.yaxis.set_major_formatter(lambda value, _: plots.frames_text(value) if value >= 10_000 else f"{value:g}")
 
 
-def _marks(axes: Axes, scores: pd.DataFrame, marks: Mapping[str, Mark]) -> None:
-    """Draw the published scores of a game; those above the panel are an arrow with the number."""
+def _marks(axes: Axes, scores: pd.DataFrame, marks: Mapping[str, Mark]) -> set[str]:
+    """Draw the published scores of a game; those above the panel are an arrow with the number. Return the others."""
     top = axes.get_ylim()[1]
     above = []
+    within = scores[scores["value"] <= top]
     for row in scores.sort_values("compared_variant", ascending=False, kind="stable").to_dict("records"):
         mark = marks[row["mark"]]
         if row["value"] > top:
@@ -157,6 +161,7 @@ def _marks(axes: Axes, scores: pd.DataFrame, marks: Mapping[str, Mark]) -> None:
         text = ", ".join(above) + " \N{UPWARDS ARROW}"
         style = {"ha": "right", "va": "top", "fontsize": 6.5, "color": PUBLISHED}
         axes.annotate(text, (1, 1), xycoords="axes fraction", xytext=(0, -1), textcoords="offset points", **style)
+    return set(within["mark"])
 
 
 @dataclass(frozen=True)
@@ -183,6 +188,8 @@ def normalised_scores(
     own = scores[scores["human_normalised_score"].notna()]
     if own.empty:
         return nothing(why=NOTHING)
+    of_their_own = _of_their_own(marks, variants)
+    variants = {name: look for name, look in variants.items() if name in set(own["variant"])}
     labels = dict(sorted(zip(own["environment"], own["env_label"], strict=True), reverse=True))
     places = [(game, variant) for game in labels for variant in reversed(list(variants))]
     dense, several = len(labels) > DENSE, len(variants) > 1
@@ -190,12 +197,13 @@ def normalised_scores(
     axes = canvas.subplots()
     axes.set_xscale("symlog", linthresh=100, linscale=1.2)
     targets = _percent(published[published["environment"].isin(set(labels))], references)
+    targets = targets[targets["compared_variant"].isin(set(variants))]
     for y, (game, variant) in enumerate(places):
         if (y // len(variants)) % 2 == 0:
             axes.axhspan(y - 0.5, y + 0.5, color=FAINT, alpha=0.35, lw=0)
         here = targets[(targets["environment"] == game) & (targets["compared_variant"] == variant)]
         for name, percent in zip(here["mark"], here["percent"], strict=True):
-            face = PUBLISHED if marks[name].filled or not _of_their_own(marks, variants) else "white"
+            face = PUBLISHED if marks[name].filled or not of_their_own else "white"
             axes.plot([percent], [y], marks[name].marker, color=PUBLISHED, ms=5, mfc=face, zorder=4)
         part = own[(own["environment"] == game) & (own["variant"] == variant)]
         for origin, runs in part.groupby("origin", sort=True):
@@ -215,22 +223,25 @@ def normalised_scores(
     axes.set_ylim(-0.6, len(places) - 0.4)
     axes.spines["left"].set_visible(False)
     _percent_axis(axes, [*(100 * own["human_normalised_score"]), *targets["percent"]])
-    plots.legend_above(canvas, _score_handles(own, variants, marks))
+    shown = [mark for name, mark in marks.items() if name in set(targets["mark"])]
+    plots.legend_above(canvas, _score_handles(own, list(variants.values()), shown, of_their_own))
     return canvas
 
 
-def _score_handles(own: pd.DataFrame, variants: Mapping[str, Variant], marks: Mapping[str, Mark]) -> list[Line2D]:
-    """Return legend entries: colours by origin, shapes by variant, published scores if their shapes are their own."""
-    several = len(variants) > 1
-    general = "s" if several else next(iter(variants.values())).marker
-    handles = [
-        plots.handle(NAMES[name], BLUE, marker=general, filled=plots.is_filled(name)) for name in origins_of(own)
-    ]
-    if _of_their_own(marks, variants):
-        handles += [plots.handle(m.label, PUBLISHED, marker=m.marker, filled=m.filled) for m in marks.values()]
-    else:
+def _score_handles(
+    own: pd.DataFrame, variants: Sequence[Variant], marks: Sequence[Mark], of_their_own: bool
+) -> list[Line2D]:
+    """Return legend entries: filling by origin, shapes by variant, published scores if their shapes are their own."""
+    origins, several = origins_of(own), len(variants) > 1
+    general = "s" if several else variants[0].marker
+    handles = [plots.handle(NAMES[name], BLUE, marker=general, filled=plots.is_filled(name)) for name in origins]
+    if of_their_own:
+        handles += [plots.handle(m.label, PUBLISHED, marker=m.marker, filled=m.filled) for m in marks]
+    elif marks:
         handles.append(plots.handle(NAMES["published"], PUBLISHED, marker=general))
-    return [*handles, *(plots.handle(v.within_text(), INK, marker=v.marker) for v in variants.values() if several)]
+    filled = plots.is_filled(origins[0])
+    shapes = [plots.handle(look.within_text(), BLUE, marker=look.marker, filled=filled) for look in variants]
+    return [*handles, *shapes] if several else handles
 
 
 def _of_their_own(marks: Mapping[str, Mark], variants: Mapping[str, Variant]) -> bool:

@@ -28,7 +28,7 @@ def nothing(width: str = "full", why: str = "No run of this experiment has finis
 
 
 def in_order(variants: Sequence[str]) -> dict[str, Style]:
-    """Return colours from light to dark for variants that have an order."""
+    """Return shades of the first system's colour, from light to dark, for variants of it that have an order."""
     return {name: (colour, "-") for name, colour in zip(variants, plots.graded(len(variants)), strict=True)}
 
 
@@ -47,7 +47,12 @@ def returns(
     column: str = "episode_return",
     thin: bool = True,
 ) -> None:
-    """Draw one line per variant and origin with its interval; reference runs are `thin`."""
+    """Draw one line per variant and origin with its interval; reference runs are `thin`.
+
+    A panel without any value says so.
+    """
+    if table[column].isna().all():
+        axes.text(0.5, 0.5, "no run yet", ha="center", va="center", color=GREY, fontsize=6.5, transform=axes.transAxes)
     for (origin, variant), part in table.groupby(["origin", "variant"], sort=True):
         colour, dashes = styles[str(variant)]
         width = 0.9 if thin and origin == "reference" else 1.4

@@ -33,6 +33,10 @@ PUBLISHED = INK
 NAMES = {"run": "this run", "reference": "reference run", "published": "published"}
 SERIES = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY)
 """Colours of systems, each with one in all figures of a paper. Reference runs have open marks and thin lines."""
+MANY = (*SERIES, "#000000", "#b8a900")
+"""Colours of many series: black stands late, and yellow, which is hard to see on white, last and darker."""
+PALEST, DARKEST = 0.62, 0.6
+"""Shares of white in the first and of black in the last shade of a colour."""
 DASHES: tuple[Any, ...] = ("-", (0, (3.5, 1.6)), (0, (1.2, 1.2)), (0, (5, 1.4, 1.2, 1.4)), (0, (7, 2)), (0, (2, 1)))
 """One for each of `SERIES`, so that no line is known by its colour alone."""
 Style = tuple[str, Any]
@@ -40,6 +44,8 @@ Style = tuple[str, Any]
 WIDTHS = {"full": 6.3, "column": 4.2}
 """In inches; figures are printed at their own size."""
 DPI = 200
+FEW_POINTS = 3
+"""Lines of so few points have marks: one of a single point would not be seen."""
 ROUND_TIMES = (0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, 36_000.0, 360_000.0)
 """Seconds at which a logarithmic axis of times is labelled."""
 STYLE: dict[str, Any] = {
@@ -112,10 +118,14 @@ def save(canvas: Canvas, output: Path, name: str) -> list[Path]:
     return [vector, pixels]
 
 
-def graded(count: int) -> list[str]:
-    """Return colours of `count` variants in an order, from light to dark."""
-    light, dark = np.array(mpl.colors.to_rgb("#9cc3dd")), np.array(mpl.colors.to_rgb("#12354f"))
-    return [mpl.colors.to_hex(light + (dark - light) * step) for step in np.linspace(0, 1, max(count, 2))[:count]]
+def graded(count: int, colour: str = BLUE) -> list[str]:
+    """Return shades of `colour`, that of their system, for `count` variants in an order: with white, pure, with black.
+
+    A system whose variants are a number or a size has so one colour in all figures of a paper.
+    """
+    pure = np.array(mpl.colors.to_rgb(colour))
+    steps = np.linspace(-PALEST, DARKEST, max(count, 2))[:count]
+    return [mpl.colors.to_hex(pure + (1 - pure) * -step if step < 0 else pure * (1 - step)) for step in steps]
 
 
 def band(
@@ -128,16 +138,26 @@ def band(
     x: str = "env_frames",
     width: float = 1.4,
 ) -> None:
-    """Draw the mean over seeds of `column` against `x`, with its 95 % interval; below 3 seeds, every seed."""
+    """Draw the mean over seeds of `column` against `x`, with its 95 % interval; below 3 seeds, every seed.
+
+    A line of `FEW_POINTS` or fewer has a mark at each.
+    """
+    look: dict[str, Any] = {"color": colour, "ls": dashes}
     grid = curves.pivot(index=x, columns="seed", values=column).dropna(how="all")
-    places = grid.index.to_numpy(dtype=np.float64)
     if grid.shape[1] < 3:
         for seed in grid:
-            axes.plot(places, grid[seed].to_numpy(dtype=np.float64), color=colour, ls=dashes, lw=width - 0.2)
+            own = grid[seed].dropna()
+            axes.plot(own.index, own, lw=width - 0.2, **look, **mark(len(own)))
         return
+    places = grid.index.to_numpy(dtype=np.float64)
     intervals = [t_interval(row, 0.95) for row in grid.to_numpy(dtype=np.float64)]
     axes.fill_between(places, [i.low for i in intervals], [i.high for i in intervals], color=colour, alpha=0.18, lw=0)
-    axes.plot(places, [i.value for i in intervals], color=colour, ls=dashes, lw=width)
+    axes.plot(places, [i.value for i in intervals], lw=width, **look, **mark(len(places)))
+
+
+def mark(points: int) -> dict[str, Any]:
+    """Return the marks of a line, which shows too little by itself if it has few points."""
+    return {"marker": "o", "ms": 3} if points <= FEW_POINTS else {}
 
 
 def dot(

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from colorsys import rgb_to_hsv
 
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 
+from ddrl.analysis.figures import panels, plots
 from ddrl.analysis.figures.panels import in_windows
 from ddrl.analysis.verdicts.cell_values import paired_ratios
 from tests.analysis.drawn import (
     Table,
+    assert_every_line_is_seen,
+    assert_every_panel_says_something,
+    assert_legends_name_what_is_drawn,
     assert_nothing_is_cut,
     curves_of,
     drawn,
@@ -175,7 +182,58 @@ def test_a_figure_of_both_origins_shows_them_and_nothing_of_it_is_cut(paper: str
     assert any("reference run" in text for legend in legends(canvas) for text in texts_of(legend))
 
 
-def legends(canvas: Figure) -> list[object]:
+@pytest.mark.parametrize(("paper", "name"), NAMES)
+@pytest.mark.parametrize("origin", ["run", "reference"])
+def test_a_figure_of_one_record_a_run_shows_each_and_its_legend_names_what_is_drawn(
+    paper: str, name: str, origin: str
+) -> None:
+    def first(table: Table) -> Table:
+        own = table[(table["origin"] == origin) & (table["seed"] == 1)]
+        return own.groupby(["variant", "environment"], as_index=False, sort=False).head(1)
+
+    canvas = drawn(paper, name, **of_runs(TABLES[paper][name], first))
+    assert_every_line_is_seen(canvas)
+    assert_every_panel_says_something(canvas)
+    assert_legends_name_what_is_drawn(canvas)
+
+
+@pytest.mark.parametrize(("paper", "name"), NAMES)
+def test_a_legend_of_one_variant_names_what_is_drawn(paper: str, name: str) -> None:
+    def of_the_first(table: Table) -> Table:
+        return table[table["variant"] == table["variant"].iloc[0]]
+
+    assert_legends_name_what_is_drawn(drawn(paper, name, **of_runs(TABLES[paper][name], of_the_first)))
+
+
+def test_shades_of_an_order_are_those_of_their_systems_colour() -> None:
+    for count in (2, 5, 9):
+        shades = [rgb_to_hsv(*to_rgb(shade)) for shade in plots.graded(count)]
+        hue, _, _ = rgb_to_hsv(*to_rgb(plots.BLUE))
+        assert [shade[0] for shade in shades] == pytest.approx([hue] * count, abs=0.02)
+        assert len({plots.graded(count)[place] for place in range(count)}) == count
+
+
+def test_a_variant_has_one_colour_in_all_figures_of_its_paper() -> None:
+    runs = runs_of("actors", {"times_1": "fewest", "times_8": "most"}, ["toy/catch"])
+    curves = curves_of(runs, 1e6, 1.0, 0.0, 500.0).assign(num_actors=1, training_speed=1.0, cpu="a machine")
+    looks = []
+    for name, tables in {"actors": ("curves", "wall_clock", "runs"), "replay": ("curves", "wall_clock")}.items():
+        canvas = drawn("apex_2018", name, **dict.fromkeys(tables, curves))
+        entries = [entry for legend in legends(canvas) for entry in legend.legend_handles]
+        looks.append(
+            {entry.get_label(): entry.get_color() for entry in entries if entry.get_label() in ("fewest", "most")}
+        )
+    assert looks[0] == looks[1]
+    assert len(set(looks[0].values())) == 2
+
+
+def test_a_panel_without_any_value_says_that_no_run_is_there_yet() -> None:
+    axes = Figure().subplots()
+    panels.returns(axes, curves_of(runs_of("atari", ["ff"], GAMES), 1e6, 1.0, 0.0).iloc[:0], {"ff": (plots.BLUE, "-")})
+    assert [text.get_text() for text in axes.texts] == ["no run yet"]
+
+
+def legends(canvas: Figure) -> list[Legend]:
     return [*canvas.legends, *(axes.get_legend() for axes in canvas.axes if axes.get_legend())]
 
 

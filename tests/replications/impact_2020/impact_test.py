@@ -31,7 +31,12 @@ from ddrl.papers.experiments import load_experiments
 from ddrl.papers.paper import load_paper
 from ddrl.papers.published import load_published
 from ddrl.training.config.experiments import SCALES, expand
-from tests.analysis.drawn import assert_nothing_is_cut
+from tests.analysis.drawn import (
+    assert_every_line_is_seen,
+    assert_every_panel_says_something,
+    assert_legends_name_what_is_drawn,
+    assert_nothing_is_cut,
+)
 from tests.analysis.fakes import write_timed
 
 ROOT = Path(__file__).parents[3] / "replications"
@@ -343,3 +348,11 @@ def test_figures_without_any_run_say_so(results: Path, tmp_path: Path) -> None:
         options = ["--paper", PAPER, "--replications", str(ROOT), "--name", figure.name]
         assert main(["figure", *options, "--tables", str(folder), "--output", str(tmp_path)]) == 0
         assert "has finished." in (tmp_path / f"{figure.name}.svg").read_text()
+
+
+@pytest.mark.parametrize("name", [figure.name for figure in load_paper(ROOT / PAPER).figures])
+def test_a_legend_names_what_is_drawn_and_every_line_is_seen(results: Path, name: str) -> None:
+    canvas = drawn(results, name)
+    assert_legends_name_what_is_drawn(canvas)
+    assert_every_line_is_seen(canvas)
+    assert_every_panel_says_something(canvas)
