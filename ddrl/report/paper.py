@@ -42,7 +42,7 @@ def report_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict
             kind="paper",
             above="A replication of",
             title=paper["title"],
-            short_title=f"{_name(paper)} ({paper.get('short', paper['year'])})",
+            short_title=short_title(paper),
             byline=_byline(paper),
             summary=paper.get("summary", ""),
             answer=answer_sentence(findings),
@@ -92,10 +92,10 @@ def cells_of_subject(rows: list[Row], subject: str) -> list[Row]:
     return [*own, *others.values()]
 
 
-def _name(paper: dict[str, Any]) -> str:
-    """Return the title up to a colon, behind the name of the system where the title does not begin with it."""
-    title = str(paper["title"]).split(":")[0]
-    return f"{paper['system']}: {title}" if paper.get("system") else title
+def short_title(paper: dict[str, Any]) -> str:
+    """Return the title up to a colon with the short citation, behind the system that the title does not name."""
+    title = f"{paper['title'].split(':')[0]} ({paper.get('short', paper['year'])})"
+    return f"{paper['system']}: {title}" if "system" in paper else title
 
 
 def _byline(paper: dict[str, Any]) -> Inline:

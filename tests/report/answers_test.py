@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from ddrl.papers.paper import load_paper
+from ddrl.report.paper import short_title
 from ddrl.report.sections.answers import answer_sentence, answers, best_findings, effect_note
 from ddrl.report.sections.document import Plot, Row
 
+ROOT = Path(__file__).parents[2] / "replications"
 EFFECT = {
     "effect": "1.5",
     "effect_unit": "return",
@@ -104,6 +109,12 @@ def test_the_note_below_the_effects_names_only_what_is_drawn(
     assert said in note
     assert unsaid not in note
     assert effect_note([answers([claim("a", "not_run")], "reference")]) == ""
+
+
+def test_a_report_is_listed_under_the_name_by_which_the_paper_is_known() -> None:
+    found = {key: short_title(dict(load_paper(ROOT / key).citation)) for key in ("a3c_2016", "impala_2018")}
+    assert found["a3c_2016"].startswith("A3C: Asynchronous Methods")
+    assert found["impala_2018"] == "IMPALA (Espeholt et al. 2018)"
 
 
 def test_claims_of_two_papers_may_have_the_same_name() -> None:
