@@ -18,6 +18,8 @@ TIMES = ("times_1", "times_2", "times_4", "times_8")
 STORED = "stored_8_times"
 PARTS = ("eighth", "quarter", "half", "whole")
 """Capacities, the smallest first."""
+LONG = 20
+"""Two labels of more letters have no room beside each other above a column."""
 PAPER_FRAMES = 22_800_000_000
 AGENTS = {"ape_x": Variant("Ape-X")}
 MARKS = {"ape_x": Mark("published", PAPER_FRAMES)}
@@ -78,8 +80,8 @@ def replay(curves: pd.DataFrame, wall_clock: pd.DataFrame) -> Figure:
     rows = max(table["environment"].nunique() for table, _, _ in sides)
     if not rows:
         return plots.blank(plots.new_figure("full", 1.0), "No run of these experiments has finished.")
-    canvas = plots.new_figure("full", 0.6 + 1.9 * rows)
-    grid = canvas.add_gridspec(rows + 1, 2, height_ratios=[0.3, *[1.9] * rows])
+    canvas = plots.new_figure("full", 0.7 + 1.9 * rows)
+    grid = canvas.add_gridspec(rows + 1, 2, height_ratios=[0.45, *[1.9] * rows])
     for column, (table, styles, name) in enumerate(sides):
         _key(canvas.add_subplot(grid[0, column]), table, styles)
         for row, task in enumerate(sorted(set(table["environment"])), start=1):
@@ -97,7 +99,8 @@ def _key(axes: Axes, table: pd.DataFrame, styles: Mapping[str, Style]) -> None:
     handles = plots.variant_handles(table, styles)
     if handles:
         place = {"loc": "center left", "borderaxespad": 0, "columnspacing": 1.2, "handletextpad": 0.5}
-        axes.legend(handles=handles, ncols=-(-len(handles) // 2), fontsize=6.5, **place)
+        long = max(len(str(entry.get_label())) for entry in handles) > LONG
+        axes.legend(handles=handles, ncols=1 if long else -(-len(handles) // 2), fontsize=6.5, **place)
 
 
 def _lines(axes: Axes, table: pd.DataFrame, styles: Mapping[str, Style], x: str, thin: bool) -> None:
