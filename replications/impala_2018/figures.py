@@ -225,7 +225,7 @@ def throughput(efficiency: pd.DataFrame, published: pd.DataFrame) -> Figure:
             axes.set_xlim(left=0)
             axes.xaxis.set_major_locator(MaxNLocator(5))
     handles = plots.origin_handles(origins)
-    if len(published):
+    if any(line.get_marker() == "D" for axes in canvas.axes for line in axes.lines):
         handles.append(plots.handle("published, Table 1", PUBLISHED, marker="D", filled=False))
     shades = zip(ROLES, plots.graded(len(ROLES)), strict=True)
     handles += [plots.handle(f"CPU: {role}", shade, marker="s") for role, shade in shades]

@@ -127,7 +127,8 @@ def _task_scores(scores: pd.DataFrame) -> Figure:
         plots.dot(axes, values, place, colour=colour, marker=MARKERS[str(variant)], filled=plots.is_filled(str(origin)))
     _task_rows(axes, [own["env_label"][own["environment"] == task].iloc[0] for task in tasks])
     handles = plots.origin_handles(origins, marker="s")
-    handles += [plots.handle(AGENTS[name], STYLES[name][0], marker=MARKERS[name], filled=False) for name in variants]
+    filled = plots.is_filled(origins[0])
+    handles += [plots.handle(AGENTS[name], STYLES[name][0], marker=MARKERS[name], filled=filled) for name in variants]
     plots.legend_above(canvas, handles, columns=4)
     return canvas
 

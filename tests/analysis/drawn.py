@@ -156,6 +156,8 @@ def _alike(entry: Any, line: Any) -> bool:
     neutral = to_hex(entry.get_color()) in (plots.INK, plots.GREY)
     if not neutral and to_hex(entry.get_color()) != to_hex(line.get_color()):
         return False
+    if entry.get_color() == plots.GREY and entry.get_linewidth() < 1:
+        return bool(line.get_linewidth() < 1)
     if entry.get_marker() in ("", "None"):
         return bool(entry.get_linestyle() == line.get_linestyle())
     of_origin = entry.get_label() in plots.NAMES.values()
