@@ -2,9 +2,11 @@
 
 import json
 import re
+from collections import Counter
 
 import pytest
 
+from ddrl.report.build import read_tables
 from ddrl.report.sections.document import Origin
 from ddrl.report.suite import suite_data
 
@@ -52,6 +54,19 @@ def test_every_claim_stands_in_the_ledger_and_is_counted(made, data):
     ledger = {text(row[0]) for row in rows(data, "claims") if len(row) == 3}
     assert data["tallies"] == paper["tallies"]
     assert sum(int(count["text"].split()[0]) for count in data["tallies"][0]["counts"]) == len(ledger) > 10
+
+
+def test_page_one_counts_each_claim_once_with_the_verdict_of_its_line(made):
+    tables, summary = read_tables(made.root / "results/smoke/suite/tables")
+    decided = next(row for row in tables["claims"] if row["origin"] == "run") | {"origin": "reference"}
+    claims = [*tables["claims"], decided | {"verdict": "supported"}]
+    page = suite_data({**tables, "claims": claims}, summary, Origin("results", "0", ""))
+    lines = Counter(row["verdict"] for group in page["answers"] for row in group["rows"])
+    counts = {count["kind"]: int(count["text"].split()[0]) for count in page["tallies"][0]["counts"]}
+    assert counts == lines
+    assert counts["supported"] > 0
+    tags = [span["text"] for row in rows(page, "papers") for cell in row for span in cell["spans"]]
+    assert sum(int(text.split()[0]) for text in tags if text.endswith(" supported")) == counts["supported"]
 
 
 def test_what_has_not_been_run_is_shown_as_such(data):
