@@ -200,3 +200,9 @@ def test_the_readme_is_short_and_its_table_is_that_of_the_evidence() -> None:
     assert len(text.splitlines()) <= 200
     assert readme.with_table(text) == text, "python -m docs.sitegen.readme writes it"
     assert readme.with_table(text.replace(readme.BEGIN, f"{readme.BEGIN}\nold")) == text
+
+
+@pytest.mark.parametrize("key", evidence.keys_of_papers())
+def test_flags_of_numbers_are_spelled_as_reports_spell_them(key: str) -> None:
+    flagged = [row for row in evidence.rows(key, "cells") if row["ours"] and "env_version_gap" in row["flags"]]
+    assert evidence.cells(key).count("env version gap (") == len(flagged)
