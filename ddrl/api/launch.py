@@ -86,9 +86,9 @@ def _made(directory: Path) -> Iterator[None]:
     try:
         yield
     except UserError:
-        if own and {path.name for path in directory.iterdir()} <= {"lock"}:
-            (directory / "lock").unlink(missing_ok=True)
-            with suppress(OSError):  # another run may be beside it by now
+        with suppress(OSError):  # it is gone, or another run is beside it by now
+            if own and {path.name for path in directory.iterdir()} <= {"lock"}:
+                (directory / "lock").unlink(missing_ok=True)
                 for path in own:
                     path.rmdir()
         raise
