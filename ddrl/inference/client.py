@@ -29,8 +29,6 @@ FATAL = (
 BEAT_SECONDS = 15.0
 """The period at which a worker whose environments take long says that it is alive; a quarter of `STEP_SECONDS` of the
 service."""
-UNREACHED = "failed to connect"
-"""Part of the details of gRPC, in small letters, where no process listens; the last part of them is the reason."""
 LONGEST_DETAILS = 300
 """The characters of the other side's explanation that are shown."""
 
@@ -146,8 +144,8 @@ class Connection:
             too_large = code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details
             if code in FATAL or too_large:
                 raise UserError(f"the learner at {self._address} refuses this worker: {details}") from None
-            if code is grpc.StatusCode.UNAVAILABLE and UNREACHED in details.lower():
-                raise LearnerLost(f"nobody answers: {details.rpartition(': ')[2]}") from None
+            if code is grpc.StatusCode.UNAVAILABLE:
+                raise LearnerLost(f"no connection: {details.rpartition(': ')[2]}") from None
             raise LearnerLost(f"{code.name.lower()}: {details}") from None
         with self._checking_replies():
             message = wire.decode(received)

@@ -402,7 +402,7 @@ def test_a_worker_that_finds_no_learner_says_how_long_it_waits_and_ends(tmp_path
     last = said.splitlines()[-1]
     assert last.startswith(f"ddrl: no learner at {nobody} for ")
     assert last.endswith("; --wait says how long")
-    assert said.count("nobody answers: ") == 2 and "UNKNOWN" not in said
+    assert said.count("no connection: ") == 2 and "UNKNOWN" not in said
 
 
 def private(folder: Path) -> Path:
