@@ -88,14 +88,12 @@ def _paper(name: str, place: Place) -> Made:
         "test.py": f"{folder}/{name}_test.py",
     }
     files = _write({place.root / target: _rendered(f"paper/{file}", name, values) for file, target in targets.items()})
-    further = f"replications={ROOT}"
     checked = f"python -m ddrl.training.config.experiments check --paper {name}"
     if place.is_checkout:
         return Made(files, (checked, f"make report PAPER={name}"))
     snakefile = Path(__file__).resolve().parents[2] / "Snakefile"
-    made = _typed(
-        "python -m snakemake --snakefile", snakefile, f"--directory . --cores all --config {further} -- {name}"
-    )
+    options = f"--directory . --cores all --config replications={ROOT} -- {name}"
+    made = _typed("python -m snakemake --snakefile", snakefile, options)
     return Made(files, (_typed("cd", place.root), f"{checked} --replications {ROOT}", made))
 
 
