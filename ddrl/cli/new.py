@@ -89,12 +89,13 @@ def _paper(name: str, place: Place) -> Made:
     }
     files = _write({place.root / target: _rendered(f"paper/{file}", name, values) for file, target in targets.items()})
     checked = f"python -m ddrl.training.config.experiments check --paper {name}"
+    registered = f"ddrl register {name}"
     if place.is_checkout:
-        return Made(files, (checked, f"make report PAPER={name}"))
+        return Made(files, (checked, registered, f"make report PAPER={name}"))
     snakefile = Path(__file__).resolve().parents[2] / "Snakefile"
     options = f"--directory . --cores all --config replications={ROOT} -- {name}"
     made = _typed("python -m snakemake --snakefile", snakefile, options)
-    return Made(files, (_typed("cd", place.root), f"{checked} --replications {ROOT}", made))
+    return Made(files, (_typed("cd", place.root), f"{checked} --replications {ROOT}", registered, made))
 
 
 def _algorithm(name: str, place: Place) -> Made:

@@ -1,0 +1,111 @@
+"""`ddrl register`: appends the plans in force to the register of each paper, and reads older ones from git's history.
+
+A plan that is not in the register counts as none: the run of a claim whose plan was registered later says so
+(`ddrl.analysis.verdicts.plans`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ddrl.errors import UserError
+from ddrl.papers.plans import REGISTER, Registered, appended, in_force, missing, read_register, write_register
+from ddrl.system.text_files import parse_yaml, read_yaml
+
+FILES = ("paper.yaml", "experiments.yaml")
+PARTS = ("claims", "milestones", "prices")
+"""The keys of paper.yaml that a plan depends on."""
+
+
+def now() -> str:
+    """Return the time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def register(folders: Sequence[Path]) -> list[str]:
+    """Append the plans in force that the registers lack; return a line for each register that has grown."""
+    lines = []
+    for folder in folders:
+        known = read_register(folder)
+        added = list(appended(known, in_force(folder), now(), ""))
+        if added:
+            path = write_register(folder, [*known, *added])
+            names = ", ".join(dict.fromkeys(row.claim for row in added))
+            lines.append(f"{path}: {len(added)} plans registered ({names}); commit it before the runs begin")
+    return lines
+
+
+def unregistered(folders: Sequence[Path]) -> list[str]:
+    """Return a line for each plan in force that is not the newest row of its claim and scale in the register."""
+    return [
+        f"{folder / REGISTER}: claim '{claim}' at scale {scale} has the plan {digest}, which is not registered"
+        for folder in folders
+        for (claim, scale), digest in missing(folder).items()
+    ]
+
+
+def from_history(folders: Sequence[Path]) -> list[str]:
+    """Write the registers of papers that have none, as git's history has them; return a line for each.
+
+    Raise `UserError` where there is one, since rows are only appended.
+    """
+    lines = []
+    for folder in folders:
+        if (folder / REGISTER).exists():
+            raise UserError(f"{folder / REGISTER}: exists; allowed with --history: papers without a register")
+        rows = history(folder)
+        lines.append(f"{write_register(folder, rows)}: {len(rows)} plans")
+    return lines
+
+
+def history(folder: Path) -> list[Registered]:
+    """Return each plan of a paper that git's history has, with the commit that brought it, and its date.
+
+    The plan of an older file is what today's code reads in its claims, milestones and prices. A commit whose files it
+    cannot read brings no row.
+    """
+    rows: list[Registered] = []
+    for commit, date in _commits(folder):
+        with tempfile.TemporaryDirectory() as place:
+            then = Path(place) / folder.name
+            then.mkdir()
+            try:
+                _restore(folder, commit, then)
+                found = in_force(then)
+            except (subprocess.CalledProcessError, UserError):
+                continue
+            rows += appended(rows, found, date, commit[:12])
+    return rows
+
+
+def _commits(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield the commits that changed the claims or experiments of a paper, oldest first, with their dates in UTC."""
+    names = [str(folder / name) for name in FILES]
+    for line in _git("log", "--reverse", "--topo-order", "--format=%H %cI", "--", *names).splitlines():
+        commit, date = line.split()
+        yield commit, datetime.fromisoformat(date).astimezone(UTC).isoformat(timespec="seconds")
+
+
+def _restore(folder: Path, commit: str, then: Path) -> None:
+    """Write the files of a paper as they were at a commit, but for the parts of paper.yaml that no plan depends on."""
+    texts = {name: _git("show", f"{commit}:./{folder / name}") for name in FILES}
+    today, old = read_yaml(folder / "paper.yaml"), parse_yaml(texts["paper.yaml"])
+    for name in PARTS:
+        today.pop(name, None)
+    today |= {name: old[name] for name in PARTS if name in old}
+    for claim in today["claims"]:
+        claim.pop("stated", None)  # a date that claims had before there was a register
+    (then / "paper.yaml").write_text(json.dumps(today), encoding="utf-8")
+    (then / "experiments.yaml").write_text(texts["experiments.yaml"], encoding="utf-8")
+
+
+def _git(*arguments: str) -> str:
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    done = subprocess.run(["git", *arguments], env=variables, capture_output=True, text=True, check=True)
+    return done.stdout

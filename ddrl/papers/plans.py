@@ -1,0 +1,224 @@
+"""The plan of each claim at each scale, its digest, and the register that says since when a plan has been in force.
+
+A digest is `<test>-<settings>`. The first half is that of the test: kind, metric, compared variants, tasks, thresholds,
+margins, smallest effect, and the returns to reach or the prices that it takes from paper.yaml. The second half is that
+of the experiment at that scale: the tasks, the seeds and the configuration of each run that the claim uses. A key that
+has its default is left out, so that a new key of the tests changes no older digest. Words (title, text, source, unit)
+are no part of a plan, nor are keys of a configuration that change no result.
+
+`replications/<paper>/plans.csv` is the register, a row for each plan that has ever been in force. It is committed, and
+rows are only appended (`ddrl register`). A plan counts from the date of its row on. If an older plan returns, it counts
+from its return. No pandas here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ddrl.papers.expansion import expand
+from ddrl.papers.experiments import SCALES, PlannedRun, system_of
+from ddrl.papers.paper import Claim, Paper, Prices, load_paper
+from ddrl.system.config_differences import compared, flatten
+from ddrl.system.csv_cells import read_rows, write_rows
+from ddrl.system.files import replacing
+
+REGISTER = "plans.csv"
+COLUMNS = ("claim", "scale", "digest", "date", "commit")
+PLANS = "plans.json"
+"""The file of a run directory with the digests in force when the run was planned: claim -> digest."""
+WORDS = ("name", "title", "text", "source", "stated", "published", "effect_unit", "threshold_from")
+"""Fields of a claim that describe it and decide nothing."""
+DIGITS = 12
+Places = Mapping[str, Sequence[PlannedRun]]
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A row of the register: a plan, since when it has been in force (UTC), and the commit that brought it."""
+
+    claim: str
+    scale: str
+    digest: str
+    date: str
+    commit: str
+    """Empty for a plan that was registered before its commit was made: the commit that added the row."""
+
+
+def halves(digest: str) -> tuple[str, str]:
+    """Return the half of the test and the half of the settings of a digest."""
+    test, _, settings = digest.partition("-")
+    return test, settings
+
+
+def canonical(value: Any) -> Any:
+    """Return plain data in which equal values look the same: 2.0 as 2, tuples as lists, mappings without order."""
+    if isinstance(value, Mapping):
+        return {str(key): canonical(value[key]) for key in sorted(value, key=str)}
+    if isinstance(value, list | tuple):
+        return [canonical(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def shortened(value: Any) -> str:
+    """Return the first `DIGITS` digits of the SHA-256 of plain data as canonical JSON."""
+    text = json.dumps(canonical(value), separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+def half_of_test(claim: Claim, milestones: Mapping[str, float], prices: Prices | None, tasks: Iterable[str]) -> str:
+    """Return the digest of a claim's test; `tasks` are all of its experiment, at any scale."""
+    plan = _not_default(claim)
+    if claim.kind == "time_to_reach" and claim.threshold is None:
+        wanted = claim.named_environments or tuple(tasks)
+        plan["milestones"] = {task: milestones[task] for task in wanted if task in milestones}
+    if claim.metric is not None and claim.metric.startswith("dollars") and prices is not None:
+        plan["prices"] = [prices.cpu_core_hour, prices.accelerator_hour]
+    return shortened(plan)
+
+
+def _not_default(record: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that decide something and do not have their default."""
+    found = {}
+    for field in dataclasses.fields(record):
+        value = getattr(record, field.name)
+        if field.name in WORDS or value == field.default:
+            continue
+        found[field.name] = _not_default(value) if dataclasses.is_dataclass(value) else value
+    return found
+
+
+def runs_of(claim: Claim, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
+    """Return the planned runs that a claim uses: of its variants, on its tasks, which every variant has."""
+    named = claim.named_variants
+    own = [run for run in runs if run.experiment == claim.experiment]
+    return used_by(claim, [(run.variant, run.environment, run) for run in own if named])
+
+
+def used_by(claim: Claim, found: Sequence[tuple[str, str, Any]]) -> list[Any]:
+    """Return what a claim uses of (variant, task, anything) of its experiment."""
+    names = claim.named_variants
+
+    def name_of(variant: str) -> str:
+        return variant if variant in names else system_of(variant)
+
+    tasks = [{task for variant, task, _ in found if name_of(variant) == name} for name in names]
+    common = set.intersection(*tasks) if tasks else set()
+    if claim.named_environments:
+        common &= set(claim.named_environments)
+    return [one for variant, task, one in found if name_of(variant) in names and task in common]
+
+
+def half_of_settings(runs: Sequence[PlannedRun]) -> str:
+    """Return the digest of the planned runs that a claim uses: seeds, and configurations by variant and task."""
+    plan: dict[str, Any] = {}
+    for run in runs:
+        place = plan.setdefault(f"{run.variant} {run.environment}", {"seeds": []})
+        place["seeds"].append(run.seed)
+        if len(place["seeds"]) == 1:
+            config = flatten({**run.config, "seed": None})
+            place["config"] = {key: value for key, value in config.items() if compared(key) and key != "seed"}
+    for place in plan.values():
+        place["seeds"].sort()
+    return shortened(plan)
+
+
+def plans_of(paper: Paper, runs: Places, claims: Sequence[Claim] | None = None) -> dict[tuple[str, str], str]:
+    """Return (claim, scale) -> digest; `runs` are those planned at each scale, `claims` those of the paper.
+
+    A claim that no run of a scale speaks of has no plan there.
+    """
+    found = {}
+    tasks: dict[str, dict[str, None]] = {}
+    by_experiment: dict[tuple[str, str], list[PlannedRun]] = {}
+    for scale, planned in runs.items():
+        for run in planned:
+            tasks.setdefault(run.experiment, {})[run.environment] = None
+            by_experiment.setdefault((scale, run.experiment), []).append(run)
+    for claim in paper.claims if claims is None else claims:
+        test = half_of_test(claim, paper.milestones, paper.prices, sorted(tasks.get(claim.experiment, ())))
+        for scale in runs:
+            own = runs_of(claim, by_experiment.get((scale, claim.experiment), ()))
+            if own:
+                found[claim.name, scale] = f"{test}-{half_of_settings(own)}"
+    return found
+
+
+def in_force(directory: Path) -> dict[tuple[str, str], str]:
+    """Return (claim, scale) -> digest of every plan of a paper as its files are now.
+
+    Raise `UserError` as `load_paper` and `expand`.
+    """
+    planned = {scale: expand(directory.name, scale, root=directory.parent) for scale in SCALES}
+    return plans_of(load_paper(directory), planned)
+
+
+def read_register(directory: Path) -> list[Registered]:
+    """Return the register of a paper, oldest rows first; nothing where there is none."""
+    path = directory / REGISTER
+    if not path.exists():
+        return []
+    return [Registered(*(row[column] for column in COLUMNS)) for row in read_rows(path)]
+
+
+def write_register(directory: Path, rows: Iterable[Registered]) -> Path:
+    """Write the whole register of a paper, and return its path."""
+    path = directory / REGISTER
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        write_rows(file, COLUMNS, (vars(row) for row in rows))
+    return path
+
+
+def latest(rows: Iterable[Registered]) -> dict[tuple[str, str], str]:
+    """Return (claim, scale) -> the digest of the newest row."""
+    return {(row.claim, row.scale): row.digest for row in rows}
+
+
+def missing(directory: Path) -> dict[tuple[str, str], str]:
+    """Return the plans in force whose row is not the newest one of its claim and scale."""
+    known = latest(read_register(directory))
+    return {key: digest for key, digest in in_force(directory).items() if known.get(key) != digest}
+
+
+def since(rows: Iterable[Registered], claim: str, scale: str, half: int) -> str:
+    """Return the date since which the newest test (`half` 0) or settings (1) of a claim hold; empty: unknown."""
+    own = [row for row in rows if row.claim == claim and row.scale == scale]
+    if not own:
+        return ""
+    current, date = halves(own[-1].digest)[half], own[-1].date
+    for row in reversed(own):
+        if halves(row.digest)[half] != current:
+            break
+        date = row.date
+    return date
+
+
+def appended(
+    rows: Iterable[Registered], found: Mapping[tuple[str, str], str], date: str, commit: str
+) -> Iterator[Registered]:
+    """Yield a row for each plan that is not the newest of its claim and scale."""
+    known = latest(rows)
+    for (claim, scale), digest in found.items():
+        if known.get((claim, scale)) != digest:
+            yield Registered(claim, scale, digest, date, commit)
+
+
+def carried(directory: Path, scale: str, runs: Iterable[PlannedRun]) -> dict[str, dict[str, str]]:
+    """Return run directory's key -> claim -> digest in force, of claims of a paper that use the run.
+
+    Only plans that stand in the register count: what nobody registered was not fixed beforehand.
+    """
+    known, plans, planned = latest(read_register(directory)), in_force(directory), list(runs)
+    found: dict[str, dict[str, str]] = {run.key: {} for run in planned}
+    for claim in load_paper(directory).claims:
+        digest = plans.get((claim.name, scale))
+        if digest is None or known.get((claim.name, scale)) != digest:
+            continue
+        for run in runs_of(claim, planned):
+            found[run.key][claim.name] = digest
+    return found

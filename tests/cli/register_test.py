@@ -1,0 +1,85 @@
+"""`ddrl register`: appends plans, names those that are missing, and reads older ones from git."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ddrl.cli import main
+from ddrl.cli.new import new
+from ddrl.papers.plans import halves, read_register
+
+PAPER = "doe_2020"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with one new paper, which is the working directory and a git repository."""
+    new("paper", PAPER, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    git("init", "--quiet")
+    commit("first", "2026-01-01T00:00:00+01:00")
+    return Path("replications") / PAPER
+
+
+def git(*arguments: str, **variables: str) -> None:
+    names = {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    subprocess.run(["git", *arguments], env={**os.environ, **names, **variables}, check=True)
+
+
+def commit(message: str, date: str) -> None:
+    git("add", "--all")
+    git("commit", "--quiet", "--message", message, GIT_COMMITTER_DATE=date, GIT_AUTHOR_DATE=date)
+
+
+def change(folder: Path, key: str, value: object) -> str:
+    """Set a key of the first claim's test; returns the claim's name."""
+    path = folder / "paper.yaml"
+    data = yaml.safe_load(path.read_text())
+    data["claims"][0]["test"][key] = value
+    path.write_text(yaml.safe_dump(data, allow_unicode=True))
+    return str(data["claims"][0]["name"])
+
+
+def register(*options: str) -> int:
+    return main(["register", PAPER, "--replications", "replications", *options])
+
+
+def test_a_changed_test_is_not_registered_until_it_is(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert register("--check") == 1
+    assert register() == 0
+    assert "commit it before the runs begin" in capsys.readouterr().out
+    assert register("--check") == 0
+    before = read_register(folder)
+    name = change(folder, "smallest_effect", 0.123)
+    capsys.readouterr()
+    assert register("--check") == 1
+    said = capsys.readouterr().out
+    assert f"{folder}/plans.csv: claim '{name}' at scale smoke has the plan " in said
+    assert register() == 0
+    after = read_register(folder)
+    assert after[: len(before)] == before, "rows are only appended"
+    assert {row.claim for row in after[len(before) :]} == {name}
+
+
+def test_the_register_of_the_past_is_in_the_history_of_git(folder: Path) -> None:
+    name = change(folder, "smallest_effect", 0.123)
+    commit("second", "2026-01-02T12:00:00+00:00")
+    assert register("--history") == 0
+    rows = [row for row in read_register(folder) if row.claim == name and row.scale == "smoke"]
+    assert [row.date for row in rows] == ["2025-12-31T23:00:00+00:00", "2026-01-02T12:00:00+00:00"]
+    tests, settings = zip(*(halves(row.digest) for row in rows), strict=True)
+    assert len(set(tests)) == 2
+    assert len(set(settings)) == 1
+    assert all(len(row.commit) == 12 for row in rows)
+    assert register("--check") == 0
+
+
+def test_history_does_not_replace_a_register(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert register() == 0
+    assert register("--history") == 2
+    assert "plans.csv: exists" in capsys.readouterr().err
