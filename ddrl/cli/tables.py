@@ -13,20 +13,21 @@ from typing import Any, Literal
 import pandas as pd
 
 from ddrl.errors import UserError, unknown_name
+from ddrl.papers import claim_verdicts
 from ddrl.papers.experiments import SCALES, Roots, folder_of, papers, with_further
-from ddrl.papers.table_names import CELL_VERDICTS, CLAIM_VERDICTS, REFERENCE
+from ddrl.papers.table_names import CELL_VERDICTS, REFERENCE
 from ddrl.system.csv_cells import table_as_csv
 from ddrl.system.files import read_file
 from ddrl.system.parquet import read_frame
 from ddrl.system.wording import counted
 
-VERDICTS = {"claims": CLAIM_VERDICTS, "cells": CELL_VERDICTS}
+VERDICTS = {"claims": claim_verdicts.CLAIM_VERDICTS, "cells": CELL_VERDICTS}
 WRAPPED, NARROWEST = ("claim", "cell", "flags", "store", "networks", "tasks"), 16
 """Columns whose texts a terminal may break into lines, and the fewest letters that each gets."""
 TOO_WIDE = ("says", "variants")
 """Columns that a terminal does not show."""
 SYSTEM_COLUMNS = ("paper", "experiment", "algorithm", "moves", "schedule", "inference", "store", "runtime")
-COLOURS = {"supported": "green", "equivalent": "green", "contradicted": "red", "inconclusive": "yellow"}
+COLOURS = {"equivalent": "green"} | {name: known.terminal for name, known in claim_verdicts.VERDICTS.items()}
 Kind = Literal["claims", "cells"]
 Rows = list[dict[str, str]]
 

@@ -43,4 +43,4 @@ REFERENCE = "reference"
 """Pseudo-scale that plans no run and reports the committed results of `results/reference`."""
 
 CELL_VERDICTS = ("equivalent", "consistent", "below", "above", "inconclusive", "not_comparable", "not_run")
-CLAIM_VERDICTS = ("supported", "contradicted", "inconclusive", "not_run")
+"""The verdicts on published cells; those on claims: `ddrl.papers.claim_verdicts`."""

@@ -19,22 +19,20 @@ from matplotlib.patches import Patch, Rectangle
 
 from ddrl.analysis.figures import plots
 from ddrl.analysis.tables.build import read
+from ddrl.papers import claim_verdicts
 from ddrl.report.sections.text import words
 from ddrl.system.exit_code import exit_code
 
 VERDICTS: Mapping[str, str] = {
-    "supported": plots.GREEN,
     "equivalent": plots.GREEN,
     "consistent": plots.SKY,
     "above": plots.BLUE,
     "below": plots.PURPLE,
-    "contradicted": plots.VERMILLION,
-    "inconclusive": plots.ORANGE,
     "not_comparable": "#aeb4bd",
-    "not_run": "#e7e9ec",
+    **{name: verdict.colour for name, verdict in claim_verdicts.VERDICTS.items()},
 }
 """Colours, in the order of the parts of a bar; every part also shows its number, and the legend names it."""
-LIGHT = ("consistent", "inconclusive", "not_comparable", "not_run")
+LIGHT = ("consistent", "not_comparable", *(name for name, known in claim_verdicts.VERDICTS.items() if not known.dark))
 STATUSES: Mapping[str, tuple[str, str, str]] = {  # label, colour of a place, colour of its number
     "done": ("every planned seed done", plots.BLUE, "white"),
     "partly": ("some seeds done", plots.SKY, plots.INK),

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
 
+from ddrl.papers.claim_verdicts import CLAIM_VERDICTS, VERDICTS, said
 from ddrl.papers.paper import Claim, Paper, load_deviations, load_paper
 from ddrl.report.sections.cells import flags_of
 from ddrl.report.sections.numbers import frames, interval, number, with_unit
@@ -14,7 +15,6 @@ from ddrl.report.sections.text import words
 from docs.sitegen.links import ROOT
 from docs.sitegen.markdown import plain, table
 
-CLAIM_VERDICTS = ("supported", "contradicted", "inconclusive", "not_run")
 Rows = list[dict[str, str]]
 
 
@@ -56,8 +56,12 @@ def table_of_papers(pages: str) -> str:
         measured = f"{sum(bool(row['ours']) for row in cells)} of {len(cells)}"
         numbers = [str(claims[verdict]) for verdict in CLAIM_VERDICTS]
         lines.append([f"[{title(key)}]({pages}{key}.md)", *numbers, measured])
-    titles = ["paper", *(words(verdict) for verdict in CLAIM_VERDICTS), "published numbers that we also measured"]
-    return table(titles, lines, right=range(1, 6))
+    titles = [
+        "paper",
+        *(VERDICTS[verdict].words for verdict in CLAIM_VERDICTS),
+        "published numbers that we also measured",
+    ]
+    return table(titles, lines, right=range(1, len(titles)))
 
 
 def title(key: str) -> str:
@@ -75,7 +79,7 @@ def claims(key: str) -> str:
     waiting = [one for one in paper(key).claims if one not in decided]
     parts = []
     if decided:
-        lines = [[_claim(one), tag(verdicts[one.name]["verdict"]), _effect(verdicts[one.name])] for one in decided]
+        lines = [[_claim(one), _verdict(verdicts[one.name]), _effect(verdicts[one.name])] for one in decided]
         parts.append(table(["claim", "verdict", "effect with its 95 % interval"], lines))
     if waiting:
         lines = [[_claim(one), plain(words(one.experiment))] for one in waiting]
@@ -100,9 +104,13 @@ def _effect(row: Mapping[str, str]) -> str:
     return "<br>".join(filter(None, [" ".join(facts[:2]).strip(), ", ".join(filter(None, facts[2:4])), *facts[4:]]))
 
 
-def tag(verdict: str) -> str:
-    """Return a verdict as a coloured word."""
-    return f'<span class="verdict {verdict}">{words(verdict)}</span>'
+def _verdict(row: Mapping[str, str]) -> str:
+    return tag(row["verdict"], said(row["verdict"], row.get("obstacle", "")))
+
+
+def tag(verdict: str, text: str = "") -> str:
+    """Return a verdict as a coloured word, or as `text` in its colour."""
+    return f'<span class="verdict {verdict}">{text or words(verdict)}</span>'
 
 
 def cells(key: str) -> str:

@@ -39,10 +39,19 @@ def plot_of(**columns: str) -> Plot:
     [
         (
             ["supported", "supported", "contradicted", "inconclusive", "not_run", "not_run"],
-            "Of the 4 claims that our runs test, 2 hold, 1 does not and 1 remains open; 2 more claims have no run yet.",
+            "Of the 4 claims that our runs speak of, 3 are decided: 2 hold and 1 does not hold at the "
+            "paper’s own setting; 1 remains open; 2 more claims have no run yet.",
         ),
-        (["contradicted", "contradicted"], "Of the 2 claims that our runs test, 2 do not."),
-        (["supported", "not_run"], "Of the 1 claim that our runs test, 1 holds; 1 more claim has no run yet."),
+        (
+            ["contradicted_here", "contradicted_here", "no_difference", "not_testable"],
+            "Of the 4 claims that our runs speak of, 3 are decided: 1 shows no difference and 2 do not hold on these "
+            "stand-ins; 1 cannot be tested here.",
+        ),
+        (
+            ["supported", "not_run"],
+            "Of the 1 claim that our runs speak of, 1 is decided: 1 holds; 1 more claim has no run yet.",
+        ),
+        (["inconclusive"], "Of the 1 claim that our runs speak of, 1 remains open."),
         (["not_run"], "No run has tested any of the 1 claim yet."),
     ],
 )

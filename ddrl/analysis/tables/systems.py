@@ -18,6 +18,7 @@ from ddrl.analysis.runs.problems import portable
 from ddrl.analysis.runs.run_data import env_label
 from ddrl.analysis.tables.build import read
 from ddrl.errors import UserError
+from ddrl.papers.claim_verdicts import CLAIM_VERDICTS
 from ddrl.papers.declared import declared, defaults
 from ddrl.papers.expansion import expand
 from ddrl.papers.experiments import (
@@ -33,7 +34,7 @@ from ddrl.papers.experiments import (
     system_of,
 )
 from ddrl.papers.published import load_published
-from ddrl.papers.table_names import CELL_VERDICTS, CLAIM_VERDICTS, REFERENCE, SUITE_NEEDS
+from ddrl.papers.table_names import CELL_VERDICTS, REFERENCE, SUITE_NEEDS
 from ddrl.system.plugins import ALGORITHMS
 
 PACKAGE = Path(__file__).parents[2]

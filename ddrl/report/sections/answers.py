@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from ddrl.papers.claim_verdicts import CLAIM_VERDICTS, DECIDED, VERDICTS, said
 from ddrl.report.sections.cells import ORIGINS
 from ddrl.report.sections.document import Answer, Answers, Plot, Row
 from ddrl.report.sections.numbers import interval, number
 from ddrl.report.sections.tables import grouped
-from ddrl.report.sections.text import counted, listed, words
+from ddrl.report.sections.text import counted, listed
 
-SAID = {
-    "supported": "holds|hold",
-    "contradicted": "does not|do not",
-    "inconclusive": "remains open|remain open",
-    "not_run": "",
-}
-"""Verdict -> what a sentence says of one claim and of several; the lines of claims are in this order."""
-RANKS = {"supported": 0, "contradicted": 0, "inconclusive": 1, "not_run": 2}
 MARGIN = 1.25
 """How far the axis of an effect reaches beyond its interval and its lines."""
 NARROW = 0.02
@@ -34,13 +27,18 @@ def best_findings(rows: Iterable[Row], subject: str, *names: str) -> list[Row]:
     an interval of the effect or with more seeds.
     """
     chosen = [_best(own, subject) for own in grouped(rows, *names, "claim").values()]
-    return sorted(chosen, key=lambda row: list(SAID).index(row["verdict"]))
+    return sorted(chosen, key=lambda row: CLAIM_VERDICTS.index(row["verdict"]))
 
 
 def _best(findings: Iterable[Row], subject: str) -> Row:
-    found = sorted(findings, key=lambda row: (RANKS[row["verdict"]], row["origin"] != subject))
+    found = sorted(findings, key=lambda row: (_rank(row["verdict"]), row["origin"] != subject))
     alike = [row for row in found if row["verdict"] == found[0]["verdict"]]
     return min(alike, key=lambda row: (not _has_interval(row), -float(row["seeds"] or 0)))
+
+
+def _rank(verdict: str) -> int:
+    """Return 0 for a verdict that decides, and more for what says less."""
+    return 0 if verdict in DECIDED else CLAIM_VERDICTS.index(verdict)
 
 
 def _has_interval(row: Row) -> bool:
@@ -53,11 +51,21 @@ def answer_sentence(findings: Iterable[Row]) -> str:
     without = found.pop("not_run", 0)
     if not found:
         return f"No run has tested any of the {counted(without, 'claim')} yet."
-    parts = [
-        f"{found[name]} {said.split('|')[found[name] > 1]}" for name, said in SAID.items() if found.get(name) and said
+    decided, others = _parts(found, decided=True), _parts(found, decided=False)
+    number = sum(found[name] for name in DECIDED)
+    first = [f"{number} {'is' if number == 1 else 'are'} decided: {listed(decided)}"] if decided else []
+    rest = [f"{counted(without, 'more claim')} {'has' if without == 1 else 'have'} no run yet"] if without else []
+    said_of_them = "; ".join([*first, *([listed(others)] if others else []), *rest])
+    return f"Of the {counted(found.total(), 'claim')} that our runs speak of, {said_of_them}."
+
+
+def _parts(found: Counter[str], *, decided: bool) -> list[str]:
+    """Return `2 hold` for each verdict that there is, of those that decide a claim or of the others."""
+    return [
+        f"{found[name]} {known.answered.split('|')[found[name] > 1]}"
+        for name, known in VERDICTS.items()
+        if found.get(name) and known.decided == decided
     ]
-    rest = f"; {counted(without, 'more claim')} {'has' if without == 1 else 'have'} no run yet" if without else ""
-    return f"Of the {counted(found.total(), 'claim')} that our runs test, {listed(parts)}{rest}."
 
 
 def answers(findings: Iterable[Row], subject: str, title: str = "") -> Answers:
@@ -88,7 +96,7 @@ def _answer(row: Row, subject: str) -> Answer:
     tested = row["verdict"] != "not_run"
     return Answer(
         verdict=row["verdict"],
-        said=words(row["verdict"]),
+        said=said(row["verdict"], row.get("obstacle", "")),
         title=row["title"],
         plot=_plot(row),
         seeds=number(row["seeds"]) if tested else "",

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable
 from itertools import compress
 from typing import Any
 
-from ddrl.report.sections.cells import ORIGINS, flags_of, needed, system_name, verdict_tag
+from ddrl.papers.claim_verdicts import said
+from ddrl.report.sections.cells import ORIGINS, flags_of, needed, system_name
 from ddrl.report.sections.document import Block, Cell, Field, Group, Row, Table, Text
 from ddrl.report.sections.numbers import equals, frames, interval, number, p_value, with_unit
-from ddrl.report.sections.spans import Inline, Span, joined, more, plain, small, strong
+from ddrl.report.sections.spans import Inline, Span, joined, more, plain, small, strong, tag
 from ddrl.report.sections.tables import Fields, grouped, right, table_of
 from ddrl.report.sections.text import counted, listed, sentence, unbroken, words
 
@@ -35,7 +36,7 @@ def claims(rows: list[Row], published_rows: list[Row], subject: str) -> list[Blo
     fields: Fields[Row] = (
         _tall(lambda row: _claim(row, published), "1.15fr"),
         Field("Evidence", lambda row: (*_whose(row, subject), *_finding(row)), "1.25fr"),
-        right("Verdict", verdict_tag),
+        right("Verdict", _verdict),
     )
     caption = "Claims of the paper and what our runs say of them"
     table = table_of(caption, SOURCE, fields, [_lines(tested)], size=8.2, ruled=True)
@@ -73,6 +74,11 @@ def _lines(claims: Iterable[list[Row]], title: str = "") -> Group[Row]:
     return Group(lines, title)
 
 
+def _verdict(row: Row) -> Inline:
+    """Return the verdict of a row as a tag, with what a claim needs that is not testable."""
+    return tag(row["verdict"], said(row["verdict"], row.get("obstacle", "")))
+
+
 def _title(row: Row) -> Inline:
     return joined([plain(row["title"]), small(unbroken(row["source"]))])
 
@@ -106,8 +112,8 @@ def _claim(row: Row, published: dict[str, Row]) -> Inline:
 def _finding(row: Row) -> Inline:
     several = row.get("comparisons", "").count("[") > 1
     # The facts are those of the comparison that decides, which the detail names.
-    said = [sentence(part) for part in SENTENCES.split(row["detail"])]
-    short, long = ([part for part in said if (len(part) > LONG) is wanted] for wanted in (False, True))
+    parts = [sentence(part) for part in SENTENCES.split(row["detail"])]
+    short, long = ([part for part in parts if (len(part) > LONG) is wanted] for wanted in (False, True))
     details = [*long, f"All comparisons: {row['comparisons']}."] if several else long
     shown = joined([plain(evidence(row)), small(" ".join(short))])
     return (*shown, *more("Details", " ".join(details))) if details else shown
@@ -134,7 +140,7 @@ def ledger(rows: list[Row], names: dict[str, str], subject: str) -> Table:
     fields: Fields[Row] = (
         _tall(_title, "1.2fr"),
         Field("Evidence", lambda row: _evidence_or_detail(row, subject), "1.1fr"),
-        right("Verdict", verdict_tag),
+        right("Verdict", _verdict),
     )
     return table_of(
         "Claims ledger",

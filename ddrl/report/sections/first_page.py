@@ -7,18 +7,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ddrl.errors import UserError
+from ddrl.papers import claim_verdicts
 from ddrl.report.sections.document import Count, Fact, Origin, Row, VerdictCounts
 from ddrl.report.sections.numbers import moment
 from ddrl.report.sections.text import counted, listed, words
 
 NOUNS = {"claims": "claim", "cells": "published cell"}
 VERDICTS = {  # kind of statement -> verdict -> words of a sentence for one and for several, in the order of the report
-    "claims": {
-        "supported": "is supported|are supported",
-        "contradicted": "is contradicted|are contradicted",
-        "inconclusive": "is inconclusive|are inconclusive",
-        "not_run": "has no run|have no run",
-    },
+    "claims": {name: verdict.stated for name, verdict in claim_verdicts.VERDICTS.items()},
     "cells": {
         "equivalent": "is equivalent|are equivalent",
         "consistent": "is consistent with ours|are consistent with ours",

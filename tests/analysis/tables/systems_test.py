@@ -19,7 +19,6 @@ from ddrl.analysis.__main__ import main
 from ddrl.analysis.tables.suite import _lag, _throughput
 from ddrl.analysis.tables.systems import (
     CELL_VERDICTS,
-    CLAIM_VERDICTS,
     algorithm_module,
     coverage,
     matrix,
@@ -29,6 +28,7 @@ from ddrl.analysis.tables.systems import (
 )
 from ddrl.errors import UserError
 from ddrl.interfaces import System
+from ddrl.papers.claim_verdicts import CLAIM_VERDICTS
 from ddrl.papers.declared import declared, defaults
 from ddrl.papers.published import load_published
 from ddrl.papers.table_names import SUITE_TABLES

@@ -1,0 +1,143 @@
+"""The verdicts on claims: the one list of them, with the words, colours and marks that every output uses.
+
+No other file lists them (`tests/papers/claim_verdicts_test.py`). What an obstacle is stands here too: the reason for
+which a claim is not decided by the runs there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What our runs say of a claim, and how it is written."""
+
+    name: str
+    stated: str
+    """What a sentence says of one claim and of several: "is supported|are supported"."""
+    answered: str
+    """The same in the answer of a report, "holds|hold"; empty if it is counted apart."""
+    meaning: str
+    decided: bool
+    """True if the claim is decided: by the runs for it, against it, or as no difference."""
+    colour: str
+    """Colour in figures."""
+    terminal: str
+    """Colour in a terminal; empty: the usual one."""
+    dark: bool = True
+    """True if a number on the colour must be white."""
+
+    @property
+    def words(self) -> str:
+        """The verdict in a table or on a tag."""
+        return self.name.replace("_", " ")
+
+
+VERDICTS: Mapping[str, Verdict] = {
+    verdict.name: verdict
+    for verdict in (
+        Verdict(
+            "supported",
+            "is supported|are supported",
+            "holds|hold",
+            "the runs show what the paper says",
+            True,
+            "#009e73",
+            "green",
+        ),
+        Verdict(
+            "no_difference",
+            "shows no difference|show no difference",
+            "shows no difference|show no difference",
+            "the whole interval lies within the smallest effect that counts, fixed before the runs: what the paper says "
+            "makes no difference that counts here, and the opposite does not hold either",
+            True,
+            "#0072b2",
+            "cyan",
+        ),
+        Verdict(
+            "contradicted",
+            "is contradicted at the paper’s own setting|are contradicted at the paper’s own setting",
+            "does not hold at the paper’s own setting|do not hold at the paper’s own setting",
+            "the runs show the opposite, on the paper’s tasks and hardware, with its settings and its budget",
+            True,
+            "#a63603",
+            "red",
+        ),
+        Verdict(
+            "contradicted_here",
+            "is contradicted on these stand-ins|are contradicted on these stand-ins",
+            "does not hold on these stand-ins|do not hold on these stand-ins",
+            "the runs show the opposite, but on tasks, a budget, settings or hardware that stand in for the paper’s; "
+            "the detail says which",
+            True,
+            "#d55e00",
+            "red",
+        ),
+        Verdict(
+            "inconclusive",
+            "is inconclusive|are inconclusive",
+            "remains open|remain open",
+            "the interval is too wide to say whether the claim holds, or there are too few seeds for a test",
+            False,
+            "#e69f00",
+            "yellow",
+            dark=False,
+        ),
+        Verdict(
+            "not_testable",
+            "cannot be tested here|cannot be tested here",
+            "cannot be tested here|cannot be tested here",
+            "these runs cannot show it, however many seeds there are: it needs a GPU, more cores or more tasks, or no "
+            "variant learned, or all are at the best there is. What was measured is shown",
+            False,
+            "#aeb4bd",
+            "magenta",
+            dark=False,
+        ),
+        Verdict(
+            "not_run",
+            "has no run|have no run",
+            "",
+            "there is no run of the claim’s experiment; the experiment is named",
+            False,
+            "#e7e9ec",
+            "",
+            dark=False,
+        ),
+    )
+}
+"""Verdict by name, in the order of every table and figure."""
+CLAIM_VERDICTS: tuple[str, ...] = tuple(VERDICTS)
+DECIDED: tuple[str, ...] = tuple(name for name, verdict in VERDICTS.items() if verdict.decided)
+"""The verdicts that decide a claim."""
+TESTED: tuple[str, ...] = tuple(name for name in VERDICTS if name != "not_run")
+"""The verdicts on claims that some run speaks of."""
+
+OBSTACLES: Mapping[str, str] = {
+    "gpu": "needs a GPU",
+    "cores": "needs more cores",
+    "tasks": "needs more tasks",
+    "nobody_learned": "nobody learned",
+    "ceiling": "at the ceiling",
+    "settings": "needs more configurations",
+}
+"""Obstacle that leaves a claim `not_testable` -> what is said of it."""
+DISTURBANCES: Mapping[str, str] = {
+    "budgets": "unequal budgets",
+    "hardware": "times of different machines",
+    "seeds": "too few seeds",
+    "few_settings": "too few settings in common",
+    "values": "values that the test cannot take",
+    "silent": "no run reached the return",
+}
+"""Obstacle that leaves a claim `inconclusive`, since other runs would remove it -> what is said of it."""
+
+
+def said(verdict: str, obstacle: str = "") -> str:
+    """Return a verdict in words, with what a claim that is not testable needs: `not testable: needs a GPU`."""
+    needs = [OBSTACLES[name] for name in obstacle.split(";") if name in OBSTACLES]
+    words = VERDICTS[verdict].words
+    return f"{words}: {', '.join(needs)}" if verdict == "not_testable" and needs else words
