@@ -51,8 +51,8 @@ VERDICTS: Mapping[str, Verdict] = {
             "no_difference",
             "shows no difference|show no difference",
             "shows no difference|show no difference",
-            "the whole interval lies within the smallest effect that counts, fixed before the runs: what the paper says "
-            "makes no difference that counts here, and the opposite does not hold either",
+            "the whole interval lies within the smallest effect that counts, which was fixed before: what the paper "
+            "says makes no difference that counts here, and the opposite does not hold either",
             True,
             "#0072b2",
             "cyan",
