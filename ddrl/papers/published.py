@@ -30,6 +30,7 @@ _DTYPES = {"number": "float64", "count": "Int64", "flag": "bool"}
 def load_published(directory: Path) -> pd.DataFrame:
     """Read every cell of `directory/published`, one row each; columns as in `workflows/schemas/published.schema.yaml`.
 
+    A cell whose runs are printed one by one is their mean, with their deviation and number; there is no column `run`.
     Raise UserError naming file, row and column for a cell without source, an unknown column or a bad value.
     """
     files = sorted((directory / "published").glob("*.csv"))
@@ -41,11 +42,35 @@ def load_published(directory: Path) -> pd.DataFrame:
         if silent.any():
             row = int(silent.to_numpy().argmax()) + 2
             raise UserError(f"{path}: row {row}, column 'notes': a digitised value must say how large its error is")
-    cells = pd.concat(tables, ignore_index=True)
+    single = [_of_all_runs(table, path) for path, table in zip(files, tables, strict=True)]
+    cells = pd.concat(single, ignore_index=True)
     twice = cells["cell"][cells["cell"].duplicated()]
     if len(twice):
         raise UserError(f"{directory / 'published'}: cell '{twice.iloc[0]}' is given twice")
     return cells
+
+
+def _of_all_runs(rows: pd.DataFrame, path: Path) -> pd.DataFrame:
+    """Return one row per cell: of a cell given run by run (column `run`), the mean, deviation and number of the runs.
+
+    Raise UserError for a run given twice, for runs of a cell that differ in anything but their value, and for a row
+    with a run that states a deviation of its own or a number of seeds other than 1.
+    """
+    single = rows["run"] == ""
+    parts = [rows[single]]
+    common = [name for name in rows.columns if name not in ("value", "run")]
+    for cell, runs in rows[~single].groupby("cell", sort=False):
+        where = f"{path}: cell '{cell}'"
+        if runs["run"].duplicated().any():
+            raise UserError(f"{where}: run '{runs['run'][runs['run'].duplicated()].iloc[0]}' is given twice")
+        unlike = [name for name in common if runs[name].nunique(dropna=False) > 1]
+        if unlike:
+            raise UserError(f"{where}: its runs differ in column '{unlike[0]}'; allowed: in 'value' and 'run'")
+        if runs["deviation"].notna().any() or not (runs["seeds"] == 1).fillna(False).all():
+            raise UserError(f"{where}: a row of one run has 1 in column 'seeds' and nothing in 'deviation'")
+        spread = float(runs["value"].std(ddof=1))
+        parts.append(runs.iloc[:1].assign(value=runs["value"].mean(), deviation=spread, seeds=len(runs)))
+    return pd.concat(parts).sort_index().astype({"seeds": "Int64"}).drop(columns="run")
 
 
 def matching(published: pd.DataFrame, wanted: Mapping[str, str]) -> pd.DataFrame:
@@ -106,8 +131,11 @@ def _load(path: Path, kind: str) -> pd.DataFrame:
         raise UserError(f"{path}: is empty")
     header = rows[0]
     check_known("column", header, columns, where=str(path))
-    if sorted(header) != sorted(columns):
-        raise UserError(f"{path}: columns must be exactly {', '.join(columns)}")
+    needed = [name for name, column in columns.items() if not column.get("may_be_left_out")]
+    if len(set(header)) < len(header) or not set(needed) <= set(header):
+        further = [name for name in columns if name not in needed]
+        also = f"; allowed besides: {', '.join(further)}" if further else ""
+        raise UserError(f"{path}: columns must be exactly {', '.join(needed)}{also}")
     records = []
     for number, row in enumerate(rows[1:], start=2):
         if len(row) != len(header):
@@ -115,8 +143,9 @@ def _load(path: Path, kind: str) -> pd.DataFrame:
         where = f"{path}: row {number}, column"
         cells = zip(header, row, strict=True)
         records.append({name: _value(text, columns[name], f"{where} '{name}'") for name, text in cells})
-    table = pd.DataFrame(records, columns=header)
-    return table.astype({name: _DTYPES.get(columns[name]["kind"], "string") for name in header})
+    empty = {name: _value("", columns[name], name) for name in columns if name not in needed}
+    table = pd.DataFrame([empty | record for record in records], columns=list(columns))
+    return table.astype({name: _DTYPES.get(column["kind"], "string") for name, column in columns.items()})
 
 
 def _value(text: str, column: Mapping[str, Any], where: str) -> Any:

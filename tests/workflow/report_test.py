@@ -350,3 +350,14 @@ def test_holms_correction_stands_behind_the_p_that_was_corrected():
     assert "Below: our interval lies under the margin." in table.note and "Equivalent:" not in table.note
     said = "".join(span.text for span in table.groups[0].rows[0][6].spans).replace("\u00a0", " ")
     assert "equivalence p = 0.50; difference p = 0.01 (Holm 0.03)" in said
+
+
+def test_the_interval_of_a_printed_mean_stands_behind_it():
+    names = ("item", "system", "published_variant", "metric", "unit", "task", "flags", "published_statistic")
+    empty = ("published_frames", "seeds_needed", "ci90_low")
+    row = dict.fromkeys(names, "a") | dict.fromkeys(empty, "") | {"origin": "run", "verdict": "not_comparable"}
+    numbers = {"published": "413", "published_seeds": "6", "ours": "3", "seeds": "5", "env_frames": "100"}
+    _, table = cells([row | numbers | {"published_ci95_low": "377", "published_ci95_high": "449"}], "run")
+    assert isinstance(table, Table)
+    assert "".join(span.text for span in table.groups[0].rows[0][1].spans) == "413 [377, 449]"
+    assert "its 95\u00a0% interval" in table.note

@@ -9,7 +9,8 @@ consistent      the published value is inside our 95 % prediction interval: not 
 not_comparable  a hard flag: the two numbers are not about the same thing
 not_run         there is no run of ours
 
-The published number counts as exact, except for `consistent`, whose interval is one for as many seeds as the paper had
+The published number counts as exact, unless its seeds and their deviation are printed: then the interval is that of the
+difference of two means (Welch 1947). The prediction interval of `consistent` is one for as many seeds as the paper had
 (one, if it does not say). Margins are in paper.yaml, fixed before any run.
 
 Cells of single tasks are descriptive. `p_difference` tests if our mean is the published value (two-sided t test), and
@@ -26,7 +27,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -35,7 +36,9 @@ from ddrl.analysis.runs.flags import flags, hard
 from ddrl.analysis.runs.run_data import RunData
 from ddrl.analysis.statistics import significance
 from ddrl.analysis.statistics.normalise import human_normalised
-from ddrl.analysis.statistics.significance import POWER, Sample, t_interval
+from ddrl.analysis.statistics.printed import PrintedMean
+from ddrl.analysis.statistics.significance import t_interval
+from ddrl.analysis.verdicts.cell_decision import LEVEL, Verdict, decide
 from ddrl.analysis.verdicts.cell_values import SCORE, obstacle, own_values, suite_values
 from ddrl.papers.claim_kinds import SUITE_METRICS
 from ddrl.papers.experiments import Experiment
@@ -44,8 +47,6 @@ from ddrl.papers.protocols import spelled, spelled_ours
 from ddrl.papers.published import matching
 from ddrl.papers.schema import check_known
 
-MIN_SEEDS = 5
-LEVEL = 0.90
 SUITE_METRIC = "iqm_human_normalised_score"
 
 COLUMNS = [
@@ -59,6 +60,9 @@ COLUMNS = [
     "published",
     "published_statistic",
     "published_seeds",
+    "published_deviation",
+    "published_ci95_low",
+    "published_ci95_high",
     "published_frames",
     "source",
     "origin",
@@ -84,17 +88,6 @@ COLUMNS = [
 ]
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The result of comparing one cell; the p values are missing if no test is made."""
-
-    verdict: str
-    seeds_needed: int | None
-    detail: str
-    p_equivalence: float = math.nan
-    p_difference: float = math.nan
-
-
 class Given(NamedTuple):
     """The facts that all cells of a paper are made from."""
 
@@ -103,61 +96,6 @@ class Given(NamedTuple):
     scores: pd.DataFrame
     references: pd.DataFrame
     """Random and human score, indexed by environment."""
-
-
-def decide(ours: Sample, published: float, margin: float, published_seeds: int | None, found: Sequence[str]) -> Verdict:
-    """Return the verdict on one cell from our seeds [n], by the rules above; `found` are hard flags."""
-    if found:
-        return Verdict("not_comparable", None, f"not comparable: {', '.join(found)}")
-    if len(ours) < MIN_SEEDS:
-        seeds = f"{len(ours)} seed{'s' if len(ours) > 1 else ''}"
-        needed = seeds_needed(ours, margin) if len(ours) > 1 else None
-        return Verdict("inconclusive", max(MIN_SEEDS, needed or 0), f"{seeds}; a verdict needs at least {MIN_SEEDS}")
-    p_difference = significance.difference_p(ours, published)
-    if not _usable(margin):
-        detail = "no margin: the task has no random and human score"
-        return Verdict("inconclusive", None, detail, math.nan, p_difference)
-    interval = t_interval(ours, LEVEL)
-    p_values = (significance.equivalence_p(ours, published, margin), p_difference)
-    band = (published - margin, published + margin)
-    if band[0] <= interval.low and interval.high <= band[1]:
-        return Verdict("equivalent", None, "our 90 % interval lies within the margin", *p_values)
-    if interval.high < band[0] or interval.low > band[1]:
-        word = "below" if interval.high < band[0] else "above"
-        return Verdict(word, None, f"our 90 % interval lies {word} the margin", *p_values)
-    if interval.high - interval.low > 2 * margin:
-        needed = seeds_needed(ours, margin)
-        detail = f"our 90 % interval is wider than the margins; {_would_show(needed, 'if there were no difference')}"
-        return Verdict("inconclusive", needed, detail, *p_values)
-    low, high = significance.prediction_interval(ours, 0.95, published_seeds or 1)
-    if low <= published <= high:
-        detail = "inside our 95 % prediction interval, which is no evidence of equality"
-        return Verdict("consistent", None, detail, *p_values)
-    needed = _seeds_at_edge(ours, published, margin)
-    detail = f"our 90 % interval reaches over the edge of the margin; {_would_show(needed, 'if our mean were exact')}"
-    return Verdict("inconclusive", needed, detail, *p_values)
-
-
-def seeds_needed(ours: Sample, margin: float) -> int | None:
-    """Return the seeds that would show equality with power `POWER` if there is no difference; None: over 1000."""
-    return significance.seeds_for_equivalence(float(ours.std(ddof=1)), margin) if _usable(margin) else None
-
-
-def _usable(margin: float) -> bool:
-    return math.isfinite(margin) and margin > 0
-
-
-def _seeds_at_edge(ours: Sample, published: float, margin: float) -> int | None:
-    """Return how many seeds would show on which side of the margin's edge our mean lies, if our mean is exact."""
-    deviation, bias = float(ours.std(ddof=1)), abs(float(ours.mean()) - published)
-    if bias < margin:
-        return significance.seeds_for_equivalence(deviation, margin, bias=bias)
-    # One group against a known number, one-sided at 5 %, which matches the 90 % interval.
-    return significance.seeds_for_difference(deviation, 0.0, bias - margin, alpha=1 - LEVEL)
-
-
-def _would_show(needed: int | None, condition: str) -> str:
-    return f"{'more than 1000' if needed is None else needed} seeds would decide it, {condition} (power {POWER:g})"
 
 
 def cells(
@@ -189,7 +127,10 @@ def cells(
             for _, part in chosen.groupby(["item", "system", "variant"], sort=False, dropna=False):
                 rows += _suite(given, rule, part, tested)
     counts = dict.fromkeys(("published_seeds", "published_frames", "seeds", "env_frames", "seeds_needed"), "Int64")
-    measured = ("ours", "ci90_low", "ci90_high", "margin", "difference", "p_equivalence", "p_difference", "p_holm")
+    measured = (
+        *("published_deviation", "published_ci95_low", "published_ci95_high"),
+        *("ours", "ci90_low", "ci90_high", "margin", "difference", "p_equivalence", "p_difference", "p_holm"),
+    )
     table = pd.DataFrame(rows, columns=COLUMNS).astype(counts | dict.fromkeys(measured, "float64"))
     single = table[(table["task"] != "") & (table["environment"] != "")]
     family = ["origin", "item", "system", "published_variant"]
@@ -225,6 +166,7 @@ def _suite(given: Given, rule: CellRule, part: pd.DataFrame, runs: Sequence[RunD
             "task": "",
             "metric": SUITE_METRIC,
             "unit": "percent",
+            "deviation": math.nan,  # of a suite no deviation is printed
             "value": float(suite_values(published, SUITE_METRIC)[0]),
             "seeds": first["seeds"] if "seeds" in common else pd.NA,
             "budget_frames": first["budget_frames"] if "budget_frames" in common else pd.NA,
@@ -245,12 +187,16 @@ def _cell(
     protocol = given.paper.protocols.get(name)
     experiment = given.experiments.get(rule.experiment)
     found = flags(rule, row, runs, experiment, given.paper.evidence.full_budget, protocol)
+    printed = _printed(row).interval(0.95)
     head = {name: row[name] for name in ("cell", "item", "system", "task", "metric", "unit", "source")}
     head |= {
         "published_variant": row["variant"],
         "published": row["value"],
         "published_statistic": row["statistic"],
         "published_seeds": row["seeds"],
+        "published_deviation": row["deviation"],
+        "published_ci95_low": printed.low,
+        "published_ci95_high": printed.high,
         "published_frames": row["budget_frames"],
         "origin": origin,
         "experiment": rule.experiment,
@@ -285,8 +231,7 @@ def _compare(
     if not len(ours):
         return {"verdict": "inconclusive", "detail": "no seed has a score on every task", "margin": margin}
     interval = t_interval(ours, LEVEL)
-    seeds = None if pd.isna(row["seeds"]) else int(row["seeds"])
-    found = decide(ours, published, margin, seeds, obstacles)
+    found = decide(ours, _printed(row), margin, obstacles)
     reason = "" if obstacles else obstacle(rule, runs, paper.milestones)
     if reason:
         found = Verdict("inconclusive", None, reason)
@@ -306,6 +251,11 @@ def _compare(
         "difference": interval.value - published,
         "detail": detail,
     }
+
+
+def _printed(row: Mapping[Any, Any]) -> PrintedMean:
+    seeds = None if pd.isna(row["seeds"]) else int(row["seeds"])
+    return PrintedMean(float(row["value"]), seeds, float(row["deviation"]))
 
 
 def _margin(

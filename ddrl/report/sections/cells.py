@@ -23,6 +23,7 @@ MEANINGS = {
 }
 """What a verdict on a cell means; a table explains those that it has."""
 INTERVALS = "Intervals are 90\u00a0% over seeds."
+PUBLISHED_INTERVALS = "Behind a published mean whose seeds or their deviation are printed: its 95\u00a0% interval."
 TESTS = (
     "Tests: p of equivalence is the larger of two one-sided tests, that of difference is two-sided, in brackets after "
     "Holm's correction for all cells of the same item and system."
@@ -64,7 +65,7 @@ def cells(rows: list[Row], subject: str) -> tuple[Block, ...]:
         return (introduction, Text(plain("No published cell has a run beside it at this scale.")))
     fields: Fields[Row] = (
         Field("Task", lambda row: _task(row, subject), "1.1fr"),
-        numeric("Published", "published", number),
+        right("Published", _published),
         numeric("Ours", "ours", number),
         Field(
             "90\u00a0% interval", lambda row: interval(row["ci90_low"], row["ci90_high"]) if row["ci90_low"] else "–"
@@ -85,6 +86,7 @@ def _legend(rows: list[Row]) -> str:
     verdicts = {row["verdict"] for row in rows}
     said = [
         INTERVALS if any(row["ci90_low"] for row in rows) else "",
+        PUBLISHED_INTERVALS if any(row.get("published_ci95_low") for row in rows) else "",
         *(meaning for verdict, meaning in MEANINGS.items() if verdict in verdicts),
         TESTS if any(row.get("p_equivalence") or row.get("p_difference") for row in rows) else "",
     ]
@@ -114,6 +116,12 @@ def _task(row: Row, subject: str) -> Inline:
     at = small(f" at {frames(row['at'])}") if row["at"] else ()
     other = small(f" ({ORIGINS[row['origin']]})") if row["origin"] != subject else ()
     return (*plain(task_name(row["task"]) or "All tasks"), *at, *other)
+
+
+def _published(row: Row) -> Inline:
+    """Return the published number; with its interval where its seeds' deviation is printed."""
+    low, high = row.get("published_ci95_low", ""), row.get("published_ci95_high", "")
+    return (*plain(number(row["published"])), *(small(f" {interval(low, high)}") if low else ()))
 
 
 def _tests(row: Row) -> Inline:

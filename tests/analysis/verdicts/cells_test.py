@@ -15,10 +15,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from ddrl.analysis.runs.run_data import RunData
+from ddrl.analysis.statistics.printed import PrintedMean
 from ddrl.analysis.statistics.significance import equivalence_power, seeds_for_equivalence
+from ddrl.analysis.verdicts import cell_decision
 from ddrl.analysis.verdicts import cells as verdicts
+from ddrl.analysis.verdicts.cell_decision import MIN_SEEDS, decide
 from ddrl.analysis.verdicts.cell_values import suite_values
-from ddrl.analysis.verdicts.cells import COLUMNS, MIN_SEEDS, cells, decide
+from ddrl.analysis.verdicts.cells import COLUMNS, cells
 from ddrl.errors import UserError
 from ddrl.papers.experiments import load_experiments
 from ddrl.papers.paper import CellRule, load_paper
@@ -53,11 +56,11 @@ def sample(mean: float, deviation: float, n: int = 5) -> np.ndarray[Any, np.dtyp
     ],
 )
 def test_verdicts_on_a_published_100_with_a_margin_of_10(ours: Any, verdict: str) -> None:
-    assert decide(ours, 100.0, 10.0, 1, []).verdict == verdict
+    assert decide(ours, PrintedMean(100.0, 1), 10.0, []).verdict == verdict
 
 
 def test_a_hard_flag_leaves_no_verdict_and_no_p() -> None:
-    found = decide(sample(100, 2), 100.0, 10.0, 1, ["reduced_budget(0.1)"])
+    found = decide(sample(100, 2), PrintedMean(100.0, 1), 10.0, ["reduced_budget(0.1)"])
     assert found.verdict == "not_comparable"
     assert "reduced_budget(0.1)" in found.detail
     assert math.isnan(found.p_equivalence) and math.isnan(found.p_difference)
@@ -65,7 +68,7 @@ def test_a_hard_flag_leaves_no_verdict_and_no_p() -> None:
 
 def test_p_values_are_those_of_the_textbook_tests() -> None:
     ours = sample(104, 5, n=6)
-    found = decide(ours, 100.0, 10.0, 1, [])
+    found = decide(ours, PrintedMean(100.0, 1), 10.0, [])
     assert found.p_difference == pytest.approx(stats.ttest_1samp(ours, 100.0).pvalue)
     one_sided = [
         stats.ttest_1samp(ours, 110.0, alternative="less").pvalue,
@@ -75,17 +78,17 @@ def test_p_values_are_those_of_the_textbook_tests() -> None:
 
 
 def test_an_inconclusive_verdict_says_how_many_seeds_would_show_equality_and_with_which_power() -> None:
-    found = decide(sample(100, 30), 100.0, 10.0, 1, [])
+    found = decide(sample(100, 30), PrintedMean(100.0, 1), 10.0, [])
     assert found.seeds_needed == seeds_for_equivalence(30.0, 10.0, power=0.8)
     assert equivalence_power(found.seeds_needed, 30.0, 10.0) >= 0.8 > equivalence_power(found.seeds_needed - 1, 30, 10)
     assert f"{found.seeds_needed} seeds would decide it, if there were no difference (power 0.8)" in found.detail
-    assert decide(sample(100, 2, n=3), 100.0, 10.0, 1, []).seeds_needed == MIN_SEEDS
-    assert decide(sample(100, 30, n=3), 100.0, 10.0, 1, []).seeds_needed == found.seeds_needed
-    assert decide(sample(100, 1e4), 100.0, 10.0, 1, []).seeds_needed is None
+    assert decide(sample(100, 2, n=3), PrintedMean(100.0, 1), 10.0, []).seeds_needed == MIN_SEEDS
+    assert decide(sample(100, 30, n=3), PrintedMean(100.0, 1), 10.0, []).seeds_needed == found.seeds_needed
+    assert decide(sample(100, 1e4), PrintedMean(100.0, 1), 10.0, []).seeds_needed is None
 
 
 def test_at_the_edge_of_the_margin_more_seeds_are_asked_for_on_either_side() -> None:
-    inside, outside = (decide(sample(mean, 1.0), 100.0, 10.0, 1, []) for mean in (109.5, 110.5))
+    inside, outside = (decide(sample(mean, 1.0), PrintedMean(100.0, 1), 10.0, []) for mean in (109.5, 110.5))
     for found in (inside, outside):
         assert found.verdict == "inconclusive"
         assert found.seeds_needed is not None and found.seeds_needed > 5
@@ -94,10 +97,43 @@ def test_at_the_edge_of_the_margin_more_seeds_are_asked_for_on_either_side() -> 
 
 def test_equality_is_declared_by_mistake_in_at_most_5_percent_of_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("seeds_for_equivalence", "seeds_for_difference"):  # slow, and of no account here
-        monkeypatch.setattr(verdicts.significance, name, lambda *_, **__: None)
+        monkeypatch.setattr(cell_decision.significance, name, lambda *_, **__: None)
     generator = np.random.Generator(np.random.PCG64(3))
     draws = generator.normal(110.0, 4.0, size=(2000, 5))  # exactly at the margin
-    assert np.mean([decide(row, 100.0, 10.0, 1, []).verdict == "equivalent" for row in draws]) < 0.06
+    assert np.mean([decide(row, PrintedMean(100.0, 1), 10.0, []).verdict == "equivalent" for row in draws]) < 0.06
+
+
+def test_the_error_of_a_printed_mean_counts_where_it_is_printed() -> None:
+    ours = sample(100, 2)
+    assert decide(ours, PrintedMean(100.0, 6, 2.0), 10.0, []).verdict == "equivalent"
+    uncertain = decide(ours, PrintedMean(100.0, 3, 40.0), 10.0, [])
+    assert (uncertain.verdict, uncertain.seeds_needed) == ("inconclusive", None)
+    assert "of the difference is wider than the margins; more than 1000 seeds" in uncertain.detail
+    assert decide(sample(80, 2), PrintedMean(100.0, 6, 2.0), 10.0, []).verdict == "below"
+    exact, printed = (decide(sample(100, 12), PrintedMean(100.0, 6, spread), 10.0, []) for spread in (0.0, 4.0))
+    assert exact.seeds_needed is not None and printed.seeds_needed is not None
+    assert printed.seeds_needed > exact.seeds_needed
+
+
+def test_equality_with_an_uncertain_printed_mean_is_declared_by_mistake_in_at_most_5_percent_of_cases(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("seeds_for_equivalence", "seeds_for_difference"):
+        monkeypatch.setattr(cell_decision.significance, name, lambda *_, **__: None)
+    generator = np.random.Generator(np.random.PCG64(5))
+    ours = generator.normal(110.0, 4.0, size=(2000, 5))  # exactly at the margin
+    theirs = generator.normal(100.0, 4.0, size=(2000, 6))
+    pairs = list(zip(ours, theirs, strict=True))
+    printed = [decide(a, PrintedMean(b.mean(), 6, b.std(ddof=1)), 10.0, []).verdict for a, b in pairs]
+    assert np.mean(np.array(printed) == "equivalent") < 0.06
+    as_exact = [decide(a, PrintedMean(b.mean(), 6), 10.0, []).verdict for a, b in pairs]
+    assert np.mean(np.array(as_exact) == "equivalent") > 0.08
+
+
+def test_three_seeds_with_a_spread_that_no_number_of_seeds_overcomes_do_not_ask_for_five() -> None:
+    found = decide(sample(100, 1e4, n=3), PrintedMean(100.0, 1), 10.0, [])
+    assert found.seeds_needed is None
+    assert "more than 1000 seeds" in found.detail
 
 
 VALUES = st.lists(st.floats(-300, 300).map(lambda value: round(value, 3)), min_size=1, max_size=9)
@@ -138,7 +174,7 @@ def test_exactly_one_verdict_holds_and_it_is_the_one_given(
     values: list[float], published: int, margin: float, seeds: int, flagged: bool
 ) -> None:
     ours, flags = np.array(values), ["proxy_env"] if flagged else []
-    found = decide(ours, float(published), margin, seeds, flags)
+    found = decide(ours, PrintedMean(float(published), seeds), margin, flags)
     assert found.verdict in WORDS
     assert spelled_out(ours, float(published), margin, seeds, flags) == {found.verdict}
     assert (found.verdict == "not_comparable") == flagged
@@ -151,16 +187,16 @@ def test_a_smaller_spread_never_turns_equivalent_into_anything_else(
 ) -> None:
     ours = np.array(values) / 10
     narrower = ours.mean() + part * (ours - ours.mean())
-    if decide(ours, 0.0, margin, 1, []).verdict == "equivalent":
-        assert decide(narrower, 0.0, margin + 1e-9, 1, []).verdict == "equivalent"
+    if decide(ours, PrintedMean(0.0, 1), margin, []).verdict == "equivalent":
+        assert decide(narrower, PrintedMean(0.0, 1), margin + 1e-9, []).verdict == "equivalent"
 
 
 @given(VALUES.filter(lambda values: len(values) >= 5), st.floats(0, 500), st.floats(0.5, 100))
 @settings(max_examples=80, deadline=None)
 def test_moving_further_below_the_margin_stays_below(values: list[float], further: float, margin: float) -> None:
     ours = np.array(values)
-    if decide(ours, 0.0, margin, 1, []).verdict == "below":
-        assert decide(ours - further, 0.0, margin - 1e-9, 1, []).verdict == "below"
+    if decide(ours, PrintedMean(0.0, 1), margin, []).verdict == "below":
+        assert decide(ours - further, PrintedMean(0.0, 1), margin - 1e-9, []).verdict == "below"
 
 
 def atari_run(task: str, seed: int, final: float, *, frames: int = 200_000_000, origin: str = "run") -> RunData:
@@ -310,8 +346,8 @@ def test_reference_runs_have_rows_of_their_own() -> None:
 
 
 def test_without_a_random_and_a_human_score_there_is_no_margin_and_no_verdict() -> None:
-    assert decide(sample(100, 2), 100.0, math.nan, 1, []).verdict == "inconclusive"
-    assert "no margin" in decide(sample(100, 2), 100.0, math.nan, 1, []).detail
+    assert decide(sample(100, 2), PrintedMean(100.0, 1), math.nan, []).verdict == "inconclusive"
+    assert "no margin" in decide(sample(100, 2), PrintedMean(100.0, 1), math.nan, []).detail
 
 
 def test_every_cell_of_the_paper_without_a_run_says_why() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -55,7 +56,7 @@ def both(at: tuple[int | None, int | None] = (1, 1), **options: Any) -> list[Run
 
 def compared(runs: list[RunData], published: float = 12.5, rule: CellRule = RULE, **changes: Any) -> dict[str, Any]:
     paper = replace(PAPER, milestones=MILESTONES)
-    row = {"value": published, "seeds": 1}
+    row = {"value": published, "seeds": 1, "deviation": math.nan}
     return _compare(Given(paper, {}, pd.DataFrame(), pd.DataFrame()), rule, row, runs, changes.get("obstacles", []))
 
 
