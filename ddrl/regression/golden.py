@@ -1,9 +1,9 @@
-"""Golden curves: short runs of the serial runtime on toy tasks, recorded once and compared record by record.
+"""Golden curves: short runs on small tasks, recorded once and compared record by record.
 
-A file of `tests/regression/golden/` holds a configuration, the records of its run, and the kind of machine. Serial runs
-repeat bit for bit on one kind of machine (`machine_kind`), so every number must be the same there. Elsewhere sums are
-added up in another order: numbers then differ by `TOLERANCE` at most, as long as the run is so short that no sampled
-action changes.
+A file of `tests/regression/golden/` holds a configuration, the records of its run, and the kind of machine. Runs in the
+serial runtime, and those of the synchronous schedule in any runtime, repeat bit for bit on one kind of machine
+(`machine_kind`), so every number must be the same there. Elsewhere sums are added up in another order: numbers then
+differ by `TOLERANCE` at most, as long as the run is so short that no sampled action changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ddrl.system import processor
 from ddrl.system.files import read_file
 from ddrl.system.parquet import read_frame
 from ddrl.system.text_files import read_json
-from ddrl.training.config.run_config import parse_run_config
+from ddrl.training.config.run_config import RunConfig, parse_run_config
 from ddrl.training.records import manifest
 from ddrl.training.records.recorder import COUNTS, TIMING_METRICS, write_json
 
@@ -38,6 +38,9 @@ TOLERANCE = 2e-3
 clip a step lies: on toy/track, two runs of IMPACT were 3e-2 apart after 7,500 frames."""
 SHOWN = 6
 """The number of differences that are printed."""
+CLOCKED = ("episodes", "episode_return", "episode_length")
+"""Metrics that only a serial run repeats. Elsewhere an actor may have begun its next unroll when a record is written,
+and its episodes fall into this record or into the one after."""
 Records = Sequence[Mapping[str, float]]
 
 
@@ -64,13 +67,25 @@ def read(path: Path) -> dict[str, Any]:
 
 def run(config: Mapping[str, Any], where: str) -> list[dict[str, float]]:
     """Train `config` anew; return counts and metrics of each record, the final score as `evaluation_return`."""
+    parsed = parse_run_config(config, where=where)
     with tempfile.TemporaryDirectory() as directory:
-        train_local(parse_run_config(config, where=where), Path(directory), quiet=True)
+        train(parsed, Path(directory))
         table = read_frame(read_file(Path(directory) / "curves.parquet"))
-    table = table[~table["metric"].isin(TIMING_METRICS)]
+    serial = parsed.topology.runtime == "serial"
+    table = table[~table["metric"].isin(TIMING_METRICS if serial else (*TIMING_METRICS, *CLOCKED))]
     wide = table.pivot_table(index=list(COUNTS), columns="metric", values="value", aggfunc="mean", sort=False)
     rows = wide.sort_index().reset_index().to_dict("records")
     return [{str(key): value for key, value in row.items() if not math.isnan(value)} for row in rows]
+
+
+def train(config: RunConfig, directory: Path) -> None:
+    """Train in the runtime that the configuration names."""
+    if config.topology.runtime == "ray":
+        from ddrl.runtimes.ray.launch import train_with_ray  # Ray is slow to import, so only where it is used
+
+        train_with_ray(config, directory, quiet=True)
+    else:
+        train_local(config, directory, quiet=True)
 
 
 def record(path: Path) -> None:

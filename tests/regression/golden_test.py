@@ -34,11 +34,25 @@ def change(path: Path, **parts: Any) -> None:
 def test_the_files_cover_lag_replay_memory_and_another_correction() -> None:
     configs = [golden.read(path)["config"] for path in FILES]
     settings = [config["hyperparameters"] for config in configs]
-    assert all(config["topology"]["runtime"] == "serial" for config in configs)
-    assert any(config["topology"]["parameter_delay"] > 0 for config in configs)
+    assert {config["topology"]["runtime"] for config in configs} == {"serial", "threads", "ray"}
+    repeats = [config["topology"] for config in configs if config["topology"]["runtime"] != "serial"]
+    assert all(topology["schedule"] == "synchronous" for topology in repeats), "only these repeat bit for bit"
+    assert any(config["topology"].get("parameter_delay", 0) > 0 for config in configs)
     assert any(setting.get("replay_fraction") for setting in settings)
     assert any(setting.get("lstm_size") and setting.get("feed_last_action_and_reward") for setting in settings)
     assert {setting.get("correction", "v_trace") for setting in settings} > {"v_trace"}
+
+
+def test_the_files_cover_frame_skip_decay_with_memory_and_shared_gradients() -> None:
+    configs = [golden.read(path)["config"] for path in FILES]
+    games = [config for config in configs if config["environment"]["name"].startswith("atari/")]
+    assert {config["algorithm"] for config in games} >= {"impala", "a3c"}, "frames are counted in two ways"
+    for config in games:
+        decay = config["hyperparameters"]["optimizer"]["decay_frames"]
+        assert config["env_frames"] / decay >= 0.25, "a rate that hardly falls tells nothing"
+    assert any(config["hyperparameters"].get("lstm_size") for config in games)
+    assert any(config["topology"].get("learner_threads", 1) > 1 for config in configs)
+    assert any(config["topology"].get("num_learners", 1) > 1 for config in configs)
 
 
 def test_the_files_cover_every_algorithm_of_a_paper_and_continuous_actions() -> None:
@@ -54,6 +68,8 @@ def test_a_file_says_what_made_it_and_where(path: Path) -> None:
     assert content["command"] == golden.COMMAND
     assert set(content["machine"]) == set(golden.machine_kind())
     assert len(content["records"]) > 20
+    records = {name for record in content["records"] for name in record}
+    assert (content["config"]["topology"]["runtime"] == "serial") is bool(records & set(golden.CLOCKED))
     assert "evaluation_return" in content["records"][-1]
 
 
@@ -82,6 +98,13 @@ def test_a_run_repeats_what_was_recorded_and_tells_machines_apart(file: Path) ->
     outcome = golden.check(file)
     assert outcome.passed, outcome.line
     assert "another kind of machine" in outcome.line
+
+
+def test_a_run_in_threads_repeats_itself_but_for_the_records_that_episodes_fall_into() -> None:
+    path = ROOT / golden.FOLDER / "v_trace_threads.json"
+    first, second = (golden.run(golden.read(path)["config"], str(path)) for _ in range(2))
+    assert list(golden.differences(first, second, tolerance=0.0)) == []
+    assert not {name for record in first for name in record} & set(golden.CLOCKED)
 
 
 @pytest.mark.regression

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,9 +22,10 @@ import torch
 from ddrl import types
 from ddrl.algorithms import a3c, apex_dqn, ga3c, gorila, impact, impala, ppo, r2d2
 from ddrl.coordinator.shared_parameters import LiveParameters
-from ddrl.learners import core
+from ddrl.learners import core, data_parallel, shared_updates
 from ddrl.losses import vtrace
 from ddrl.replay import queue
+from ddrl.runtimes.ray import launch
 from ddrl.types import Unroll
 
 Function = Callable[..., Any]
@@ -205,6 +207,66 @@ def present_returns(right: Function) -> Function:
     return wrong
 
 
+def agent_steps_as_frames(right: Function) -> Function:
+    """A learner's frames are agent steps: they are not multiplied by the frame skip."""
+
+    def wrong(learner: core.LearnerCore[Any], agent_steps: int) -> None:
+        right(learner, agent_steps)
+        learner.env_frames = agent_steps
+
+    return wrong
+
+
+def uncounted_skip(right: Function) -> Function:
+    """Gradients of actors count their agent steps as frames."""
+
+    def wrong(updates: shared_updates.SharedUpdates, *arguments: Any) -> Any:
+        metrics = right(updates, *arguments)
+        updates.env_frames = updates.agent_steps
+        return metrics
+
+    return wrong
+
+
+def decayed_by_agent_steps(right: Function) -> Function:
+    """The learning rate falls with the agent steps, of which a game of four skipped frames has a quarter."""
+    return lambda initial, env_frames, decay_frames: right(initial, env_frames // 4, decay_frames)
+
+
+def lost_thread(right: Function) -> Function:
+    """The gradient of every learner thread but the first is lost."""
+
+    def wrong(loss: Any, network: Any, parameters: Any, pieces: Any) -> Any:
+        metrics = right(loss, network, parameters, pieces)
+        if threading.current_thread().name.startswith("learner_"):
+            for parameter in parameters:
+                parameter.grad.zero_()
+        return metrics
+
+    return wrong
+
+
+def lost_rank(right: Function) -> Function:
+    """The learner of rank 1 brings no gradient to the sum."""
+    return learner_without_gradient
+
+
+def learner_without_gradient(config: Any, directory: Any, folder: Any, rank: int, *others: Any, **options: Any) -> Any:
+    """Make a learner in its process; it keeps its gradient for itself where its rank is not 0."""
+    if rank:
+        backward = data_parallel.ColumnParallel.backward
+
+        def wrong(gradients: data_parallel.ColumnParallel, loss: Any, batch: Any) -> Any:
+            metrics = backward(gradients, loss, batch)
+            for parameter in gradients._replicas[0][1]:
+                if parameter.grad is not None:
+                    parameter.grad.zero_()
+            return metrics
+
+        data_parallel.ColumnParallel.backward = wrong  # type: ignore[method-assign]
+    return launch.make_learner(config, directory, folder, rank, *others, **options)
+
+
 def slowed_queue(seconds: float = 0.1) -> Fault:
     """Every hand-over of an unroll or a batch holds the queue for longer."""
 
@@ -243,6 +305,16 @@ OF_LEARNING: Mapping[str, Mapping[str, Fault]] = {
         "halved learning rate": Fault(core, "set_learning_rate", halved_learning_rate),
         "dropped last step": Fault(impala, "impala_loss", dropped_last_step),
     },
+    "v_trace_breakout": {
+        "frames without the frame skip": Fault(core.LearnerCore, "count_to", agent_steps_as_frames),
+        "decay by agent steps": Fault(core, "linear_decay", decayed_by_agent_steps),
+    },
+    "v_trace_threads": {
+        "gradient of a thread lost": Fault(data_parallel, "_backward", lost_thread),
+    },
+    "v_trace_ray": {
+        "gradient of a learner lost": Fault(launch, "make_learner", lost_rank),
+    },
     "impact_track": {
         "target never updated": Fault(impact.Learner, "_update_target", frozen_target),
         "ratio without the worker": Fault(impact, "importance_ratio", uncorrected_ratio),
@@ -265,6 +337,10 @@ OF_LEARNING: Mapping[str, Mapping[str, Fault]] = {
         "never synchronised again": Fault(LiveParameters, "pull", never_again_synchronised),
         "returns of one step": Fault(a3c, "n_step_returns", last_reward_alone),
         "terminated ignored": Fault(a3c, "n_step_returns", endless_episodes),
+    },
+    "a3c_breakout": {
+        "frames without the frame skip": Fault(shared_updates.SharedUpdates, "apply", uncounted_skip),
+        "decay by agent steps": Fault(shared_updates, "linear_decay", decayed_by_agent_steps),
     },
     "ga3c_catch": {
         "returns of one step": Fault(ga3c, "n_step_returns", last_reward_alone),

@@ -23,7 +23,12 @@ from tests.unrolls import make_unroll
 
 ROOT = Path(__file__).parents[2]
 RUN = ROOT / "results/reference/impala_2018/off_policy_correction/v_trace/toy-catch/seed11"
-FAULTS = [(curve, name) for curve, faults in OF_LEARNING.items() for name in faults]
+FAULTS = [
+    pytest.param(curve, name, marks=pytest.mark.slow if curve == "v_trace_ray" else ())
+    for curve, faults in OF_LEARNING.items()
+    for name in faults
+]
+"""A run on Ray starts processes that each import torch."""
 
 
 def start_of(curve: str) -> list[dict[str, float]]:
