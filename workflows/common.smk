@@ -144,6 +144,6 @@ wildcard_constraints:
 
 
 if workflow.is_main_process:
-    experiments.write_configs(ALL_RUNS.values())
+    experiments.write_configs(ALL_RUNS.values(), folders=FOLDER_OF)
     ALIVE = take_over()
     announce_workflow()

@@ -22,7 +22,7 @@ from ddrl.system.parquet import read_frame
 from ddrl.system.wording import counted
 
 VERDICTS = {"claims": claim_verdicts.CLAIM_VERDICTS, "cells": CELL_VERDICTS}
-WRAPPED, NARROWEST = ("claim", "cell", "flags", "store", "networks", "tasks"), 16
+WRAPPED, NARROWEST = ("claim", "cell", "flags", "late", "store", "networks", "tasks"), 16
 """Columns whose texts a terminal may break into lines, and the fewest letters that each gets."""
 TOO_WIDE = ("says", "variants")
 """Columns that a terminal does not show."""
@@ -149,7 +149,7 @@ def _row(kind: Kind, record: Mapping[str, Any]) -> dict[str, str]:
             "95 %": _interval(record, "ci95"),
             "p": "" if record.get("p") is None else f"{record['p']:.2g}",
         }
-        last = {"says": _text(record.get("title"))}
+        last = {"late": _text(record.get("late")), "says": _text(record.get("title"))}
     else:
         name, published, ours = "cell", _number(record["published"]), _number(record["ours"])
         values = {"published": published, "ours": ours, "90 %": _interval(record, "ci90")}

@@ -106,8 +106,6 @@ class Claim:
     title: str
     text: str
     source: str
-    stated: str = ""
-    """The time at which the test was written (ISO 8601, UTC); empty: before any run."""
     published: tuple[str, ...] = ()
     """Published cells that the claim's numbers come from."""
     kind: str

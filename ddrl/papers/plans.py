@@ -19,7 +19,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ddrl.papers.expansion import expand
 from ddrl.papers.experiments import SCALES, PlannedRun, system_of
@@ -32,9 +32,10 @@ REGISTER = "plans.csv"
 COLUMNS = ("claim", "scale", "digest", "date", "commit")
 PLANS = "plans.json"
 """The file of a run directory with the digests in force when the run was planned: claim -> digest."""
-WORDS = ("name", "title", "text", "source", "stated", "published", "effect_unit", "threshold_from")
+WORDS = ("name", "title", "text", "source", "published", "effect_unit", "threshold_from")
 """Fields of a claim that describe it and decide nothing."""
 DIGITS = 12
+AnyRun = TypeVar("AnyRun")
 Places = Mapping[str, Sequence[PlannedRun]]
 
 
@@ -94,24 +95,32 @@ def _not_default(record: Any) -> dict[str, Any]:
 
 
 def runs_of(claim: Claim, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
-    """Return the planned runs that a claim uses: of its variants, on its tasks, which every variant has."""
-    named = claim.named_variants
+    """Return the planned runs that a claim uses: of its variants, on its tasks, which every variant has.
+
+    Where the variants have no task in common, all runs: one agent for several tasks is compared with one for each.
+    """
     own = [run for run in runs if run.experiment == claim.experiment]
-    return used_by(claim, [(run.variant, run.environment, run) for run in own if named])
+    found = used_by(claim, [(run.variant, run.environment, run) for run in own])
+    named = [run for run in own if name_in(claim, run.variant) is not None]
+    everyone = {name_in(claim, run.variant) for run in named} == set(claim.named_variants)
+    return found or (named if everyone else [])
 
 
-def used_by(claim: Claim, found: Sequence[tuple[str, str, Any]]) -> list[Any]:
+def used_by(claim: Claim, found: Sequence[tuple[str, str, AnyRun]]) -> list[AnyRun]:
     """Return what a claim uses of (variant, task, anything) of its experiment."""
-    names = claim.named_variants
-
-    def name_of(variant: str) -> str:
-        return variant if variant in names else system_of(variant)
-
-    tasks = [{task for variant, task, _ in found if name_of(variant) == name} for name in names]
-    common = set.intersection(*tasks) if tasks else set()
+    tasks: dict[str, set[str]] = {name: set() for name in claim.named_variants}
+    for variant, task, _ in found:
+        if (name := name_in(claim, variant)) is not None:
+            tasks[name].add(task)
+    common = set.intersection(*tasks.values()) if tasks else set()
     if claim.named_environments:
         common &= set(claim.named_environments)
-    return [one for variant, task, one in found if name_of(variant) in names and task in common]
+    return [one for variant, task, one in found if task in common and name_in(claim, variant) is not None]
+
+
+def name_in(claim: Claim, variant: str) -> str | None:
+    """Return the variant that a claim names and this one is, or is a setting of; None where it names none."""
+    return next((name for name in (variant, system_of(variant)) if name in claim.named_variants), None)
 
 
 def half_of_settings(runs: Sequence[PlannedRun]) -> str:
@@ -211,14 +220,24 @@ def appended(
 def carried(directory: Path, scale: str, runs: Iterable[PlannedRun]) -> dict[str, dict[str, str]]:
     """Return run directory's key -> claim -> digest in force, of claims of a paper that use the run.
 
-    Only plans that stand in the register count: what nobody registered was not fixed beforehand.
+    Only plans that stand in the register count: what nobody registered was not fixed beforehand. A run that the scale
+    does not have, such as one with another seed, carries the half of the test alone.
     """
-    known, plans, planned = latest(read_register(directory)), in_force(directory), list(runs)
-    found: dict[str, dict[str, str]] = {run.key: {} for run in planned}
+    known, plans = latest(read_register(directory)), in_force(directory)
+    whole = expand(directory.name, scale, root=directory.parent)
+    keys = {run.key for run in whole}
+    found: dict[str, dict[str, str]] = {run.key: {} for run in runs}
     for claim in load_paper(directory).claims:
         digest = plans.get((claim.name, scale))
         if digest is None or known.get((claim.name, scale)) != digest:
             continue
-        for run in runs_of(claim, planned):
-            found[run.key][claim.name] = digest
+        used = {_place(run.key) for run in runs_of(claim, whole)}
+        own = [key for key in found if _place(key) in used]
+        for key in own:
+            found[key][claim.name] = digest if key in keys else f"{halves(digest)[0]}-"
     return found
+
+
+def _place(key: str) -> str:
+    """Return the key of a run without its seed."""
+    return key.rpartition("/")[0]

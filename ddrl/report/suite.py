@@ -71,6 +71,7 @@ def suite_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict[
 
 def _sections(tables: Tables, summary: dict[str, Any], origin: Origin, findings: list[Row]) -> tuple[Section, ...]:
     subject, names = summary["subject"], _names(summary)
+    rules = [Text(plain(summary["rules"]))] if summary.get("rules") else []
     bars = verdict_bars(
         {
             "claims": verdicts_of(of_origin(tables["claims"], subject)),
@@ -84,7 +85,7 @@ def _sections(tables: Tables, summary: dict[str, Any], origin: Origin, findings:
         Section("preface", "How to read this", tuple(Text(plain(text)) for text in PREFACE)),
     )
     appendix = (
-        Section("claims", "Claims and their evidence", [ledger(tables["claims"], names, subject)]),
+        Section("claims", "Claims and their evidence", [*rules, ledger(tables["claims"], names, subject)]),
         Section("experiments", "Experiments", [experiments(tables["coverage"], names)]),
         Section("cells", "Published cells by verdict", [cells_by_verdict(tables, names, subject)]),
         Section("unreplicated", "Papers without a replication", [published_only(tables.get("published_only", []))]),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ddrl.actors.unroll import EpisodeSink
 from ddrl.coordinator.program import Steps
 from ddrl.interfaces import Role
+from ddrl.papers.plans import PLANS
 from ddrl.system.notes import say
 from ddrl.training.builder import Builder
 from ddrl.training.evaluation import FINAL, EvaluationLog, Evaluations
@@ -18,7 +19,7 @@ from ddrl.training.learner_node import LearnerNode
 from ddrl.training.records import finished, manifest
 from ddrl.training.records.checkpoint_layout import SCHEMA
 from ddrl.training.records.display import Display
-from ddrl.training.records.identity import identity_of
+from ddrl.training.records.identity import identity_of, read_mapping
 from ddrl.training.records.recorder import Counts, Recorder, make_recorder
 from ddrl.training.records.resume import next_due
 from ddrl.types import Episode, Metrics
@@ -40,6 +41,8 @@ class RunRecords:
             self.identity = replace(self.identity, name=identity, by_name=True)
         self.provenance = manifest.provenance()  # now: the checkout may move on while the run goes on
         self.history = [{"git_sha": self.provenance["git_sha"], "started": manifest.now(), "env_frames": 0}]
+        if plans := read_mapping(directory / PLANS):
+            self.history[0]["plans"] = plans
         self._counts: Callable[[], Counts] = lambda: Counts(0, 0, 0)
 
     @cached_property

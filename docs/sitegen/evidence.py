@@ -99,6 +99,7 @@ def _effect(row: Mapping[str, str]) -> str:
         f"{frames(row['env_frames'])} frames" if row["env_frames"] else "",
         plain(row["decided_by"]),
         f"{number(row['seeds_needed'])} seeds would decide it" if row["seeds_needed"] else "",
+        plain(row.get("late", "")),
         plain(row["flags"].replace(";", "; ")),
     ]
     return "<br>".join(filter(None, [" ".join(facts[:2]).strip(), ", ".join(filter(None, facts[2:4])), *facts[4:]]))

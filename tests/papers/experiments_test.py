@@ -263,6 +263,16 @@ def test_configs_are_written_only_when_they_change(tmp_path: Path) -> None:
     assert json.loads(paths[0].read_text())["env_frames"] == runs[0].config["env_frames"]
 
 
+def test_the_registered_plans_of_the_claims_that_use_a_run_are_written_beside_its_configuration(tmp_path: Path) -> None:
+    runs = [run for run in runs_of("smoke") if run.experiment == "off_policy_correction"][:2]
+    first, second = (path.parent for path in write_configs(runs[:2], tmp_path))
+    assert not (first / "plans.json").exists()
+    (second / "run.json").write_text("{}")
+    write_configs(runs, tmp_path, {"impala_2018": ROOT / "impala_2018"})
+    assert "v_trace_over_no_correction" in json.loads((first / "plans.json").read_text())
+    assert not (second / "plans.json").exists(), "a finished run has the plans that it was made by"
+
+
 def test_the_command_line_says_one_line_and_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "--paper", "impala_2018", "--scale", "smok", "--replications", str(ROOT)]) == 2
     assert capsys.readouterr().err.startswith("ddrl: unknown scale 'smok'")

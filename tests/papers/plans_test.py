@@ -187,5 +187,14 @@ def test_a_run_carries_the_registered_plans_of_the_claims_that_use_it(tmp_path: 
     assert "v_trace_over_no_correction" not in found[run.key]
 
 
+def test_one_of_few_runs_carries_the_whole_plan_and_one_with_another_seed_its_test_alone() -> None:
+    few = expand(IMPALA.name, "workstation", variants=["v_trace_replay"], seeds=[11, 99], root=ROOT)
+    found = carried(IMPALA, "workstation", few)
+    own = [run for run in few if run.experiment == CORRECTION and run.environment == "toy/catch"]
+    digests = [found[run.key]["replay_helps_v_trace"] for run in own]
+    test, settings = halves(BEFORE["replay_helps_v_trace", "workstation"])
+    assert digests == [f"{test}-{settings}", f"{test}-"]
+
+
 def test_a_claim_without_planned_runs_has_no_plan() -> None:
     assert plans_of(load_paper(IMPALA), {"smoke": []}) == {}

@@ -375,3 +375,13 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over(tmp_path: Path) ->
     train(config(), tmp_path / "again", quiet=True)
     assert (tmp_path / "again" / "checkpoints-none" / "curves.jsonl").read_text() == cut_short
     assert len(read_curves(tmp_path / "again" / "curves.jsonl")) == len(read_curves(tmp_path / "straight/curves.jsonl"))
+
+
+def test_a_run_carries_the_plans_in_force_when_it_began(tmp_path: Path) -> None:
+    (tmp_path / "plans.json").write_text('{"a_claim": "x-y"}')
+    train(config(), tmp_path, quiet=True)
+    assert json.loads((tmp_path / "run.json").read_text())["plans"] == {"a_claim": "x-y"}
+    (tmp_path / "plans.json").write_text('{"a_claim": "changed-later"}')
+    train(config(env_frames=2600), tmp_path, quiet=True)
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert (record["resumes"], record["plans"]) == (1, {"a_claim": "x-y"})

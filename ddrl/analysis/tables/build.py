@@ -29,6 +29,7 @@ from ddrl.analysis.tables.scores import aggregates, improvement, profiles, score
 from ddrl.analysis.tables.summary import subject_of, summary
 from ddrl.analysis.verdicts.cells import cells
 from ddrl.analysis.verdicts.claims import claims
+from ddrl.analysis.verdicts.plans import with_plans
 from ddrl.errors import UserError
 from ddrl.papers.experiments import Experiment, PlannedRun, load_experiments
 from ddrl.papers.paper import Paper, load_paper
@@ -97,7 +98,9 @@ def make(
         "profiles": lambda: profiles(table, **drawn),
         "improvement": lambda: improvement(table, **drawn),
         "cells": lambda: _verdicts(cells(paper, experiments, published, references, every, parts), "cell", scale),
-        "claims": lambda: _verdicts(claims(paper, experiments, every, parts), "claim", scale),
+        "claims": lambda: _verdicts(
+            with_plans(claims(paper, experiments, every, parts), paper, scale, parts), "claim", scale
+        ),
         "hyperparameters": lambda: hyperparameter_table(paper, data, subject_of(scale)),
         "milestones": lambda: milestone_table(paper, counted),
         "lineage": lambda: _labelled(lineage_table(data), experiments),

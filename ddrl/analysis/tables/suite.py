@@ -25,6 +25,7 @@ from ddrl.analysis.tables.systems import (
     read_papers,
     systems,
 )
+from ddrl.analysis.verdicts.plans import changed_rules
 from ddrl.errors import UserError
 from ddrl.papers.declared import declared
 from ddrl.papers.experiments import Roots, folder_of, system_label, system_of
@@ -68,6 +69,7 @@ def build_suite(root: Roots, results: Path, scale: str, *, folder: Path, only: S
         "papers": [_paper_facts(load_paper(folder_of(paper, root)), own, subject) for paper, own in papers.items()],
         "papers_without_tables": [row["paper"] for row in paper_problems],
         **subject_facts(joined, scale),
+        "rules": changed_rules(runs["started"].fillna("")),
         "systems": len(tables["systems"]),
         "problems": len(tables["problems"]),
     }

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from ddrl.analysis.runs.run_data import machine
+from ddrl.analysis.verdicts.plans import changed_rules
 from ddrl.papers.experiments import Experiment
 from ddrl.papers.paper import Paper
 from ddrl.papers.table_names import REFERENCE
@@ -43,6 +44,7 @@ def summary(
         "scale_note": SCALE_NOTES[scale],
         "subject": subject_of(scale),
         **subject_facts(tables, scale),
+        "rules": changed_rules(tables["runs"]["started"].fillna("")),
         "problems": len(problems),
         "problems_by_kind": {str(name): int(kinds[name]) for name in sorted(kinds.index)},
         "experiments": {

@@ -52,9 +52,7 @@ def notes(claim: Claim, used: pd.DataFrame, runs: Sequence[RunData]) -> str:
     """Return what a reader of the verdict must know of the runs behind it; empty if there is nothing."""
     own = taken(used, runs)
     own_threshold = f" The threshold is ours: {claim.threshold_from.rstrip('.')}." if claim.threshold_from else ""
-    began = [str(run.manifest.get("started") or "") for run in own]
-    late = any(time and time < claim.stated for time in began)
-    return own_threshold + _machine_note(claim, own) + (" This test was written after the runs." if late else "")
+    return own_threshold + _machine_note(claim, own)
 
 
 def taken(used: pd.DataFrame, runs: Sequence[RunData]) -> list[RunData]:

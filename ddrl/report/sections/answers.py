@@ -100,10 +100,20 @@ def _answer(row: Row, subject: str) -> Answer:
         title=row["title"],
         plot=_plot(row),
         seeds=number(row["seeds"]) if tested else "",
-        origin=ORIGINS[row["origin"]] if tested and row["origin"] != subject else "",
+        origin="; ".join(filter(None, (_whose(row, subject), _late(row)))) if tested else "",
         tasks=", ".join(names) if len(names) <= FEW_TASKS else counted(len(names), "task"),
         every_task=listed(names),
     )
+
+
+def _whose(row: Row, subject: str) -> str:
+    """Return whose runs a finding is about, where they are not the subject's."""
+    return ORIGINS[row["origin"]] if row["origin"] != subject else ""
+
+
+def _late(row: Row) -> str:
+    """Return a remark where a test is younger than runs that it uses."""
+    return "test after runs" if float(row.get("late_runs") or 0) else ""
 
 
 def _plot(row: Row) -> Plot | None:

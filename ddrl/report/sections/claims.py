@@ -26,10 +26,11 @@ INTRODUCTION = (
 )
 
 
-def claims(rows: list[Row], published_rows: list[Row], subject: str) -> list[Block]:
+def claims(rows: list[Row], published_rows: list[Row], subject: str, rules: str = "") -> list[Block]:
     """Return the claims with a run in the order of the paper's file, each with one finding per origin.
 
-    `published_rows` is the table of published cells, which holds the numbers of a claim.
+    `published_rows` is the table of published cells, which holds the numbers of a claim; `rules` says which rules for
+    all claims are younger than runs.
     """
     tested, _ = _by_run(rows)
     published = {row["cell"]: row for row in published_rows}
@@ -40,7 +41,7 @@ def claims(rows: list[Row], published_rows: list[Row], subject: str) -> list[Blo
     )
     caption = "Claims of the paper and what our runs say of them"
     table = table_of(caption, SOURCE, fields, [_lines(tested)], size=8.2, ruled=True)
-    return [Text(plain(INTRODUCTION)), table] if tested else []
+    return [Text(plain(f"{INTRODUCTION} {rules}".strip())), table] if tested else []
 
 
 def without_run(rows: list[Row], published_rows: list[Row], experiments: dict[str, Any]) -> list[Table]:
@@ -89,7 +90,7 @@ def _whose(row: Row, subject: str) -> Inline:
 
 
 def evidence(row: Row) -> str:
-    """Return what a verdict rests on: effect, interval, p, effect size, seeds, budget and flags."""
+    """Return what a verdict rests on: effect, interval, p, effect size, seeds, budget, late plans and flags."""
     facts = [
         f"effect {number(row['effect'])} {row['effect_unit']}".strip() if row["effect"] else "",
         f"95\u00a0% interval {interval(row['ci95_low'], row['ci95_high'])}" if row["ci95_low"] else "",
@@ -98,6 +99,7 @@ def evidence(row: Row) -> str:
         counted(int(float(row["seeds"])), "seed") if row["seeds"] else "",
         f"{frames(row['env_frames'])} frames" if row["env_frames"] else "",
         needed(row),
+        row.get("late", ""),
         *flags_of(row),
     ]
     return "; ".join(filter(None, facts))

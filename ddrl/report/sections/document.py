@@ -154,7 +154,7 @@ class Answer:
     plot: Plot | None
     seeds: str
     origin: str
-    """Whose runs these are, where not the subject's."""
+    """Whose runs these are, where not the subject's, and whether the test is younger than some of them."""
     tasks: str
     every_task: str
 

@@ -20,6 +20,7 @@ from typing import Any
 from ddrl.papers.expansion import expand as expand_unchecked
 from ddrl.papers.expansion import narrowed
 from ddrl.papers.experiments import ROOT, SCALES, PlannedRun, Roots, folder_of, load_experiments, papers
+from ddrl.papers.plans import PLANS, carried
 from ddrl.system.exit_code import exit_code
 from ddrl.system.files import read_file, write_whole
 
@@ -92,9 +93,28 @@ def paper_configs(paper: str, root: Roots = ROOT) -> dict[tuple[str, str, str], 
     return found
 
 
-def write_configs(runs: Iterable[PlannedRun], results: str | Path = "results") -> list[Path]:
-    """Write every run's config.json, but only if its content changes, so that no run is repeated without need."""
-    return [_write_config(run, run.directory(results) / "config.json") for run in runs]
+def write_configs(
+    runs: Iterable[PlannedRun], results: str | Path = "results", folders: Mapping[str, Path] | None = None
+) -> list[Path]:
+    """Write every run's config.json, but only if its content changes, so that no run is repeated without need.
+
+    With `folders` (paper -> where its files are), write beside it the registered plans of the claims that use the run,
+    if it has not finished.
+    """
+    planned = list(runs)
+    for paper, folder in (folders or {}).items():
+        own = [run for run in planned if run.paper == paper]
+        for scale in dict.fromkeys(run.scale for run in own):
+            _write_plans([run for run in own if run.scale == scale], folder, scale, results)
+    return [_write_config(run, run.directory(results) / "config.json") for run in planned]
+
+
+def _write_plans(runs: Sequence[PlannedRun], folder: Path, scale: str, results: str | Path) -> None:
+    found = carried(folder, scale, runs)
+    for run in runs:
+        directory = run.directory(results)
+        if not (directory / "run.json").exists():
+            write_whole(directory / PLANS, (json.dumps(found[run.key], indent=1, sort_keys=True) + "\n").encode())
 
 
 def _write_config(run: PlannedRun, path: Path) -> Path:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddrl.errors import UserError, using
+from ddrl.papers.plans import PLANS
 from ddrl.system.config_differences import differing, spelled
 from ddrl.system.files import read_file
 from ddrl.system.locks import locked
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 ELSEWHERE = "train in another directory, or remove what is there with --overwrite (in Python: overwrite=True)"
 OF_A_RUN = (
-    *("checkpoints", "final_evaluation", "members", "finished-*", *trackers.FILES, "*.jsonl", "config.json"),
+    *("checkpoints", "final_evaluation", "members", "finished-*", *trackers.FILES, "*.jsonl", "config.json", PLANS),
     *("curves.parquet", "lineage.parquet", "run.json"),
 )
 """The files and folders that a run writes into its directory."""
@@ -70,7 +71,7 @@ def common_record(
         "history": history,
         "exit_reason": "budget_reached",
         "peak_memory_mib": manifest.peak_memory_mib(),
-    }
+    } | ({"plans": history[0]["plans"]} if "plans" in history[0] else {})
 
 
 def record_of(directory: Path) -> dict[str, Any] | None:

@@ -612,12 +612,3 @@ def test_every_kind_of_claim_is_documented_and_has_a_test_here() -> None:
 
     assert module.__doc__ is not None and claim_tests.__doc__ is not None
     assert all(f"    {kind} " in module.__doc__ for kind in KIND_METRICS)
-
-
-@pytest.mark.parametrize(("began", "said"), [("2026-01-01T00:00:00+00:00", True), ("2026-12-01T00:00:00+00:00", False)])
-def test_a_test_that_is_younger_than_its_runs_says_so(began: str, said: bool) -> None:
-    runs = [run_of(variant, seed, returns=[0.0, 1.0]) for variant in ("v_trace", "no_correction") for seed in range(3)]
-    runs = [replace(one, manifest={**one.manifest, "started": began}) for one in runs]
-    later = claim(stated="2026-06-01T00:00:00+00:00")
-    found = evaluate(later, CORRECTION, with_scores(runs, [0.9, 0.8, 0.7, 0.1, 0.2, 0.3]), runs)
-    assert ("This test was written after the runs." in found["detail"]) == said

@@ -1,0 +1,135 @@
+"""Says of each claim which of its runs are older than its plan, by rule, whatever the verdict.
+
+    plan            the digest of the plan in force, from the register (`ddrl.papers.plans`)
+    plan_since      the date since which its test is in force (UTC)
+    plan_runs       the number of runs that the claim uses
+    late_runs       those that are older than the test
+    resettled_runs  those that are older than the settings: tasks, seeds or configurations were changed after them
+    late            both in words; empty where there is neither
+
+A run that carries digests (`plans` in run.json) is older than a plan whose half it does not carry. A run without
+digests is older if it began before the plan was registered; of a run whose beginning is not known nobody can say that
+the plan was there first, so it counts as older. Reference runs are held against the settings of scale workstation.
+
+A changed rule by which all claims are judged is a test that was written after the runs, too. `RULES` lists them, and
+each report says so once (`changed_rules`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from ddrl.analysis.runs.run_data import RunData
+from ddrl.papers.paper import Claim, Paper
+from ddrl.papers.plans import Registered, halves, in_force, read_register, since, used_by
+from ddrl.papers.table_names import REFERENCE
+
+OF_REFERENCE = "workstation"
+"""The scale whose plan the reference runs were made by."""
+COLUMNS = ["plan", "plan_since", "plan_runs", "late_runs", "resettled_runs", "late"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A change of the rules by which all claims are judged, with the time from which on it holds (ISO 8601, UTC)."""
+
+    date: str
+    text: str
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("2026-11-21T12:02:10+00:00", "runs of one thread are timed by their CPU time"),
+    Rule(
+        "2026-11-21T14:41:57+00:00",
+        "differences of returns are averaged over tasks in parts of each task's scale, and of several comparisons the "
+        "one nearest to contradicting a claim is shown",
+    ),
+    Rule("2026-11-24T08:29:14+00:00", "variants that are each held against a number may have budgets of their own"),
+    Rule("2026-11-25T01:26:28+00:00", "a metric over all tasks compares the frames of all tasks"),
+    Rule(
+        "2026-11-25T20:07:51+00:00",
+        "a return is reached where the mean of 20 episodes is there, and a task's scale is that of its human or "
+        "reference score",
+    ),
+)
+"""All of them, oldest first."""
+
+
+def with_plans(table: pd.DataFrame, paper: Paper, scale: str, runs: Sequence[RunData]) -> pd.DataFrame:
+    """Return the table of claims with the columns `COLUMNS`; `runs` are those that it was made from."""
+    register, plans = read_register(paper.directory), in_force(paper.directory)
+    claims = {claim.name: claim for claim in paper.claims}
+    found = []
+    for name, origin in zip(table["claim"], table["origin"], strict=True):
+        planned = OF_REFERENCE if REFERENCE in (scale, origin) else scale
+        own = used(claims[name], [run for run in runs if run.origin == origin])
+        found.append(_row(claims[name], own, register, plans, planned))
+    counts = dict.fromkeys(("plan_runs", "late_runs", "resettled_runs"), "Int64")
+    columns = pd.DataFrame(found, columns=COLUMNS, index=table.index).astype(counts)
+    return table.assign(**{name: columns[name] for name in COLUMNS})
+
+
+def used(claim: Claim, runs: Iterable[RunData]) -> list[RunData]:
+    """Return the runs of one origin that a claim uses; of a run on several tasks one part."""
+    own = [run for run in runs if run.experiment == claim.experiment]
+    chosen = used_by(claim, [(run.variant, run.environment, run) for run in own])
+    whole = {(run.variant, run.suite or run.environment, run.seed): run for run in chosen}
+    return list(whole.values())
+
+
+def _row(
+    claim: Claim,
+    runs: Sequence[RunData],
+    register: Sequence[Registered],
+    plans: Mapping[tuple[str, str], str],
+    scale: str,
+) -> dict[str, Any]:
+    """Return the columns `COLUMNS` of a claim. A plan that is not the registered one is younger than all runs."""
+    plan = plans.get((claim.name, scale), "")
+    newest = next((row.digest for row in reversed(register) if (row.claim, row.scale) == (claim.name, scale)), "")
+    counts, dates = [], []
+    for half in (0, 1):
+        current = halves(plan)[half]
+        date = since(register, claim.name, scale, half) if plan and halves(newest)[half] == current else ""
+        dates.append(date)
+        alike = {halves(digest)[half] for (name, _), digest in plans.items() if name == claim.name}
+        counts.append(sum(_older(run, claim.name, half, alike, date) for run in runs))
+    return {
+        "plan": plan,
+        "plan_since": dates[0],
+        "plan_runs": len(runs),
+        "late_runs": counts[0],
+        "resettled_runs": counts[1],
+        "late": in_words(len(runs), *counts),
+    }
+
+
+def _older(run: RunData, claim: str, half: int, current: set[str], date: str) -> bool:
+    """Return whether a run is older than half of a plan that is in force since `date` (empty: not registered)."""
+    carried = run.manifest.get("plans")
+    if isinstance(carried, Mapping) and carried:
+        return halves(str(carried.get(claim, "")))[half] not in current
+    began = str(run.manifest.get("started") or "")
+    return not date or not began or began < date
+
+
+def in_words(runs: int, late: int, resettled: int) -> str:
+    """Return what a reader must know: `test written after 3 of 6 runs`."""
+    said = [f"test written after {late} of {runs} runs"] if late else []
+    if resettled:
+        said.append(f"tasks, seeds or settings of the plan changed after {resettled} of {runs} runs")
+    return "; ".join(said)
+
+
+def changed_rules(began: Iterable[str], rules: Sequence[Rule] = RULES) -> str:
+    """Return the rules for all claims that are younger than some runs, which began then; empty without any."""
+    times = list(began)
+    said = []
+    for rule in rules:
+        if older := sum(not time or time < rule.date for time in times):
+            said.append(f"{rule.date[:10]}, after {older} of {len(times)} runs: {rule.text}")
+    return f"Rules for all claims that were changed after runs: {'; '.join(said)}." if said else ""

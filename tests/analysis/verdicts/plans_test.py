@@ -1,0 +1,137 @@
+"""A claim whose plan is younger than runs says so by rule, whatever its verdict and in every output."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from ddrl.analysis.runs.run_data import RunData
+from ddrl.analysis.verdicts.plans import RULES, Rule, changed_rules, used, with_plans
+from ddrl.cli import tables
+from ddrl.papers.paper import Paper, load_paper
+from ddrl.papers.plans import Registered, appended, halves, in_force, write_register
+from ddrl.report.sections.answers import answers
+from ddrl.report.sections.claims import evidence, ledger
+from docs.sitegen import evidence as pages
+from tests.analysis.verdicts.claims_test import PAPER, run_of
+
+CLAIM = "v_trace_over_no_correction"
+BEFORE, THEN, AFTER = (f"2026-01-0{day}T00:00:00+00:00" for day in (1, 2, 3))
+
+
+@pytest.fixture
+def paper(tmp_path: Path) -> Paper:
+    """The IMPALA paper, whose plans were all registered at `THEN`."""
+    folder = tmp_path / PAPER.key
+    shutil.copytree(PAPER.directory, folder, ignore=shutil.ignore_patterns("__pycache__", "plans.csv"))
+    write_register(folder, appended([], in_force(folder), THEN, ""))
+    return load_paper(folder)
+
+
+def runs(*began: str, plans: Any = None) -> list[RunData]:
+    """One run of each variant for each time."""
+    made = [run_of(variant, seed) for seed in range(len(began)) for variant in ("v_trace", "no_correction")]
+    facts = [{"started": began[one.seed]} | ({} if plans is None else {"plans": plans}) for one in made]
+    return [replace(one, manifest={**one.manifest, **fact}) for one, fact in zip(made, facts, strict=True)]
+
+
+def noted(paper: Paper, own: list[RunData], verdict: str = "supported", scale: str = "workstation") -> dict[str, Any]:
+    """The row of the claim, with what every table of claims has."""
+    blank = dict.fromkeys(("effect", "ci95_low", "ci95_high", "p", "p_holm", "decided_by", "comparisons", "detail"), "")
+    row = {"claim": CLAIM, "origin": "run", "verdict": verdict, "title": "V-trace", "source": "Table 2", **blank}
+    row |= {"effect_unit": "", "flags": "", "seeds": "3", "env_frames": "1000", "tasks": "Catch", "paper": paper.key}
+    found = with_plans(pd.DataFrame([row]), paper, scale, own)
+    return dict(found.iloc[0])
+
+
+def test_runs_that_began_before_a_test_was_registered_are_counted(paper: Paper) -> None:
+    found = noted(paper, runs(BEFORE, AFTER, AFTER))
+    assert (found["plan_runs"], found["late_runs"], found["resettled_runs"]) == (6, 2, 2)
+    assert found["late"].startswith("test written after 2 of 6 runs")
+    assert found["plan"] == in_force(paper.directory)[CLAIM, "workstation"]
+    assert found["plan_since"] == THEN
+
+
+def test_runs_after_their_plan_need_no_note(paper: Paper) -> None:
+    found = noted(paper, runs(THEN, AFTER))
+    assert (found["late_runs"], found["resettled_runs"], found["late"]) == (0, 0, "")
+
+
+def test_a_run_of_unknown_beginning_counts_as_older(paper: Paper) -> None:
+    assert noted(paper, runs("", AFTER))["late_runs"] == 2
+
+
+def test_a_plan_that_nobody_registered_is_younger_than_every_run(paper: Paper) -> None:
+    (paper.directory / "plans.csv").unlink()
+    found = noted(paper, runs(AFTER))
+    assert (found["late_runs"], found["resettled_runs"], found["plan_since"]) == (2, 2, "")
+
+
+def test_a_test_that_was_changed_without_being_registered_is_younger_too(paper: Paper) -> None:
+    changed = replace(next(one for one in paper.claims if one.name == CLAIM), smallest_effect=0.5)
+    path = paper.directory / "paper.yaml"
+    text = path.read_text()
+    assert text.count("smallest_effect: 0.05") > 1
+    path.write_text(text.replace("smallest_effect: 0.05", "smallest_effect: 0.5", 1))
+    assert load_paper(paper.directory).claims[0] == changed
+    found = noted(load_paper(paper.directory), runs(AFTER))
+    assert (found["late_runs"], found["resettled_runs"]) == (2, 0)
+    assert found["late"] == "test written after 2 of 2 runs"
+
+
+def test_the_digest_that_a_run_carries_goes_before_its_date(paper: Paper) -> None:
+    test, settings = halves(in_force(paper.directory)[CLAIM, "workstation"])
+    assert noted(paper, runs(BEFORE, plans={CLAIM: f"{test}-{settings}"}))["late"] == ""
+    other = noted(paper, runs(AFTER, plans={CLAIM: f"0123456789ab-{settings}"}))
+    assert (other["late_runs"], other["resettled_runs"]) == (2, 0)
+    settled = noted(paper, runs(AFTER, plans={CLAIM: f"{test}-0123456789ab"}))
+    assert settled["late"] == "tasks, seeds or settings of the plan changed after 2 of 2 runs"
+    assert noted(paper, runs(AFTER, plans={"another_claim": "x-y"}))["late_runs"] == 2
+
+
+def test_settings_that_changed_later_are_told_apart_from_the_test(paper: Paper) -> None:
+    plan = in_force(paper.directory)[CLAIM, "workstation"]
+    test, _ = halves(plan)
+    rows = [
+        Registered(CLAIM, "workstation", f"{test}-0123456789ab", BEFORE, ""),
+        Registered(CLAIM, "workstation", plan, AFTER, ""),
+    ]
+    write_register(paper.directory, rows)
+    found = noted(paper, runs(THEN))
+    assert (found["late_runs"], found["resettled_runs"], found["plan_since"]) == (0, 2, BEFORE)
+
+
+def test_other_variants_and_experiments_are_no_runs_of_the_claim(paper: Paper) -> None:
+    claim = next(one for one in paper.claims if one.name == CLAIM)
+    others = [run_of("one_step_is", 1), replace(run_of("v_trace", 1), experiment="atari")]
+    assert len(used(claim, [*runs(AFTER), *others])) == 2
+    assert used(claim, [one for one in runs(AFTER) if one.variant == "v_trace"]) == []
+
+
+@pytest.mark.parametrize("verdict", ["supported", "contradicted", "inconclusive"])
+def test_every_output_has_the_note_also_where_no_test_was_made(
+    paper: Paper, verdict: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "test written after 2 of 2 runs"
+    found = noted(paper, runs(BEFORE), verdict)
+    row = {name: "" if value is None else str(value) for name, value in found.items()}
+    assert said in evidence(row)
+    assert said in str(ledger([row], {paper.key: "IMPALA"}, "run").groups)
+    assert answers([row | {"contradicted_below": "", "supported_above": ""}], "run").rows[0].origin == "test after runs"
+    assert said in pages._effect({"seeds_needed": "", **row})
+    empty = dict.fromkeys(("seeds_needed", "p", "ci95_low", "ci95_high", "effect"))
+    tables.print_rows(tables.rows("claims", pd.DataFrame([found | empty | {"env_frames": 1000.0}])))
+    assert said in capsys.readouterr().out
+
+
+def test_a_rule_for_all_claims_that_is_younger_than_runs_is_said_once() -> None:
+    rules = (Rule(THEN, "medians count"), Rule(BEFORE, "means count"))
+    said = changed_rules([BEFORE, AFTER, AFTER], rules)
+    assert said == "Rules for all claims that were changed after runs: 2026-01-02, after 1 of 3 runs: medians count."
+    assert changed_rules([AFTER], rules) == ""
+    assert [rule.date for rule in RULES] == sorted(rule.date for rule in RULES)
