@@ -23,6 +23,13 @@ from ddrl.system.files import read_file
 REFERENCES = Path(__file__).parents[2] / "replications" / "references"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.]*")
 _TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+MADE_BY = {
+    "published": "a published score: a human tester's, where one is printed",
+    "rule_of_the_task": "what the task's rules allow",
+    "best_of_40_oracle_episodes": "the best of 40 episodes of an oracle, which sees the simulator's state",
+    "mean_of_40_oracle_episodes": "the mean of 40 episodes of an oracle, which sees the simulator's state",
+}
+"""How the score that counts as 100 % was made (column `made_by` of references), in words."""
 _DTYPES = {"number": "float64", "count": "Int64", "flag": "bool"}
 """Types of columns by their kind; all others are texts."""
 
@@ -82,15 +89,16 @@ def matching(published: pd.DataFrame, wanted: Mapping[str, str]) -> pd.DataFrame
 
 
 def load_references(paper: Paper) -> pd.DataFrame:
-    """Return environment, task, random, human (may be missing) and source, by the rules of the paper.
+    """Return environment, task, random, human (may be missing), made_by and source, by the rules of the paper.
 
     A later variant of a rule overrides an earlier one, task by task. Raise UserError as `reference_scores`.
     """
-    found = [pd.DataFrame(columns=["environment", "task", "random", "human", "source"])]
+    columns = ["environment", "task", "random", "human", "made_by", "source"]
+    found = [pd.DataFrame(columns=columns)]
     for rule in paper.references:
         part = reference_scores(references_of(paper.directory) / rule.file, rule.variants)
         names = [rule.environments.replace("{task}", task) for task in part["task"]]
-        found.append(part.assign(environment=names)[["environment", "task", "random", "human", "source"]])
+        found.append(part.assign(environment=names)[columns])
     return pd.concat([part for part in found if not part.empty], ignore_index=True)
 
 
@@ -101,22 +109,33 @@ def references_of(directory: Path) -> Path:
 
 
 def reference_scores(path: Path, variants: Sequence[str]) -> pd.DataFrame:
-    """Return random and human scores of one file: task, random, human (may be missing), variant, source, notes.
+    """Return random and human scores of one file: the columns of the schema; human and made_by may be missing.
 
     Sources disagree on some tasks: each is a variant, and a later one of `variants` overrides an earlier one. Raise
-    UserError for a missing variant, a task given twice by one, equal random and human scores, or as `load_published`.
+    UserError for a missing variant, a task given twice by one, equal random and human scores, a human score without
+    `made_by` or the other way round, two definitions of 100 % in one set, or as `load_published`.
     """
     table = _load(path, "references")
     for row in table[table.duplicated(["task", "variant"])].to_dict("records"):
         raise UserError(f"{path}: task '{row['task']}' is given twice as variant '{row['variant']}'")
     for row in table[table["random"] == table["human"]].to_dict("records"):
         raise UserError(f"{path}: task '{row['task']}', variant '{row['variant']}': random and human are the same")
+    for row in table[table["human"].notna() != (table["made_by"] != "")].to_dict("records"):
+        where = f"{path}: task '{row['task']}', variant '{row['variant']}'"
+        raise UserError(f"{where}: columns 'human' and 'made_by' go together; one of them is empty")
     rows: dict[str, dict[str, Any]] = {}
     for variant in variants:
         check_known("variant", [variant], set(table["variant"]), where=str(path))
         for row in table[table["variant"] == variant].to_dict("records"):
             rows[str(row["task"])] = {str(key): value for key, value in row.items()}
-    return pd.DataFrame(rows.values(), columns=table.columns)
+    chosen = pd.DataFrame(rows.values(), columns=table.columns)
+    definitions = sorted(set(chosen["made_by"]) - {""})
+    if len(definitions) > 1:
+        raise UserError(
+            f"{path}: variants {', '.join(variants)}: 100 % has {len(definitions)} definitions (column 'made_by'): "
+            f"{', '.join(definitions)}; allowed: one"
+        )
+    return chosen
 
 
 def _load(path: Path, kind: str) -> pd.DataFrame:

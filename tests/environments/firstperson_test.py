@@ -389,9 +389,10 @@ def test_what_is_paid_for_every_frame_is_scaled_and_the_protocol_says_so() -> No
 
 
 def test_every_task_has_a_reference_score_above_random_play() -> None:
-    table = reference_scores(REFERENCES, ["measured"]).set_index("task")
+    table = reference_scores(REFERENCES, ["oracle_best"]).set_index("task")
     assert set(table.index) == set(TASKS)
     assert (table["human"] > table["random"]).all()
+    assert set(table["made_by"]) == {"best_of_40_oracle_episodes"}
 
 
 @pytest.mark.slow
@@ -403,6 +404,6 @@ def test_every_task_conforms(task: str) -> None:
 @pytest.mark.slow
 @EVERY_TASK
 def test_every_tasks_reward_can_be_had_with_the_nine_actions(task: str) -> None:
-    random = reference_scores(REFERENCES, ["measured"]).set_index("task")["random"]
+    random = reference_scores(REFERENCES, ["oracle_best"]).set_index("task")["random"]
     with closing(returns(f"firstperson/{task}")) as episodes:
         assert any(found > random[task] for found in itertools.islice(episodes, 40))

@@ -13,11 +13,13 @@ import pytest
 from ddrl.errors import UserError
 from ddrl.papers.experiments import papers
 from ddrl.papers.paper import load_paper
-from ddrl.papers.published import load_published, load_references, matching
+from ddrl.papers.published import MADE_BY, load_published, load_references, matching, reference_scores
 from ddrl.papers.schema import schema
 
 ROOT = Path(__file__).parents[2] / "replications"
 IMPALA = ROOT / "impala_2018"
+OF = "published,standard"
+"""Columns `made_by` and `variant` of an Atari game's reference."""
 FOLDERS = sorted(path.parent for path in ROOT.glob("*/published"))
 PUBLISHED = {folder.name: load_published(folder) for folder in FOLDERS}
 
@@ -264,14 +266,22 @@ def test_a_folder_without_cells_and_an_empty_file_are_refused(paper: Path) -> No
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (",7127.7,standard,google-deepmind/dqn_zoo: dqn_zoo/atari_data.py,", ",7127.7,standard,,", "column 'source'"),
+        (f",7127.7,{OF},google-deepmind/dqn_zoo: dqn_zoo/atari_data.py,", f",7127.7,{OF},,", "column 'source'"),
         (
-            "amidar,5.8,1719.5,standard",
-            "alien,5.8,1719.5,standard",
+            f"amidar,5.8,1719.5,{OF}",
+            f"alien,5.8,1719.5,{OF}",
             "task 'alien' is given twice as variant 'standard'",
         ),
-        ("amidar,5.8,1719.5,standard", "amidar,5.8,5.8,standard", "'amidar', variant 'standard': random and human"),
-        ("amidar,5.8,1719.5,standard", "amidar,,1719.5,standard", "row 3, column 'random': must not be empty"),
+        (f"amidar,5.8,1719.5,{OF}", f"amidar,5.8,5.8,{OF}", "'amidar', variant 'standard': random and human"),
+        (f"amidar,5.8,1719.5,{OF}", f"amidar,,1719.5,{OF}", "row 3, column 'random': must not be empty"),
+        (f"1719.5,{OF}", "1719.5,,standard", "'amidar', variant 'standard': columns 'human' and 'made_by' go together"),
+        (f"1719.5,{OF}", f",{OF}", "'amidar', variant 'standard': columns 'human' and 'made_by' go together"),
+        (f"1719.5,{OF}", "1719.5,luck,standard", "row 3, column 'made_by': unknown value 'luck'"),
+        (
+            f"1719.5,{OF}",
+            "1719.5,rule_of_the_task,standard",
+            "100 % has 2 definitions (column 'made_by'): published, rule_of_the_task; allowed: one",
+        ),
         (",published_means,", ",means,", "unknown variant 'published_means'"),
     ],
 )
@@ -279,6 +289,26 @@ def test_a_damaged_reference_is_refused(paper: Path, old: str, new: str, message
     path = paper.parent / "references" / "atari57.csv"
     damage(path, old, new)
     assert message in refusal(lambda: load_references(load_paper(paper)), path)
+
+
+@pytest.mark.parametrize("paper", [name for name in PUBLISHED if (ROOT / name / "paper.yaml").exists()])
+def test_a_score_of_100_percent_has_one_definition_in_each_set_of_a_paper(paper: str) -> None:
+    """First-person tasks had five means, twelve bests, four rules and one published score in one set."""
+    references = load_references(load_paper(ROOT / paper))
+    references["prefix"] = references["environment"].str.partition("/")[0]
+    made = references[references["human"].notna()].groupby("prefix")["made_by"].agg(lambda found: sorted(set(found)))
+    assert all(len(found) == 1 and found[0] in MADE_BY for found in made)
+    assert made.get("firstperson", ["best_of_40_oracle_episodes"]) == ["best_of_40_oracle_episodes"]
+    assert references.loc[references["human"].isna(), "made_by"].eq("").all()
+
+
+def test_a_set_of_oracles_bests_is_whole_and_that_of_their_means_lies_below_it() -> None:
+    path = ROOT / "references" / "firstperson.csv"
+    best, mean = (reference_scores(path, [name]).set_index("task") for name in ("oracle_best", "oracle_mean"))
+    assert (len(best), len(mean)) == (30, 29)
+    assert (best.loc[mean.index, "human"] >= mean["human"]).all()
+    with pytest.raises(UserError, match="100 % has 2 definitions"):
+        reference_scores(path, ["oracle_best", "rule"])
 
 
 def test_missing_references_are_named(paper: Path) -> None:

@@ -17,7 +17,12 @@ def capped(normalised: pd.Series) -> pd.Series:
 
 
 def with_references(scores: pd.DataFrame, references: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Return `scores` with columns random, human and human_normalised_score (of `column`), by `environment`."""
-    joined = scores.merge(references[["environment", "random", "human"]], on="environment", how="left", validate="m:1")
+    """Return `scores` with columns random, human, made_by and human_normalised_score (of `column`), by `environment`.
+
+    `made_by` says how the score in `human` was made: empty where there is none.
+    """
+    known = references.reindex(columns=["environment", "random", "human", "made_by"])
+    joined = scores.merge(known, on="environment", how="left", validate="m:1")
+    joined["made_by"] = joined["made_by"].astype("string").fillna("")
     joined["human_normalised_score"] = human_normalised(joined[column], joined["random"], joined["human"])
     return joined

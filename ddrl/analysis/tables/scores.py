@@ -26,7 +26,7 @@ TAUS = tuple(step / 10 for step in range(81))
 
 
 def scores(runs: Iterable[RunData], references: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per run, or task of a run on a suite: `SCORES`, random, human, human_normalised_score.
+    """Return one row per run, or task of a run on a suite: `SCORES`, random, human, made_by, human_normalised_score.
 
     final_return: mean of the evaluation episodes at the largest env_frames, never the best checkpoint. versions,
     between_versions: `Spread` of run_data. mean_return: training return averaged over env_frames.

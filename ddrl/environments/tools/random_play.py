@@ -20,7 +20,7 @@ from ddrl.system.exit_code import exit_code
 from ddrl.system.seeding import numpy_generator, seed_for
 from ddrl.types import Array
 
-COLUMNS = ("task", "random", "human", "variant", "source", "notes")
+COLUMNS = ("task", "random", "human", "made_by", "variant", "source", "notes")
 MODULE = "ddrl.environments.tools.random_play"
 _NUM_ENVS = 10
 
@@ -61,6 +61,7 @@ def row(name: str, episodes: int, seed: int) -> dict[str, str]:
         "task": name.partition("/")[2],
         "random": f"{returns.mean():.4g}",
         "human": "",
+        "made_by": "",
         "variant": "measured",
         "source": f"measured: python -m {MODULE} {name} --episodes {len(returns)} --seed {seed}",
         "notes": f"standard error {error:.2g}; {registry.spec_for(name).protocol}",

@@ -8,6 +8,7 @@ from typing import Any
 
 from ddrl.analysis.runs.milestones import FEWEST_EPISODES
 from ddrl.papers.experiments import system_of
+from ddrl.papers.published import MADE_BY
 from ddrl.report.sections.cells import ORIGINS, flags_of
 from ddrl.report.sections.document import Block, Drawing, Fact, Facts, Field, Group, Origin, Row, Table, Tables, Text
 from ddrl.report.sections.first_page import stated
@@ -20,7 +21,6 @@ WHOSE = {
     "run": "this run, or of the reference runs where there is no other",
     "reference": "the reference runs",
 }
-HUMAN = "0\u202f% is random play, 100\u202f% a human tester."
 GAP = "Gap: records were lost while the run trained (a damaged disk, a deleted file), and its curves lack them."
 PROBLEMS = {
     "missing": "there is no finished run",
@@ -89,10 +89,17 @@ def side_by_side(tables: Tables, experiments: dict[str, Any], subject: str) -> T
         "Mean over seeds of the mean return of a run’s last evaluation, and in brackets the smallest and the largest "
         "seed."
         + (" Of a sweep: over its settings." if sweeps else "")
-        + (f" Human: mean human-normalised score of {WHOSE[subject]}; {HUMAN}" if human else "")
+        + (f" Human: mean human-normalised score of {WHOSE[subject]}; {whole_score(scores)}" if human else "")
         + (f" Flags of the tasks: {'; '.join(flags)}." if flags else ""),
         size=8.2,
     )
+
+
+def whole_score(scores: Iterable[Row]) -> str:
+    """Return what 0 % and 100 % of a human-normalised score are, of the scores that have one."""
+    used = {row.get("made_by", "") for row in scores if row.get("human_normalised_score")} - {""}
+    whole = "; or ".join(MADE_BY[name] for name in sorted(used, reverse=True)) or "a human tester"
+    return f"0\u202f% is random play, 100\u202f% {whole}."
 
 
 def _score_fields(origin: str) -> Fields[list[Row]]:
@@ -151,7 +158,7 @@ def learned(tables: Tables, experiments: dict[str, Any]) -> tuple[Block, ...]:
         "Wall time: of the whole run, its last evaluation included. Final return: mean over that many separate "
         "episodes, with the last parameters or with as many versions of the last quarter of the run as are named; then "
         f"±: standard deviation between versions, without that of their few episodes. "
-        f"{f'Human: {HUMAN} ' if human else ''}Passes: where the training return, "
+        f"{f'Human: {whole_score(scores.values())} ' if human else ''}Passes: where the training return, "
         f"the mean of {FEWEST_EPISODES} episodes or more, first reached the threshold; by the wall clock, or in CPU "
         f"time (of CPU) where a run is one thread.{_not_listed(runs, sweeps)}",
         size=7.4,
