@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check.add_argument("--junit", type=Path, help=f"file to write (default: <root>/{JUNIT})")
     check.set_defaults(run=_check)
     accept = commands.add_parser("accept", help="take over changed evidence that the changelog explains")
-    accept.add_argument("papers", nargs="*", help="default: all with reference runs")
+    accept.add_argument("papers", nargs="*", help="papers, or suite (default: all with reference runs)")
     accept.set_defaults(run=_accept)
     curves = commands.add_parser("golden", help="record golden curves anew, after their algorithm's VERSION was raised")
     curves.add_argument("names", nargs="*", help="default: all")

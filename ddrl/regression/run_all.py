@@ -23,10 +23,10 @@ CONVERGENCE = Path("tests/regression/convergence.json")
 
 
 def evidence_checks(root: Path) -> Iterator[Check]:
-    """Build the reports anew, then check each paper with reference runs."""
+    """Build the reports anew, then check each paper with reference runs, and the suite."""
     yield timed("evidence: reports build", partial(evidence.rebuild, root))
-    for paper in evidence.with_reference(root):
-        yield timed(f"evidence: {paper}", partial(evidence.check, paper, root))
+    for name in evidence.names(root):
+        yield timed(f"evidence: {name}", partial(evidence.check, name, root))
 
 
 def golden_checks(root: Path) -> Iterator[Check]:

@@ -18,7 +18,8 @@ from ddrl.papers.experiments import ROOT as REPLICATIONS
 from ddrl.regression import evidence, golden, run_all, throughput
 from ddrl.regression.checks import CheckOutcome
 from ddrl.regression.convergence import verify_against
-from tests.regression import planted
+from ddrl.report.suite import SUITE
+from tests.regression import planted, planted_evidence
 
 pytestmark = pytest.mark.regression
 
@@ -117,8 +118,46 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.name for path in (root / run_all.REFERENCE).iterdir() if (root / REPLICATIONS / path.name).exists()
     )
     assert PAPER in papers
-    assert sorted(evidence.accept([], root)) == [f"{paper}: accepted for the first time" for paper in papers]
+    accepted = [f"{name}: accepted for the first time" for name in (*papers, SUITE)]
+    assert sorted(evidence.accept([], root)) == sorted(accepted)
     return root
+
+
+@pytest.fixture
+def tables(project: Path) -> Iterator[dict[str, Path]]:
+    """The folder of the tables of each paper; they are as they were afterwards."""
+    evidence_of = project / evidence.OUTPUT / "evidence" / "reference"
+    folders = {name: evidence_of / name / "tables" for name in evidence.with_reference(project)}
+    for name, folder in folders.items():
+        shutil.copytree(folder, evidence_of / name / "whole")
+    yield folders
+    for name, folder in folders.items():
+        shutil.rmtree(folder)
+        (evidence_of / name / "whole").rename(folder)
+
+
+@pytest.mark.parametrize("fault", planted_evidence.OF_EVIDENCE)
+def test_the_evidence_check_finds_notes_and_numbers_that_were_taken_out_or_put_in(
+    project: Path, tables: dict[str, Path], fault: str
+) -> None:
+    changed = {name for name, folder in tables.items() if planted_evidence.OF_EVIDENCE[fault](folder)}
+    assert changed, "the fault finds nothing to take out"
+    red = {name for name in tables if evidence.check(name, project).passed is False}
+    note(fault, "evidence", not red)
+    assert red == changed
+
+
+def test_one_other_cell_in_any_column_of_any_table_is_found(project: Path, tables: dict[str, Path]) -> None:
+    paper = "a3c_2016"
+    unseen = []
+    for path in sorted(tables[paper].glob("*.csv")):
+        whole = path.read_bytes()
+        for column, row in planted_evidence.every_cell_kind(path):
+            planted_evidence.with_other_cell(path, column, row)
+            if evidence.check(paper, project).passed is not False:
+                unseen.append(f"{path.stem}.{column}")
+            path.write_bytes(whole)
+    assert unseen == []
 
 
 def test_a_changed_verdict_needs_a_line_in_the_changelog(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +176,7 @@ def test_a_changed_verdict_needs_a_line_in_the_changelog(project: Path, monkeypa
     with (project / "CHANGELOG.md").open("a") as file:
         file.write("- *changes results* V-trace on Catch became worse,\n  on purpose.\n")
     explained = evidence.check(PAPER, project)
-    assert explained.passed
+    assert explained.passed is False, "not before it is accepted"
     assert "became worse, on purpose" in explained.line
     assert len(list(evidence.accept([PAPER], project))) == 1
     assert "as accepted" in evidence.check(PAPER, project).line

@@ -1,0 +1,46 @@
+"""Words are compared exactly, numbers as numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddrl.regression.texts import same
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("1.25", "1.2500000001"),
+        ("", ""),
+        ("nan", "nan"),
+        ("0.0", "1e-17"),
+        ("A against B: 1.59 [1.54, 1.64]", "A against B: 1.590000001 [1.54, 1.64]"),
+        ("1,234 frames in 12.5 s.", "1234 frames in 12.5000001 s."),
+        ("at -0.5", "at -0.50"),
+    ],
+)
+def test_the_same_numbers_in_the_same_words_are_the_same(before: str, now: str) -> None:
+    assert same(before, now)
+    assert same(now, before)
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("1.25", "1.26"),
+        ("1.25", ""),
+        ("0", "nan"),
+        ("A against B: 1.59 [1.54, 1.64]", "A against B: 1.59 [1.54, 1.65]"),
+        ("A against B: 1.59", "A against C: 1.59"),
+        ("5 seeds. Written after the runs.", "5 seeds."),
+        ("ALE 0.12.1", "ALE 0.12.10"),
+        ("commit 26d0a324", "commit 26d0a325"),
+        ("v1", "v2"),
+        ("at -0.5", "at 0.5"),
+        ("1, 2", "1 2"),
+        ("two", "2"),
+    ],
+)
+def test_another_word_or_number_is_another_text(before: str, now: str) -> None:
+    assert not same(before, now)
+    assert not same(now, before)
