@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 PAPER = "paper_2018"
 CLAIMS = """\
 claim,text,origin,verdict,effect,comparisons,detail
-speed,It is fast,reference,supported,1.25,"A against B: 1.25 [1.1, 1.4]",The interval lies above. Written after the runs.
+speed,It is fast,reference,supported,1.25,"A against B: 1.25 [1.1, 1.4]",The interval is above. Written after the runs.
 depth,Deep is better,reference,inconclusive,,,Not run.
 """
 SCORES = """\
@@ -108,7 +108,7 @@ def test_what_was_accepted_passes_and_nothing_else_was_accepted_before(project: 
         ("tables/claims.csv", ",effect", ",size", "claims: speed: column effect is gone"),
         ("tables/claims.csv", "It is fast", "It is swift", "claims: speed: text It is fast -> It is swift"),
         ("tables/claims.csv", "1.4]", "1.41]", "claims: speed: comparisons A against B: 1.25 [1.1, 1.4] -> "),
-        ("tables/claims.csv", " Written after the runs.", "", "claims: speed: detail The interval lies above. Written"),
+        ("tables/claims.csv", " Written after the runs.", "", "claims: speed: detail The interval is above. Written"),
         ("tables/summary.json", '"B"', '"C"', "summary: paper.authors.1: value B -> C"),
         ("tables/scores.csv", "18.88", "18.8801", "scores: atari deep atari/pong 1: final_return 18.88 -> 18.8801"),
         ("tables/scores.csv", "pong,2,", "pong,3,", "scores: atari deep atari/pong 2: the row is gone"),
