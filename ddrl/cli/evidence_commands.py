@@ -6,9 +6,10 @@ Each function takes the parsed arguments of the command of its name and returns 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
-from ddrl.cli.shared_arguments import add, add_replications
+from ddrl.cli.shared_arguments import add, add_replications, path
 from ddrl.errors import UserError
 
 
@@ -27,6 +28,46 @@ def add_to(added: Any) -> None:
         "--history", action="store_true", help="of a paper without a register: take its plans from the history of git"
     )
     add_replications(plans)
+    _add_runs(added)
+
+
+def _add_runs(added: Any) -> None:
+    """Add the commands about the ledger of reference runs."""
+    out = add(
+        added,
+        discard,
+        "move reference runs out, each with a row in the ledger of discarded runs",
+        "The ledger, results/reference/discarded.csv, is committed. The runs are then in results/discarded.",
+    )
+    kept = add(
+        added,
+        keep,
+        "copy finished runs to the reference runs; one that is replaced gets a row in the ledger",
+        "Such as: ddrl keep results/workstation/impala_2018/atari/shallow/atari-pong/seed1",
+    )
+    for command, needed in ((out, True), (kept, False)):
+        command.add_argument("runs", type=path, nargs="+", metavar="RUN", help="run directories")
+        command.set_defaults(more="runs")
+        command.add_argument(
+            "--reason", required=needed, default="", help="why the runs that go are no longer evidence, in a sentence"
+        )
+        command.add_argument("--results", type=path, default=Path("results"), help="folder of results (%(default)s)")
+
+
+def discard(parsed: argparse.Namespace) -> None:
+    """Print where each run is then."""
+    from ddrl.cli import discarding
+    from ddrl.system.git import now
+
+    print("\n".join(discarding.discard(parsed.runs, parsed.results, parsed.reason, now())))
+
+
+def keep(parsed: argparse.Namespace) -> None:
+    """Print each run that was copied or replaced."""
+    from ddrl.cli import discarding
+    from ddrl.system.git import now
+
+    print("\n".join(discarding.keep(parsed.runs, parsed.results, parsed.reason, now())))
 
 
 def register(parsed: argparse.Namespace) -> int:

@@ -7,25 +7,19 @@ A plan that is not in the register counts as none: the run of a claim whose plan
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from ddrl.errors import UserError
 from ddrl.papers.plans import REGISTER, Registered, appended, in_force, missing, read_register, write_register
+from ddrl.system.git import git, now, utc
 from ddrl.system.text_files import parse_yaml, read_yaml
 
 FILES = ("paper.yaml", "experiments.yaml")
 PARTS = ("claims", "milestones", "prices")
 """The keys of paper.yaml that a plan depends on."""
-
-
-def now() -> str:
-    """Return the time in UTC, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def register(folders: Sequence[Path]) -> list[str]:
@@ -87,14 +81,14 @@ def history(folder: Path) -> list[Registered]:
 def _commits(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield the commits that changed the claims or experiments of a paper, oldest first, with their dates in UTC."""
     names = [str(folder / name) for name in FILES]
-    for line in _git("log", "--reverse", "--topo-order", "--format=%H %cI", "--", *names).splitlines():
+    for line in git("log", "--reverse", "--topo-order", "--format=%H %cI", "--", *names).splitlines():
         commit, date = line.split()
-        yield commit, datetime.fromisoformat(date).astimezone(UTC).isoformat(timespec="seconds")
+        yield commit, utc(date)
 
 
 def _restore(folder: Path, commit: str, then: Path) -> None:
     """Write the files of a paper as they were at a commit, but for the parts of paper.yaml that no plan depends on."""
-    texts = {name: _git("show", f"{commit}:./{folder / name}") for name in FILES}
+    texts = {name: git("show", f"{commit}:./{folder / name}") for name in FILES}
     today, old = read_yaml(folder / "paper.yaml"), parse_yaml(texts["paper.yaml"])
     for name in PARTS:
         today.pop(name, None)
@@ -103,9 +97,3 @@ def _restore(folder: Path, commit: str, then: Path) -> None:
         claim.pop("stated", None)  # a date that claims had before there was a register
     (then / "paper.yaml").write_text(json.dumps(today), encoding="utf-8")
     (then / "experiments.yaml").write_text(texts["experiments.yaml"], encoding="utf-8")
-
-
-def _git(*arguments: str) -> str:
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    done = subprocess.run(["git", *arguments], env=variables, capture_output=True, text=True, check=True)
-    return done.stdout

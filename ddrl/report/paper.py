@@ -8,6 +8,7 @@ from typing import Any
 from ddrl.report.sections import runs
 from ddrl.report.sections.answers import answer_sentence, answers, best_findings, effect_note
 from ddrl.report.sections.cells import cells, not_read, protocols, uncovered
+from ddrl.report.sections.chosen import behind
 from ddrl.report.sections.claims import claims, without_run
 from ddrl.report.sections.document import Document, Fact, Origin, Row, Section, Tables, as_json
 from ddrl.report.sections.efficiency import derived, efficiency
@@ -78,6 +79,7 @@ def _sections(tables: Tables, summary: dict[str, Any], origin: Origin) -> tuple[
         Section("protocols", "What was measured", [protocols(tables["cells"]), not_read(summary["paper"])]),
         Section("changes", "What this scale changes", [runs.changes(tables["departures"])]),
         Section("settings", "Hyperparameters", [runs.hyperparameters(tables["hyperparameters"], experiments)]),
+        Section("behind", "Behind the runs", behind(summary)),
         Section("provenance", "Provenance", [*source, runs.run_list(own, experiments)]),
         Section("uncovered", "Published cells without a value of ours", [uncovered(tables["cells"], subject)]),
     )

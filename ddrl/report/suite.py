@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ddrl.report.sections.answers import answer_sentence, answers, best_findings, effect_note
+from ddrl.report.sections.chosen import LEDGER
 from ddrl.report.sections.claims import ledger
 from ddrl.report.sections.coverage import (
     cells_by_verdict,
@@ -134,6 +135,9 @@ def _beside(tables: Tables, subject: str) -> list[str]:
 
 def _provenance(summary: dict[str, Any], origin: Origin) -> Facts:
     rows = [Fact("Command", origin.command, True), Fact("Results", f"sha256 {origin.digest} of the tables", True)]
+    if dropped := summary.get("discarded"):
+        said = f"{counted(dropped, 'reference run')} dropped or replaced so far, each with its reason in {LEDGER}"
+        rows.append(Fact("Discarded runs", said))
     for label, facts in (("", summary), ("reference ", summary["reference"] or {})):
         if facts.get("runs"):
             rows += [

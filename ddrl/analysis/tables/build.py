@@ -31,6 +31,7 @@ from ddrl.analysis.verdicts.cells import cells
 from ddrl.analysis.verdicts.claims import claims
 from ddrl.analysis.verdicts.plans import with_plans
 from ddrl.errors import UserError
+from ddrl.papers.discarded import counts, read_ledger
 from ddrl.papers.experiments import Experiment, PlannedRun, load_experiments
 from ddrl.papers.paper import Paper, load_paper
 from ddrl.papers.published import load_published, load_references, matching
@@ -52,12 +53,14 @@ def build(
     paper_dir: Path, scale: str, planned: Sequence[PlannedRun], results: Path, *, allow_missing: bool = False
 ) -> PaperTables:
     """Make every table of a paper and the facts of its first page. Raise UserError as `make`."""
-    return with_facts(make(TABLES, paper_dir, scale, planned, results, allow_missing=allow_missing), paper_dir, scale)
+    tables = make(TABLES, paper_dir, scale, planned, results, allow_missing=allow_missing)
+    return with_facts(tables, paper_dir, scale, results)
 
 
-def with_facts(tables: Mapping[str, pd.DataFrame], paper_dir: Path, scale: str) -> PaperTables:
-    """Return all tables of a paper with the facts of its first page, which follow from them."""
-    return PaperTables(tables, summary(load_paper(paper_dir), load_experiments(paper_dir), scale, tables))
+def with_facts(tables: Mapping[str, pd.DataFrame], paper_dir: Path, scale: str, results: Path) -> PaperTables:
+    """Return all tables of a paper with the facts of its report, which follow from them and from the ledger of runs."""
+    facts = summary(load_paper(paper_dir), load_experiments(paper_dir), scale, tables)
+    return PaperTables(tables, facts | {"discarded": counts(read_ledger(results), paper_dir.name)})
 
 
 def make(

@@ -45,7 +45,8 @@ def build(
     """Return what `ddrl.analysis.tables.build.build` makes, from the cache where it is up to date."""
     from ddrl.analysis.tables.build import with_facts
 
-    return with_facts(tables(TABLES, paper_dir, scale, planned, results, allow_missing=allow_missing), paper_dir, scale)
+    found = tables(TABLES, paper_dir, scale, planned, results, allow_missing=allow_missing)
+    return with_facts(found, paper_dir, scale, results)
 
 
 def tables(

@@ -28,6 +28,7 @@ from ddrl.analysis.tables.systems import (
 from ddrl.analysis.verdicts.plans import changed_rules
 from ddrl.errors import UserError
 from ddrl.papers.declared import declared
+from ddrl.papers.discarded import read_ledger
 from ddrl.papers.experiments import Roots, folder_of, system_label, system_of
 from ddrl.papers.paper import Paper, load_paper
 from ddrl.papers.table_names import SUITE_TABLES
@@ -69,6 +70,7 @@ def build_suite(root: Roots, results: Path, scale: str, *, folder: Path, only: S
         "papers": [_paper_facts(load_paper(folder_of(paper, root)), own, subject) for paper, own in papers.items()],
         "papers_without_tables": [row["paper"] for row in paper_problems],
         **subject_facts(joined, scale),
+        "discarded": len(read_ledger(results)),
         "rules": changed_rules(runs["started"].fillna("")),
         "systems": len(tables["systems"]),
         "problems": len(tables["problems"]),

@@ -1,0 +1,156 @@
+"""`ddrl discard` and `ddrl keep`: each reference run that goes has a row in the ledger."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from ddrl.cli import main
+from ddrl.cli.discarding import from_history
+from ddrl.papers.discarded import counts, read_ledger
+from ddrl.report.sections.chosen import discarded
+
+ROOT = Path(__file__).parents[2]
+PLACE = "impala_2018/atari/shallow/atari-pong/seed3"
+
+
+def write_run(results: Path, scale: str, started: str = "2026-01-01T00:00:00+00:00", **facts: object) -> Path:
+    """A run that has finished, as far as these commands look."""
+    folder = results / scale / PLACE
+    folder.mkdir(parents=True)
+    config = {"algorithm": "impala", "seed": 3, "env_frames": 100, "recording": {"period_frames": 10}}
+    manifest = {"config": config, "env_frames": 104, "exit_reason": "budget_reached", "started": started, **facts}
+    (folder / "run.json").write_text(json.dumps(manifest))
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "curves.parquet").write_bytes(b"curves")
+    (folder / "log.txt").write_text("no part of the evidence")
+    return folder
+
+
+def typed(command: str, run: Path, results: Path, *more: str) -> int:
+    return main([command, str(run), "--results", str(results), *more])
+
+
+def test_a_run_that_is_discarded_moves_out_and_leaves_a_row(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "reference")
+    assert typed("discard", run, tmp_path, "--reason", "learning rate of another paper") == 0
+    assert not run.exists()
+    (row,) = read_ledger(tmp_path)
+    assert row.place == ("impala_2018", "atari", "shallow", "atari/pong", "3")
+    assert (row.frames, row.end, row.reason) == ("104", "finished", "learning rate of another paper")
+    assert (row.replaced_by, row.commit) == ("", "")
+    assert [path.name for path in (tmp_path / "discarded" / PLACE).glob("*/run.json")] == ["run.json"]
+
+
+def test_without_a_reason_or_for_another_folder_nothing_moves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, other = write_run(tmp_path, "reference"), write_run(tmp_path, "workstation")
+    assert typed("discard", run, tmp_path, "--reason", " ") == 2
+    assert main(["discard", str(run), str(other), "--results", str(tmp_path), "--reason", "x"]) == 2
+    assert f"{other}: is no run below {tmp_path / 'reference'}" in capsys.readouterr().err
+    assert run.exists() and other.exists() and read_ledger(tmp_path) == []
+
+
+def test_a_run_that_is_kept_replaces_one_only_with_a_reason_and_a_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path, "workstation")
+    assert typed("keep", run, tmp_path) == 0
+    target = tmp_path / "reference" / PLACE
+    assert sorted(path.name for path in target.iterdir()) == ["config.json", "curves.parquet", "run.json"]
+    assert read_ledger(tmp_path) == []
+    (run / "run.json").write_text((run / "run.json").read_text().replace("2026-01-01", "2026-02-02"))
+    assert typed("keep", run, tmp_path) == 2
+    assert "exists; allowed with --reason" in capsys.readouterr().err
+    assert typed("keep", run, tmp_path, "--reason", "a later version") == 0
+    (row,) = read_ledger(tmp_path)
+    assert row.started.startswith("2026-01-01")
+    assert row.replaced_by == "atari/shallow/atari-pong/seed3"
+    assert "2026-02-02" in (target / "run.json").read_text()
+
+
+def test_runs_of_an_unclean_checkout_or_without_curves_are_not_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path, "workstation", git_dirty=True)
+    assert typed("keep", run, tmp_path) == 2
+    assert "with uncommitted changes; allowed: runs of a clean checkout" in capsys.readouterr().err
+    (run / "curves.parquet").unlink()
+    assert typed("keep", run, tmp_path) == 2
+    assert "has no curves.parquet" in capsys.readouterr().err
+
+
+def git(*arguments: str) -> None:
+    names = {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    subprocess.run(["git", *arguments], env={**os.environ, **names}, check=True)
+
+
+def test_history_tells_runs_that_were_replaced_or_dropped_from_those_that_moved_or_were_edited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    git("init", "--quiet")
+
+    def commit(message: str) -> None:
+        git("add", "--all")
+        git("commit", "--quiet", "--message", message)
+
+    run = write_run(Path("results"), "reference")
+    commit("first")
+    manifest = run / "run.json"
+    manifest.write_text(manifest.read_text().replace("104", "105"))
+    commit("the manifest alone is edited")
+    manifest.write_text(manifest.read_text().replace("2026-01-01", "2026-02-02"))
+    commit("made again")
+    moved = run.parent / "seed5"
+    run.rename(moved)
+    commit("moved")
+    (moved.parent / "seed6").mkdir()
+    (moved.parent / "seed6/run.json").write_text('{"started": "2026-03-03"}')
+    (moved / "run.json").unlink()
+    commit("another seed")
+    again, dropped = from_history()
+    assert (again.reason, again.seed, again.replaced_by) == ("made again", "3", "atari/shallow/atari-pong/seed3")
+    assert (dropped.reason, dropped.seed, dropped.replaced_by) == (
+        "another seed",
+        "5",
+        "atari/shallow/atari-pong/seed6",
+    )
+    assert again.settings == dropped.settings and again.started < dropped.started
+
+
+def test_the_ledger_has_every_reference_run_that_the_history_of_git_has_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    asked = ["git", "rev-parse", "--is-shallow-repository"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    if done.stdout.strip() != "false":
+        pytest.skip("no repository with its history")
+    lost = Counter((row.place, row.started) for row in from_history())
+    known = Counter((row.place, row.started) for row in read_ledger(ROOT / "results"))
+    assert not lost - known, "ddrl discard and ddrl keep write the rows"
+
+
+def test_the_committed_ledger_has_the_runs_that_were_replaced_before_there_was_one() -> None:
+    rows = read_ledger(ROOT / "results")
+    assert len(rows) >= 108
+    seeds = {row.seed for row in rows if row.experiment == "dmlab30_subset"}
+    assert {"71", "72", "73", "93", "94"} <= seeds
+    assert all(row.reason and row.when and row.end for row in rows)
+
+
+def test_a_report_says_how_many_runs_were_discarded() -> None:
+    found = counts(read_ledger(ROOT / "results"), "impact_2020")
+    assert found == {"continuous": 6}
+    titles = {"continuous": {"title": "Continuous control"}}
+    said = discarded(found, titles).value
+    assert said.startswith(
+        "6 reference runs dropped or replaced, each with its reason in results/reference/discarded.csv"
+    )
+    assert said.endswith("6 of “Continuous control”")
+    assert discarded({}, titles).value == "no reference run of this paper was ever dropped or replaced"
