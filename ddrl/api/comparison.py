@@ -36,9 +36,10 @@ def compare(runs: Iterable[AnyRun]) -> pd.DataFrame:
 
     Returns:
         One row per group, the best first within a task, with the columns `algorithm`, `environment`, `env_frames`,
-        `runs` (number of seeds), `iqm` (interquartile mean of the scores), `low` and `high` (its 95 % percentile
-        bootstrap interval over seeds, missing for a single seed). Where groups of the same algorithm and task differ
-        in other keys, a column `settings` says in which.
+        `runs` (number of seeds), `iqm` (interquartile mean of the scores), `low` and `high`, and `spread`, which says
+        what these two are: "interval" (95 %, studentised, over seeds), "range" (lowest and highest of two seeds), or
+        "" (a single seed has neither). Where groups of the same algorithm and task differ in other keys, a column
+        `settings` says in which.
 
     Raises:
         UserError: a run has not finished, there is none, or a group has a seed twice.
@@ -81,6 +82,7 @@ def _row(runs: Sequence[Run], own: Settings, all_settings: Sequence[Settings]) -
         "iqm": iqm.value,
         "low": iqm.low,
         "high": iqm.high,
+        "spread": iqm.spread,
     }
 
 

@@ -18,13 +18,13 @@ from matplotlib.figure import Figure as Canvas
 from ddrl.analysis.figures import plots
 from ddrl.analysis.runs.grids import on_grid
 from ddrl.analysis.runs.run_data import env_label
-from ddrl.analysis.statistics.bootstrap import LEVEL, bootstrap_curve
+from ddrl.analysis.statistics.bootstrap import INTERVAL, LEVEL, MIN_SEEDS, bootstrap_curve
 from ddrl.system.wording import counted
 
 AXES = {"frames": "env_frames", "seconds": "seconds"}
 """Name of an x axis -> its column of curves."""
-MIN_SEEDS, RESAMPLES = 3, 2000
-"""The fewest seeds for an interval, and the number of bootstrap resamples."""
+RESAMPLES = 2000
+"""The number of bootstrap resamples."""
 COLUMNS, PANEL_HEIGHT, MOST_HANDLES = 2, 2.6, 4
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -64,8 +64,10 @@ def curve(environment: str, label: str, tables: Sequence[pd.DataFrame], metric: 
     grid = np.linspace(first, last, count if last > first else 1)
     values = np.array([on_grid(own[x].to_numpy(), own["value"].to_numpy(), grid, largest=largest) for own in records])
     found = bootstrap_curve(values, "iqm", seed=0, resamples=RESAMPLES)
-    shown = len(values) >= MIN_SEEDS
-    low, high = (np.array([getattr(one, side) if shown else math.nan for one in found]) for side in ("low", "high"))
+    low, high = (
+        np.array([getattr(one, side) if one.spread == INTERVAL else math.nan for one in found])
+        for side in ("low", "high")
+    )
     singles = tuple(_single(own, x, largest, points) for own in records)
     return Curve(environment, label, grid, np.array([one.value for one in found]), low, high, singles)
 
@@ -89,9 +91,9 @@ def styles(curves: Sequence[Curve]) -> dict[str, plots.Style]:
 def caption(axis: str, points: int) -> str:
     """Return what the lines are, for below the figure."""
     return (
-        f"Lines: interquartile mean over seeds. Bands: {LEVEL:.0%} intervals of a bootstrap over seeds, stratified by "
-        f"environment ({RESAMPLES:,} resamples), from {MIN_SEEDS} seeds on. Thin lines: single runs, below "
-        f"{MIN_SEEDS} seeds and where not all runs have got yet. "
+        f"Lines: interquartile mean over seeds. Bands: {LEVEL:.0%} intervals over seeds (Student's t; standard "
+        f"error of a bootstrap with {RESAMPLES:,} resamples), from {MIN_SEEDS} seeds on. Thin lines: single runs, "
+        f"below {MIN_SEEDS} seeds and where not all runs have got yet. "
         f"Smoothing: a point is the mean over 1/{points} of the {axis}."
     )
 

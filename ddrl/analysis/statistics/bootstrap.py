@@ -1,8 +1,22 @@
-"""Statistics of a suite of environments, with bootstrap intervals (Agarwal et al. 2021). A seed is the unit drawn.
+"""Statistics of a suite of environments (Agarwal et al. 2021) with intervals that a handful of seeds can bear.
 
-A table has one row per run with its environment, seed and score. A bare array, a missing column, an (environment, seed)
-pair given twice or a score that is not a number raises ValueError. Environments may have different numbers of seeds:
-each environment counts the same, each of its n seeds as 1/n of it.
+The percentile bootstrap is too narrow for few seeds: of three seeds of one environment its 95 % intervals hold the mean
+in 72 % of all cases. Here an interval is studentised: value +- t s, where s is the larger of two standard errors and t
+is Student's with Satterthwaite's degrees of freedom, from the jackknife's variances of the environments.
+
+jackknife   leaves out one seed of one environment at a time (Efron and Stein 1981). Exact for means; it misjudges
+            statistics with corners, such as the median of few environments.
+bootstrap   draws n - 1 of the n seeds of each environment, with replacement: the variance of a mean is then unbiased,
+            which it is not with n of n (McCarthy and Snowden 1985; Rao and Wu 1988).
+
+For the mean of one environment both are Student's interval. Shares of runs have Wilson's (1927) interval, chances of
+improvement Newcombe's (2006, method 5): both hold where all runs agree, and a bootstrap has no width.
+With fewer than `MIN_SEEDS` seeds in an environment there is no interval but a range (`Estimate.spread`).
+`tests/analysis/statistics/coverage.py` measures how often intervals hold the truth, and says what it found.
+
+A seed is the unit. A table has one row per run with its environment, seed and score. A bare array, a missing column, an
+(environment, seed) pair given twice or a score that is not a number raises ValueError. Environments may have different
+numbers of seeds: each environment counts the same, each of its n seeds as 1/n of it.
 """
 
 from __future__ import annotations
@@ -10,18 +24,30 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import special
 
-from ddrl.analysis.statistics.significance import Interval
+from ddrl.analysis.statistics.significance import Interval, t_quantile
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 LEVEL = 0.95
 """The level of all intervals and bands."""
+MIN_SEEDS = 3
+"""The fewest seeds of each environment for an interval: that of two is 18 times their deviation wide."""
+INTERVAL, RANGE = "interval", "range"
+"""What `low` and `high` of an `Estimate` are."""
+
+
+@dataclass(frozen=True)
+class Estimate(Interval):
+    """A value with its spread: an interval, or the range of the seeds where they are too few for one."""
+
+    spread: str
+    """`INTERVAL`; `RANGE`: the values of the lowest and of the highest seed of every environment; "": one seed."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +80,47 @@ class Suite:
     given: Draws
     """The suite itself, as its only version: R = 1."""
 
+    @property
+    def spread(self) -> str:
+        """What the seeds of this suite allow: `Estimate.spread`."""
+        fewest = int(self.seeds.min())
+        return INTERVAL if fewest >= MIN_SEEDS else RANGE if fewest > 1 else ""
+
     def drawn(self, generator: np.random.Generator, resamples: int) -> Draws:
-        """Return `resamples` versions, with seeds drawn with replacement per environment."""
-        _, count, most = self.given.scores.shape
-        # Columns past an environment's number of seeds hold arbitrary seeds with weight 0.
+        """Return `resamples` versions of n - 1 seeds of each environment's n, drawn with replacement; n must be > 1."""
+        count, most = len(self.seeds), int(self.seeds.max()) - 1
+        # Columns past an environment's number of draws hold arbitrary seeds with weight 0.
         columns = generator.integers(self.seeds[:, None], size=(resamples, count, most))
         scores = self.given.scores[0, np.arange(count)[:, None], columns]
-        return Draws(scores, np.tile(self.given.weights, (resamples, 1, 1)), self.given.unit)
+        weights, unit = _weights(self.seeds - 1)
+        return Draws(scores, np.tile(weights, (resamples, 1, 1)), unit)
+
+    def without_each(self) -> tuple[Draws, Integers]:
+        """Return one version per seed, without it, and the number [R] of its environment; n must be > 1."""
+        games = np.repeat(np.arange(len(self.seeds)), self.seeds)
+        place = np.arange(len(games)) - np.repeat(np.cumsum(self.seeds) - self.seeds, self.seeds)
+        unit = math.lcm(*self.seeds.tolist(), *(self.seeds - 1).tolist())
+        whole = self.given.weights[0] * unit // self.given.unit
+        weights = np.tile(whole, (len(games), 1, 1))
+        rows = np.arange(len(games))
+        weights[rows, games] = (whole[games] > 0) * (unit // (self.seeds[games] - 1))[:, None]
+        weights[rows, games, place] = 0
+        return Draws(np.tile(self.given.scores, (len(games), 1, 1)), weights, unit), games
+
+    def extreme(self, *, highest: bool) -> Draws:
+        """Return the suite with nothing but the lowest (or the highest) seed of each environment."""
+        outside = np.where(self.given.weights[0] > 0, self.given.scores[0], -math.inf if highest else math.inf)
+        found = outside.max(axis=1) if highest else outside.min(axis=1)
+        return Draws(found[None, :, None], np.ones((1, len(found), 1), dtype=np.int64), 1)
+
+
+def _weights(seeds: Integers) -> tuple[Integers, int]:
+    """Return weights [1, G, S] that count every environment the same, and what those of one add up to.
+
+    They are whole numbers, so that quartiles fall exactly where they should.
+    """
+    unit = math.lcm(*seeds.tolist())
+    return np.where(np.arange(seeds.max()) < seeds[:, None], unit // seeds[:, None], 0)[None], unit
 
 
 def suite(table: pd.DataFrame, metric: str) -> Suite:
@@ -88,10 +148,8 @@ def suite(table: pd.DataFrame, metric: str) -> Suite:
     seeds = np.bincount(games).astype(np.int64)
     scores = np.zeros((len(seeds), int(seeds.max())))
     scores[np.arange(seeds.max()) < seeds[:, None]] = values[order]
-    # Weights are whole numbers, so that quartiles fall exactly where they should.
-    unit = math.lcm(*seeds.tolist())
-    weights = np.where(np.arange(seeds.max()) < seeds[:, None], unit // seeds[:, None], 0)
-    return Suite(tuple(map(str, environments)), seeds, Draws(scores[None], weights[None], unit))
+    weights, unit = _weights(seeds)
+    return Suite(tuple(map(str, environments)), seeds, Draws(scores[None], weights, unit))
 
 
 def _mean(draws: Draws) -> Floats:
@@ -134,6 +192,9 @@ STATISTICS: Mapping[str, Statistic] = {
 runs, outer ones counted in part; how far runs are short of 1 on average; mean of all runs, those above 1 counted as 1
 (DMLab-30's measure: Espeholt et al. 2018, Table 3)."""
 
+_POSSIBLE: Mapping[str, tuple[float, float]] = {"optimality_gap": (0.0, math.inf), "capped_mean": (-math.inf, 1.0)}
+"""The least and the largest value of a statistic, where it has any."""
+
 
 def value_of(table: pd.DataFrame, metric: str, statistic: str) -> float:
     """Return one of `STATISTICS` of a table."""
@@ -142,18 +203,17 @@ def value_of(table: pd.DataFrame, metric: str, statistic: str) -> float:
 
 def bootstrap(
     table: pd.DataFrame, metric: str, statistic: str, *, generator: np.random.Generator, resamples: int
-) -> Interval:
-    """Return one of `STATISTICS` with its 95 % percentile interval from a bootstrap stratified by environment.
+) -> Estimate:
+    """Return one of `STATISTICS` with its 95 % interval, or its range, by the rules of this module.
 
-    The interval says how the value would change with other seeds on the same environments; it is missing if one has a
-    single seed.
+    The interval says how the value would change with other seeds on the same environments.
     """
     if statistic not in STATISTICS:
         raise ValueError(f"no statistic '{statistic}'; allowed: {', '.join(STATISTICS)}")
-    return _estimates([STATISTICS[statistic]], [suite(table, metric)], generator, resamples)[0]
+    return estimate(statistic, suite(table, metric), generator, resamples)
 
 
-def bootstrap_curve(values: Floats, statistic: str, *, seed: int, resamples: int) -> list[Interval]:
+def bootstrap_curve(values: Floats, statistic: str, *, seed: int, resamples: int) -> list[Estimate]:
     """Return one of `STATISTICS` at every point of the curves [S, G] of S seeds on one environment, as `bootstrap`.
 
     All points share the same draws of seeds, made from `seed`.
@@ -161,37 +221,115 @@ def bootstrap_curve(values: Floats, statistic: str, *, seed: int, resamples: int
     count = len(values)
     weights = np.ones((1, 1, count), dtype=np.int64)
     suites = (Suite(("",), np.array([count]), Draws(point[None, None], weights, count)) for point in values.T)
-    make = STATISTICS[statistic]
-    return [_estimates([make], [one], np.random.default_rng(seed), resamples)[0] for one in suites]
+    return [estimate(statistic, one, np.random.default_rng(seed), resamples) for one in suites]
 
 
-def performance_profile(
-    table: pd.DataFrame, metric: str, taus: Sequence[float], *, generator: np.random.Generator, resamples: int
-) -> pd.DataFrame:
-    """Return the fraction of the runs with a score above tau: columns tau, fraction, low, high, one row per tau.
+def estimate(name: str, own: Suite, generator: np.random.Generator, resamples: int) -> Estimate:
+    """Return one of `STATISTICS` of a suite, as `bootstrap`."""
+    statistic = STATISTICS[name]
+    value = float(statistic(own.given)[0])
+    if own.spread != INTERVAL:
+        return _ranged(value, [float(statistic(own.extreme(highest=side))[0]) for side in (False, True)], own.spread)
+    return studentised(name, own, *standard_error(name, own, generator, resamples))
 
-    The band is pointwise, from the bootstrap of `bootstrap`, with the same draws for every tau.
+
+def standard_error(name: str, own: Suite, generator: np.random.Generator, resamples: int) -> tuple[float, float]:
+    """Return the larger standard error of one of `STATISTICS`, and its degrees of freedom; n must be > 1."""
+    error, freedom = _jackknife(STATISTICS[name], own)
+    return max(error, float(STATISTICS[name](own.drawn(generator, resamples)).std())), freedom
+
+
+def studentised(name: str, own: Suite, error: float, freedom: float) -> Estimate:
+    """Return one of `STATISTICS` with Student's interval, cut where no value is possible."""
+    value = float(STATISTICS[name](own.given)[0])
+    half = float(t_quantile((1 + LEVEL) / 2, freedom)) * error
+    least, largest = _POSSIBLE.get(name, (-math.inf, math.inf))
+    return Estimate(value, max(value - half, least), min(value + half, largest), INTERVAL)
+
+
+def _ranged(value: float, ends: Sequence[float], spread: str) -> Estimate:
+    """Return a value with its range; with neither range nor interval for one seed."""
+    return Estimate(value, min(ends), max(ends), spread) if spread else Estimate(value, math.nan, math.nan, "")
+
+
+def _jackknife(statistic: Statistic, own: Suite) -> tuple[float, float]:
+    """Return the jackknife's standard error and Satterthwaite's degrees of freedom, of a suite with n > 1."""
+    versions, games = own.without_each()
+    values = statistic(versions)
+    means = np.bincount(games, values) / own.seeds
+    squares = np.bincount(games, (values - means[games]) ** 2)
+    variances = squares * (own.seeds - 1) / own.seeds
+    total = float(variances.sum())
+    if total == 0:
+        return 0.0, float(own.seeds.min() - 1)
+    return math.sqrt(total), total**2 / float((variances**2 / (own.seeds - 1)).sum())
+
+
+def performance_profile(table: pd.DataFrame, metric: str, taus: Sequence[float]) -> pd.DataFrame:
+    """Return the fraction of the runs with a score above tau: tau, fraction, low, high, spread by tau.
+
+    The band is pointwise: Wilson's interval, as if all environments had the same fraction, which makes it wider.
     """
-    fractions = [partial(_fraction_above, tau) for tau in taus]
-    found = _estimates(fractions, [suite(table, metric)], generator, resamples)
-    rows = [(float(tau), one.value, one.low, one.high) for tau, one in zip(taus, found, strict=True)]
-    return pd.DataFrame(rows, columns=["tau", "fraction", "low", "high"], dtype="float64")
+    own = suite(table, metric)
+    found = [share_of(own, tau) for tau in taus]
+    rows = [(float(tau), one.value, one.low, one.high, one.spread) for tau, one in zip(taus, found, strict=True)]
+    profile = pd.DataFrame(rows, columns=["tau", "fraction", "low", "high", "spread"])
+    return profile.astype(dict.fromkeys(("tau", "fraction", "low", "high"), "float64"))
 
 
-def probability_of_improvement(
-    table_a: pd.DataFrame, table_b: pd.DataFrame, metric: str, *, generator: np.random.Generator, resamples: int
-) -> Interval:
+def share_of(own: Suite, tau: float) -> Estimate:
+    """Return the fraction of a suite's runs with a score above tau, as `performance_profile`."""
+    value = float(_fraction_above(tau, own.given)[0])
+    if own.spread != INTERVAL:
+        ends = [float(_fraction_above(tau, own.extreme(highest=side))[0]) for side in (False, True)]
+        return _ranged(value, ends, own.spread)
+    return Estimate(value, *_wilson(value, len(own.seeds) ** 2 / float((1 / own.seeds).sum())), INTERVAL)
+
+
+def _wilson(share: float, runs: float) -> tuple[float, float]:
+    """Return Wilson's (1927) score interval of a share of independent runs."""
+    square = float(special.ndtri((1 + LEVEL) / 2)) ** 2
+    middle = (share + square / (2 * runs)) / (1 + square / runs)
+    half = math.sqrt(square * (share * (1 - share) / runs + square / (4 * runs**2))) / (1 + square / runs)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def probability_of_improvement(table_a: pd.DataFrame, table_b: pd.DataFrame, metric: str) -> Estimate:
     """Return the chance that a run of a scores above a run of b on the same environment, averaged over environments.
 
-    A tie counts half. Both tables' seeds are drawn, independently of each other. Missing interval: as in `bootstrap`.
-    Raise ValueError also if the two tables have different environments.
+    A tie counts half. The interval is Newcombe's (2006, method 5), as if all environments had the same chance, which
+    makes it wider. Raise ValueError also if the two tables have different environments.
     """
     a = suite(table_a, metric)
     b = suite(table_b, metric)
     if a.environments != b.environments:
         odd = sorted(set(a.environments) ^ set(b.environments))
         raise ValueError(f"the tables differ in their environments: {', '.join(odd)} in one of them only")
-    return _estimates([_superiority], [a, b], generator, resamples)[0]
+    return improvement_of(a, b)
+
+
+def improvement_of(a: Suite, b: Suite) -> Estimate:
+    """Return the chance of improvement of suites with the same environments, as `probability_of_improvement`."""
+    value = float(_superiority(a.given, b.given)[0])
+    spread = min(a, b, key=lambda one: int(one.seeds.min())).spread
+    if spread == INTERVAL:
+        return Estimate(value, *_newcombe(value, a.seeds, b.seeds), INTERVAL)
+    ends = [float(_superiority(a.extreme(highest=side), b.extreme(highest=not side))[0]) for side in (False, True)]
+    return _ranged(value, ends, spread)
+
+
+def _newcombe(chance: float, a: Integers, b: Integers) -> tuple[float, float]:
+    """Return the chances theta with |chance - theta| <= z sqrt(variance(theta)), to four digits.
+
+    The variance is Hanley and McNeil's (1982) for groups of a and b [G] seeds, of which Newcombe replaces a - 1 and
+    b - 1 in its middle term by their mean.
+    """
+    theta = np.linspace(0.0, 1.0, 10_001)
+    others = ((a + b) / 2 - 1)[:, None]
+    bracket = 1 + others * ((1 - theta) / (2 - theta) + theta / (1 + theta))
+    variance = (theta * (1 - theta) * bracket / (a * b)[:, None]).sum(axis=0) / len(a) ** 2
+    inside = np.abs(chance - theta) <= float(special.ndtri((1 + LEVEL) / 2)) * np.sqrt(variance) + 1e-9
+    return min(float(theta[inside].min()), chance), max(float(theta[inside].max()), chance)
 
 
 def _fraction_above(tau: float, draws: Draws) -> Floats:
@@ -207,21 +345,3 @@ def _superiority(a: Draws, b: Draws) -> Floats:
         total += ((wins * b.weights).sum(axis=2) * a.weights[:, :, column]).sum(axis=1)
     mean_of_environments: Floats = total / (a.unit * b.unit * a.scores.shape[1])
     return mean_of_environments
-
-
-def _estimates(
-    statistics: Sequence[Callable[..., Floats]], suites: Sequence[Suite], generator: np.random.Generator, resamples: int
-) -> list[Interval]:
-    """Return each statistic of the suites with its percentile interval, all from the same draws.
-
-    An interval is missing if an environment of a suite has a single seed.
-    """
-    given = [one.given for one in suites]
-    drawn = [one.drawn(generator, resamples) for one in suites] if all(one.seeds.min() > 1 for one in suites) else []
-    found = []
-    for statistic in statistics:
-        value, low, high = float(statistic(*given)[0]), math.nan, math.nan
-        if drawn:
-            low, high = map(float, np.quantile(statistic(*drawn), [(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
-        found.append(Interval(value, low, high))
-    return found

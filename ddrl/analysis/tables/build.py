@@ -98,8 +98,8 @@ def make(
         "efficiency": lambda: efficiency_table(data, experiments, paper.prices),
         "scores": lambda: _labelled(_flagged(table, parts, paper), experiments),
         "aggregates": lambda: aggregates(table, **drawn),
-        "profiles": lambda: profiles(table, **drawn),
-        "improvement": lambda: improvement(table, **drawn),
+        "profiles": lambda: profiles(table),
+        "improvement": lambda: improvement(table),
         "cells": lambda: _verdicts(cells(paper, experiments, published, references, every, parts), "cell", scale),
         "claims": lambda: _verdicts(
             with_plans(claims(paper, experiments, every, parts), paper, scale, parts), "claim", scale

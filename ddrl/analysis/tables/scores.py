@@ -10,17 +10,23 @@ import numpy as np
 import pandas as pd
 
 from ddrl.analysis.runs.run_data import KEYS, RunData, final_episodes, training_returns, version_spread
-from ddrl.analysis.statistics.bootstrap import STATISTICS, bootstrap, performance_profile, probability_of_improvement
+from ddrl.analysis.statistics.bootstrap import (
+    STATISTICS,
+    Estimate,
+    bootstrap,
+    performance_profile,
+    probability_of_improvement,
+)
 from ddrl.analysis.statistics.normalise import with_references
-from ddrl.analysis.statistics.significance import EQUAL_BUDGET, Interval
+from ddrl.analysis.statistics.significance import EQUAL_BUDGET
 from ddrl.papers.experiments import Experiment, system_of
 
 SCORE = "human_normalised_score"
 GROUP = ["origin", "paper", "experiment", "variant"]
 SCORES = [*KEYS, "env_frames", "final_return", "mean_return", "episodes", "versions", "between_versions", "statistic"]
-AGGREGATES = [*GROUP, "metric", "statistic", "value", "ci95_low", "ci95_high", "seeds", "environments"]
-PROFILES = [*GROUP, "tau", "fraction", "ci95_low", "ci95_high"]
-IMPROVEMENT = [*GROUP[:-1], "better", "worse", "value", "ci95_low", "ci95_high", "environments", "seeds"]
+AGGREGATES = [*GROUP, "metric", "statistic", "value", "ci95_low", "ci95_high", "spread", "seeds", "environments"]
+PROFILES = [*GROUP, "tau", "fraction", "ci95_low", "ci95_high", "spread"]
+IMPROVEMENT = [*GROUP[:-1], "better", "worse", "value", "ci95_low", "ci95_high", "spread", "environments", "seeds"]
 TAUS = tuple(step / 10 for step in range(81))
 """The human-normalised scores at which Agarwal et al. (2021) draw the profiles of Atari after 200 million frames."""
 
@@ -71,7 +77,8 @@ def _mean_over_frames(records: pd.DataFrame) -> float:
 def aggregates(table: pd.DataFrame, *, seed: int, resamples: int) -> pd.DataFrame:
     """Return human-normalised scores over environments: one row per origin, experiment, variant and `STATISTICS`.
 
-    Columns `AGGREGATES`; seeds: fewest of an environment. Environments without a random and human score are left out.
+    Columns `AGGREGATES`; spread: what ci95_low and ci95_high are (`Estimate`); seeds: fewest of an environment.
+    Environments without a random and human score are left out.
     """
     rows = []
     known = table[table[SCORE].notna()]
@@ -84,7 +91,7 @@ def aggregates(table: pd.DataFrame, *, seed: int, resamples: int) -> pd.DataFram
     return _typed(pd.DataFrame(rows, columns=AGGREGATES))
 
 
-def profiles(table: pd.DataFrame, *, seed: int, resamples: int) -> pd.DataFrame:
+def profiles(table: pd.DataFrame) -> pd.DataFrame:
     """Return performance profiles of human-normalised scores: the fraction of runs above tau, every environment alike.
 
     Columns `PROFILES`, one row per origin, experiment, variant and tau; the band is pointwise.
@@ -92,14 +99,12 @@ def profiles(table: pd.DataFrame, *, seed: int, resamples: int) -> pd.DataFrame:
     parts = [pd.DataFrame(columns=PROFILES)]
     known = table[table[SCORE].notna()]
     for names, part in known.groupby(GROUP, sort=True):
-        found = performance_profile(
-            part, SCORE, TAUS, generator=_generator(seed, *names, "profile"), resamples=resamples
-        ).rename(columns={"low": "ci95_low", "high": "ci95_high"})
+        found = performance_profile(part, SCORE, TAUS).rename(columns={"low": "ci95_low", "high": "ci95_high"})
         parts.append(found.assign(**dict(zip(GROUP, map(str, names), strict=True)))[PROFILES])
     return _typed(pd.concat(parts if len(parts) == 1 else parts[1:], ignore_index=True))
 
 
-def improvement(table: pd.DataFrame, *, seed: int, resamples: int) -> pd.DataFrame:
+def improvement(table: pd.DataFrame) -> pd.DataFrame:
     """Return the probability of improvement between each two variants of an experiment, by final return.
 
     Columns `IMPROVEMENT`. `better` scores above the other more often than not. Only environments on which both have
@@ -112,11 +117,11 @@ def improvement(table: pd.DataFrame, *, seed: int, resamples: int) -> pd.DataFra
             a, b = _on_common_ground(part[part["variant"] == first], part[part["variant"] == second])
             if a.empty:
                 continue
-            generator = _generator(seed, *names, first, second)
-            found = probability_of_improvement(a, b, "final_return", generator=generator, resamples=resamples)
+            found = probability_of_improvement(a, b, "final_return")
             better, worse = first, second
             if found.value < 0.5:
-                found, better, worse = Interval(1 - found.value, 1 - found.high, 1 - found.low), second, first
+                found = Estimate(1 - found.value, 1 - found.high, 1 - found.low, found.spread)
+                better, worse = second, first
             extent = _counts(a) | {"seeds": min(_counts(a)["seeds"], _counts(b)["seeds"])}
             head = dict(zip(GROUP[:-1], names, strict=True)) | {"better": better, "worse": worse}
             rows.append(head | _interval(found) | extent)
@@ -135,12 +140,12 @@ def _on_common_ground(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame, p
 def _typed(table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with the same types whether it has rows or not."""
     types = dict.fromkeys(("value", "ci95_low", "ci95_high", "tau", "fraction"), "float64")
-    types |= dict.fromkeys(("seeds", "environments"), "int64")
+    types |= dict.fromkeys(("seeds", "environments"), "int64") | {"spread": "string"}
     return table.astype({name: kind for name, kind in types.items() if name in table.columns})
 
 
-def _interval(found: Interval) -> dict[str, float]:
-    return {"value": found.value, "ci95_low": found.low, "ci95_high": found.high}
+def _interval(found: Estimate) -> dict[str, float | str]:
+    return {"value": found.value, "ci95_low": found.low, "ci95_high": found.high, "spread": found.spread}
 
 
 def _counts(part: pd.DataFrame) -> dict[str, int]:

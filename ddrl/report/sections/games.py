@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ddrl.analysis.statistics.bootstrap import MIN_SEEDS, RANGE
 from ddrl.report.sections.cells import ORIGINS
 from ddrl.report.sections.document import Field, Row, Table, Tables
 from ddrl.report.sections.numbers import number, percent
@@ -48,7 +49,18 @@ def _count(row: Row, name: str) -> int:
 
 
 def _interval(row: Row) -> str:
-    return f"[{percent(row['ci95_low'])}, {percent(row['ci95_high'])}]" if row["ci95_low"] else "–"
+    """Return the interval of a value, or the range of its seeds, which says so."""
+    if not row["ci95_low"]:
+        return "–"
+    ends = f"[{percent(row['ci95_low'])}, {percent(row['ci95_high'])}]"
+    return f"range {ends}" if row.get("spread") == RANGE else ends
+
+
+def _spread_note(rows: list[Row]) -> str:
+    """Return what the intervals of a table are, and its ranges where it has any."""
+    ranges = any(row.get("spread") == RANGE for row in rows)
+    note = f"Intervals: over seeds, studentised, from {MIN_SEEDS} seeds a task on."
+    return note + (" Ranges of 2 seeds: with the lowest and with the highest seed of every task." if ranges else "")
 
 
 def _estimate(title: str) -> Fields[Row]:
@@ -82,8 +94,8 @@ def _aggregates(rows: list[Row], experiments: dict[str, Any], label: Callable[..
         "tables/aggregates.csv",
         fields,
         by_experiment(rows, experiments),
-        "Intervals: bootstrap over seeds, stratified by task; none with one seed. Optimality gap: how far scores stay "
-        "below a human tester, 0\u202f% where none does.",
+        f"{_spread_note(rows)} Optimality gap: how far scores stay below the score of 100\u202f%, 0\u202f% where none "
+        "does.",
     )
 
 
@@ -110,7 +122,7 @@ def _profiles(rows: list[Row], experiments: dict[str, Any], label: Callable[...,
         "tables/profiles.csv",
         fields,
         merged(by_experiment(rows, experiments), *KEY),
-        "Below each share its 95\u00a0% interval: bootstrap over seeds, stratified by task.",
+        f"Below each share its 95\u00a0% interval (Wilson’s). {_spread_note(rows)}".replace(", studentised,", ","),
     )
 
 
@@ -128,5 +140,6 @@ def _improvement(rows: list[Row], experiments: dict[str, Any], label: Callable[.
         "tables/improvement.csv",
         fields,
         by_experiment(rows, experiments),
-        "50\u202f%: neither is better. The better variant of each pair comes first.",
+        "50\u202f%: neither is better. The better variant of each pair comes first. "
+        + _spread_note(rows).replace("studentised", "Newcombe’s"),
     )

@@ -15,6 +15,8 @@ from scipy import stats
 
 from ddrl.analysis.statistics import bootstrap
 from ddrl.analysis.statistics.bootstrap import STATISTICS
+from ddrl.analysis.statistics.significance import t_interval
+from tests.analysis.statistics.coverage import KINDS, coverage, improvement_coverage, share_coverage
 
 
 def generator(seed: int = 0) -> np.random.Generator:
@@ -104,9 +106,9 @@ def test_a_table_that_is_not_one_score_per_environment_and_seed_is_refused(chang
     calls = [lambda statistic=statistic: bootstrap.value_of(bad, "score", statistic) for statistic in STATISTICS]
     calls += [
         lambda: bootstrap.bootstrap(bad, "score", "mean", **draws),
-        lambda: bootstrap.performance_profile(bad, "score", [0.0], **draws),
-        lambda: bootstrap.probability_of_improvement(bad, good, "score", **draws),
-        lambda: bootstrap.probability_of_improvement(good, bad, "score", **draws),
+        lambda: bootstrap.performance_profile(bad, "score", [0.0]),
+        lambda: bootstrap.probability_of_improvement(bad, good, "score"),
+        lambda: bootstrap.probability_of_improvement(good, bad, "score"),
     ]
     for call in calls:
         with pytest.raises(ValueError) as caught:
@@ -121,12 +123,66 @@ def test_an_unknown_statistic_is_refused() -> None:
         bootstrap.bootstrap(scores, "score", "max", generator=generator(), resamples=5)
 
 
-def test_one_seed_has_no_interval() -> None:
+def test_one_seed_has_neither_interval_nor_range() -> None:
     scores = table({"a": [1.0, 2.0], "b": [3.0]})
+    found = bootstrap.bootstrap(scores, "score", "mean", generator=generator(), resamples=10)
+    assert math.isnan(found.high) and found.spread == ""
+    profile = bootstrap.performance_profile(scores, "score", [0.0])
+    assert profile["low"].isna().all() and set(profile["spread"]) == {""}
+    improvement = bootstrap.probability_of_improvement(scores, scores, "score")
+    assert math.isnan(improvement.low) and improvement.spread == ""
+
+
+def test_two_seeds_have_a_range_and_three_an_interval() -> None:
+    two, three = table({"a": [1.0, 3.0], "b": [0.0, 0.2, 0.4]}), table({"a": [1.0, 2.0, 3.0], "b": [0.0, 0.2, 0.4]})
     draws: Any = {"generator": generator(), "resamples": 10}
-    assert math.isnan(bootstrap.bootstrap(scores, "score", "mean", **draws).high)
-    assert bootstrap.performance_profile(scores, "score", [0.0], **draws)["low"].isna().all()
-    assert math.isnan(bootstrap.probability_of_improvement(scores, scores, "score", **draws).low)
+    found = bootstrap.bootstrap(two, "score", "mean", **draws)
+    assert (found.value, found.low, found.high, found.spread) == (pytest.approx(1.1), 0.5, 1.7, "range")
+    gap = bootstrap.bootstrap(two, "score", "optimality_gap", **draws)
+    assert (gap.low, gap.high, gap.spread) == (pytest.approx(0.3), 0.5, "range")
+    assert bootstrap.bootstrap(three, "score", "mean", **draws).spread == "interval"
+    profile = bootstrap.performance_profile(two, "score", [0.3]).iloc[0]
+    assert (profile["fraction"], profile["low"], profile["high"], profile["spread"]) == (
+        pytest.approx(2 / 3),
+        0.5,
+        1.0,
+        "range",
+    )
+    better = bootstrap.probability_of_improvement(two, three, "score")
+    assert (better.low, better.high, better.spread) == (0.0, 1.0, "range")
+    assert bootstrap.probability_of_improvement(three, three, "score").spread == "interval"
+
+
+def test_the_interval_of_a_mean_on_one_environment_is_students() -> None:
+    for seeds in (3, 5, 12):
+        values = generator(seeds).gamma(2.0, size=seeds)
+        found = bootstrap.bootstrap(
+            table({"a": values.tolist()}), "score", "mean", generator=generator(), resamples=9999
+        )
+        student = t_interval(values, 0.95)
+        assert [found.low, found.high] == pytest.approx([student.low, student.high], rel=0.02)
+
+
+def test_an_interval_ends_where_no_value_is_possible() -> None:
+    draws: Any = {"generator": generator(), "resamples": 100}
+    scores = table({"a": [0.2, 1.5, 1.4], "b": [1.2, 1.1, 0.7]})
+    assert bootstrap.bootstrap(scores, "score", "capped_mean", **draws).high == 1.0
+    assert bootstrap.bootstrap(scores, "score", "optimality_gap", **draws).low == 0.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_interval_of_three_seeds_holds_the_truth_more_often_than_the_percentile_bootstrap(kind: str) -> None:
+    """The percentile bootstrap holds a mean in 62 to 75 % of these cases, at a nominal 95 %."""
+    ours, old = coverage("mean", kind, seeds=3, environments=1, trials=300)
+    assert ours >= (0.80 if kind == "skewed" else 0.92)
+    assert old < 0.82
+
+
+def test_intervals_hold_the_truth_where_nothing_is_assumed_about_the_statistic() -> None:
+    assert coverage("iqm", "normal", seeds=3, environments=5, trials=200)[0] > 0.92
+    assert coverage("median", "heavy", seeds=5, environments=5, trials=200)[0] > 0.92
+    assert share_coverage(0.7, seeds=3, environments=5, trials=500) > 0.88  # 15 runs can only have 16 shares
+    assert improvement_coverage("skewed", seeds=5, environments=1, shift=1.0, trials=500) > 0.92
 
 
 def test_the_bootstrap_draws_seeds_within_each_environment_only() -> None:
@@ -139,15 +195,6 @@ def test_the_bootstrap_draws_seeds_within_each_environment_only() -> None:
         assert found.high == pytest.approx(found.value)
 
 
-def test_the_interval_of_one_environment_is_scipys_bootstrap() -> None:
-    values = generator(4).gamma(2.0, size=12)
-    found = bootstrap.bootstrap(table({"a": values.tolist()}), "score", "mean", generator=generator(), resamples=9999)
-    scipys = stats.bootstrap((values,), np.mean, method="percentile", rng=generator(1)).confidence_interval
-    # The ends of 9999 draws vary by about 2 % of the interval's width.
-    ends = [float(scipys.low), float(scipys.high)]
-    assert [found.low, found.high] == pytest.approx(ends, abs=0.05 * (ends[1] - ends[0]))
-
-
 def test_the_bootstrap_repeats_with_the_same_generator_and_agrees_with_theory() -> None:
     games = {f"g{index}": generator(index).normal(index, 1.0, size=20 + index) for index in range(8)}
     scores = table({name: values.tolist() for name, values in games.items()})
@@ -155,15 +202,17 @@ def test_the_bootstrap_repeats_with_the_same_generator_and_agrees_with_theory() 
         bootstrap.bootstrap(scores, "score", "mean", generator=generator(7), resamples=2000) for _ in range(2)
     )
     assert first == second
-    error = np.sqrt(np.sum([game.var() / len(game) for game in games.values()])) / len(games)
-    assert (first.high - first.low) / 2 == pytest.approx(1.96 * error, rel=0.08)
+    parts = np.array([game.var(ddof=1) / len(game) for game in games.values()])
+    freedom = parts.sum() ** 2 / np.sum(parts**2 / np.array([len(game) - 1 for game in games.values()]))
+    error = np.sqrt(parts.sum()) / len(games)
+    assert (first.high - first.low) / 2 == pytest.approx(stats.t.ppf(0.975, freedom) * error, rel=0.05)
 
 
 @given(suites)
 def test_the_profile_falls_from_all_runs_to_none(games: dict[str, list[float]]) -> None:
     scores = table(games)
     taus = [-11.0, -1.0, 0.0, 0.5, 10.0]
-    found = bootstrap.performance_profile(scores, "score", taus, generator=generator(), resamples=5)
+    found = bootstrap.performance_profile(scores, "score", taus)
     expected = [np.mean([np.mean(np.array(values) > tau) for values in games.values()]) for tau in taus]
     assert found["tau"].tolist() == taus
     assert found["fraction"].tolist() == pytest.approx(expected)
@@ -172,7 +221,7 @@ def test_the_profile_falls_from_all_runs_to_none(games: dict[str, list[float]]) 
 
 def test_the_band_of_the_profile_holds_the_fraction_and_agrees_with_theory() -> None:
     scores = table({name: generator(index).uniform(size=40).tolist() for index, name in enumerate("abcd")})
-    found = bootstrap.performance_profile(scores, "score", [0.3, 0.5], generator=generator(1), resamples=4000)
+    found = bootstrap.performance_profile(scores, "score", [0.3, 0.5])
     assert (found["low"] <= found["fraction"]).all()
     assert (found["fraction"] <= found["high"]).all()
     half = (found["high"] - found["low"]).to_numpy() / 2
@@ -182,27 +231,31 @@ def test_the_band_of_the_profile_holds_the_fraction_and_agrees_with_theory() -> 
 @given(suites, st.integers(0, 5))
 def test_the_probability_of_improvement_counts_pairs(games: dict[str, list[float]], seed: int) -> None:
     others = {name: generator(seed).choice(values, size=3).tolist() for name, values in games.items()}
-    draws: Any = {"generator": generator(), "resamples": 5}
     expected = np.mean(
         [
             stats.mannwhitneyu(games[name], others[name]).statistic / (len(games[name]) * len(others[name]))
             for name in games
         ]
     )
-    found = bootstrap.probability_of_improvement(table(games), table(others), "score", **draws).value
-    other_way = bootstrap.probability_of_improvement(table(others), table(games), "score", **draws).value
+    found = bootstrap.probability_of_improvement(table(games), table(others), "score").value
+    other_way = bootstrap.probability_of_improvement(table(others), table(games), "score").value
     assert found == pytest.approx(expected, abs=1e-12)
     assert found + other_way == pytest.approx(1.0, abs=1e-12)
 
 
-def test_improvement_is_certain_where_every_run_is_better() -> None:
+def test_improvement_is_not_certain_where_every_run_of_a_few_is_better() -> None:
     low, high = table({"a": [0.0, 1.0], "b": [0.0, 1.0, 2.0]}), table({"a": [2.0, 3.0, 4.0], "b": [3.0, 4.0]})
-    found = bootstrap.probability_of_improvement(high, low, "score", generator=generator(), resamples=50)
-    assert (found.value, found.low, found.high) == (1.0, 1.0, 1.0)
+    found = bootstrap.probability_of_improvement(high, low, "score")
+    assert (found.value, found.high) == (1.0, 1.0)
+    low, high = (table(dict.fromkeys("ab", scores)) for scores in ([0.0, 1.0, 2.0], [3.0, 4.0, 5.0]))
+    found = bootstrap.probability_of_improvement(high, low, "score")
+    # Three runs above three others are worth something, and not certainty: a bootstrap has no width here.
+    assert (found.value, found.high, found.spread) == (1.0, 1.0, "interval")
+    assert 0.5 < found.low < 0.9
+    alone = bootstrap.probability_of_improvement(high[:3], low[:3], "score")
+    assert 0.45 < alone.low < 0.55
 
 
 def test_improvement_needs_the_same_environments() -> None:
     with pytest.raises(ValueError, match="differ in their environments: b in one of them only"):
-        bootstrap.probability_of_improvement(
-            table({"a": [0.0], "b": [1.0]}), table({"a": [0.0]}), "score", generator=generator(), resamples=5
-        )
+        bootstrap.probability_of_improvement(table({"a": [0.0], "b": [1.0]}), table({"a": [0.0]}), "score")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -44,21 +46,25 @@ def test_intervals_repeat_and_do_not_depend_on_the_other_variants() -> None:
         for table in (DEEP, pd.concat([SHALLOW, DEEP.assign(variant="another"), DEEP]))
     )
     pd.testing.assert_frame_equal(alone, together)
-    assert not aggregates(DEEP, seed=2, resamples=100).equals(alone)
+    three = pd.concat([DEEP, scores("deep", {"a": [0.1]}).assign(seed=3)])
+    first, second = (aggregates(three, seed=seed, resamples=100) for seed in (1, 2))
+    assert not first.equals(second)
+    assert (set(alone["spread"]), set(first["spread"])) == ({"range"}, {"interval"})
 
 
 def test_an_environment_without_references_is_left_out_of_scores_that_need_them() -> None:
     unknown = scores("deep", {"c": [np.nan, np.nan]})
     both = pd.concat([DEEP, unknown])
     pd.testing.assert_frame_equal(aggregates(both, seed=1, resamples=50), aggregates(DEEP, seed=1, resamples=50))
-    pd.testing.assert_frame_equal(profiles(both, seed=1, resamples=50), profiles(DEEP, seed=1, resamples=50))
+    pd.testing.assert_frame_equal(profiles(both), profiles(DEEP))
 
 
 def test_tables_without_rows_keep_columns_and_types() -> None:
     nothing = DEEP.iloc[:0]
-    for maker, columns in ((aggregates, AGGREGATES), (profiles, PROFILES), (improvement, IMPROVEMENT)):
-        full = maker(pd.concat([DEEP, SHALLOW]), seed=1, resamples=10)
-        empty = maker(nothing, seed=1, resamples=10)
+    drawn = functools.partial(aggregates, seed=1, resamples=10)
+    for maker, columns in ((drawn, AGGREGATES), (profiles, PROFILES), (improvement, IMPROVEMENT)):
+        full = maker(pd.concat([DEEP, SHALLOW]))
+        empty = maker(nothing)
         assert list(full.columns) == list(empty.columns) == columns
         assert len(full) > 0
         assert empty.empty
@@ -66,7 +72,7 @@ def test_tables_without_rows_keep_columns_and_types() -> None:
 
 
 def test_a_profile_is_the_part_of_the_runs_above_each_tau() -> None:
-    found = profiles(DEEP, seed=1, resamples=100)
+    found = profiles(DEEP)
     fractions = found.set_index("tau")["fraction"]
     assert fractions[[0.0, 0.1, 1.1, 5.0]].tolist() == pytest.approx([(1 / 2 + 1) / 2] * 2 + [(0 + 2 / 3) / 2, 0.0])
     assert (found["ci95_low"] <= found["fraction"]).all()
@@ -76,7 +82,7 @@ def test_a_profile_is_the_part_of_the_runs_above_each_tau() -> None:
 
 def test_improvement_names_the_variant_that_wins_more_often_as_better() -> None:
     for table in (pd.concat([DEEP, SHALLOW]), pd.concat([SHALLOW, DEEP])):
-        (row,) = improvement(table, seed=1, resamples=200).to_dict("records")
+        (row,) = improvement(table).to_dict("records")
         assert (row["better"], row["worse"]) == ("deep", "shallow")
         # a: all 4 pairs; b: 5 of 6 pairs.
         assert row["value"] == pytest.approx((1 + 5 / 6) / 2)
@@ -86,7 +92,7 @@ def test_improvement_names_the_variant_that_wins_more_often_as_better() -> None:
 
 def test_improvement_turns_the_interval_round_with_the_value() -> None:
     worse_first = pd.concat([SHALLOW.assign(variant="a"), DEEP.assign(variant="b")])
-    (row,) = improvement(worse_first, seed=1, resamples=200).to_dict("records")
+    (row,) = improvement(worse_first).to_dict("records")
     assert (row["better"], row["worse"]) == ("b", "a")
     assert row["value"] == pytest.approx((1 + 5 / 6) / 2)
     assert row["ci95_low"] <= row["value"] <= row["ci95_high"]
@@ -95,15 +101,15 @@ def test_improvement_turns_the_interval_round_with_the_value() -> None:
 def test_improvement_compares_only_environments_both_have_run_on_for_as_long() -> None:
     longer = scores("shallow", {"b": [9.0, 9.0]}, frames=2000)
     elsewhere = scores("shallow", {"c": [9.0, 9.0]})
-    found = improvement(pd.concat([DEEP, SHALLOW.query("environment == 'a'"), longer, elsewhere]), seed=1, resamples=20)
+    found = improvement(pd.concat([DEEP, SHALLOW.query("environment == 'a'"), longer, elsewhere]))
     assert found["environments"].tolist() == [1]
     assert found["value"].tolist() == [1.0]
-    assert improvement(pd.concat([DEEP, longer, elsewhere]), seed=1, resamples=20).empty
+    assert improvement(pd.concat([DEEP, longer, elsewhere])).empty
 
 
 def test_improvement_keeps_origins_apart_and_takes_every_pair() -> None:
     mine = pd.concat([DEEP, SHALLOW, DEEP.assign(variant="third")])
-    found = improvement(pd.concat([mine, mine.assign(origin="reference")]), seed=1, resamples=20)
+    found = improvement(pd.concat([mine, mine.assign(origin="reference")]))
     assert found.groupby("origin").size().to_dict() == {"reference": 3, "run": 3}
     level = found[(found["better"] == "deep") & (found["worse"] == "third")]
     assert level["value"].tolist() == [0.5, 0.5]
@@ -112,5 +118,5 @@ def test_improvement_keeps_origins_apart_and_takes_every_pair() -> None:
 def test_improvement_leaves_the_settings_of_a_sweep_out() -> None:
     both = pd.concat([DEEP, SHALLOW])
     settings = pd.concat([DEEP.assign(variant=f"deep__s{number}") for number in range(3)])
-    alone = improvement(both, seed=1, resamples=20)
-    pd.testing.assert_frame_equal(improvement(pd.concat([both, settings]), seed=1, resamples=20), alone)
+    alone = improvement(both)
+    pd.testing.assert_frame_equal(improvement(pd.concat([both, settings])), alone)
