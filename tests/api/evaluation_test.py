@@ -50,11 +50,15 @@ def test_a_suite_is_evaluated_on_each_of_its_tasks(tmp_path: Path) -> None:
 
 def test_runs_that_differ_only_in_their_seed_are_one_group(runs: list[ddrl.Run], tmp_path: Path) -> None:
     table = ddrl.compare(runs)
-    assert list(table.columns) == ["algorithm", "environment", "env_frames", "runs", "iqm", "low", "high"]
+    assert list(table.columns) == [*("algorithm", "environment", "env_frames", "runs", "iqm", "low", "high", "spread")]
     (row,) = table.to_dict("records")
     scores = sorted(run.final_return for run in runs)
     assert (row["algorithm"], row["environment"], row["env_frames"], row["runs"]) == ("impala", "toy/catch", 320, 3)
-    assert scores[0] <= row["low"] <= row["iqm"] <= row["high"] <= scores[2]
+    assert row["low"] <= scores[0] <= row["iqm"] <= scores[2] <= row["high"]
+    assert row["spread"] == "interval"
+    (two,) = ddrl.compare(runs[:2]).to_dict("records")
+    assert (two["low"], two["high"]) == tuple(sorted(run.final_return for run in runs[:2]))
+    assert two["spread"] == "range"
     recorded = trained(tmp_path / "recorded", seed=4, recording={"period_frames": 100})
     assert ddrl.compare([*runs, recorded])["runs"].tolist() == [4]  # how it is recorded makes no other training
 
