@@ -30,7 +30,7 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from ddrl.analysis.statistics.significance import Interval, t_quantile
+from ddrl.analysis.statistics.significance import t_quantile
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
@@ -43,9 +43,13 @@ INTERVAL, RANGE = "interval", "range"
 
 
 @dataclass(frozen=True)
-class Estimate(Interval):
+class Estimate:
     """A value with its spread: an interval, or the range of the seeds where they are too few for one."""
 
+    value: float
+    low: float
+    """NaN, as `high`, if there is neither: one seed."""
+    high: float
     spread: str
     """`INTERVAL`; `RANGE`: the values of the lowest and of the highest seed of every environment; "": one seed."""
 
@@ -82,7 +86,7 @@ class Suite:
 
     @property
     def spread(self) -> str:
-        """What the seeds of this suite allow: `Estimate.spread`."""
+        """Return what the seeds of this suite allow: `Estimate.spread`."""
         fewest = int(self.seeds.min())
         return INTERVAL if fewest >= MIN_SEEDS else RANGE if fewest > 1 else ""
 
