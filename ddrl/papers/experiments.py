@@ -17,6 +17,7 @@ from typing import Any
 
 from ddrl.errors import UserError
 from ddrl.papers.schema import check_known, load_checked
+from ddrl.papers.tuning import Tuning, check_test_seeds, read_tuning
 
 SCALES = ("smoke", "workstation", "paper")
 ROOT = Path("replications")
@@ -135,6 +136,8 @@ class Experiment:
     variants: Mapping[str, Mapping[str, Any]]
     departures: tuple[Departure, ...]
     scales: Mapping[str, Scale]
+    tuning: tuple[Tuning, ...] = ()
+    """The runs by which settings were chosen; empty: none recorded."""
 
     @property
     def every_environment(self) -> tuple[str, ...]:
@@ -239,6 +242,14 @@ def _experiment(name: str, entry: Mapping[str, Any], named: Mapping[str, Mapping
     departures = _departures(entry, where, variants, ())
     _check_settings(departures, lambda key: key not in _RUN_KEYS, f"anything but {', '.join(_RUN_KEYS)}", where)
     scored = entry.get("scored", True)
+    tuning = read_tuning(entry.get("tuning"), variants, where)
+    scales = {
+        scale: _scale(spec, scale, f"{where}.scales.{scale}", variants) for scale, spec in entry["scales"].items()
+    }
+    for scale, found in scales.items():
+        pairs = [(name, task) for name in found.variants or variants for task in found.every_environment]
+        own = [pair for pair in pairs if found.has(*pair)]
+        check_test_seeds(tuning, own, found.seeds, f"{where}.scales.{scale}")
     return Experiment(
         name=name,
         title=entry["title"],
@@ -253,9 +264,8 @@ def _experiment(name: str, entry: Mapping[str, Any], named: Mapping[str, Mapping
         labels={variant: spec["label"] for variant, spec in entry["variants"].items()},
         variants=variants,
         departures=departures,
-        scales={
-            scale: _scale(spec, scale, f"{where}.scales.{scale}", variants) for scale, spec in entry["scales"].items()
-        },
+        scales=scales,
+        tuning=tuning,
     )
 
 

@@ -102,7 +102,7 @@ def make(
         "improvement": lambda: improvement(table),
         "cells": lambda: _verdicts(cells(paper, experiments, published, references, every, parts), "cell", scale),
         "claims": lambda: _verdicts(
-            with_plans(claims(paper, experiments, every, parts), paper, scale, parts), "claim", scale
+            with_plans(claims(paper, experiments, every, parts), paper, experiments, scale, parts), "claim", scale
         ),
         "hyperparameters": lambda: hyperparameter_table(paper, data, subject_of(scale)),
         "milestones": lambda: milestone_table(paper, counted),

@@ -50,6 +50,7 @@ def summary(
         "experiments": {
             name: {key: getattr(entry, key) for key in ("title", "source", "proxy", "paper_budget", "scored")}
             | {"reason": entry.scales[scale].reason if scale in entry.scales else ""}
+            | {"labels": dict(entry.labels), "tuning": [asdict(one) for one in entry.tuning]}
             for name, entry in experiments.items()
         },
         "derived_tables": [

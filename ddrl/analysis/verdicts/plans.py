@@ -5,7 +5,8 @@
     plan_runs       the number of runs that the claim uses
     late_runs       those that are older than the test
     resettled_runs  those that are older than the settings: tasks, seeds or configurations were changed after them
-    late            both in words; empty where there is neither
+    tuned_runs      those whose seed was used to choose their settings (`tuning` in experiments.yaml)
+    late            all three in words; empty where there is none
 
 A run that carries digests (`plans` in run.json) is older than a plan whose half it does not carry. A run without
 digests is older if it began before the plan was registered; of a run whose beginning is not known nobody can say that
@@ -19,18 +20,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from ddrl.analysis.runs.run_data import RunData
+from ddrl.papers.experiments import Experiment
 from ddrl.papers.paper import Claim, Paper
 from ddrl.papers.plans import Registered, halves, in_force, read_register, since, used_by
 from ddrl.papers.table_names import REFERENCE
 
 OF_REFERENCE = "workstation"
 """The scale whose plan the reference runs were made by."""
-COLUMNS = ["plan", "plan_since", "plan_runs", "late_runs", "resettled_runs", "late"]
+COLUMNS = ["plan", "plan_since", "plan_runs", "late_runs", "resettled_runs", "tuned_runs", "late"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,9 @@ RULES: tuple[Rule, ...] = (
 """All of them, oldest first."""
 
 
-def with_plans(table: pd.DataFrame, paper: Paper, scale: str, runs: Sequence[RunData]) -> pd.DataFrame:
+def with_plans(
+    table: pd.DataFrame, paper: Paper, experiments: Mapping[str, Experiment], scale: str, runs: Sequence[RunData]
+) -> pd.DataFrame:
     """Return the table of claims with the columns `COLUMNS`; `runs` are those that it was made from."""
     register, plans = read_register(paper.directory), in_force(paper.directory)
     claims = {claim.name: claim for claim in paper.claims}
@@ -67,8 +72,11 @@ def with_plans(table: pd.DataFrame, paper: Paper, scale: str, runs: Sequence[Run
     for name, origin in zip(table["claim"], table["origin"], strict=True):
         planned = OF_REFERENCE if REFERENCE in (scale, origin) else scale
         own = used(claims[name], [run for run in runs if run.origin == origin])
-        found.append(_row(claims[name], own, register, plans, planned))
-    counts = dict.fromkeys(("plan_runs", "late_runs", "resettled_runs"), "Int64")
+        row = _row(claims[name], own, register, plans, planned)
+        tuned = sum(map(partial(_tuned, experiments), own))
+        late = in_words(len(own), row["late_runs"], row["resettled_runs"], tuned)
+        found.append(row | {"tuned_runs": tuned, "late": late})
+    counts = dict.fromkeys(("plan_runs", "late_runs", "resettled_runs", "tuned_runs"), "Int64")
     columns = pd.DataFrame(found, columns=COLUMNS, index=table.index).astype(counts)
     return table.assign(**{name: columns[name] for name in COLUMNS})
 
@@ -88,7 +96,7 @@ def _row(
     plans: Mapping[tuple[str, str], str],
     scale: str,
 ) -> dict[str, Any]:
-    """Return the columns `COLUMNS` of a claim. A plan that is not the registered one is younger than all runs."""
+    """Return what a claim's plan is, and how many runs are older. One that is not registered is younger than all."""
     plan = plans.get((claim.name, scale), "")
     newest = next((row.digest for row in reversed(register) if (row.claim, row.scale) == (claim.name, scale)), "")
     counts, dates = [], []
@@ -104,7 +112,6 @@ def _row(
         "plan_runs": len(runs),
         "late_runs": counts[0],
         "resettled_runs": counts[1],
-        "late": in_words(len(runs), *counts),
     }
 
 
@@ -117,11 +124,19 @@ def _older(run: RunData, claim: str, half: int, current: set[str], date: str) ->
     return not date or not began or began < date
 
 
-def in_words(runs: int, late: int, resettled: int) -> str:
+def _tuned(experiments: Mapping[str, Experiment], run: RunData) -> bool:
+    """Return whether the settings of a run were chosen with its seed, on its task."""
+    tuning = experiments[run.experiment].tuning if run.experiment in experiments else ()
+    return any(entry.used(run.variant, run.suite or run.environment, run.seed) for entry in tuning)
+
+
+def in_words(runs: int, late: int, resettled: int, tuned: int) -> str:
     """Return what a reader must know: `test written after 3 of 6 runs`."""
     said = [f"test written after {late} of {runs} runs"] if late else []
     if resettled:
         said.append(f"tasks, seeds or settings of the plan changed after {resettled} of {runs} runs")
+    if tuned:
+        said.append(f"settings chosen with the seeds of {tuned} of {runs} runs")
     return "; ".join(said)
 
 

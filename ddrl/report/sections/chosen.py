@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from ddrl.report.sections.document import Fact, Facts
-from ddrl.report.sections.text import counted, listed
+from ddrl.papers.tuning import NOT_RECORDED
+from ddrl.report.sections.document import NOTHING, Block, Fact, Facts, Field, Group, Row, Table
+from ddrl.report.sections.numbers import frames
+from ddrl.report.sections.spans import joined, plain, small
+from ddrl.report.sections.tables import Fields, grouped, right, table_of
+from ddrl.report.sections.text import counted, listed, sentence
 
 LEDGER = "results/reference/discarded.csv"
+SHOWN = ("what", "source", "tasks", "seeds", "runs", "frames")
 
 
 def discarded(found: Mapping[str, int], experiments: Mapping[str, Any]) -> Fact:
@@ -21,6 +26,39 @@ def discarded(found: Mapping[str, int], experiments: Mapping[str, Any]) -> Fact:
     return Fact("Discarded runs", f"{number} dropped or replaced, each with its reason in {LEDGER}: {parts}")
 
 
-def behind(summary: Mapping[str, Any]) -> list[Facts]:
-    """Return the facts of a paper's report."""
-    return [Facts([discarded(summary.get("discarded", {}), summary["experiments"])])]
+def tuning(experiments: Mapping[str, Any], compared: Collection[str]) -> Table:
+    """Return how the settings of the systems that are `compared` (names of experiments) were chosen, and at what price.
+
+    An experiment of which nothing is known has a row that says so.
+    """
+    rows: list[Row] = []
+    for name in compared:
+        found, labels = experiments[name].get("tuning", []), experiments[name].get("labels", {})
+        title = {"experiment": experiments[name]["title"]}
+        for entry in found or [{"what": NOT_RECORDED, "source": ""}]:
+            systems = listed([labels.get(one, one) for one in entry.get("variants", ())])
+            rows.append(title | {name: _text(entry.get(name)) for name in SHOWN} | {"systems": systems or "all"})
+    fields: Fields[Row] = (
+        Field("Systems", lambda row: row["systems"], "0.9fr"),
+        Field("What was chosen", lambda row: joined([plain(sentence(row["what"])), small(row["source"])]), "2fr"),
+        Field("Tasks", lambda row: row["tasks"], "1fr"),
+        Field("Seeds", lambda row: row["seeds"], "0.6fr"),
+        right("Runs", lambda row: row["runs"]),
+        right("Frames", lambda row: row["frames"] if row["frames"] == NOTHING else frames(row["frames"])),
+    )
+    groups = [Group(own, title) for (title,), own in grouped(rows, "experiment").items()]
+    note = "A dash: not recorded. Seeds with which settings were chosen on a task are no test seeds on it."
+    return table_of("Tuning budget of each system", "experiments.yaml", fields, groups, note, size=8.2)
+
+
+def _text(value: Any) -> str:
+    """Return a value of an entry as text; a dash where it is not recorded."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or NOTHING
+    return NOTHING if value is None else str(value)
+
+
+def behind(summary: Mapping[str, Any]) -> list[Block]:
+    """Return the blocks of a paper's report; of `summary.json`, whose experiments have their tuning."""
+    experiments = summary["experiments"]
+    return [Facts([discarded(summary.get("discarded", {}), experiments)]), tuning(experiments, list(experiments))]

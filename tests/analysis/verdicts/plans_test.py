@@ -13,12 +13,14 @@ import pytest
 from ddrl.analysis.runs.run_data import RunData
 from ddrl.analysis.verdicts.plans import RULES, Rule, changed_rules, used, with_plans
 from ddrl.cli import tables
+from ddrl.papers.experiments import Experiment
 from ddrl.papers.paper import Paper, load_paper
 from ddrl.papers.plans import Registered, appended, halves, in_force, write_register
+from ddrl.papers.tuning import Tuning
 from ddrl.report.sections.answers import answers
 from ddrl.report.sections.claims import evidence, ledger
 from docs.sitegen import evidence as pages
-from tests.analysis.verdicts.claims_test import PAPER, run_of
+from tests.analysis.verdicts.claims_test import CORRECTION, PAPER, run_of
 
 CLAIM = "v_trace_over_no_correction"
 BEFORE, THEN, AFTER = (f"2026-01-0{day}T00:00:00+00:00" for day in (1, 2, 3))
@@ -40,12 +42,15 @@ def runs(*began: str, plans: Any = None) -> list[RunData]:
     return [replace(one, manifest={**one.manifest, **fact}) for one, fact in zip(made, facts, strict=True)]
 
 
-def noted(paper: Paper, own: list[RunData], verdict: str = "supported", scale: str = "workstation") -> dict[str, Any]:
+def noted(
+    paper: Paper, own: list[RunData], verdict: str = "supported", experiments: dict[str, Experiment] | None = None
+) -> dict[str, Any]:
     """The row of the claim, with what every table of claims has."""
     blank = dict.fromkeys(("effect", "ci95_low", "ci95_high", "p", "p_holm", "decided_by", "comparisons", "detail"), "")
     row = {"claim": CLAIM, "origin": "run", "verdict": verdict, "title": "V-trace", "source": "Table 2", **blank}
     row |= {"effect_unit": "", "flags": "", "seeds": "3", "env_frames": "1000", "tasks": "Catch", "paper": paper.key}
-    found = with_plans(pd.DataFrame([row]), paper, scale, own)
+    scale = "workstation"
+    found = with_plans(pd.DataFrame([row]), paper, experiments or {}, scale, own)
     return dict(found.iloc[0])
 
 
@@ -104,6 +109,15 @@ def test_settings_that_changed_later_are_told_apart_from_the_test(paper: Paper) 
     write_register(paper.directory, rows)
     found = noted(paper, runs(THEN))
     assert (found["late_runs"], found["resettled_runs"], found["plan_since"]) == (0, 2, BEFORE)
+
+
+def test_runs_whose_seeds_their_settings_were_chosen_with_are_counted(paper: Paper) -> None:
+    entry = Tuning("a rate", "here", ("v_trace",), ("toy/catch",), (1, 7), runs=2, frames=None)
+    tuned = {CORRECTION.name: replace(CORRECTION, tuning=(entry,))}
+    found = noted(paper, runs(AFTER, AFTER, AFTER), experiments=tuned)
+    assert (found["tuned_runs"], found["late"]) == (1, "settings chosen with the seeds of 1 of 6 runs")
+    elsewhere = {CORRECTION.name: replace(CORRECTION, tuning=(replace(entry, tasks=("toy/other",)),))}
+    assert noted(paper, runs(AFTER, AFTER), experiments=elsewhere)["late"] == ""
 
 
 def test_other_variants_and_experiments_are_no_runs_of_the_claim(paper: Paper) -> None:
