@@ -187,6 +187,24 @@ def test_the_spread_between_versions_leaves_out_that_of_their_episodes() -> None
 
 def test_one_version_has_no_spread() -> None:
     assert version_spread(run_with([1.0, 2.0], [])).versions == 1
+    assert version_spread(run_with([1.0, 2.0], [])).error == pytest.approx(0.5)  # of two episodes: 0.71 / sqrt(2)
+    assert math.isnan(version_spread(run_with([1.0], [])).error)
+    assert version_spread(run_with([1.0, 2.0], [3.0, 4.0])).error == pytest.approx(0.5)
     assert math.isnan(version_spread(run_with([1.0, 2.0], [])).deviation)
     assert version_spread(run_with([1.0, 2.0], [3.0, 4.0])).versions == 2  # one episode each tell nothing
     assert math.isnan(version_spread(run_with([1.0, 2.0], [3.0, 4.0])).deviation)
+
+
+def test_the_error_of_a_score_has_the_variance_between_its_versions() -> None:
+    generator = np.random.default_rng(8)
+    errors, scores = [], []
+    for _ in range(400):
+        means = generator.normal(0.0, 3.0, size=(10, 1))
+        played = (means + generator.normal(0.0, 1.0, size=(10, 5))).flatten()
+        scores.append(played.mean())
+        errors.append(version_spread(run_with(played.tolist(), [float(i // 5) for i in range(50)])).error)
+    expected = np.sqrt(9 / 10 + 1 / 50)
+    assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(expected, rel=0.03)
+    assert np.std(scores) == pytest.approx(expected, rel=0.1)
+    # Of one version only the episodes can be seen.
+    assert version_spread(run_with(generator.normal(0.0, 1.0, size=50).tolist(), [])).error < 0.2

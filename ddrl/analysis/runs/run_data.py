@@ -146,6 +146,10 @@ class Spread(NamedTuple):
     """Number of versions that shared the final episodes."""
     deviation: float
     """Standard deviation between the versions' expected returns; NaN unless two have two episodes each."""
+    error: float
+    """Standard error of the score: from the versions' means, or (one version) from the episodes; NaN for one of them.
+
+    That of one version says nothing on how versions differ: it is a lower bound."""
 
 
 def version_spread(run: RunData) -> Spread:
@@ -157,17 +161,24 @@ def version_spread(run: RunData) -> Spread:
     final = final_episodes(run)
     updates = run.records("evaluation_updates")
     updates = updates[updates["env_frames"] == run.curves["env_frames"][final.index].max()]
+    returns = final.to_numpy(np.float64)
+    alone = float(returns.std(ddof=1)) / math.sqrt(len(returns)) if len(returns) > 1 else math.nan
     if updates.empty:
-        return Spread(1, math.nan)
-    groups = [part.to_numpy() for _, part in pd.Series(final.to_numpy()).groupby(updates["value"].to_numpy())]
+        return Spread(1, math.nan, alone)
+    groups = [part.to_numpy() for _, part in pd.Series(returns).groupby(updates["value"].to_numpy())]
     sizes = np.array([len(group) for group in groups])
-    if len(groups) < 2 or sizes.min() < 2:
-        return Spread(len(groups), math.nan)
+    if len(groups) < 2:
+        return Spread(1, math.nan, alone)
+    means = np.array([group.mean() for group in groups])
+    parts = (sizes / sizes.sum()) ** 2 * (means - returns.mean()) ** 2
+    error = math.sqrt(float(parts.sum()) * len(groups) / (len(groups) - 1))
+    if sizes.min() < 2:
+        return Spread(len(groups), math.nan, error)
     within = sum(float(((group - group.mean()) ** 2).sum()) for group in groups) / (sizes.sum() - len(groups))
     overall = float(np.concatenate(groups).mean())
     between = float((sizes * (np.array([group.mean() for group in groups]) - overall) ** 2).sum()) / (len(groups) - 1)
     size = (sizes.sum() - (sizes**2).sum() / sizes.sum()) / (len(groups) - 1)
-    return Spread(len(groups), math.sqrt(max(0.0, (between - within) / size)))
+    return Spread(len(groups), math.sqrt(max(0.0, (between - within) / size)), error)
 
 
 def env_label(environment: str) -> str:

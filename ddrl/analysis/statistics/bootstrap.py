@@ -23,13 +23,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import special
 
+from ddrl.analysis.statistics.score_error import at_least
 from ddrl.analysis.statistics.significance import t_quantile
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -110,6 +111,13 @@ class Suite:
         weights[rows, games] = (whole[games] > 0) * (unit // (self.seeds[games] - 1))[:, None]
         weights[rows, games, place] = 0
         return Draws(np.tile(self.given.scores, (len(games), 1, 1)), weights, unit), games
+
+    def at_least(self, errors: Floats) -> Suite:
+        """Return the suite whose seeds deviate at least by their standard errors [G, S], environment by environment."""
+        scores = self.given.scores.copy()
+        for row, own, count in zip(scores[0], errors, self.seeds, strict=True):
+            row[:count] = at_least(row[:count], own[:count])
+        return replace(self, given=replace(self.given, scores=scores))
 
     def extreme(self, *, highest: bool) -> Draws:
         """Return the suite with nothing but the lowest (or the highest) seed of each environment."""
@@ -206,15 +214,24 @@ def value_of(table: pd.DataFrame, metric: str, statistic: str) -> float:
 
 
 def bootstrap(
-    table: pd.DataFrame, metric: str, statistic: str, *, generator: np.random.Generator, resamples: int
+    table: pd.DataFrame,
+    metric: str,
+    statistic: str,
+    *,
+    generator: np.random.Generator,
+    resamples: int,
+    errors: str | None = None,
 ) -> Estimate:
     """Return one of `STATISTICS` with its 95 % interval, or its range, by the rules of this module.
 
-    The interval says how the value would change with other seeds on the same environments.
+    The interval says how the value would change with other seeds on the same environments. `errors` is a column of the
+    scores' standard errors (missing: unknown): the seeds of an environment then count as deviating by that at least.
     """
     if statistic not in STATISTICS:
         raise ValueError(f"no statistic '{statistic}'; allowed: {', '.join(STATISTICS)}")
-    return estimate(statistic, suite(table, metric), generator, resamples)
+    own = suite(table, metric)
+    known = None if errors is None else suite(table.fillna({errors: 0.0}), errors).given.scores[0]
+    return estimate(statistic, own, generator, resamples, errors=known)
 
 
 def bootstrap_curve(values: Floats, statistic: str, *, seed: int, resamples: int) -> list[Estimate]:
@@ -228,13 +245,16 @@ def bootstrap_curve(values: Floats, statistic: str, *, seed: int, resamples: int
     return [estimate(statistic, one, np.random.default_rng(seed), resamples) for one in suites]
 
 
-def estimate(name: str, own: Suite, generator: np.random.Generator, resamples: int) -> Estimate:
-    """Return one of `STATISTICS` of a suite, as `bootstrap`."""
+def estimate(
+    name: str, own: Suite, generator: np.random.Generator, resamples: int, *, errors: Floats | None = None
+) -> Estimate:
+    """Return one of `STATISTICS` of a suite, as `bootstrap`; `errors` [G, S]."""
     statistic = STATISTICS[name]
     value = float(statistic(own.given)[0])
     if own.spread != INTERVAL:
         return _ranged(value, [float(statistic(own.extreme(highest=side))[0]) for side in (False, True)], own.spread)
-    return studentised(name, own, *standard_error(name, own, generator, resamples))
+    apart = own if errors is None else own.at_least(errors)
+    return studentised(name, own, *standard_error(name, apart, generator, resamples))
 
 
 def standard_error(name: str, own: Suite, generator: np.random.Generator, resamples: int) -> tuple[float, float]:

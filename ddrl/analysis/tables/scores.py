@@ -23,8 +23,29 @@ from ddrl.papers.experiments import Experiment, system_of
 
 SCORE = "human_normalised_score"
 GROUP = ["origin", "paper", "experiment", "variant"]
-SCORES = [*KEYS, "env_frames", "final_return", "mean_return", "episodes", "versions", "between_versions", "statistic"]
-AGGREGATES = [*GROUP, "metric", "statistic", "value", "ci95_low", "ci95_high", "spread", "seeds", "environments"]
+SCORES = [
+    *KEYS,
+    "env_frames",
+    "final_return",
+    "mean_return",
+    "episodes",
+    "versions",
+    "between_versions",
+    "score_error",
+    "statistic",
+]
+AGGREGATES = [
+    *GROUP,
+    "metric",
+    "statistic",
+    "value",
+    "ci95_low",
+    "ci95_high",
+    "spread",
+    "seeds",
+    "environments",
+    "versions",
+]
 PROFILES = [*GROUP, "tau", "fraction", "ci95_low", "ci95_high", "spread"]
 IMPROVEMENT = [*GROUP[:-1], "better", "worse", "value", "ci95_low", "ci95_high", "spread", "environments", "seeds"]
 TAUS = tuple(step / 10 for step in range(81))
@@ -35,7 +56,7 @@ def scores(runs: Iterable[RunData], references: pd.DataFrame) -> pd.DataFrame:
     """Return one row per run, or task of a run on a suite: `SCORES`, random, human, made_by, human_normalised_score.
 
     final_return: mean of the evaluation episodes at the largest env_frames, never the best checkpoint. versions,
-    between_versions: `Spread` of run_data. mean_return: training return averaged over env_frames.
+    between_versions, score_error: `Spread` of run_data. mean_return: training return averaged over env_frames.
     """
     rows = []
     for run in runs:
@@ -54,6 +75,7 @@ def scores(runs: Iterable[RunData], references: pd.DataFrame) -> pd.DataFrame:
                 "episodes": len(final),
                 "versions": spread.versions,
                 "between_versions": spread.deviation,
+                "score_error": spread.error,
                 "statistic": f"mean of {len(final)} final evaluation episodes{over}",
             }
         )
@@ -77,17 +99,18 @@ def _mean_over_frames(records: pd.DataFrame) -> float:
 def aggregates(table: pd.DataFrame, *, seed: int, resamples: int) -> pd.DataFrame:
     """Return human-normalised scores over environments: one row per origin, experiment, variant and `STATISTICS`.
 
-    Columns `AGGREGATES`; spread: what ci95_low and ci95_high are (`Estimate`); seeds: fewest of an environment.
-    Environments without a random and human score are left out.
+    Columns `AGGREGATES`; spread: what ci95_low and ci95_high are (`Estimate`); seeds: fewest of an environment; versions: fewest of a score.
+    Environments without a random and human score are left out. Intervals are no narrower than the scores' own errors.
     """
     rows = []
     known = table[table[SCORE].notna()]
+    known = known.assign(error=known["score_error"] / (known["human"] - known["random"]).abs())
     for names, part in known.groupby(GROUP, sort=True):
         for statistic in STATISTICS:
             generator = _generator(seed, *names, statistic)
-            found = bootstrap(part, SCORE, statistic, generator=generator, resamples=resamples)
+            found = bootstrap(part, SCORE, statistic, generator=generator, resamples=resamples, errors="error")
             head = dict(zip(GROUP, names, strict=True)) | {"metric": SCORE, "statistic": statistic}
-            rows.append(head | _interval(found) | _counts(part))
+            rows.append(head | _interval(found) | _counts(part) | {"versions": int(part["versions"].min())})
     return _typed(pd.DataFrame(rows, columns=AGGREGATES))
 
 
@@ -140,7 +163,7 @@ def _on_common_ground(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame, p
 def _typed(table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with the same types whether it has rows or not."""
     types = dict.fromkeys(("value", "ci95_low", "ci95_high", "tau", "fraction"), "float64")
-    types |= dict.fromkeys(("seeds", "environments"), "int64") | {"spread": "string"}
+    types |= dict.fromkeys(("seeds", "environments", "versions"), "int64") | {"spread": "string"}
     return table.astype({name: kind for name, kind in types.items() if name in table.columns})
 
 

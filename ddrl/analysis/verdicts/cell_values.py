@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from ddrl.analysis.runs.efficiency import efficiency
 from ddrl.analysis.runs.milestones import reached, restricted
 from ddrl.analysis.runs.run_data import RunData, training_returns
 from ddrl.analysis.statistics.bootstrap import value_of
+from ddrl.analysis.statistics.score_error import at_least
 from ddrl.analysis.statistics.significance import Sample
 from ddrl.analysis.verdicts.preconditions import unfair_times
 from ddrl.papers.claim_kinds import SUITE_METRICS, TO_MILESTONE
@@ -36,7 +38,8 @@ def own_values(
 ) -> Sample:
     """Return one value per seed [n]: a return, or (in percent) an aggregate over tasks, of seeds with every task.
 
-    If the rule compares two variants: the ratio or reduction of `_against`.
+    If the rule compares two variants: the ratio or reduction of `_against`. Final scores deviate at least as much as
+    their standard errors demand (`score_error`): their mean is that of the seeds, their spread may be wider.
     """
     if rule.than:
         return _against(rule, runs, prices, milestones or {})
@@ -46,9 +49,11 @@ def own_values(
     chosen = scores[scores["environment"].isin({run.environment for run in runs})]
     for name in ("origin", "experiment", "variant"):
         chosen = chosen[chosen[name] == getattr(runs[0], name)]
-    if rule.metric not in SUITE_METRICS:
-        return chosen.sort_values("seed")[rule.metric].to_numpy(dtype=np.float64)
-    return suite_values(chosen, str(rule.metric))
+    if rule.metric in SUITE_METRICS:
+        return at_least(suite_values(chosen, str(rule.metric)), suite_errors(chosen))
+    ordered = chosen.sort_values("seed")
+    values = ordered[rule.metric].to_numpy(dtype=np.float64)
+    return at_least(values, _errors(ordered)) if rule.metric == "final_return" else values
 
 
 def obstacle(rule: CellRule, runs: Sequence[RunData], milestones: Mapping[str, float]) -> str:
@@ -116,6 +121,22 @@ def suite_values(scores: pd.DataFrame, metric: str) -> Sample:
     tasks = scores["environment"].nunique()
     whole = [part for _, part in known.groupby("seed", sort=True) if len(part) == tasks]
     return np.array([100.0 * value_of(part, SCORE, _STATISTICS[metric]) for part in whole], dtype=np.float64)
+
+
+def suite_errors(scores: pd.DataFrame) -> Sample:
+    """Return the standard error of `suite_values` in percent, one per seed [n], as if they were means over tasks.
+
+    An interquartile mean is of half the tasks, so that its error is larger: this is a lower bound.
+    """
+    tasks = scores["environment"].nunique()
+    errors = _errors(scores) / (scores["human"] - scores["random"]).abs().to_numpy(dtype=np.float64)
+    known = scores.assign(square=np.nan_to_num(errors) ** 2)[scores[SCORE].notna()]
+    whole = [part for _, part in known.groupby("seed", sort=True) if len(part) == tasks]
+    return np.array([100.0 * math.sqrt(part["square"].sum()) / tasks for part in whole], dtype=np.float64)
+
+
+def _errors(scores: pd.DataFrame) -> Sample:
+    return scores["score_error"].to_numpy(dtype=np.float64)
 
 
 def _return_at(run: RunData, frames: int) -> float:

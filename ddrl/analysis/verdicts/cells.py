@@ -11,7 +11,8 @@ not_run         there is no run of ours
 
 The published number counts as exact, unless its seeds and their deviation are printed: then the interval is that of the
 difference of two means (Welch 1947). The prediction interval of `consistent` is one for as many seeds as the paper had
-(one, if it does not say). Margins are in paper.yaml, fixed before any run.
+(one, if it does not say). Our final scores deviate at least by what their episodes and versions of the parameters show
+(`ddrl.analysis.statistics.score_error`). Margins are in paper.yaml, fixed before any run.
 
 Cells of single tasks are descriptive. `p_difference` tests if our mean is the published value (two-sided t test), and
 `p_holm` is that p after Holm's correction for the tasks of one table row-set (item, system, variant). A run at a

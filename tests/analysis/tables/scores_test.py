@@ -17,6 +17,7 @@ def scores(variant: str, games: dict[str, list[float]], *, frames: int = 1000, o
     rows = [(game, seed, value) for game, values in games.items() for seed, value in enumerate(values, start=1)]
     table = pd.DataFrame(rows, columns=["environment", "seed", "human_normalised_score"])
     head = {"origin": origin, "paper": "p", "experiment": "atari", "variant": variant, "env_frames": frames}
+    head |= {"random": 0.0, "human": 1.0, "score_error": 0.0, "versions": 1}
     return table.assign(**head, final_return=10 * table["human_normalised_score"])
 
 

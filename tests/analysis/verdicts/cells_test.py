@@ -215,7 +215,11 @@ def scores_of(runs: list[RunData]) -> pd.DataFrame:
         bounds = REFERENCES.set_index("environment").loc[run.environment]
         final = float(run.curves["value"].iloc[-1])
         normalised = (final - bounds["random"]) / (bounds["human"] - bounds["random"])
-        rows.append(run.keys() | {"final_return": final, "human_normalised_score": normalised})
+        rows.append(
+            run.keys()
+            | {"final_return": final, "human_normalised_score": normalised, "score_error": 0.0}
+            | {"random": bounds["random"], "human": bounds["human"]}
+        )
     return pd.DataFrame(rows)
 
 
