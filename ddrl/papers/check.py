@@ -55,7 +55,7 @@ def _check_rule(
 def _check_claim(claim: Claim, experiments: Mapping[str, Experiment], published: pd.DataFrame, where: str) -> None:
     check_known("published cell", claim.published, published["cell"], where=where)
     number = "factor" if claim.factor != 1 else "threshold" if claim.kind == "interaction" and claim.threshold else ""
-    if (claim.kind in ("ratio", "at_least") or number) and not claim.published and not claim.threshold_from:
+    if (claim.kind in ("ratio", "up_to", "at_least") or number) and not claim.published and not claim.threshold_from:
         own = ", or say in 'test.threshold_from' where the threshold is from" if claim.kind == "at_least" else ""
         what = f"kind '{claim.kind}'" + (f" with a '{number}'" if number else "")
         raise UserError(f"{where}: key 'published' is missing; {what} is about a printed number: cite its row{own}")

@@ -50,15 +50,22 @@ TO_SCORE = "seconds_to_final_score"
 """The time until an agent for several tasks has the mean capped training score that the other one ends with."""
 TIMED_METRICS = ("frames_per_second", "seconds", EQUAL_TIME, TO_MILESTONE, TO_SCORE, *COST_METRICS)
 """Metrics that compare two variants only if their runs had the same kind of machine."""
-RATIO_KINDS = ("ratio", "no_worse", "diminishing", "interaction")
-"""Kinds of claims that divide means, which must be positive."""
+UNIT_METRICS = ("frames_per_second", *EFFICIENCY_METRICS)
+"""Metrics in units of their own, such as frames per second: several tasks are only averaged on a common scale."""
+RATIO_KINDS = ("ratio", "no_worse", "alike", "up_to", "diminishing", "interaction", "time_to_reach")
+"""Kinds of claims that divide means, which must be positive (of returns: what lies above random play)."""
+FROM_NONE = ("ordering", "monotone", "diminishing", "interaction", "stability", "time_to_reach")
+"""Kinds that ask for more than no effect at all, unless a margin, a factor or a threshold says otherwise."""
+MARGIN = 0.1
+"""How far below a printed number a threshold lies, as a part of it: the margin that cells have as well."""
 _SCORES = FINAL_METRICS[:3]
 KIND_METRICS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(
-        ("ordering", "ratio", "at_least", "monotone", "no_worse", "diminishing"),
+        ("ordering", "ratio", "at_least", "monotone", "no_worse", "alike", "diminishing"),
         (*_SCORES, *SUITE_METRICS, "frames_per_second", EQUAL_TIME, *EFFICIENCY_METRICS),
     ),
-    "interaction": ("frames_per_second", *EFFICIENCY_METRICS),
+    "interaction": UNIT_METRICS,
+    "up_to": UNIT_METRICS,
     "stability": _SCORES,
     "time_to_reach": ("env_frames", "seconds", TO_SCORE),
 }
@@ -66,16 +73,18 @@ KIND_METRICS: Mapping[str, tuple[str, ...]] = {
 _KIND_KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "ordering": (("better", "worse"), ("smallest_effect",)),
     "ratio": (("better", "worse", "threshold"), ()),
-    "at_least": (("variants", "threshold"), ("smallest_effect", "tasks", "threshold_from")),
+    "at_least": (("variants", "threshold"), ("threshold_from",)),
     "monotone": (("variants",), ("smallest_effect",)),
     "no_worse": (("variants", "than", "margin"), ()),
-    "diminishing": (("variants",), ()),
-    "interaction": (("better", "worse", "over"), ("threshold",)),
+    "alike": (("variants", "than", "margin"), ()),
+    "up_to": (("configurations", "threshold"), ()),
+    "diminishing": (("variants",), ("smallest_effect",)),
+    "interaction": (("better", "worse", "over"), ("threshold", "smallest_effect")),
     "stability": (("better", "worse", "settings", "statistic"), ("within", "smallest_effect", "margin")),
-    "time_to_reach": (("better", "worse"), ("threshold", "reference_part", "factor")),
+    "time_to_reach": (("better", "worse"), ("threshold", "reference_part", "factor", "smallest_effect")),
 }
 """Keys of a test by its kind: those required once it has a metric, and optional ones."""
-_COMMON_KEYS = ("kind", "experiment", "metric", "environments", "effect_unit", "gpu")
+_COMMON_KEYS = ("kind", "experiment", "metric", "environments", "effect_unit", "needs")
 
 
 def check_test(test: Mapping[str, Any], where: str) -> None:
@@ -103,12 +112,37 @@ def check_test(test: Mapping[str, Any], where: str) -> None:
     fewest, word = {"monotone": (2, "two"), "diminishing": (3, "three")}.get(kind, (0, ""))
     if len(test.get("variants", ())) < fewest:
         raise UserError(f"{where}: key 'variants' must name at least {word}, highest first")
-    if kind in ("ratio", "interaction") and test.get("threshold", 1.0) <= 0:
+    if kind in ("ratio", "interaction", "up_to") and test.get("threshold", 1.0) <= 0:
         raise UserError(f"{where}: key 'threshold' must be above 0 (got {test['threshold']})")
-    if kind == "no_worse" and test["margin"] >= 1:
+    if kind in ("no_worse", "alike") and test["margin"] >= 1:
         raise UserError(f"{where}: key 'margin' must be a part of what may be lost, below 1 (got {test['margin']})")
     if kind == "interaction":
         _check_over(test, where)
+    _check_what_counts(test, where)
+
+
+def _check_what_counts(test: Mapping[str, Any], where: str) -> None:
+    """Raise UserError unless a test says what counts, what its times were measured on, and in which unit.
+
+    A claim of more than nothing has a smallest effect that counts; one of a stated number has its margin instead. A
+    claim of times, speeds or costs says if the paper measured them with an accelerator. A value to reach, which is a
+    number in one task's unit, names one task.
+    """
+    stated_number = "margin" in test or test.get("factor", 1) != 1 or ("over" in test and test.get("threshold", 1) != 1)
+    if test["kind"] in FROM_NONE and not stated_number:
+        if not test.get("smallest_effect", 0.0) > 0:
+            raise UserError(f"{where}: key 'smallest_effect' is missing; it must be above 0")
+    elif "smallest_effect" in test:
+        raise UserError(f"{where}: key 'smallest_effect' is not read beside a margin, a factor or a threshold")
+    if test["metric"] in TIMED_METRICS and "gpu" not in test.get("needs", {}):
+        raise UserError(f"{where}: key 'needs.gpu' is missing; true if the paper measured this with an accelerator")
+    if test["kind"] == "at_least" and test["metric"] in RETURN_METRICS and len(test.get("environments", ())) != 1:
+        raise UserError(f"{where}: key 'environments' must name one task; a return to reach has the unit of one")
+
+
+def divides(kind: str, metric: str | None) -> bool:
+    """Return whether the test of a claim divides means; a ratio of returns is tested as a difference."""
+    return kind in RATIO_KINDS and not (kind == "ratio" and metric in RETURN_METRICS)
 
 
 def _check_over(test: Mapping[str, Any], where: str) -> None:

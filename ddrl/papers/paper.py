@@ -98,6 +98,17 @@ class Over:
     """Empty: the same as in the numerator, with other variants."""
 
 
+@dataclass(frozen=True)
+class Needs:
+    """What runs must have to say anything about a claim."""
+
+    gpu: bool = False
+    """True if the paper measured the claim's times, speeds or costs with an accelerator."""
+    cores: int | None = None
+    tasks: int | None = None
+    """Number of tasks that an aggregate is over."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """A statement of the paper, in our words, and the test that decides it on our runs."""
@@ -117,8 +128,6 @@ class Claim:
     environments: tuple[str, ...] = ()
     """Empty: every environment that all variants have been run on."""
     threshold: float | None = None
-    tasks: int | None = None
-    """Number of tasks that an aggregate is over (at_least)."""
     settings: tuple[str, ...] = ()
     """Dotted configuration keys whose values together name a setting (stability)."""
     statistic: str | None = None
@@ -126,17 +135,20 @@ class Claim:
     than: str | None = None
     """The variant that `variants` are no worse than (no_worse)."""
     margin: float | None = None
-    """Allowed loss: a fraction (no_worse), or an amount of the metric (stability; None: nothing)."""
+    """Allowed loss: a fraction (no_worse, and of either side alike), or an amount (stability; None: nothing)."""
     within: float | None = None
     """The distance below the best that still counts as near it, in the metric's unit (near_best)."""
     smallest_effect: float = 0.0
+    """The smallest effect that counts, fixed beforehand: of a score as it is, of returns and of what has a unit a part
+    of the task's scale, of ratios and shares a part by which one is smaller. 0: a margin or a threshold says it."""
     effect_unit: str = ""
     factor: float = 1.0
     """The number of times as early that `better` reaches the return (time_to_reach)."""
     over: Over | None = None
     """The other ratio (interaction)."""
-    gpu: bool = False
-    """True if the claim is about a GPU: runs without one decide nothing."""
+    configurations: tuple[tuple[str, str], ...] = ()
+    """Pairs of variants, each the two sides of one configuration (up_to)."""
+    needs: Needs = Needs()
     reference_part: float | None = None
     """The place of the return to reach, on a task without milestone: 0 is random play, 1 the reference score."""
     threshold_from: str = ""
@@ -146,7 +158,8 @@ class Claim:
     def named_variants(self) -> tuple[str, ...]:
         """Every variant that the test names."""
         others = (self.over.better, self.over.worse) if self.over else ()
-        return (*filter(None, (self.better, self.than)), *self.worse, *self.variants, *filter(None, others))
+        named = (*filter(None, (self.better, self.than)), *self.worse, *self.variants, *filter(None, others))
+        return (*named, *(variant for pair in self.configurations for variant in pair))
 
     @property
     def named_environments(self) -> tuple[str, ...]:
@@ -309,8 +322,12 @@ def _protocol(name: str, item: Mapping[str, Any], path: Path) -> Protocol:
 def _claim(item: Mapping[str, Any], path: Path) -> Claim:
     test = item["test"]
     check_test(test, f"{path}: claims.{item['name']}.test")
-    over = _record(Over, test["over"]) if "over" in test else None
-    return _record(Claim, {key: value for key, value in item.items() if key != "test"} | test, over=over)
+    parts = {
+        "over": _record(Over, test["over"]) if "over" in test else None,
+        "needs": Needs(**test.get("needs", {})),
+        "configurations": tuple((first, second) for first, second in test.get("configurations", ())),
+    }
+    return _record(Claim, {key: value for key, value in item.items() if key != "test"} | test, **parts)
 
 
 def load_deviations(directory: Path) -> tuple[Deviation, ...]:

@@ -30,6 +30,7 @@ MADE_BY = {
     "mean_of_40_oracle_episodes": "the mean of 40 episodes of an oracle, which sees the simulator's state",
 }
 """How the score that counts as 100 % was made (column `made_by` of references), in words."""
+_ERROR = re.compile(r"standard error ([0-9.]+[0-9])")
 _DTYPES = {"number": "float64", "count": "Int64", "flag": "bool"}
 """Types of columns by their kind; all others are texts."""
 
@@ -100,6 +101,26 @@ def load_references(paper: Paper) -> pd.DataFrame:
         names = [rule.environments.replace("{task}", task) for task in part["task"]]
         found.append(part.assign(environment=names)[columns])
     return pd.concat([part for part in found if not part.empty], ignore_index=True)
+
+
+def best_returns(paper: Paper) -> dict[str, float]:
+    """Return the best return that the rules of an environment allow, where they say it (`references/best.csv`)."""
+    path = references_of(paper.directory) / "best.csv"
+    if not path.exists():
+        return {}
+    table = _load(path, "best")
+    return dict(zip(table["environment"], table["best"].astype("float64"), strict=True))
+
+
+def random_errors(paper: Paper) -> dict[str, float]:
+    """Return the standard error of the mean of random play by environment, where a reference's notes state it."""
+    found: dict[str, float] = {}
+    for rule in paper.references:
+        scores = reference_scores(references_of(paper.directory) / rule.file, rule.variants)
+        for task, notes in zip(scores["task"], scores["notes"], strict=True):
+            if stated := _ERROR.match(notes):
+                found[rule.environments.replace("{task}", task)] = float(stated[1])
+    return found
 
 
 def references_of(directory: Path) -> Path:

@@ -33,8 +33,10 @@ class Comparison:
 
 def compared(claim: Claim) -> list[tuple[str, ...]]:
     """Return the variants of each comparison."""
-    if claim.kind == "no_worse":
+    if claim.kind in ("no_worse", "alike"):
         return [(name, str(claim.than)) for name in claim.variants]
+    if claim.kind == "up_to":
+        return list(claim.configurations)
     if claim.kind == "monotone":
         return list(pairwise(claim.variants))
     if claim.kind == "diminishing":
@@ -112,9 +114,11 @@ def _contrast(claim: Claim, label: str, names: tuple[str, ...], observed: pd.Dat
         return replace(times, cut=bool(observed["censored"].any()))
     if claim.kind == "no_worse":
         return claim_tests.ratio(label, pairs, 1 - (claim.margin or 0.0))
+    if claim.kind == "alike":
+        return claim_tests.ratio(label, pairs, 1.0)
     if claim.kind == "ratio" and claim.metric in RETURN_METRICS:
         return claim_tests.difference(label, [(a, threshold * b) for a, b in pairs])
-    if claim.kind == "ratio":
+    if claim.kind in ("ratio", "up_to"):
         return claim_tests.ratio(label, pairs, threshold)
     return claim_tests.difference(label, pairs)
 

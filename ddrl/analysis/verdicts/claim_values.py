@@ -20,13 +20,20 @@ from ddrl.analysis.runs.run_data import LAST_PART, RunData, training_returns, tr
 from ddrl.analysis.runs.suite_scores import score_times
 from ddrl.analysis.verdicts.cell_values import suite_values
 from ddrl.analysis.verdicts.preconditions import taken
-from ddrl.papers.claim_kinds import EFFICIENCY_METRICS, EQUAL_TIME, RETURN_METRICS, SUITE_METRICS, TO_SCORE
+from ddrl.papers.claim_kinds import (
+    EFFICIENCY_METRICS,
+    EQUAL_TIME,
+    MARGIN,
+    RETURN_METRICS,
+    SUITE_METRICS,
+    TO_SCORE,
+    UNIT_METRICS,
+    divides,
+)
 from ddrl.papers.paper import Claim, Prices
 
 SUITE = "suite"
 """Stands for the environment of a value over all tasks."""
-_SCALE_FREE_KINDS = ("no_worse", "diminishing", "at_least", "time_to_reach")
-"""Kinds whose effects do not depend on a task's scale, or are a distance from a printed number."""
 
 
 def observations(
@@ -70,14 +77,20 @@ def observations(
     return used.assign(value=used[metric].astype("float64"))
 
 
-def scales(claim: Claim, used: pd.DataFrame) -> pd.DataFrame | None:
-    """Return the divisor of each task's returns: `size` by environment, and if it is `stated`; None if not needed.
+def scales(claim: Claim, used: pd.DataFrame, observed: pd.DataFrame) -> pd.DataFrame | None:
+    """Return the scale of each task: `size` by environment, and if it is `stated`; None if the effect has none.
 
-    Stated: from random play to the human or reference score. If a task has none: from random play to the mean final
-    return of the claim's best variant. Missing if random play is unknown or not surpassed.
+    Of returns, stated: from random play to the human or reference score. If a task has none: from random play to the
+    mean final return of the claim's best variant. Missing if random play is unknown or not surpassed. Of what has
+    another unit: the largest mean of a variant. Ratios and times need no scale, nor does a distance from a number.
     """
-    scale_free = claim.kind in _SCALE_FREE_KINDS or claim.statistic == "near_best"
-    if claim.metric not in RETURN_METRICS or scale_free or used["environment"].nunique() < 2:
+    if divides(claim.kind, claim.metric) or claim.kind in ("at_least", "time_to_reach"):
+        return None
+    if claim.metric in UNIT_METRICS:
+        means = observed.groupby(["environment", "variant"])["value"].mean()
+        size = means.groupby(level=0).max()
+        return pd.DataFrame({"size": size.where(size > 0), "stated": False})
+    if claim.metric not in RETURN_METRICS:
         return None
     best = used.groupby(["environment", "variant"])["final_return"].mean().groupby(level=0).max()
     bounds = _bounds(used)
@@ -86,15 +99,45 @@ def scales(claim: Claim, used: pd.DataFrame) -> pd.DataFrame | None:
     return pd.DataFrame({"size": size.where(size > 0), "stated": span.notna()})
 
 
-def on_scale(claim: Claim, used: pd.DataFrame, observed: pd.DataFrame) -> pd.DataFrame:
-    """Return `observed` with returns divided by their task's scale (`scales`); those of a ratio above random play."""
-    if claim.kind == "ratio" and claim.metric in RETURN_METRICS:
-        random = used.groupby("environment")["random"].first()
-        observed = observed.assign(value=observed["value"] - observed["environment"].map(random))
-    parts = scales(claim, used)
-    if parts is None:
+def above_random(claim: Claim, used: pd.DataFrame, observed: pd.DataFrame) -> pd.DataFrame:
+    """Return `observed` with returns that a ratio is made of as what lies above random play (missing: not known)."""
+    if claim.metric not in RETURN_METRICS or not (claim.kind == "ratio" or divides(claim.kind, claim.metric)):
         return observed
-    return observed.assign(value=observed["value"] / observed["environment"].map(parts["size"]))
+    random = used.groupby("environment")["random"].first()
+    return observed.assign(value=observed["value"] - observed["environment"].map(random))
+
+
+def on_scale(observed: pd.DataFrame, task_scales: pd.DataFrame | None) -> pd.DataFrame:
+    """Return `observed` with values of several tasks in parts of each task's scale; those of one task as they are."""
+    if task_scales is None or len(task_scales) < 2:
+        return observed
+    return observed.assign(value=observed["value"] / observed["environment"].map(task_scales["size"]))
+
+
+def what_counts(claim: Claim, task_scales: pd.DataFrame | None) -> float:
+    """Return the smallest effect that counts, on the tested scale: a part of one task's scale, or a logarithm."""
+    if claim.kind in ("diminishing", "interaction", "time_to_reach"):
+        return -math.log1p(-claim.smallest_effect)
+    if task_scales is not None and len(task_scales) == 1 and task_scales["size"].notna().all():
+        return claim.smallest_effect * float(task_scales["size"].iloc[0])
+    return claim.smallest_effect
+
+
+def effect_of_interest(claim: Claim, task_scales: pd.DataFrame | None) -> float:
+    """Return the effect that seeds are counted for: the smallest that counts, or the margin, on the tested scale.
+
+    A claim of a printed number has that number's distance from the threshold, which lies `MARGIN` below it. 0: unknown,
+    since the number is no multiple of anything.
+    """
+    if claim.kind in ("no_worse", "alike"):
+        return -math.log1p(-(claim.margin or 0.0))
+    if claim.kind == "stability" and claim.margin:
+        return claim.margin
+    if claim.kind == "at_least":
+        return max(0.0, (claim.threshold or 0.0) * MARGIN / (1 - MARGIN))
+    if claim.kind == "ratio" and claim.metric in RETURN_METRICS:
+        return 0.0
+    return what_counts(claim, task_scales) or -math.log1p(-MARGIN)
 
 
 def _bounds(used: pd.DataFrame) -> pd.DataFrame:

@@ -1,15 +1,20 @@
-"""Decides if a claim is tested at all: enough seeds, tasks and settings, equal budgets, one kind of machine.
+"""Finds what keeps runs from deciding a claim: an accelerator or cores they lack, too few tasks or seeds, budgets.
 
-Times and speeds of two variants compare only if both ran on the same kind of machine. So a claim about times on
-different hardware is not decided, nor one about numbers of workers on a machine with fewer cores, nor one about a GPU
-on a machine without. Other load on the machines is not recorded; beside the verdict stands how many of the claim's own
-runs went side by side.
+Each obstacle has a name (`ddrl.papers.claim_verdicts`). Some leave a claim not testable: no number of such runs would
+show it. The others leave it inconclusive, since other runs of the same kind would. The effect is measured all the same
+where it can be, and shown beside the verdict.
+
+A claim whose times, speeds or costs the paper measured with an accelerator needs one (`needs: {gpu: true}`): paper.yaml
+says so of every claim of such a metric, by that one rule. Times and speeds of two variants compare only if both ran on
+the same kind of machine, and numbers of workers only on as many cores. Other load on the machines is not recorded;
+beside the verdict stands how many of the claim's own runs went side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -17,35 +22,46 @@ from ddrl.analysis.runs.run_data import RunData, clock_of, machine
 from ddrl.analysis.statistics import claim_tests
 from ddrl.analysis.statistics.claim_tests import MIN_SETTINGS
 from ddrl.analysis.statistics.significance import EQUAL_BUDGET
-from ddrl.papers.claim_kinds import RATIO_KINDS, RETURN_METRICS, SUITE_METRICS, TIMED_METRICS
+from ddrl.papers.claim_kinds import RETURN_METRICS, SUITE_METRICS, TIMED_METRICS, divides
 from ddrl.papers.paper import Claim
 
 MIN_SEEDS = 3
+MIN_CONFIGURATIONS = MIN_SETTINGS
+"""Fewest configurations that speak against a bound over configurations."""
 
 
-def obstacle(
+class Obstacle(NamedTuple):
+    """Why runs do not decide a claim: the name of the reason, and a sentence's part that says it."""
+
+    name: str
+    reason: str
+
+
+def obstacles(
     claim: Claim,
     used: pd.DataFrame,
     observed: pd.DataFrame,
     seeds: int,
     runs: Sequence[RunData],
     task_scales: pd.DataFrame | None,
-) -> str:
-    """Return why no test is made; empty if one is.
+) -> list[Obstacle]:
+    """Return what forbids a verdict, except for what was learned (`ddrl.analysis.verdicts.learning_range`).
 
     `used`: scores, `observed`: values of each comparison, `seeds`: fewest per group, `task_scales`: of `scales`.
     """
-    tasks, own = used["environment"].nunique(), taken(used, runs)
-    if claim.tasks is not None and tasks < claim.tasks:
-        return f"{tasks} of the {claim.tasks} tasks; the number is an aggregate over all of them"
-    if claim.gpu and not all(run.manifest["hardware"]["gpu"] for run in own):
-        return "the paper says this of a GPU, which these runs had none of"
-    return (
-        _unequal_budgets(claim, used, own)
-        or unfair_times(str(claim.metric), own)
-        or _too_few_units(claim, observed, seeds)
-        or _unusable_values(claim, observed, task_scales)
-    )
+    own = taken(used, runs)
+    timed = claim.metric in TIMED_METRICS
+    found = {
+        "tasks": _too_few_tasks(claim, used),
+        "gpu": _no_accelerator(claim, own),
+        "cores": _fewer_cores_than_needed(claim, own) or (too_few_cores(own) if timed else ""),
+        "budgets": _unequal_budgets(claim, used, own),
+        "hardware": other_machines(own) if timed else "",
+        "few_settings": _too_few_settings(claim, observed),
+        "seeds": _too_few_seeds(claim, seeds),
+        "values": _unusable_values(claim, observed, task_scales),
+    }
+    return [Obstacle(name, reason) for name, reason in found.items() if reason]
 
 
 def notes(claim: Claim, used: pd.DataFrame, runs: Sequence[RunData]) -> str:
@@ -55,7 +71,7 @@ def notes(claim: Claim, used: pd.DataFrame, runs: Sequence[RunData]) -> str:
     return own_threshold + _machine_note(claim, own)
 
 
-def taken(used: pd.DataFrame, runs: Sequence[RunData]) -> list[RunData]:
+def taken(used: pd.DataFrame, runs: Iterable[RunData]) -> list[RunData]:
     """Return the runs that the rows of `used` come from."""
     chosen = set(zip(used["run"], used["environment"], used["seed"], strict=True))
     return [run for run in runs if (run.variant, run.environment, run.seed) in chosen]
@@ -63,11 +79,31 @@ def taken(used: pd.DataFrame, runs: Sequence[RunData]) -> list[RunData]:
 
 def unfair_times(metric: str, runs: Sequence[RunData]) -> str:
     """Return why times or speeds of these runs do not compare; empty if they do, or `metric` is no time."""
-    return (_other_machines(runs) or _too_few_cores(runs)) if metric in TIMED_METRICS else ""
+    return (other_machines(runs) or too_few_cores(runs)) if metric in TIMED_METRICS else ""
 
 
-def _other_machines(runs: Sequence[RunData]) -> str:
-    """Return why times or speeds cannot be compared: they were measured on different hardware."""
+def _too_few_tasks(claim: Claim, used: pd.DataFrame) -> str:
+    tasks = used["environment"].nunique()
+    if claim.needs.tasks is None or tasks >= claim.needs.tasks:
+        return ""
+    return f"{tasks} of the {claim.needs.tasks} tasks; the number is an aggregate over all of them"
+
+
+def _no_accelerator(claim: Claim, runs: Sequence[RunData]) -> str:
+    if not claim.needs.gpu or all(run.manifest["hardware"]["gpu"] for run in runs):
+        return ""
+    return "the paper timed this with an accelerator, which these runs had none of"
+
+
+def _fewer_cores_than_needed(claim: Claim, runs: Sequence[RunData]) -> str:
+    cores = min((int(run.manifest["hardware"]["cores"]) for run in runs), default=None)
+    if claim.needs.cores is None or cores is None or cores >= claim.needs.cores:
+        return ""
+    return f"{cores} cores of the {claim.needs.cores} that the claim is about"
+
+
+def other_machines(runs: Sequence[RunData]) -> str:
+    """Return why times or speeds cannot be compared: they were measured on different hardware; empty if they can."""
     if len({clock_of(run) for run in runs}) > 1:
         return "some runs were timed in CPU seconds of one core (runtime serial), others by the clock on the wall"
     found = sorted({machine(run.manifest["hardware"]) for run in runs})
@@ -76,7 +112,7 @@ def _other_machines(runs: Sequence[RunData]) -> str:
     return f"times on different hardware say nothing about the variants: {'; '.join(found)}"
 
 
-def _too_few_cores(runs: Sequence[RunData]) -> str:
+def too_few_cores(runs: Sequence[RunData]) -> str:
     """Return why workers cannot show their speed: more workers with local inference than cores, in wall-clock time."""
     if any(clock_of(run) == "cpu" for run in runs):
         return ""
@@ -122,15 +158,21 @@ def _most_at_once(runs: Sequence[RunData]) -> int:
 def _unequal_budgets(claim: Claim, used: pd.DataFrame, runs: Sequence[RunData]) -> str:
     """Return why budgets forbid a comparison; a metric per second or in seconds needs no equal number of frames.
 
-    Nor do variants that are each compared with a number, and not with each other. A metric over all tasks has the
-    frames of all of them: one agent for thirty tasks is compared with thirty agents that share its budget.
+    Nor do variants that are each compared with a number, and not with each other, nor the configurations of a bound,
+    each of which is a comparison of its own. A metric over all tasks has the frames of all of them: one agent for
+    thirty tasks is compared with thirty agents that share its budget.
     """
     if claim.metric in TIMED_METRICS:
         return ""
     if claim.metric in SUITE_METRICS and claim.kind != "at_least":
         return _budget_difference("over all tasks", _frames_of_all_tasks(used, runs))
+    groups = [used[used["variant"].isin(pair)] for pair in claim.configurations] or [used]
     together = ["environment", "variant"] if claim.kind == "at_least" else ["environment"]
-    reasons = (_budget_difference(f"on {place}", group) for (place, *_), group in used.groupby(together)["env_frames"])
+    reasons = (
+        _budget_difference(f"on {place}", rows["env_frames"])
+        for group in groups
+        for (place, *_), rows in group.groupby(together)
+    )
     return next(filter(None, reasons), "")
 
 
@@ -148,20 +190,24 @@ def _frames_of_all_tasks(used: pd.DataFrame, runs: Sequence[RunData]) -> pd.Seri
     return whole.drop_duplicates(["variant", "seed", "trained_on"]).groupby(["variant", "seed"])["frames"].sum()
 
 
-def _too_few_units(claim: Claim, observed: pd.DataFrame, seeds: int) -> str:
-    """Return why there are too few seeds, or settings if those are the unit."""
-    if claim.kind == "stability":
-        counts = [len(settings(claim, observed, worse)) for worse in claim.worse]
-        if min(counts) < MIN_SETTINGS:
-            return f"{min(counts)} settings in common; a test needs at least {MIN_SETTINGS}"
-    elif seeds < MIN_SEEDS:
-        return f"{seeds} seed{'s' if seeds != 1 else ''} a group; a test needs at least {MIN_SEEDS}"
-    return ""
+def _too_few_settings(claim: Claim, observed: pd.DataFrame) -> str:
+    """Return why there are too few settings, if those are the unit."""
+    if claim.kind != "stability":
+        return ""
+    fewest = min(len(settings(claim, observed, worse)) for worse in claim.worse)
+    return f"{fewest} settings in common; a test needs at least {MIN_SETTINGS}" if fewest < MIN_SETTINGS else ""
+
+
+def _too_few_seeds(claim: Claim, seeds: int) -> str:
+    if claim.kind == "stability" or seeds >= MIN_SEEDS:
+        return ""
+    return f"{seeds} seed{'s' if seeds != 1 else ''} a group; a test needs at least {MIN_SEEDS}"
 
 
 def _unusable_values(claim: Claim, observed: pd.DataFrame, task_scales: pd.DataFrame | None) -> str:
     """Return why the test cannot take the values."""
-    if task_scales is not None and (unknown := task_scales["size"].isna()).any():
+    several = observed["environment"].nunique() > 1
+    if several and task_scales is not None and (unknown := task_scales["size"].isna()).any():
         where = task_scales.index[unknown][0]
         return f"{where} has no scale: random play is not known there, or no variant ends above it"
     if observed["value"].isna().any():
@@ -171,10 +217,7 @@ def _unusable_values(claim: Claim, observed: pd.DataFrame, task_scales: pd.DataF
             return "a run has recorded no return"
         return f"a task has no random {'score' if claim.metric in RETURN_METRICS else 'and human score'}"
     means = observed.groupby(["comparison", "environment", "variant"])["value"].mean()
-    positive = claim.kind in (*RATIO_KINDS, "time_to_reach")
-    if claim.kind == "ratio" and claim.metric in RETURN_METRICS:
-        positive = False  # tested as a difference
-    return "a ratio needs positive means" if positive and (means <= 0).any() else ""
+    return "a ratio needs positive means" if divides(claim.kind, claim.metric) and (means <= 0).any() else ""
 
 
 def settings(claim: Claim, observed: pd.DataFrame, worse: str) -> pd.DataFrame:

@@ -87,7 +87,7 @@ def effect_note(groups: Iterable[Answers]) -> str:
     return (
         "Effect: each claim has its own axis; dot and line are the estimate and its 95\u00a0% interval over seeds. "
         f"{little}. A claim holds if its interval lies to the right of {where}, "
-        "and is contradicted if it lies to the left."
+        "and is contradicted if it lies to the left, in both cases after Holm’s correction for the other claims."
     )
 
 
@@ -118,7 +118,7 @@ def _late(row: Row) -> str:
 
 def _plot(row: Row) -> Plot | None:
     """Return the effect on an axis of its own, whose middle is what is too small to count; None without an effect."""
-    if not _has_interval(row):
+    if not (_has_interval(row) and row["supported_above"]):
         return None
     effect, low, high, below, above = (
         float(row[name]) for name in ("effect", "ci95_low", "ci95_high", "contradicted_below", "supported_above")

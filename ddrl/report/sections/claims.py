@@ -21,8 +21,9 @@ LONG = 200
 SOURCE = "tables/claims.csv"
 INTRODUCTION = (
     "What the paper says, in our words, as a test on our own runs. Seeds are the unit of replication; "
-    "intervals and p are over seeds. In brackets stands p after Holm’s correction for all claims of the paper "
-    "that were tested on runs of the same origin; a verdict rests on its own interval, without that correction."
+    "intervals and p are over seeds. The interval that is shown is the claim’s own, at 95\u00a0%. The verdict rests on "
+    "the p of its decision after Holm’s correction for the family, which is all claims of the paper that were tested "
+    "on runs of the same origin: it is at most 5\u00a0% for every claim that is decided."
 )
 
 
@@ -94,7 +95,9 @@ def evidence(row: Row) -> str:
     facts = [
         f"effect {number(row['effect'])} {row['effect_unit']}".strip() if row["effect"] else "",
         f"95\u00a0% interval {interval(row['ci95_low'], row['ci95_high'])}" if row["ci95_low"] else "",
-        p_value("p", row.get("p", ""), row.get("p_holm", "")),
+        p_value("p", row.get("p", "")),
+        p_value("p of the decision after Holm’s correction", row.get("p_holm", "")),
+        f"family: {row['family']}" if row.get("family") else "",
         equals("g", number(row.get("hedges_g", ""))),
         counted(int(float(row["seeds"])), "seed") if row["seeds"] else "",
         f"{frames(row['env_frames'])} frames" if row["env_frames"] else "",
@@ -152,8 +155,8 @@ def ledger(rows: list[Row], names: dict[str, str], subject: str) -> Table:
             _lines(map(_decided, grouped(own, "claim").values()), names.get(paper, paper))
             for (paper,), own in grouped(rows, "paper").items()
         ],
-        "Intervals are 95\u00a0% over seeds, g is Hedges’ standardised difference, in brackets stands p after Holm’s "
-        "correction for the claims of the same paper. The report of each paper says "
+        "Intervals are 95\u00a0% over seeds, g is Hedges’ standardised difference. A verdict rests on the p of its "
+        "decision after Holm’s correction for the claims of the same paper (its family). The report of each paper says "
         "what the claims mean and what decided them.",
         size=8.2,
         ruled=True,

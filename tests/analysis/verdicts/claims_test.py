@@ -26,11 +26,12 @@ from ddrl.analysis.statistics.claim_tests import (
     shrinking,
 )
 from ddrl.analysis.statistics.significance import difference_power
+from ddrl.analysis.verdicts.claim_examination import Known, evaluate
 from ddrl.analysis.verdicts.claim_values import setting_of
-from ddrl.analysis.verdicts.claims import COLUMNS, claims, evaluate
+from ddrl.analysis.verdicts.claims import COLUMNS, claims
 from ddrl.papers.claim_kinds import EQUAL_TIME
 from ddrl.papers.experiments import load_experiments
-from ddrl.papers.paper import Claim, load_paper
+from ddrl.papers.paper import Claim, Needs, load_paper
 
 IMPALA = Path(__file__).parents[3] / "replications" / "impala_2018"
 EXPERIMENTS = load_experiments(IMPALA)
@@ -53,6 +54,13 @@ def scores(values: dict[str, Any], environment: str = "toy/catch", frames: int =
     return pd.DataFrame(rows).assign(**{"random": math.nan, "human": math.nan} | columns)
 
 
+def alone(found: Contrast, smallest: float = 0.0, number: int = 1) -> str:
+    """What a comparison shows by its own p, as one of a number."""
+    if found.p_supported(smallest) <= 0.05:
+        return "supported"
+    return "contradicted" if number * found.p_contradicted(smallest) <= 0.05 else "inconclusive"
+
+
 def claim(**changes: Any) -> Claim:
     base = next(item for item in PAPER.claims if item.name == "v_trace_over_no_correction")
     return Claim(**{**vars(base), **changes})
@@ -62,9 +70,9 @@ def claim(**changes: Any) -> Claim:
     ("better", "worse", "verdict"),
     [
         (sample(0.9, 0.05, 3), sample(-0.5, 0.1, 3), "supported"),
-        (sample(-0.5, 0.1, 3), sample(0.9, 0.05, 3), "contradicted"),
+        (sample(-0.5, 0.1, 3), sample(0.9, 0.05, 3), "contradicted_here"),
         (sample(0.9, 0.3, 3), sample(0.7, 0.3, 3), "inconclusive"),
-        (sample(0.9, 0.001, 3), sample(0.89, 0.001, 3), "inconclusive"),
+        (sample(0.9, 0.001, 3), sample(0.89, 0.001, 3), "no_difference"),
         (sample(0.9, 0.05, 2), sample(-0.5, 0.1, 3), "inconclusive"),
     ],
 )
@@ -95,26 +103,29 @@ def test_a_claim_about_several_is_supported_only_if_each_comparison_is() -> None
     table["one_step_is"] = sample(0.5, 0.05)
     assert evaluate(both, CORRECTION, scores(table))["verdict"] == "supported"
     table["one_step_is"] = sample(1.3, 0.05)
-    assert evaluate(both, CORRECTION, scores(table))["verdict"] == "contradicted"
+    assert evaluate(both, CORRECTION, scores(table))["verdict"] == "contradicted_here"
 
 
 def test_one_of_several_comparisons_contradicts_at_a_level_divided_by_their_number() -> None:
     found = difference("a - b", [(sample(0, 1, 4), sample(1.9, 1, 4))])
-    assert found.verdict(0.0, 1) == "contradicted"
-    assert found.verdict(0.0, 5) == "inconclusive"
+    assert alone(found) == "contradicted"
+    assert alone(found, number=5) == "inconclusive"
 
 
-def test_an_inconclusive_claim_says_how_many_seeds_would_decide_it() -> None:
+def test_an_inconclusive_claim_says_how_many_seeds_the_smallest_effect_needs() -> None:
     table = scores({"v_trace": sample(0.9, 0.3, 3), "no_correction": sample(0.7, 0.3, 3)})
     found = evaluate(claim(smallest_effect=0.05), CORRECTION, table)
     needed = found["seeds_needed"]
-    assert difference_power(needed, 0.3, 0.3, 0.15) >= 0.8 > difference_power(needed - 1, 0.3, 0.3, 0.15)
-    assert f"About {needed} seeds a group would decide it" in found["detail"]
-    same = scores({"v_trace": sample(0.9, 0.3, 3), "no_correction": sample(0.89, 0.3, 3)})
-    assert evaluate(claim(smallest_effect=0.05), CORRECTION, same)["seeds_needed"] is None
+    assert difference_power(needed, 0.3, 0.3, 0.05) >= 0.8 > difference_power(needed - 1, 0.3, 0.3, 0.05)
+    assert f"leans for the claim; about {needed} seeds a group tell the smallest effect that counts" in found["detail"]
+    less = scores({"v_trace": sample(0.7, 0.3, 3), "no_correction": sample(0.9, 0.3, 3)})
+    other = evaluate(claim(smallest_effect=0.05), CORRECTION, less)
+    assert other["seeds_needed"] == needed, "it does not depend on the observed effect"
+    assert "leans against the claim" in other["detail"]
+    assert evaluate(claim(smallest_effect=0.01), CORRECTION, table)["seeds_needed"] is None  # over 1000
     assert evaluate(claim(), CORRECTION, scores({"v_trace": [1.0], "no_correction": [0.0]}))["seeds_needed"] == 3
     decided = scores({"v_trace": sample(0.9, 0.05), "no_correction": sample(0.1, 0.05)})
-    assert evaluate(claim(), CORRECTION, decided)["seeds_needed"] is None
+    assert "seeds_needed" not in evaluate(claim(), CORRECTION, decided)
 
 
 def test_the_seeds_needed_by_several_comparisons_are_those_of_the_most_demanding() -> None:
@@ -161,7 +172,8 @@ def test_a_missing_group_is_named() -> None:
 def test_a_metric_without_references_is_no_verdict() -> None:
     table = scores({"v_trace": sample(1, 0.1), "no_correction": sample(0, 0.1)}, human_normalised_score=math.nan)
     found = evaluate(claim(metric="human_normalised_score"), CORRECTION, table)
-    assert (found["verdict"], found["detail"]) == ("inconclusive", "a task has no random and human score")
+    assert (found["verdict"], found["obstacle"]) == ("inconclusive", "values")
+    assert found["detail"].startswith("a task has no random and human score.")
 
 
 def test_a_threshold_is_compared_with_a_one_sample_interval() -> None:
@@ -172,7 +184,7 @@ def test_a_threshold_is_compared_with_a_one_sample_interval() -> None:
     assert found["verdict"] == "supported"
     assert found["p"] == pytest.approx(expected.pvalue)
     assert found["ci95_low"] + 8.0 == pytest.approx(expected.confidence_interval(0.95).low)
-    for threshold, verdict in ((9.0, "inconclusive"), (10.0, "contradicted")):
+    for threshold, verdict in ((9.0, "inconclusive"), (10.0, "contradicted_here")):
         short = claim(kind="at_least", better=None, worse=(), variants=("v_trace",), threshold=threshold)
         assert evaluate(short, CORRECTION, scores({"v_trace": values}))["verdict"] == verdict
 
@@ -188,7 +200,7 @@ def test_a_threshold_that_the_paper_does_not_print_is_said_to_be_ours() -> None:
 
 def test_a_number_over_all_tasks_is_not_decided_on_a_few_of_them() -> None:
     changes: dict[str, Any] = {"kind": "at_least", "better": None, "worse": (), "variants": ("v_trace",)}
-    whole = claim(**changes, metric="median_human_normalised_score", threshold=10.0, tasks=2)
+    whole = claim(**changes, metric="median_human_normalised_score", threshold=10.0, needs=Needs(tasks=2))
     one = scores({"v_trace": sample(1, 0.1)}, human_normalised_score=0.5)
     assert "1 of the 2 tasks" in evaluate(whole, CORRECTION, one)["detail"]
     two = pd.concat([one, scores({"v_trace": sample(1, 0.1)}, "toy/delayed", human_normalised_score=0.7)])
@@ -202,7 +214,7 @@ def test_a_falling_order_is_a_chain_of_differences() -> None:
     found = evaluate(falling, CORRECTION, table)
     assert (found["verdict"], found["effect"]) == ("supported", pytest.approx(3.0))
     rising = claim(kind="monotone", better=None, worse=(), variants=("no_correction", "one_step_is", "v_trace"))
-    assert evaluate(rising, CORRECTION, table)["verdict"] == "contradicted"
+    assert evaluate(rising, CORRECTION, table)["verdict"] == "contradicted_here"
     flat = scores({"v_trace": sample(9.0, 0.2), "one_step_is": sample(9.0, 0.2), "no_correction": sample(1.0, 0.2)})
     assert evaluate(falling, CORRECTION, flat)["verdict"] == "inconclusive"
 
@@ -212,12 +224,12 @@ def test_a_ratio_is_shown_as_a_ratio_with_its_interval_and_decided_against_its_t
     table = table.assign(human_normalised_score=table["final_return"])
     changes: dict[str, Any] = {"kind": "ratio", "worse": ("one_step_is",), "smallest_effect": 0.0}
     changes["metric"] = "human_normalised_score"
-    for threshold, verdict in ((2.0, "supported"), (2.25, "inconclusive"), (3.0, "contradicted")):
+    for threshold, verdict in ((2.0, "supported"), (2.25, "inconclusive"), (3.0, "contradicted_here")):
         found = evaluate(claim(**changes, threshold=threshold), CORRECTION, table)
         assert found["verdict"] == verdict
         assert found["effect"] == pytest.approx(2.25)
         assert found["ci95_low"] < 2.25 < found["ci95_high"]
-        side = {"supported": "above", "contradicted": "below"}.get(verdict)
+        side = {"supported": "above", "contradicted_here": "below"}.get(verdict)
         assert side is None or f"the interval lies {side} {threshold:g} times the other's" in found["detail"]
 
 
@@ -251,7 +263,8 @@ def test_a_ratio_of_scores_that_are_not_positive_is_no_verdict() -> None:
     table = table.assign(human_normalised_score=table["final_return"])
     asked = claim(kind="ratio", metric="human_normalised_score", worse=("one_step_is",), threshold=2.0)
     found = evaluate(asked, CORRECTION, table)
-    assert (found["verdict"], found["detail"]) == ("inconclusive", "a ratio needs positive means")
+    assert (found["verdict"], found["obstacle"]) == ("inconclusive", "values")
+    assert found["detail"].startswith("a ratio needs positive means.")
     with pytest.raises(ValueError, match="positive"):
         ratio("a / b", [(sample(1, 0.1), sample(-1, 0.1))], 1.0)
 
@@ -344,12 +357,13 @@ def test_returns_at_an_equal_time_are_those_when_the_fastest_run_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "verdict"), [(sample(95, 2), "supported"), (sample(80, 2), "contradicted"), (sample(91, 8), "inconclusive")]
+    ("own", "verdict"),
+    [(sample(95, 2), "supported"), (sample(80, 2), "contradicted_here"), (sample(91, 8), "inconclusive")],
 )
 def test_no_worse_asks_whether_no_more_than_the_margin_is_lost(own: Any, verdict: str) -> None:
     kept = claim(kind="no_worse", better=None, worse=(), variants=("v_trace",), than="no_correction", margin=0.1)
     kept = replace(kept, smallest_effect=0.0)
-    found = evaluate(kept, CORRECTION, scores({"v_trace": own, "no_correction": sample(100, 2)}))
+    found = evaluate(kept, CORRECTION, scores({"v_trace": own, "no_correction": sample(100, 2)}, random=0.0))
     assert found["verdict"] == verdict
     assert found["effect"] == pytest.approx(own.mean() / 100)
     assert "V-trace against No correction" in found["detail"]
@@ -358,7 +372,9 @@ def test_no_worse_asks_whether_no_more_than_the_margin_is_lost(own: Any, verdict
 
 
 def test_no_worse_of_several_needs_each_of_them() -> None:
-    table = scores({"v_trace": sample(99, 1), "one_step_is": sample(50, 1), "no_correction": sample(100, 1)})
+    table = scores(
+        {"v_trace": sample(99, 1), "one_step_is": sample(50, 1), "no_correction": sample(100, 1)}, random=0.0
+    )
     both = claim(
         smallest_effect=0.0,
         kind="no_worse",
@@ -369,7 +385,7 @@ def test_no_worse_of_several_needs_each_of_them() -> None:
         margin=0.2,
     )
     found = evaluate(both, CORRECTION, table)
-    assert found["verdict"] == "contradicted"
+    assert found["verdict"] == "contradicted_here"
     assert found["effect"] == pytest.approx(0.5)
 
 
@@ -378,12 +394,12 @@ def test_no_worse_of_several_needs_each_of_them() -> None:
     [
         ((350, 280, 200, 100), "supported"),
         ((800, 400, 200, 100), "inconclusive"),
-        ((1600, 350, 180, 150), "contradicted"),
+        ((1600, 350, 180, 150), "contradicted_here"),
     ],
 )
 def test_diminishing_asks_whether_each_step_is_a_smaller_factor(means: Any, verdict: str) -> None:
     names = ("v_trace", "one_step_is", "epsilon_correction", "no_correction")
-    table = scores({name: sample(mean, 0.01 * mean) for name, mean in zip(names, means, strict=True)})
+    table = scores({name: sample(mean, 0.01 * mean) for name, mean in zip(names, means, strict=True)}, random=0.0)
     less = claim(kind="diminishing", better=None, worse=(), variants=names, smallest_effect=0.0)
     found = evaluate(less, CORRECTION, table)
     assert found["verdict"] == verdict
@@ -409,6 +425,7 @@ def reaching(variant: str, seed: int, at: int | None, **options: Any) -> RunData
     return run_of(variant, seed, returns=returns, **options)
 
 
+MILESTONE = Known(milestones={"toy/catch": 0.9})
 TIME: dict[str, Any] = {"kind": "time_to_reach", "metric": "env_frames", "threshold": 0.5, "smallest_effect": 0.0}
 
 
@@ -422,7 +439,7 @@ def decide_times(better: list[int | None], worse: list[int | None], **changes: A
     ("better", "worse", "verdict"),
     [
         ([2, 3, 2, 3], [8, 9, 8, 9], "supported"),
-        ([8, 9, 8, 9], [2, 3, 2, 3], "contradicted"),
+        ([8, 9, 8, 9], [2, 3, 2, 3], "contradicted_here"),
         ([2, 9, 3, 8], [4, 7, 3, 9], "inconclusive"),
         ([2, 3, 2, 3], [None, None, None, None], "supported"),
         ([None, None, None], [None, None, None], "inconclusive"),
@@ -461,8 +478,8 @@ def test_without_a_threshold_the_milestone_of_the_task_is_the_return_to_reach() 
     runs = [reaching(variant, seed, 3) for variant in ("v_trace", "no_correction") for seed in range(3)]
     asked = claim(**TIME | {"threshold": None})
     table = with_scores(runs)
-    assert evaluate(asked, CORRECTION, table, runs, {"toy/catch": 0.9})["effect"] == pytest.approx(0.0)
-    assert evaluate(asked, CORRECTION, table, runs)["detail"] == "a task has no return to reach"
+    assert evaluate(asked, CORRECTION, table, runs, MILESTONE)["effect"] == pytest.approx(0.0)
+    assert evaluate(asked, CORRECTION, table, runs)["detail"].startswith("a task has no return to reach.")
 
 
 def test_a_task_without_a_milestone_may_have_a_part_of_the_way_to_its_reference_score_as_return_to_reach() -> None:
@@ -477,9 +494,7 @@ def test_a_task_without_a_milestone_may_have_a_part_of_the_way_to_its_reference_
     assert found[0.5]["effect"] == pytest.approx(75.0)  # 0.75
     assert "Returns to reach, as the mean of 20 episodes or more: 0.75 on catch." in found[0.5]["detail"]
     assert "no run reached the return" in found[0.7]["detail"]  # 1.25
-    stated = evaluate(
-        claim(**TIME | {"threshold": None}, reference_part=0.7), CORRECTION, table, runs, {"toy/catch": 0.9}
-    )
+    stated = evaluate(claim(**TIME | {"threshold": None}, reference_part=0.7), CORRECTION, table, runs, MILESTONE)
     assert stated["effect"] == pytest.approx(75.0)  # the milestone goes before
 
 
@@ -491,7 +506,7 @@ def test_the_first_record_at_the_threshold_counts_also_where_the_return_falls_ag
 
 
 KEYS = ("hyperparameters.optimizer.learning_rate", "hyperparameters.entropy_cost")
-STABLE: dict[str, Any] = {"kind": "stability", "settings": KEYS, "statistic": "area", "smallest_effect": 0.0}
+STABLE: dict[str, Any] = {"kind": "stability", "settings": KEYS, "statistic": "area", "smallest_effect": 0.01}
 
 
 def sweep(values: dict[str, list[float]]) -> tuple[list[RunData], pd.DataFrame]:
@@ -517,7 +532,7 @@ LADDER = [0.1, 0.3, 0.2, 0.6, 0.5, 0.9, 0.4, 0.8]
     ("better", "verdict"),
     [
         ([value + 0.3 + 0.01 * (index % 2) for index, value in enumerate(LADDER)], "supported"),
-        ([value - 0.3 + 0.01 * (index % 2) for index, value in enumerate(LADDER)], "contradicted"),
+        ([value - 0.3 + 0.01 * (index % 2) for index, value in enumerate(LADDER)], "contradicted_here"),
         (LADDER[::-1], "inconclusive"),
     ],
 )
@@ -556,7 +571,7 @@ def test_settings_that_one_variant_lacks_are_left_out_and_too_few_are_no_test() 
     assert found["effect"] == pytest.approx(0.0)
     few = decide_sweep({"v_trace": LADDER, "no_correction": LADDER[:4]})
     assert (few["verdict"], few["seeds_needed"]) == ("inconclusive", None)
-    assert few["detail"] == "4 settings in common; a test needs at least 5"
+    assert few["detail"].startswith("4 settings in common; a test needs at least 5.")
 
 
 def test_seeds_of_a_setting_are_averaged_before_settings_are_compared() -> None:
@@ -575,9 +590,9 @@ def test_seeds_of_a_setting_are_averaged_before_settings_are_compared() -> None:
 
 def test_an_open_stability_claim_asks_for_settings_and_not_for_seeds() -> None:
     noisy = [value + 0.3 * (-1) ** index + 0.06 for index, value in enumerate(LADDER)]
-    found = decide_sweep({"v_trace": noisy, "no_correction": LADDER})
+    found = decide_sweep({"v_trace": noisy, "no_correction": LADDER}, smallest_effect=0.05)
     assert found["verdict"] == "inconclusive"
-    assert f"About {found['seeds_needed']} settings would decide it" in found["detail"]
+    assert f"about {found['seeds_needed']} settings tell the smallest effect" in found["detail"]
 
 
 def test_an_ordering_is_supported_by_mistake_in_at_most_5_percent_of_cases() -> None:
@@ -585,14 +600,14 @@ def test_an_ordering_is_supported_by_mistake_in_at_most_5_percent_of_cases() -> 
     mistakes = []
     for _ in range(1500):
         pairs = [(generator.normal(0, 1, 3), generator.normal(0, 3, 3)) for _ in range(2)]
-        mistakes.append(difference("a - b", pairs).verdict(0.0, 1) != "inconclusive")
+        mistakes.append(alone(difference("a - b", pairs)) != "inconclusive")
     assert np.mean(mistakes) < 0.06
 
 
 def test_groups_without_spread_have_a_point_for_an_interval() -> None:
     found = difference("a - b", [(np.ones(3), np.zeros(3))])
     assert found.interval() == (1.0, 1.0)
-    assert (found.p(), found.verdict(0.5, 1)) == (0.0, "supported")
+    assert (found.p(), alone(found, 0.5)) == (0.0, "supported")
     assert paired("a - b", np.ones(5), np.ones(5)).p() == 1.0
     assert isinstance(found, Contrast)
 

@@ -1,0 +1,225 @@
+"""Decides a claim from its comparisons, and again after Holm's correction for the other claims of its paper.
+
+Three things can be decided, each by a two-sided p against effects that lie just on its other side:
+
+    supported      the effect is larger than the smallest that counts. All comparisons must show it: the largest p
+    contradicted   it is as large the other way round. One comparison is enough: the smallest p times their number
+    no_difference  it is too small to count, in either direction. One comparison is enough, as above
+
+A claim that two variants are alike is supported by no difference that counts, and contradicted by one in either
+direction. A bound over configurations (`up_to`) is supported by one of them, and contradicted by all of them.
+
+The family of Holm's correction is all claims of a paper that were tested on runs of one origin. A decision stands if
+its p after the correction is at most 5 %; what is shown beside it is the claim's own 95 % interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from ddrl.analysis.statistics.claim_tests import ALPHA, MIN_SETTINGS, Contrast
+from ddrl.analysis.statistics.significance import POWER, holm
+from ddrl.analysis.verdicts.claim_contrasts import Comparison, short, spelled, words
+from ddrl.analysis.verdicts.preconditions import MIN_SEEDS
+from ddrl.papers.claim_verdicts import DECIDED
+from ddrl.papers.experiments import Experiment
+from ddrl.papers.paper import Claim
+
+_THRESHOLDS = {
+    "ratio": "the threshold",
+    "no_worse": "what may be lost",
+    "diminishing": "steps that do not shrink",
+    "up_to": "the bound",
+}
+"""Kind of claim -> what the interval of a supported claim lies above, in words."""
+Tested = list[tuple[Comparison, Contrast]]
+
+
+class Sizes(NamedTuple):
+    """What counts for a claim, on its tested scale."""
+
+    smallest: float
+    """The smallest effect that counts, beyond the null value."""
+    of_interest: float
+    """The effect that seeds are counted for."""
+
+
+def decide(claim: Claim, experiment: Experiment, found: Sequence[Comparison], sizes: Sizes) -> dict[str, Any]:
+    """Return the verdict on all comparisons, without correction, and the comparison that decides.
+
+    It is that with the verdict which is nearest to contradicting the claim (of a bound: which shows the most).
+    """
+    tested = [(item, item.contrast) for item in found if item.contrast]
+    silent = "".join(map(_silent_note, found))
+    if not tested:
+        return {"verdict": "inconclusive", "obstacle": "silent", "detail": silent.strip()}
+    values = _p_values(claim, [contrast for _, contrast in tested], len(found), sizes)
+    verdict, p = _best_of(values)
+    chosen, decisive = _deciding(claim, tested, verdict, len(found), sizes)
+    own = _best_of(_p_values(claim, [decisive], len(found), sizes))[0]
+    effect, low, high = decisive.shown()
+    below, above = (math.nan, math.nan) if claim.kind == "alike" else decisive.lines(sizes.smallest)
+    against = decisive.effect < decisive.null
+    result = {
+        "verdict": verdict,
+        "effect": effect,
+        "ci95_low": low,
+        "ci95_high": high,
+        "contradicted_below": below,
+        "supported_above": above,
+        "hedges_g": decisive.hedges_g,
+        "p": min(1.0, decisive.p() * (len(found) if against else 1)),
+        "p_decision": p,
+        "decided_by": chosen.label,
+        "comparisons": "; ".join(spelled(item) for item, _ in tested),
+        "detail": _detail(claim, experiment, chosen, decisive, own) + silent,
+    }
+    if verdict != "inconclusive":
+        return result
+    needed = _needed(claim, [item.contrast for item in found], sizes)
+    return result | {"seeds_needed": needed, "detail": f"{result['detail']} {_power_note(claim, decisive, needed)}"}
+
+
+def _p_values(claim: Claim, contrasts: Sequence[Contrast], number: int, sizes: Sizes) -> dict[str, float]:
+    """Return the p of each decision, of `number` comparisons of which `contrasts` say something."""
+    complete = len(contrasts) == number
+    if claim.kind == "alike":
+        inside = [item.p_no_difference(sizes.of_interest) for item in contrasts]
+        outside = [item.p_outside(sizes.of_interest) for item in contrasts]
+        return {"contradicted": _any(outside, number), "supported": max(inside) if complete else 1.0}
+    above = [item.p_supported(sizes.smallest) for item in contrasts]
+    below = [item.p_contradicted(sizes.smallest) for item in contrasts]
+    if claim.kind == "up_to":
+        return {"contradicted": max(below) if complete else 1.0, "supported": _any(above, number)}
+    return {
+        "contradicted": _any(below, number),
+        "supported": max(above) if complete else 1.0,
+        "no_difference": _any([item.p_no_difference(sizes.smallest) for item in contrasts], number),
+    }
+
+
+def _any(values: Sequence[float], number: int) -> float:
+    return min(1.0, number * min(values))
+
+
+def _best_of(values: Mapping[str, float]) -> tuple[str, float]:
+    """Return the verdict without correction and its p: one that contradicts goes before the others."""
+    if values["contradicted"] <= ALPHA:
+        return "contradicted", values["contradicted"]
+    name = min(values, key=lambda one: values[one])
+    return (name if values[name] <= ALPHA else "inconclusive"), values[name]
+
+
+def _deciding(claim: Claim, tested: Tested, verdict: str, number: int, sizes: Sizes) -> tuple[Comparison, Contrast]:
+    """Return the comparison that is shown."""
+    if claim.kind == "up_to":
+        return max(tested, key=lambda each: each[1].effect)
+    alone = [_best_of(_p_values(claim, [contrast], number, sizes))[0] for _, contrast in tested]
+    if verdict == "supported":  # each shows it
+        alone = ["supported"] * len(tested)
+    deciding = [each for each, own in zip(tested, alone, strict=True) if own == verdict] or tested
+    if claim.kind == "alike":
+        return max(deciding, key=lambda each: abs(each[1].strength()))
+    return min(deciding, key=lambda each: each[1].strength())
+
+
+def _needed(claim: Claim, contrasts: Sequence[Contrast | None], sizes: Sizes) -> int | None:
+    """Return how many seeds (or settings) tell the effect of interest from none in each comparison; None: over 1000.
+
+    Also None if a comparison says nothing.
+    """
+    fewest = MIN_SETTINGS if claim.kind == "stability" else MIN_SEEDS
+    # What was cut before the lines says nothing, whatever the number of seeds.
+    telling = [item if item and not (item.cut and item.beyond() == 0) else None for item in contrasts]
+    needs = [item.units_needed(sizes.of_interest) if item else None for item in telling]
+    known = [need for need in needs if need is not None]
+    return max(fewest, *known) if len(known) == len(needs) else None
+
+
+def _power_note(claim: Claim, decisive: Contrast, needed: int | None) -> str:
+    """Return which way the estimate leans, and how many seeds or settings tell the effect of interest from none."""
+    side = "for the claim" if decisive.effect > decisive.null else "against the claim"
+    leans = f"The estimate leans {side}" if decisive.effect != decisive.null else "The estimate leans neither way"
+    if claim.kind == "alike":
+        leans = f"The estimate leans {'for' if decisive.p_outside(0.0) > ALPHA else 'against'} the claim"
+    unit = "settings" if claim.kind == "stability" else "seeds a group"
+    effect = "the smallest effect that counts" if claim.smallest_effect else "an effect of the size of the margin"
+    if needed is None:
+        return f"{leans}. How many {unit} would tell {effect} from none is not known, or more than 1000."
+    return f"{leans}; about {needed} {unit} tell {effect} from none (power {POWER:g})."
+
+
+def _silent_note(item: Comparison) -> str:
+    """Return on which tasks a comparison of times has no result."""
+    if not item.silent:
+        return ""
+    where = words([short(name) for name in item.silent])
+    return f" {item.label}, on {where}: no run reached the return while both were watched, which says nothing."
+
+
+def _detail(claim: Claim, experiment: Experiment, chosen: Comparison, decisive: Contrast, verdict: str) -> str:
+    """Return one sentence on what decided."""
+    where = words([short(name) for name in chosen.by_task])
+    against = _multiple_in_words(claim)
+    if verdict == "no_difference":
+        said = "the interval holds only effects too small to count"
+    elif claim.kind == "alike":
+        sides = {"supported": "lies within the margin", "contradicted": "lies outside of the margin"}
+        said = f"the interval {sides.get(verdict, 'reaches beyond the margin')}"
+    elif verdict == "supported":
+        kind = "no_worse" if claim.kind == "stability" and claim.margin else claim.kind
+        said = f"the interval lies above {against or _THRESHOLDS.get(kind, 'every effect too small to count')}"
+    elif verdict == "contradicted":
+        said = f"the interval lies below {against}" if against else "the opposite holds"
+    elif against and claim.kind != "ratio":
+        low, high = decisive.interval()
+        said = f"the interval holds {against}"
+        if high < decisive.null or low > decisive.null:
+            side = "below" if high < decisive.null else "above"
+            said = f"the interval lies {side} {against}, but runs that never got there count as if they had at the end"
+    else:
+        said = "the interval reaches from an effect that counts to none, or to the opposite"
+    proxy = "; the tasks stand in for the paper's" if experiment.proxy else ""
+    return f"{decisive.label}, on {where}: {said}{proxy}."
+
+
+def _multiple_in_words(claim: Claim) -> str:
+    """Return what the effect is compared with, in words, if that is a multiple; else empty."""
+    if claim.kind == "interaction":
+        return "the other ratio" if claim.threshold in (None, 1) else f"{claim.threshold:g} times the other ratio"
+    if claim.kind in ("ratio", "up_to") and claim.threshold != 1:
+        return f"{claim.threshold:g} times the other's"
+    return f"{claim.factor:g} times" if claim.factor != 1 else ""
+
+
+def corrected(table: pd.DataFrame, paper: str) -> pd.DataFrame:
+    """Return the claims of a paper with p_holm and family, and those inconclusive whose decision does not outlast it.
+
+    The family is all claims with a p_decision on the same origin.
+    """
+    adjusted = holm(table, p="p_decision", family=["origin"])
+    counts = table["p_decision"].notna().groupby(table["origin"]).transform("sum")
+    tested = table["p_decision"].notna()
+    names = [
+        f"{count} claim{'s' if count != 1 else ''} of {paper} tested on {origin} runs" if known else ""
+        for count, origin, known in zip(counts, table["origin"], tested, strict=True)
+    ]
+    lost = tested & table["verdict"].isin(DECIDED) & (adjusted > ALPHA)
+    details = [
+        f"{detail} {_lost_note(verdict, p, int(count))}" if gone else detail
+        for detail, verdict, p, count, gone in zip(
+            table["detail"], table["verdict"], adjusted, counts, lost, strict=True
+        )
+    ]
+    verdicts = table["verdict"].mask(lost, "inconclusive")
+    return table.assign(p_holm=adjusted, family=names, detail=details, verdict=verdicts)
+
+
+def _lost_note(verdict: str, p: float, count: int) -> str:
+    alone = {"supported": "support the claim", "no_difference": "show no difference"}
+    what = alone.get(verdict, "contradict the claim")
+    return f"Alone it would {what}; after Holm's correction for {count} claims its p is {p:.2g}."

@@ -1,0 +1,217 @@
+"""Examines one claim on the runs of one origin: its numbers, what stands in the way of a verdict, and the verdict.
+
+The comparisons are made and the notes written whatever stands in the way. Only then is the verdict decided, so that an
+obstacle hides neither what was measured nor what must be known of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from ddrl.analysis.runs.milestones import FEWEST_EPISODES
+from ddrl.analysis.runs.run_data import RunData, env_label
+from ddrl.analysis.verdicts.claim_contrasts import compare, compared, short, words
+from ddrl.analysis.verdicts.claim_decisions import Sizes, decide
+from ddrl.analysis.verdicts.claim_setting import stand_ins
+from ddrl.analysis.verdicts.claim_values import (
+    above_random,
+    effect_of_interest,
+    observations,
+    on_scale,
+    returns_to_reach,
+    scales,
+    what_counts,
+)
+from ddrl.analysis.verdicts.learning_range import Ends, range_obstacles
+from ddrl.analysis.verdicts.preconditions import MIN_CONFIGURATIONS, MIN_SEEDS, Obstacle, notes, obstacles, taken
+from ddrl.papers.claim_kinds import RETURN_METRICS, UNIT_METRICS, divides
+from ddrl.papers.claim_verdicts import OBSTACLES
+from ddrl.papers.experiments import Experiment, system_of
+from ddrl.papers.paper import Claim, Prices
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a paper's files say that its claims are examined with."""
+
+    milestones: Mapping[str, float] = field(default_factory=dict)
+    prices: Prices | None = None
+    full_budget: float = 1.0
+    ends: Ends = field(default_factory=Ends)
+
+
+def evaluate(
+    claim: Claim,
+    experiment: Experiment | None,
+    scores: pd.DataFrame,
+    runs: Sequence[RunData] = (),
+    known: Known | None = None,
+) -> dict[str, Any]:
+    """Return verdict, effect and evidence of a claim, from the scores and runs of one origin and its experiment.
+
+    The verdict is that of the claim alone, before the correction for other claims.
+    """
+    known = known or Known()
+    if experiment is None:
+        return {"verdict": "not_run", "detail": f"planned as experiment '{claim.experiment}'"}
+    scores = scores.assign(run=scores["variant"])
+    if claim.kind == "stability":
+        scores["variant"] = scores["variant"].map(system_of)
+    variants = claim.named_variants
+    environments = _environments(claim, variants, scores)
+    if not environments:
+        return {"verdict": "not_run", "detail": f"no task was run with {_together(variants)}"}
+    used = scores[scores["variant"].isin(variants) & scores["environment"].isin(environments)]
+    raw, observed, task_scales = _values(claim, used, runs, known)
+    fewest = _fewest_seeds(claim, observed)
+    basis = {
+        "seeds": fewest,
+        "env_frames": int(used["env_frames"].min()),
+        "environments": len(environments),
+        "tasks": "; ".join(map(env_label, environments)),
+        "effect_unit": _unit(claim, task_scales),
+    }
+    against = obstacles(claim, used, observed, fewest, runs, task_scales)
+    against += range_obstacles(claim, used, raw, known.ends)
+    found = _compared(claim, experiment, observed, task_scales, against, fewest)
+    against += _bound_obstacles(claim, found)
+    own = taken(used, runs)
+    note = _scale_note(claim, task_scales) + _reach_note(claim, used, known.milestones) + notes(claim, used, runs)
+    return basis | _with_verdict(claim, found, against, stand_ins(claim, experiment, own, known.full_budget), note)
+
+
+def _values(
+    claim: Claim, used: pd.DataFrame, runs: Sequence[RunData], known: Known
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame | None]:
+    """Return the claim's values as recorded and as tested, each with the number of its comparison, and the scales."""
+    parts = []
+    for names in compared(claim):
+        # The best setting counts among those of all variants, not only of the compared ones.
+        part = used if claim.kind == "stability" else used[used["variant"].isin(names)]
+        parts.append(observations(claim, part, runs, known.milestones, known.prices))
+    raw = pd.concat([part.assign(comparison=index) for index, part in enumerate(parts)], ignore_index=True)
+    task_scales = scales(claim, used, raw)
+    return raw, on_scale(above_random(claim, used, raw), task_scales), task_scales
+
+
+def _fewest_seeds(claim: Claim, observed: pd.DataFrame) -> int:
+    """Return the fewest seeds of a group; 0 if a variant has none."""
+    keys = ["environment", "variant", *(["setting"] if claim.kind == "stability" else [])]
+    seeds = observed.groupby(keys)["seed"].nunique()
+    whole = seeds.groupby("variant").size().reindex(claim.named_variants, fill_value=0).min() > 0
+    return int(seeds.min()) if whole else 0
+
+
+def _compared(
+    claim: Claim,
+    experiment: Experiment,
+    observed: pd.DataFrame,
+    task_scales: pd.DataFrame | None,
+    against: Sequence[Obstacle],
+    fewest: int,
+) -> dict[str, Any]:
+    """Return what the comparisons show; nothing if they cannot be made, for values or for seeds that are missing."""
+    names = {obstacle.name for obstacle in against}
+    if names & {"values", "few_settings"} or (fewest < 2 and claim.kind != "stability"):
+        return {}
+    parts = [part for _, part in observed.groupby("comparison")]
+    found = [compare(claim, experiment, *each) for each in zip(compared(claim), parts, strict=True)]
+    sizes = Sizes(what_counts(claim, task_scales), effect_of_interest(claim, task_scales))
+    return decide(claim, experiment, found, sizes)
+
+
+def _bound_obstacles(claim: Claim, found: Mapping[str, Any]) -> list[Obstacle]:
+    """Return that a bound over configurations was not reached in too few of them to speak against it."""
+    measured = len(claim.configurations)
+    if claim.kind != "up_to" or found.get("verdict") == "supported" or measured >= MIN_CONFIGURATIONS:
+        return []
+    return [
+        Obstacle("settings", f"the best of {measured} configurations says nothing against a bound over all of them")
+    ]
+
+
+def _with_verdict(
+    claim: Claim, found: Mapping[str, Any], against: Sequence[Obstacle], differs: Sequence[str], note: str
+) -> dict[str, Any]:
+    """Return what was found with the verdict that the obstacles leave, and its detail."""
+    if not against:
+        verdict, detail = found["verdict"], found["detail"]
+        if verdict == "contradicted" and differs:
+            verdict = "contradicted_here"
+            detail += f" Not the paper's own setting: {words(list(differs))}."
+        return {**found, "verdict": verdict, "detail": detail + note}
+    testable = [obstacle for obstacle in against if obstacle.name not in OBSTACLES]
+    final = [obstacle for obstacle in against if obstacle.name in OBSTACLES]
+    reasons = "; ".join(obstacle.reason for obstacle in (*final, *testable))
+    few = any(obstacle.name == "seeds" for obstacle in testable)
+    measured = f" Measured: {found['detail']}" if found.get("detail") else ""
+    return {
+        **found,
+        "verdict": "not_testable" if final else "inconclusive",
+        "obstacle": ";".join(obstacle.name for obstacle in (*final, *testable)),
+        "p_decision": None,
+        "seeds_needed": MIN_SEEDS if few and not final else None,
+        "detail": f"{reasons}.{measured}{note}",
+    }
+
+
+def _unit(claim: Claim, task_scales: pd.DataFrame | None) -> str:
+    """Return the unit of the effect: as paper.yaml says, unless the test itself sets it."""
+    if claim.kind == "time_to_reach" and claim.factor != 1:
+        return f"times as {'few frames' if claim.metric == 'env_frames' else 'early'}"
+    if claim.kind == "time_to_reach":
+        return f"% of the other's {'frames' if claim.metric == 'env_frames' else 'time'} saved"
+    unit = claim.effect_unit
+    if claim.kind == "ratio" and claim.metric in RETURN_METRICS:
+        unit = f"return above {claim.threshold:g} times the other's"
+    elif claim.metric in RETURN_METRICS and divides(claim.kind, claim.metric):
+        unit = f"{unit}, of returns above random play"
+    return f"{unit}, in parts of each task's scale" if task_scales is not None and len(task_scales) > 1 else unit
+
+
+def _scale_note(claim: Claim, task_scales: pd.DataFrame | None) -> str:
+    """Return the size of the scale of each task, if the effect has one."""
+    if task_scales is None:
+        return ""
+    if claim.metric in UNIT_METRICS:
+        return f" A task's scale is the largest mean of a variant: {_on_tasks(dict(task_scales['size'].dropna()))}."
+    said = ""
+    for stated, what in ((True, "its human or reference score lies"), (False, "its best variant ends")):
+        sizes = task_scales["size"][task_scales["stated"] == stated].dropna()
+        if len(sizes):
+            subject = "Else it" if said else "A task's scale"
+            said += f" {subject} is how far {what} above random play: {_on_tasks(dict(sizes))}."
+    return said
+
+
+def _reach_note(claim: Claim, used: pd.DataFrame, milestones: Mapping[str, float]) -> str:
+    """Return the returns to reach, if they follow from a rule."""
+    if claim.reference_part is None or claim.threshold is not None:
+        return ""
+    wanted = returns_to_reach(claim, used, milestones)
+    return f" Returns to reach, as the mean of {FEWEST_EPISODES} episodes or more: {_on_tasks(wanted)}."
+
+
+def _on_tasks(values: Mapping[str, float]) -> str:
+    """Return `0.9 on catch and 1,234 on pong`."""
+    numbers = {task: f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" for task, value in values.items()}
+    return words([f"{number} on {short(task)}" for task, number in numbers.items()])
+
+
+def _environments(claim: Claim, variants: Sequence[str], scores: pd.DataFrame) -> list[str]:
+    """Return the claim's environments that every variant has run on; of an interaction, [] if a side is empty."""
+    per_variant = [set(scores["environment"][scores["variant"] == variant]) for variant in variants]
+    common = set.intersection(*per_variant) if per_variant else set()
+    named = claim.named_environments
+    others = set(claim.over.environments) if claim.over else set()
+    if others and not (common & others and common & set(claim.environments)):
+        return []
+    return sorted(name for name in common if not named or name in named)
+
+
+def _together(variants: Sequence[str]) -> str:
+    return f"{['', '', 'both ', 'all of '][min(3, len(variants))]}{words(variants)}"

@@ -1,0 +1,226 @@
+"""Decisions on claims: no difference, contradiction here or at the paper's own setting, families, bounds, seeds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from ddrl.analysis.runs.run_data import RunData
+from ddrl.analysis.statistics.claim_tests import Contrast, difference
+from ddrl.analysis.statistics.significance import seeds_for_difference
+from ddrl.analysis.verdicts.claim_decisions import corrected
+from ddrl.analysis.verdicts.claim_examination import evaluate
+from ddrl.analysis.verdicts.claim_setting import stand_ins
+from ddrl.papers.experiments import Experiment
+from tests.analysis.verdicts.claims_test import CORRECTION, EXPERIMENTS, claim, run_of, sample, scores, with_scores
+
+A, B, C = "v_trace", "no_correction", "one_step_is"
+ALIKE: dict[str, Any] = {"kind": "alike", "better": None, "worse": (), "variants": (A,), "than": B, "margin": 0.1}
+HERE = "contradicted_here"
+
+
+def test_no_difference_is_an_interval_within_the_smallest_effect_that_counts() -> None:
+    """V-trace with replay, 0.002 [-0.005, 0.009]."""
+    table = scores({A: sample(0.996, 0.005), B: sample(0.994, 0.005)})
+    found = evaluate(claim(smallest_effect=0.05), CORRECTION, table)
+    assert found["verdict"] == "no_difference"
+    assert -0.05 < found["ci95_low"] < found["ci95_high"] < 0.05
+    assert evaluate(claim(smallest_effect=0.005), CORRECTION, table)["verdict"] == "inconclusive"
+
+
+@pytest.mark.parametrize(("effect", "error"), [(0.0, 0.01), (0.03, 0.01), (-0.03, 0.005), (0.2, 0.05)])
+def test_each_decision_has_the_p_at_which_its_interval_touches_its_line(effect: float, error: float) -> None:
+    found = Contrast("a - b", effect, error, 7.5, math.nan, (0.1, 0.1))
+    smallest = 0.05
+
+    def touches(p: float) -> tuple[float, float]:
+        half = stats.t.ppf(1 - p / 2, 7.5) * error
+        return effect - half, effect + half
+
+    for p, side in (
+        (found.p_supported(smallest), lambda low, high: low - smallest),
+        (found.p_contradicted(smallest), lambda low, high: -smallest - high),
+        (found.p_no_difference(smallest), lambda low, high: smallest - max(abs(low), abs(high))),
+    ):
+        if 0 < p < 1:
+            assert side(*touches(p)) == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("third", "verdict"), [(0.2, "supported"), (0.9, "no_difference"), (1.5, HERE), (0.85, "inconclusive")]
+)
+def test_one_comparison_without_a_difference_is_enough_unless_another_contradicts(third: float, verdict: str) -> None:
+    spread = 0.05 if verdict == "inconclusive" else 0.01
+    table = scores({A: sample(0.9, 0.01), B: sample(0.1, 0.01), C: sample(third, spread)})
+    assert evaluate(claim(worse=(B, C), smallest_effect=0.05), CORRECTION, table)["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("own", "verdict"),
+    [(sample(99, 2), "supported"), (sample(80, 2), HERE), (sample(125, 2), HERE), (sample(91, 8), "inconclusive")],
+)
+def test_a_claim_of_likeness_is_supported_by_no_difference_that_counts(own: Any, verdict: str) -> None:
+    asked = replace(claim(**ALIKE), smallest_effect=0.0)
+    found = evaluate(asked, CORRECTION, scores({A: own, B: sample(100, 2)}, random=0.0))
+    assert found["verdict"] == verdict
+    assert math.isnan(found["supported_above"]), "it has no line to lie right of"
+
+
+BOUND: dict[str, Any] = {
+    "kind": "up_to",
+    "metric": "wire_bytes_per_frame",
+    "better": None,
+    "worse": (),
+    "threshold": 10.0,
+    "smallest_effect": 0.0,
+}
+PAIRS = tuple((f"a{index}", f"b{index}") for index in range(5))
+
+
+def traffic(ratios: list[float]) -> tuple[list[RunData], pd.DataFrame, Experiment]:
+    """Three runs of each side of each configuration, whose first moves so many times the bytes of the second."""
+    runs = []
+    for (first, second), ratio in zip(PAIRS, ratios, strict=False):
+        for name, bytes_a_frame in ((first, 100.0 * ratio), (second, 100.0)):
+            for seed in range(3):
+                run = run_of(name, seed)
+                grid = np.array([200, 400, 600, 800, 1000])
+                parts = [
+                    pd.DataFrame(
+                        {
+                            "env_frames": grid,
+                            "seconds": grid / 100.0,
+                            "updates": grid // 100,
+                            "metric": metric,
+                            "value": value,
+                        }
+                    )
+                    for metric, value in (
+                        ("episodes", 1.0),
+                        ("wire_bytes_per_frame_to_learner", bytes_a_frame / 2 * (1 + 0.01 * seed)),
+                        ("wire_bytes_per_frame_from_learner", bytes_a_frame / 2 * (1 + 0.01 * seed)),
+                    )
+                ]
+                runs.append(replace(run, curves=pd.concat(parts, ignore_index=True)))
+    names = {name: name for pair in PAIRS for name in pair}
+    return runs, with_scores(runs), replace(CORRECTION, labels=names, variants={name: {} for name in names})
+
+
+@pytest.mark.parametrize(
+    ("ratios", "verdict", "obstacle"),
+    [
+        ([3.0, 12.0], "supported", None),
+        ([3.0, 9.0], "not_testable", "settings"),
+        ([3.0, 9.0, 2.0, 2.0, 12.0], "supported", None),
+        ([3.0, 9.0, 2.0, 2.0, 4.0], HERE, None),
+    ],
+)
+def test_a_bound_is_reached_by_one_configuration_and_missed_by_many(
+    ratios: list[float], verdict: str, obstacle: str | None
+) -> None:
+    runs, table, experiment = traffic(ratios)
+    asked = claim(**BOUND, configurations=PAIRS[: len(ratios)])
+    experiment = replace(experiment, bases={name: {} for pair in PAIRS for name in pair})
+    found = evaluate(asked, experiment, table, runs)
+    assert (found["verdict"], found.get("obstacle")) == (verdict, obstacle)
+    assert found["effect"] == pytest.approx(max(ratios)), "the best configuration is shown"
+
+
+def test_budgets_of_two_configurations_may_differ_and_those_within_one_may_not() -> None:
+    runs, table, experiment = traffic([3.0, 12.0])
+    experiment = replace(experiment, bases={name: {} for pair in PAIRS for name in pair})
+    asked = claim(**BOUND, configurations=PAIRS[:2])
+    table.loc[table["variant"].isin(PAIRS[1]), "env_frames"] = 500
+    assert evaluate(asked, experiment, table, runs)["verdict"] == "supported"
+    table.loc[table["variant"] == PAIRS[1][0], "env_frames"] = 700
+    assert evaluate(asked, experiment, table, runs)["obstacle"] == "budgets"
+
+
+def family(values: list[tuple[str, str, float]]) -> pd.DataFrame:
+    table = pd.DataFrame(values, columns=["origin", "verdict", "p_decision"])
+    return corrected(table.assign(detail="x: y."), "a_paper")
+
+
+def test_a_decision_stands_only_after_holms_correction_for_its_family() -> None:
+    found = family(
+        [
+            ("run", "supported", 0.01),
+            ("run", "contradicted_here", 0.03),
+            ("run", "no_difference", 0.02),
+            ("run", "inconclusive", 0.4),
+            ("run", "not_testable", math.nan),
+            ("reference", "supported", 0.04),
+        ]
+    )
+    assert list(found["verdict"]) == ["supported", *["inconclusive"] * 3, "not_testable", "supported"]
+    assert list(found["p_holm"][:4]) == pytest.approx([0.04, 0.06, 0.06, 0.4])
+    assert found["family"][0] == "4 claims of a_paper tested on run runs"
+    assert found["family"][4] == ""
+    assert found["family"][5] == "1 claim of a_paper tested on reference runs"
+    assert (
+        found["detail"][1]
+        == "x: y. Alone it would contradict the claim; after Holm's correction for 4 claims its p is 0.06."
+    )
+    assert found["detail"][0] == "x: y."
+
+
+def test_of_claims_that_are_all_false_one_in_twenty_families_decides_one() -> None:
+    generator = np.random.Generator(np.random.PCG64(3))
+    wrong = 0
+    for _ in range(400):
+        rows = []
+        for _ in range(8):
+            found = difference("a - b", [(generator.normal(0.5, 1, 5), generator.normal(0, 1, 5))])
+            rows.append(("run", "supported", found.p_supported(0.5)))
+        wrong += bool((family(rows)["verdict"] == "supported").any())
+    assert wrong / 400 < 0.05
+
+
+@pytest.mark.parametrize("smallest", [0.3, 0.6])
+def test_the_seeds_for_the_smallest_effect_find_it_as_often_as_they_promise(smallest: float) -> None:
+    seeds = seeds_for_difference(0.3, 0.5, smallest)
+    assert seeds is not None
+    generator = np.random.Generator(np.random.PCG64(17))
+    found = 0
+    for _ in range(2000):
+        a, b = generator.normal(2 * smallest, 0.3, seeds), generator.normal(0.0, 0.5, seeds)
+        found += difference("a - b", [(a, b)]).p_supported(smallest) <= 0.05
+    assert 0.77 < found / 2000 < 0.88
+
+
+def own_setting(**changes: Any) -> RunData:
+    config = EXPERIMENTS["throughput"].paper_setting("impala", "atari/pong") | {"seed": 1}
+    run = run_of("impala", 1)
+    return replace(run, environment="atari/pong", manifest={**run.manifest, "config": config | changes})
+
+
+def test_what_stands_in_for_the_papers_setting_follows_from_the_runs() -> None:
+    experiment = replace(EXPERIMENTS["throughput"], proxy=None, paper_budget=None)
+    frames = int(own_setting().config["env_frames"])
+    asked = claim(metric="final_return")
+    assert stand_ins(asked, experiment, [own_setting()], 0.99) == []
+    assert stand_ins(asked, experiment, [own_setting(env_frames=frames // 100)], 0.99) == ["0.01 of the paper's frames"]
+    topology = {**own_setting().config["topology"], "num_actors": 2}
+    assert stand_ins(asked, experiment, [own_setting(topology=topology)], 0.99) == [
+        "another number or layout of workers"
+    ]
+    changed = {**own_setting().config["hyperparameters"], "batch_size": 3}
+    assert stand_ins(asked, experiment, [own_setting(hyperparameters=changed)], 0.99) == ["1 changed setting"]
+    proxy = replace(experiment, proxy="Catch stands for it.")
+    assert stand_ins(asked, proxy, [own_setting()], 0.99) == ["other tasks than the paper's"]
+    timed = claim(metric="frames_per_second")
+    assert stand_ins(timed, experiment, [own_setting()], 0.99) == ["other hardware"]
+
+
+def test_the_opposite_at_the_papers_own_setting_contradicts_and_elsewhere_it_contradicts_here() -> None:
+    table = scores({A: sample(-0.5, 0.1), B: sample(0.9, 0.1)})
+    here = evaluate(claim(), CORRECTION, table)
+    assert here["verdict"] == HERE
+    assert here["detail"].endswith("Not the paper's own setting: other tasks than the paper's.")
+    assert evaluate(claim(), replace(CORRECTION, proxy=None), table)["verdict"] == "contradicted"
