@@ -58,6 +58,21 @@ RULES: tuple[Rule, ...] = (
         "a return is reached where the mean of 20 episodes is there, and a task's scale is that of its human or "
         "reference score",
     ),
+    Rule(
+        "2026-11-27T12:56:00+00:00",
+        "a claim is decided only if its decision outlasts Holm's correction for all claims of its paper, and one whose "
+        "effect is too small to count shows no difference",
+    ),
+    Rule(
+        "2026-11-27T12:56:00+00:00",
+        "a claim is not testable where no variant learned or all are at the best there is, and one of times, speeds or "
+        "costs that the paper measured with an accelerator where there is none",
+    ),
+    Rule(
+        "2026-11-27T12:56:00+00:00",
+        "ratios of returns are of what lies above random play, and what has another unit is averaged over tasks in parts "
+        "of each task's scale",
+    ),
 )
 """All of them, oldest first."""
 
