@@ -83,6 +83,7 @@ def write_timed(
     final: float,
     speed: float,
     cores: int = 2,
+    gpu: str | None = None,
     origin: str = "run",
     measured: Mapping[str, float] | None = None,
     frames: int | None = None,
@@ -98,7 +99,7 @@ def write_timed(
     kind, _, task = run.environment.partition("/")
     protocol = f"ale-0.12.1/{task};skip4,gray42x42" if kind == "atari" else f"mujoco-3.17.0/{task};cap1000"
     told = manifest(run.config, frames) | {"seconds": float(curves["seconds"].max()) + 10.0, "protocol": protocol}
-    told["hardware"]["cores"] = cores
+    told["hardware"] |= {"cores": cores, "gpu": gpu}
     return _write(run, results, origin, curves if measured is None else _with(curves, measured), told)
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from ddrl.papers.expansion import expand
 from ddrl.papers.experiments import SCALES, papers
-from ddrl.papers.paper import Claim, Prices, load_paper
+from ddrl.papers.paper import Claim, Needs, Prices, load_paper
 from ddrl.papers.plans import (
     Registered,
     appended,
@@ -67,7 +67,7 @@ def test_the_dates_of_a_register_never_fall_and_each_plan_has_its_commit(name: s
         {"smallest_effect": 0.2},
         {"worse": ("c",)},
         {"environments": ("toy/catch",)},
-        {"gpu": True},
+        {"needs": Needs(gpu=True)},
         {"metric": "mean_return"},
         {"kind": "monotone"},
         {"margin": 0.1},

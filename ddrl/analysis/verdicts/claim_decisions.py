@@ -60,7 +60,8 @@ def decide(claim: Claim, experiment: Experiment, found: Sequence[Comparison], si
     values = _p_values(claim, [contrast for _, contrast in tested], len(found), sizes)
     verdict, p = _best_of(values)
     chosen, decisive = _deciding(claim, tested, verdict, len(found), sizes)
-    own = _best_of(_p_values(claim, [decisive], len(found), sizes))[0]
+    number = 1 if claim.kind == "up_to" else len(found)
+    own = _best_of(_p_values(claim, [decisive], number, sizes))[0]
     effect, low, high = decisive.shown()
     below, above = (math.nan, math.nan) if claim.kind == "alike" else decisive.lines(sizes.smallest)
     against = decisive.effect < decisive.null
@@ -175,7 +176,7 @@ def _detail(claim: Claim, experiment: Experiment, chosen: Comparison, decisive: 
         said = f"the interval lies above {against or _THRESHOLDS.get(kind, 'every effect too small to count')}"
     elif verdict == "contradicted":
         said = f"the interval lies below {against}" if against else "the opposite holds"
-    elif against and claim.kind != "ratio":
+    elif against and claim.kind not in ("ratio", "up_to"):
         low, high = decisive.interval()
         said = f"the interval holds {against}"
         if high < decisive.null or low > decisive.null:

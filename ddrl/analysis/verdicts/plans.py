@@ -70,8 +70,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "2026-11-27T12:56:00+00:00",
-        "ratios of returns are of what lies above random play, and what has another unit is averaged over tasks in parts "
-        "of each task's scale",
+        "ratios of returns are of what lies above random play, and what has another unit is averaged over tasks in "
+        "parts of each task's scale",
     ),
 )
 """All of them, oldest first."""

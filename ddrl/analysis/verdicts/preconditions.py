@@ -96,8 +96,10 @@ def _no_accelerator(claim: Claim, runs: Sequence[RunData]) -> str:
 
 
 def _fewer_cores_than_needed(claim: Claim, runs: Sequence[RunData]) -> str:
-    cores = min((int(run.manifest["hardware"]["cores"]) for run in runs), default=None)
-    if claim.needs.cores is None or cores is None or cores >= claim.needs.cores:
+    if claim.needs.cores is None or not runs:
+        return ""
+    cores = min(int(run.manifest["hardware"]["cores"]) for run in runs)
+    if cores >= claim.needs.cores:
         return ""
     return f"{cores} cores of the {claim.needs.cores} that the claim is about"
 

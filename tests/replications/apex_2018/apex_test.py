@@ -59,7 +59,7 @@ def plant(
         if run.environment.startswith("atari/"):
             final = float(level["random"]) + final * float(level["human"] - level["random"])
         options = {"start": float(level["random"]), "cores": cores, "noisiness": 0.02, "origin": origin}
-        write_timed(run, results, final=final * (1 + 0.01 * (run.seed % 10)), speed=speed, **options)
+        write_timed(run, results, final=final * (1 + 0.01 * (run.seed % 10)), speed=speed, gpu="a GPU", **options)
     return planned
 
 
@@ -77,7 +77,9 @@ def test_runs_as_the_paper_says_support_each_claim(supporting: pd.DataFrame, nam
 
 @pytest.mark.parametrize("name", CLAIMS)
 def test_runs_the_other_way_round_contradict_each_claim(contradicting: pd.DataFrame, name: str) -> None:
-    assert contradicting.loc[name, "verdict"] == "contradicted", contradicting.loc[name, "detail"]
+    # The runs on all 57 games are those of scale paper: they differ from the paper's setting in nothing.
+    verdict = "contradicted" if name == "median_over_57_games" else "contradicted_here"
+    assert contradicting.loc[name, "verdict"] == verdict, contradicting.loc[name, "detail"]
 
 
 @pytest.mark.parametrize("name", sorted(NOT_RUN))

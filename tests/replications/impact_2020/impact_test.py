@@ -59,7 +59,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("impact") / "results"
     for run in expand(PAPER, "smoke", root=ROOT):
         final = ALGORITHMS.get(run.variant, 1500.0) / (100 if run.experiment == "discrete" else 1)
-        write_timed(run, folder, final=final, speed=SPEEDS.get(run.variant, 3000.0))
+        write_timed(run, folder, final=final, speed=SPEEDS.get(run.variant, 3000.0), gpu="a GPU")
     for run in expand(PAPER, "workstation", root=ROOT, experiments=["continuous"]):
         speed = SPEEDS[run.variant] * faster(run.seed)
         write_timed(run, folder, final=ALGORITHMS[run.variant], speed=speed, origin="reference")
