@@ -85,7 +85,7 @@ def half_of_test(claim: Claim, milestones: Mapping[str, float], prices: Prices |
 
 def _not_default(record: Any) -> dict[str, Any]:
     """Return the fields of a dataclass that decide something and do not have their default."""
-    found = {}
+    found: dict[str, Any] = {}
     for field in dataclasses.fields(record):
         value = getattr(record, field.name)
         if field.name in WORDS or value == field.default:
