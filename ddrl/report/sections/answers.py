@@ -87,7 +87,7 @@ def effect_note(groups: Iterable[Answers]) -> str:
     return (
         "Effect: each claim has its own axis; dot and line are the estimate and its 95\u00a0% interval over seeds. "
         f"{little}. A claim holds if its interval lies to the right of {where}, "
-        "and is contradicted if it lies to the left, in both cases after Holm’s correction for the other claims."
+        "and is contradicted if it lies to the left, if that outlasts Holm’s correction for the other claims."
     )
 
 
