@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ddrl.cli.speeds import Cost, Measured, cost_of, measured, system_of
+from ddrl.cli.speeds import Cost, System, cost_of, measured, system_of
 from ddrl.papers.experiments import ROOT, PlannedRun, Roots
 from ddrl.slurm.site import TRAIN, Job, Site
 from ddrl.system.wording import counted
@@ -42,20 +42,28 @@ class Estimate(NamedTuple):
     high: float
     cost: Cost | None
     bytes: int
+    measured: bool
+    """Whether a run alike was measured: network, simulator, runtime, machine and budget."""
 
 
 def plan(chosen: Sequence[str], scale: str, *, results: Path, root: Roots = ROOT) -> list[Estimate]:
     """Estimate each run. Raise `UserError` for a paper or a scale that does not exist."""
     known = measured(results)
-    return [estimate(run, known) for paper in chosen for run in expand(paper, scale, root=root)]
+    costs = cache(lambda system: cost_of(system, known))  # once for all seeds and scales of a system
+    return [estimate(run, costs) for paper in chosen for run in expand(paper, scale, root=root)]
 
 
-def estimate(run: PlannedRun, known: Sequence[Measured]) -> Estimate:
-    """Return what a run takes: its frames at the cost of one, spread over its cores; 0 hours where nothing is known."""
-    cost = cost_of(system_of(run.config, gpu=run.resources.gpus > 0), known)
-    hours = frames_of(run.config) / (run.resources.threads * run.resources.nodes) / 3600
+def estimate(run: PlannedRun, costs: Callable[[System], Cost | None]) -> Estimate:
+    """Return what a run takes: its frames at the cost of one, spread over its cores; 0 hours where nothing is known.
+
+    `costs` says what a frame of a system costs.
+    """
+    system = system_of(run.config, gpu=run.resources.gpus > 0)
+    cost, cores = costs(system), run.resources.threads * run.resources.nodes
+    hours = frames_of(run.config) / cores / 3600
     low, high = (0.0, 0.0) if cost is None else (hours * cost.low, hours * cost.high)
-    return Estimate(run, low, high, cost, storage_bytes(run))
+    alike = cost is not None and cost.measured(system, cores, frames_of(run.config))
+    return Estimate(run, low, high, cost, storage_bytes(run), alike)
 
 
 def frames_of(config: Mapping[str, Any]) -> int:
@@ -169,12 +177,12 @@ def _range(estimates: Sequence[Estimate], unit: str) -> str:
 
 
 def _measured_share(estimates: Sequence[Estimate]) -> str:
-    """Return the share of the core hours (middle of each range) whose network and simulator were measured together."""
+    """Return the share of the core hours (middle of each range) for which a run alike was measured."""
     total = same = 0.0
     for one in estimates:
         hours = math.sqrt(one.low * one.high) * one.run.resources.nodes * one.run.resources.threads
         total += hours
-        same += hours if one.cost is not None and one.cost.step.same else 0.0
+        same += hours if one.measured else 0.0
     return f"{100 * same / total:.0f} %"
 
 

@@ -26,6 +26,10 @@ SHORT_FRAMES = 10_000
 """A run of fewer frames mostly measures its start-up: it counts only where there is nothing longer."""
 OTHER_DEVICE = 10.0
 """How many times less a frame may cost with a GPU than measured without; and more without than measured with one."""
+ALIKE_CORES = 2.0
+"""How many times as many cores a machine that counts as alike may have, and as few."""
+ALIKE_FRAMES = 10.0
+"""How many times as long a run that counts as alike may be, and as short."""
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError, ZeroDivisionError)
 
 
@@ -38,6 +42,11 @@ class System:
     network: str
     layout: str
     gpu: bool
+
+    @property
+    def runtime(self) -> str:
+        """The runtime, which is the first word of the layout."""
+        return self.layout.partition(" ")[0]
 
     @property
     def simulator(self) -> str:
@@ -56,6 +65,20 @@ class Measured:
     """Scale, paper, experiment, variant."""
     short: bool = False
     """Whether it mostly measures its start-up."""
+    cores: float = 1.0
+    """Number of cores that it held."""
+    frames: int | None = None
+    """Its frames; None for a benchmark, which measures a steady speed."""
+
+    def is_like(self, system: System, cores: float, frames: int) -> bool:
+        """Return whether it measured a run such as this one: its runtime, its kind of machine and its budget.
+
+        Alike are machines with a GPU or without, and numbers of cores up to `ALIKE_CORES` apart; budgets up to
+        `ALIKE_FRAMES`. A benchmark has no budget.
+        """
+        machine = self.system.gpu == system.gpu and _near(self.cores, cores, ALIKE_CORES)
+        budget = self.frames is None or _near(self.frames, frames, ALIKE_FRAMES)
+        return self.system.runtime == system.runtime and machine and budget
 
 
 class Step(NamedTuple):
@@ -80,13 +103,17 @@ STEPS = (
 
 
 class Cost(NamedTuple):
-    """A range of core-seconds per frame, the step and the number of measurements that it follows from."""
+    """A range of core-seconds per frame, the step and the measurements that it follows from."""
 
     low: float
     high: float
     step: Step
-    measurements: int
+    measurements: tuple[Measured, ...]
     same_device: bool
+
+    def measured(self, system: System, cores: float, frames: int) -> bool:
+        """Return whether a run such as this one was measured, with its network and its simulator together."""
+        return self.step.same and any(one.is_like(system, cores, frames) for one in self.measurements)
 
 
 def cost_of(system: System, known: Sequence[Measured]) -> Cost | None:
@@ -96,12 +123,18 @@ def cost_of(system: System, known: Sequence[Measured]) -> Cost | None:
         alike = [one for one in alike if not one.short] or alike
         if alike:
             own = [one for one in alike if one.system.gpu == system.gpu]
-            costs = sorted(one.core_seconds for one in own or alike)
+            used = tuple(own or alike)
+            costs = sorted(one.core_seconds for one in used)
             low, high = costs[len(costs) // 10] / step.factor, costs[-1 - len(costs) // 10] * step.factor
             if not own:
                 low, high = (low / OTHER_DEVICE, high) if system.gpu else (low, high * OTHER_DEVICE)
-            return Cost(low, high, step, len(costs), bool(own))
+            return Cost(low, high, step, used, bool(own))
     return None
+
+
+def _near(one: float, other: float, factor: float) -> bool:
+    """Return whether two numbers are at most a factor apart."""
+    return other / factor <= one <= other * factor
 
 
 def share_inside(known: Sequence[Measured]) -> dict[str, tuple[int, int]]:
@@ -145,7 +178,7 @@ def measured(results: Path) -> list[Measured]:
             frames = manifest.get("population", manifest)["env_frames"]  # of all members
             speed = frames / manifest["seconds"]
             place = path.relative_to(results).parts[:4]
-            found.append(_measured(manifest["config"], manifest["hardware"], speed, place, short=frames < SHORT_FRAMES))
+            found.append(_measured(manifest["config"], manifest["hardware"], speed, place, frames))
     for path in sorted(results.glob("*/bench/**/*.json")):
         with suppress(*UNREADABLE):
             bench = json.loads(read_file(path).decode())
@@ -155,10 +188,11 @@ def measured(results: Path) -> list[Measured]:
 
 
 def _measured(
-    config: Any, hardware: Any, speed: float, place: tuple[str, ...] = (), *, short: bool = False
+    config: Any, hardware: Any, speed: float, place: tuple[str, ...] = (), frames: int | None = None
 ) -> Measured:
     """Return a measurement; a serial run works on one core, a population on one for each member at once."""
     serial = config["topology"]["runtime"] == "serial"
     parallel = (config.get("population") or {"parallel": 1})["parallel"]
     cores = min(parallel, hardware["cores"]) if serial else hardware["cores"]
-    return Measured(system_of(config, gpu=hardware["gpu"] is not None), cores / speed, place, short)
+    short = frames is not None and frames < SHORT_FRAMES
+    return Measured(system_of(config, gpu=hardware["gpu"] is not None), cores / speed, place, short, cores, frames)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 
 from ddrl import cli
 from ddrl.cli.planning import checkpoint_bytes, estimate, plan, rows, too_long, unmeasured
-from ddrl.cli.speeds import STEPS, Measured, system_of
+from ddrl.cli.speeds import ALIKE_CORES, ALIKE_FRAMES, STEPS, Cost, Measured, System, cost_of, system_of
 from ddrl.papers.experiments import Resources
 from ddrl.slurm.site import load_for
 from ddrl.training.config.experiments import PlannedRun, expand
@@ -30,7 +30,12 @@ def catch(scale: str = "workstation", **filters: Any) -> PlannedRun:
 
 def costing(run: PlannedRun, core_seconds: float, **changed: Any) -> Measured:
     system = system_of(run.config, gpu=run.resources.gpus > 0)
-    return Measured(replace(system, **changed), core_seconds)
+    cores = run.resources.threads * run.resources.nodes
+    return Measured(replace(system, **changed), core_seconds, cores=cores, frames=run.config["env_frames"])
+
+
+def known(*measurements: Measured) -> Callable[[System], Cost | None]:
+    return lambda system: cost_of(system, measurements)
 
 
 def on(run: PlannedRun, needs: Resources) -> PlannedRun:
@@ -39,7 +44,7 @@ def on(run: PlannedRun, needs: Resources) -> PlannedRun:
 
 def test_a_run_takes_its_frames_at_the_cost_of_one_over_the_cores_of_all_its_nodes() -> None:
     wide = on(catch(), Resources(threads=4, memory_mib=100, gpus=0, nodes=3))
-    found = estimate(wide, [costing(wide, 12.0)])
+    found = estimate(wide, known(costing(wide, 12.0)))
     hours = wide.config["env_frames"] / 3600
     assert (found.low, found.high) == pytest.approx((hours / STEPS[0].factor, hours * STEPS[0].factor))
 
@@ -47,8 +52,8 @@ def test_a_run_takes_its_frames_at_the_cost_of_one_over_the_cores_of_all_its_nod
 def test_sums_add_both_ends_and_say_how_much_was_measured() -> None:
     run = on(catch(), Resources(threads=2, memory_mib=100, gpus=0))
     hours = run.config["env_frames"] / 3600
-    close = estimate(run, [costing(run, 1.0)])
-    loose = estimate(run, [costing(run, 3.0, environment="atari/pong")])
+    close = estimate(run, known(costing(run, 1.0)))
+    loose = estimate(run, known(costing(run, 3.0, environment="atari/pong")))
     *_, whole = rows([close, loose])
     low = hours / STEPS[0].factor + 3 * hours / STEPS[3].factor
     high = hours * STEPS[0].factor + 3 * hours * STEPS[3].factor
@@ -57,26 +62,57 @@ def test_sums_add_both_ends_and_say_how_much_was_measured() -> None:
     assert whole["from"] == "same task 1, other simulator 1"
 
 
+@pytest.mark.parametrize(
+    ("changed", "share"),
+    [
+        ({}, "100 %"),
+        ({"frames": None}, "100 %"),
+        ({"cores": 2 * ALIKE_CORES}, "100 %"),
+        ({"cores": 4 * ALIKE_CORES}, "0 %"),
+        ({"frames": int(200_000 / ALIKE_FRAMES)}, "100 %"),
+        ({"frames": int(100_000 / ALIKE_FRAMES)}, "0 %"),
+    ],
+)
+def test_only_a_run_alike_in_machine_and_budget_counts_as_measured(changed: dict[str, Any], share: str) -> None:
+    run = on(catch(), Resources(threads=2, memory_mib=100, gpus=0))
+    assert run.config["env_frames"] == 200_000
+    *_, whole = rows([estimate(run, known(replace(costing(run, 1.0), **changed)))])
+    assert (whole["measured"], whole["from"]) == (share, "same task 1")
+
+
+@pytest.mark.parametrize("changed", [{"gpu": True}, {"layout": "ray 2 x 16"}])
+def test_another_device_or_runtime_does_not_count_as_measured(changed: dict[str, Any]) -> None:
+    run = on(catch(), Resources(threads=2, memory_mib=100, gpus=0))
+    *_, whole = rows([estimate(run, known(costing(run, 1.0, **changed)))])
+    assert whole["measured"] == "0 %"
+
+
+def test_runs_of_scale_reference_do_not_count_for_runs_of_another_size() -> None:
+    estimates = plan(["impala_2018"], "paper", results=ROOT / "results", root=ROOT / "replications")
+    atari = next(row for row in rows(estimates) if row["experiment"] == "atari")
+    assert atari["measured"] == "0 %" and "same system" in atari["from"]
+
+
 def test_what_nothing_is_known_of_is_left_out_counted_and_named_with_what_would_measure_it() -> None:
     run = on(catch(), Resources(threads=2, memory_mib=100, gpus=0))
-    known, unknown = estimate(run, [costing(run, 1.0)]), estimate(run, [])
-    *_, whole = rows([known, unknown, unknown])
+    one, unknown = estimate(run, known(costing(run, 1.0))), estimate(run, known())
+    *_, whole = rows([one, unknown, unknown])
     assert whole["core hours"].endswith(" + 2 runs") and whole["from"] == "not measured 2, same task 1"
     *_, nothing = rows([unknown])
     assert nothing["core hours"] == "not measured" and nothing["measured"] == ""
-    (line,) = unmeasured([known, unknown, unknown])
+    (line,) = unmeasured([one, unknown, unknown])
     assert line.startswith("not measured: 2 runs of impala") and "ddrl bench impala toy/catch --network mlp" in line
 
 
 def test_a_measurement_without_a_gpu_is_marked_where_it_stands_for_a_run_with_one() -> None:
     run = on(catch(), Resources(threads=2, memory_mib=100, gpus=1))
-    *_, whole = rows([estimate(run, [costing(run, 1.0, gpu=False)])])
+    *_, whole = rows([estimate(run, known(costing(run, 1.0, gpu=False)))])
     assert whole["from"] == "same task 1; by CPU 1"
 
 
 def test_small_hours_are_never_printed_as_none() -> None:
     run = on(catch(), Resources(threads=2, memory_mib=100, gpus=0))
-    *_, whole = rows([estimate(run, [costing(run, 1e-12)])])
+    *_, whole = rows([estimate(run, known(costing(run, 1e-12)))])
     assert "0.00 " not in whole["core hours"] and whole["core hours"] != "0 to 0"
 
 
