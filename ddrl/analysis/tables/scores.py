@@ -99,8 +99,9 @@ def _mean_over_frames(records: pd.DataFrame) -> float:
 def aggregates(table: pd.DataFrame, *, seed: int, resamples: int) -> pd.DataFrame:
     """Return human-normalised scores over environments: one row per origin, experiment, variant and `STATISTICS`.
 
-    Columns `AGGREGATES`; spread: what ci95_low and ci95_high are (`Estimate`); seeds: fewest of an environment; versions: fewest of a score.
-    Environments without a random and human score are left out. Intervals are no narrower than the scores' own errors.
+    Columns `AGGREGATES`; spread: what ci95_low and ci95_high are (`Estimate`); seeds: fewest of an environment;
+    versions: fewest of a score. Environments without a random and human score are left out. Intervals are no narrower
+    than the scores' own errors.
     """
     rows = []
     known = table[table[SCORE].notna()]

@@ -63,6 +63,15 @@ def _spread_note(rows: list[Row]) -> str:
     return note + (" Ranges of 2 seeds: with the lowest and with the highest seed of every task." if ranges else "")
 
 
+def _versions_note(rows: list[Row]) -> str:
+    """Return that intervals are no narrower than scores are known, and what scores of one version leave out."""
+    said = " No interval is narrower than the standard errors of its scores."
+    if all(row.get("versions") == "1" for row in rows):
+        return f"{said} All scores are of one version of the parameters: how versions differ shows between seeds alone."
+    some = any(row.get("versions") == "1" for row in rows)
+    return f"{said} Some scores are of one version of the parameters." if some else said
+
+
 def _estimate(title: str) -> Fields[Row]:
     """Return the columns of a value, its interval, and what it rests on."""
     return (
@@ -94,7 +103,7 @@ def _aggregates(rows: list[Row], experiments: dict[str, Any], label: Callable[..
         "tables/aggregates.csv",
         fields,
         by_experiment(rows, experiments),
-        f"{_spread_note(rows)} Optimality gap: how far scores stay below the score of 100\u202f%, 0\u202f% where none "
+        f"{_spread_note(rows)}{_versions_note(rows)} Optimality gap: how far scores stay below the score of 100\u202f%, 0\u202f% where none "
         "does.",
     )
 
