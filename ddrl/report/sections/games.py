@@ -103,8 +103,8 @@ def _aggregates(rows: list[Row], experiments: dict[str, Any], label: Callable[..
         "tables/aggregates.csv",
         fields,
         by_experiment(rows, experiments),
-        f"{_spread_note(rows)}{_versions_note(rows)} Optimality gap: how far scores stay below the score of 100\u202f%, "
-        "0\u202f% where none does.",
+        f"{_spread_note(rows)}{_versions_note(rows)} "
+        "Optimality gap: how far scores stay below 100\u202f%, 0\u202f% where none does.",
     )
 
 
