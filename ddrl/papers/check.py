@@ -15,6 +15,9 @@ from ddrl.papers.paper import CellRule, Claim, Paper, load_deviations, load_pape
 from ddrl.papers.published import load_published, load_references, matching
 from ddrl.papers.schema import check_known
 
+OF_ONE_TASK = ("final_return", "return_at_frames")
+"""Metrics of cells whose seeds are of a single task: without one, the tasks would count as seeds."""
+
 
 def check_paper(directory: Path) -> None:
     """Raise `UserError` if paper.yaml, what it names in other files, DEVIATIONS.md or the paper's code are wrong."""
@@ -44,6 +47,8 @@ def _check_rule(
         raise UserError(f"{where}: keys 'than' and 'compared_as' go with {what}, and these with them")
     if rule.metric == TO_MILESTONE and not paper.milestones:
         raise UserError(f"{where}: metric '{TO_MILESTONE}' needs the key 'milestones'")
+    if rule.metric in OF_ONE_TASK and rule.environment is None:
+        raise UserError(f"{where}: metric '{rule.metric}' is of one task; key 'environment' is missing")
     rows = matching(published, rule.published)
     stated = filter(None, dict.fromkeys(rows["protocol"]))
     check_known("protocol", stated, paper.protocols, where=f"{where}: published rows")

@@ -20,6 +20,7 @@ FLAGS: Mapping[str, str] = {
     "proxy_env": "another task stands for the paper's",
     "env_version_gap": "another version of the environment, or the paper prints none and ours is of a later era",
     "reduced_budget": "fewer frames than the published number was trained for; the part of them",
+    "larger_budget": "more frames than the published number was trained for; how many times as many",
     "other_hardware": "a speed or a cost, and ours was measured on hardware of another kind",
     "wall_clock_budget": "the published number is what hours on other hardware gave, and no number of frames is stated",
     "reduced_suite": "fewer tasks than the published aggregate is over",

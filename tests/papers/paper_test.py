@@ -197,7 +197,8 @@ def test_a_printed_version_needs_no_reason(paper: Path) -> None:
 def test_a_curve_needs_the_frames_of_its_points(paper: Path) -> None:
     rule = {"item": "Table 2", "variant": "V-trace, without replay"}
     place = next(n for n, item in enumerate(DATA["cells"]) if item["published"] == rule)
-    said = edited(paper, lambda d: d["cells"][place].update(metric="return_at_frames"))
+    curve = {"metric": "return_at_frames", "environment": "toy/{task}"}
+    said = edited(paper, lambda d: d["cells"][place].update(curve))
     assert "of a curve has no budget_frames" in said
 
 
@@ -211,6 +212,14 @@ def test_what_is_said_without_a_number_has_a_threshold_of_ours(paper: Path) -> N
     check_paper(paper)
     said = edited(paper, lambda data: named(data, "faster_than_a3c")["test"].update(threshold_from="a guess"))
     assert "key 'threshold_from' is not read by kind 'ratio'" in said
+
+
+@pytest.mark.parametrize("metric", ["final_return", "return_at_frames"])
+def test_a_cell_of_one_task_names_it(paper: Path, metric: str) -> None:
+    """Without it the runs of several tasks would count as so many seeds."""
+    place = next(n for n, item in enumerate(DATA["cells"]) if "environment" not in item and "metric" not in item)
+    said = edited(paper, lambda data: data["cells"][place].update(metric=metric))
+    assert f"metric '{metric}' is of one task; key 'environment' is missing" in said
 
 
 @pytest.mark.parametrize(

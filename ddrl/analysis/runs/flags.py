@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from ddrl.analysis.runs.run_data import RunData
-from ddrl.papers.claim_kinds import COST_METRICS
+from ddrl.papers.claim_kinds import COST_METRICS, FINAL_METRICS, SUITE_METRICS
 from ddrl.papers.experiments import Experiment
 from ddrl.papers.paper import CellRule
 from ddrl.papers.protocols import Protocol, changed_parts, parse_protocol, version_gap
@@ -22,6 +22,7 @@ from ddrl.system.config_differences import flatten as flatten
 HARD_FLAGS = (
     "proxy_env",
     "reduced_budget",
+    "larger_budget",
     "other_hardware",
     "wall_clock_budget",
     "reduced_suite",
@@ -104,9 +105,13 @@ def _size_flags(rule: CellRule, row: Mapping[Any, Any], runs: Sequence[RunData],
     """Return flags of budget, tasks, hardware and actors."""
     found = []
     budget = row["budget_frames"]
-    frames = min(int(run.manifest["env_frames"]) for run in runs)
-    if not pd.isna(budget) and frames < full_budget * int(budget):
-        found.append(f"reduced_budget({frames / int(budget):.2g})")
+    frames = [int(run.manifest["env_frames"]) for run in runs]
+    if not pd.isna(budget) and min(frames) < full_budget * int(budget):
+        found.append(f"reduced_budget({min(frames) / int(budget):.2g})")
+    # A curve is compared at the row's own frames, and what frames take does not grow with them.
+    ends = rule.metric in FINAL_METRICS or rule.metric in SUITE_METRICS
+    if ends and not pd.isna(budget) and full_budget * max(frames) > int(budget):
+        found.append(f"larger_budget({max(frames) / int(budget):.2g})")
     if pd.isna(budget) and not pd.isna(row["budget_hours"]) and rule.metric is not None:
         found.append(f"wall_clock_budget({row['budget_hours']:g} h)")
     environments = {run.environment for run in runs}

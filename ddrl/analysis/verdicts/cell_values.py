@@ -45,7 +45,7 @@ def own_values(
         return _against(rule, runs, prices, milestones or {})
     if rule.metric == "return_at_frames":
         points = [_return_at(run, int(row["budget_frames"])) for run in sorted(runs, key=lambda run: run.seed)]
-        return np.array(points, dtype=np.float64)
+        return np.array([point for point in points if math.isfinite(point)], dtype=np.float64)
     chosen = scores[scores["environment"].isin({run.environment for run in runs})]
     for name in ("origin", "experiment", "variant"):
         chosen = chosen[chosen[name] == getattr(runs[0], name)]
@@ -140,6 +140,8 @@ def _errors(scores: pd.DataFrame) -> Sample:
 
 
 def _return_at(run: RunData, frames: int) -> float:
-    """Return the training return at `frames`, interpolated; beyond the last record its value."""
+    """Return the training return at `frames`, interpolated; beyond the last record its value; NaN before the first."""
     records = training_returns(run)
+    if records.empty or frames < int(records["env_frames"].iloc[0]):
+        return math.nan
     return float(np.interp(frames, records["env_frames"], records["value"]))

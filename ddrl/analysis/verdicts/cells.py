@@ -230,7 +230,8 @@ def _compare(
     ours = own_values(rule, row, runs, given.scores, paper.prices, paper.milestones)
     margin = _margin(paper.evidence, rule, published, runs, given.references)
     if not len(ours):
-        return {"verdict": "inconclusive", "detail": "no seed has a score on every task", "margin": margin}
+        detail = "no seed has a score on every task, or a record before the published frames"
+        return {"verdict": "inconclusive", "detail": detail, "margin": margin}
     interval = t_interval(ours, LEVEL)
     found = decide(ours, _printed(row), margin, obstacles)
     reason = "" if obstacles else obstacle(rule, runs, paper.milestones)

@@ -144,6 +144,16 @@ def test_a_smaller_budget_is_flagged_with_its_part_and_a_hundredth_less_is_not()
     assert found([atari_run(frames=400_000)], budget_frames=pd.NA) == []
 
 
+def test_a_larger_budget_is_flagged_too_except_on_a_curve_and_of_what_frames_take() -> None:
+    longer = [atari_run(), atari_run(frames=400_000_000)]
+    assert found(longer) == ["larger_budget(2)"]
+    assert hard(["larger_budget(2)"], PRINTED) == ["larger_budget(2)"]
+    assert found([atari_run(frames=201_000_000)]) == []
+    assert found(longer, budget_frames=pd.NA) == []
+    assert found(longer, rule=replace(RULE, metric="return_at_frames")) == []
+    assert found([atari_run(frames=1_000), *longer]) == ["reduced_budget(5e-06)", "larger_budget(2)"]
+
+
 def test_a_number_that_hours_on_other_hardware_gave_is_flagged() -> None:
     assert found([atari_run()], budget_frames=pd.NA, budget_hours=1.5) == ["wall_clock_budget(1.5 h)"]
     assert found([atari_run()], budget_hours=1.5) == []

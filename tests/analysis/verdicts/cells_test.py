@@ -327,6 +327,20 @@ def test_a_smaller_budget_is_compared_with_a_published_curve_at_its_own_frames_a
     assert "a published curve is compared" in both.loc["c1.impala.shallow_experts.pong", "detail"]
 
 
+def test_a_curve_that_begins_after_the_published_frames_has_no_value_there() -> None:
+    runs = [atari_run("pong", seed, 20.0, frames=100_000_000) for seed in range(5)]
+    late = [replace(run, curves=run.curves[run.curves["env_frames"] > 50_000_000]) for run in runs]
+    point = PUBLISHED[PUBLISHED["cell"] == "c1.impala.shallow_experts.pong"].assign(
+        cell="f1.pong.50m", item="Figure 1", value=10.0, budget_frames=50_000_000, digitised=True
+    )
+    curve = replace(SHALLOW, published={"item": "Figure 1"}, metric="return_at_frames")
+    (found,) = table(late, [curve], point).query("verdict != 'not_run'").to_dict("records")
+    assert (found["verdict"], math.isnan(found["ours"])) == ("inconclusive", True)
+    assert "a record before the published frames" in found["detail"]
+    mixed = table([*runs[:1], *late[1:]], [curve], point).set_index("cell").loc["f1.pong.50m"]
+    assert (mixed["seeds"], mixed["ours"]) == (1, pytest.approx(10.0))
+
+
 def test_protocols_of_both_sides_stand_in_every_cell() -> None:
     found = table(suite_runs(["pong", "breakout"]), [SHALLOW])
     pong = found.query("task == 'pong'").iloc[0]
