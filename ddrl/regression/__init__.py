@@ -3,6 +3,7 @@
 evidence     tables, figures and verdicts made anew from `results/reference/`, against the accepted ones
 golden       short serial runs, record by record
 convergence  frames to a threshold and final return of new seeds, against the sample of reference seeds
+points       frames to a target return on a small task, for each algorithm, against recorded seeds
 throughput   a short benchmark as a fraction of its sum-of-parts bound, against the committed fraction
 """
 

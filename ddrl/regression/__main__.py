@@ -1,4 +1,4 @@
-"""The commands `python -m ddrl.regression check | accept | golden | throughput`.
+"""The commands `python -m ddrl.regression check | accept | golden | points | throughput`.
 
 Exit codes: 0 every check passed; 1 one failed, or nothing could be checked; 2 bad input (one line says what).
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: one thread per role
 
 from ddrl.errors import unknown_name
-from ddrl.regression import evidence, golden, run_all, throughput
+from ddrl.regression import evidence, golden, points, run_all, throughput
 from ddrl.regression.checks import describe, exit_status, write_junit
 from ddrl.system.exit_code import exit_code
 from ddrl.system.notes import say
@@ -36,9 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     curves = commands.add_parser("golden", help="record golden curves anew, after their algorithm's VERSION was raised")
     curves.add_argument("names", nargs="*", help="default: all")
     curves.set_defaults(run=_golden)
+    reference = commands.add_parser("points", help="record the frames to a target anew, after a VERSION was raised")
+    reference.add_argument("algorithms", nargs="*", metavar="algorithm", help="default: all")
+    reference.set_defaults(run=_points)
     speed = commands.add_parser("throughput", help="measure the ratio that is committed, on an idle machine")
     speed.set_defaults(run=lambda parsed: print(throughput.accept(parsed.root, say)))
-    for command in (check, accept, curves, speed):
+    for command in (check, accept, curves, reference, speed):
         command.add_argument("--root", type=Path, default=Path(), help="project root (default: here)")
     parsed = parser.parse_args(arguments)
     return exit_code(lambda: parsed.run(parsed))
@@ -53,6 +56,11 @@ def _check(parsed: argparse.Namespace) -> int:
 def _accept(parsed: argparse.Namespace) -> None:
     for line in evidence.accept(parsed.papers, parsed.root):
         print(line)
+
+
+def _points(parsed: argparse.Namespace) -> None:
+    for line in points.record(parsed.algorithms, parsed.root):
+        print(line, flush=True)
 
 
 def _golden(parsed: argparse.Namespace) -> None:

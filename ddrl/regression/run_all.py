@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from ddrl.errors import UserError, unknown_name
-from ddrl.regression import evidence, golden, throughput
+from ddrl.regression import evidence, golden, points, throughput
 from ddrl.regression.checks import Check, CheckOutcome, timed
 from ddrl.regression.convergence import verify_against
 from ddrl.runtimes.local import train_local
@@ -74,6 +74,7 @@ KINDS: Mapping[str, Callable[[Path], Iterable[Check]]] = {
     "evidence": evidence_checks,
     "golden": golden_checks,
     "convergence": convergence_checks,
+    "points": points.checks,
     "throughput": lambda root: [timed("throughput: pong", partial(throughput.check, root))],
 }
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ddrl.losses.actor_critic import masked_sum, policy_gradient_loss, value_loss
+from ddrl.losses.actor_critic import entropy_with_epsilon, masked_sum, policy_gradient_loss, value_loss
 from ddrl.networks.distributions import CATEGORICAL
 
 T, B, A = 4, 3, 5
@@ -114,3 +114,25 @@ def test_dead_steps_do_not_count_whatever_they_hold() -> None:
     total.backward()
     assert loss.grad is not None
     assert loss.grad.tolist() == [[1.0, 1.0], [0.0, 1.0]]
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-6, 0.3])
+def test_the_entropy_is_summed_over_actions_with_epsilon_inside_the_logarithm(
+    logits: torch.Tensor, epsilon: float
+) -> None:
+    pi = probabilities(logits)
+    expected = -(pi * np.log(pi + epsilon)).sum(axis=-1)
+    found = entropy_with_epsilon(logits, epsilon)
+    assert found.shape == (T, B)
+    np.testing.assert_allclose(found.detach(), expected)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-6])
+def test_an_impossible_action_adds_nothing_to_the_entropy_and_gets_no_gradient(epsilon: float) -> None:
+    logits = torch.tensor([0.0, 1.0, -torch.inf], dtype=torch.float64, requires_grad=True)
+    entropy = entropy_with_epsilon(logits, epsilon)
+    torch.testing.assert_close(entropy, entropy_with_epsilon(logits[:2], epsilon))
+    entropy.backward()
+    assert logits.grad is not None
+    assert logits.grad[2] == 0
+    assert torch.isfinite(logits.grad).all()

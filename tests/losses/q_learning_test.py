@@ -204,3 +204,12 @@ def test_steps_that_are_not_valid_do_not_count(seed: int, length: int, eta: floa
 
 def test_no_sequences_have_no_priorities() -> None:
     assert mixed_priority(torch.zeros(5, 0), torch.zeros(5, 0, dtype=torch.bool), 0.9).tolist() == []
+
+
+def test_the_action_that_one_network_prefers_is_valued_by_the_other_at_each_step_and_column() -> None:
+    generator = torch.Generator().manual_seed(1)
+    online, target = (torch.randn(4, 3, 5, generator=generator) for _ in range(2))
+    found = double_q_values(online, target)
+    assert found.shape == (4, 3)
+    for t, b in product(range(4), range(3)):
+        assert found[t, b] == target[t, b, int(online[t, b].argmax())]

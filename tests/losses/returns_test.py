@@ -75,3 +75,10 @@ def test_a_cut_episode_bootstraps_from_its_own_final_observation() -> None:
         valid=np.array([[True], [True], [False], [True]]),
     )
     np.testing.assert_allclose(returns_of(x)[:, 0], [1 + 0.5 * (1 + 0.5 * 5), 1 + 0.5 * 5, 5.0, 1 + 0.5 * 7])
+
+
+def test_every_step_counts_where_no_dead_step_is_named() -> None:
+    x = random_transitions(3, ends=False)
+    tensors = x.tensors()
+    del tensors["log_rhos"], tensors["valid"]
+    np.testing.assert_allclose(np.asarray(n_step_returns(**tensors)), as_printed(x))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddrl.errors import UserError
-from ddrl.losses.vtrace import corrected_targets, policy_gradient_advantages, vtrace
+from ddrl.losses.vtrace import CORRECTIONS, corrected_targets, policy_gradient_advantages, vtrace
 
 Array = npt.NDArray[np.float64]
 GAMMA = 0.9
@@ -301,3 +302,16 @@ def test_no_gradient_flows_through_targets() -> None:
     targets = corrected_targets("v_trace", **tensors)
     assert not targets.vs.requires_grad
     assert not targets.pg_advantages.requires_grad
+
+
+def test_bounds_and_lambda_that_are_not_given_are_one() -> None:
+    x = random_transitions(5).tensors()
+    assert (x["log_rhos"] > math.log(2)).any(), "weights above 2 tell a bound of 1 from one of 2"
+    vs = vtrace(**x)
+    torch.testing.assert_close(vs, vtrace(**x, rho_bar=1.0, c_bar=1.0, lambda_=1.0), rtol=0, atol=0)
+    advantages = policy_gradient_advantages(vs=vs, **x)
+    torch.testing.assert_close(advantages, policy_gradient_advantages(vs=vs, **x, pg_rho_bar=1.0), rtol=0, atol=0)
+    for correction in CORRECTIONS:
+        given_none = corrected_targets(correction, **x)
+        given_all = corrected_targets(correction, **x, rho_bar=1.0, c_bar=1.0, pg_rho_bar=1.0, lambda_=1.0)
+        torch.testing.assert_close(given_none, given_all, rtol=0, atol=0)

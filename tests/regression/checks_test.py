@@ -62,7 +62,8 @@ def test_the_junit_file_has_a_case_for_each_check_and_the_counts_of_them(tmp_pat
 
 def test_a_wrong_name_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "goldn", "--root", str(tmp_path)]) == 2
-    assert "allowed: convergence, evidence, golden, throughput" in capsys.readouterr().err
+    assert "allowed: convergence, evidence, golden, points, throughput" in capsys.readouterr().err
+    assert main(["points", "nothing", "--root", str(tmp_path)]) == 2
     assert main(["golden", "nothing", "--root", str(tmp_path)]) == 2
     assert main(["accept", "paper_1999", "--root", str(tmp_path)]) == 2
 
