@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +98,23 @@ class Change:
     def group(self) -> tuple[str, ...]:
         """Everything of the place but the seed."""
         return self.place[:-1]
+
+
+def unaccounted(results: Path) -> list[str]:
+    """Return a line for each reference run that git's history has lost and the ledger lacks.
+
+    Raise `UserError` where there is no history.
+    """
+    try:
+        lost = from_history()
+    except (OSError, subprocess.CalledProcessError):
+        raise UserError("--check: this is no repository of git") from None
+    known = Counter((row.place, row.started) for row in read_ledger(results))
+    missing = Counter({(row.place, row.started): 1 for row in lost}) - known
+    return [
+        f"{'/'.join(place)}, begun {started or 'at an unknown time'}: was discarded and has no row in the ledger"
+        for place, started in missing
+    ]
 
 
 def from_history() -> list[Discarded]:

@@ -37,7 +37,8 @@ def _add_runs(added: Any) -> None:
         added,
         discard,
         "move reference runs out, each with a row in the ledger of discarded runs",
-        "The ledger, results/reference/discarded.csv, is committed. The runs are then in results/discarded.",
+        "The ledger, results/reference/discarded.csv, is committed. The runs are then in results/discarded. With "
+        "--check, exit code 1 where a run is missing in the ledger.",
     )
     kept = add(
         added,
@@ -45,21 +46,29 @@ def _add_runs(added: Any) -> None:
         "copy finished runs to the reference runs; one that is replaced gets a row in the ledger",
         "Such as: ddrl keep results/workstation/impala_2018/atari/shallow/atari-pong/seed1",
     )
-    for command, needed in ((out, True), (kept, False)):
-        command.add_argument("runs", type=path, nargs="+", metavar="RUN", help="run directories")
+    out.add_argument(
+        "--check", action="store_true", help="only name runs that the history of git has lost and the ledger lacks"
+    )
+    for command, number in ((out, "*"), (kept, "+")):
+        command.add_argument("runs", type=path, nargs=number, metavar="RUN", help="run directories")
         command.set_defaults(more="runs")
-        command.add_argument(
-            "--reason", required=needed, default="", help="why the runs that go are no longer evidence, in a sentence"
-        )
+        command.add_argument("--reason", default="", help="why the runs that go are no longer evidence, in a sentence")
         command.add_argument("--results", type=path, default=Path("results"), help="folder of results (%(default)s)")
 
 
-def discard(parsed: argparse.Namespace) -> None:
-    """Print where each run is then."""
+def discard(parsed: argparse.Namespace) -> int:
+    """Print where each run is then. Return 1 where --check finds a run without a row."""
     from ddrl.cli import discarding
     from ddrl.system.git import now
 
+    if parsed.check == bool(parsed.runs):
+        raise UserError("discard: allowed: run directories with --reason, or --check alone")
+    if parsed.check:
+        lines = discarding.unaccounted(parsed.results)
+        print("\n".join(lines) or "every discarded run of git's history is in the ledger")
+        return 1 if lines else 0
     print("\n".join(discarding.discard(parsed.runs, parsed.results, parsed.reason, now())))
+    return 0
 
 
 def keep(parsed: argparse.Namespace) -> None:

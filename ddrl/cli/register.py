@@ -80,15 +80,18 @@ def history(folder: Path) -> list[Registered]:
 
 def _commits(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield the commits that changed the claims or experiments of a paper, oldest first, with their dates in UTC."""
-    names = [str(folder / name) for name in FILES]
-    for line in git("log", "--reverse", "--topo-order", "--format=%H %cI", "--", *names).splitlines():
+    try:
+        said = git("-C", str(folder), "log", "--reverse", "--topo-order", "--format=%H %cI", "--", *FILES)
+    except (OSError, subprocess.CalledProcessError):
+        raise UserError(f"{folder}: is in no repository of git; allowed without --history") from None
+    for line in said.splitlines():
         commit, date = line.split()
         yield commit, utc(date)
 
 
 def _restore(folder: Path, commit: str, then: Path) -> None:
     """Write the files of a paper as they were at a commit, but for the parts of paper.yaml that no plan depends on."""
-    texts = {name: git("show", f"{commit}:./{folder / name}") for name in FILES}
+    texts = {name: git("-C", str(folder), "show", f"{commit}:./{name}") for name in FILES}
     today, old = read_yaml(folder / "paper.yaml"), parse_yaml(texts["paper.yaml"])
     for name in PARTS:
         today.pop(name, None)

@@ -79,6 +79,15 @@ def test_the_register_of_the_past_is_in_the_history_of_git(folder: Path) -> None
     assert register("--check") == 0
 
 
+def test_without_a_repository_there_is_no_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new("paper", PAPER, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert register("--history") == 2
+    assert "is in no repository of git" in capsys.readouterr().err
+
+
 def test_history_does_not_replace_a_register(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert register() == 0
     assert register("--history") == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from ddrl.papers.plans import (
     since,
     write_register,
 )
+from ddrl.system.git import utc
 
 ROOT = Path(__file__).parents[2] / "replications"
 IMPALA = ROOT / "impala_2018"
@@ -59,6 +61,17 @@ def test_the_dates_of_a_register_never_fall_and_each_plan_has_its_commit(name: s
     assert dates == sorted(dates)
     assert all(date.endswith("+00:00") for date in dates)
     assert {row.scale for row in rows} <= set(SCALES)
+
+
+@pytest.mark.parametrize("name", papers(ROOT))
+def test_a_plan_of_a_commit_has_the_date_of_that_commit(name: str) -> None:
+    dates = {row.commit: row.date for row in read_register(ROOT / name) if row.commit}
+    asked = ["git", "-C", str(ROOT), "show", "--no-patch", "--format=%H %cI", *dates]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip("no repository with its history")
+    found = dict(line.split() for line in done.stdout.splitlines())
+    assert {commit[:12]: utc(date) for commit, date in found.items()} == dates
 
 
 @pytest.mark.parametrize(

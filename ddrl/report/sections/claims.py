@@ -42,7 +42,8 @@ def claims(rows: list[Row], published_rows: list[Row], subject: str, rules: str 
     )
     caption = "Claims of the paper and what our runs say of them"
     table = table_of(caption, SOURCE, fields, [_lines(tested)], size=8.2, ruled=True)
-    return [Text(plain(f"{INTRODUCTION} {rules}".strip())), table] if tested else []
+    said = [Text(plain(text)) for text in (INTRODUCTION, rules) if text]
+    return [*said, table] if tested else []
 
 
 def without_run(rows: list[Row], published_rows: list[Row], experiments: dict[str, Any]) -> list[Table]:
