@@ -124,6 +124,8 @@ def test_runs_of_one_protocol_are_one_cell_with_their_number_mean_and_deviation(
     printed = np.array([457.14, 443.24, 414.23, 364.42, 409.22, 389.19])  # Breakout at 80 million frames
     found = logs.iloc[2]
     assert (found["value"], found["deviation"]) == pytest.approx((printed.mean(), printed.std(ddof=1)))
+    drawn = rows_of("seed_rl_2020", cell="repo.r2d2.cleanrl_plot.median").iloc[0]
+    assert (drawn["value"], drawn["seeds"]) == (pytest.approx((1160 + 1164 + 1178 + 1139) / 4), 4)
     noisynet = rows_of("a3c_2016", cell="noisynet.a3c.alien").iloc[0]
     assert (noisynet["value"], noisynet["deviation"], noisynet["seeds"]) == (2027, 92, 3)
 
@@ -133,7 +135,7 @@ def test_no_two_cells_differ_in_their_value_alone_unless_they_are_ends_of_one_ra
     """Cells of one protocol are one cell. What is left names different things in `notes`."""
     table = PUBLISHED[paper]
     same = [name for name in table.columns if name not in ("cell", "value", "notes", "source", "variant")]
-    numbered = table.assign(variant=table["variant"].str.replace(r"(run|seed)[ _]*[0-9]+", "", regex=True))
+    numbered = table.assign(variant=table["variant"].str.replace(r"(run|seed|curve)[ _]*[0-9]+", "", regex=True))
     repeated = numbered[numbered.duplicated([*same, "variant"], keep=False)]
     ends = repeated["cell"].str.contains(r"_(?:end|mode)$|mean$|peak$|[0-9]+_workers$")
     assert list(repeated["cell"][~ends]) == []
