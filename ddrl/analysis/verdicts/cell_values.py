@@ -53,7 +53,7 @@ def own_values(
         return at_least(suite_values(chosen, str(rule.metric)), suite_errors(chosen))
     ordered = chosen.sort_values("seed")
     values = ordered[rule.metric].to_numpy(dtype=np.float64)
-    return at_least(values, _errors(ordered)) if rule.metric == "final_return" else values
+    return at_least(values, score_errors(ordered, normalised=False)) if rule.metric == "final_return" else values
 
 
 def obstacle(rule: CellRule, runs: Sequence[RunData], milestones: Mapping[str, float]) -> str:
@@ -129,14 +129,18 @@ def suite_errors(scores: pd.DataFrame) -> Sample:
     An interquartile mean is of half the tasks, so that its error is larger: this is a lower bound.
     """
     tasks = scores["environment"].nunique()
-    errors = _errors(scores) / (scores["human"] - scores["random"]).abs().to_numpy(dtype=np.float64)
+    errors = score_errors(scores, normalised=True)
     known = scores.assign(square=np.nan_to_num(errors) ** 2)[scores[SCORE].notna()]
     whole = [part for _, part in known.groupby("seed", sort=True) if len(part) == tasks]
     return np.array([100.0 * math.sqrt(part["square"].sum()) / tasks for part in whole], dtype=np.float64)
 
 
-def _errors(scores: pd.DataFrame) -> Sample:
-    return scores["score_error"].to_numpy(dtype=np.float64)
+def score_errors(scores: pd.DataFrame, *, normalised: bool) -> Sample:
+    """Return the standard error of each final return, or of its human-normalised score; missing if it is not known."""
+    if "score_error" not in scores:
+        return np.full(len(scores), math.nan)
+    errors = scores["score_error"].to_numpy(dtype=np.float64)
+    return errors / (scores["human"] - scores["random"]).abs().to_numpy(dtype=np.float64) if normalised else errors
 
 
 def _return_at(run: RunData, frames: int) -> float:

@@ -18,7 +18,8 @@ from ddrl.analysis.runs.flags import flatten
 from ddrl.analysis.runs.milestones import reached, restricted
 from ddrl.analysis.runs.run_data import LAST_PART, RunData, training_returns, training_speed
 from ddrl.analysis.runs.suite_scores import score_times
-from ddrl.analysis.verdicts.cell_values import suite_values
+from ddrl.analysis.statistics.score_error import at_least
+from ddrl.analysis.verdicts.cell_values import SCORE, score_errors, suite_errors, suite_values
 from ddrl.analysis.verdicts.preconditions import taken
 from ddrl.papers.claim_kinds import (
     EFFICIENCY_METRICS,
@@ -49,7 +50,9 @@ def observations(
     """
     metric = str(claim.metric)
     if metric in SUITE_METRICS:
-        values = {name: suite_values(part, metric) for name, part in used.groupby("variant")}
+        values = {
+            name: at_least(suite_values(part, metric), suite_errors(part)) for name, part in used.groupby("variant")
+        }
         parts = [
             pd.DataFrame({"variant": name, "environment": SUITE, "seed": range(len(found)), "value": found})
             for name, found in values.items()
@@ -74,7 +77,21 @@ def observations(
     if metric in EFFICIENCY_METRICS:
         own = taken(used, runs)
         return _with_facts(used, own, [{"value": efficiency(run, prices)[metric]} for run in own])
-    return used.assign(value=used[metric].astype("float64"))
+    return _apart(used.assign(value=used[metric].astype("float64")), metric)
+
+
+def _apart(observed: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return final scores drawn apart, where the seeds of a variant on a task agree more closely than they are known.
+
+    Their mean stays (`ddrl.analysis.statistics.score_error`).
+    """
+    if metric not in ("final_return", SCORE):
+        return observed
+    errors = score_errors(observed, normalised=metric == SCORE)
+    values = observed["value"].to_numpy(dtype=np.float64, copy=True)
+    for rows in observed.groupby(["variant", "environment"]).indices.values():
+        values[rows] = at_least(values[rows], errors[rows])
+    return observed.assign(value=values)
 
 
 def scales(claim: Claim, used: pd.DataFrame, observed: pd.DataFrame) -> pd.DataFrame | None:

@@ -226,3 +226,15 @@ def test_claims_that_were_tested_have_a_p_corrected_for_each_other() -> None:
     assert lowest["p_holm"] == pytest.approx(min(1.0, lowest["p_decision"] * len(tested)))
     assert found["p_holm"].notna().sum() == len(tested)
     assert set(tested["family"]) == {f"{len(tested)} claims of impala_2018 tested on run runs"}
+
+
+def test_seeds_that_agree_more_closely_than_their_scores_are_known_do_not_decide_a_claim() -> None:
+    """Three seeds each, 0.01 apart by luck: each score is a mean over versions of the parameters that differ by 0.3."""
+    used = scores({A: [0.80, 0.81, 0.82], B: [0.60, 0.61, 0.62]}, "toy/catch", random=0.0)
+    plain = evaluate(claim(worse=(B,)), CORRECTION, used, [])
+    known = evaluate(claim(worse=(B,)), CORRECTION, used.assign(score_error=0.3), [])
+    assert known["effect"] == pytest.approx(plain["effect"])
+    assert plain["ci95_high"] - plain["ci95_low"] < 0.1
+    half = stats.t.ppf(0.975, 4) * 0.3 * np.sqrt(2 / 3)
+    assert (known["ci95_high"] - known["ci95_low"]) / 2 == pytest.approx(half)
+    assert (plain["verdict"], known["verdict"]) == ("supported", "inconclusive")
