@@ -250,3 +250,8 @@ def test_a_policy_that_rules_the_action_out_has_the_ratio_0(kind: str, target: f
     clipped_surrogate(ratio, double(-1.0), EPSILON).sum().backward()
     assert log_pi.grad is not None
     assert log_pi.grad.item() == 0.0
+
+
+def test_a_ratio_at_the_bound_is_not_clipped() -> None:
+    ratio = torch.tensor([0.5, 0.499, 1.0, 1.5, 1.501])
+    assert clip_fraction(ratio, 0.5).tolist() == [0.0, 1.0, 0.0, 0.0, 1.0]
