@@ -505,7 +505,7 @@ STATISTICS = (
     mutant(
         "interval_of_another_level",
         "verdicts are at 5 % instead of 10 %",
-        "ddrl/analysis/verdicts/cells.py",
+        "ddrl/analysis/verdicts/cell_decision.py",
         "LEVEL = 0.90",
         "LEVEL = 0.95",
         "tests/analysis/verdicts/cells_test.py",
@@ -513,7 +513,7 @@ STATISTICS = (
     mutant(
         "three_seeds_are_enough",
         "a verdict is given with fewer seeds than promised",
-        "ddrl/analysis/verdicts/cells.py",
+        "ddrl/analysis/verdicts/cell_decision.py",
         "MIN_SEEDS = 5",
         "MIN_SEEDS = 3",
         "tests/analysis/verdicts/cells_test.py",
@@ -545,9 +545,9 @@ STATISTICS = (
     mutant(
         "equivalence_outside_the_margin",
         "a published value beyond the margin may be called equivalent",
-        "ddrl/analysis/verdicts/cells.py",
-        "if band[0] <= interval.low and interval.high <= band[1]:",
-        "if band[0] <= interval.high and interval.low <= band[1]:",
+        "ddrl/analysis/verdicts/cell_decision.py",
+        "if -margin <= interval.low and interval.high <= margin:",
+        "if -margin <= interval.high and interval.low <= margin:",
         "tests/analysis/verdicts/cells_test.py",
     ),
 )
