@@ -164,7 +164,7 @@ def _edits(node: ast.AST, place: Callable[..., int]) -> Iterator[tuple[int, int,
     elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
         yield place(node), place(node, end=True), repr(node.value + 1)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.Not, ast.Invert)):
-        yield place(node), place(node.operand), ""
+        yield place(node), place(node) + (3 if isinstance(node.op, ast.Not) else 1), ""
     elif isinstance(node, ast.Attribute) and node.attr in NAMES:
         stop = place(node, end=True)
         yield stop - len(node.attr), stop, NAMES[node.attr]
