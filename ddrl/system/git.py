@@ -13,8 +13,8 @@ def git(*arguments: str) -> str:
     Variables such as GIT_DIR are removed, since they may name another repository.
     """
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    done = subprocess.run(["git", *arguments], env=variables, capture_output=True, text=True, check=True)
-    return done.stdout
+    done = subprocess.run(["git", *arguments], env=variables, capture_output=True, check=True)
+    return done.stdout.decode(errors="replace")
 
 
 def utc(date: str) -> str:
