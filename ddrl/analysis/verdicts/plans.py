@@ -59,6 +59,11 @@ RULES: tuple[Rule, ...] = (
         "reference score",
     ),
     Rule(
+        "2026-11-27T12:48:14+00:00",
+        "what counts as 100 % has one definition in a set of tasks: on first-person tasks the best of 40 episodes of an "
+        "oracle",
+    ),
+    Rule(
         "2026-11-27T12:56:00+00:00",
         "a claim is decided only if its decision outlasts Holm's correction for all claims of its paper, and one whose "
         "effect is too small to count shows no difference",
@@ -72,6 +77,11 @@ RULES: tuple[Rule, ...] = (
         "2026-11-27T12:56:00+00:00",
         "ratios of returns are of what lies above random play, and what has another unit is averaged over tasks in "
         "parts of each task's scale",
+    ),
+    Rule(
+        "2026-11-27T13:34:57+00:00",
+        "seeds of a variant on a task deviate by at least the standard errors of their final scores, which contain the "
+        "variance between versions of the parameters where several were scored",
     ),
 )
 """All of them, oldest first."""
