@@ -60,8 +60,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "2026-11-27T12:48:14+00:00",
-        "what counts as 100 % has one definition in a set of tasks: on first-person tasks the best of 40 episodes of an "
-        "oracle",
+        "what counts as 100 % has one definition in a set of tasks: on first-person tasks the best of 40 episodes of "
+        "an oracle",
     ),
     Rule(
         "2026-11-27T12:56:00+00:00",
