@@ -98,7 +98,9 @@ def _effect(row: Mapping[str, str]) -> str:
         f"{row['seeds']} seeds" if row["seeds"] else "",
         f"{frames(row['env_frames'])} frames" if row["env_frames"] else "",
         plain(row["decided_by"]),
-        f"{number(row['seeds_needed'])} seeds would decide it" if row["seeds_needed"] else "",
+        f"{number(row['seeds_needed'])} seeds a group tell the smallest effect that counts from none"
+        if row["seeds_needed"]
+        else "",
         plain(row.get("late", "")),
         plain(row["flags"].replace(";", "; ")),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +16,14 @@ import yaml
 
 from ddrl.errors import UserError
 from ddrl.papers.check import check_paper, coverage
-from ddrl.papers.claim_kinds import KIND_METRICS
+from ddrl.papers.claim_kinds import KIND_METRICS, TIMED_METRICS
 from ddrl.papers.experiments import load_experiments, papers
 from ddrl.papers.paper import FLAGS, load_deviations, load_paper
 from ddrl.papers.published import load_published, matching
 
 ROOT = Path(__file__).parents[2] / "replications"
 IMPALA = ROOT / "impala_2018"
+ACCELERATOR = re.compile(r"\b[1-9]\d* GPU|NVIDIA|TPU|Titan|M60|[PV]100")
 DATA: dict[str, Any] = yaml.safe_load((IMPALA / "paper.yaml").read_text(encoding="utf-8"))
 CLAIMS = {claim.name: claim for claim in load_paper(IMPALA).claims}
 
@@ -409,3 +411,22 @@ def test_the_variants_of_a_sweep_are_named_with_their_settings(paper: Path) -> N
 def test_flags_in_deviations_are_known_ones() -> None:
     assert {deviation.flag for deviation in load_deviations(IMPALA)} - {""} <= set(FLAGS)
     assert pd.Series(FLAGS).str.len().min() > 0
+
+
+@pytest.mark.parametrize("name", papers(ROOT))
+def test_what_the_paper_timed_with_an_accelerator_needs_one(name: str) -> None:
+    """One rule for all papers: a published speed or time of a machine with an accelerator, or a share of its cost."""
+    paper, published = load_paper(ROOT / name), load_published(ROOT / name).set_index("cell")
+    for claim in paper.claims:
+        if claim.metric not in TIMED_METRICS:
+            assert not claim.needs.gpu, claim.name
+            continue
+        machines = {str(published.loc[cell, "hardware"]) for cell in claim.published}
+        assert claim.needs.gpu or not any(map(ACCELERATOR.search, machines)), (claim.name, machines)
+
+
+@pytest.mark.parametrize("name", papers(ROOT))
+def test_every_claim_with_a_test_has_a_smallest_effect_or_a_margin(name: str) -> None:
+    for claim in load_paper(ROOT / name).claims:
+        stated = claim.margin or claim.factor != 1 or claim.threshold is not None
+        assert claim.metric is None or claim.smallest_effect > 0 or stated, claim.name

@@ -23,7 +23,7 @@ MAX_SEEDS = 1000
 EQUAL_BUDGET = 0.01
 """Groups whose env_frames differ by more than this fraction are not compared."""
 POWER = 0.8
-"""Power of the tests for which the number of seeds that would decide is given."""
+"""Power of the tests for which numbers of seeds are given."""
 
 
 @dataclass(frozen=True)

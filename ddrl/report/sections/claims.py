@@ -8,7 +8,7 @@ from itertools import compress
 from typing import Any
 
 from ddrl.papers.claim_verdicts import said
-from ddrl.report.sections.cells import ORIGINS, flags_of, needed, system_name
+from ddrl.report.sections.cells import ORIGINS, flags_of, system_name
 from ddrl.report.sections.document import Block, Cell, Field, Group, Row, Table, Text
 from ddrl.report.sections.numbers import equals, frames, interval, number, p_value, with_unit
 from ddrl.report.sections.spans import Inline, Span, joined, more, plain, small, strong, tag
@@ -97,16 +97,30 @@ def evidence(row: Row) -> str:
         f"effect {number(row['effect'])} {row['effect_unit']}".strip() if row["effect"] else "",
         f"95\u00a0% interval {interval(row['ci95_low'], row['ci95_high'])}" if row["ci95_low"] else "",
         p_value("p", row.get("p", "")),
-        p_value("p of the decision after Holm’s correction", row.get("p_holm", "")),
-        f"family: {row['family']}" if row.get("family") else "",
+        _corrected(row),
         equals("g", number(row.get("hedges_g", ""))),
         counted(int(float(row["seeds"])), "seed") if row["seeds"] else "",
         f"{frames(row['env_frames'])} frames" if row["env_frames"] else "",
-        needed(row),
+        _needed(row),
         row.get("late", ""),
         *flags_of(row),
     ]
     return "; ".join(filter(None, facts))
+
+
+def _needed(row: Row) -> str:
+    """Return how many seeds tell the smallest effect that counts from none; empty where the row does not say."""
+    if not row.get("seeds_needed"):
+        return ""
+    unit, group = ("setting", "") if row.get("kind") == "stability" else ("seed", " a group")
+    return f"{counted(int(float(row['seeds_needed'])), unit)}{group} for the smallest effect that counts"
+
+
+def _corrected(row: Row) -> str:
+    """Return the p of the decision after Holm's correction with the size of its family; empty if it was not tested."""
+    found = p_value("p", row.get("p_holm", ""))
+    family = row.get("family", "").partition(" of ")[0]
+    return f"decision {found} after Holm’s correction for {family}" if found and family else ""
 
 
 def _claim(row: Row, published: dict[str, Row]) -> Inline:

@@ -238,3 +238,43 @@ def test_seeds_that_agree_more_closely_than_their_scores_are_known_do_not_decide
     half = stats.t.ppf(0.975, 4) * 0.3 * np.sqrt(2 / 3)
     assert (known["ci95_high"] - known["ci95_low"]) / 2 == pytest.approx(half)
     assert (plain["verdict"], known["verdict"]) == ("supported", "inconclusive")
+
+
+def test_speeds_of_several_tasks_are_parts_of_each_tasks_largest_mean() -> None:
+    """Else a task with many frames per second decides alone."""
+    asked = claim(metric="frames_per_second", smallest_effect=0.1)
+    found = []
+    for quick in (1.0, 100.0):
+        runs = []
+        for name, slow, fast in ((A, 4.0, 3.0), (B, 2.0, 4.0)):
+            for seed in SEEDS:
+                for task, seconds in (("toy/catch", slow), ("toy/delayed", fast / quick)):
+                    runs.append(on_task(run_of(name, seed, seconds=seconds * (1 + seed / 100)), task))
+        found.append(evaluate(asked, CORRECTION, with_scores(runs), runs))
+    for key in ("verdict", "effect", "ci95_low", "p"):
+        assert found[0][key] == pytest.approx(found[1][key])
+    assert found[0]["effect"] == pytest.approx((-0.5 + 0.25) / 2, rel=0.02)
+    assert found[0]["effect_unit"].endswith("in parts of each task's scale")
+    assert "A task's scale is the largest mean of a variant:" in found[0]["detail"]
+
+
+@pytest.mark.parametrize(("random", "verdict"), [(0.0, "supported"), (-20.0, "supported"), (80.0, "contradicted_here")])
+def test_what_may_be_lost_is_a_part_of_what_was_learned_above_random_play(random: float, verdict: str) -> None:
+    kept = claim(kind="no_worse", better=None, worse=(), variants=(A,), than=B, margin=0.1, smallest_effect=0.0)
+    found = evaluate(kept, CORRECTION, scores({A: sample(95, 1), B: sample(100, 1)}, random=random))
+    assert found["verdict"] == verdict
+    assert found["effect"] == pytest.approx((95 - random) / (100 - random))
+    assert found["effect_unit"].endswith("of returns above random play")
+    unknown = evaluate(kept, CORRECTION, scores({A: sample(95, 1), B: sample(100, 1)}, random=np.nan))
+    assert (unknown["verdict"], unknown["obstacle"]) == ("inconclusive", "values")
+
+
+def test_steps_between_returns_are_of_what_was_learned_above_random_play() -> None:
+    asked = claim(kind="diminishing", better=None, worse=(), variants=(A, B, C), smallest_effect=0.01)
+    finals = {A: sample(350.0, 1), B: sample(280.0, 1), C: sample(200.0, 1)}
+    moved = {name: values - 150.0 for name, values in finals.items()}
+    found = [
+        evaluate(asked, CORRECTION, scores(each, random=random))["effect"]
+        for each, random in ((finals, 0.0), (moved, -150.0))
+    ]
+    assert found[0] == pytest.approx(found[1]) == pytest.approx(280**2 / (350 * 200))
