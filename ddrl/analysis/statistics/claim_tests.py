@@ -183,8 +183,10 @@ def paired(label: str, a: Sample, b: Sample) -> Contrast:
 
 
 def _variance(values: Sample) -> float:
-    """Return the variance of one seed; exactly 0 for equal numbers, whose mean may be rounded."""
-    return 0.0 if len(values) > 1 and not np.ptp(values) else float(values.var(ddof=1))
+    """Return the variance of one seed; exactly 0 for equal numbers, whose mean may be rounded. Missing for one."""
+    if len(values) < 2:
+        return math.nan
+    return 0.0 if not np.ptp(values) else float(values.var(ddof=1))
 
 
 def _check_positive(tasks: Sequence[Sequence[Sample]]) -> None:

@@ -85,6 +85,18 @@ def decide(claim: Claim, experiment: Experiment, found: Sequence[Comparison], si
     return result | {"seeds_needed": needed, "detail": f"{result['detail']} {_power_note(claim, decisive, needed)}"}
 
 
+def of_one_seed(found: Sequence[Comparison]) -> dict[str, Any]:
+    """Return the effect that is nearest to contradicting a claim, of groups that are too small for an interval."""
+    tested = [(item, item.contrast) for item in found if item.contrast]
+    if not tested:
+        return {"verdict": "inconclusive", "detail": "".join(map(_silent_note, found)).strip()}
+    chosen, decisive = min(tested, key=lambda each: each[1].effect - each[1].null)
+    where = words([short(name) for name in chosen.by_task])
+    said = f"{chosen.label}, on {where}: one seed, which has no interval."
+    effect = decisive.shown()[0]
+    return {"verdict": "inconclusive", "effect": effect, "decided_by": chosen.label, "detail": said}
+
+
 def _p_values(claim: Claim, contrasts: Sequence[Contrast], number: int, sizes: Sizes) -> dict[str, float]:
     """Return the p of each decision, of `number` comparisons of which `contrasts` say something."""
     complete = len(contrasts) == number

@@ -15,7 +15,7 @@ import pandas as pd
 from ddrl.analysis.runs.milestones import FEWEST_EPISODES
 from ddrl.analysis.runs.run_data import RunData, env_label
 from ddrl.analysis.verdicts.claim_contrasts import compare, compared, short, words
-from ddrl.analysis.verdicts.claim_decisions import Sizes, decide
+from ddrl.analysis.verdicts.claim_decisions import Sizes, decide, of_one_seed
 from ddrl.analysis.verdicts.claim_setting import stand_ins
 from ddrl.analysis.verdicts.claim_values import (
     above_random,
@@ -116,10 +116,12 @@ def _compared(
 ) -> dict[str, Any]:
     """Return what the comparisons show; nothing if they cannot be made, for values or for seeds that are missing."""
     names = {obstacle.name for obstacle in against}
-    if names & {"values", "few_settings"} or (fewest < 2 and claim.kind != "stability"):
+    if names & {"values", "few_settings"} or (fewest < 1 and claim.kind != "stability"):
         return {}
     parts = [part for _, part in observed.groupby("comparison")]
     found = [compare(claim, experiment, *each) for each in zip(compared(claim), parts, strict=True)]
+    if fewest < 2 and claim.kind != "stability":
+        return of_one_seed(found)
     sizes = Sizes(what_counts(claim, task_scales), effect_of_interest(claim, task_scales))
     return decide(claim, experiment, found, sizes)
 

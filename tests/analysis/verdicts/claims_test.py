@@ -208,6 +208,14 @@ def test_a_number_over_all_tasks_is_not_decided_on_a_few_of_them() -> None:
     assert (found["verdict"], found["effect"], found["seeds"]) == ("supported", pytest.approx(50.0), 5)
 
 
+def test_one_seed_has_an_effect_and_no_interval() -> None:
+    found = evaluate(claim(), CORRECTION, scores({"v_trace": [0.9], "no_correction": [0.2, 0.4]}))
+    assert (found["verdict"], found["obstacle"]) == ("inconclusive", "seeds")
+    assert found["effect"] == pytest.approx(0.6)
+    assert "ci95_low" not in found
+    assert "1 seed a group; a test needs at least 3. Measured: V-trace against No correction" in found["detail"]
+
+
 def test_a_falling_order_is_a_chain_of_differences() -> None:
     table = scores({"v_trace": sample(9.0, 0.2), "one_step_is": sample(4.0, 0.2), "no_correction": sample(1.0, 0.2)})
     falling = claim(kind="monotone", better=None, worse=(), variants=("v_trace", "one_step_is", "no_correction"))
