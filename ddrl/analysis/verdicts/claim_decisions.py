@@ -57,11 +57,11 @@ def decide(claim: Claim, experiment: Experiment, found: Sequence[Comparison], si
     silent = "".join(map(_silent_note, found))
     if not tested:
         return {"verdict": "inconclusive", "obstacle": "silent", "detail": silent.strip()}
-    values = _p_values(claim, [contrast for _, contrast in tested], len(found), sizes)
+    complete = len(tested) == len(found)
+    values = _p_values(claim, [contrast for _, contrast in tested], len(found), sizes, complete=complete)
     verdict, p = _best_of(values)
     chosen, decisive = _deciding(claim, tested, verdict, len(found), sizes)
-    number = 1 if claim.kind == "up_to" else len(found)
-    own = _best_of(_p_values(claim, [decisive], number, sizes))[0]
+    own = _alone(claim, decisive, len(found), sizes)
     effect, low, high = decisive.shown()
     below, above = (math.nan, math.nan) if claim.kind == "alike" else decisive.lines(sizes.smallest)
     against = decisive.effect < decisive.null
@@ -97,9 +97,15 @@ def of_one_seed(found: Sequence[Comparison]) -> dict[str, Any]:
     return {"verdict": "inconclusive", "effect": effect, "decided_by": chosen.label, "detail": said}
 
 
-def _p_values(claim: Claim, contrasts: Sequence[Contrast], number: int, sizes: Sizes) -> dict[str, float]:
-    """Return the p of each decision, of `number` comparisons of which `contrasts` say something."""
-    complete = len(contrasts) == number
+def _alone(claim: Claim, contrast: Contrast, number: int, sizes: Sizes) -> str:
+    """Return what one of `number` comparisons shows."""
+    return _best_of(_p_values(claim, [contrast], number, sizes, complete=True))[0]
+
+
+def _p_values(
+    claim: Claim, contrasts: Sequence[Contrast], number: int, sizes: Sizes, *, complete: bool
+) -> dict[str, float]:
+    """Return the p of each decision, of `number` comparisons; not `complete`: some of them say nothing."""
     if claim.kind == "alike":
         inside = [item.p_no_difference(sizes.of_interest) for item in contrasts]
         outside = [item.p_outside(sizes.of_interest) for item in contrasts]
@@ -131,9 +137,7 @@ def _deciding(claim: Claim, tested: Tested, verdict: str, number: int, sizes: Si
     """Return the comparison that is shown."""
     if claim.kind == "up_to":
         return max(tested, key=lambda each: each[1].effect)
-    alone = [_best_of(_p_values(claim, [contrast], number, sizes))[0] for _, contrast in tested]
-    if verdict == "supported":  # each shows it
-        alone = ["supported"] * len(tested)
+    alone = [_alone(claim, contrast, number, sizes) for _, contrast in tested]
     deciding = [each for each, own in zip(tested, alone, strict=True) if own == verdict] or tested
     if claim.kind == "alike":
         return max(deciding, key=lambda each: abs(each[1].strength()))

@@ -201,13 +201,15 @@ def _too_few_settings(claim: Claim, observed: pd.DataFrame) -> str:
 
 
 def _too_few_seeds(claim: Claim, seeds: int) -> str:
-    if claim.kind == "stability" or seeds >= MIN_SEEDS:
+    if claim.kind == "stability" or seeds >= MIN_SEEDS or not seeds:
         return ""
     return f"{seeds} seed{'s' if seeds != 1 else ''} a group; a test needs at least {MIN_SEEDS}"
 
 
 def _unusable_values(claim: Claim, observed: pd.DataFrame, task_scales: pd.DataFrame | None) -> str:
     """Return why the test cannot take the values."""
+    if observed.empty:
+        return "no task has a random and a human score"
     several = observed["environment"].nunique() > 1
     if several and task_scales is not None and (unknown := task_scales["size"].isna()).any():
         where = task_scales.index[unknown][0]

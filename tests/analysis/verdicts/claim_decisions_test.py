@@ -224,3 +224,21 @@ def test_the_opposite_at_the_papers_own_setting_contradicts_and_elsewhere_it_con
     assert here["verdict"] == HERE
     assert here["detail"].endswith("Not the paper's own setting: other tasks than the paper's.")
     assert evaluate(claim(), replace(CORRECTION, proxy=None), table)["verdict"] == "contradicted"
+
+
+def test_the_detail_is_about_the_verdict_of_a_claim_with_several_comparisons() -> None:
+    reach = claim(kind="at_least", better=None, worse=(), variants=(A, B), threshold=0.5, smallest_effect=0.0)
+    both = evaluate(reach, CORRECTION, scores({A: sample(1.0, 0.1), B: sample(0.9, 0.1)}))
+    assert both["verdict"] == "supported"
+    assert "the interval lies above every effect too small to count" in both["detail"]
+    one = evaluate(reach, CORRECTION, scores({A: sample(1.0, 0.1), B: sample(0.2, 0.05)}))
+    assert (one["verdict"], one["decided_by"]) == (HERE, "No correction")
+    assert "the opposite holds" in one["detail"]
+
+
+def test_a_metric_that_no_run_has_is_said_to_be_missing() -> None:
+    asked = claim(metric="mean_human_normalised_score", smallest_effect=5.0)
+    table = scores({A: sample(1, 0.1), B: sample(0, 0.1)}, human_normalised_score=math.nan)
+    found = evaluate(asked, CORRECTION, table)
+    assert (found["verdict"], found["obstacle"]) == ("inconclusive", "values")
+    assert found["detail"].startswith("no task has a random and a human score.")
