@@ -29,9 +29,11 @@ from ddrl.papers.claim_verdicts import DECIDED
 from ddrl.papers.experiments import Experiment
 from ddrl.papers.paper import Claim
 
+_LINES = {"at_least": "the value to reach", "no_worse": "what may be lost"}
+"""Kind of claim -> the line that its interval is held against, in words."""
 _THRESHOLDS = {
+    **_LINES,
     "ratio": "the threshold",
-    "no_worse": "what may be lost",
     "diminishing": "steps that do not shrink",
     "up_to": "the bound",
 }
@@ -182,26 +184,36 @@ def _detail(claim: Claim, experiment: Experiment, chosen: Comparison, decisive: 
     """Return one sentence on what decided."""
     where = words([short(name) for name in chosen.by_task])
     against = _multiple_in_words(claim)
+    kind = "no_worse" if claim.kind == "stability" and claim.margin else claim.kind
     if verdict == "no_difference":
         said = "the interval holds only effects too small to count"
     elif claim.kind == "alike":
         sides = {"supported": "lies within the margin", "contradicted": "lies outside of the margin"}
         said = f"the interval {sides.get(verdict, 'reaches beyond the margin')}"
     elif verdict == "supported":
-        kind = "no_worse" if claim.kind == "stability" and claim.margin else claim.kind
         said = f"the interval lies above {against or _THRESHOLDS.get(kind, 'every effect too small to count')}"
     elif verdict == "contradicted":
-        said = f"the interval lies below {against}" if against else "the opposite holds"
+        line = against or _LINES.get(kind)
+        said = f"the interval lies below {line}" if line else "the opposite holds"
     elif against and claim.kind not in ("ratio", "up_to"):
-        low, high = decisive.interval()
-        said = f"the interval holds {against}"
-        if high < decisive.null or low > decisive.null:
-            side = "below" if high < decisive.null else "above"
-            said = f"the interval lies {side} {against}, but runs that never got there count as if they had at the end"
+        said = _undecided(decisive, against)
+    elif kind in _LINES:
+        said = f"the interval holds {_LINES[kind]}"
     else:
         said = "the interval reaches from an effect that counts to none, or to the opposite"
     proxy = "; the tasks stand in for the paper's" if experiment.proxy else ""
     return f"{decisive.label}, on {where}: {said}{proxy}."
+
+
+def _undecided(decisive: Contrast, against: str) -> str:
+    """Return how an interval lies to a multiple that it decides nothing about."""
+    low, high = decisive.interval()
+    if low <= decisive.null <= high:
+        return f"the interval holds {against}"
+    side = "below" if high < decisive.null else "above"
+    cut = "runs that never got there count as if they had at the end"
+    why = cut if decisive.cut else "not by more than is too small to count"
+    return f"the interval lies {side} {against}, but {why}"
 
 
 def _multiple_in_words(claim: Claim) -> str:

@@ -230,10 +230,12 @@ def test_the_detail_is_about_the_verdict_of_a_claim_with_several_comparisons() -
     reach = claim(kind="at_least", better=None, worse=(), variants=(A, B), threshold=0.5, smallest_effect=0.0)
     both = evaluate(reach, CORRECTION, scores({A: sample(1.0, 0.1), B: sample(0.9, 0.1)}))
     assert both["verdict"] == "supported"
-    assert "the interval lies above every effect too small to count" in both["detail"]
+    assert "the interval lies above the value to reach" in both["detail"]
     one = evaluate(reach, CORRECTION, scores({A: sample(1.0, 0.1), B: sample(0.2, 0.05)}))
     assert (one["verdict"], one["decided_by"]) == (HERE, "No correction")
-    assert "the opposite holds" in one["detail"]
+    assert "the interval lies below the value to reach" in one["detail"]
+    near = evaluate(reach, CORRECTION, scores({A: sample(1.0, 0.1), B: sample(0.5, 0.1)}))
+    assert "the interval holds the value to reach" in near["detail"]
 
 
 def test_a_metric_that_no_run_has_is_said_to_be_missing() -> None:

@@ -186,6 +186,13 @@ def test_two_pairs_of_variants_are_held_against_each_other(large: float, verdict
     assert swapped["effect"] == pytest.approx(large / 100 / (100 / 300))
 
 
+def test_an_interaction_that_is_too_small_to_count_is_said_to_be() -> None:
+    values = {(A, CATCH): 320.0, (B, CATCH): 100.0, (C, CATCH): 300.0, (D, CATCH): 100.0}
+    found = decided(values, gain(FOUR, smallest_effect=0.06))
+    assert found["verdict"] == "inconclusive"
+    assert "lies above the other ratio, but not by more than is too small to count" in found["detail"]
+
+
 def test_an_interaction_is_held_against_its_threshold() -> None:
     values = {(A, CATCH): 600.0, (B, CATCH): 100.0, (C, CATCH): 300.0, (D, CATCH): 100.0}
     assert decided(values, gain(FOUR, threshold=1.8))["verdict"] == "supported"
