@@ -176,8 +176,8 @@ def _unit(claim: Claim, task_scales: pd.DataFrame | None) -> str:
 
 
 def _scale_note(claim: Claim, task_scales: pd.DataFrame | None) -> str:
-    """Return the size of the scale of each task, if the effect has one."""
-    if task_scales is None or (len(task_scales) == 1 and not claim.smallest_effect):
+    """Return the size of the scale of each task, if the effect is in parts of them."""
+    if task_scales is None or len(task_scales) == 1:
         return ""
     if claim.metric in UNIT_METRICS:
         return f" A task's scale is the largest mean of a variant: {_on_tasks(dict(task_scales['size'].dropna()))}."

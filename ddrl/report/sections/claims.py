@@ -120,7 +120,7 @@ def _corrected(row: Row) -> str:
     """Return the p of the decision after Holm's correction with the size of its family; empty if it was not tested."""
     found = p_value("p", row.get("p_holm", ""))
     family = row.get("family", "").partition(" of ")[0]
-    return f"decision {found} after Holm’s correction for {family}" if found and family else ""
+    return f"decision {found} (Holm, {family})" if found and family else ""
 
 
 def _claim(row: Row, published: dict[str, Row]) -> Inline:
