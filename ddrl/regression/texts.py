@@ -7,7 +7,7 @@ import re
 
 TOLERANCE = 1e-6
 """Relative. The same curves give the same numbers except for the order of sums (1e-13)."""
-ABSOLUTE = 1e-9
+ABSOLUTE = 1e-13
 """Differences below this are none: a sum that is 0 comes out as 1e-17 in another order."""
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d+)?(?!\w|\.\w)")
 """A whole number or a decimal one. `v2`, `0.12.1` and `ac9da51` are words."""

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from ddrl.system.csv_cells import read_rows, write_rows
 
-LATE = re.compile(r"[^.;:]*\b(?:written|stated|changed) after\b[^.]*\.")
-"""A sentence that says that a test is younger than its runs."""
 NONSENSE = "the moon is made of cheese"
 
 
@@ -39,7 +37,17 @@ def six_notes_removed(tables: Path) -> int:
 
 def late_notes_removed(tables: Path) -> int:
     """No claim says any more that its test is younger than its runs."""
-    return rewritten(tables / "claims.csv", lambda text: LATE.sub("", text), "detail", 1000)
+    return rewritten(tables / "claims.csv", lambda text: "", "late", 1000)
+
+
+def late_runs_forgotten(tables: Path) -> int:
+    """All runs are said to be younger than the plan of their claim."""
+    return rewritten(tables / "claims.csv", lambda text: "0" if text else text, "late_runs", 1000)
+
+
+def tuning_forgotten(tables: Path) -> int:
+    """No run is said to have been spent on finding settings."""
+    return rewritten(tables / "claims.csv", lambda text: "0" if text else text, "tuned_runs", 1000)
 
 
 def nonsense_in_comparisons(tables: Path) -> int:
@@ -69,6 +77,8 @@ def adjusted_p_values_halved(tables: Path) -> int:
 OF_EVIDENCE: Mapping[str, Callable[[Path], int]] = {
     "six notes removed": six_notes_removed,
     "late notes removed": late_notes_removed,
+    "late runs forgotten": late_runs_forgotten,
+    "tuning forgotten": tuning_forgotten,
     "nonsense in comparisons": nonsense_in_comparisons,
     "a digit in a comparison": nonsense_in_one_comparison,
     "flags removed": flags_removed,

@@ -29,6 +29,7 @@ def test_the_same_numbers_in_the_same_words_are_the_same(before: str, now: str) 
     [
         ("1.25", "1.26"),
         ("1.25", ""),
+        ("4e-12", "2e-12"),
         ("0", "nan"),
         ("A against B: 1.59 [1.54, 1.64]", "A against B: 1.59 [1.54, 1.65]"),
         ("A against B: 1.59", "A against C: 1.59"),
