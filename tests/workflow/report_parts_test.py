@@ -112,7 +112,7 @@ def test_every_published_number_of_a_claim_of_impact_is_in_the_published_table()
 
 def test_a_claim_shows_all_its_comparisons_and_p_after_holms_correction() -> None:
     said = texts(*claims([CLAIM], [], "run"))
-    assert "p = 0.04; decision p = 0.12 after Holm’s correction for 2 claims; 3 seeds" in said
+    assert "p = 0.04; decision p = 0.12 (Holm, 2 claims); 3 seeds" in said
     assert "The verdict rests on the p of its decision after Holm’s correction" in said
     assert "All comparisons: A against B: 40 [30, 50]; A against C: 12 [-3, 25]." in said
     by_task = {"comparisons": "A against B: 40 [30, 50] (Catch 10 [1, 20], Pong 70 [60, 80])"}
