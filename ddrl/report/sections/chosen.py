@@ -47,7 +47,10 @@ def tuning(experiments: Mapping[str, Any], compared: Collection[str]) -> Table:
         right("Frames", lambda row: row["frames"] if row["frames"] == NOTHING else frames(row["frames"])),
     )
     groups = [Group(own, title) for (title,), own in grouped(rows, "experiment").items()]
-    note = "From experiments.yaml. A dash: not recorded. Seeds with which settings were chosen on a task are no test seeds on it."
+    note = (
+        "From experiments.yaml. A dash: not recorded. Seeds with which settings were chosen on a task are no test seeds "
+        "on it."
+    )
     return table_of("Tuning budget of each system", "tables/summary.json", fields, groups, note, size=8.2)
 
 
