@@ -48,8 +48,8 @@ def tuning(experiments: Mapping[str, Any], compared: Collection[str]) -> Table:
     )
     groups = [Group(own, title) for (title,), own in grouped(rows, "experiment").items()]
     note = (
-        "From experiments.yaml. A dash: not recorded. Seeds with which settings were chosen on a task are no test seeds "
-        "on it."
+        "From experiments.yaml. A dash: not recorded. Seeds with which settings were chosen on a task are no test "
+        "seeds on it."
     )
     return table_of("Tuning budget of each system", "tables/summary.json", fields, groups, note, size=8.2)
 
