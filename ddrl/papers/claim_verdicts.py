@@ -51,8 +51,9 @@ VERDICTS: Mapping[str, Verdict] = {
             "no_difference",
             "shows no difference|show no difference",
             "shows no difference|show no difference",
-            "the whole interval lies within the smallest effect that counts, which was fixed before: what the paper "
-            "says makes no difference that counts here, and the opposite does not hold either",
+            "the whole interval lies within the smallest effect that counts, which is fixed beforehand as a number or "
+            "as a share of a task’s scale (taken from the runs where no reference is known): what the paper says makes "
+            "no difference that counts here, and the opposite does not hold either",
             True,
             "#0072b2",
             "cyan",

@@ -140,8 +140,9 @@ class Claim:
     within: float | None = None
     """The distance below the best that still counts as near it, in the metric's unit (near_best)."""
     smallest_effect: float = 0.0
-    """The smallest effect that counts, fixed beforehand: of a score as it is, of returns and of what has a unit a part
-    of the task's scale, of ratios and shares a part by which one is smaller. 0: a margin or a threshold says it."""
+    """The smallest effect that counts, fixed beforehand: of a score, and of returns on one task, a number in their
+    unit; of returns on several tasks, and of what has another unit, a share of the task's scale; of ratios and shares
+    the part by which one is smaller. 0: a margin or a threshold says it."""
     effect_unit: str = ""
     factor: float = 1.0
     """The number of times as early that `better` reaches the return (time_to_reach)."""

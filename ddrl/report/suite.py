@@ -31,10 +31,11 @@ SUITE = "suite"
 TITLE = "Distributed deep reinforcement learning, replicated"
 PREFACE = (
     "For every paper the suite asks two questions. Does what the paper says in words hold in our own runs? And where "
-    "the paper prints a number, what do our runs give? Each verdict follows from rules: margins and "
-    "smallest effects stand in the paper’s file, fixed before the runs (a test that is younger than its runs says so), "
-    "and flags come from what each run recorded about itself. A verdict says what the evidence allows, and no more; "
-    "experiments that do not exist yet are counted as not run.",
+    "the paper prints a number, what do our runs give? Each verdict follows from rules: margins and smallest effects "
+    "stand in the paper’s file, fixed beforehand as a number or as a share of a task’s scale (a test that is younger "
+    "than its runs says so). Where no reference score is known, and for speeds, lags and costs, the scale comes from "
+    "the runs themselves. Flags come from what each run recorded about itself. A verdict says what the evidence "
+    "allows, and no more; experiments that do not exist yet are counted as not run.",
     "Asynchronous systems are hard to compare with one another. What they learn and how fast depends on the number of "
     "actors, on the machines, and on the balance between acting and learning; Kapturowski et al. (2019, appendix) "
     "caution readers of such comparisons. Every speed and every policy lag below therefore names its machine and its "

@@ -18,6 +18,9 @@ from ddrl.analysis.verdicts.claim_contrasts import compare, compared, short, wor
 from ddrl.analysis.verdicts.claim_decisions import Sizes, decide, of_one_seed
 from ddrl.analysis.verdicts.claim_setting import stand_ins
 from ddrl.analysis.verdicts.claim_values import (
+    REFERENCE_SCORE,
+    RULES_OF_GAME,
+    RUNS,
     above_random,
     effect_of_interest,
     observations,
@@ -32,6 +35,14 @@ from ddrl.papers.claim_kinds import RETURN_METRICS, UNIT_METRICS, divides
 from ddrl.papers.claim_verdicts import OBSTACLES
 from ddrl.papers.experiments import Experiment, system_of
 from ddrl.papers.paper import Claim, Prices
+
+_SCALES = {
+    REFERENCE_SCORE: "its human or reference score lies",
+    RULES_OF_GAME: "the best return that its rules allow lies",
+    RUNS: "its best variant ends",
+}
+"""Where a scale is from -> what lies above random play, in words."""
+_FROM_RUNS = "The scale comes from the runs themselves"
 
 
 @dataclass(frozen=True)
@@ -94,7 +105,7 @@ def _values(
         part = used if claim.kind == "stability" else used[used["variant"].isin(names)]
         parts.append(observations(claim, part, runs, known.milestones, known.prices))
     raw = pd.concat([part.assign(comparison=index) for index, part in enumerate(parts)], ignore_index=True)
-    task_scales = scales(claim, used, raw)
+    task_scales = scales(claim, used, raw, known.ends.best)
     return raw, on_scale(above_random(claim, used, raw), task_scales), task_scales
 
 
@@ -176,17 +187,19 @@ def _unit(claim: Claim, task_scales: pd.DataFrame | None) -> str:
 
 
 def _scale_note(claim: Claim, task_scales: pd.DataFrame | None) -> str:
-    """Return the size of the scale of each task, if the effect is in parts of them."""
-    if task_scales is None or len(task_scales) == 1:
+    """Return the size of the scale of each task, if effects or what counts are parts of them, and if runs set it."""
+    if task_scales is None:
         return ""
     if claim.metric in UNIT_METRICS:
-        return f" A task's scale is the largest mean of a variant: {_on_tasks(dict(task_scales['size'].dropna()))}."
+        largest = _on_tasks(dict(task_scales["size"].dropna()))
+        return f" A task's scale is the largest mean of a variant: {largest}. {_FROM_RUNS}." if largest else ""
     said = ""
-    for stated, what in ((True, "its human or reference score lies"), (False, "its best variant ends")):
-        sizes = task_scales["size"][task_scales["stated"] == stated].dropna()
+    for source, what in _SCALES.items():
+        sizes = task_scales["size"][task_scales["taken_from"] == source].dropna()
         if len(sizes):
             subject = "Else it" if said else "A task's scale"
-            said += f" {subject} is how far {what} above random play: {_on_tasks(dict(sizes))}."
+            own = f" {_FROM_RUNS}{' there' if said else ''}." if source == RUNS else ""
+            said += f" {subject} is how far {what} above random play: {_on_tasks(dict(sizes))}.{own}"
     return said
 
 

@@ -35,6 +35,8 @@ from ddrl.papers.paper import Claim, Prices
 
 SUITE = "suite"
 """Stands for the environment of a value over all tasks."""
+REFERENCE_SCORE, RULES_OF_GAME, RUNS = "reference", "rules", "runs"
+"""Where the scale of a task is from: its human or reference score, the best that its rules allow, the claim's runs."""
 
 
 def observations(
@@ -94,26 +96,38 @@ def _apart(observed: pd.DataFrame, metric: str) -> pd.DataFrame:
     return observed.assign(value=values)
 
 
-def scales(claim: Claim, used: pd.DataFrame, observed: pd.DataFrame) -> pd.DataFrame | None:
-    """Return the scale of each task: `size` by environment, and if it is `stated`; None if the effect has none.
+def scales(
+    claim: Claim, used: pd.DataFrame, observed: pd.DataFrame, best: Mapping[str, float] | None = None
+) -> pd.DataFrame | None:
+    """Return the scale of each task: `size` by environment, and where it is `taken_from`; None if the effect has none.
 
-    Of returns, stated: from random play to the human or reference score. If a task has none: from random play to the
-    mean final return of the claim's best variant. Missing if random play is unknown or not surpassed. Of what has
-    another unit: the largest mean of a variant. Ratios and times need no scale, nor does a distance from a number.
+    Of returns on several tasks, what was known before the runs goes first: from random play to the human or reference
+    score (`reference`), else to the best return that the rules allow (`rules`; `best` by environment). If a task has
+    neither: from random play to the mean final return of the claim's best variant (`runs`). Missing if random play is
+    unknown or not surpassed. Of what has another unit: the largest mean of a variant (`runs`). Returns on one task have
+    its own unit. Ratios and times need no scale, nor does a distance from a number.
     """
     if divides(claim.kind, claim.metric) or claim.kind in ("at_least", "time_to_reach"):
         return None
     if claim.metric in UNIT_METRICS:
         means = observed.groupby(["environment", "variant"])["value"].mean()
         size = means.groupby(level=0).max()
-        return pd.DataFrame({"size": size.where(size > 0), "stated": False})
-    if claim.metric not in RETURN_METRICS:
+        return pd.DataFrame({"size": size.where(size > 0), "taken_from": RUNS})
+    if claim.metric not in RETURN_METRICS or used["environment"].nunique() < 2:
         return None
-    best = used.groupby(["environment", "variant"])["final_return"].mean().groupby(level=0).max()
     bounds = _bounds(used)
-    span = bounds["human"] - bounds["random"]
-    size = span.fillna(best - bounds["random"])
-    return pd.DataFrame({"size": size.where(size > 0), "stated": span.notna()})
+    tasks = bounds.index.to_series()
+    tops = {
+        REFERENCE_SCORE: bounds["human"],
+        RULES_OF_GAME: tasks.map(best or {}).astype("float64"),
+        RUNS: used.groupby(["environment", "variant"])["final_return"].mean().groupby(level=0).max(),
+    }
+    top, source = pd.Series(math.nan, index=bounds.index), pd.Series(RUNS, index=bounds.index)
+    for name, values in tops.items():
+        source = source.mask(top.isna() & values.notna(), name)
+        top = top.fillna(values)
+    size = top - bounds["random"]
+    return pd.DataFrame({"size": size.where(size > 0), "taken_from": source})
 
 
 def above_random(claim: Claim, used: pd.DataFrame, observed: pd.DataFrame) -> pd.DataFrame:
@@ -132,7 +146,11 @@ def on_scale(observed: pd.DataFrame, task_scales: pd.DataFrame | None) -> pd.Dat
 
 
 def what_counts(claim: Claim, task_scales: pd.DataFrame | None) -> float:
-    """Return the smallest effect that counts, on the tested scale: a part of one task's scale, or a logarithm."""
+    """Return the smallest effect that counts, on the tested scale.
+
+    Of returns on one task it is the number in paper.yaml. Of returns on several tasks, and of what has a unit, that
+    number is a share of a task's scale. Of ratios it is a logarithm.
+    """
     if claim.kind in ("diminishing", "interaction", "time_to_reach"):
         return -math.log1p(-claim.smallest_effect)
     if task_scales is not None and len(task_scales) == 1 and task_scales["size"].notna().all():

@@ -34,9 +34,11 @@ forbids one: `ddrl.analysis.verdicts.preconditions` and `learning_range`; how "c
                    never get there contradict only if `worse` is earlier. With metric `seconds_to_final_score` the
                    return is the mean capped training score that `worse` ends with, of agents for several tasks
 
-`smallest_effect` is the smallest effect that counts, fixed beforehand in paper.yaml. Claims that are held against a
-number of the paper have a margin of it instead, which is also the effect that seeds are counted for: `seeds_needed`
-says how many tell the smallest effect of interest from none, at the spread seen.
+`smallest_effect` is the smallest effect that counts, fixed beforehand in paper.yaml: as a number of scores, or of
+returns on one task, else as a share of a task's scale. Where no reference is known, that scale is taken from the runs
+themselves, and the detail says so. Speeds, costs, lags, traffic and Q discrepancies have no reference. Claims that are
+held against a number of the paper have a margin of it instead, which is also the effect that seeds are counted for:
+`seeds_needed` says how many tell the smallest effect of interest from none, at the spread seen.
 
 A setting is the values that the keys `settings` of the claim have in a run's configuration. The settings of one variant
 are variants named <variant>__<setting> in experiments.yaml. Column `flags` is env_version_gap if the runs' environments

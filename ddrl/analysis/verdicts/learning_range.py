@@ -8,9 +8,9 @@ many that tell something as a test does.
 
 Nobody learned: no variant's runs are above random play on any task, by a one-sided t test (level 5 %, divided by the
 number of variants and tasks) whose standard error includes that of the mean of random play. At the ceiling: on every
-task each variant's mean is nearer to the best possible return than the smallest effect that counts, as a part of what
-lies between random play and the best. The best is known only where the rules say it
-(`replications/references/best.csv`).
+task each variant's mean is nearer to the best possible return than the smallest effect that counts. On one task that is
+an amount of return, on several a part of what lies between random play and the best. The best is known only where the
+rules say it (`replications/references/best.csv`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def range_obstacles(claim: Claim, used: pd.DataFrame, observed: pd.DataFrame, en
     )
     if not learned:
         return [Obstacle("nobody_learned", "no variant ends above random play on any task, beyond its noise")]
-    if all(_is_at_best(claim, float(own.mean()), task, random[task], ends) for (task, _), own in groups.items()):
+    if all(_is_at_best(claim, float(own.mean()), task, random, ends) for (task, _), own in groups.items()):
         return [Obstacle("ceiling", "every variant is at the best return there is, nearer than what counts")]
     return []
 
@@ -87,7 +87,7 @@ def _silent_settings(claim: Claim, values: pd.DataFrame, random: pd.Series, ends
     means = values.groupby(["setting", "environment", "variant"])["value"].mean().reset_index()
     task = means["environment"]
     low, best = task.map(random), task.map(ends.best).astype("float64")
-    room = _room(claim, (best - low).fillna(0.0))
+    room = _room(claim, (best - low).fillna(0.0), task.nunique())
     means = means.assign(low=means["value"] <= low + room, high=means["value"] >= best - room)
     every = means.groupby("setting")[["low", "high"]].all()
     telling = len(every) - int(every.any(axis=1).sum())
@@ -103,15 +103,18 @@ def _silent_settings(claim: Claim, values: pd.DataFrame, random: pd.Series, ends
     return found
 
 
-def _room(claim: Claim, span: pd.Series) -> pd.Series:
-    """Return how near to an end counts as being there, in the unit of returns."""
-    return span * 0 + claim.margin if claim.margin else claim.smallest_effect * span
+def _room(claim: Claim, span: pd.Series, tasks: int) -> pd.Series:
+    """Return how near to an end counts as being there, in the unit of returns, of a claim on so many tasks."""
+    return span * 0 + claim.margin if claim.margin else claim.smallest_effect * (span if tasks > 1 else span * 0 + 1)
 
 
-def _is_at_best(claim: Claim, mean: float, task: str, random: float, ends: Ends) -> bool:
+def _is_at_best(claim: Claim, mean: float, task: str, random: pd.Series, ends: Ends) -> bool:
+    """Return whether a mean is at the best return of a task; `random` has every task of the claim."""
     if task not in ends.best:
         return False
-    return ends.best[task] - mean <= _part(claim) * (ends.best[task] - random)
+    of_one_task = len(random) == 1 and claim.metric in RETURN_METRICS and not claim.margin
+    room = claim.smallest_effect if of_one_task else _part(claim) * (ends.best[task] - random[task])
+    return bool(ends.best[task] - mean <= room)
 
 
 def _part(claim: Claim) -> float:

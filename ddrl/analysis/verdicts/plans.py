@@ -83,6 +83,11 @@ RULES: tuple[Rule, ...] = (
         "seeds of a variant on a task deviate by at least the standard errors of their final scores, which contain the "
         "variance between versions of the parameters where several were scored",
     ),
+    Rule(
+        "2026-11-27T14:02:00+00:00",
+        "the smallest effect of returns on one task is a number in their unit, as it was until 2026-11-27, 12:54; a "
+        "task of several without a human or reference score has the scale of the best return that its rules allow",
+    ),
 )
 """All of them, oldest first."""
 

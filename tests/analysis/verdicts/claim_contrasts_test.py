@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +13,9 @@ from scipy import stats
 
 from ddrl.analysis.runs.run_data import RunData
 from ddrl.analysis.statistics.significance import difference_power
-from ddrl.analysis.verdicts.claim_examination import evaluate
+from ddrl.analysis.verdicts.claim_examination import Known, evaluate
 from ddrl.analysis.verdicts.claims import claims
+from ddrl.analysis.verdicts.learning_range import Ends
 from ddrl.papers.claim_kinds import EQUAL_TIME
 from ddrl.papers.paper import Needs
 from tests.analysis.verdicts.claims_test import (
@@ -129,6 +131,32 @@ def test_a_task_with_a_reference_score_has_the_scale_of_a_human_normalised_score
     assert "its best variant ends above random play: 1.25 on catch." in found["detail"]
     noisy = evaluate(claim(smallest_effect=0.0), CORRECTION, table)
     assert noisy["ci95_high"] - noisy["ci95_low"] > 5 * (found["ci95_high"] - found["ci95_low"])
+
+
+def test_the_smallest_effect_of_returns_on_one_task_is_the_number_in_the_paper_file() -> None:
+    """However far the runs end above random play, and whatever the reference score is."""
+    for random, human in ((-0.6, math.nan), (-0.6, 3.0), (math.nan, math.nan)):
+        found = evaluate(
+            claim(smallest_effect=0.05),
+            CORRECTION,
+            scores({A: sample(0.9, 0.1), B: sample(0.2, 0.1)}, random=random, human=human),
+        )
+        assert (found["contradicted_below"], found["supported_above"]) == (-0.05, 0.05)
+        assert "scale" not in found["detail"]
+
+
+def test_a_task_without_a_reference_score_has_the_scale_of_the_best_that_its_rules_allow() -> None:
+    """What was known before the runs goes before what the runs say of themselves."""
+    finals = {A: (sample(0.8, 0.1), sample(30, 3)), B: (sample(0.2, 0.1), sample(40, 3))}
+    table = two_tasks(finals, random=(-0.6, 0.0))
+    found = evaluate(claim(), CORRECTION, table, known=Known(ends=Ends(best={"toy/catch": 1.0})))
+    assert found["effect"] == pytest.approx((0.6 / 1.6 - 10 / 40) / 2)
+    assert "how far the best return that its rules allow lies above random play: 1.6 on catch." in found["detail"]
+    assert "40 on delayed. The scale comes from the runs themselves there." in found["detail"]
+    plain = table.assign(human=table["environment"].map({"toy/catch": 2.0, "toy/delayed": 50.0}))
+    stated = evaluate(claim(), CORRECTION, plain, known=Known(ends=Ends(best={"toy/catch": 1.0})))
+    assert stated["effect"] == pytest.approx((0.6 / 2.6 - 10 / 50) / 2)
+    assert "runs themselves" not in stated["detail"]
 
 
 def test_no_task_swamps_another_whatever_the_unit_of_its_returns() -> None:
@@ -256,6 +284,18 @@ def test_speeds_of_several_tasks_are_parts_of_each_tasks_largest_mean() -> None:
     assert found[0]["effect"] == pytest.approx((-0.5 + 0.25) / 2, rel=0.02)
     assert found[0]["effect_unit"].endswith("in parts of each task's scale")
     assert "A task's scale is the largest mean of a variant:" in found[0]["detail"]
+    assert "The scale comes from the runs themselves." in found[0]["detail"]
+
+
+def test_a_speed_on_one_task_has_a_share_of_the_largest_mean_as_its_smallest_effect() -> None:
+    runs = [
+        run_of(name, seed, seconds=seconds * (1 + seed / 100))
+        for name, seconds in ((A, 2.0), (B, 4.0))
+        for seed in SEEDS
+    ]
+    found = evaluate(claim(metric="frames_per_second", smallest_effect=0.1), CORRECTION, with_scores(runs), runs)
+    assert found["supported_above"] == pytest.approx(0.1 * 2 * found["effect"], rel=0.02)
+    assert "The scale comes from the runs themselves." in found["detail"]
 
 
 @pytest.mark.parametrize(("random", "verdict"), [(0.0, "supported"), (-20.0, "supported"), (80.0, "contradicted_here")])
