@@ -160,7 +160,7 @@ def _row(kind: Kind, record: Mapping[str, Any]) -> dict[str, str]:
         "verdict": record["verdict"],
         **values,
         "seeds": _text(record.get("seeds")),
-        "needed": _text(record.get("seeds_needed")),
+        "seeds to decide": _text(record.get("seeds_needed")),
         "frames": _frames(record.get("env_frames")),
         **last,
     }

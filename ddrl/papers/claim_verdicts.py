@@ -137,6 +137,24 @@ DISTURBANCES: Mapping[str, str] = {
 """Obstacle that leaves a claim `inconclusive`, since other runs would remove it -> what is said of it."""
 
 
+def seeds_said(row: Mapping[str, str]) -> str:
+    """Return what the `seeds_needed` of a row of claims.csv would show; empty where the row does not say."""
+    if not row.get("seeds_needed"):
+        return ""
+    count, kind = int(float(row["seeds_needed"])), row.get("kind", "")
+    if "seeds" in row.get("obstacle", "").split(";"):
+        return f"a test needs {count} seeds a group"
+    of_one = ("at_least", "ratio", "no_worse", "up_to")
+    has_lines = row.get("contradicted_below") or row.get("supported_above")
+    if kind == "alike":
+        goal = "show that they are alike if they are equal"
+    elif kind in of_one or (has_lines and row.get("contradicted_below") == row.get("supported_above")):
+        goal = "show an effect that lies a margin beyond the line"
+    else:
+        goal = "show no difference if there is none"
+    return f"{count} {'settings' if kind == 'stability' else 'seeds a group'} would {goal}"
+
+
 def said(verdict: str, obstacle: str = "") -> str:
     """Return a verdict in words, with what a claim that is not testable needs: `not testable: needs a GPU`."""
     needs = [OBSTACLES[name] for name in obstacle.split(";") if name in OBSTACLES]

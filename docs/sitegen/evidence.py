@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
 
-from ddrl.papers.claim_verdicts import CLAIM_VERDICTS, VERDICTS, said
+from ddrl.papers.claim_verdicts import CLAIM_VERDICTS, VERDICTS, said, seeds_said
 from ddrl.papers.paper import Claim, Paper, load_deviations, load_paper
 from ddrl.report.sections.cells import flags_of
 from ddrl.report.sections.numbers import frames, interval, number, with_unit
@@ -98,9 +98,7 @@ def _effect(row: Mapping[str, str]) -> str:
         f"{row['seeds']} seeds" if row["seeds"] else "",
         f"{frames(row['env_frames'])} frames" if row["env_frames"] else "",
         plain(row["decided_by"]),
-        f"{number(row['seeds_needed'])} seeds a group tell the smallest effect that counts from none"
-        if row["seeds_needed"]
-        else "",
+        seeds_said(row),
         plain(row.get("late", "")),
         plain(row["flags"].replace(";", "; ")),
     ]

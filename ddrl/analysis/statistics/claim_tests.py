@@ -31,7 +31,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from ddrl.analysis.statistics.significance import Sample, hedges_g, seeds_for_difference, t_quantile, t_tail
+from ddrl.analysis.statistics.significance import Sample, hedges_g, t_quantile, t_tail
 
 ALPHA = 0.05
 MIN_SETTINGS = 5
@@ -123,14 +123,6 @@ class Contrast:
         """Return how far the effect lies outside of `open`."""
         low, high = self.open()
         return max(self.effect - high, low - self.effect, 0.0)
-
-    def units_needed(self, effect: float) -> int | None:
-        """Return the seeds (or settings) per group that tell an effect of this size from none; None: over 1000.
-
-        The size is on the tested scale, and the spread the one seen. What an observed effect would need says little:
-        it is as uncertain as the effect.
-        """
-        return seeds_for_difference(*self.deviations, effect) if effect > 0 else None
 
 
 def difference(label: str, pairs: Sequence[tuple[Sample, Sample | None]], *, offset: float = 0.0) -> Contrast:

@@ -194,6 +194,26 @@ def difference_power(n: int, deviation_a: float, deviation_b: float, effect: flo
     return float(weights @ stats.nct.sf(bound, 2 * free, noncentrality) / 2)
 
 
+def no_difference_power(n: int, deviation_a: float, deviation_b: float, margin: float, *, alpha: float = 0.05) -> float:
+    """Return the chance that Welch's interval of two groups of n seeds lies within +-margin, if they are equal.
+
+    The level of the interval is 1 - alpha: two one-sided tests (Schuirmann 1987) at alpha / 2 each. Exact up to the
+    integration over the share of one group in the sum of squares (`difference_power`), and over that sum.
+    """
+    scale = max(deviation_a, deviation_b)
+    free, a, b = n - 1, (deviation_a / scale) ** 2, (deviation_b / scale) ** 2
+    nodes, weights = np.polynomial.legendre.leggauss(64)
+    chances = (nodes + 1) / 2
+    share = special.betaincinv(free / 2, free / 2, chances)
+    part_a, part_b = share * a / (a + b), (1 - share) * b / (a + b)
+    freedom = free * (part_a + part_b) ** 2 / (part_a**2 + part_b**2)
+    # The estimated standard error in parts of the true one, for each share (rows) and sum of squares (columns).
+    total = special.gammaincinv(free, chances) / free
+    error = np.sqrt(2 * (part_a + part_b)[:, None] * total[None, :])
+    room = margin / scale / math.sqrt((a + b) / n) - t_quantile(1 - alpha / 2, freedom)[:, None] * error
+    return float(weights @ np.maximum(2 * special.ndtr(room) - 1, 0.0) @ weights / 4)
+
+
 def seeds_for_equivalence(deviation: float, margin: float, *, power: float = POWER, bias: float = 0.0) -> int | None:
     """Return the fewest seeds whose equivalence test has this power, if the true mean is `bias` off the target.
 
@@ -219,6 +239,22 @@ def seeds_for_difference(
         return None
     spread = max(deviation_a, deviation_b) > 0
     return _fewest(lambda n: not spread or difference_power(n, deviation_a, deviation_b, effect, alpha=alpha) >= power)
+
+
+def seeds_for_no_difference(
+    deviation_a: float, deviation_b: float, margin: float, *, power: float = POWER, alpha: float = 0.05
+) -> int | None:
+    """Return the fewest seeds per group of `no_difference_power` >= power; None: over 1000, or margin 0."""
+    _check_probability("alpha", alpha)
+    _check_power(power, deviation_a, deviation_b)
+    if not (math.isfinite(margin) and margin >= 0):
+        raise ValueError(f"margin must be a number of at least 0, not {margin}")
+    if margin == 0:
+        return None
+    spread = max(deviation_a, deviation_b) > 0
+    return _fewest(
+        lambda n: not spread or no_difference_power(n, deviation_a, deviation_b, margin, alpha=alpha) >= power
+    )
 
 
 def _fewest(enough: Callable[[int], bool]) -> int | None:

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from ddrl.analysis.statistics.claim_tests import ALPHA, MIN_SETTINGS, Contrast
-from ddrl.analysis.statistics.significance import POWER, holm
+from ddrl.analysis.statistics.claim_tests import ALPHA, Contrast
+from ddrl.analysis.statistics.significance import holm
 from ddrl.analysis.verdicts.claim_contrasts import Comparison, short, spelled, words
-from ddrl.analysis.verdicts.preconditions import MIN_SEEDS
+from ddrl.analysis.verdicts.claim_seeds import Outlook
 from ddrl.papers.claim_verdicts import DECIDED
 from ddrl.papers.experiments import Experiment
 from ddrl.papers.paper import Claim
@@ -81,10 +81,11 @@ def decide(claim: Claim, experiment: Experiment, found: Sequence[Comparison], si
         "comparisons": "; ".join(spelled(item) for item, _ in tested),
         "detail": _detail(claim, experiment, chosen, decisive, own) + silent,
     }
+    outlook = Outlook(claim, [item.contrast for item in found], decisive, sizes.smallest, sizes.of_interest)
+    result["outlook"] = outlook
     if verdict != "inconclusive":
         return result
-    needed = _needed(claim, [item.contrast for item in found], sizes)
-    return result | {"seeds_needed": needed, "detail": f"{result['detail']} {_power_note(claim, decisive, needed)}"}
+    return result | {"seeds_needed": outlook.units(), "detail": f"{result['detail']} {outlook.note()}"}
 
 
 def of_one_seed(found: Sequence[Comparison]) -> dict[str, Any]:
@@ -146,32 +147,6 @@ def _deciding(claim: Claim, tested: Tested, verdict: str, number: int, sizes: Si
     return min(deciding, key=lambda each: each[1].strength())
 
 
-def _needed(claim: Claim, contrasts: Sequence[Contrast | None], sizes: Sizes) -> int | None:
-    """Return how many seeds (or settings) tell the effect of interest from none in each comparison; None: over 1000.
-
-    Also None if a comparison says nothing.
-    """
-    fewest = MIN_SETTINGS if claim.kind == "stability" else MIN_SEEDS
-    # What was cut before the lines says nothing, whatever the number of seeds.
-    telling = [item if item and not (item.cut and item.beyond() == 0) else None for item in contrasts]
-    needs = [item.units_needed(sizes.of_interest) if item else None for item in telling]
-    known = [need for need in needs if need is not None]
-    return max(fewest, *known) if len(known) == len(needs) else None
-
-
-def _power_note(claim: Claim, decisive: Contrast, needed: int | None) -> str:
-    """Return which way the estimate leans, and how many seeds or settings tell the effect of interest from none."""
-    side = "for the claim" if decisive.effect > decisive.null else "against the claim"
-    leans = f"The estimate leans {side}" if decisive.effect != decisive.null else "The estimate leans neither way"
-    if claim.kind == "alike":
-        leans = f"The estimate leans {'for' if decisive.p_outside(0.0) > ALPHA else 'against'} the claim"
-    unit = "settings" if claim.kind == "stability" else "seeds a group"
-    effect = "the smallest effect that counts" if claim.smallest_effect else "an effect of the size of the margin"
-    if needed is None:
-        return f"{leans}. How many {unit} would tell {effect} from none is not known, or more than 1000."
-    return f"{leans}; about {needed} {unit} tell {effect} from none (power {POWER:g})."
-
-
 def _silent_note(item: Comparison) -> str:
     """Return on which tasks a comparison of times has no result."""
     if not item.silent:
@@ -225,10 +200,11 @@ def _multiple_in_words(claim: Claim) -> str:
     return f"{claim.factor:g} times" if claim.factor != 1 else ""
 
 
-def corrected(table: pd.DataFrame, paper: str) -> pd.DataFrame:
+def corrected(table: pd.DataFrame, paper: str, outlooks: Sequence[Outlook | None] = ()) -> pd.DataFrame:
     """Return the claims of a paper with p_holm and family, and those inconclusive whose decision does not outlast it.
 
-    The family is all claims with a p_decision on the same origin.
+    The family is all claims with a p_decision on the same origin. `outlooks`, one a row: the seeds that an inconclusive
+    claim needs are counted at the level that the correction asks of the smallest p of the family.
     """
     adjusted = holm(table, p="p_decision", family=["origin"])
     counts = table["p_decision"].notna().groupby(table["origin"]).transform("sum")
@@ -245,7 +221,15 @@ def corrected(table: pd.DataFrame, paper: str) -> pd.DataFrame:
         )
     ]
     verdicts = table["verdict"].mask(lost, "inconclusive")
-    return table.assign(p_holm=adjusted, family=names, detail=details, verdict=verdicts)
+    result = table.assign(p_holm=adjusted, family=names, detail=details, verdict=verdicts)
+    still_open = tested & (verdicts == "inconclusive")
+    for row, outlook in zip(table.index, outlooks or [None] * len(table), strict=True):
+        if outlook and still_open[row]:
+            family, detail = int(counts[row]), str(result.at[row, "detail"])
+            alone, note = outlook.note(), outlook.note(family)
+            result.at[row, "seeds_needed"] = outlook.units(family)
+            result.at[row, "detail"] = f"{detail} {note}" if lost[row] else detail.replace(alone, note)
+    return result
 
 
 def _lost_note(verdict: str, p: float, count: int) -> str:

@@ -161,7 +161,10 @@ def _with_verdict(
     final = [obstacle for obstacle in against if obstacle.name in OBSTACLES]
     reasons = "; ".join(obstacle.reason for obstacle in (*final, *testable))
     few = any(obstacle.name == "seeds" for obstacle in testable)
-    measured = f" Measured: {found['detail']}" if found.get("detail") else ""
+    shown = str(found.get("detail", ""))
+    if final and (outlook := found.get("outlook")):  # no number of such seeds decides it
+        shown = shown.replace(outlook.note(), f"{outlook.leans}.")
+    measured = f" Measured: {shown}" if shown else ""
     return {
         **found,
         "verdict": "not_testable" if final else "inconclusive",

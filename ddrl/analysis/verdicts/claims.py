@@ -37,8 +37,8 @@ forbids one: `ddrl.analysis.verdicts.preconditions` and `learning_range`; how "c
 `smallest_effect` is the smallest effect that counts, fixed beforehand in paper.yaml: as a number of scores, or of
 returns on one task, else as a share of a task's scale. Where no reference is known, that scale is taken from the runs
 themselves, and the detail says so. Speeds, costs, lags, traffic and Q discrepancies have no reference. Claims that are
-held against a number of the paper have a margin of it instead, which is also the effect that seeds are counted for:
-`seeds_needed` says how many tell the smallest effect of interest from none, at the spread seen.
+held against a number of the paper have a margin of it instead. `seeds_needed` of an inconclusive claim says how many
+seeds a group would show no difference if there is none, at the spread seen (`ddrl.analysis.verdicts.claim_seeds`).
 
 A setting is the values that the keys `settings` of the claim have in a run's configuration. The settings of one variant
 are variants named <variant>__<setting> in experiments.yaml. Column `flags` is env_version_gap if the runs' environments
@@ -133,7 +133,8 @@ def claims(
     lines = ("contradicted_below", "supported_above")
     floats = dict.fromkeys(("effect", "ci95_low", "ci95_high", *lines, "hedges_g", "p", "p_decision"), "float64")
     table = pd.DataFrame(rows, columns=COLUMNS).astype(counts | floats)
-    return corrected(table.assign(obstacle=table["obstacle"].fillna("")), paper.key)
+    outlooks = [row.get("outlook") for row in rows]
+    return corrected(table.assign(obstacle=table["obstacle"].fillna("")), paper.key, outlooks)
 
 
 def _version_flag(claim: Claim, runs: Sequence[RunData], paper: Paper) -> str:

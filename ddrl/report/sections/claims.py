@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from itertools import compress
 from typing import Any
 
-from ddrl.papers.claim_verdicts import said
+from ddrl.papers.claim_verdicts import said, seeds_said
 from ddrl.report.sections.cells import ORIGINS, flags_of, system_name
 from ddrl.report.sections.document import Block, Cell, Field, Group, Row, Table, Text
 from ddrl.report.sections.numbers import equals, frames, interval, number, p_value, with_unit
@@ -101,19 +101,11 @@ def evidence(row: Row) -> str:
         equals("g", number(row.get("hedges_g", ""))),
         counted(int(float(row["seeds"])), "seed") if row["seeds"] else "",
         f"{frames(row['env_frames'])} frames" if row["env_frames"] else "",
-        _needed(row),
+        seeds_said(row),
         row.get("late", ""),
         *flags_of(row),
     ]
     return "; ".join(filter(None, facts))
-
-
-def _needed(row: Row) -> str:
-    """Return how many seeds tell the smallest effect that counts from none; empty where the row does not say."""
-    if not row.get("seeds_needed"):
-        return ""
-    unit, group = ("setting", "") if row.get("kind") == "stability" else ("seed", " a group")
-    return f"{counted(int(float(row['seeds_needed'])), unit)}{group} for the smallest effect that counts"
 
 
 def _corrected(row: Row) -> str:

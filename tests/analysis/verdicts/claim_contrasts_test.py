@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from ddrl.analysis.runs.run_data import RunData
-from ddrl.analysis.statistics.significance import difference_power
+from ddrl.analysis.statistics.significance import no_difference_power
 from ddrl.analysis.verdicts.claim_examination import Known, evaluate
 from ddrl.analysis.verdicts.claims import claims
 from ddrl.analysis.verdicts.learning_range import Ends
@@ -105,7 +105,9 @@ def test_the_comparison_that_is_shown_is_the_nearest_to_contradicting_the_claim(
 def test_seeds_are_counted_for_the_comparison_that_needs_most() -> None:
     table = scores({A: sample(1.0, 0.1, 3), B: sample(0.9, 0.5, 3), C: sample(1.1, 0.1, 3)})
     needed = evaluate(claim(worse=(B, C), smallest_effect=0.1), CORRECTION, table)["seeds_needed"]
-    assert difference_power(needed, 0.1, 0.5, 0.1) >= 0.8 > difference_power(needed - 1, 0.1, 0.5, 0.1)
+    level = 0.05 / 2  # two comparisons
+    powers = [no_difference_power(count, 0.1, 0.5, 0.1, alpha=level) for count in (needed - 1, needed)]
+    assert powers[0] < 0.8 <= powers[1]
 
 
 def test_returns_of_several_tasks_are_parts_of_the_tasks_scales() -> None:

@@ -13,9 +13,9 @@ from scipy import stats
 
 from ddrl.analysis.runs.run_data import RunData
 from ddrl.analysis.statistics.claim_tests import Contrast, difference
-from ddrl.analysis.statistics.significance import seeds_for_difference
 from ddrl.analysis.verdicts.claim_decisions import corrected
 from ddrl.analysis.verdicts.claim_examination import evaluate
+from ddrl.analysis.verdicts.claim_seeds import Outlook
 from ddrl.analysis.verdicts.claim_setting import stand_ins
 from ddrl.papers.experiments import Experiment
 from tests.analysis.verdicts.claims_test import CORRECTION, EXPERIMENTS, claim, run_of, sample, scores, with_scores
@@ -182,16 +182,23 @@ def test_of_claims_that_are_all_false_one_in_twenty_families_decides_one() -> No
     assert wrong / 400 < 0.05
 
 
-@pytest.mark.parametrize("smallest", [0.3, 0.6])
-def test_the_seeds_for_the_smallest_effect_find_it_as_often_as_they_promise(smallest: float) -> None:
-    seeds = seeds_for_difference(0.3, 0.5, smallest)
-    assert seeds is not None
-    generator = np.random.Generator(np.random.PCG64(17))
-    found = 0
-    for _ in range(2000):
-        a, b = generator.normal(2 * smallest, 0.3, seeds), generator.normal(0.0, 0.5, seeds)
-        found += difference("a - b", [(a, b)]).p_supported(smallest) <= 0.05
-    assert 0.77 < found / 2000 < 0.88
+def test_a_decision_that_holm_undid_says_the_seeds_at_the_level_of_the_correction() -> None:
+    generator = np.random.Generator(np.random.PCG64(4))
+    own = difference("a - b", [(generator.normal(0, 0.3, 5), generator.normal(0, 0.3, 5))])
+    outlook = Outlook(claim(), (own,), own, 0.3, 0.3)
+    rows = [("run", "no_difference", 0.04), ("run", "inconclusive", 0.3), ("run", "supported", 0.9)]
+    table = pd.DataFrame(rows, columns=["origin", "verdict", "p_decision"])
+    table["detail"], table["seeds_needed"] = (
+        ["x.", f"y. {outlook.note()} z.", "w."],
+        pd.array([None] * 3, dtype="Int64"),
+    )
+    found = corrected(table, "a_paper", [outlook, outlook, None])
+    assert list(found["verdict"]) == ["inconclusive"] * 2 + [found["verdict"][2]]
+    assert list(found["seeds_needed"][:2]) == [outlook.units(3)] * 2
+    assert int(outlook.units(3) or 0) > int(outlook.units() or 0)
+    assert found["detail"][0].endswith(outlook.note(3))
+    assert found["detail"][1] == f"y. {outlook.note(3)} z."
+    assert "at 5 % over the 3 claims of the correction" in outlook.note(3)
 
 
 def own_setting(**changes: Any) -> RunData:
