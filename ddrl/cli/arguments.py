@@ -227,9 +227,9 @@ def _add_evidence(added: Any) -> None:
     report.add_argument("--output", type=path, help="folder for the reports (reports/ of the checkout, if left out)")
     add_results(report)
 
-    for kind, text, percent in (
-        ("claims", "list what a paper says in words, each with its verdict", 95),
-        ("cells", "list published numbers beside ours, each with its verdict", 90),
+    for kind, text, percent, verdicts in (
+        ("claims", "list what a paper says in words, each with its verdict", 95, "supported, no_difference"),
+        ("cells", "list published numbers beside ours, each with its verdict", 90, "equivalent, not_comparable"),
     ):
         ledger = add(
             added,
@@ -242,7 +242,7 @@ def _add_evidence(added: Any) -> None:
         ledger.set_defaults(kind=kind)
         add_paper(ledger)
         ledger.add_argument("--scale", help=f"{SCALE} (the largest with tables, if left out)")
-        ledger.add_argument("--verdict", help="only these, such as supported, not_comparable or not_run")
+        ledger.add_argument("--verdict", help=f"only these, such as {verdicts} or not_run")
         add_form(ledger)
         add_results(ledger)
 

@@ -123,6 +123,8 @@ def test_a_claim_shows_all_its_comparisons_and_p_after_holms_correction() -> Non
 
 def test_the_ledger_of_the_suite_names_the_comparison_that_its_numbers_are_of() -> None:
     assert "A against C, the nearest to contradicting the claim" in texts(ledger([CLAIM], {}, "run"))
+    bound = texts(ledger([CLAIM | {"kind": "up_to"}], {}, "run"))
+    assert "A against C, the best configuration" in bound and "nearest" not in bound
 
 
 def test_a_value_that_was_not_read_is_not_called_not_printed() -> None:
@@ -270,3 +272,14 @@ def test_a_table_without_a_row_is_left_out_and_not_counted() -> None:
     (section,) = as_json(document(sections))["sections"]
     assert [block["type"] for block in section["blocks"]] == ["text", "table"]
     assert (section["blocks"][1]["caption"], section["blocks"][1]["number"]) == ("something", 1)
+
+
+def test_what_a_claim_lacks_stands_below_its_tag() -> None:
+    row = CLAIM | {"verdict": "not_testable", "obstacle": "gpu;ceiling"}
+    (table,) = [block for block in claims([row], [], "run") if isinstance(block, Table)]
+    spans = table.groups[0].rows[0][-1].spans
+    assert [(span.text, span.style) for span in spans if span.text] == [
+        ("not testable", "tag"),
+        ("needs a GPU", "small"),
+        ("at the ceiling", "small"),
+    ]

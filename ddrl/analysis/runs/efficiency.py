@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ddrl.analysis.runs.grids import in_order
-from ddrl.analysis.runs.run_data import KEYS, RunData, Values, layout_of, once_per_run
+from ddrl.analysis.runs.run_data import KEYS, RunData, Values, gpu_of, layout_of, once_per_run
 from ddrl.papers.claim_kinds import EFFICIENCY_METRICS
 from ddrl.papers.experiments import Experiment
 from ddrl.papers.paper import Prices
@@ -122,7 +122,7 @@ def _dollars(run: RunData, prices: Prices | None, found: _Measured) -> float:
     """Return dollars per billion frames: cores for the time they worked, accelerators for the time they were held."""
     if prices is None:
         return math.nan
-    held = 1.0 if run.manifest["hardware"].get("gpu") and run.config.get("device") != "cpu" else 0.0
+    held = 1.0 if gpu_of(run) else 0.0
     return 1e9 / 3600 * (found.cpu * prices.cpu_core_hour + held * found.seconds * prices.accelerator_hour)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from ddrl.analysis.runs.run_data import RunData
+from ddrl.analysis.runs.run_data import RunData, gpu_of
 from ddrl.papers.claim_kinds import COST_METRICS, FINAL_METRICS, SUITE_METRICS
 from ddrl.papers.experiments import Experiment
 from ddrl.papers.paper import CellRule
@@ -143,8 +143,8 @@ def _setting_flags(runs: Sequence[RunData], experiment: Experiment, protocol: Pr
 
 
 def _same_hardware(run: RunData, published: str) -> bool:
-    """Return whether a run's accelerator is the published one; False if either has none."""
-    models = [word for word in str(run.manifest["hardware"].get("gpu") or "").split() if any(map(str.isdigit, word))]
+    """Return whether the accelerator that a run used is the published one; False if either used none."""
+    models = [word for word in (gpu_of(run) or "").split() if any(map(str.isdigit, word))]
     return any(model in published for model in models)
 
 

@@ -192,6 +192,21 @@ def layout_of(topology: Mapping[str, Any]) -> dict[str, Any]:
     return {"inference": "local"} | {name: topology[name] for name in LAYOUT if name in topology}
 
 
+def gpu_of(run: RunData) -> str | None:
+    """Return the GPU that a run used, for learning or for inference; None if it used none, whatever its machine has."""
+    topology = run.config.get("topology", {})
+    central = topology.get("inference") == "central" and topology.get("central", {}).get("device", "learner")
+    on_cpus = run.config.get("device") == "cpu" and not str(central).startswith("cuda")
+    found = run.manifest["hardware"].get("gpu")
+    return None if on_cpus or not found else str(found)
+
+
+def machine_of(run: RunData) -> str:
+    """Return the machine of a run, in words, and whether a GPU that is there was not used."""
+    hardware = run.manifest["hardware"]
+    return machine(hardware) + (" (not used)" if hardware.get("gpu") and not gpu_of(run) else "")
+
+
 def machine(row: Mapping[Any, Any]) -> str:
     """Return the machine of a row of table `runs`, in words."""
     gpu = f", {row['gpu']}" if isinstance(row["gpu"], str) else ", no GPU"

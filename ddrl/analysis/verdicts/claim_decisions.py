@@ -82,7 +82,7 @@ def decide(claim: Claim, experiment: Experiment, found: Sequence[Comparison], si
         "detail": _detail(claim, experiment, chosen, decisive, own) + silent,
     }
     outlook = Outlook(claim, [item.contrast for item in found], decisive, sizes.smallest, sizes.of_interest)
-    result["outlook"] = outlook
+    result |= {"outlook": outlook, "deciding": next(number for number, item in enumerate(found) if item is chosen)}
     if verdict != "inconclusive":
         return result
     return result | {"seeds_needed": outlook.units(), "detail": f"{result['detail']} {outlook.note()}"}
@@ -215,7 +215,7 @@ def corrected(table: pd.DataFrame, paper: str, outlooks: Sequence[Outlook | None
     ]
     lost = tested & table["verdict"].isin(DECIDED) & (adjusted > ALPHA)
     details = [
-        f"{detail} {_lost_note(verdict, p, int(count))}" if gone else detail
+        f"{_lost_note(verdict, p, int(count))}: {detail}" if gone else detail
         for detail, verdict, p, count, gone in zip(
             table["detail"], table["verdict"], adjusted, counts, lost, strict=True
         )
@@ -235,4 +235,4 @@ def corrected(table: pd.DataFrame, paper: str, outlooks: Sequence[Outlook | None
 def _lost_note(verdict: str, p: float, count: int) -> str:
     alone = {"supported": "support the claim", "no_difference": "show no difference"}
     what = alone.get(verdict, "contradict the claim")
-    return f"Alone it would {what}; after Holm's correction for {count} claims its p is {p:.2g}."
+    return f"After Holm's correction for {count} claims its p is {p:.2g}, which decides nothing. Alone it would {what}"

@@ -29,7 +29,7 @@ from ddrl.analysis.verdicts.claim_values import (
     scales,
     what_counts,
 )
-from ddrl.analysis.verdicts.learning_range import Ends, range_obstacles
+from ddrl.analysis.verdicts.learning_range import Ends, ceiling_note, range_obstacles
 from ddrl.analysis.verdicts.preconditions import MIN_CONFIGURATIONS, MIN_SEEDS, Obstacle, notes, obstacles, taken
 from ddrl.papers.claim_kinds import RETURN_METRICS, UNIT_METRICS, divides
 from ddrl.papers.claim_verdicts import OBSTACLES
@@ -90,8 +90,13 @@ def evaluate(
     against += range_obstacles(claim, used, raw, known.ends)
     found = _compared(claim, experiment, observed, task_scales, against, fewest)
     against += _bound_obstacles(claim, found)
+    best = ""
+    if "deciding" in found and not any(obstacle.name == "ceiling" for obstacle in against):
+        best = ceiling_note(claim, compared(claim)[found["deciding"]], used, raw, known.ends)
     own = taken(used, runs)
-    note = _scale_note(claim, task_scales) + _reach_note(claim, used, known.milestones) + notes(claim, used, runs)
+    note = (
+        best + _scale_note(claim, task_scales) + _reach_note(claim, used, known.milestones) + notes(claim, used, runs)
+    )
     return basis | _with_verdict(claim, found, against, stand_ins(claim, experiment, own, known.full_budget), note)
 
 

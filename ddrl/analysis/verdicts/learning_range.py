@@ -10,13 +10,14 @@ Nobody learned: no variant's runs are above random play on any task, by a one-si
 number of variants and tasks) whose standard error includes that of the mean of random play. At the ceiling: on every
 task each variant's mean is nearer to the best possible return than the smallest effect that counts. On one task that is
 an amount of return, on several a part of what lies between random play and the best. The best is known only where the
-rules say it (`replications/references/best.csv`).
+rules say it (`replications/references/best.csv`). A claim that is decided by two such variants, while another one is
+not there, keeps its verdict, and its detail says so.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -47,8 +48,7 @@ def range_obstacles(claim: Claim, used: pd.DataFrame, observed: pd.DataFrame, en
     """Return nobody_learned or ceiling with the reason, if one of them holds; `observed`: raw values of the metric."""
     if claim.kind not in _KINDS or claim.metric not in (*FINAL_METRICS, *RETURN_METRICS):
         return []
-    values = observed if claim.metric in RETURN_METRICS else used.assign(value=used["final_return"])
-    values = values.drop_duplicates([name for name in ("environment", "variant", "setting", "seed") if name in values])
+    values = _returns(claim, used, observed)
     groups = dict(iter(values.groupby(["environment", "variant"])["value"]))
     random = used.groupby("environment")["random"].first().astype("float64")
     if random.isna().any():
@@ -65,6 +65,29 @@ def range_obstacles(claim: Claim, used: pd.DataFrame, observed: pd.DataFrame, en
     if all(_is_at_best(claim, float(own.mean()), task, random, ends) for (task, _), own in groups.items()):
         return [Obstacle("ceiling", "every variant is at the best return there is, nearer than what counts")]
     return []
+
+
+def ceiling_note(claim: Claim, names: Sequence[str], used: pd.DataFrame, observed: pd.DataFrame, ends: Ends) -> str:
+    """Return that all of the compared variants `names` are at the best there is on each task; empty if they are not.
+
+    The verdict stays: another comparison of the claim is about variants that are not.
+    """
+    if claim.kind not in _KINDS or claim.kind == "stability" or claim.metric not in (*FINAL_METRICS, *RETURN_METRICS):
+        return ""
+    values = _returns(claim, used, observed)
+    random = used.groupby("environment")["random"].first().astype("float64")
+    groups = values[values["variant"].isin(names)].groupby(["environment", "variant"])["value"]
+    best = [_is_at_best(claim, float(own.mean()), str(task), random, ends) for (task, _), own in groups]
+    if random.isna().any() or not all(best):
+        return ""
+    sides = "Both sides" if len(names) == 2 else "All sides"
+    return f" {sides} of this comparison are at the best return there is, nearer than what counts."
+
+
+def _returns(claim: Claim, used: pd.DataFrame, observed: pd.DataFrame) -> pd.DataFrame:
+    """Return one return per environment, variant, setting and seed as column `value`."""
+    values = observed if claim.metric in RETURN_METRICS else used.assign(value=used["final_return"])
+    return values.drop_duplicates([name for name in ("environment", "variant", "setting", "seed") if name in values])
 
 
 def above_random(scores: np.ndarray[tuple[int], np.dtype[np.float64]], random: float, error: float) -> float:

@@ -5,7 +5,8 @@ show it. The others leave it inconclusive, since other runs of the same kind wou
 where it can be, and shown beside the verdict.
 
 A claim whose times, speeds or costs the paper measured with an accelerator needs one (`needs: {gpu: true}`): paper.yaml
-says so of every claim of such a metric, by that one rule. Times and speeds of two variants compare only if both ran on
+says so of every claim of such a metric, by that one rule. What counts is the device that each run used: a run on the
+CPUs of a machine with a GPU has none. Times and speeds of two variants compare only if both ran on
 the same kind of machine, and numbers of workers only on as many cores. Other load on the machines is not recorded;
 beside the verdict stands how many of the claim's own runs went side by side.
 """
@@ -18,7 +19,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ddrl.analysis.runs.run_data import RunData, clock_of, machine
+from ddrl.analysis.runs.run_data import RunData, clock_of, gpu_of, machine_of
 from ddrl.analysis.statistics import claim_tests
 from ddrl.analysis.statistics.claim_tests import MIN_SETTINGS
 from ddrl.analysis.statistics.significance import EQUAL_BUDGET
@@ -90,9 +91,9 @@ def _too_few_tasks(claim: Claim, used: pd.DataFrame) -> str:
 
 
 def _no_accelerator(claim: Claim, runs: Sequence[RunData]) -> str:
-    if not claim.needs.gpu or all(run.manifest["hardware"]["gpu"] for run in runs):
+    if not claim.needs.gpu or all(map(gpu_of, runs)):
         return ""
-    return "the paper timed this with an accelerator, which these runs had none of"
+    return "the paper timed this with an accelerator, which these runs did not use"
 
 
 def _fewer_cores_than_needed(claim: Claim, runs: Sequence[RunData]) -> str:
@@ -108,7 +109,7 @@ def other_machines(runs: Sequence[RunData]) -> str:
     """Return why times or speeds cannot be compared: they were measured on different hardware; empty if they can."""
     if len({clock_of(run) for run in runs}) > 1:
         return "some runs were timed in CPU seconds of one core (runtime serial), others by the clock on the wall"
-    found = sorted({machine(run.manifest["hardware"]) for run in runs})
+    found = sorted({machine_of(run) for run in runs})
     if len(found) < 2:
         return ""
     return f"times on different hardware say nothing about the variants: {'; '.join(found)}"
@@ -130,7 +131,7 @@ def _machine_note(claim: Claim, runs: Sequence[RunData]) -> str:
     """Return on what machine times or speeds were measured, and how many of the runs went side by side."""
     if claim.metric not in TIMED_METRICS or not runs:
         return ""
-    where = machine(runs[0].manifest["hardware"])
+    where = machine_of(runs[0])
     if clock_of(runs[0]) == "cpu":
         return (
             f" In CPU seconds of one core each; all on {where}. Acting and learning took turns in one thread, so what "

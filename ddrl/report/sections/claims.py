@@ -78,8 +78,9 @@ def _lines(claims: Iterable[list[Row]], title: str = "") -> Group[Row]:
 
 
 def _verdict(row: Row) -> Inline:
-    """Return the verdict of a row as a tag, with what a claim needs that is not testable."""
-    return tag(row["verdict"], said(row["verdict"], row.get("obstacle", "")))
+    """Return the verdict of a row as a tag, and below it what a claim needs that is not testable."""
+    verdict, _, lacking = said(row["verdict"], row.get("obstacle", "")).partition(": ")
+    return joined([tag(row["verdict"], verdict), *map(small, lacking.split(", "))])
 
 
 def _title(row: Row) -> Inline:
@@ -183,5 +184,6 @@ def _evidence_or_detail(row: Row, subject: str) -> Inline:
     if not evidence(row):
         return (*_whose(row, subject), *detail)
     several = row.get("decided_by") and ";" in row["comparisons"]
-    nearest = small(f"{row['decided_by']}, the nearest to contradicting the claim") if several else ()
+    which = "the best configuration" if row.get("kind") == "up_to" else "the nearest to contradicting the claim"
+    nearest = small(f"{row['decided_by']}, {which}") if several else ()
     return joined([(*_whose(row, subject), *plain(evidence(row))), nearest])

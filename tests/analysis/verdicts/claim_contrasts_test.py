@@ -223,12 +223,39 @@ def test_what_is_said_of_a_gpu_is_decided_on_machines_that_have_one() -> None:
     runs = [run_of(A, seed, seconds=1.0 + seed / 10) for seed in SEEDS] + [run_of(B, seed) for seed in SEEDS]
     found = evaluate(asked, CORRECTION, with_scores(runs), runs)
     assert (found["verdict"], found["obstacle"]) == ("not_testable", "gpu")
-    assert found["detail"].startswith("the paper timed this with an accelerator, which these runs had none of. Mea")
+    assert found["detail"].startswith("the paper timed this with an accelerator, which these runs did not use. Mea")
     assert found["ci95_low"] < found["effect"] < found["ci95_high"], "what was measured is shown"
     assert "Other load is not recorded." in found["detail"], "and so is what must be known of it"
     for run in runs:
         run.manifest["hardware"]["gpu"] = "a GPU"
     assert evaluate(asked, CORRECTION, with_scores(runs), runs)["verdict"] == "supported"
+
+
+@pytest.mark.parametrize(
+    ("device", "topology", "used"),
+    [
+        ("auto", {}, True),
+        ("cuda", {}, True),
+        ("cpu", {}, False),
+        ("cpu", {"inference": "central", "central": {"device": "learner"}}, False),
+        ("cpu", {"inference": "central", "central": {"device": "cuda:1"}}, True),
+        ("cpu", {"inference": "local", "central": {"device": "cuda:1"}}, False),
+    ],
+)
+def test_a_run_on_the_cpus_of_a_machine_with_a_gpu_is_no_run_on_a_gpu(
+    device: str, topology: dict[str, Any], used: bool
+) -> None:
+    asked = claim(metric="frames_per_second", smallest_effect=0.0, needs=Needs(gpu=True))
+    base = [run_of(A, seed, seconds=1.0 + seed / 10) for seed in SEEDS] + [run_of(B, seed) for seed in SEEDS]
+    runs = []
+    for run in base:
+        config = {**run.config, "device": device, "topology": {**run.config.get("topology", {}), **topology}}
+        hardware = {**run.manifest["hardware"], "gpu": "a GPU"}
+        runs.append(replace(run, manifest={**run.manifest, "config": config, "hardware": hardware}))
+    found = evaluate(asked, CORRECTION, with_scores(runs), runs)
+    assert (found["verdict"] == "supported") == used
+    assert (found.get("obstacle") == "gpu") != used
+    assert ("a GPU (not used)" in found["detail"]) != used
 
 
 def test_a_timed_claim_on_serial_runs_says_what_cannot_show() -> None:

@@ -163,9 +163,9 @@ def test_a_decision_stands_only_after_holms_correction_for_its_family() -> None:
     assert found["family"][0] == "4 claims of a_paper tested on run runs"
     assert found["family"][4] == ""
     assert found["family"][5] == "1 claim of a_paper tested on reference runs"
-    assert (
-        found["detail"][1]
-        == "x: y. Alone it would contradict the claim; after Holm's correction for 4 claims its p is 0.06."
+    assert found["detail"][1] == (
+        "After Holm's correction for 4 claims its p is 0.06, which decides nothing. Alone it would contradict the "
+        "claim: x: y."
     )
     assert found["detail"][0] == "x: y."
 

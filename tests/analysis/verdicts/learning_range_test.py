@@ -57,6 +57,19 @@ def test_who_learned_nothing_or_everything_does_not_support_that_one_is_no_worse
     assert evaluate(asked, CORRECTION, table, known=CATCH)["verdict"] == "not_testable"
 
 
+def test_a_decision_between_two_at_the_best_there_is_says_so_and_stays() -> None:
+    other, said = "one_step_is", "Both sides of this comparison are at the best return there is"
+    both = claim(smallest_effect=0.05, worse=(B, other))
+    table = {A: sample(0.998, 0.002), B: sample(0.2, 0.05), other: sample(0.996, 0.002)}
+    found = evaluate(both, CORRECTION, scores(table, random=-0.6), known=CATCH)
+    assert found["verdict"] == "no_difference"
+    assert said in found["detail"]
+    assert said not in evaluate(both, CORRECTION, scores(table, random=-0.6))["detail"], "the best is not known"
+    table = {A: sample(0.9, 0.002), B: sample(0.2, 0.05), other: sample(0.898, 0.002)}
+    found = evaluate(both, CORRECTION, scores(table, random=-0.6), known=CATCH)
+    assert (found["verdict"], said in found["detail"]) == ("no_difference", False)
+
+
 def test_where_the_best_is_not_a_rule_there_is_no_ceiling() -> None:
     table = scores({A: sample(0.99, 0.01), B: sample(1.0, 0.001)}, random=-0.6)
     assert evaluate(claim(smallest_effect=0.05), CORRECTION, table)["verdict"] == "no_difference"
