@@ -133,6 +133,9 @@ DISTURBANCES: Mapping[str, str] = {
     "few_settings": "too few settings in common",
     "values": "values that the test cannot take",
     "silent": "no run reached the return",
+    "tuned": "settings chosen with its seeds",
+    "unplanned": "runs that are not in the plan",
+    "missing": "planned runs that are missing",
 }
 """Obstacle that leaves a claim `inconclusive`, since other runs would remove it -> what is said of it."""
 

@@ -5,6 +5,7 @@ unreadable_manifest  run.json is not what a run writes
 damaged              curves.parquet cannot be read, or lacks what a run records
 not_finite           curves.parquet holds values that are not numbers
 different_config     the run was made with another configuration than its place among the runs says
+identical            the losses and returns are those of a lower seed: a copy, which is no run of its own
 not_evaluated        a task of a suite has no final score, since its environments failed; the run's other tasks have
 """
 
@@ -26,10 +27,14 @@ from ddrl.errors import UserError
 from ddrl.papers.experiments import Experiment, PlannedRun
 from ddrl.system.config_differences import compared
 
-KINDS = ("missing", "unreadable_manifest", "damaged", "not_finite", "different_config", "not_evaluated")
+KINDS = ("missing", "unreadable_manifest", "damaged", "not_finite", "different_config", "identical", "not_evaluated")
 COLUMNS = ["origin", "paper", "experiment", "variant", "environment", "seed", "file", "what", "detail"]
 Place = tuple[str, str, str, str, str, int]
 """Origin, paper, experiment, variant, environment, seed."""
+FEWEST_VALUES = 10
+"""Fewest different losses and returns by which two runs can be called copies."""
+_LEARNED = r"_return$|loss$|^entropy$|^gradient_norm$"
+"""Metrics that follow from the seed alone and hold no time."""
 MAX_KEYS = 4
 """Number of differing keys that one line spells out."""
 MAX_MISSING = 5
@@ -144,6 +149,8 @@ def _separated(found: Sequence[tuple[Path, Place, RunData | RunFault]]) -> Gathe
         groups.setdefault((run.experiment, run.variant, run.environment), []).append((directory, run))
     odd = [problem for group in groups.values() for problem in _odd_seeds(group)]
     left_out = {problem.file.parent for problem in odd}
+    odd += [copy for group in groups.values() for copy in _copies([one for one in group if one[0] not in left_out])]
+    left_out |= {problem.file.parent for problem in odd}
     kept = [(directory, run) for directory, run in runs if directory not in left_out]
     detail = "the task has no final score: its environments failed"
     unscored = [
@@ -175,6 +182,26 @@ def _odd_seeds(group: Sequence[tuple[Path, RunData]]) -> list[Problem]:
         detail = _differences(flat[run.seed], flat[most[0]], keys, names)
         if detail:
             problems.append(Problem(*_place(run), directory / "run.json", "different_config", detail))
+    return problems
+
+
+def _copies(group: Sequence[tuple[Path, RunData]]) -> list[Problem]:
+    """Return a problem for each seed of a group whose losses and returns are those of a lower seed, value by value.
+
+    Seeds whose few values agree by chance are no copies: it takes `FEWEST_VALUES` different ones.
+    """
+    lowest: dict[bytes, int] = {}
+    problems = []
+    for directory, run in sorted(group, key=lambda pair: pair[1].seed):
+        own = run.curves[run.curves["metric"].str.contains(_LEARNED)]
+        if own["value"].nunique() < FEWEST_VALUES:
+            continue
+        columns = ["env_frames", "metric", "value"]
+        digest = pd.util.hash_pandas_object(own[columns], index=False).to_numpy().tobytes()
+        first = lowest.setdefault(digest, run.seed)
+        if first != run.seed:
+            detail = f"every loss and return is that of seed {first}"
+            problems.append(Problem(*_place(run), directory / "curves.parquet", "identical", detail))
     return problems
 
 

@@ -15,7 +15,7 @@ from ddrl.analysis.runs.by_task import by_task
 from ddrl.analysis.runs.efficiency import efficiency_table
 from ddrl.analysis.runs.flags import version_flag
 from ddrl.analysis.runs.grids import on_common_clock, on_common_grid
-from ddrl.analysis.runs.problems import gather, problem_table
+from ddrl.analysis.runs.problems import Gathered, gather, problem_table
 from ddrl.analysis.runs.run_data import KEYS, RunData
 from ddrl.analysis.tables.runs import (
     departure_table,
@@ -29,6 +29,7 @@ from ddrl.analysis.tables.scores import aggregates, improvement, profiles, score
 from ddrl.analysis.tables.summary import subject_of, summary
 from ddrl.analysis.verdicts.cells import cells
 from ddrl.analysis.verdicts.claims import claims
+from ddrl.analysis.verdicts.planned_seeds import Seat
 from ddrl.analysis.verdicts.plans import with_plans
 from ddrl.errors import UserError
 from ddrl.papers.discarded import counts, read_ledger
@@ -102,7 +103,9 @@ def make(
         "improvement": lambda: improvement(table),
         "cells": lambda: _verdicts(cells(paper, experiments, published, references, every, parts), "cell", scale),
         "claims": lambda: _verdicts(
-            with_plans(claims(paper, experiments, every, parts), paper, experiments, scale, parts), "claim", scale
+            with_plans(claims(paper, experiments, every, parts, _faults(found)), paper, experiments, scale, parts),
+            "claim",
+            scale,
         ),
         "hyperparameters": lambda: hyperparameter_table(paper, data, subject_of(scale)),
         "milestones": lambda: milestone_table(paper, counted),
@@ -117,6 +120,15 @@ def make(
         "problems": lambda: problem_table(found.problems, results),
     }
     return {name: makers[name]() for name in names}
+
+
+def _faults(found: Gathered) -> set[Seat]:
+    """Return the reference runs that are there and cannot be used."""
+    return {
+        (one.experiment, one.variant, one.environment, one.seed)
+        for one in found.problems
+        if one.origin == REFERENCE and one.file.parent.is_dir()
+    }
 
 
 def _on_grid(runs: Iterable[RunData], metrics: list[str], experiments: Mapping[str, Experiment]) -> pd.DataFrame:

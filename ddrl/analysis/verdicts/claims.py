@@ -61,7 +61,7 @@ For metrics of `ddrl.analysis.runs.efficiency` of which less is better, `better`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import pandas as pd
 
@@ -70,6 +70,7 @@ from ddrl.analysis.runs.run_data import RunData
 from ddrl.analysis.verdicts.claim_decisions import corrected
 from ddrl.analysis.verdicts.claim_examination import Known, evaluate
 from ddrl.analysis.verdicts.learning_range import Ends
+from ddrl.analysis.verdicts.planned_seeds import Seat
 from ddrl.papers.experiments import Experiment, system_of
 from ddrl.papers.paper import Claim, Paper
 from ddrl.papers.published import best_returns, random_errors
@@ -110,13 +111,19 @@ COLUMNS = [
 
 
 def claims(
-    paper: Paper, experiments: Mapping[str, Experiment], scores: pd.DataFrame, runs: Sequence[RunData]
+    paper: Paper,
+    experiments: Mapping[str, Experiment],
+    scores: pd.DataFrame,
+    runs: Sequence[RunData],
+    faults: Collection[Seat] = (),
 ) -> pd.DataFrame:
-    """Decide every claim on every origin: columns `COLUMNS`. Origin "run" has a row for each claim."""
+    """Decide every claim on every origin: columns `COLUMNS`. Origin "run" has a row for each claim.
+
+    `faults`: reference runs that are there and cannot be used.
+    """
     rows = []
-    known = Known(
-        paper.milestones, paper.prices, paper.evidence.full_budget, Ends(best_returns(paper), random_errors(paper))
-    )
+    ends = Ends(best_returns(paper), random_errors(paper))
+    known = Known(paper.milestones, paper.prices, paper.evidence.full_budget, ends, faults)
     for claim in paper.claims:
         for origin in ("run", "reference"):
             part = scores[(scores["experiment"] == claim.experiment) & (scores["origin"] == origin)]

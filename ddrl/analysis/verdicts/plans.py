@@ -6,7 +6,9 @@
     late_runs       those that are older than the test
     resettled_runs  those that are older than the settings: tasks, seeds or configurations were changed after them
     tuned_runs      those whose seed was used to choose their settings (`tuning` in experiments.yaml)
-    late            all three in words; empty where there is none
+    unplanned_runs  those whose seed is not in the plan
+    missing_runs    planned runs that are not there, of variants and tasks that have other runs
+    late            all of these in words; empty where there is none
 
 A run that carries digests (`plans` in run.json) is older than a plan whose half it does not carry. A run without
 digests is older if it began before the plan was registered; of a run whose beginning is not known nobody can say that
@@ -20,20 +22,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from ddrl.analysis.runs.run_data import RunData
+from ddrl.analysis.verdicts.planned_seeds import OF_REFERENCE, in_words, seeds_of, used
 from ddrl.papers.experiments import Experiment
 from ddrl.papers.paper import Claim, Paper
-from ddrl.papers.plans import Registered, halves, in_force, read_register, since, used_by
+from ddrl.papers.plans import Registered, halves, in_force, read_register, since
 from ddrl.papers.table_names import REFERENCE
 
-OF_REFERENCE = "workstation"
-"""The scale whose plan the reference runs were made by."""
-COLUMNS = ["plan", "plan_since", "plan_runs", "late_runs", "resettled_runs", "tuned_runs", "late"]
+_COUNTS = ("plan_runs", "late_runs", "resettled_runs", "tuned_runs", "unplanned_runs", "missing_runs")
+COLUMNS = ["plan", "plan_since", *_COUNTS, "late"]
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,11 @@ RULES: tuple[Rule, ...] = (
         "the smallest effect of returns on one task is a number in their unit, as it was until 2026-11-27, 12:54; a "
         "task of several without a human or reference score has the scale of the best return that its rules allow",
     ),
+    Rule(
+        "2026-11-27T14:10:00+00:00",
+        "a claim is inconclusive where settings were chosen with the seeds of its runs, where reference runs are not "
+        "in the plan, and where planned ones are missing",
+    ),
 )
 """All of them, oldest first."""
 
@@ -103,20 +109,11 @@ def with_plans(
         planned = OF_REFERENCE if REFERENCE in (scale, origin) else scale
         own = used(claims[name], [run for run in runs if run.origin == origin])
         row = _row(claims[name], own, register, plans, planned)
-        tuned = sum(map(partial(_tuned, experiments), own))
-        late = in_words(len(own), row["late_runs"], row["resettled_runs"], tuned)
-        found.append(row | {"tuned_runs": tuned, "late": late})
-    counts = dict.fromkeys(("plan_runs", "late_runs", "resettled_runs", "tuned_runs"), "Int64")
-    columns = pd.DataFrame(found, columns=COLUMNS, index=table.index).astype(counts)
+        seeds = seeds_of(experiments.get(claims[name].experiment), own, planned)
+        row |= {"tuned_runs": seeds.tuned, "unplanned_runs": seeds.unplanned, "missing_runs": seeds.missing}
+        found.append(row | {"late": in_words(seeds, row["late_runs"], row["resettled_runs"])})
+    columns = pd.DataFrame(found, columns=COLUMNS, index=table.index).astype(dict.fromkeys(_COUNTS, "Int64"))
     return table.assign(**{name: columns[name] for name in COLUMNS})
-
-
-def used(claim: Claim, runs: Iterable[RunData]) -> list[RunData]:
-    """Return the runs of one origin that a claim uses; of a run on several tasks one part."""
-    own = [run for run in runs if run.experiment == claim.experiment]
-    chosen = used_by(claim, [(run.variant, run.environment, run) for run in own])
-    whole = {(run.variant, run.suite or run.environment, run.seed): run for run in chosen}
-    return list(whole.values())
 
 
 def _row(
@@ -152,22 +149,6 @@ def _older(run: RunData, claim: str, half: int, current: set[str], date: str) ->
         return halves(str(carried.get(claim, "")))[half] not in current
     began = str(run.manifest.get("started") or "")
     return not date or not began or began < date
-
-
-def _tuned(experiments: Mapping[str, Experiment], run: RunData) -> bool:
-    """Return whether the settings of a run were chosen with its seed, on its task."""
-    tuning = experiments[run.experiment].tuning if run.experiment in experiments else ()
-    return any(entry.used(run.variant, run.suite or run.environment, run.seed) for entry in tuning)
-
-
-def in_words(runs: int, late: int, resettled: int, tuned: int) -> str:
-    """Return what a reader must know: `test written after 3 of 6 runs`."""
-    said = [f"test written after {late} of {runs} runs"] if late else []
-    if resettled:
-        said.append(f"tasks, seeds or settings of the plan changed after {resettled} of {runs} runs")
-    if tuned:
-        said.append(f"settings chosen with the seeds of {tuned} of {runs} runs")
-    return "; ".join(said)
 
 
 def changed_rules(began: Iterable[str], rules: Sequence[Rule] = RULES) -> str:

@@ -389,3 +389,17 @@ def test_when_no_run_is_left_there_is_one_line(results: Path) -> None:
     assert "seed11/curves.parquet: not valid Parquet: " in done.stderr
     assert "all 10 runs of impala_2018 have such problems" in done.stderr
     assert not (results / "smoke" / PAPER / "tables").exists()
+
+
+def test_a_copy_of_a_seed_is_no_run_of_its_own_and_is_named_once(results: Path) -> None:
+    """Also where its times were changed."""
+    copy = directory(results, 16, origin="reference")
+    shutil.copytree(directory(results, 11, origin="reference"), copy)
+    edit(copy / "run.json", lambda manifest: manifest["config"].update(seed=16))
+    table = pd.read_parquet(copy / "curves.parquet")
+    table.assign(seconds=table["seconds"] + 1.0).to_parquet(copy / "curves.parquet", index=False)
+    found = reference_runs(results / "reference" / PAPER, PAPER, EXPERIMENTS)
+    assert [run.seed for run in found.runs] == [11, 12, 13]
+    (problem,) = found.problems
+    assert (problem.seed, problem.what, problem.detail) == (16, "identical", "every loss and return is that of seed 11")
+    assert problem.file == copy / "curves.parquet"

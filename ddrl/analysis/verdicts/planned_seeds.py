@@ -1,0 +1,126 @@
+"""Holds the seeds of a claim's runs against its plan, and against the seeds with which settings were chosen.
+
+A claim is not decided by a selection of runs. Reference runs are held against the plan of scale workstation, by which
+they were made. A run whose seed the plan lacks is one that nobody planned (`unplanned`), and a planned seed without a
+run, of a variant and task that has other runs, may have been left out for what it showed (`missing`); one whose files
+are there but cannot be used is told of among the problems, and leaves a note only. A run with whose seed its settings
+were chosen was made to come out well (`tuned`). Each of the three leaves a claim inconclusive, with its numbers.
+
+A reader's own runs have the seeds that the reader asked for, which are the reader's plan: where they differ from the
+plan in experiments.yaml a note says so, and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from ddrl.analysis.runs.run_data import RunData
+from ddrl.analysis.verdicts.preconditions import Obstacle
+from ddrl.papers.experiments import Experiment
+from ddrl.papers.paper import Claim
+from ddrl.papers.plans import used_by
+from ddrl.papers.table_names import REFERENCE
+
+OF_REFERENCE = "workstation"
+"""The scale whose plan the reference runs were made by."""
+Seat = tuple[str, str, str, int]
+"""Experiment, variant, task (or set of tasks) and seed of a reference run."""
+
+
+class Seeds(NamedTuple):
+    """How the seeds of a claim's runs lie to its plan, as numbers of runs."""
+
+    runs: int
+    unplanned: int
+    """Runs whose seed the plan does not have."""
+    missing: int
+    """Planned runs that are not there, of variants and tasks that have other runs."""
+    unexplained: int
+    """Those of `missing` that no problem tells of."""
+    tuned: int
+    """Runs with whose seed their settings were chosen on their task."""
+
+
+def used(claim: Claim, runs: Iterable[RunData]) -> list[RunData]:
+    """Return the runs of one origin that a claim uses; of a run on several tasks one part."""
+    own = [run for run in runs if run.experiment == claim.experiment]
+    chosen = used_by(claim, [(run.variant, run.environment, run) for run in own])
+    whole = {(run.variant, run.suite or run.environment, run.seed): run for run in chosen}
+    return list(whole.values())
+
+
+def seeds_of(
+    experiment: Experiment | None, runs: Sequence[RunData], scale: str, known_faults: Collection[Seat] = ()
+) -> Seeds:
+    """Return how the seeds of the runs that a claim uses lie to the plan of its experiment at a scale.
+
+    `known_faults`: reference runs that are there and cannot be used.
+    """
+    if experiment is None:
+        return Seeds(len(runs), 0, 0, 0, 0)
+    groups: dict[tuple[str, str], set[int]] = {}
+    for run in runs:
+        groups.setdefault((run.variant, run.suite or run.environment), set()).add(run.seed)
+    unplanned, missing, unexplained = 0, 0, 0
+    for (variant, task), seeds in groups.items():
+        planned = _planned(experiment, scale, variant, task)
+        absent = planned - seeds
+        unplanned += len(seeds - planned)
+        missing += len(absent)
+        unexplained += sum((experiment.name, variant, task, seed) not in known_faults for seed in absent)
+    return Seeds(len(runs), unplanned, missing, unexplained, sum(_tuned(experiment, run) for run in runs))
+
+
+def _planned(experiment: Experiment, scale: str, variant: str, task: str) -> set[int]:
+    """Return the seeds that a variant has on a task at a scale."""
+    plan = experiment.scales.get(scale)
+    if plan is None or not plan.has(variant, task) or (plan.variants and variant not in plan.variants):
+        return set()
+    return set(plan.seeds)
+
+
+def _tuned(experiment: Experiment, run: RunData) -> bool:
+    """Return whether the settings of a run were chosen with its seed, on its task."""
+    return any(entry.used(run.variant, run.suite or run.environment, run.seed) for entry in experiment.tuning)
+
+
+def seed_obstacles(
+    experiment: Experiment | None, runs: Sequence[RunData], known_faults: Collection[Seat] = ()
+) -> list[Obstacle]:
+    """Return which seeds keep the runs that a claim uses, all of one origin, from deciding it."""
+    found = seeds_of(experiment, runs, OF_REFERENCE, known_faults)
+    against = []
+    if found.tuned:
+        reason = f"settings were chosen with the seeds of {found.tuned} of {found.runs} runs"
+        against.append(Obstacle("tuned", reason))
+    if not any(run.origin == REFERENCE for run in runs):
+        return against
+    if found.unplanned:
+        against.append(Obstacle("unplanned", _not_planned(found.unplanned)))
+    if found.unexplained:
+        against.append(Obstacle("missing", _not_there(found.unexplained)))
+    return against
+
+
+def in_words(seeds: Seeds, late: int, resettled: int) -> str:
+    """Return what a reader must know: `test written after 3 of 6 runs`."""
+    runs = seeds.runs
+    said = [f"test written after {late} of {runs} runs"] if late else []
+    if resettled:
+        said.append(f"tasks, seeds or settings of the plan changed after {resettled} of {runs} runs")
+    if seeds.tuned:
+        said.append(f"settings chosen with the seeds of {seeds.tuned} of {runs} runs")
+    if seeds.unplanned:
+        said.append(_not_planned(seeds.unplanned))
+    if seeds.missing:
+        said.append(_not_there(seeds.missing))
+    return "; ".join(said)
+
+
+def _not_planned(number: int) -> str:
+    return "1 run is not in the plan" if number == 1 else f"{number} runs are not in the plan"
+
+
+def _not_there(number: int) -> str:
+    return "1 planned run is missing" if number == 1 else f"{number} planned runs are missing"

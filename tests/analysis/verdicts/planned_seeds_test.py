@@ -1,0 +1,85 @@
+"""Runs that were added, left out, or used to choose settings do not decide a claim."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ddrl.analysis.runs.run_data import RunData
+from ddrl.analysis.verdicts.claim_examination import Known, evaluate
+from ddrl.analysis.verdicts.planned_seeds import OF_REFERENCE, Seeds, in_words, seeds_of, used
+from ddrl.papers.tuning import Tuning
+from tests.analysis.verdicts.claims_test import CORRECTION, claim, run_of, sample, scores
+
+A, B = "v_trace", "no_correction"
+PLANNED = CORRECTION.scales[OF_REFERENCE].seeds
+
+
+def runs(*seeds: int, origin: str = "reference") -> list[RunData]:
+    return [replace(run_of(variant, seed), origin=origin) for variant in (A, B) for seed in seeds]
+
+
+def verdict(own: list[RunData], experiment: Any = CORRECTION, known: Known | None = None) -> dict[str, Any]:
+    """What is found on runs of which A ends far above B."""
+    seeds = sorted({run.seed for run in own})
+    table = scores({A: sample(0.9, 0.05, len(seeds)), B: sample(-0.5, 0.1, len(seeds))})
+    table["seed"] = table["seed"].map(dict(enumerate(seeds)))
+    return evaluate(claim(), experiment, table, own, known)
+
+
+def test_the_planned_runs_decide_a_claim() -> None:
+    found = verdict(runs(*PLANNED))
+    assert (found["verdict"], found.get("obstacle")) == ("supported", None)
+    assert seeds_of(CORRECTION, runs(*PLANNED), OF_REFERENCE) == Seeds(2 * len(PLANNED), 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "obstacle", "reason"),
+    [
+        ((*PLANNED, 916, 917), "unplanned", "4 runs are not in the plan."),
+        (PLANNED[2:], "missing", "4 planned runs are missing."),
+        ((*PLANNED[2:], 916), "unplanned;missing", "2 runs are not in the plan; 4 planned runs are missing."),
+    ],
+)
+def test_reference_runs_that_were_added_or_left_out_decide_nothing(
+    seeds: tuple[int, ...], obstacle: str, reason: str
+) -> None:
+    found = verdict(runs(*seeds))
+    assert (found["verdict"], found["obstacle"]) == ("inconclusive", obstacle)
+    assert found["detail"].startswith(reason)
+    assert found["effect"] == pytest.approx(1.4), "what was measured is shown"
+    assert found["p_decision"] is None, "it is no part of the family that Holm's correction is for"
+
+
+def test_a_readers_own_runs_have_the_seeds_that_the_reader_asked_for() -> None:
+    own = runs(1, 2, 3, origin="run")
+    assert verdict(own)["verdict"] == "supported"
+    counted = seeds_of(CORRECTION, own, OF_REFERENCE)
+    assert (counted.unplanned, counted.missing) == (6, 2 * len(PLANNED))
+    assert in_words(counted, 0, 0) == f"6 runs are not in the plan; {2 * len(PLANNED)} planned runs are missing"
+
+
+def test_a_planned_run_that_cannot_be_used_is_told_of_and_holds_nothing_back() -> None:
+    faults = {(CORRECTION.name, name, "toy/catch", PLANNED[0]) for name in (A, B)}
+    assert verdict(runs(*PLANNED[1:]), known=Known(faults=faults))["verdict"] == "supported"
+    counted = seeds_of(CORRECTION, runs(*PLANNED[1:]), OF_REFERENCE, faults)
+    assert (counted.missing, counted.unexplained) == (2, 0)
+    assert in_words(counted, 0, 0) == "2 planned runs are missing"
+
+
+@pytest.mark.parametrize("origin", ["run", "reference"])
+def test_runs_with_whose_seeds_their_settings_were_chosen_do_not_decide_a_claim(origin: str) -> None:
+    entry = Tuning("a rate", "here", (A,), ("toy/catch",), (PLANNED[0], 999), runs=2, frames=None)
+    found = verdict(runs(*PLANNED, origin=origin), replace(CORRECTION, tuning=(entry,)))
+    assert (found["verdict"], found["obstacle"]) == ("inconclusive", "tuned")
+    said = f"settings were chosen with the seeds of 1 of {2 * len(PLANNED)} runs. Measured: V-trace"
+    assert found["detail"].startswith(said)
+    assert found["ci95_low"] < found["effect"] < found["ci95_high"]
+
+
+def test_other_variants_and_experiments_are_no_runs_of_the_claim() -> None:
+    others = [run_of("one_step_is", 1), replace(run_of(A, 1), experiment="atari")]
+    assert len(used(claim(), [*runs(1), *others])) == 2
+    assert used(claim(), [one for one in runs(1) if one.variant == A]) == []
