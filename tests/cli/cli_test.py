@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from xml.etree import ElementTree
 
 import av
@@ -21,7 +21,7 @@ import yaml
 
 from ddrl import cli
 from ddrl.api.trained import greedy_sampler
-from ddrl.cli import arguments
+from ddrl.cli import arguments, tables
 from ddrl.environments.base import registry
 from ddrl.system.locks import locked
 from tests.runs import BASE, curves, merged
@@ -183,6 +183,15 @@ def test_a_ledger_lists_every_row_in_aligned_lines(
     assert rows[0].index("2M") == title.index("frames")
     assert tally.startswith("2 rows: 1 ")
     assert f"smoke/impala_2018/tables/{command}.parquet" in printed.err
+
+
+@pytest.mark.parametrize("command", ["claims", "cells"])
+def test_the_verdicts_that_the_help_names_are_verdicts_of_the_table(
+    command: Literal["claims", "cells"], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([command, "--help"]) == 0
+    named = " ".join(capsys.readouterr().out.split()).partition("only these, such as ")[2].partition(" --")[0]
+    assert set(named.replace(" or ", ", ").split(", ")) <= set(tables.VERDICTS[command])
 
 
 @pytest.mark.parametrize(("width", "first"), [(140, "claim  runs  verdict"), (50, "claim    a")])

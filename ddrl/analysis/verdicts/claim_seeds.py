@@ -48,7 +48,7 @@ class Outlook:
         """Return which way the estimate leans, and how many seeds or settings would decide."""
         unit = "settings" if self.claim.kind == "stability" else "seeds a group"
         needed = self.units(family)
-        level = f" at 5 % over the {family} claims of the correction" if family > 1 else ""
+        level = f", level 5 % / {family} for {family} claims" if family > 1 else ""
         if needed is None:
             return f"{self.leans}. How many {unit} would {self.goal} is not known, or more than 1000."
         return f"{self.leans}. About {needed} {unit} would {self.goal} (power {POWER:g}{level})."

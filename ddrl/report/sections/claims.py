@@ -36,8 +36,8 @@ def claims(rows: list[Row], published_rows: list[Row], subject: str, rules: str 
     tested, _ = _by_run(rows)
     published = {row["cell"]: row for row in published_rows}
     fields: Fields[Row] = (
-        _tall(lambda row: _claim(row, published), "1.15fr"),
-        Field("Evidence", lambda row: (*_whose(row, subject), *_finding(row)), "1.25fr"),
+        _tall(lambda row: _claim(row, published), "1fr"),
+        Field("Evidence", lambda row: (*_whose(row, subject), *_finding(row)), "1.4fr"),
         right("Verdict", _verdict),
     )
     caption = "Claims of the paper and what our runs say of them"
@@ -151,8 +151,8 @@ def _published(row: Row, published: dict[str, Row]) -> str:
 def ledger(rows: list[Row], names: dict[str, str], subject: str) -> Table:
     """Return every claim of every paper, each with one finding per origin."""
     fields: Fields[Row] = (
-        _tall(_title, "1.2fr"),
-        Field("Evidence", lambda row: _evidence_or_detail(row, subject), "1.1fr"),
+        _tall(_title, "1fr"),
+        Field("Evidence", lambda row: _evidence_or_detail(row, subject), "1.5fr"),
         right("Verdict", _verdict),
     )
     return table_of(

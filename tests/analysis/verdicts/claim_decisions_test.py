@@ -198,7 +198,7 @@ def test_a_decision_that_holm_undid_says_the_seeds_at_the_level_of_the_correctio
     assert int(outlook.units(3) or 0) > int(outlook.units() or 0)
     assert found["detail"][0].endswith(outlook.note(3))
     assert found["detail"][1] == f"y. {outlook.note(3)} z."
-    assert "at 5 % over the 3 claims of the correction" in outlook.note(3)
+    assert "(power 0.8, level 5 % / 3 for 3 claims)" in outlook.note(3)
 
 
 def own_setting(**changes: Any) -> RunData:
