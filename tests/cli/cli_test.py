@@ -194,7 +194,7 @@ def test_the_verdicts_that_the_help_names_are_verdicts_of_the_table(
     assert set(named.replace(" or ", ", ").split(", ")) <= set(tables.VERDICTS[command])
 
 
-@pytest.mark.parametrize(("width", "first"), [(140, "claim  runs  verdict"), (50, "claim    a")])
+@pytest.mark.parametrize(("width", "first"), [(140, "claim  runs  verdict"), (50, "claim            a")])
 def test_a_ledger_in_a_terminal_is_a_table_or_blocks_where_that_is_too_wide(
     width: int, first: str, results: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
