@@ -162,7 +162,7 @@ def test_one_other_cell_in_any_column_of_any_table_is_found(project: Path, table
 
 def test_a_changed_verdict_needs_a_line_in_the_changelog(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert judged(project).passed, "the same files give the same evidence"
-    planted.turn_over_returns((project / run_all.REFERENCE / GROUP).parent)
+    planted_evidence.turn_over_returns((project / run_all.REFERENCE / GROUP).parent)
 
     outcome = judged(project)
     note("changed verdict", "evidence", outcome.passed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -12,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from ddrl import algorithms
 from ddrl.errors import UserError
 from ddrl.regression import golden
+from ddrl.training.config.run_config import parse_run_config
 from tests.regression.used import used_by_papers
 from tests.runs import CONTINUOUS
 
@@ -46,13 +49,27 @@ def test_the_files_cover_lag_replay_memory_and_another_correction() -> None:
 def test_the_files_cover_frame_skip_decay_with_memory_and_shared_gradients() -> None:
     configs = [golden.read(path)["config"] for path in FILES]
     games = [config for config in configs if config["environment"]["name"].startswith("atari/")]
-    assert {config["algorithm"] for config in games} >= {"impala", "a3c"}, "frames are counted in two ways"
+    assert {config["algorithm"] for config in games} >= used_by_papers(), "rewards above 1 are in games alone"
     for config in games:
         decay = config["hyperparameters"]["optimizer"]["decay_frames"]
         assert config["env_frames"] / decay >= 0.25, "a rate that hardly falls tells nothing"
     assert any(config["hyperparameters"].get("lstm_size") for config in games)
     assert any(config["topology"].get("learner_threads", 1) > 1 for config in configs)
     assert any(config["topology"].get("num_learners", 1) > 1 for config in configs)
+
+
+def test_games_clip_rewards_and_every_algorithm_that_clips_gradients_by_default_does_so_often() -> None:
+    often: set[str] = set()
+    for content in map(golden.read, FILES):
+        hyperparameters = parse_run_config(content["config"]).hyperparameters
+        if content["config"]["environment"]["name"].startswith("atari/"):
+            assert hyperparameters.reward_clipping == "abs_one"
+        norms = [record["gradient_norm"] for record in content["records"] if "gradient_norm" in record]
+        bound = hyperparameters.max_grad_norm or math.inf
+        if sum(norm > bound for norm in norms) >= 5:
+            often.add(content["config"]["algorithm"])
+    clipping = {name for name in used_by_papers() if algorithms.load(name).Config().max_grad_norm is not None}
+    assert often >= clipping
 
 
 def test_the_files_cover_every_algorithm_of_a_paper_and_continuous_actions() -> None:

@@ -12,10 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 
@@ -233,6 +231,43 @@ def decayed_by_agent_steps(right: Function) -> Function:
     return lambda initial, env_frames, decay_frames: right(initial, env_frames // 4, decay_frames)
 
 
+def never_decayed(right: Function) -> Function:
+    """The learning rate stays what it was at the beginning."""
+    return lambda initial, env_frames, decay_frames: initial
+
+
+def memory_of_unrolls_lost(right: Function) -> Function:
+    """The loss computes each unroll from a recurrent state of zeros."""
+
+    def wrong(network: Any, batch: Unroll, *others: Any) -> Any:
+        empty = tuple(torch.zeros_like(part) for part in batch.initial_state)
+        return right(network, dataclasses.replace(batch, initial_state=empty), *others)
+
+    return wrong
+
+
+def memory_of_the_last_episode(right: Function) -> Function:
+    """The loss keeps the recurrent state where a new episode starts."""
+    replaced = dataclasses.replace
+    return lambda net, batch, *others: right(net, replaced(batch, start=torch.zeros_like(batch.start)), *others)
+
+
+def any_reward(right: Function) -> Function:
+    """Rewards are learned from as they are, whatever the configuration clips."""
+    return lambda rewards, reward_clipping: rewards
+
+
+def any_norm(right: Function) -> Function:
+    """The norm of a gradient is measured and never bounded."""
+    return lambda parameters, max_norm: right(parameters, None)
+
+
+def unclipped(losses: Any, updates: Any, *, gradients: bool = True) -> dict[str, Fault]:
+    """Clipping left out: of rewards, in the module of the loss, and of gradients, where the update is made."""
+    rewards = {"rewards not clipped": Fault(losses, "clipped_rewards", any_reward)}
+    return rewards | ({"gradients not clipped": Fault(updates, "clip_global_norm", any_norm)} if gradients else {})
+
+
 def lost_thread(right: Function) -> Function:
     """The gradient of every learner thread but the first is lost."""
 
@@ -287,25 +322,20 @@ def slowed_queue(seconds: float = 0.1) -> Fault:
     return Fault(queue, "ClosableCondition", slowed)
 
 
-def turn_over_returns(variant: Path) -> int:
-    """Turns every return of a variant's runs (environment/seed<k>) upside down; returns how many there were."""
-    turned = 0
-    for path in variant.glob("*/seed*/curves.parquet"):
-        table = pd.read_parquet(path)
-        returns = table["metric"].isin(["episode_return", "evaluation_return"])
-        table.loc[returns, "value"] *= -1
-        table.to_parquet(path, index=False)
-        turned += int(returns.sum())
-    return turned
-
-
 OF_LEARNING: Mapping[str, Mapping[str, Fault]] = {
     "v_trace": {
         "wrong sign in V-trace": Fault(vtrace, "vtrace", wrong_sign),
         "halved learning rate": Fault(core, "set_learning_rate", halved_learning_rate),
         "dropped last step": Fault(impala, "impala_loss", dropped_last_step),
     },
-    "v_trace_breakout": {
+    "v_trace_lstm": {
+        "rate not decayed": Fault(core, "linear_decay", never_decayed),
+        "recurrent state forgotten": Fault(impala, "impala_loss", memory_of_unrolls_lost),
+        "state of the last episode": Fault(impala, "impala_loss", memory_of_the_last_episode),
+        "gradients not clipped": Fault(core, "clip_global_norm", any_norm),
+    },
+    "v_trace_assault": {
+        **unclipped(impala, core),
         "frames without the frame skip": Fault(core.LearnerCore, "count_to", agent_steps_as_frames),
         "decay by agent steps": Fault(core, "linear_decay", decayed_by_agent_steps),
     },
@@ -338,7 +368,8 @@ OF_LEARNING: Mapping[str, Mapping[str, Fault]] = {
         "returns of one step": Fault(a3c, "n_step_returns", last_reward_alone),
         "terminated ignored": Fault(a3c, "n_step_returns", endless_episodes),
     },
-    "a3c_breakout": {
+    "a3c_assault": {
+        **unclipped(a3c, shared_updates),
         "frames without the frame skip": Fault(shared_updates.SharedUpdates, "apply", uncounted_skip),
         "decay by agent steps": Fault(shared_updates, "linear_decay", decayed_by_agent_steps),
     },
@@ -358,5 +389,12 @@ OF_LEARNING: Mapping[str, Mapping[str, Fault]] = {
         "advantages misaligned": Fault(ppo, "prepare", misaligned_advantages),
         "half of the samples": Fault(ppo.Samples, "take", half_of_the_samples),
     },
+    "impact_assault": unclipped(impact, core),
+    "apex_assault": unclipped(apex_dqn, core),
+    "r2d2_assault": unclipped(r2d2, core),
+    "ga3c_assault": unclipped(ga3c, shared_updates, gradients=False),
+    "gorila_assault": unclipped(gorila, shared_updates, gradients=False),
+    "a2c_assault": unclipped(a3c, core),
+    "ppo_assault": unclipped(ppo, core),
 }
 """Golden curve that must differ -> name of the fault -> the fault."""

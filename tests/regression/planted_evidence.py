@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import pandas as pd
+
 from ddrl.system.csv_cells import read_rows, write_rows
 
 NONSENSE = "the moon is made of cheese"
@@ -85,6 +87,18 @@ OF_EVIDENCE: Mapping[str, Callable[[Path], int]] = {
     "adjusted p-values halved": adjusted_p_values_halved,
 }
 """Name of the fault -> the fault."""
+
+
+def turn_over_returns(variant: Path) -> int:
+    """Turns every return of a variant's runs (environment/seed<k>) upside down; returns how many there were."""
+    turned = 0
+    for path in variant.glob("*/seed*/curves.parquet"):
+        table = pd.read_parquet(path)
+        returns = table["metric"].isin(["episode_return", "evaluation_return"])
+        table.loc[returns, "value"] *= -1
+        table.to_parquet(path, index=False)
+        turned += int(returns.sum())
+    return turned
 
 
 def every_cell_kind(table: Path) -> Iterator[tuple[str, int]]:
