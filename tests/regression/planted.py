@@ -332,7 +332,6 @@ OF_LEARNING: Mapping[str, Mapping[str, Fault]] = {
         "rate not decayed": Fault(core, "linear_decay", never_decayed),
         "recurrent state forgotten": Fault(impala, "impala_loss", memory_of_unrolls_lost),
         "state of the last episode": Fault(impala, "impala_loss", memory_of_the_last_episode),
-        "gradients not clipped": Fault(core, "clip_global_norm", any_norm),
     },
     "v_trace_assault": {
         **unclipped(impala, core),

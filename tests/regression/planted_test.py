@@ -24,12 +24,14 @@ from tests.unrolls import make_unroll
 
 ROOT = Path(__file__).parents[2]
 RUN = ROOT / "results/reference/impala_2018/off_policy_correction/v_trace/toy-catch/seed11"
+QUICK_GAMES = ("v_trace_assault", "a3c_assault")
+SLOW = {"v_trace_ray", *(curve for curve in OF_LEARNING if curve.endswith("_assault") and curve not in QUICK_GAMES)}
+"""A run on Ray starts processes that each import torch; a game takes seconds."""
 FAULTS = [
-    pytest.param(curve, name, marks=pytest.mark.slow if curve == "v_trace_ray" else ())
+    pytest.param(curve, name, marks=pytest.mark.slow if curve in SLOW else ())
     for curve, faults in OF_LEARNING.items()
     for name in faults
 ]
-"""A run on Ray starts processes that each import torch."""
 
 
 def start_of(curve: str) -> list[dict[str, float]]:
