@@ -20,10 +20,11 @@ def add_to(added: Any) -> None:
         register,
         "register the plans of claims (tests, thresholds, tasks, seeds, settings) before their runs are made",
         "Appends the plans in force to plans.csv of each paper. Register, commit, then run: a claim whose plan is "
-        "younger than a run says so in every report. With --check, exit code 1 where a plan is not registered.",
+        "younger than a run says so in every report. With --check, exit code 1 where a plan is not registered, or "
+        "where git's history shows that a row was changed.",
     )
     plans.add_argument("papers", nargs="*", metavar="PAPER", help="such as impala_2018 (all, if left out)")
-    plans.add_argument("--check", action="store_true", help="only name the plans that are not registered")
+    plans.add_argument("--check", action="store_true", help="only name plans that are not registered, and changed rows")
     plans.add_argument(
         "--history", action="store_true", help="of a paper without a register: take its plans from the history of git"
     )
@@ -90,7 +91,12 @@ def register(parsed: argparse.Namespace) -> int:
     folders = [folder_of(name, roots) for name in parsed.papers or papers(roots)]
     if parsed.check:
         lines = register.unregistered(folders)
-        print("\n".join(lines) or "every plan in force is registered")
+        try:
+            lines += register.rewritten(folders)
+            said = "and no row of a register was changed"
+        except UserError as error:
+            said = f"rows are not compared with older ones: {error}"
+        print("\n".join(lines) or f"every plan in force is registered; {said}")
         return 1 if lines else 0
     lines = (register.from_history if parsed.history else register.register)(folders)
     print("\n".join(lines) or "every plan in force was registered already")

@@ -14,10 +14,13 @@ from pathlib import Path
 
 from ddrl.errors import UserError
 from ddrl.papers.plans import REGISTER, Registered, appended, in_force, missing, read_register, write_register
+from ddrl.system.files import read_file
 from ddrl.system.git import git, now, utc
 from ddrl.system.text_files import parse_yaml, read_yaml
 
 FILES = ("paper.yaml", "experiments.yaml")
+APPEND_ONLY = "2026-11-27T14:15:00+00:00"
+"""The time from which on every change of a register in git's history appends rows and does nothing else."""
 PARTS = ("claims", "milestones", "prices")
 """The keys of paper.yaml that a plan depends on."""
 
@@ -42,6 +45,44 @@ def unregistered(folders: Sequence[Path]) -> list[str]:
         for folder in folders
         for (claim, scale), digest in missing(folder).items()
     ]
+
+
+def rewritten(folders: Sequence[Path], since: str = APPEND_ONLY) -> list[str]:
+    """Return a line for each register of which a row was changed or removed, as git's history shows.
+
+    Each committed version from `since` on must be the beginning of the next one, and the last one that of the file as
+    it is now. Raise `UserError` where there is no whole history.
+    """
+    lines = []
+    for folder in folders:
+        path = folder / REGISTER
+        before, of = "", ""
+        for commit, text in _versions(folder, since):
+            if not text.startswith(before):
+                lines.append(f"{path}: commit {commit} changed or removed rows that {of} had; rows are only appended")
+            before, of = text, commit
+        now_there = read_file(path).decode() if path.exists() else ""
+        if not now_there.startswith(before):
+            lines.append(f"{path}: rows differ from those of commit {of}; rows are only appended")
+    return lines
+
+
+def _versions(folder: Path, since: str) -> Iterator[tuple[str, str]]:
+    """Yield the register of a paper at each commit that changed it from `since` on, oldest first."""
+    where = ("-C", str(folder))
+    try:
+        shallow = git(*where, "rev-parse", "--is-shallow-repository").strip() == "true"
+        said = git(*where, "log", "--first-parent", "--reverse", "--format=%H %cI", "--", REGISTER)
+    except (OSError, subprocess.CalledProcessError):
+        raise UserError(f"{folder}: is in no repository of git, so nobody can see if rows were changed") from None
+    if shallow:
+        raise UserError(f"{folder}: the history of git is cut off (shallow), so nobody can see if rows were changed")
+    for line in said.splitlines():
+        commit, date = line.split()
+        if utc(date) < since:
+            continue
+        there = git(*where, "ls-tree", "--name-only", commit, "--", REGISTER)
+        yield commit[:12], git(*where, "show", f"{commit}:./{REGISTER}") if there else ""
 
 
 def from_history(folders: Sequence[Path]) -> list[str]:

@@ -1,14 +1,18 @@
 """The plan of each claim at each scale, its digest, and the register that says since when a plan has been in force.
 
 A digest is `<test>-<settings>`. The first half is that of the test: kind, metric, compared variants, tasks, thresholds,
-margins, smallest effect, and the returns to reach or the prices that it takes from paper.yaml. The second half is that
-of the experiment at that scale: the tasks, the seeds and the configuration of each run that the claim uses. A key that
-has its default is left out, so that a new key of the tests changes no older digest. Words (title, text, source, unit)
-are no part of a plan, nor are keys of a configuration that change no result.
+margins, smallest effect, and the returns to reach or the prices that it takes from paper.yaml. So are the numbers that
+it takes from replications/references: random play, 100 % and the best return of the tasks that the claim uses at any
+scale (`ddrl.papers.reference_numbers`). The second half is that of the experiment at that scale: the tasks, the seeds
+and the configuration of each run that the claim uses. A key that has its default is left out, so that a new key of the
+tests changes no older digest. Words (title, text, source, unit) are no part of a plan, nor are keys of a configuration
+that change no result.
 
 `replications/<paper>/plans.csv` is the register, a row for each plan that has ever been in force. It is committed, and
 rows are only appended (`ddrl register`). A plan counts from the date of its row on. If an older plan returns, it counts
-from its return. No pandas here.
+from its return. When the numbers of references became part of the test, on 27 November 2026, the rows of the tests in
+force then got their digests anew, once: with the date of their row, or that of the last change of such a number if it
+is later. Since then git's history shows that no row was changed (`ddrl register --check`). No pandas here.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from typing import Any, TypeVar
 from ddrl.papers.expansion import expand
 from ddrl.papers.experiments import SCALES, PlannedRun, system_of
 from ddrl.papers.paper import Claim, Paper, Prices, load_paper
+from ddrl.papers.reference_numbers import numbers_of, reference_numbers
 from ddrl.system.config_differences import compared, flatten
 from ddrl.system.csv_cells import read_rows, write_rows
 from ddrl.system.files import replacing
@@ -72,14 +77,25 @@ def shortened(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
-def half_of_test(claim: Claim, milestones: Mapping[str, float], prices: Prices | None, tasks: Iterable[str]) -> str:
-    """Return the digest of a claim's test; `tasks` are all of its experiment, at any scale."""
+def half_of_test(
+    claim: Claim,
+    milestones: Mapping[str, float],
+    prices: Prices | None,
+    tasks: Iterable[str],
+    references: Mapping[str, Sequence[Any]] | None = None,
+) -> str:
+    """Return the digest of a claim's test.
+
+    `tasks` are all of its experiment, at any scale; `references` the numbers that its verdict depends on, by task.
+    """
     plan = _not_default(claim)
     if claim.kind == "time_to_reach" and claim.threshold is None:
         wanted = claim.named_environments or tuple(tasks)
         plan["milestones"] = {task: milestones[task] for task in wanted if task in milestones}
     if claim.metric is not None and claim.metric.startswith("dollars") and prices is not None:
         plan["prices"] = [prices.cpu_core_hour, prices.accelerator_hour]
+    if references:
+        plan["references"] = references
     return shortened(plan)
 
 
@@ -152,12 +168,16 @@ def plans_of(paper: Paper, runs: Places, claims: Sequence[Claim] | None = None) 
         for run in planned:
             tasks.setdefault(run.experiment, {})[run.environment] = None
             by_experiment.setdefault((scale, run.experiment), []).append(run)
+    numbers = reference_numbers(paper)
     for claim in paper.claims if claims is None else claims:
-        test = half_of_test(claim, paper.milestones, paper.prices, sorted(tasks.get(claim.experiment, ())))
-        for scale in runs:
-            own = runs_of(claim, by_experiment.get((scale, claim.experiment), ()))
-            if own:
-                found[claim.name, scale] = f"{test}-{half_of_settings(own)}"
+        own = {scale: runs_of(claim, by_experiment.get((scale, claim.experiment), ())) for scale in runs}
+        places = sorted({run.environment for part in own.values() for run in part})
+        known = numbers_of(claim, numbers, places)
+        every = sorted(tasks.get(claim.experiment, ()))
+        test = half_of_test(claim, paper.milestones, paper.prices, every, known)
+        for scale, part in own.items():
+            if part:
+                found[claim.name, scale] = f"{test}-{half_of_settings(part)}"
     return found
 
 

@@ -17,10 +17,10 @@ import pandas as pd
 
 from ddrl.errors import UserError
 from ddrl.papers.paper import Paper
+from ddrl.papers.reference_numbers import BEST, STATED_ERROR, references_of
 from ddrl.papers.schema import check_known, schema
 from ddrl.system.files import read_file
 
-REFERENCES = Path(__file__).parents[2] / "replications" / "references"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.]*")
 _TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 MADE_BY = {
@@ -30,7 +30,6 @@ MADE_BY = {
     "mean_of_40_oracle_episodes": "the mean of 40 episodes of an oracle, which sees the simulator's state",
 }
 """How the score that counts as 100 % was made (column `made_by` of references), in words."""
-_ERROR = re.compile(r"standard error ([0-9.]+[0-9])")
 _DTYPES = {"number": "float64", "count": "Int64", "flag": "bool"}
 """Types of columns by their kind; all others are texts."""
 
@@ -105,7 +104,7 @@ def load_references(paper: Paper) -> pd.DataFrame:
 
 def best_returns(paper: Paper) -> dict[str, float]:
     """Return the best return that the rules of an environment allow, where they say it (`references/best.csv`)."""
-    path = references_of(paper.directory) / "best.csv"
+    path = references_of(paper.directory) / BEST
     if not path.exists():
         return {}
     table = _load(path, "best")
@@ -118,15 +117,9 @@ def random_errors(paper: Paper) -> dict[str, float]:
     for rule in paper.references:
         scores = reference_scores(references_of(paper.directory) / rule.file, rule.variants)
         for task, notes in zip(scores["task"], scores["notes"], strict=True):
-            if stated := _ERROR.match(notes):
+            if stated := STATED_ERROR.match(notes):
                 found[rule.environments.replace("{task}", task)] = float(stated[1])
     return found
-
-
-def references_of(directory: Path) -> Path:
-    """Return the folder with random and human scores for a paper's folder: beside it, or else that of this package."""
-    beside = directory.parent / "references"
-    return beside if beside.is_dir() else REFERENCES
 
 
 def reference_scores(path: Path, variants: Sequence[str]) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -64,6 +65,44 @@ def test_a_changed_test_is_not_registered_until_it_is(folder: Path, capsys: pyte
     after = read_register(folder)
     assert after[: len(before)] == before, "rows are only appended"
     assert {row.claim for row in after[len(before) :]} == {name}
+
+
+def test_a_row_that_was_changed_in_place_is_found_in_the_history_of_git(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also once it is committed; rows that are only appended are in order."""
+    assert register() == 0
+    commit("plans", "2027-01-01T00:00:00+00:00")
+    change(folder, "smallest_effect", 0.123)
+    assert register() == 0
+    commit("another plan", "2027-01-02T00:00:00+00:00")
+    capsys.readouterr()
+    assert register("--check") == 0
+    assert "no row of a register was changed" in capsys.readouterr().out
+    whole = (folder / "plans.csv").read_text()
+    last = read_register(folder)[-1].digest
+    (folder / "plans.csv").write_text(whole.replace(last, f"0123456789ab-{halves(last)[1]}", 1).rstrip() + "\n")
+    assert register() == 0, "the digest in force is appended"
+    assert register("--check") == 1
+    assert "rows differ from those of commit" in capsys.readouterr().out
+    commit("backdated", "2027-01-03T00:00:00+00:00")
+    assert register("--check") == 1
+    assert "changed or removed rows that" in capsys.readouterr().out
+
+
+def test_without_a_history_the_check_says_that_rows_are_not_compared(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert register() == 0
+    commit("plans", "2027-01-01T00:00:00+00:00")
+    git("clone", "--quiet", "--depth", "1", f"file://{tmp_path}", str(tmp_path / "shallow"))
+    monkeypatch.chdir(tmp_path / "shallow")
+    assert register("--check") == 0
+    assert "not compared with older ones" in capsys.readouterr().out
+    shutil.rmtree(tmp_path / "shallow" / ".git")
+    shutil.rmtree(tmp_path / ".git")
+    assert register("--check") == 0
+    assert "is in no repository of git" in capsys.readouterr().out
 
 
 def test_the_register_of_the_past_is_in_the_history_of_git(folder: Path) -> None:

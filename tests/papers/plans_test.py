@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from ddrl.cli.register import rewritten
+from ddrl.errors import UserError
 from ddrl.papers.expansion import expand
 from ddrl.papers.experiments import SCALES, papers
 from ddrl.papers.paper import Claim, Needs, Prices, load_paper
@@ -54,8 +57,16 @@ def test_every_plan_in_force_is_registered(name: str) -> None:
     assert missing(ROOT / name) == {}, "register the plans before the runs: ddrl register"
 
 
+def test_no_row_of_a_register_was_changed_since_they_are_append_only() -> None:
+    folders = [ROOT / name for name in papers(ROOT)]
+    try:
+        assert rewritten(folders) == []
+    except UserError as error:
+        pytest.skip(str(error))
+
+
 @pytest.mark.parametrize("name", papers(ROOT))
-def test_the_dates_of_a_register_never_fall_and_each_plan_has_its_commit(name: str) -> None:
+def test_the_dates_of_a_register_never_fall(name: str) -> None:
     rows = read_register(ROOT / name)
     dates = [row.date for row in rows]
     assert dates == sorted(dates)
@@ -116,6 +127,42 @@ def test_prices_are_part_of_a_test_of_dollars_alone() -> None:
     cheap, dear = Prices(0.1, 1.0, ""), Prices(0.1, 2.0, "")
     assert half(dollars, prices=cheap) != half(dollars, prices=dear)
     assert half(prices=cheap) == half(prices=dear)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("best.csv", "toy/catch,1,", "toy/catch,2,"),
+        ("toy.csv", "catch,-0.6,", "catch,-3,"),
+        ("toy.csv", ",,,", ",4,rule_of_the_task,"),
+    ],
+)
+def test_the_numbers_of_references_that_a_claim_uses_are_part_of_its_test(
+    tmp_path: Path, file: str, old: str, new: str
+) -> None:
+    folder = edited(tmp_path, "", None)
+    shutil.copytree(ROOT / "references", tmp_path / "references")
+    assert in_force(folder) == BEFORE
+    path = tmp_path / "references" / file
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    after = in_force(folder)
+    changed = {claim for claim, scale in BEFORE if BEFORE[claim, scale] != after[claim, scale]}
+    assert {"replay_helps_v_trace", "v_trace_over_no_correction"} <= changed
+    assert not changed & {"deep_over_shallow", "impala_fastest_on_one_machine"}, "other tasks, or no score at all"
+    assert all(halves(BEFORE[key])[1] == halves(after[key])[1] for key in BEFORE)
+
+
+def test_a_set_of_tasks_has_the_references_of_all_its_tasks(tmp_path: Path) -> None:
+    folder = edited(tmp_path, "", None)
+    shutil.copytree(ROOT / "references", tmp_path / "references")
+    path = tmp_path / "references" / "firstperson.csv"
+    path.write_text(path.read_text().replace("vizdoom_basic,-2.18,", "vizdoom_basic,-2.19,"))
+    after = in_force(folder)
+    changed = {claim for claim, scale in BEFORE if BEFORE[claim, scale] != after[claim, scale]}
+    assert "multitask_over_a3c" in changed
+    assert "v_trace_over_no_correction" not in changed
 
 
 def edited(tmp_path: Path, part: str, change: Any, order: bool = True) -> Path:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from ddrl.papers.experiments import PlannedRun
-from ddrl.papers.published import references_of
+from ddrl.papers.reference_numbers import references_of
 from ddrl.papers.schema import SCHEMAS
 from ddrl.papers.table_names import REFERENCE, TABLES
 from ddrl.system.files import read_file, write_whole
