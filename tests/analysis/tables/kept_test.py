@@ -18,12 +18,13 @@ from tests.analysis.fakes import write_run
 
 ROOT = Path(__file__).parents[3] / "replications"
 PAPER = "impala_2018"
-WANTED: dict[str, Any] = {"experiments": ["off_policy_correction"], "environments": ["toy/catch"], "seeds": [1, 2, 3]}
+SEEDS = (11, 12, 13, 14, 15)
+WANTED: dict[str, Any] = {"experiments": ["off_policy_correction"], "environments": ["toy/catch"], "seeds": SEEDS}
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A folder with a paper of one's own and six reference runs of it."""
+    """A folder with a paper of one's own and ten reference runs of it, which its plan has."""
     for name in (PAPER, "references"):
         shutil.copytree(ROOT / name, tmp_path / "replications" / name)
     for variant, final in (("v_trace", 0.9), ("no_correction", 0.2)):
