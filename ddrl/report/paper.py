@@ -60,7 +60,7 @@ def _sections(tables: Tables, summary: dict[str, Any], origin: Origin) -> tuple[
     subject, experiments = summary["subject"], summary["experiments"]
     own = of_origin(tables["runs"], subject)
     source = [runs.provenance(own, summary, origin)] if own else []
-    found = claims(tables["claims"], tables["published"], subject, summary.get("rules", ""))
+    found = claims(tables["claims"], tables["published"], subject, len(summary["rules"]))
     frames_take = efficiency(tables["efficiency"], experiments, subject, summary["paper"]["prices"])
     body = (
         Section("claims", "Claims and their evidence", found),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ddrl.report.sections.answers import answer_sentence, answers, best_findings, effect_note
-from ddrl.report.sections.chosen import LEDGER
+from ddrl.report.sections.chosen import LEDGER, younger_rules
 from ddrl.report.sections.claims import ledger
 from ddrl.report.sections.coverage import (
     cells_by_verdict,
@@ -73,7 +73,7 @@ def suite_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict[
 
 def _sections(tables: Tables, summary: dict[str, Any], origin: Origin, findings: list[Row]) -> tuple[Section, ...]:
     subject, names = summary["subject"], _names(summary)
-    rules = [Text(plain(summary["rules"]))] if summary.get("rules") else []
+    rules = [younger_rules(summary["rules"])] if summary["rules"] else []
     bars = verdict_bars(
         {
             "claims": verdicts_of(of_origin(tables["claims"], subject)),
@@ -87,7 +87,7 @@ def _sections(tables: Tables, summary: dict[str, Any], origin: Origin, findings:
         Section("preface", "How to read this", tuple(Text(plain(text)) for text in PREFACE)),
     )
     appendix = (
-        Section("claims", "Claims and their evidence", [*rules, ledger(tables["claims"], names, subject)]),
+        Section("claims", "Claims and their evidence", [ledger(tables["claims"], names, subject), *rules]),
         Section("experiments", "Experiments", [experiments(tables["coverage"], names)]),
         Section("cells", "Published cells by verdict", [cells_by_verdict(tables, names, subject)]),
         Section("unreplicated", "Papers without a replication", [published_only(tables.get("published_only", []))]),

@@ -121,6 +121,11 @@ def test_a_claim_shows_all_its_comparisons_and_p_after_holms_correction() -> Non
     assert "All comparisons" not in texts(*claims([CLAIM | alone], [], "run"))
 
 
+def test_claims_say_how_many_rules_for_all_came_after_runs() -> None:
+    assert "1 rule for all claims came after some of the runs" in texts(*claims([CLAIM], [], "run", 1))
+    assert "came after" not in texts(*claims([CLAIM], [], "run"))
+
+
 def test_the_ledger_of_the_suite_names_the_comparison_that_its_numbers_are_of() -> None:
     assert "A against C, the nearest to contradicting the claim" in texts(ledger([CLAIM], {}, "run"))
     bound = texts(ledger([CLAIM | {"kind": "up_to"}], {}, "run"))

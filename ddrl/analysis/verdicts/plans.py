@@ -15,7 +15,7 @@ digests is older if it began before the plan was registered; of a run whose begi
 the plan was there first, so it counts as older. Reference runs are held against the settings of scale workstation.
 
 A changed rule by which all claims are judged is a test that was written after the runs, too. `RULES` lists them, and
-each report says so once (`changed_rules`).
+each report has a table of those that are younger than runs (`changed_rules`).
 """
 
 from __future__ import annotations
@@ -151,11 +151,12 @@ def _older(run: RunData, claim: str, half: int, current: set[str], date: str) ->
     return not date or not began or began < date
 
 
-def changed_rules(began: Iterable[str], rules: Sequence[Rule] = RULES) -> str:
-    """Return the rules for all claims that are younger than some runs, which began then; empty without any."""
+def changed_rules(began: Iterable[str], rules: Sequence[Rule] = RULES) -> list[dict[str, Any]]:
+    """Return the rules for all claims that are younger than some runs, which began then: date, older, runs and text."""
     times = list(began)
-    said = []
-    for rule in rules:
-        if older := sum(not time or time < rule.date for time in times):
-            said.append(f"{rule.date[:10]}, after {older} of {len(times)} runs: {rule.text}")
-    return f"Rules for all claims that were changed after runs: {'; '.join(said)}." if said else ""
+    counts = {rule: sum(not time or time < rule.date for time in times) for rule in rules}
+    return [
+        {"date": rule.date[:10], "older": older, "runs": len(times), "text": rule.text}
+        for rule, older in counts.items()
+        if older
+    ]

@@ -1,4 +1,4 @@
-"""What stands behind the runs of a report: how many were discarded, and what was tuned with which seeds."""
+"""What stands behind the runs of a report: discarded ones, tuning, and rules for all claims that came after runs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,22 @@ def _text(value: Any) -> str:
     return NOTHING if value is None else str(value)
 
 
+def younger_rules(rules: list[Row]) -> Table:
+    """Return the rules for all claims that came after some of the runs."""
+    fields: Fields[Row] = (
+        Field("Since", lambda row: row["date"], "0.6fr"),
+        Field("Rule", lambda row: sentence(row["text"]), "4fr"),
+        right("Runs before it", lambda row: f"{row['older']} of {row['runs']}"),
+    )
+    caption = "Rules for all claims that came after some of the runs"
+    return table_of(caption, "tables/summary.json", fields, [Group(rules)], size=8.2)
+
+
 def behind(summary: Mapping[str, Any]) -> list[Block]:
     """Return the blocks of a paper's report; of `summary.json`, whose experiments have their tuning."""
-    experiments = summary["experiments"]
-    return [Facts([discarded(summary.get("discarded", {}), experiments)]), tuning(experiments, list(experiments))]
+    experiments, rules = summary["experiments"], summary["rules"]
+    blocks: list[Block] = [
+        Facts([discarded(summary.get("discarded", {}), experiments)]),
+        tuning(experiments, list(experiments)),
+    ]
+    return [*blocks, younger_rules(rules)] if rules else blocks

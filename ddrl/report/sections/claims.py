@@ -27,11 +27,11 @@ INTRODUCTION = (
 )
 
 
-def claims(rows: list[Row], published_rows: list[Row], subject: str, rules: str = "") -> list[Block]:
+def claims(rows: list[Row], published_rows: list[Row], subject: str, younger: int = 0) -> list[Block]:
     """Return the claims with a run in the order of the paper's file, each with one finding per origin.
 
-    `published_rows` is the table of published cells, which holds the numbers of a claim; `rules` says which rules for
-    all claims are younger than runs.
+    `published_rows` is the table of published cells, which holds the numbers of a claim; `younger` is how many rules
+    for all claims are younger than runs.
     """
     tested, _ = _by_run(rows)
     published = {row["cell"]: row for row in published_rows}
@@ -42,7 +42,8 @@ def claims(rows: list[Row], published_rows: list[Row], subject: str, rules: str 
     )
     caption = "Claims of the paper and what our runs say of them"
     table = table_of(caption, SOURCE, fields, [_lines(tested)], size=8.2, ruled=True)
-    said = [Text(plain(text)) for text in (INTRODUCTION, rules) if text]
+    late = f"{counted(younger, 'rule')} for all claims came after some of the runs; the appendix lists what changed."
+    said = [Text(plain(text)) for text in (INTRODUCTION, late if younger else "") if text]
     return [*said, table] if tested else []
 
 

@@ -18,6 +18,7 @@ from ddrl.papers.paper import Paper, load_paper
 from ddrl.papers.plans import Registered, appended, halves, in_force, write_register
 from ddrl.papers.tuning import Tuning
 from ddrl.report.sections.answers import answers
+from ddrl.report.sections.chosen import younger_rules
 from ddrl.report.sections.claims import evidence, ledger
 from docs.sitegen import evidence as pages
 from tests.analysis.verdicts.claims_test import CORRECTION, PAPER, run_of
@@ -147,7 +148,8 @@ def test_every_output_has_the_note_also_where_no_test_was_made(
 
 def test_a_rule_for_all_claims_that_is_younger_than_runs_is_said_once() -> None:
     rules = (Rule(THEN, "medians count"), Rule(BEFORE, "means count"))
-    said = changed_rules([BEFORE, AFTER, AFTER], rules)
-    assert said == "Rules for all claims that were changed after runs: 2026-01-02, after 1 of 3 runs: medians count."
-    assert changed_rules([AFTER], rules) == ""
+    found = changed_rules([BEFORE, AFTER, AFTER], rules)
+    assert found == [{"date": "2026-01-02", "older": 1, "runs": 3, "text": "medians count"}]
+    assert changed_rules([AFTER], rules) == []
+    assert "Medians count" in str(younger_rules(found))
     assert [rule.date for rule in RULES] == sorted(rule.date for rule in RULES)
