@@ -41,7 +41,7 @@ def tuning(experiments: Mapping[str, Any], compared: Collection[str]) -> Table:
     fields: Fields[Row] = (
         Field("Systems", lambda row: row["systems"], "0.9fr"),
         Field("What was chosen", lambda row: joined([plain(sentence(row["what"])), small(row["source"])]), "2fr"),
-        Field("Tasks", lambda row: row["tasks"], "1fr"),
+        Field("Tasks", lambda row: row["tasks"], "1.4fr"),
         Field("Seeds", lambda row: row["seeds"], "0.6fr"),
         right("Runs", lambda row: row["runs"]),
         right("Frames", lambda row: row["frames"] if row["frames"] == NOTHING else frames(row["frames"])),
