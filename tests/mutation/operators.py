@@ -16,6 +16,7 @@ import argparse
 import ast
 import csv
 import random
+import resource
 import signal
 import sys
 import tempfile
@@ -27,10 +28,16 @@ from tests.mutation.__main__ import ROOT, Found, copy_tree, forked, preload, ver
 
 SURVIVORS = ROOT / "tests/mutation/survivors.csv"
 COLUMNS = ("file", "function", "line", "kind", "reason")
-KINDS = ("equivalent", "open")
-"""equivalent: no run can tell it from the original, or only by its speed or rounding; open: a test is missing."""
+KINDS = ("equivalent", "endless", "open")
+"""What a row of the list says.
+
+equivalent: no run can tell it from the original, or only by its speed or rounding; endless: it asks for memory without
+end, so that its tests break; open: a test is missing.
+"""
 LIMIT_S = 120.0
 """Of one run of tests."""
+MEMORY_BYTES = 6 * 2**30
+"""Of one run of tests: a mutant in an endless loop may ask for all memory there is."""
 OPERATORS: Mapping[type[ast.AST], tuple[str, str]] = {
     ast.Add: ("+", "-"),
     ast.Sub: ("-", "+"),
@@ -205,6 +212,7 @@ def tried(one: Change, tree: Path) -> Found:
             def run(tests: tuple[str, ...] = tests) -> int:
                 import pytest
 
+                resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
                 marks = "not slow and not learning and not system and not regression and not gpu and not slurm"
                 options = ["-x", "-q", "-p", "no:cacheprovider", "--no-header", "-m", marks, "--rootdir", str(tree)]
                 return int(pytest.main([*options, *tests]))
