@@ -96,7 +96,7 @@ def _answer(row: Row, subject: str) -> Answer:
     tested = row["verdict"] != "not_run"
     return Answer(
         verdict=row["verdict"],
-        said=said(row["verdict"], row.get("obstacle", "")),
+        said=said(row["verdict"], row.get("obstacle", "").partition(";")[0]),  # the table of claims has all of them
         title=row["title"],
         plot=_plot(row),
         seeds=number(row["seeds"]) if tested else "",
