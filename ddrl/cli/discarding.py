@@ -14,14 +14,17 @@ from ddrl.errors import UserError
 from ddrl.papers.discarded import Discarded, place_of, read_ledger, row_of, write_ledger
 from ddrl.papers.table_names import REFERENCE
 from ddrl.system.files import read_file, write_whole
-from ddrl.system.git import git, utc
+from ddrl.system.git import git, is_shallow, utc
 from ddrl.system.text_files import parse_json, read_json
 
 FILES = ("config.json", "curves.parquet", "lineage.parquet", "run.json")
 """The files of a run that are committed; `run.json` comes last."""
+NOT_ALWAYS = ("lineage.parquet",)
+"""Those of `FILES` that not every run has."""
 ASIDE = "discarded"
 """The folder of results, not committed, that discarded runs are moved into."""
-HISTORY = (f"results/{REFERENCE}/*/*/*/*/seed*/run.json",)
+HISTORY = f"{REFERENCE}/*/*/*/*/seed*/run.json"
+"""The manifests of reference runs, from the folder of results."""
 
 
 def discard(runs: Sequence[Path], results: Path, reason: str, when: str) -> list[str]:
@@ -35,10 +38,18 @@ def discard(runs: Sequence[Path], results: Path, reason: str, when: str) -> list
     for run in runs:
         if not run.resolve().is_relative_to(root) or not (run / "run.json").is_file():
             raise UserError(f"{run}: is no run below {results / REFERENCE}")
+    _check_once(runs)
     rows = [row_of(place_of(run), read_json(run / "run.json"), when, reason, (), "") for run in runs]
     # The rows come first: where the move fails, a run counts once too often, and never once too little.
     write_ledger(results, [*read_ledger(results), *rows])
     return [f"{run} -> {_aside(run, results, when)}" for run in runs]
+
+
+def _check_once(runs: Sequence[Path]) -> None:
+    """Raise `UserError` where two of `runs` have one place among the reference runs."""
+    for place, number in Counter(map(place_of, runs)).items():
+        if number > 1:
+            raise UserError(f"{'/'.join(place)}: is given {number} times; allowed: each run once")
 
 
 def _aside(run: Path, results: Path, when: str) -> Path:
@@ -55,25 +66,15 @@ def keep(runs: Sequence[Path], results: Path, reason: str, when: str) -> list[st
     Return a line for each. Raise `UserError`, before anything is copied, for a run that has not finished, and where one
     is replaced without a reason.
     """
+    _check_once(runs)
     targets = [results / REFERENCE / "/".join(place_of(run)) for run in runs]
     for run, target in zip(runs, targets, strict=True):
-        missing = next(
-            (name for name in ("config.json", "curves.parquet", "run.json") if not (run / name).is_file()), ""
-        )
-        if missing:
-            raise UserError(f"{run}: has no {missing}; allowed: runs that have finished")
-        if read_json(run / "run.json").get("git_dirty"):
-            raise UserError(f"{run}: was made with uncommitted changes; allowed: runs of a clean checkout")
-        if run.resolve() == target.resolve():
-            raise UserError(f"{run}: is a reference run already")
-        if target.exists() and not reason.strip():
-            raise UserError(f"{target}: exists; allowed with --reason, which says why it is replaced")
+        _check_kept(run, target, reason)
     lines = []
     for run, target in zip(runs, targets, strict=True):
         if target.exists():
-            row = row_of(
-                place_of(target), read_json(target / "run.json"), when, reason, ["/".join(place_of(run)[1:])], ""
-            )
+            replaced_by = "/".join(place_of(run)[1:])
+            row = row_of(place_of(target), read_json(target / "run.json"), when, reason, [replaced_by], "")
             write_ledger(results, [*read_ledger(results), row])
             _aside(target, results, when)
             lines.append(f"{target}: the run that was there is in the ledger")
@@ -83,6 +84,19 @@ def keep(runs: Sequence[Path], results: Path, reason: str, when: str) -> list[st
                 write_whole(target / name, read_file(run / name))
         lines.append(f"{run} -> {target}")
     return lines
+
+
+def _check_kept(run: Path, target: Path, reason: str) -> None:
+    """Raise `UserError` where a run cannot become the reference run at `target`."""
+    for name in FILES:
+        if name not in NOT_ALWAYS and not (run / name).is_file():
+            raise UserError(f"{run}: has no {name}; allowed: runs that have finished")
+    if read_json(run / "run.json").get("git_dirty"):
+        raise UserError(f"{run}: was made with uncommitted changes; allowed: runs of a clean checkout")
+    if run.resolve() == target.resolve():
+        raise UserError(f"{run}: is a reference run already")
+    if target.exists() and not reason.strip():
+        raise UserError(f"{target}: exists; allowed with --reason, which says why it is replaced")
 
 
 @dataclass(frozen=True)
@@ -103,12 +117,14 @@ class Change:
 def unaccounted(results: Path) -> list[str]:
     """Return a line for each reference run that git's history has lost and the ledger lacks.
 
-    Raise `UserError` where there is no history.
+    Raise `UserError` where there is no whole history.
     """
     try:
-        lost = from_history()
+        shallow, lost = is_shallow(results), from_history(results)
     except (OSError, subprocess.CalledProcessError):
-        raise UserError("--check: this is no repository of git") from None
+        raise UserError(f"{results}: is in no repository of git, so nobody can see which runs were lost") from None
+    if shallow:
+        raise UserError(f"{results}: the history of git is cut off (shallow), so nobody can see which runs were lost")
     known = Counter((row.place, row.started) for row in read_ledger(results))
     missing = Counter({(row.place, row.started): 1 for row in lost}) - known
     return [
@@ -117,20 +133,20 @@ def unaccounted(results: Path) -> list[str]:
     ]
 
 
-def from_history() -> list[Discarded]:
+def from_history(results: Path) -> list[Discarded]:
     """Return a row for each reference run that a commit of git's history has removed or replaced, oldest first.
 
     A run that moved to another place, with the same manifest, is not discarded; nor is one whose manifest alone was
     edited, which began at the same time.
     """
     rows = []
-    for commit, date, subject, changes in _commits():
+    for commit, date, subject, changes in _commits(results):
         moved = {change.after for change in changes if change.letter == "A"}
         for change in changes:
             if change.letter == "A" or change.before in moved:
                 continue
-            old = _manifest(change.before)
-            new = _manifest(change.after) if change.letter == "M" else {}
+            old = _manifest(results, change.before)
+            new = _manifest(results, change.after) if change.letter == "M" else {}
             if new and new.get("started") == old.get("started"):
                 continue
             others = [one.place for one in changes if one.letter == "A" and one.group == change.group]
@@ -139,34 +155,25 @@ def from_history() -> list[Discarded]:
     return rows
 
 
-def _commits() -> Iterator[tuple[str, str, str, list[Change]]]:
+def _commits(results: Path) -> Iterator[tuple[str, str, str, list[Change]]]:
     """Yield each commit that changed reference runs, oldest first: its name, date (UTC), subject and changes."""
-    said = git(
-        "log",
-        "--reverse",
-        "--topo-order",
-        "--no-merges",
-        "--no-renames",
-        "--raw",
-        "--no-abbrev",
-        "--format=commit %H %cI %s",
-        "--",
-        *HISTORY,
-    )
-    for text in said.split("\ncommit " if said.startswith("\n") else "commit ")[1:]:
+    order = ("--reverse", "--topo-order", "--no-merges", "--no-renames")
+    shown = ("--raw", "--no-abbrev", "--relative", "--format=%x00%H %cI %s")
+    said = git("-C", str(results), "log", *order, *shown, "--", HISTORY)
+    for text in said.split("\0")[1:]:
         head, *lines = text.strip().splitlines()
         commit, date, subject = head.split(" ", 2)
         changes = []
         for line in filter(None, lines):
             facts, path = line.split("\t", 1)
             _, _, before, after, letter = facts.split()
-            changes.append(Change(letter[0], before, after, tuple(path.split("/")[2:7])))
+            changes.append(Change(letter[0], before, after, tuple(path.split("/")[1:6])))
         yield commit, utc(date), subject, changes
 
 
-def _manifest(name: str) -> Any:
+def _manifest(results: Path, name: str) -> Any:
     """Return the content of an object of git; nothing where it cannot be read."""
     try:
-        return parse_json(git("cat-file", "blob", name))
+        return parse_json(git("-C", str(results), "cat-file", "blob", name))
     except (subprocess.CalledProcessError, UserError):
         return {}

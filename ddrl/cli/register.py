@@ -15,7 +15,7 @@ from pathlib import Path
 from ddrl.errors import UserError
 from ddrl.papers.plans import REGISTER, Registered, appended, in_force, missing, read_register, write_register
 from ddrl.system.files import read_file
-from ddrl.system.git import git, now, utc
+from ddrl.system.git import git, is_shallow, now, utc
 from ddrl.system.text_files import parse_yaml, read_yaml
 
 FILES = ("paper.yaml", "experiments.yaml")
@@ -71,7 +71,7 @@ def _versions(folder: Path, since: str) -> Iterator[tuple[str, str]]:
     """Yield the register of a paper at each commit that changed it from `since` on, oldest first."""
     where = ("-C", str(folder))
     try:
-        shallow = git(*where, "rev-parse", "--is-shallow-repository").strip() == "true"
+        shallow = is_shallow(folder)
         said = git(*where, "log", "--first-parent", "--reverse", "--format=%H %cI", "--", REGISTER)
     except (OSError, subprocess.CalledProcessError):
         raise UserError(f"{folder}: is in no repository of git, so nobody can see if rows were changed") from None

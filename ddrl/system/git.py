@@ -1,10 +1,11 @@
-"""Reads what git knows of the working directory's repository."""
+"""Reads what git knows of a repository."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 from datetime import UTC, datetime
+from pathlib import Path
 
 
 def git(*arguments: str) -> str:
@@ -15,6 +16,11 @@ def git(*arguments: str) -> str:
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     done = subprocess.run(["git", *arguments], env=variables, capture_output=True, check=True)
     return done.stdout.decode(errors="replace")
+
+
+def is_shallow(place: Path) -> bool:
+    """Return whether the history of a folder's repository is cut off. Raise as `git`."""
+    return git("-C", str(place), "rev-parse", "--is-shallow-repository").strip() == "true"
 
 
 def utc(date: str) -> str:

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ddrl.cli import main
 from ddrl.cli.discarding import from_history
@@ -113,22 +114,59 @@ def test_history_tells_runs_that_were_replaced_or_dropped_from_those_that_moved_
     (moved.parent / "seed6").mkdir()
     (moved.parent / "seed6/run.json").write_text('{"started": "2026-03-03"}')
     (moved / "run.json").unlink()
-    commit("another seed")
+    commit("another seed than that of commit 5")
     assert main(["discard", "--check"]) == 1
     said = capsys.readouterr().out.splitlines()
     assert [line.partition(",")[0] for line in said] == [
         f"impala_2018/atari/shallow/atari/pong/{seed}" for seed in (3, 5)
     ]
-    again, dropped = from_history()
+    again, dropped = from_history(Path("results"))
     write_ledger(Path("results"), [again, dropped])
     assert main(["discard", "--check"]) == 0
     assert (again.reason, again.seed, again.replaced_by) == ("made again", "3", "atari/shallow/atari-pong/seed3")
     assert (dropped.reason, dropped.seed, dropped.replaced_by) == (
-        "another seed",
+        "another seed than that of commit 5",
         "5",
         "atari/shallow/atari-pong/seed6",
     )
     assert again.settings == dropped.settings and again.started < dropped.started
+    monkeypatch.chdir("/")
+    assert from_history(tmp_path / "results") == [again, dropped], "wherever the command is typed"
+    assert main(["discard", "--check", "--results", str(tmp_path / "results")]) == 0
+
+
+def test_a_history_that_is_cut_off_shows_no_lost_run_and_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = tmp_path / "whole"
+    run = write_run(whole / "results", "reference")
+    git("-C", str(whole), "init", "--quiet")
+    for message in ("first", "lost"):
+        git("-C", str(whole), "add", "--all")
+        git("-C", str(whole), "commit", "--quiet", "--message", message)
+        (run / "run.json").unlink(missing_ok=True)
+        (whole / "results" / "notes").write_text("kept")
+    git("clone", "--quiet", "--depth", "1", f"file://{whole}", str(tmp_path / "cut"))
+    assert main(["discard", "--check", "--results", str(whole / "results")]) == 1
+    assert main(["discard", "--check", "--results", str(tmp_path / "cut" / "results")]) == 2
+    assert "cut off (shallow)" in capsys.readouterr().err
+    assert main(["discard", "--check", "--results", str(tmp_path)]) == 2
+    assert f"{tmp_path}: is in no repository of git" in capsys.readouterr().err
+
+
+def test_a_run_that_is_given_twice_is_refused_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, other = write_run(tmp_path, "reference"), write_run(tmp_path, "workstation")
+    twice = [str(run), f"{run.parent}/../{run.parent.name}/{run.name}"]
+    assert main(["discard", *twice, "--results", str(tmp_path), "--reason", "x"]) == 2
+    assert f"{PLACE}: is given 2 times" in capsys.readouterr().err
+    assert run.exists() and read_ledger(tmp_path) == []
+    again = write_run(tmp_path / "another", "workstation")
+    run.rename(tmp_path / "seed3")
+    assert main(["keep", str(other), str(again), "--results", str(tmp_path)]) == 2
+    assert f"{PLACE}: is given 2 times" in capsys.readouterr().err
+    assert not run.exists()
 
 
 def test_the_ledger_has_every_reference_run_that_the_history_of_git_has_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,6 +176,13 @@ def test_the_ledger_has_every_reference_run_that_the_history_of_git_has_lost(mon
     if done.stdout.strip() != "false":
         pytest.skip("no repository with its history")
     assert main(["discard", "--check"]) == 0
+
+
+def test_continuous_integration_has_the_history_without_which_tests_are_skipped() -> None:
+    jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
+    first = jobs["check"]["steps"][0]
+    assert first["uses"].startswith("actions/checkout@")
+    assert first["with"]["fetch-depth"] == 0
 
 
 def test_the_committed_ledger_has_the_runs_that_were_replaced_before_there_was_one() -> None:
