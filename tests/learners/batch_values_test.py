@@ -41,6 +41,20 @@ def test_pieces_give_what_the_whole_gives(piece_steps: int, monkeypatch: pytest.
     assert not found.value.requires_grad
 
 
+@pytest.mark.parametrize(("piece_steps", "expected"), [(3, [1] * 6), (7, [2, 1, 1, 2]), (8, [2] * 3), (24, [6])])
+def test_there_are_as_many_pieces_as_the_observations_fill_but_no_column_is_divided(
+    piece_steps: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column of 3 steps has 4 observations; 24 are in the batch."""
+    spec = EnvSpec("toy/test", (4,), "float32", 3, 1, "test")
+    network = ActorCritic(spec, network="mlp", generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(network, "piece_steps", piece_steps)
+    columns: list[int] = []
+    network.register_forward_pre_hook(lambda _, inputs: columns.append(inputs[0].shape[1]))
+    evaluate(network, make_unroll(length=3, columns=6), "float32")
+    assert columns == expected
+
+
 def test_normalised_advantages_have_mean_zero_and_deviation_one_over_valid_steps() -> None:
     advantages, valid = torch.tensor([[1.0, 2.0], [3.0, 100.0]]), torch.tensor([[True, True], [True, False]])
     found = normalised(advantages, ALONE, valid)
@@ -57,6 +71,17 @@ def test_two_learners_normalise_as_one_with_both_their_steps() -> None:
 
 def test_equal_advantages_become_zero() -> None:
     assert torch.equal(normalised(torch.full((4,), 2.5), ALONE), torch.zeros(4))
+
+
+def test_a_single_step_becomes_zero() -> None:
+    assert float(normalised(torch.tensor([[2.5]]), ALONE)) == 0.0
+    advantages, valid = torch.tensor([[2.5, 7.0]]), torch.tensor([[True, False]])
+    assert torch.equal(normalised(advantages, ALONE, valid), torch.zeros(1, 2))
+
+
+def test_a_deviation_as_small_as_epsilon_is_divided_by_twice_as_much() -> None:
+    advantages = torch.tensor([-1e-8, 1e-8])
+    torch.testing.assert_close(normalised(advantages, ALONE), torch.tensor([-0.5, 0.5]))
 
 
 def test_explained_variance_is_one_for_a_perfect_fit_and_zero_for_a_constant() -> None:

@@ -1,20 +1,116 @@
-"""A learner's share of a batch may be empty: it then has a gradient of 0 everywhere, not none."""
+"""Threads share a batch: their parts add up to the whole; a learner's share may be empty, its gradient is then 0."""
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ddrl.algorithms import ppo
-from ddrl.learners.data_parallel import ColumnParallel, split
+from ddrl.learners.data_parallel import PIECE_COLUMNS, ColumnParallel, split
 from ddrl.networks.torsos import NETWORKS
 from ddrl.system.seeding import torch_generator
-from ddrl.types import EnvSpec
+from ddrl.types import EnvSpec, Metrics, Unroll
+from tests.unrolls import make_unroll, tags
 
 PIXELS = EnvSpec("test/pixels", (4, 42, 42), "uint8", num_actions=3, frame_skip=4, protocol="test")
 NUMBERS = EnvSpec("test/numbers", (4,), "float32", num_actions=0, frame_skip=1, protocol="test", action_size=2)
 SPECS = {"tanh_mlp": NUMBERS}
+
+
+class Watched:
+    """A loss that writes down which network was given which columns, by their tags, and in which thread."""
+
+    def __init__(self) -> None:
+        self.pieces: dict[nn.Module, list[list[int]]] = {}
+        self.torch_threads: dict[int, int] = {}
+
+    def __call__(self, network: nn.Module, part: Unroll) -> tuple[Tensor, Metrics]:
+        self.pieces.setdefault(network, []).append(tags(part))
+        self.torch_threads[threading.get_ident()] = torch.get_num_threads()
+        loss = (network(part.observation[:-1]).squeeze(-1) - part.reward).square().sum()
+        return loss, {"loss": float(loss.detach()), "columns": float(part.batch_size)}
+
+    @property
+    def sizes(self) -> list[list[int]]:
+        """Columns of each piece, of one list a network, in the order of the columns."""
+        return [[len(piece) for piece in pieces] for pieces in sorted(self.pieces.values())]
+
+
+def linear() -> nn.Linear:
+    """A small network, the same each time."""
+    layer = nn.Linear(4, 1)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[0.5, -1.0, 2.0, 0.25]]))
+        layer.bias.fill_(0.125)
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("num_threads", "piece_columns", "columns", "sizes"),
+    [
+        (1, 4, 9, [[3, 3, 3]]),
+        (1, 3, 9, [[3, 3, 3]]),
+        (1, 9, 9, [[9]]),
+        (2, 4, 12, [[3, 3], [3, 3]]),
+        (2, 100, 12, [[6], [6]]),
+        (3, 2, 12, [[2, 2], [2, 2], [2, 2]]),
+        (3, 2, 2, [[1], [1]]),
+        (3, 2, 1, [[1]]),
+    ],
+)
+def test_each_thread_takes_its_columns_in_pieces_and_together_they_are_the_whole(
+    num_threads: int, piece_columns: int, columns: int, sizes: list[list[int]]
+) -> None:
+    batch, whole, network, watched = make_unroll(columns=columns), linear(), linear(), Watched()
+    expected, metrics = Watched()(whole, batch)
+    expected.backward()
+    parallel = ColumnParallel(network, num_threads, piece_columns)
+    found = parallel.backward(watched, batch)
+    parallel.close()
+    assert found == pytest.approx(metrics)
+    torch.testing.assert_close([one.grad for one in network.parameters()], [one.grad for one in whole.parameters()])
+    assert sorted(tag for pieces in watched.pieces.values() for piece in pieces for tag in piece) == tags(batch)
+    assert watched.sizes == sizes
+    assert watched.pieces[network][0][0] == 0, "the caller takes the first columns"
+    for other in watched.pieces:
+        for mine, its in zip(network.parameters(), other.parameters(), strict=True):
+            assert mine.data_ptr() == its.data_ptr()
+
+
+def test_a_gradient_does_not_add_to_the_one_before() -> None:
+    network, batch = linear(), make_unroll(columns=4)
+    parallel = ColumnParallel(network, 2)
+    gradients = []
+    for _ in range(2):
+        parallel.backward(Watched(), batch)
+        gradients.append([one.grad.clone() for one in network.parameters() if one.grad is not None])
+    parallel.close()
+    torch.testing.assert_close(*gradients)
+
+
+def test_a_thread_computes_without_others_of_torchs_own() -> None:
+    """They would compete with the actors for cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        watched, parallel = Watched(), ColumnParallel(linear(), 2)
+        parallel.backward(watched, make_unroll(columns=4))
+        parallel.close()
+        own = threading.get_ident()
+        assert [number for thread, number in watched.torch_threads.items() if thread != own] == [1]
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_piece_has_eight_columns_unless_it_is_said() -> None:
+    watched, parallel = Watched(), ColumnParallel(linear(), 1)
+    parallel.backward(watched, make_unroll(columns=16))
+    parallel.close()
+    assert PIECE_COLUMNS == 8
+    assert watched.sizes == [[8, 8]]
 
 
 def samples(spec: EnvSpec, count: int) -> ppo.Samples:

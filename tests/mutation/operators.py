@@ -7,7 +7,8 @@
 
 Each mutant is planted in a copy of the package (`tests.mutation.__main__`). The tests of its own file run first, then
 those of its folder. What survives is printed, and must stand in `tests/mutation/survivors.csv` with the reason why no
-test can see it, or as `open`. The exit status is 1 where a survivor does not. Not part of CI.
+test can see it, or as `open`. The exit status is 1 where a survivor does not, and 2 where tests fail without a mutant.
+Not part of CI.
 """
 
 from __future__ import annotations
@@ -244,8 +245,8 @@ def main() -> int:
     files = []
     for part in chosen.parts:
         path = ROOT / "ddrl" / part
-        found = sorted(path.glob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
-        files += [str(one.relative_to(ROOT)) for one in found]
+        paths = sorted(path.glob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
+        files += [str(one.relative_to(ROOT)) for one in paths]
     mutants = [one for file in files for one in changes(file)]
     rows, survived, unlisted = known(), 0, 0
     if chosen.listed:
@@ -261,6 +262,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ddrl-mutation-") as folder:
         tree = Path(folder)
         copy_tree(tree)
+        for file in dict.fromkeys(one.file for one in mutants):
+            nothing = Change(file, "", 0, 0, 0, "", "", "no mutant")
+            if (found := tried(nothing, tree)).verdict != "survived":
+                parser.error(f"without any mutant: {found.verdict} by {found.by or tests_of(file)}")
         for number, one in enumerate(mutants, start=1):
             verdict = tried(one, tree).verdict
             if verdict in ("killed", "timeout"):
