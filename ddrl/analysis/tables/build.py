@@ -103,7 +103,7 @@ def make(
         "improvement": lambda: improvement(table),
         "cells": lambda: _verdicts(cells(paper, experiments, published, references, every, parts), "cell", scale),
         "claims": lambda: _verdicts(
-            with_plans(claims(paper, experiments, every, parts, _faults(found)), paper, experiments, scale, parts),
+            with_plans(claims(paper, experiments, every, parts, scale, _faults(found)), paper, scale, parts),
             "claim",
             scale,
         ),

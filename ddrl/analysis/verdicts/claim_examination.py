@@ -6,7 +6,7 @@ obstacle hides neither what was measured nor what must be known of it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,8 +30,6 @@ from ddrl.analysis.verdicts.claim_values import (
     what_counts,
 )
 from ddrl.analysis.verdicts.learning_range import Ends, ceiling_note, range_obstacles
-from ddrl.analysis.verdicts.planned_seeds import Seat, seed_obstacles
-from ddrl.analysis.verdicts.planned_seeds import used as used_runs
 from ddrl.analysis.verdicts.preconditions import MIN_CONFIGURATIONS, MIN_SEEDS, Obstacle, notes, obstacles, taken
 from ddrl.papers.claim_kinds import RETURN_METRICS, UNIT_METRICS, divides
 from ddrl.papers.claim_verdicts import OBSTACLES
@@ -55,8 +53,6 @@ class Known:
     prices: Prices | None = None
     full_budget: float = 1.0
     ends: Ends = field(default_factory=Ends)
-    faults: Collection[Seat] = ()
-    """Reference runs that are there and cannot be used."""
 
 
 def evaluate(
@@ -65,10 +61,12 @@ def evaluate(
     scores: pd.DataFrame,
     runs: Sequence[RunData] = (),
     known: Known | None = None,
+    seeds: Sequence[Obstacle] = (),
 ) -> dict[str, Any]:
     """Return verdict, effect and evidence of a claim, from the scores and runs of one origin and its experiment.
 
-    The verdict is that of the claim alone, before the correction for other claims.
+    The verdict is that of the claim alone, before the correction for other claims. `seeds` keep its runs from deciding
+    it (`ddrl.analysis.verdicts.planned_seeds.seed_obstacles`).
     """
     known = known or Known()
     if experiment is None:
@@ -92,7 +90,7 @@ def evaluate(
     }
     against = obstacles(claim, used, observed, fewest, runs, task_scales)
     against += range_obstacles(claim, used, raw, known.ends)
-    against += seed_obstacles(experiment, used_runs(claim, runs), known.faults)
+    against += seeds
     found = _compared(claim, experiment, observed, task_scales, against, fewest)
     against += _bound_obstacles(claim, found)
     best = ""

@@ -70,7 +70,16 @@ from ddrl.analysis.runs.run_data import RunData
 from ddrl.analysis.verdicts.claim_decisions import corrected
 from ddrl.analysis.verdicts.claim_examination import Known, evaluate
 from ddrl.analysis.verdicts.learning_range import Ends
-from ddrl.analysis.verdicts.planned_seeds import Seat
+from ddrl.analysis.verdicts.planned_seeds import (
+    OF_REFERENCE,
+    SEED_COUNTS,
+    Seat,
+    plan_of,
+    seed_counts,
+    seed_obstacles,
+    seeds_of,
+    used,
+)
 from ddrl.papers.experiments import Experiment, system_of
 from ddrl.papers.paper import Claim, Paper
 from ddrl.papers.published import best_returns, random_errors
@@ -107,6 +116,7 @@ COLUMNS = [
     "detail",
     "published",
     "flags",
+    *SEED_COUNTS,
 ]
 
 
@@ -115,15 +125,16 @@ def claims(
     experiments: Mapping[str, Experiment],
     scores: pd.DataFrame,
     runs: Sequence[RunData],
+    scale: str = OF_REFERENCE,
     faults: Collection[Seat] = (),
 ) -> pd.DataFrame:
     """Decide every claim on every origin: columns `COLUMNS`. Origin "run" has a row for each claim.
 
-    `faults`: reference runs that are there and cannot be used.
+    `scale`: that of the runs. `faults`: reference runs that are there and cannot be used.
     """
     rows = []
     ends = Ends(best_returns(paper), random_errors(paper))
-    known = Known(paper.milestones, paper.prices, paper.evidence.full_budget, ends, faults)
+    known = Known(paper.milestones, paper.prices, paper.evidence.full_budget, ends)
     for claim in paper.claims:
         for origin in ("run", "reference"):
             part = scores[(scores["experiment"] == claim.experiment) & (scores["origin"] == origin)]
@@ -131,12 +142,13 @@ def claims(
                 continue
             own = [run for run in runs if run.experiment == claim.experiment and run.origin == origin]
             experiment = experiments.get(claim.experiment)
-            result = evaluate(claim, experiment, part, own, known)
+            seeds = seeds_of(experiment, used(claim, own), plan_of(origin, scale), faults)
+            result = evaluate(claim, experiment, part, own, known, seed_obstacles(seeds, origin))
             flags = "" if result["verdict"] == "not_run" else _version_flag(claim, own, paper)
             published = ";".join(claim.published)
             head = {"claim": claim.name, "published": published, "origin": origin, "flags": flags}
-            rows.append({name: getattr(claim, name) for name in _OF_CLAIM} | head | result)
-    counts = dict.fromkeys(("seeds", "env_frames", "environments", "seeds_needed"), "Int64")
+            rows.append({name: getattr(claim, name) for name in _OF_CLAIM} | head | result | seed_counts(seeds))
+    counts = dict.fromkeys(("seeds", "env_frames", "environments", "seeds_needed", *SEED_COUNTS), "Int64")
     lines = ("contradicted_below", "supported_above")
     floats = dict.fromkeys(("effect", "ci95_low", "ci95_high", *lines, "hedges_g", "p", "p_decision"), "float64")
     table = pd.DataFrame(rows, columns=COLUMNS).astype(counts | floats)

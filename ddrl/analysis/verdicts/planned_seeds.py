@@ -24,6 +24,8 @@ from ddrl.papers.table_names import REFERENCE
 
 OF_REFERENCE = "workstation"
 """The scale whose plan the reference runs were made by."""
+SEED_COUNTS = ("plan_runs", "tuned_runs", "unplanned_runs", "missing_runs")
+"""Columns of the table of claims: the runs that a claim uses, and of `Seeds` what a reader must know."""
 Seat = tuple[str, str, str, int]
 """Experiment, variant, task (or set of tasks) and seed of a reference run."""
 
@@ -40,6 +42,11 @@ class Seeds(NamedTuple):
     """Those of `missing` that no problem tells of."""
     tuned: int
     """Runs with whose seed their settings were chosen on their task."""
+
+
+def plan_of(origin: str, scale: str) -> str:
+    """Return the scale by whose plan runs of an origin were made; `scale` is that of the report."""
+    return OF_REFERENCE if REFERENCE in (scale, origin) else scale
 
 
 def used(claim: Claim, runs: Iterable[RunData]) -> list[RunData]:
@@ -85,16 +92,13 @@ def _tuned(experiment: Experiment, run: RunData) -> bool:
     return any(entry.used(run.variant, run.suite or run.environment, run.seed) for entry in experiment.tuning)
 
 
-def seed_obstacles(
-    experiment: Experiment | None, runs: Sequence[RunData], known_faults: Collection[Seat] = ()
-) -> list[Obstacle]:
+def seed_obstacles(found: Seeds, origin: str) -> list[Obstacle]:
     """Return which seeds keep the runs that a claim uses, all of one origin, from deciding it."""
-    found = seeds_of(experiment, runs, OF_REFERENCE, known_faults)
     against = []
     if found.tuned:
         reason = f"settings were chosen with the seeds of {found.tuned} of {found.runs} runs"
         against.append(Obstacle("tuned", reason))
-    if not any(run.origin == REFERENCE for run in runs):
+    if origin != REFERENCE:
         return against
     if found.unplanned:
         against.append(Obstacle("unplanned", _not_planned(found.unplanned)))
@@ -103,19 +107,19 @@ def seed_obstacles(
     return against
 
 
-def in_words(seeds: Seeds, late: int, resettled: int) -> str:
-    """Return what a reader must know: `test written after 3 of 6 runs`."""
-    runs = seeds.runs
-    said = [f"test written after {late} of {runs} runs"] if late else []
-    if resettled:
-        said.append(f"tasks, seeds or settings of the plan changed after {resettled} of {runs} runs")
-    if seeds.tuned:
-        said.append(f"settings chosen with the seeds of {seeds.tuned} of {runs} runs")
-    if seeds.unplanned:
-        said.append(_not_planned(seeds.unplanned))
-    if seeds.missing:
-        said.append(_not_there(seeds.missing))
-    return "; ".join(said)
+def seed_counts(found: Seeds) -> dict[str, int]:
+    """Return the columns `SEED_COUNTS` of a claim."""
+    return dict(zip(SEED_COUNTS, (found.runs, found.tuned, found.unplanned, found.missing), strict=True))
+
+
+def in_words(runs: int, tuned: int, unplanned: int, missing: int) -> list[str]:
+    """Return what a reader must know of the seeds of a claim, whose columns `SEED_COUNTS` these are."""
+    said = [f"settings chosen with the seeds of {tuned} of {runs} runs"] if tuned else []
+    if unplanned:
+        said.append(_not_planned(unplanned))
+    if missing:
+        said.append(_not_there(missing))
+    return said
 
 
 def _not_planned(number: int) -> str:

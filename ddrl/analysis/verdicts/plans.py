@@ -20,21 +20,19 @@ each report has a table of those that are younger than runs (`changed_rules`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from ddrl.analysis.runs.run_data import RunData
-from ddrl.analysis.verdicts.planned_seeds import OF_REFERENCE, in_words, seeds_of, used
-from ddrl.papers.experiments import Experiment
+from ddrl.analysis.verdicts.planned_seeds import SEED_COUNTS, in_words, plan_of, used
 from ddrl.papers.paper import Claim, Paper
 from ddrl.papers.plans import Registered, halves, in_force, read_register, since
-from ddrl.papers.table_names import REFERENCE
 
-_COUNTS = ("plan_runs", "late_runs", "resettled_runs", "tuned_runs", "unplanned_runs", "missing_runs")
-COLUMNS = ["plan", "plan_since", *_COUNTS, "late"]
+_COUNTS = ("late_runs", "resettled_runs")
+COLUMNS = ["plan", "plan_since", "plan_runs", *_COUNTS, *SEED_COUNTS[1:], "late"]
 
 
 @dataclass(frozen=True)
@@ -98,22 +96,29 @@ RULES: tuple[Rule, ...] = (
 """All of them, oldest first."""
 
 
-def with_plans(
-    table: pd.DataFrame, paper: Paper, experiments: Mapping[str, Experiment], scale: str, runs: Sequence[RunData]
-) -> pd.DataFrame:
-    """Return the table of claims with the columns `COLUMNS`; `runs` are those that it was made from."""
+def with_plans(table: pd.DataFrame, paper: Paper, scale: str, runs: Sequence[RunData]) -> pd.DataFrame:
+    """Return the table of claims with the columns `COLUMNS` last; `runs` are those that it was made from."""
     register, plans = read_register(paper.directory), in_force(paper.directory)
     claims = {claim.name: claim for claim in paper.claims}
     found = []
-    for name, origin in zip(table["claim"], table["origin"], strict=True):
-        planned = OF_REFERENCE if REFERENCE in (scale, origin) else scale
-        own = used(claims[name], [run for run in runs if run.origin == origin])
-        row = _row(claims[name], own, register, plans, planned)
-        seeds = seeds_of(experiments.get(claims[name].experiment), own, planned)
-        row |= {"tuned_runs": seeds.tuned, "unplanned_runs": seeds.unplanned, "missing_runs": seeds.missing}
-        found.append(row | {"late": in_words(seeds, row["late_runs"], row["resettled_runs"])})
-    columns = pd.DataFrame(found, columns=COLUMNS, index=table.index).astype(dict.fromkeys(_COUNTS, "Int64"))
-    return table.assign(**{name: columns[name] for name in COLUMNS})
+    for row in table.to_dict("records"):
+        claim, origin = claims[row["claim"]], row["origin"]
+        own = used(claim, [run for run in runs if run.origin == origin])
+        older = _row(claim, own, register, plans, plan_of(origin, scale))
+        found.append(older | {"late": _in_words(row, older["late_runs"], older["resettled_runs"])})
+    names = ["plan", "plan_since", *_COUNTS, "late"]
+    columns = pd.DataFrame(found, columns=names, index=table.index).astype(dict.fromkeys(_COUNTS, "Int64"))
+    first = [name for name in table.columns if name not in COLUMNS]
+    return table.assign(**{name: columns[name] for name in names})[[*first, *COLUMNS]]
+
+
+def _in_words(row: Mapping[Hashable, Any], late: int, resettled: int) -> str:
+    """Return what a reader must know of a claim: `test written after 3 of 6 runs`."""
+    runs = row["plan_runs"]
+    said = [f"test written after {late} of {runs} runs"] if late else []
+    if resettled:
+        said.append(f"tasks, seeds or settings of the plan changed after {resettled} of {runs} runs")
+    return "; ".join([*said, *in_words(*(int(row[name]) for name in SEED_COUNTS))])
 
 
 def _row(
@@ -136,7 +141,6 @@ def _row(
     return {
         "plan": plan,
         "plan_since": dates[0],
-        "plan_runs": len(runs),
         "late_runs": counts[0],
         "resettled_runs": counts[1],
     }

@@ -8,10 +8,20 @@ from typing import Any
 import pytest
 
 from ddrl.analysis.runs.run_data import RunData
-from ddrl.analysis.verdicts.claim_examination import Known, evaluate
-from ddrl.analysis.verdicts.planned_seeds import OF_REFERENCE, Seeds, in_words, seeds_of, used
+from ddrl.analysis.verdicts.claim_examination import evaluate
+from ddrl.analysis.verdicts.claims import claims
+from ddrl.analysis.verdicts.planned_seeds import (
+    OF_REFERENCE,
+    Seeds,
+    in_words,
+    plan_of,
+    seed_counts,
+    seed_obstacles,
+    seeds_of,
+    used,
+)
 from ddrl.papers.tuning import Tuning
-from tests.analysis.verdicts.claims_test import CORRECTION, claim, run_of, sample, scores
+from tests.analysis.verdicts.claims_test import CORRECTION, PAPER, claim, run_of, sample, scores, with_scores
 
 A, B = "v_trace", "no_correction"
 PLANNED = CORRECTION.scales[OF_REFERENCE].seeds
@@ -21,12 +31,18 @@ def runs(*seeds: int, origin: str = "reference") -> list[RunData]:
     return [replace(run_of(variant, seed), origin=origin) for variant in (A, B) for seed in seeds]
 
 
-def verdict(own: list[RunData], experiment: Any = CORRECTION, known: Known | None = None) -> dict[str, Any]:
+def said(seeds: Seeds) -> str:
+    """What a report says of these seeds."""
+    return "; ".join(in_words(*seed_counts(seeds).values()))
+
+
+def verdict(own: list[RunData], experiment: Any = CORRECTION, faults: Any = ()) -> dict[str, Any]:
     """What is found on runs of which A ends far above B."""
     seeds = sorted({run.seed for run in own})
     table = scores({A: sample(0.9, 0.05, len(seeds)), B: sample(-0.5, 0.1, len(seeds))})
     table["seed"] = table["seed"].map(dict(enumerate(seeds)))
-    return evaluate(claim(), experiment, table, own, known)
+    counted = seeds_of(experiment, own, OF_REFERENCE, faults)
+    return evaluate(claim(), experiment, table, own, seeds=seed_obstacles(counted, own[0].origin))
 
 
 def test_the_planned_runs_decide_a_claim() -> None:
@@ -58,15 +74,15 @@ def test_a_readers_own_runs_have_the_seeds_that_the_reader_asked_for() -> None:
     assert verdict(own)["verdict"] == "supported"
     counted = seeds_of(CORRECTION, own, OF_REFERENCE)
     assert (counted.unplanned, counted.missing) == (6, 2 * len(PLANNED))
-    assert in_words(counted, 0, 0) == f"6 runs are not in the plan; {2 * len(PLANNED)} planned runs are missing"
+    assert said(counted) == f"6 runs are not in the plan; {2 * len(PLANNED)} planned runs are missing"
 
 
 def test_a_planned_run_that_cannot_be_used_is_told_of_and_holds_nothing_back() -> None:
     faults = {(CORRECTION.name, name, "toy/catch", PLANNED[0]) for name in (A, B)}
-    assert verdict(runs(*PLANNED[1:]), known=Known(faults=faults))["verdict"] == "supported"
+    assert verdict(runs(*PLANNED[1:]), faults=faults)["verdict"] == "supported"
     counted = seeds_of(CORRECTION, runs(*PLANNED[1:]), OF_REFERENCE, faults)
     assert (counted.missing, counted.unexplained) == (2, 0)
-    assert in_words(counted, 0, 0) == "2 planned runs are missing"
+    assert said(counted) == "2 planned runs are missing"
 
 
 @pytest.mark.parametrize("origin", ["run", "reference"])
@@ -74,8 +90,9 @@ def test_runs_with_whose_seeds_their_settings_were_chosen_do_not_decide_a_claim(
     entry = Tuning("a rate", "here", (A,), ("toy/catch",), (PLANNED[0], 999), runs=2, frames=None)
     found = verdict(runs(*PLANNED, origin=origin), replace(CORRECTION, tuning=(entry,)))
     assert (found["verdict"], found["obstacle"]) == ("inconclusive", "tuned")
-    said = f"settings were chosen with the seeds of 1 of {2 * len(PLANNED)} runs. Measured: V-trace"
-    assert found["detail"].startswith(said)
+    assert found["detail"].startswith(
+        f"settings were chosen with the seeds of 1 of {2 * len(PLANNED)} runs. Measured: V-trace"
+    )
     assert found["ci95_low"] < found["effect"] < found["ci95_high"]
 
 
@@ -83,3 +100,22 @@ def test_other_variants_and_experiments_are_no_runs_of_the_claim() -> None:
     others = [run_of("one_step_is", 1), replace(run_of(A, 1), experiment="atari")]
     assert len(used(claim(), [*runs(1), *others])) == 2
     assert used(claim(), [one for one in runs(1) if one.variant == A]) == []
+
+
+def test_reference_runs_are_held_against_the_plan_that_they_were_made_by_at_every_scale() -> None:
+    assert [plan_of("run", scale) for scale in ("smoke", "paper", "reference")] == ["smoke", "paper", OF_REFERENCE]
+    assert [plan_of("reference", scale) for scale in ("smoke", "reference")] == [OF_REFERENCE, OF_REFERENCE]
+
+
+@pytest.mark.parametrize(("origin", "unplanned", "missing"), [("reference", 0, 8), ("run", 2, 6)])
+def test_the_table_of_claims_counts_what_keeps_a_claim_from_being_decided(
+    origin: str, unplanned: int, missing: int
+) -> None:
+    """Seed 14 is in the plan of scale workstation, and not in that of smoke."""
+    protocol = {"protocol": "toy-1/catch;rows10,columns5"}
+    own = [replace(one, seed=14, manifest=one.manifest | protocol) for one in runs(1, origin=origin)]
+    ends = with_scores(own).assign(experiment=CORRECTION.name, origin=origin)
+    table = claims(PAPER, {CORRECTION.name: CORRECTION}, ends, own, "smoke")
+    row = table[(table["claim"] == "v_trace_over_no_correction") & (table["origin"] == origin)].iloc[0]
+    assert (row["plan_runs"], row["unplanned_runs"], row["missing_runs"]) == (2, unplanned, missing)
+    assert ("missing" in row["obstacle"]) is (origin == "reference")

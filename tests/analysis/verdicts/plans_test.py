@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from ddrl.analysis.runs.run_data import RunData
+from ddrl.analysis.verdicts.planned_seeds import seed_counts, seeds_of, used
 from ddrl.analysis.verdicts.plans import RULES, Rule, changed_rules, with_plans
 from ddrl.cli import tables
 from ddrl.papers.experiments import Experiment
@@ -50,9 +51,9 @@ def noted(
     blank = dict.fromkeys(("effect", "ci95_low", "ci95_high", "p", "p_holm", "decided_by", "comparisons", "detail"), "")
     row = {"claim": CLAIM, "origin": "run", "verdict": verdict, "title": "V-trace", "source": "Table 2", **blank}
     row |= {"effect_unit": "", "flags": "", "seeds": "3", "env_frames": "1000", "tasks": "Catch", "paper": paper.key}
-    scale = "workstation"
-    found = with_plans(pd.DataFrame([row]), paper, experiments or {}, scale, own)
-    return dict(found.iloc[0])
+    known = next(claim for claim in paper.claims if claim.name == CLAIM)
+    row |= seed_counts(seeds_of((experiments or {}).get(known.experiment), used(known, own), "workstation"))
+    return dict(with_plans(pd.DataFrame([row]), paper, "workstation", own).iloc[0])
 
 
 def test_runs_that_began_before_a_test_was_registered_are_counted(paper: Paper) -> None:
