@@ -17,7 +17,7 @@ from ddrl.system.csv_cells import read_rows
 
 REFERENCES = Path(__file__).parents[2] / "replications" / "references"
 BEST = "best.csv"
-STATED_ERROR = re.compile(r"standard error ([0-9.]+[0-9])")
+STATED_ERROR = re.compile(r"standard error ([0-9]+(?:\.[0-9]+)?)")
 """The standard error of random play's score, in the notes of a reference."""
 Numbers = Mapping[str, tuple[float | str | None, ...]]
 """Environment -> random, human or reference score, best return, standard error; None: not known."""

@@ -17,6 +17,8 @@ from ddrl.regression.texts import same
         ("A against B: 1.59 [1.54, 1.64]", "A against B: 1.590000001 [1.54, 1.64]"),
         ("1,234 frames in 12.5 s.", "1234 frames in 12.5000001 s."),
         ("at -0.5", "at -0.50"),
+        ("20000000.0", "20000000.1"),
+        ("20000000", "20000000.1"),
     ],
 )
 def test_the_same_numbers_in_the_same_words_are_the_same(before: str, now: str) -> None:
@@ -40,6 +42,8 @@ def test_the_same_numbers_in_the_same_words_are_the_same(before: str, now: str) 
         ("at -0.5", "at 0.5"),
         ("1, 2", "1 2"),
         ("two", "2"),
+        ("20000000", "20000001"),
+        ("after 20,000,000 frames", "after 20,000,001 frames"),
     ],
 )
 def test_another_word_or_number_is_another_text(before: str, now: str) -> None:
