@@ -34,12 +34,17 @@ EPISODES = 20
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a point. Raise `UserError` where it is missing, damaged, or without configuration or target."""
+    """Read a point. Raise `UserError` where it is missing, damaged, or a key is not what it must be."""
     point = read_json(path)
     if not isinstance(point, dict) or not isinstance(point.get("config"), dict):
         raise UserError(f"{path}: key 'config' must be a mapping")
+    for name in ("algorithm", "env_frames"):
+        if name not in point["config"]:
+            raise UserError(f"{path}: key 'config.{name}' is missing")
     if not isinstance(point.get("target"), (int, float)):
         raise UserError(f"{path}: key 'target' must be a number")
+    if not isinstance(point.get("frames", {}), dict):
+        raise UserError(f"{path}: key 'frames' must be a mapping")
     return point
 
 
@@ -118,7 +123,8 @@ def _outdated(point: Mapping[str, Any]) -> str:
     now = algorithms.load(point["config"]["algorithm"]).VERSION
     if not point.get("frames"):
         return "nothing was recorded yet"
-    return f"recorded with version {point['algorithm_version']}, now {now}" if point["algorithm_version"] != now else ""
+    recorded = point.get("algorithm_version")
+    return f"recorded with version {recorded}, now {now}" if recorded != now else ""
 
 
 def record(names: Sequence[str], root: Path) -> Iterator[str]:

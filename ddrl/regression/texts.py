@@ -1,4 +1,4 @@
-"""Comparison of two texts of a table: words and whole numbers exactly, decimal ones to a tolerance, also in sentences."""
+"""Comparison of two texts of a table: words and whole numbers exactly, decimal ones to a tolerance."""
 
 from __future__ import annotations
 

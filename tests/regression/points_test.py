@@ -15,7 +15,10 @@ import pytest
 from ddrl import algorithms
 from ddrl.errors import UserError
 from ddrl.regression import limits, points
+from ddrl.regression.checks import Check
+from ddrl.system.csv_cells import read_rows
 from ddrl.training.config.run_config import parse_run_config
+from tests.regression import power
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / points.FOLDER).glob("*.json"))
@@ -115,9 +118,54 @@ def test_points_are_recorded_with_their_seeds_and_version(root: Path, monkeypatc
         list(points.record(["dqn"], root))
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"config": 1}', '{"config": {}}'])
-def test_a_damaged_point_is_named(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "key"),
+    [
+        ("{", ""),
+        ("[]", "'config'"),
+        ('{"config": 1}', "'config'"),
+        ('{"config": {}, "target": 1}', "'config.algorithm'"),
+        ('{"config": {"algorithm": "impala"}, "target": 1}', "'config.env_frames'"),
+        ('{"config": {"algorithm": "impala", "env_frames": 1}}', "'target'"),
+        ('{"config": {"algorithm": "impala", "env_frames": 1}, "target": 1, "frames": [1]}', "'frames'"),
+    ],
+)
+def test_a_damaged_point_is_named_with_its_key(tmp_path: Path, content: str, key: str) -> None:
     path = tmp_path / "broken.json"
     path.write_text(content)
-    with pytest.raises(UserError, match=r"broken\.json"):
+    with pytest.raises(UserError, match=rf"broken\.json.*{key}"):
         points.read(path)
+
+
+def test_a_point_that_does_not_say_its_version_is_recorded_anew(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = root / points.FOLDER / "impala.json"
+    content = json.loads(IMPALA.read_text())
+    del content["algorithm_version"]
+    path.write_text(json.dumps(content))
+    with_pool(monkeypatch, (), 1.0)
+    (check,) = points.checks(root)
+    assert check.passed is False
+    assert "recorded with version None" in check.line
+
+
+def test_what_the_points_find_was_measured_with_the_recorded_frames_and_says_every_fault_of_every_algorithm() -> None:
+    rows = read_rows(power.FILE)
+    assert {(row["fault"], row["point"]) for row in rows} == {
+        (fault, name) for fault in power.FAULTS for name in algorithms.NAMES
+    }
+    for row in rows:
+        frames = list(points.read(ROOT / points.FOLDER / f"{row['point']}.json")["frames"].values())
+        allowed = limits.limit(frames, len(points.FRESH), points.level(ROOT))
+        recorded = f"at most {allowed:,.0f} at level {points.level(ROOT):.2g} (recorded {limits.mean(frames):,.0f} over"
+        assert recorded in row["line"]
+        now = float(row["line"].partition(" ")[0].replace(",", ""))
+        assert row["found"] == ("yes" if now > allowed else "no")
+        assert row["meaning"] == (power.FAULTS[row["fault"]].__doc__ or "").splitlines()[0]
+
+
+def test_a_point_where_nothing_was_compared_is_no_fault_that_was_found() -> None:
+    compared = limits.judge([1000.0, 1100.0, 1200.0], [9000.0], budget=9000, level=0.05)
+    assert power.found(Check("point: a", compared.passed, compared.line, 1.0)) == "yes"
+    for line in ("ended with AttributeError: gone", "recorded with version 1, now 2: run"):
+        with pytest.raises(RuntimeError, match=line):
+            power.found(Check("point: a", False, line, 1.0))
