@@ -42,8 +42,10 @@ def with_reference(root: Path) -> list[str]:
 
 
 def names(root: Path) -> list[str]:
-    """Return what has evidence: the papers with reference runs, and the suite."""
-    return [*with_reference(root), SUITE]
+    """Return what has evidence: the papers with reference runs or accepted evidence, and the suite."""
+    here = with_reference(root)
+    accepted = {path.parent.name for path in (root / "results" / "reference").glob("*/evidence")}
+    return [*here, *sorted(accepted - {*here, SUITE}), SUITE]
 
 
 def rebuild(root: Path) -> CheckOutcome:
@@ -65,6 +67,8 @@ def rebuild(root: Path) -> CheckOutcome:
 
 def made(name: str, root: Path) -> snapshot.Snapshot:
     """Return what `rebuild` made of a paper or of the suite. Raise UserError where it made nothing."""
+    if name != SUITE and name not in with_reference(root):
+        raise UserError(f"{folder(name, root)}: its reference runs are gone; restore them, or remove the folder")
     return snapshot.made(root / OUTPUT / report.EVIDENCE / REFERENCE / name)
 
 

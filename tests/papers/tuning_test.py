@@ -68,7 +68,7 @@ def test_a_report_prints_the_tuning_of_every_system() -> None:
         "one": {"title": "One", "labels": {"a": "System A"}, "tuning": [vars(entry)]},
         "two": {"title": "Two", "labels": {"a": "System A"}, "tuning": []},
     }
-    found = tuning(experiments, ["one", "two"])
+    found = tuning(experiments)
     said = [[[span.text for span in cell.spans] for cell in line] for group in found.groups for line in group.rows]
     assert [group.title for group in found.groups] == ["One", "Two"]
     first, second = (["".join(cell) for cell in line] for line in said)

@@ -11,7 +11,7 @@ import pytest
 from ddrl.errors import UserError
 from ddrl.papers.experiments import load_experiments, papers
 from ddrl.regression import evidence
-from ddrl.regression.checks import CheckOutcome
+from ddrl.regression.checks import CheckOutcome, timed
 from ddrl.regression.evidence import results_changes
 from ddrl.report.suite import SUITE
 from tests.regression import planted_evidence
@@ -195,6 +195,15 @@ def test_the_tables_of_the_suite_are_compared_too(project: Path) -> None:
     path.write_text(path.read_text().replace("Deep is better", "Deep is worse"))
     assert evidence.check(PAPER, project).passed
     assert evidence.check(SUITE, project).passed is False
+
+
+def test_accepted_evidence_without_its_runs_is_no_evidence(project: Path) -> None:
+    accept(project)
+    (project / "results/reference" / PAPER / "atari/deep/atari-pong/seed1/run.json").unlink()
+    assert evidence.names(project) == [PAPER, SUITE]
+    with pytest.raises(UserError, match=f"{PAPER}/evidence: its reference runs are gone; restore them, or remove"):
+        evidence.check(PAPER, project)
+    assert timed(PAPER, lambda: evidence.check(PAPER, project)).passed is False
 
 
 def test_verdicts_are_named_first(project: Path) -> None:

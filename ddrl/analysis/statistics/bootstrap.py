@@ -235,7 +235,7 @@ def bootstrap(
 
 
 def bootstrap_curve(values: Floats, statistic: str, *, seed: int, resamples: int) -> list[Estimate]:
-    """Return one of `STATISTICS` at every point of the curves [S, G] of S seeds on one environment, as `bootstrap`.
+    """Return one of `STATISTICS` at every point of the curves [S, P] of S seeds on one environment, as `bootstrap`.
 
     All points share the same draws of seeds, made from `seed`.
     """

@@ -57,7 +57,7 @@ def decide(ours: Sample, published: PrintedMean, margin: float, found: Sequence[
 
 
 def _too_few(ours: Sample, published: PrintedMean, margin: float) -> Verdict:
-    """Return the verdict on fewer than `MIN_SEEDS` seeds; more than 1000 that would decide are not a number."""
+    """Return the verdict on fewer than `MIN_SEEDS` seeds."""
     detail = f"{len(ours)} seed{'s' if len(ours) > 1 else ''}; a verdict needs at least {MIN_SEEDS}"
     if len(ours) == 1 or not _usable(margin):
         return Verdict("inconclusive", MIN_SEEDS, detail)
@@ -103,4 +103,6 @@ def _seeds_at_edge(ours: Sample, published: PrintedMean, margin: float) -> int |
 
 
 def _would_show(needed: int | None, condition: str) -> str:
-    return f"{'more than 1000' if needed is None else needed} seeds would decide it, {condition} (power {POWER:g})"
+    """Return how many seeds would decide a cell; None: not even `MAX_SEEDS`, which may be none at all."""
+    number = f"{significance.MAX_SEEDS} seeds would not" if needed is None else f"{needed} seeds would"
+    return f"{number} decide it, {condition} (power {POWER:g})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ddrl.papers.tuning import NOT_RECORDED
@@ -26,15 +26,15 @@ def discarded(found: Mapping[str, int], experiments: Mapping[str, Any]) -> Fact:
     return Fact("Discarded runs", f"{number} dropped or replaced, each with its reason in {LEDGER}: {parts}")
 
 
-def tuning(experiments: Mapping[str, Any], compared: Collection[str]) -> Table:
-    """Return how the settings of the systems that are `compared` (names of experiments) were chosen, and at what price.
+def tuning(experiments: Mapping[str, Any]) -> Table:
+    """Return how the settings of the systems of all experiments were chosen, and at what price.
 
     An experiment of which nothing is known has a row that says so.
     """
     rows: list[Row] = []
-    for name in compared:
-        found, labels = experiments[name].get("tuning", []), experiments[name].get("labels", {})
-        title = {"experiment": experiments[name]["title"]}
+    for facts in experiments.values():
+        found, labels = facts.get("tuning", []), facts.get("labels", {})
+        title = {"experiment": facts["title"]}
         for entry in found or [{"what": NOT_RECORDED, "source": ""}]:
             systems = listed([labels.get(one, one) for one in entry.get("variants", ())])
             rows.append(title | {name: _text(entry.get(name)) for name in SHOWN} | {"systems": systems or "all"})
@@ -77,6 +77,6 @@ def behind(summary: Mapping[str, Any]) -> list[Block]:
     experiments, rules = summary["experiments"], summary["rules"]
     blocks: list[Block] = [
         Facts([discarded(summary.get("discarded", {}), experiments)]),
-        tuning(experiments, list(experiments)),
+        tuning(experiments),
     ]
     return [*blocks, younger_rules(rules)] if rules else blocks

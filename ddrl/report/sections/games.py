@@ -56,10 +56,10 @@ def _interval(row: Row) -> str:
     return f"range {ends}" if row.get("spread") == RANGE else ends
 
 
-def _spread_note(rows: list[Row]) -> str:
-    """Return what the intervals of a table are, and its ranges where it has any."""
+def _spread_note(rows: list[Row], method: str) -> str:
+    """Return what the intervals of a table are (made by a method), and its ranges where it has any."""
     ranges = any(row.get("spread") == RANGE for row in rows)
-    note = f"Intervals: over seeds, studentised, from {MIN_SEEDS} seeds a task on."
+    note = f"Intervals: over seeds, {method}, from {MIN_SEEDS} seeds a task on."
     return note + (" Ranges of 2 seeds: with the lowest and with the highest seed of every task." if ranges else "")
 
 
@@ -103,7 +103,7 @@ def _aggregates(rows: list[Row], experiments: dict[str, Any], label: Callable[..
         "tables/aggregates.csv",
         fields,
         by_experiment(rows, experiments),
-        f"{_spread_note(rows)}{_versions_note(rows)} "
+        f"{_spread_note(rows, 'studentised')}{_versions_note(rows)} "
         "Optimality gap: how far scores stay below 100\u202f%, 0\u202f% where none does.",
     )
 
@@ -131,7 +131,7 @@ def _profiles(rows: list[Row], experiments: dict[str, Any], label: Callable[...,
         "tables/profiles.csv",
         fields,
         merged(by_experiment(rows, experiments), *KEY),
-        f"Below each share its 95\u00a0% interval (Wilson’s). {_spread_note(rows)}".replace(", studentised,", ","),
+        f"Below each share its 95\u00a0% interval. {_spread_note(rows, 'Wilson’s')}",
     )
 
 
@@ -150,5 +150,5 @@ def _improvement(rows: list[Row], experiments: dict[str, Any], label: Callable[.
         fields,
         by_experiment(rows, experiments),
         "50\u202f%: neither is better. The better variant of each pair comes first. "
-        + _spread_note(rows).replace("studentised", "Newcombe’s"),
+        + _spread_note(rows, "Newcombe’s"),
     )
