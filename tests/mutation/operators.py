@@ -4,11 +4,12 @@
     python -m tests.mutation.operators replay/sum_tree     those of one file
     python -m tests.mutation.operators losses --list       only list them
     python -m tests.mutation.operators losses --sample 40  a random part of them, the same each time
+    python -m tests.mutation.operators losses/vtrace --only 80 91    those of these lines
 
 Each mutant is planted in a copy of the package (`tests.mutation.__main__`). The tests of its own file run first, then
-those of its folder. What survives is printed, and must stand in `tests/mutation/survivors.csv` with the reason why no
-test can see it, or as `open`. The exit status is 1 where a survivor does not, and 2 where tests fail without a mutant.
-Not part of CI.
+those of its folder. What survives is printed at once, and must stand in `tests/mutation/survivors.csv` with the reason
+why no test can see it, or as `open`. What takes too long is found as well, but printed too: the machine may have been
+busy. The exit status is 1 where a survivor is not in the list, and 2 where tests fail without a mutant. Not part of CI.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import resource
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,6 +96,25 @@ MORE_TESTS = {
     "ddrl/learners/all_reduce.py": ("tests/learners", "tests/runtimes/ray/ray_test.py"),
 }
 """Files without a mirrored test, or that another folder's tests guard -> these."""
+
+
+class QuickFailure:
+    """A plugin of pytest: tests of single cases come first, and a property is not tried on further examples once one
+    fails: Hypothesis would look for a shorter one."""
+
+    @staticmethod
+    def pytest_configure() -> None:
+        """Follow `tests/conftest.py`, whose settings stay as they are otherwise."""
+        from hypothesis import Phase, settings
+
+        phases = (Phase.explicit, Phase.generate)
+        settings.register_profile("first failure", settings.get_profile("ddrl"), phases=phases)
+        settings.load_profile("first failure")
+
+    @staticmethod
+    def pytest_collection_modifyitems(items: list[Any]) -> None:
+        """Sort the tests of properties, which are many cases each, behind the others; keep the order otherwise."""
+        items.sort(key=lambda item: hasattr(getattr(item, "obj", None), "hypothesis"))
 
 
 class Change(NamedTuple):
@@ -202,23 +222,25 @@ def tests_of(file: str) -> list[tuple[str, ...]]:
     return [*own, more]
 
 
-def tried(one: Change, tree: Path) -> Found:
-    """Plants a mutant in the copy and runs its tests until some find it."""
+def tried(one: Change, tree: Path, limit: float = LIMIT_S) -> Found:
+    """Plants a mutant in the copy and runs its tests until some find it, each for at most `limit` seconds."""
     path = tree / one.file
     whole = path.read_bytes()
     path.write_bytes(whole[: one.start] + one.new.encode() + whole[one.stop :])
     try:
-        for tests in tests_of(one.file):
+        for number, tests in enumerate(own_first := tests_of(one.file)):
+            passed = [f"--ignore={name}" for earlier in own_first[:number] for name in earlier]
 
-            def run(tests: tuple[str, ...] = tests) -> int:
+            def run(tests: tuple[str, ...] = tests, passed: Sequence[str] = passed) -> int:
                 import pytest
 
                 resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
                 marks = "not slow and not learning and not system and not regression and not gpu and not slurm"
                 options = ["-x", "-q", "-p", "no:cacheprovider", "--no-header", "-m", marks, "--rootdir", str(tree)]
-                return int(pytest.main([*options, *tests]))
+                status = int(pytest.main([*options, *passed, *tests], plugins=[QuickFailure()]))
+                return 0 if passed and status == pytest.ExitCode.NO_TESTS_COLLECTED else status
 
-            found = verdict_of(*forked(run, tree, LIMIT_S), 0.0)
+            found = verdict_of(*forked(run, tree, limit), 0.0)
             if found.verdict != "survived":
                 break
         return found
@@ -241,6 +263,8 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="list the mutants and run nothing")
     parser.add_argument("--listed", action="store_true", help="run only those in the list of survivors")
     parser.add_argument("--sample", type=int, help="take so many of them at random")
+    parser.add_argument("--only", type=int, nargs="+", help="lines of the file: run only their mutants")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds of one run of tests")
     chosen = parser.parse_args()
     files = []
     for part in chosen.parts:
@@ -251,6 +275,8 @@ def main() -> int:
     rows, survived, unlisted = known(), 0, 0
     if chosen.listed:
         mutants = [one for one in mutants if one.key in rows]
+    if chosen.only:
+        mutants = [one for one in mutants if one.line in chosen.only]
     if chosen.sample and chosen.sample < len(mutants):
         mutants = sorted(random.Random(1).sample(mutants, chosen.sample))
     if chosen.list:
@@ -267,17 +293,18 @@ def main() -> int:
             if (found := tried(nothing, tree)).verdict != "survived":
                 parser.error(f"without any mutant: {found.verdict} by {found.by or tests_of(file)}")
         for number, one in enumerate(mutants, start=1):
-            verdict = tried(one, tree).verdict
-            if verdict in ("killed", "timeout"):
+            verdict = tried(one, tree, chosen.limit).verdict
+            if verdict == "killed":
+                continue
+            said = f"{verdict} {number}/{len(mutants)} {one.file}:{one.line} {one.function}: {one.shown}"
+            if verdict == "timeout":  # found as well, unless the machine is busy with other things
+                print(said, flush=True)
                 continue
             row = rows.get(one.key)
             survived += 1
             unlisted += row is None
             why = f"{row['kind']}: {row['reason']}" if row else "NOT LISTED"
-            print(
-                f"{verdict} {number}/{len(mutants)} {one.file}:{one.line} {one.function}: {one.shown} ({why})",
-                flush=True,
-            )
+            print(f"{said} ({why})", flush=True)
     print(f"{len(mutants)} mutants, {survived} survived, {unlisted} of them not listed in {SURVIVORS.name}")
     return int(unlisted > 0)
 
