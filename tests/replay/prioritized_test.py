@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -347,6 +347,18 @@ def test_new_priorities_of_items_that_are_gone_are_passed_over() -> None:
     assert replay.size == size
 
 
+def test_an_item_that_is_gone_gets_no_new_priority_where_none_has_taken_its_place() -> None:
+    """Environments that are lost again and again make nothing but dead steps."""
+    replay, source = transition_replay()
+    fill(replay, source, 8)
+    drawn = replay.sample(32).drawn
+    for experience in map(without_items, (next(source) for _ in range(9))):
+        replay.insert(experience)
+    assert replay.size == 0
+    replay.update(drawn, torch.ones(32))
+    assert replay.size == len(by_item(replay)) == 0
+
+
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -0.5])
 def test_a_priority_that_is_negative_or_no_number_is_refused(wrong: float) -> None:
     replay, source = transition_replay()
@@ -406,7 +418,69 @@ def test_it_measures_what_it_holds() -> None:
     assert gauges["replay_steps"] == 2 * 25
     assert gauges["replay_samples_per_insert"] == replay.limiter.samples_per_insert > 0
     assert replay.capacity == 80
-    assert replay.nbytes > replay._history.nbytes
+    priorities_and_steps = (96 + 32 + 32) * 8 + 80 * 8  # the levels of a sum tree of 80 weights, and a step of each
+    assert replay.nbytes == replay._history.nbytes + priorities_and_steps
+    assert gauges["replay_bytes_per_step"] == replay.nbytes / 80
+
+
+def test_steps_that_have_made_room_are_no_longer_counted() -> None:
+    replay, source = transition_replay()
+    fill(replay, source, 11)
+    assert replay._history.written.tolist() == [55, 55]
+    assert replay.take_gauges()["replay_steps"] == 2 * 40
+
+
+def single_item_replay(step: int, **keywords: Any) -> tuple[PrioritizedReplay, Iterator[Experience]]:
+    """Two streams with one item, which begins at this step of stream 0; all that follows has no item."""
+    replay, source = transition_replay(**keywords)
+    first = replace(
+        next(source),
+        item_column=torch.zeros(1, dtype=torch.int64),
+        item_step=torch.full((1,), step),
+        priority=torch.ones(1),
+    )
+    replay.insert(first)
+    return replay, map(without_items, source)
+
+
+@pytest.mark.parametrize("step", [0, 2])
+def test_a_single_item_can_be_drawn(step: int) -> None:
+    replay, _ = single_item_replay(step)
+    assert replay.size == 1
+    assert replay.can_sample(1)
+    with running(lambda: replay.sample(3)) as found:
+        pass
+    assert items_of(replay, found[0].drawn) == [(0, step)] * 3
+    assert found[0].drawn.weight.tolist() == [1.0] * 3
+
+
+def test_a_replay_is_full_only_once_every_stream_is() -> None:
+    """One actor may be far ahead of another, which may still bring the items that are missing."""
+    cut, streams = TransitionCut(3), streams_of(0, 2, 400)
+    replay = replay_of(cut, 40, 2, min_size=60)
+    ahead, behind = (
+        experiences(TransitionItems(3, own_values), [stream], [0], 5, actor) for actor, stream in enumerate(streams)
+    )
+    fill(replay, ahead, 20)
+    assert replay._history.written.tolist() == [100, 0]
+    assert replay.size < 60
+    fill(replay, behind, 10)
+    assert replay.can_sample(1)
+
+
+def test_a_refilled_replay_has_room_enough_with_as_many_items_as_it_must_have() -> None:
+    """It held more items before than fit in now; it goes on with the least number where it has exactly so many."""
+    replay, source = transition_replay(min_size=1000)
+    with pytest.raises(UserError):
+        fill(replay, source, 20)
+    size = replay.size
+    copy, fresh = transition_replay(min_size=size)
+    state = copy.state_dict(contents=False) | {"size": 1000}
+    assert copy.load_state_dict(state) == 1000
+    while not copy.can_sample(1):
+        copy.insert(next(fresh))
+    assert copy.size == size
+    assert (copy._history.written == 80).all()
 
 
 # Several threads ----------------------------------------------------------------------------------------------------
@@ -449,6 +523,39 @@ def test_items_that_are_overwritten_while_they_are_copied_are_drawn_again(unroll
     assert len(gathered) == 2
     assert_transitions(replay, drawn, streams, 3)
     assert (drawn.drawn.step.numpy() >= replay._history.oldest[drawn.drawn.slot.numpy() // 40]).all()
+
+
+@dataclass(frozen=True)
+class Watched(Meddling):
+    """It also keeps what was to be copied, each time."""
+
+    seen: list[Drawn] = field(default_factory=list)
+
+    def gather(self, history: History, streams: Array, steps: Array, drawn: Drawn) -> Drawing:
+        self.seen.append(drawn)
+        return super().gather(history, streams, steps, drawn)
+
+
+def test_an_item_that_is_drawn_again_weighs_by_what_it_was_drawn_with() -> None:
+    source = experiences(TransitionItems(3, own_values), streams_of(0, 2, 400), range(2), 5)
+    probabilities: list[dict[tuple[int, int], float]] = []
+
+    def meddle() -> None:
+        if len(cut.seen) == 1:
+            probabilities.append(by_item(replay))
+            fill(replay, source, 4)
+            replay.update(replay.sample(64).drawn, torch.full((64,), 50.0))
+            probabilities.append(by_item(replay))
+
+    cut = Watched(TransitionCut(3), meddle)
+    replay = replay_of(cut, 40, 2, importance_exponent=1.0)
+    fill(replay, source, 8)
+    drawn = replay.sample(64).drawn
+    first, last = items_of(replay, cut.seen[0]), items_of(replay, drawn)
+    again = [one != other for one, other in zip(first, last, strict=True)]
+    assert 8 < sum(again) < 56
+    chances = [probabilities[late][item] for late, item in zip(again, last, strict=True)]
+    assert drawn.weight.tolist() == pytest.approx([min(chances) / chance for chance in chances], rel=1e-5)
 
 
 @contextmanager
@@ -496,6 +603,55 @@ def test_where_no_item_is_left_the_learner_waits_for_new_ones() -> None:
             time.sleep(0.001)
         fill(replay, source, 2)
     assert_transitions(replay, outcome[0], streams_of(0, 2, 400), 3)
+
+
+def test_where_one_item_is_left_it_is_drawn_in_the_place_of_those_that_are_gone() -> None:
+    replay, gathered = replay_of(TransitionCut(3), 40, 2), []
+    source = experiences(TransitionItems(3, own_values), streams_of(0, 2, 400), range(2), 5)
+
+    def meddle() -> None:
+        gathered.append(1)
+        if len(gathered) == 1:
+            fill(replay, map(without_items, source), 7)
+            replay.insert(replace(single, unroll=next(source).unroll))
+
+    replay = replay_of(Meddling(TransitionCut(3), meddle), 40, 2)
+    fill(replay, source, 8)
+    single = replace(
+        without_items(next(source)),
+        item_column=torch.zeros(1, dtype=torch.int64),
+        item_step=torch.zeros(1, dtype=torch.int64),
+        priority=torch.ones(1),
+    )
+    with running(lambda: replay.sample(8)) as found:
+        pass
+    assert replay.size == 1
+    assert items_of(replay, found[0].drawn) == [(0, 75)] * 8
+
+
+def test_items_that_are_gone_are_not_drawn_again_while_it_is_frozen() -> None:
+    streams, gathered, frozen = streams_of(0, 2, 400), [], threading.Event()
+    source = experiences(TransitionItems(3, own_values), streams, range(2), 5)
+    freeze = replay_of(TransitionCut(3), 40, 2).frozen()
+
+    def meddle() -> None:
+        nonlocal freeze
+        gathered.append(1)
+        if len(gathered) == 1:
+            fill(replay, source, 30)
+            freeze = replay.frozen()
+            freeze.__enter__()
+            frozen.set()
+
+    replay = replay_of(Meddling(TransitionCut(3), meddle), 40, 2)
+    fill(replay, source, 8)
+    with running(lambda: replay.sample(8)) as found:
+        assert frozen.wait(TIMEOUT)
+        time.sleep(0.05)
+        assert len(gathered) == 1 and not found
+        freeze.__exit__(None, None, None)
+    assert len(gathered) == 2
+    assert_transitions(replay, found[0], streams, 3)
 
 
 def without_items(experience: Experience) -> Experience:
@@ -720,6 +876,18 @@ def test_a_replay_that_was_restored_before_forgets_what_it_held() -> None:
     assert by_item(copy) == by_item(replay)
     copy.load_state_dict(state)
     assert (copy.size, len(by_item(copy)), copy.inserted_steps) == (0, 0, 0)
+
+
+def test_a_checkpoint_has_no_more_items_than_were_made() -> None:
+    replay, source = transition_replay()
+    assert [len(part) for part in replay.state_dict()["items"]] == [0, 0, 0]
+    fill(replay, source, 3)
+    made, state = by_item(replay), saved(replay.state_dict())
+    copy, _ = transition_replay()
+    copy.load_state_dict(state)
+    for one in (replay, copy):
+        slots, steps, _ = (part.tolist() for part in one.state_dict()["items"])
+        assert sorted((slot // 40, step) for slot, step in zip(slots, steps, strict=True)) == sorted(made)
 
 
 @pytest.mark.parametrize("ratio", [2.0, None])

@@ -110,6 +110,44 @@ def test_a_batch_of_one_whole_unroll_is_not_copied() -> None:
     assert queue.sample(4).observation.data_ptr() == unroll.observation.data_ptr()
 
 
+@pytest.mark.parametrize("unrolls", [1, 2])
+@pytest.mark.parametrize("lent", [False, True])
+def test_a_batch_shares_no_memory_with_unrolls_that_are_lent(lent: bool, unrolls: int) -> None:
+    queue = UnrollQueue(capacity=2, lent_memory=lent)
+    inserted = [make_unroll(columns=2, first_tag=2 * index) for index in range(unrolls)]
+    for unroll in inserted:
+        queue.insert(unroll)
+    batch = queue.sample(2 * unrolls)
+    assert tags(batch) == list(range(2 * unrolls))
+    shared = {tensor.data_ptr() for unroll in inserted for tensor in unroll.tensors}
+    is_shared = {tensor.data_ptr() in shared for tensor in batch.tensors}
+    assert is_shared == {not lent and unrolls == 1}
+
+
+def test_its_length_counts_the_unrolls_that_are_out_of_turn_too() -> None:
+    queue = UnrollQueue(capacity=1, ordered_actors=3)
+    for actor in (0, 2):
+        queue.insert(make_unroll(columns=1, actor=actor, index=0))
+    assert queue.can_sample(1) and not queue.can_sample(2)
+    assert len(queue) == 2
+
+
+def test_a_restored_queue_goes_on_in_mid_round_with_what_was_out_of_turn() -> None:
+    queue, copy = (UnrollQueue(capacity=1, ordered_actors=3) for _ in range(2))
+    order = [(0, 0), (0, 1), (0, 2), (1, 0), (2, 1), (1, 2), (1, 1), (2, 2), (2, 0)]
+    for index, actor in order[:6]:
+        queue.insert(make_unroll(columns=2, actor=actor, index=index))
+    queue.sample(8)
+    copy.load_state_dict(queue.state_dict())
+    assert not copy.can_sample(1)
+    for index, actor in order[6:]:
+        copy.insert(make_unroll(columns=2, actor=actor, index=index))
+    batch = copy.sample(10)
+    assert list(zip(batch.index.tolist(), batch.actor.tolist(), strict=True)) == [
+        place for place in [(1, 1), (1, 2), (2, 0), (2, 1), (2, 2)] for _ in range(2)
+    ]
+
+
 def test_many_writers_lose_no_column() -> None:
     queue, writers_count, each = UnrollQueue(capacity=6), 4, 25
 

@@ -18,26 +18,32 @@ from ddrl.types import Array, EnvSpec, Experience, Unroll
 from tests.episodes import ENDINGS, STACK, Observe, Stream, named, random_stream, stacked, states, unrolls
 
 IMAGES = EnvSpec("test/images", (STACK, 3, 3), "uint8", 3, 4, "test", frame_stack=STACK)
+PAIRS = EnvSpec("test/pairs", (2, 3, 3), "uint8", 3, 4, "test", frame_stack=2)
 FLAT = EnvSpec("test/flat", (3,), "float32", 3, 1, "test")
-SPECS = {"images": IMAGES, "flat": FLAT}
+NUMBER = EnvSpec("test/number", (), "float32", 3, 1, "test")
+SPECS = {"images": IMAGES, "pairs": PAIRS, "flat": FLAT, "number": NUMBER}
 FIELDS = ("start", "valid", "reward", "terminated", "truncated", "last_reward", "version", "action", "last_action")
 
 every_spec = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 
 
-def stacks(rng: np.random.Generator, step: int, episode: int, before: Array | None) -> Array:
-    """A new frame after the three before it, which are anything where an environment was reset, rarely elsewhere."""
-    frame = rng.integers(0, 256, size=(1, 3, 3), dtype=np.uint8)
-    if before is not None and rng.random() < 0.98:
-        if rng.random() < 0.1:  # a still image
-            frame = before[-1:].copy()
-        return np.concatenate([before[1:], frame])
-    older = {
-        "repeated": np.repeat(frame, STACK - 1, axis=0),
-        "zeros": np.zeros((STACK - 1, 3, 3), dtype=np.uint8),
-        "unrelated": rng.integers(0, 256, size=(STACK - 1, 3, 3), dtype=np.uint8),
-    }
-    return np.concatenate([older[str(rng.choice(sorted(older)))], frame])
+def stacks(size: int) -> Observe:
+    """A new frame after the ones before it, which are anything where an environment was reset, rarely elsewhere."""
+
+    def observe(rng: np.random.Generator, step: int, episode: int, before: Array | None) -> Array:
+        frame = rng.integers(0, 256, size=(1, 3, 3), dtype=np.uint8)
+        if before is not None and rng.random() < 0.98:
+            if rng.random() < 0.1:  # a still image
+                frame = before[-1:].copy()
+            return np.concatenate([before[1:], frame])
+        older = {
+            "repeated": np.repeat(frame, size - 1, axis=0),
+            "zeros": np.zeros((size - 1, 3, 3), dtype=np.uint8),
+            "unrelated": rng.integers(0, 256, size=(size - 1, 3, 3), dtype=np.uint8),
+        }
+        return np.concatenate([older[str(rng.choice(sorted(older)))], frame])
+
+    return observe
 
 
 def unrelated(rng: np.random.Generator, step: int, episode: int, before: Array | None) -> Array:
@@ -45,8 +51,15 @@ def unrelated(rng: np.random.Generator, step: int, episode: int, before: Array |
     return rng.integers(0, 256, size=(STACK, 3, 3), dtype=np.uint8)
 
 
+def scalars(rng: np.random.Generator, step: int, episode: int, before: Array | None) -> Array:
+    """Observations that are a single number each."""
+    return np.array(rng.normal(), dtype=np.float32)
+
+
 def observer(spec: EnvSpec, number: int) -> Observe:
-    return stacks if spec.frame_stack > 1 else named(number)
+    if spec.frame_stack > 1:
+        return stacks(spec.frame_stack)
+    return named(number) if spec.observation_shape else scalars
 
 
 def experience(unroll: Unroll, kept: Sequence[tuple[int, int]] = (), numbers: Sequence[int] = (0,)) -> Experience:
@@ -97,7 +110,7 @@ def frames_needed(stream: Stream) -> Array:
     return np.where(continues, 1, STACK)
 
 
-@every_spec
+@pytest.mark.parametrize("spec", [IMAGES, FLAT], ids=["images", "flat"])
 @settings(max_examples=25)
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -156,11 +169,28 @@ def test_many_short_episodes_make_the_history_shorter(longest: int, shorter: boo
     assert (60 < held < 160) if shorter else held == 160
 
 
-def test_an_unroll_whose_frames_do_not_fit_the_ring_is_refused() -> None:
-    history = History(IMAGES, 1, 40)
-    whole = unrolls([random_stream(0, 41, unrelated)], 40)[0]
-    with pytest.raises(ValueError, match="160 frames does not fit a ring of 56"):
+@pytest.mark.parametrize(("length", "room"), [(40, 40 + 4 * (2 + 2)), (160, 160 + 4 * (2 + 10))])
+def test_an_unroll_whose_frames_do_not_fit_the_ring_is_refused(length: int, room: int) -> None:
+    history = History(IMAGES, 1, length)
+    whole = unrolls([random_stream(0, length + 1, unrelated)], length)[0]
+    with pytest.raises(ValueError, match=f"{4 * length} frames does not fit a ring of {room}$"):
         history.reserve(whole)
+
+
+def test_an_unroll_is_refused_where_the_frames_of_one_of_its_environments_do_not_fit() -> None:
+    history = History(IMAGES, 2, 40)
+    columns = [random_stream(0, 41, stacked, longest=60, shortest=60), random_stream(0, 41, unrelated)]
+    with pytest.raises(ValueError, match=r"160 frames does not fit a ring of 56$"):
+        history.reserve(unrolls(columns, 40)[0])
+
+
+def test_an_unroll_whose_frames_just_fit_the_ring_takes_the_place_of_all_before_it() -> None:
+    history = History(IMAGES, 1, 12)  # with room for 20 frames
+    stream = random_stream(0, 16, unrelated)
+    for number, unroll in enumerate(unrolls([stream], 5)):
+        insert(history, experience(unroll))
+        assert (history.oldest[0], history.written[0]) == (5 * number, 5 * number + 5)
+        assert_as_written(history, [stream])
 
 
 def test_an_unroll_that_is_longer_than_the_ring_is_refused() -> None:
@@ -175,6 +205,32 @@ def test_an_unroll_may_fill_the_whole_ring(spec: EnvSpec) -> None:
     for unroll in unrolls([stream], 12):
         insert(history, experience(unroll))
         assert_as_written(history, [stream])
+
+
+@every_spec
+def test_episodes_of_any_length_come_back_as_they_were_written(spec: EnvSpec) -> None:
+    history = History(spec, 2, 40)
+    streams = [random_stream(5 + number, 161, observer(spec, number), longest=9) for number in range(2)]
+    for unroll in unrolls(streams, 8):
+        insert(history, experience(unroll))
+        assert_as_written(history, streams)
+
+
+@pytest.mark.parametrize("length", [1, 4])
+def test_an_observation_adds_one_frame_where_it_continues_the_one_before_it_and_else_all(length: int) -> None:
+    """The first one adds all: frames of zeros before it are not in the ring."""
+    frames = np.arange(1, 13, dtype=np.uint8)[:, None, None] + np.zeros((3, 3), dtype=np.uint8)
+    frames[:3] = 0
+    observation = np.stack([frames[step : step + 4] for step in range(9)])
+    observation[6] = 99  # it continues nothing, and nothing continues it
+    stream = random_stream(0, 9, named(0), longest=20, shortest=20)
+    stream = Stream(**vars(stream) | {"observation": observation})
+    history, added = History(IMAGES, 1, 12), []
+    for unroll in unrolls([stream], length):
+        added += history.reserve(unroll).new_frames[:, 0].tolist()
+        insert(history, experience(unroll))
+        assert_as_written(history, [stream])
+    assert added == [4, 1, 1, 1, 1, 1, 4, 4]
 
 
 def test_an_episode_that_was_abandoned_between_unrolls_is_truncated_once_that_is_known() -> None:
@@ -246,6 +302,21 @@ def test_without_recurrent_states_there_are_none() -> None:
     assert history.states(torch.arange(5)) == ()
 
 
+def test_every_state_may_be_kept_where_nothing_else_is_said() -> None:
+    history = History(FLAT, 1, 10, [(2,), (1,)])
+    for unroll in unrolls([random_stream(0, 41, named(0))], 5):
+        insert(history, experience(unroll, [(step, 0) for step in range(5)]))
+    steps, slots = readable(history, 0)
+    assert len(steps) == 10
+    assert history.states(slots)[1][:, 0].tolist() == [step + 0.5 for step in steps]
+
+
+def test_where_nothing_was_written_the_state_is_zeros() -> None:
+    history = History(FLAT, 1, 10, [(2,), (1,)])
+    insert(history, experience(unrolls([random_stream(0, 6, named(0))], 5)[0], [(step, 0) for step in range(5)]))
+    assert history.states(torch.arange(10))[1][:, 0].tolist() == [0.5, 1.5, 2.5, 3.5, 4.5, 0, 0, 0, 0, 0]
+
+
 # Memory -------------------------------------------------------------------------------------------------------------
 
 
@@ -268,28 +339,71 @@ def test_a_frame_is_stored_once() -> None:
     assert history.nbytes / (2 * 3200) < 1.3 * frame
 
 
+def test_memory_is_what_its_rings_take_byte_for_byte() -> None:
+    fields = 4 + 4 + 8 + 8 + 8 + 4  # two rewards, two actions, the version, four flags
+    step = fields + 8 + 8  # the newest frame, the episode's first step
+    assert History(FLAT, 2, 10).nbytes == 2 * 10 * (step + 3 * 4)
+    assert History(IMAGES, 2, 10).nbytes == 2 * (10 * step + (10 + 4 * 2) * 9)
+    rows = 10 // 3 + 2  # of recurrent states
+    assert History(FLAT, 2, 10, [(2,), (1,)], 3).nbytes == 2 * (10 * (step + 3 * 4 + 4) + rows * (2 + 1) * 4)
+
+
 # State --------------------------------------------------------------------------------------------------------------
 
 
+def restored(history: History, copy: History) -> None:
+    """`copy` continues as `history`, by way of a file."""
+    file = io.BytesIO()
+    torch.save(history.state_dict(), file)
+    file.seek(0)
+    copy.load_state_dict(torch.load(file, weights_only=True))
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["new", "used"])
 @every_spec
 @pytest.mark.parametrize("before", [0, 1, 4, 30])
-def test_a_restored_history_continues_bit_for_bit(spec: EnvSpec, before: int) -> None:
+def test_a_restored_history_continues_bit_for_bit(spec: EnvSpec, before: int, used: bool) -> None:
     streams = [random_stream(7 + number, 301, observer(spec, number)) for number in range(2)]
     made = [
         experience(unroll, [(number % 6, number % 2)], range(2)) for number, unroll in enumerate(unrolls(streams, 6))
     ]
     history, copy = (History(spec, 2, 60, [(2,), (1,)], state_period=6) for _ in range(2))
+    for one in made[5 : 5 + 20 * used]:  # what a history held before it was restored is of no account
+        insert(copy, one)
     for one in made[:before]:
         insert(history, one)
-    file = io.BytesIO()
-    torch.save(history.state_dict(), file)
-    file.seek(0)
-    copy.load_state_dict(torch.load(file, weights_only=True))
+    restored(history, copy)
     assert_the_same(history, copy)
     for one in made[before:]:
         for each in (history, copy):
             insert(each, one)
         assert_the_same(history, copy)
+    assert_as_written(copy, streams)
+
+
+def test_a_history_of_single_steps_that_is_restored_into_a_used_one_continues_its_first_episode() -> None:
+    stream = random_stream(7, 61, named(0), longest=9, shortest=9)
+    history, copy = History(FLAT, 1, 20), History(FLAT, 1, 20)
+    single = [experience(unroll) for unroll in unrolls([stream], 1)]
+    for one in single[:50]:
+        insert(copy, one)
+    insert(history, single[0])
+    restored(history, copy)
+    for one in single[1:40]:
+        insert(copy, one)
+        assert_as_written(copy, [stream])
+
+
+@every_spec
+def test_an_actor_that_is_ahead_of_another_is_restored_with_all_its_steps(spec: EnvSpec) -> None:
+    streams = [random_stream(7 + number, 61, observer(spec, number)) for number in range(2)]
+    history, copy = (History(spec, 2, 60, [(2,), (1,)], state_period=6) for _ in range(2))
+    for actor, number in ((0, 8), (1, 2)):
+        for unroll in unrolls([streams[actor]], 6, actor=actor)[:number]:
+            insert(history, experience(unroll, [(0, 0)], [actor]))
+    restored(history, copy)
+    assert copy.written.tolist() == [48, 12]
+    assert_the_same(history, copy)
     assert_as_written(copy, streams)
 
 
@@ -304,9 +418,11 @@ def assert_the_same(one: History, other: History) -> None:
         assert all(torch.equal(mine, its) for mine, its in zip(one.states(slots), other.states(slots), strict=True))
 
 
-def test_a_checkpoint_of_a_history_that_is_hardly_filled_is_small() -> None:
-    history = History(FLAT, 2, 10_000)
-    insert(history, experience(unrolls([random_stream(0, 6, named(number)) for number in range(2)], 5)[0]))
+@pytest.mark.parametrize("spec", [IMAGES, FLAT], ids=["images", "flat"])
+def test_a_checkpoint_of_a_history_that_is_hardly_filled_is_small(spec: EnvSpec) -> None:
+    history = History(spec, 2, 10_000, [(2,), (1,)])
+    streams = [random_stream(0, 6, observer(spec, number)) for number in range(2)]
+    insert(history, experience(unrolls(streams, 5)[0], [(2, 1)], range(2)))
     file = io.BytesIO()
     torch.save(history.state_dict(), file)
     assert len(file.getvalue()) < 20_000 < history.nbytes
