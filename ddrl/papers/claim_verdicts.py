@@ -140,6 +140,13 @@ DISTURBANCES: Mapping[str, str] = {
 """Obstacle that leaves a claim `inconclusive`, since other runs would remove it -> what is said of it."""
 
 
+def goal(kind: str, *, beyond_line: bool) -> str:
+    """Return what a number of seeds would show, and its condition; `beyond_line`: of a claim that is held to a line."""
+    if kind == "alike":
+        return "show that they are alike if they are equal"
+    return "show an effect that lies a margin beyond the line" if beyond_line else "show no difference if there is none"
+
+
 def seeds_said(row: Mapping[str, str]) -> str:
     """Return what the `seeds_needed` of a row of claims.csv would show; empty where the row does not say."""
     if not row.get("seeds_needed"):
@@ -149,13 +156,11 @@ def seeds_said(row: Mapping[str, str]) -> str:
         return f"a test needs {count} seeds a group"
     of_one = ("at_least", "ratio", "no_worse", "up_to")
     has_lines = row.get("contradicted_below") or row.get("supported_above")
-    if kind == "alike":
-        goal = "show that they are alike if they are equal"
-    elif kind in of_one or (has_lines and row.get("contradicted_below") == row.get("supported_above")):
-        goal = "show an effect that lies a margin beyond the line"
-    else:
-        goal = "show no difference if there is none"
-    return f"{count} {'settings' if kind == 'stability' else 'seeds a group'} would {goal}"
+    one_line = has_lines and row.get("contradicted_below") == row.get("supported_above")
+    # Times that were cut have two lines, a factor and none; their unit is that of a factor.
+    of_factor = kind == "time_to_reach" and row.get("effect_unit", "").startswith("times as ")
+    would = goal(kind, beyond_line=bool(kind in of_one or one_line or of_factor))
+    return f"{count} {'settings' if kind == 'stability' else 'seeds a group'} would {would}"
 
 
 def said(verdict: str, obstacle: str = "") -> str:

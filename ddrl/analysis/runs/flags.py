@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from ddrl.analysis.runs.run_data import RunData, gpu_of
-from ddrl.papers.claim_kinds import COST_METRICS, FINAL_METRICS, SUITE_METRICS
+from ddrl.papers.claim_kinds import COST_METRICS, FINAL_METRICS
 from ddrl.papers.experiments import Experiment
 from ddrl.papers.paper import CellRule
 from ddrl.papers.protocols import Protocol, changed_parts, parse_protocol, version_gap
@@ -109,7 +109,7 @@ def _size_flags(rule: CellRule, row: Mapping[Any, Any], runs: Sequence[RunData],
     if not pd.isna(budget) and min(frames) < full_budget * int(budget):
         found.append(f"reduced_budget({min(frames) / int(budget):.2g})")
     # A curve is compared at the row's own frames, and what frames take does not grow with them.
-    ends = rule.metric in FINAL_METRICS or rule.metric in SUITE_METRICS
+    ends = rule.metric in FINAL_METRICS
     if ends and not pd.isna(budget) and full_budget * max(frames) > int(budget):
         found.append(f"larger_budget({max(frames) / int(budget):.2g})")
     if pd.isna(budget) and not pd.isna(row["budget_hours"]) and rule.metric is not None:

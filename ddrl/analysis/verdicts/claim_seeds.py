@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from ddrl.analysis.statistics.claim_tests import ALPHA, MIN_SETTINGS, Contrast
 from ddrl.analysis.statistics.significance import POWER, seeds_for_difference, seeds_for_no_difference
 from ddrl.analysis.verdicts.preconditions import MIN_SEEDS
+from ddrl.papers.claim_verdicts import goal
 from ddrl.papers.paper import Claim
 
 
@@ -65,11 +66,7 @@ class Outlook:
     @property
     def goal(self) -> str:
         """The result that is hoped for of so many seeds, and its condition."""
-        if self.claim.kind == "alike":
-            return "show that they are alike if they are equal"
-        if self._equality(self.decisive):
-            return "show no difference if there is none"
-        return "show an effect that lies a margin beyond the line"
+        return goal(self.claim.kind, beyond_line=not self._equality(self.decisive))
 
     def _equality(self, item: Contrast) -> bool:
         """Return whether no difference is what seeds are counted for; what was cut at a horizon never shows it."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ddrl.papers import discarded as discarded_runs
+from ddrl.papers.table_names import REFERENCE
 from ddrl.papers.tuning import NOT_RECORDED
 from ddrl.report.sections.document import NOTHING, Block, Fact, Facts, Field, Group, Row, Table
 from ddrl.report.sections.numbers import frames
@@ -12,7 +14,7 @@ from ddrl.report.sections.spans import joined, plain, small
 from ddrl.report.sections.tables import Fields, grouped, right, table_of
 from ddrl.report.sections.text import counted, listed, sentence
 
-LEDGER = "results/reference/discarded.csv"
+LEDGER = f"results/{REFERENCE}/{discarded_runs.LEDGER}"
 SHOWN = ("what", "source", "tasks", "seeds", "runs", "frames")
 
 

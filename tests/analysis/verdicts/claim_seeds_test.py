@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,6 +63,29 @@ def test_what_was_cut_or_says_nothing_has_no_number_of_seeds() -> None:
     assert Outlook(claim(), (cut,), cut, 0.3, 0.3).units() is None
     assert Outlook(claim(), (own,), own, 0.3, 0.0).units() is None
     assert "is not known, or more than 1000" in Outlook(claim(), (own,), own, 0.3, 0.001).note()
+
+
+@pytest.mark.parametrize(
+    ("facts", "null", "cut", "smallest", "unit"),
+    [
+        ({"kind": "ordering"}, 0.0, False, 0.1, ""),
+        ({"kind": "alike"}, 0.0, False, 0.0, ""),
+        ({"kind": "at_least"}, 0.0, False, 0.0, ""),
+        ({"kind": "interaction"}, 0.7, False, 0.0, "times"),
+        ({"kind": "interaction"}, 0.0, False, 0.1, "times"),
+        ({"kind": "time_to_reach"}, 0.0, False, 0.1, "% of the other's time saved"),
+        ({"kind": "time_to_reach", "factor": 2.0}, 0.7, False, 0.0, "times as early"),
+        ({"kind": "time_to_reach", "factor": 2.0}, 0.7, True, 0.0, "times as early"),
+    ],
+)
+def test_an_output_says_the_same_goal_as_the_detail(
+    facts: dict[str, Any], null: float, cut: bool, smallest: float, unit: str
+) -> None:
+    own = contrast((0.3, 0.5), effect=0.9, null=null, cut=cut)
+    below, above = own.lines(smallest)
+    lines = {} if facts["kind"] == "alike" else {"contradicted_below": str(below), "supported_above": str(above)}
+    row = {"seeds_needed": "9", "kind": facts["kind"], "effect_unit": unit, **lines}
+    assert seeds_said(row) == f"9 seeds a group would {Outlook(claim(**facts), (own,), own, smallest, 0.3).goal}"
 
 
 def test_an_output_says_what_the_number_of_seeds_would_show() -> None:
