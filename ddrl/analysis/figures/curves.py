@@ -91,9 +91,9 @@ def styles(curves: Sequence[Curve]) -> dict[str, plots.Style]:
 def caption(axis: str, points: int) -> str:
     """Return what the lines are, for below the figure."""
     return (
-        f"Lines: interquartile mean over seeds. Bands: {LEVEL:.0%} intervals over seeds (Student's t; standard "
-        f"error of a bootstrap with {RESAMPLES:,} resamples), from {MIN_SEEDS} seeds on. Thin lines: single runs, "
-        f"below {MIN_SEEDS} seeds and where not all runs have got yet. "
+        f"Lines: interquartile mean over seeds. Bands: {LEVEL:.0%} intervals over seeds (Student's t times the larger "
+        f"standard error of a jackknife and of a bootstrap with {RESAMPLES:,} resamples), from {MIN_SEEDS} seeds on. "
+        f"Thin lines: single runs, below {MIN_SEEDS} seeds and where not all runs have got yet. "
         f"Smoothing: a point is the mean over 1/{points} of the {axis}."
     )
 
