@@ -131,13 +131,19 @@ def _commits(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _restore(folder: Path, commit: str, then: Path) -> None:
-    """Write the files of a paper as they were at a commit, but for the parts of paper.yaml that no plan depends on."""
+    """Write the files of a paper as they were at a commit, but for the parts of paper.yaml that no plan depends on.
+
+    Raise `CalledProcessError` where a file was not there, and `UserError` where it has no claims to read.
+    """
     texts = {name: git("-C", str(folder), "show", f"{commit}:./{name}") for name in FILES}
     today, old = read_yaml(folder / "paper.yaml"), parse_yaml(texts["paper.yaml"])
+    claims = old.get("claims") if isinstance(old, dict) else None
+    if not isinstance(claims, list) or not all(isinstance(claim, dict) for claim in claims):
+        raise UserError(f"{folder}: commit {commit}: paper.yaml has no claims")
     for name in PARTS:
         today.pop(name, None)
     today |= {name: old[name] for name in PARTS if name in old}
-    for claim in today["claims"]:
+    for claim in claims:
         claim.pop("stated", None)  # a date that claims had before there was a register
     (then / "paper.yaml").write_text(json.dumps(today), encoding="utf-8")
     (then / "experiments.yaml").write_text(texts["experiments.yaml"], encoding="utf-8")

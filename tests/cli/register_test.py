@@ -118,6 +118,18 @@ def test_the_register_of_the_past_is_in_the_history_of_git(folder: Path) -> None
     assert register("--check") == 0
 
 
+@pytest.mark.parametrize("text", ["", "[]", "key: doe_2020", "claims: [x]", "claims: {"])
+def test_a_commit_whose_files_cannot_be_read_brings_no_row(folder: Path, text: str) -> None:
+    path = folder / "paper.yaml"
+    whole = path.read_text()
+    path.write_text(text)
+    commit("broken", "2026-01-02T00:00:00+00:00")
+    path.write_text(whole)
+    commit("mended", "2026-01-03T00:00:00+00:00")
+    assert register("--history") == 0
+    assert {row.date for row in read_register(folder)} == {"2025-12-31T23:00:00+00:00"}
+
+
 def test_without_a_repository_there_is_no_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
