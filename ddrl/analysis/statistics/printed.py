@@ -57,7 +57,10 @@ class Difference(NamedTuple):
         """Return the larger p of two one-sided tests of |difference| >= margin (Schuirmann 1987).
 
         At 5 % they ask if the 90 % interval lies inside the margin. Without any spread p is 0 strictly inside, else 1.
+        Raise ValueError for a margin that is no number above 0.
         """
+        if not (math.isfinite(margin) and margin > 0):
+            raise ValueError(f"margin must be a number above 0, not {margin}")
         distance = margin - abs(self.value)
         if self.error == 0:
             return float(distance <= 0)

@@ -100,28 +100,6 @@ def hedges_g(a: Sample, b: Sample) -> float:
     return float((a.mean() - b.mean()) / math.sqrt(squares / free) * (1 - 3 / (4 * free - 1)))
 
 
-def difference_p(values: Sample, target: float) -> float:
-    """Return p of a two-sided one-sample t test of mean = target. Without any spread: 1 if they are equal, else 0."""
-    mean, error = _mean_and_error(checked(values))
-    if error == 0:
-        return float(mean == target)
-    return 2 * float(t_tail(abs(mean - target) / error, len(values) - 1)) if len(values) > 1 else math.nan
-
-
-def equivalence_p(values: Sample, target: float, margin: float) -> float:
-    """Return the larger p of two one-sided t tests of |mean - target| >= margin (Schuirmann 1987).
-
-    At 5 % they ask if the 90 % interval lies inside the margin. Without any spread p is 0 strictly inside, otherwise 1.
-    """
-    if not (math.isfinite(margin) and margin > 0):
-        raise ValueError(f"margin must be a number above 0, not {margin}")
-    mean, error = _mean_and_error(checked(values))
-    distance = margin - abs(mean - target)
-    if error == 0:
-        return float(distance <= 0)
-    return float(t_tail(distance / error, len(values) - 1)) if len(values) > 1 else math.nan
-
-
 def holm(table: pd.DataFrame, p: str = "p", family: Sequence[str] = ()) -> pd.Series:
     """Return p values adjusted by Holm's (1979) step-down method, within each family: the rows equal in these columns.
 
@@ -147,7 +125,9 @@ def holm(table: pd.DataFrame, p: str = "p", family: Sequence[str] = ()) -> pd.Se
 
 
 def equivalence_power(n: int, deviation: float, margin: float, *, bias: float = 0.0) -> float:
-    """Return the chance that `equivalence_p` of n seeds is at most 5 %, if the true mean is `bias` off the target.
+    """Return the chance that n seeds show equivalence with a number at 5 %, if their true mean is `bias` off it.
+
+    The test is `ddrl.analysis.statistics.printed.Difference.p_of_equivalence`.
 
     Exact: Owen's Q (Owen 1965; Julious 2004, section 5), an integral over the sample deviation s of the chance that
     the mean falls between -margin + t s / sqrt(n) and margin - t s / sqrt(n).

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from ddrl.analysis.statistics import significance
+from ddrl.analysis.statistics.printed import Difference, PrintedMean, difference
 from ddrl.analysis.statistics.significance import Sample
 
 
@@ -22,6 +23,11 @@ def generator(seed: int = 0) -> np.random.Generator:
 
 def sample(*values: float) -> Sample:
     return np.array(values, dtype=np.float64)
+
+
+def against(values: Sample, target: float) -> Difference:
+    """The difference from a number that counts as exact."""
+    return difference(values, PrintedMean(target, None))
 
 
 samples = st.lists(st.floats(-1e3, 1e3).map(lambda value: round(value, 3)), min_size=2, max_size=12).map(
@@ -49,8 +55,8 @@ def test_anything_but_one_finite_value_per_seed_is_refused(bad: Any) -> None:
         lambda: significance.t_interval(bad, 0.9),
         lambda: significance.prediction_interval(bad, 0.9, 1),
         lambda: significance.hedges_g(good, bad),
-        lambda: significance.difference_p(bad, 0.0),
-        lambda: significance.equivalence_p(bad, 0.0, 1.0),
+        lambda: against(bad, 0.0).p_of_difference(),
+        lambda: against(bad, 0.0).p_of_equivalence(1.0),
     ):
         with pytest.raises(ValueError, match="must"):
             call()
@@ -61,7 +67,7 @@ def test_the_t_interval_and_the_difference_test_are_scipys(values: Sample) -> No
     expected = stats.ttest_1samp(values, 3.0)
     interval = significance.t_interval(values, 0.9)
     low, high = expected.confidence_interval(0.9)
-    assert significance.difference_p(values, 3.0) == pytest.approx(float(expected.pvalue), rel=1e-9)
+    assert against(values, 3.0).p_of_difference() == pytest.approx(float(expected.pvalue), rel=1e-9)
     assert (interval.value, interval.low, interval.high) == pytest.approx((values.mean(), low, high))
 
 
@@ -75,7 +81,7 @@ def test_hedges_g_is_the_exact_unbiased_size_to_a_thousandth() -> None:
 
 @given(spread, st.floats(-50.0, 50.0), st.floats(0.01, 500.0))
 def test_equivalence_is_the_larger_of_two_one_sided_tests(values: Sample, target: float, margin: float) -> None:
-    p, interval = significance.equivalence_p(values, target, margin), significance.t_interval(values, 0.9)
+    p, interval = against(values, target).p_of_equivalence(margin), significance.t_interval(values, 0.9)
     above = stats.ttest_1samp(values, target - margin, alternative="greater").pvalue
     below = stats.ttest_1samp(values, target + margin, alternative="less").pvalue
     assert p == pytest.approx(float(max(above, below)), rel=1e-9, abs=1e-300)
@@ -85,10 +91,10 @@ def test_equivalence_is_the_larger_of_two_one_sided_tests(values: Sample, target
 
 def test_seeds_that_all_agree_leave_no_doubt() -> None:
     same = sample(0.1, 0.1, 0.1)
-    assert significance.difference_p(same, 0.1) == 1.0
-    assert significance.difference_p(same, 0.2) == 0.0
-    assert significance.equivalence_p(same, 0.15, 0.1) == 0.0
-    assert significance.equivalence_p(same, 0.35, 0.1) == 1.0
+    assert against(same, 0.1).p_of_difference() == 1.0
+    assert against(same, 0.2).p_of_difference() == 0.0
+    assert against(same, 0.15).p_of_equivalence(0.1) == 0.0
+    assert against(same, 0.35).p_of_equivalence(0.1) == 1.0
     assert math.isnan(significance.hedges_g(sample(0.5, 0.5, 0.5), sample(0.3, 0.3)))
     assert math.isnan(significance.hedges_g(sample(0.1, 0.1, 0.1), sample(0.3, 0.3))), "the mean of 0.1 is rounded"
 
@@ -98,8 +104,8 @@ def test_one_seed_has_no_interval_and_no_p() -> None:
     missing = [
         significance.t_interval(one, 0.95).low,
         significance.prediction_interval(one, 0.95, 3)[1],
-        significance.difference_p(one, 0.0),
-        significance.equivalence_p(one, 1.0, 5.0),
+        against(one, 0.0).p_of_difference(),
+        against(one, 1.0).p_of_equivalence(5.0),
         significance.hedges_g(one, one),
     ]
     assert np.isnan(missing).all()
@@ -154,7 +160,7 @@ def test_the_power_of_the_equivalence_test_is_what_simulation_finds(n: int, marg
     draws = generator(n).normal(2.0 + bias, 1.0, size=(20_000, n))
     error = draws.std(axis=1, ddof=1) / math.sqrt(n)
     passed = stats.t.sf((margin - np.abs(draws.mean(axis=1) - 2.0)) / error, n - 1) <= 0.05
-    assert passed[0] == (significance.equivalence_p(draws[0], 2.0, margin) <= 0.05)
+    assert passed[0] == (against(draws[0], 2.0).p_of_equivalence(margin) <= 0.05)
     power = significance.equivalence_power(n, 1.0, margin, bias=bias)
     assert passed.mean() == pytest.approx(power, abs=4 * math.sqrt(power * (1 - power) / len(draws)))
 
@@ -232,7 +238,7 @@ def test_two_seeds_are_enough_without_any_spread() -> None:
         lambda: significance.seeds_for_difference(math.nan, 1.0, 0.5),
         lambda: significance.seeds_for_difference(1.0, 1.0, math.inf),
         lambda: significance.seeds_for_difference(1.0, 1.0, 0.5, power=1.0),
-        lambda: significance.equivalence_p(sample(1.0, 2.0), 0.0, 0.0),
+        lambda: against(sample(1.0, 2.0), 0.0).p_of_equivalence(0.0),
         lambda: significance.t_interval(sample(1.0, 2.0), 95.0),
         lambda: significance.prediction_interval(sample(1.0, 2.0), 0.95, 0),
     ],
