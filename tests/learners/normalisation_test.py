@@ -112,6 +112,20 @@ def test_running_returns_survive_a_checkpoint() -> None:
     assert all(torch.equal(a, b) for a, b in zip(made.buffers(), again.buffers(), strict=True))
 
 
+def test_a_checkpoint_before_the_first_batch_holds_no_return() -> None:
+    first, second = normalisation(network(reward_normalisation=True)), normalisation(network(reward_normalisation=True))
+    second.add_rewards(rewarded([[1.0, 2.0]]))
+    second.load_state_dict(first.state_dict())
+    assert second.state_dict()["columns"] == []
+    assert second.state_dict()["returns"].tolist() == []
+
+
+def test_a_state_without_a_return_for_each_column_is_refused() -> None:
+    state = {"columns": [[0, 0], [0, 1]], "returns": torch.zeros(1).double()}
+    with pytest.raises(ValueError, match="zip"):
+        normalisation(network(reward_normalisation=True)).load_state_dict(state)
+
+
 REWARDS = (-1000.0, -7.0, -1.0, -0.3, 0.0, 1e-3, 0.5, 1.0, 5.0, 10.0, 1000.0)
 
 

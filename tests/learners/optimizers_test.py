@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import subprocess
 import sys
@@ -154,6 +155,46 @@ def test_a_saved_optimizer_continues_with_the_same_bits(centered: bool, inside: 
     assert all(torch.equal(a, b) for a, b in zip(resumed, whole, strict=True))
 
 
+@pytest.mark.parametrize("centered", [False, True])
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_an_optimizer_keeps_what_its_settings_need_and_no_more(momentum: float, centered: bool) -> None:
+    (weight,) = made = [nn.Parameter(torch.ones(3))]
+    optimizer = RMSProp(made, momentum=momentum, centered=centered, initial_mean_square=0.25)
+    expected = {"mean_square": [0.25] * 3}
+    expected |= {"momentum": [0.0] * 3} if momentum else {}
+    expected |= {"mean": [0.0] * 3} if centered else {}
+    assert {name: value.tolist() for name, value in optimizer.state[weight].items()} == expected
+
+
+def test_a_setting_that_a_saved_state_does_not_know_keeps_its_present_value() -> None:
+    """Such as one from before RMSProp could be centered."""
+    found, options = parameters(), {"epsilon_inside_sqrt": True, "initial_mean_square": 1.0}
+    optimizer = RMSProp(found, learning_rate=0.1, **options)
+    learn(found, optimizer, 0, 2)
+    saved = copy.deepcopy(optimizer.state_dict())
+    for key in ("epsilon_inside_sqrt", "centered"):
+        del saved["param_groups"][0][key]
+    resumed = [nn.Parameter(value.detach().clone()) for value in found]
+    other = RMSProp(resumed, learning_rate=0.1, **options)
+    other.load_state_dict(saved)
+    for each, its in ((found, optimizer), (resumed, other)):
+        learn(each, its, 2, 4)
+    assert all(map(torch.equal, found, resumed))
+
+
+@pytest.mark.parametrize("name", ["mean_square", "momentum", "mean"])
+@pytest.mark.parametrize("harm", ["missing", "of another shape"])
+def test_a_saved_state_without_a_part_of_a_parameter_is_refused_at_once(name: str, harm: str) -> None:
+    options = {"momentum": 0.5, "centered": True}
+    saved = RMSProp(parameters(), **options).state_dict()
+    if harm == "missing":
+        del saved["state"][1][name]
+    else:
+        saved["state"][1][name] = torch.zeros(7)
+    with pytest.raises(ValueError, match=f"RMSProp's {name} is missing, or not of its parameter's shape"):
+        RMSProp(parameters(), **options).load_state_dict(saved)
+
+
 def test_no_optimizer_imports_torchs_compiler() -> None:
     code = """
 import sys, torch
@@ -217,6 +258,13 @@ def test_the_learning_rate_falls_linearly_to_zero_and_stays() -> None:
 def test_defaults_are_table_g_1() -> None:
     config = RMSPropConfig()
     assert (config.learning_rate, config.epsilon, config.momentum, config.decay) == (6e-4, 0.01, 0.0, 0.99)
+    assert config.decay_frames == 200_000_000
+
+
+def test_adams_defaults_are_those_of_the_sources_it_names() -> None:
+    config = AdamConfig()
+    assert (config.learning_rate, config.beta1, config.beta2, config.epsilon) == (3e-4, 0.9, 0.999, 1e-5)
+    assert config.decay_frames is None
 
 
 @pytest.mark.parametrize(

@@ -290,11 +290,11 @@ def main() -> int:
         copy_tree(tree)
         for file in dict.fromkeys(one.file for one in mutants):
             nothing = Change(file, "", 0, 0, 0, "", "", "no mutant")
-            if (found := tried(nothing, tree)).verdict != "survived":
+            if (found := tried(nothing, tree, chosen.limit)).verdict != "survived":
                 parser.error(f"without any mutant: {found.verdict} by {found.by or tests_of(file)}")
         for number, one in enumerate(mutants, start=1):
-            verdict = tried(one, tree, chosen.limit).verdict
-            if verdict == "killed":
+            verdict, by, _ = tried(one, tree, chosen.limit)
+            if verdict == "killed" or (verdict == "broken" and by):  # by: the test that cannot even be imported
                 continue
             said = f"{verdict} {number}/{len(mutants)} {one.file}:{one.line} {one.function}: {one.shown}"
             if verdict == "timeout":  # found as well, unless the machine is busy with other things
