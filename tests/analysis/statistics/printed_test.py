@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from ddrl.analysis.statistics.printed import PrintedMean, difference
-from ddrl.analysis.statistics.significance import t_interval
+from ddrl.analysis.statistics.significance import Interval, t_interval
 
 OURS = np.array([98.0, 104.0, 101.0, 110.0, 95.0, 107.0])
 
@@ -51,4 +51,10 @@ def test_equal_seeds_have_no_spread_and_one_seed_has_no_test() -> None:
     assert difference(same, PrintedMean(0.1, 1)).p_of_difference() == 1
     assert difference(same, PrintedMean(0.1, 1)).p_of_equivalence(0.01) == 0
     assert difference(same, PrintedMean(0.2, 1)).p_of_difference() == 0
+    assert difference(same, PrintedMean(0.2, 1)).interval(0.9) == Interval(0.1 - 0.2, 0.1 - 0.2, 0.1 - 0.2)
     assert math.isnan(difference(same[:1], PrintedMean(0.2, 1)).p_of_difference())
+
+
+def test_a_deviation_counts_from_two_seeds_on() -> None:
+    assert PrintedMean(92.0, 1, 7.0).error == 0
+    assert PrintedMean(92.0, 2, 7.0).error == pytest.approx(7.0 / math.sqrt(2))
