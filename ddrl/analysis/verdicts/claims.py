@@ -71,13 +71,15 @@ from ddrl.analysis.verdicts.claim_decisions import corrected
 from ddrl.analysis.verdicts.claim_examination import Known, evaluate
 from ddrl.analysis.verdicts.learning_range import Ends
 from ddrl.analysis.verdicts.planned_seeds import (
+    MISSING_TASKS,
     OF_REFERENCE,
     SEED_COUNTS,
     Seat,
+    plan_columns,
     plan_of,
-    seed_counts,
     seed_obstacles,
     seeds_of,
+    tasks_without_runs,
     used,
 )
 from ddrl.papers.experiments import Experiment, system_of
@@ -117,6 +119,7 @@ COLUMNS = [
     "published",
     "flags",
     *SEED_COUNTS,
+    MISSING_TASKS,
 ]
 
 
@@ -142,12 +145,14 @@ def claims(
                 continue
             own = [run for run in runs if run.experiment == claim.experiment and run.origin == origin]
             experiment = experiments.get(claim.experiment)
-            seeds = seeds_of(experiment, used(claim, own), plan_of(origin, scale), faults)
+            taken, planned = used(claim, own), plan_of(origin, scale)
+            seeds = seeds_of(experiment, taken, planned, faults)
+            plan = plan_columns(seeds, tasks_without_runs(claim, experiment, taken, planned))
             result = evaluate(claim, experiment, part, own, known, seed_obstacles(seeds, origin))
             flags = "" if result["verdict"] == "not_run" else _version_flag(claim, own, paper)
             published = ";".join(claim.published)
             head = {"claim": claim.name, "published": published, "origin": origin, "flags": flags}
-            rows.append({name: getattr(claim, name) for name in _OF_CLAIM} | head | result | seed_counts(seeds))
+            rows.append({name: getattr(claim, name) for name in _OF_CLAIM} | head | result | plan)
     counts = dict.fromkeys(("seeds", "env_frames", "environments", "seeds_needed", *SEED_COUNTS), "Int64")
     lines = ("contradicted_below", "supported_above")
     floats = dict.fromkeys(("effect", "ci95_low", "ci95_high", *lines, "hedges_g", "p", "p_decision"), "float64")

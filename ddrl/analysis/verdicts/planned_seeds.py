@@ -6,26 +6,32 @@ run, of a variant and task that has other runs, may have been left out for what 
 are there but cannot be used is told of among the problems, and leaves a note only. A run with whose seed its settings
 were chosen was made to come out well (`tuned`). Each of the three leaves a claim inconclusive, with its numbers.
 
+A planned task of a claim that has no run at all leaves a note, which names it: the claim then speaks of the other
+tasks alone.
+
 A reader's own runs have the seeds that the reader asked for, which are the reader's plan: where they differ from the
 plan in experiments.yaml a note says so, and no more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from ddrl.analysis.runs.run_data import RunData
+from ddrl.analysis.runs.run_data import RunData, env_label
 from ddrl.analysis.verdicts.preconditions import Obstacle
 from ddrl.papers.experiments import Experiment
 from ddrl.papers.paper import Claim
 from ddrl.papers.plans import used_by
 from ddrl.papers.table_names import REFERENCE
+from ddrl.system.wording import counted
 
 OF_REFERENCE = "workstation"
 """The scale whose plan the reference runs were made by."""
 SEED_COUNTS = ("plan_runs", "tuned_runs", "unplanned_runs", "missing_runs")
 """Columns of the table of claims: the runs that a claim uses, and of `Seeds` what a reader must know."""
+MISSING_TASKS = "missing_tasks"
+"""Column of the table of claims: the planned tasks without a run."""
 Seat = tuple[str, str, str, int]
 """Experiment, variant, task (or set of tasks) and seed of a reference run."""
 
@@ -79,6 +85,26 @@ def seeds_of(
     return Seeds(len(runs), unplanned, missing, unexplained, sum(_tuned(experiment, run) for run in runs))
 
 
+def tasks_without_runs(
+    claim: Claim, experiment: Experiment | None, runs: Sequence[RunData], scale: str
+) -> tuple[str, ...]:
+    """Return the tasks that every variant of a claim has in the plan of a scale, and of which none of `runs` is.
+
+    Nothing where there is no run at all, or where the variants have no task in common.
+    """
+    plan = experiment.scales.get(scale) if experiment else None
+    if plan is None or experiment is None or not runs:
+        return ()
+    places = [
+        (variant, task, task)
+        for variant in plan.variants or experiment.variants
+        for task in plan.every_environment
+        if plan.has(variant, task)
+    ]
+    there = {run.suite or run.environment for run in runs}
+    return tuple(sorted(set(used_by(claim, places)) - there))
+
+
 def _planned(experiment: Experiment, scale: str, variant: str, task: str) -> set[int]:
     """Return the seeds that a variant has on a task at a scale."""
     plan = experiment.scales.get(scale)
@@ -107,18 +133,22 @@ def seed_obstacles(found: Seeds, origin: str) -> list[Obstacle]:
     return against
 
 
-def seed_counts(found: Seeds) -> dict[str, int]:
-    """Return the columns `SEED_COUNTS` of a claim."""
-    return dict(zip(SEED_COUNTS, (found.runs, found.tuned, found.unplanned, found.missing), strict=True))
+def plan_columns(found: Seeds, tasks: Iterable[str]) -> dict[str, int | str]:
+    """Return the columns `SEED_COUNTS` and `MISSING_TASKS` of a claim."""
+    counts = zip(SEED_COUNTS, (found.runs, found.tuned, found.unplanned, found.missing), strict=True)
+    return {**dict(counts), MISSING_TASKS: "; ".join(map(env_label, tasks))}
 
 
-def in_words(runs: int, tuned: int, unplanned: int, missing: int) -> list[str]:
-    """Return what a reader must know of the seeds of a claim, whose columns `SEED_COUNTS` these are."""
+def in_words(row: Mapping[Any, Any]) -> list[str]:
+    """Return what a reader must know of the seeds and tasks of a claim, from its `plan_columns`."""
+    runs, tuned, unplanned, missing = (int(row[name]) for name in SEED_COUNTS)
     said = [f"settings chosen with the seeds of {tuned} of {runs} runs"] if tuned else []
     if unplanned:
         said.append(_not_planned(unplanned))
     if missing:
         said.append(_not_there(missing))
+    if tasks := row[MISSING_TASKS]:
+        said.append(f"{counted(tasks.count(';') + 1, 'planned task')} without a run ({tasks.replace(';', ',')})")
     return said
 
 

@@ -8,6 +8,7 @@
     tuned_runs      those whose seed was used to choose their settings (`tuning` in experiments.yaml)
     unplanned_runs  those whose seed is not in the plan
     missing_runs    planned runs that are not there, of variants and tasks that have other runs
+    missing_tasks   planned tasks of the claim that have no run
     late            all of these in words; empty where there is none
 
 A run that carries digests (`plans` in run.json) is older than a plan whose half it does not carry. A run without
@@ -27,12 +28,12 @@ from typing import Any
 import pandas as pd
 
 from ddrl.analysis.runs.run_data import RunData
-from ddrl.analysis.verdicts.planned_seeds import SEED_COUNTS, in_words, plan_of, used
+from ddrl.analysis.verdicts.planned_seeds import MISSING_TASKS, SEED_COUNTS, in_words, plan_of, used
 from ddrl.papers.paper import Claim, Paper
 from ddrl.papers.plans import Registered, halves, in_force, read_register, since
 
 _COUNTS = ("late_runs", "resettled_runs")
-COLUMNS = ["plan", "plan_since", "plan_runs", *_COUNTS, *SEED_COUNTS[1:], "late"]
+COLUMNS = ["plan", "plan_since", "plan_runs", *_COUNTS, *SEED_COUNTS[1:], MISSING_TASKS, "late"]
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def _in_words(row: Mapping[Hashable, Any], late: int, resettled: int) -> str:
     said = [f"test written after {late} of {runs} runs"] if late else []
     if resettled:
         said.append(f"tasks, seeds or settings of the plan changed after {resettled} of {runs} runs")
-    return "; ".join([*said, *in_words(*(int(row[name]) for name in SEED_COUNTS))])
+    return "; ".join([*said, *in_words(row)])
 
 
 def _row(

@@ -55,6 +55,12 @@ def test_equal_seeds_have_no_spread_and_one_seed_has_no_test() -> None:
     assert math.isnan(difference(same[:1], PrintedMean(0.2, 1)).p_of_difference())
 
 
+def test_two_seeds_have_a_spread_and_one_has_its_difference_alone() -> None:
+    two = difference(np.array([0.0, 1.0]), PrintedMean(0.25, None))
+    assert two == (0.25, pytest.approx(0.5), 1)
+    assert difference(np.array([1.0]), PrintedMean(0.25, None)).value == 0.75
+
+
 def test_a_deviation_counts_from_two_seeds_on() -> None:
     assert PrintedMean(92.0, 1, 7.0).error == 0
     assert PrintedMean(92.0, 2, 7.0).error == pytest.approx(7.0 / math.sqrt(2))

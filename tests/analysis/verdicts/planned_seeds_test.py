@@ -14,10 +14,11 @@ from ddrl.analysis.verdicts.planned_seeds import (
     OF_REFERENCE,
     Seeds,
     in_words,
+    plan_columns,
     plan_of,
-    seed_counts,
     seed_obstacles,
     seeds_of,
+    tasks_without_runs,
     used,
 )
 from ddrl.papers.tuning import Tuning
@@ -33,7 +34,7 @@ def runs(*seeds: int, origin: str = "reference") -> list[RunData]:
 
 def said(seeds: Seeds) -> str:
     """What a report says of these seeds."""
-    return "; ".join(in_words(*seed_counts(seeds).values()))
+    return "; ".join(in_words(plan_columns(seeds, ())))
 
 
 def verdict(own: list[RunData], experiment: Any = CORRECTION, faults: Any = ()) -> dict[str, Any]:
@@ -118,4 +119,24 @@ def test_the_table_of_claims_counts_what_keeps_a_claim_from_being_decided(
     table = claims(PAPER, {CORRECTION.name: CORRECTION}, ends, own, "smoke")
     row = table[(table["claim"] == "v_trace_over_no_correction") & (table["origin"] == origin)].iloc[0]
     assert (row["plan_runs"], row["unplanned_runs"], row["missing_runs"]) == (2, unplanned, missing)
+    assert row["missing_tasks"] == ("Breakout" if origin == "reference" else "")
     assert ("missing" in row["obstacle"]) is (origin == "reference")
+
+
+def test_a_planned_task_without_any_run_is_named_and_a_claim_of_other_tasks_lacks_none() -> None:
+    own, breakout = runs(*PLANNED), "atari/breakout"
+    assert tasks_without_runs(claim(), CORRECTION, own, OF_REFERENCE) == (breakout,)
+    assert tasks_without_runs(claim(environments=("toy/catch",)), CORRECTION, own, OF_REFERENCE) == ()
+    assert tasks_without_runs(claim(), CORRECTION, own, "smoke") == ()
+    assert tasks_without_runs(claim(), CORRECTION, [], OF_REFERENCE) == (), "a claim without a run is not_run"
+    both = [*own, *(replace(one, environment=breakout) for one in own)]
+    assert tasks_without_runs(claim(), CORRECTION, both, OF_REFERENCE) == ()
+
+
+def test_planned_tasks_without_a_run_are_said_in_words() -> None:
+    one, two = Seeds(2, 0, 0, 0, 0), Seeds(2, 0, 1, 0, 0)
+    assert in_words(plan_columns(one, ["atari/breakout"])) == ["1 planned task without a run (Breakout)"]
+    assert in_words(plan_columns(two, ["atari/boxing", "atari/breakout"])) == [
+        "1 planned run is missing",
+        "2 planned tasks without a run (Boxing, Breakout)",
+    ]

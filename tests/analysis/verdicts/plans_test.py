@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from ddrl.analysis.runs.run_data import RunData
-from ddrl.analysis.verdicts.planned_seeds import seed_counts, seeds_of, used
+from ddrl.analysis.verdicts.planned_seeds import plan_columns, seeds_of, used
 from ddrl.analysis.verdicts.plans import RULES, Rule, changed_rules, with_plans
 from ddrl.cli import tables
 from ddrl.papers.experiments import Experiment
@@ -52,7 +52,8 @@ def noted(
     row = {"claim": CLAIM, "origin": "run", "verdict": verdict, "title": "V-trace", "source": "Table 2", **blank}
     row |= {"effect_unit": "", "flags": "", "seeds": "3", "env_frames": "1000", "tasks": "Catch", "paper": paper.key}
     known = next(claim for claim in paper.claims if claim.name == CLAIM)
-    row |= seed_counts(seeds_of((experiments or {}).get(known.experiment), used(known, own), "workstation"))
+    seeds = seeds_of((experiments or {}).get(known.experiment), used(known, own), "workstation")
+    row |= plan_columns(seeds, ())
     return dict(with_plans(pd.DataFrame([row]), paper, "workstation", own).iloc[0])
 
 
