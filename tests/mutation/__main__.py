@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import math
 import os
 import re
 import shutil
@@ -95,8 +96,12 @@ def planted(mutant: Mutant, tree: Path) -> Iterator[None]:
             (tree / name).write_text(text, encoding="utf-8")
 
 
-def forked(work: Callable[[], int], tree: Path, limit: float) -> tuple[int | None, str]:
-    """Exit status (None: it ran out of time) and output of `work` in a fork that imports the copy alone."""
+def forked(work: Callable[[], int], tree: Path, limit: float, stuck: float = math.inf) -> tuple[int | None, str]:
+    """Exit status and output of `work` in a fork that imports the copy alone.
+
+    The status is None where it ran out of time: after `limit` seconds, or after `stuck` seconds in which none of its
+    threads did anything and it had no child.
+    """
     with tempfile.TemporaryFile("w+") as output:
         child = os.fork()
         if child == 0:
@@ -110,17 +115,35 @@ def forked(work: Callable[[], int], tree: Path, limit: float) -> tuple[int | Non
             finally:
                 sys.stdout.flush()
                 os._exit(status)
-        deadline, ended = time.monotonic() + limit, 0
+        now = began = moved = time.monotonic()
+        ended, switches = 0, -1
         try:
-            while not ended and time.monotonic() < deadline:
+            while not ended and now - began < limit and now - moved < stuck:
                 ended, status = os.waitpid(child, os.WNOHANG)
                 time.sleep(0.0 if ended else 0.05)
+                now, before, switches = time.monotonic(), switches, _switches(child)
+                if switches != before or switches < 0:
+                    moved = now
         finally:
             if not ended:  # it takes too long, or this process is told to end
                 os.killpg(child, signal.SIGKILL)
                 os.waitpid(child, 0)
         output.seek(0)
         return os.waitstatus_to_exitcode(status) if ended else None, output.read()
+
+
+def _switches(process: int) -> int:
+    """Return how often its threads have given up a processor; -1 where one is running or the process has a child."""
+    count = 0
+    try:
+        for thread in Path(f"/proc/{process}/task").iterdir():
+            status = (thread / "status").read_text(encoding="utf-8")
+            if "State:\tS" not in status or (thread / "children").read_text(encoding="utf-8"):
+                return -1
+            count += sum(map(int, re.findall(r"voluntary_ctxt_switches:\t(\d+)", status)))
+    except OSError:  # it has ended, or a thread of it
+        return -1
+    return count
 
 
 def _imports_from(tree: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
-from tests.mutation.__main__ import MUTANTS, ROOT, mismatches, planted, verdict_of
+from tests.mutation.__main__ import MUTANTS, ROOT, forked, mismatches, planted, verdict_of
 from tests.mutation.mutants import Edit, Mutant
 
 
@@ -40,6 +42,19 @@ def test_a_mutant_is_planted_in_the_copy_and_taken_out_again(tmp_path: Path) -> 
     with planted(Mutant("", "", (Edit("a.py", "x = 1", "x = 2"), Edit("a.py", "y = 1", "y = 2")), ()), tmp_path):
         assert path.read_text() == "x = 2\ny = 2\n"
     assert path.read_text() == "x = 1\ny = 1\n"
+
+
+def test_tests_that_wait_for_ever_are_ended_long_before_the_limit_and_slow_ones_are_not(tmp_path: Path) -> None:
+    began = time.monotonic()
+    assert forked(lambda: int(threading.Event().wait()), tmp_path, 60.0, stuck=0.5)[0] is None
+    assert time.monotonic() - began < 30
+
+    def slow() -> int:
+        for _ in range(8):
+            time.sleep(0.1)
+        return 3
+
+    assert forked(slow, tmp_path, 60.0, stuck=0.5)[0] == 3
 
 
 def test_a_verdict_names_the_test_that_failed() -> None:

@@ -38,6 +38,8 @@ end, so that its tests break; open: a test is missing.
 """
 LIMIT_S = 120.0
 """Of one run of tests."""
+STUCK_S = 15.0
+"""After which tests that do nothing at all are held to wait for ever."""
 MEMORY_BYTES = 6 * 2**30
 """Of one run of tests: a mutant in an endless loop may ask for all memory there is."""
 OPERATORS: Mapping[type[ast.AST], tuple[str, str]] = {
@@ -240,7 +242,7 @@ def tried(one: Change, tree: Path, limit: float = LIMIT_S) -> Found:
                 status = int(pytest.main([*options, *passed, *tests], plugins=[QuickFailure()]))
                 return 0 if passed and status == pytest.ExitCode.NO_TESTS_COLLECTED else status
 
-            found = verdict_of(*forked(run, tree, limit), 0.0)
+            found = verdict_of(*forked(run, tree, limit, STUCK_S), 0.0)
             if found.verdict != "survived":
                 break
         return found
