@@ -9,9 +9,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numpy as np
-
-from ddrl.analysis.statistics.significance import Interval, Sample, checked, t_quantile, t_tail
+from ddrl.analysis.statistics.significance import Interval, Sample, checked, mean_and_error, t_quantile, t_tail
 
 
 class PrintedMean(NamedTuple):
@@ -69,15 +67,10 @@ class Difference(NamedTuple):
 
 def difference(ours: Sample, printed: PrintedMean) -> Difference:
     """Return our mean [n] minus the printed one. Raise ValueError as `checked`."""
-    n, mean = len(checked(ours)), float(ours.mean())
-    if n < 2:
-        return Difference(mean - printed.value, math.nan, math.nan)
-    own = 0.0 if np.ptp(ours) == 0 else float(ours.var(ddof=1)) / n
-    if np.ptp(ours) == 0:
-        mean = float(ours[0])  # a mean of equal numbers may be rounded
-    other = printed.error**2
+    mean, error = mean_and_error(checked(ours))
+    n, own, other = len(ours), error**2, printed.error**2
+    if n < 2 or printed.seeds is None or other == 0:
+        return Difference(mean - printed.value, error, n - 1)
     total = own + other
-    if total == 0 or printed.seeds is None or other == 0:
-        return Difference(mean - printed.value, math.sqrt(total), n - 1)
     freedom = total**2 / (own**2 / (n - 1) + other**2 / (printed.seeds - 1))
     return Difference(mean - printed.value, math.sqrt(total), freedom)

@@ -55,10 +55,19 @@ def t_tail(value: Any, freedom: Any) -> Any:
     return special.stdtr(freedom, -value)
 
 
+def mean_and_error(values: Sample) -> tuple[float, float]:
+    """Return mean and its standard error: missing for one seed, exactly 0 if all seeds agree."""
+    if len(values) < 2:
+        return float(values[0]), math.nan
+    if np.ptp(values) == 0:
+        return float(values[0]), 0.0
+    return float(values.mean()), float(values.std(ddof=1)) / math.sqrt(len(values))
+
+
 def t_interval(values: Sample, level: float) -> Interval:
     """Return the mean of independent seeds [n] with Student's interval."""
     _check_probability("level", level)
-    mean, error = _mean_and_error(checked(values))
+    mean, error = mean_and_error(checked(values))
     half = float(t_quantile((1 + level) / 2, len(values) - 1)) * error if len(values) > 1 else math.nan
     return Interval(mean, mean - half, mean + half)
 
@@ -80,7 +89,7 @@ def prediction_interval(values: Sample, level: float, others: int) -> tuple[floa
     n = len(checked(values))
     if n < 2:
         return math.nan, math.nan
-    mean, error = _mean_and_error(values)
+    mean, error = mean_and_error(values)
     half = float(t_quantile((1 + level) / 2, n - 1)) * error * math.sqrt(1 + n / others)
     return mean - half, mean + half
 
@@ -242,15 +251,6 @@ def _fewest(enough: Callable[[int], bool]) -> int | None:
     counts = range(2, MAX_SEEDS + 1)
     place = bisect_left(counts, True, key=enough)
     return counts[place] if place < len(counts) else None
-
-
-def _mean_and_error(values: Sample) -> tuple[float, float]:
-    """Return mean and its standard error: missing for one seed, exactly 0 if all seeds agree."""
-    if len(values) < 2:
-        return float(values[0]), math.nan
-    if np.ptp(values) == 0:
-        return float(values[0]), 0.0
-    return float(values.mean()), float(values.std(ddof=1)) / math.sqrt(len(values))
 
 
 def _check_probability(name: str, value: float) -> None:
