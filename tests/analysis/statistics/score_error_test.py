@@ -18,6 +18,10 @@ def test_seeds_that_deviate_enough_stay_as_they_are() -> None:
     assert at_least(values[:1], np.array([9.0])).tolist() == [1.0]
 
 
+def test_two_seeds_are_drawn_apart_as_well() -> None:
+    assert at_least(np.array([1.0, 1.0]), np.array([0.5, 0.5])).std(ddof=1) == pytest.approx(0.5)
+
+
 @pytest.mark.parametrize("values", [[1.0, 1.1, 1.3], [2.0, 2.0, 2.0]])
 def test_seeds_that_agree_by_luck_deviate_as_their_errors_demand(values: list[float]) -> None:
     given, errors = np.array(values), np.array([0.6, np.nan, 0.8])
