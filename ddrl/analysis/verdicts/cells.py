@@ -2,8 +2,9 @@
 
 equivalent      our 90 % interval lies within the margin around the published value (two one-sided tests at 5 %)
 below, above    our 90 % interval lies outside the margin
-inconclusive    fewer than 5 seeds, or the interval is wider than the margins, or it reaches over the margin's edge
-                and the published value is not inside our prediction interval: `seeds_needed` says how many would decide
+inconclusive    fewer than 5 seeds (or none with a value), or the interval is wider than the margins, or it reaches over
+                its edge and the published value is not inside our prediction interval: `seeds_needed` says how many
+                would decide
                 (of two variants also: times measured on different machines, or on fewer cores than workers)
 consistent      the published value is inside our 95 % prediction interval: not evidence of equality
 not_comparable  a hard flag: the two numbers are not about the same thing
@@ -38,7 +39,7 @@ from ddrl.analysis.runs.run_data import RunData
 from ddrl.analysis.statistics import significance
 from ddrl.analysis.statistics.normalise import human_normalised
 from ddrl.analysis.statistics.printed import PrintedMean
-from ddrl.analysis.statistics.significance import t_interval
+from ddrl.analysis.statistics.significance import Interval, t_interval
 from ddrl.analysis.verdicts.cell_decision import LEVEL, Verdict, decide
 from ddrl.analysis.verdicts.cell_values import SCORE, obstacle, own_values, suite_values
 from ddrl.papers.claim_kinds import SUITE_METRICS
@@ -229,10 +230,10 @@ def _compare(
     paper, published = given.paper, float(row["value"])
     ours = own_values(rule, row, runs, given.scores, paper.prices, paper.milestones)
     margin = _margin(paper.evidence, rule, published, runs, given.references)
-    if not len(ours):
+    if not len(ours) and not obstacles:
         detail = "no seed has a score on every task, or a record before the published frames"
         return {"verdict": "inconclusive", "detail": detail, "margin": margin}
-    interval = t_interval(ours, LEVEL)
+    interval = t_interval(ours, LEVEL) if len(ours) else Interval(math.nan, math.nan, math.nan)
     found = decide(ours, _printed(row), margin, obstacles)
     reason = "" if obstacles else obstacle(rule, runs, paper.milestones)
     if reason:

@@ -337,6 +337,11 @@ def test_a_curve_that_begins_after_the_published_frames_has_no_value_there() -> 
     (found,) = table(late, [curve], point).query("verdict != 'not_run'").to_dict("records")
     assert (found["verdict"], math.isnan(found["ours"])) == ("inconclusive", True)
     assert "a record before the published frames" in found["detail"]
+    other = {**late[0].config, "hyperparameters": late[0].config["hyperparameters"] | {"rho_bar": 9.0}}
+    changed = [replace(run, manifest={**run.manifest, "config": other}) for run in late]
+    (flagged,) = table(changed, [curve], point).query("verdict != 'not_run'").to_dict("records")
+    assert (flagged["verdict"], flagged["seeds"]) == ("not_comparable", 0), "a hard flag goes first"
+    assert "changed_hyperparameters(rho_bar)" in flagged["detail"]
     mixed = table([*runs[:1], *late[1:]], [curve], point).set_index("cell").loc["f1.pong.50m"]
     assert (mixed["seeds"], mixed["ours"]) == (1, pytest.approx(10.0))
 
