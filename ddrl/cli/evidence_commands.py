@@ -21,10 +21,14 @@ def add_to(added: Any) -> None:
         "register the plans of claims (tests, thresholds, tasks, seeds, settings) before their runs are made",
         "Appends the plans in force to plans.csv of each paper. Register, commit, then run: a claim whose plan is "
         "younger than a run says so in every report. With --check, exit code 1 where a plan is not registered, or "
-        "where git's history shows that a row was changed.",
+        "where git's history shows that a row was changed or backdated.",
     )
     plans.add_argument("papers", nargs="*", metavar="PAPER", help="such as impala_2018 (all, if left out)")
-    plans.add_argument("--check", action="store_true", help="only name plans that are not registered, and changed rows")
+    plans.add_argument(
+        "--check",
+        action="store_true",
+        help="only name missing plans, and changed or backdated rows",
+    )
     plans.add_argument(
         "--history", action="store_true", help="of a paper without a register: take its plans from the history of git"
     )
@@ -81,7 +85,10 @@ def keep(parsed: argparse.Namespace) -> None:
 
 
 def register(parsed: argparse.Namespace) -> int:
-    """Return 1 where --check finds a plan that is not registered."""
+    """Return 1 where --check finds a plan that is not registered, or a row that was changed or backdated.
+
+    Raise `UserError` where --check has no whole history of git.
+    """
     from ddrl.cli import register, tables
     from ddrl.papers.experiments import folder_of, papers
 
@@ -91,13 +98,12 @@ def register(parsed: argparse.Namespace) -> int:
     folders = [folder_of(name, roots) for name in parsed.papers or papers(roots)]
     if parsed.check:
         lines = register.unregistered(folders)
-        try:
-            lines += register.rewritten(folders)
-            said = "and no row of a register was changed"
-        except UserError as error:
-            said = f"rows are not compared with older ones: {error}"
-        print("\n".join(lines) or f"every plan in force is registered; {said}")
-        return 1 if lines else 0
+        if lines:
+            print("\n".join(lines))
+        changed = register.rewritten(folders)
+        if changed or not lines:
+            print("\n".join(changed) or "every plan in force is registered, and no row of a register was changed")
+        return 1 if lines or changed else 0
     lines = (register.from_history if parsed.history else register.register)(folders)
     print("\n".join(lines) or "every plan in force was registered already")
     return 0

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ddrl.errors import UserError
+from ddrl.papers.plan_dates import misdated
 from ddrl.papers.plans import REGISTER, Registered, appended, in_force, missing, read_register, write_register
 from ddrl.system.files import read_file
 from ddrl.system.git import git, is_shallow, now, utc
@@ -48,10 +49,10 @@ def unregistered(folders: Sequence[Path]) -> list[str]:
 
 
 def rewritten(folders: Sequence[Path], since: str = APPEND_ONLY) -> list[str]:
-    """Return a line for each register of which a row was changed or removed, as git's history shows.
+    """Return a line for each register of which a row was changed, removed or backdated, as git's history shows.
 
     Each committed version from `since` on must be the beginning of the next one, and the last one that of the file as
-    it is now. Raise `UserError` where there is no whole history.
+    it is now; dates are those that git allows. Raise `UserError` where there is no whole history.
     """
     lines = []
     for folder in folders:
@@ -64,6 +65,7 @@ def rewritten(folders: Sequence[Path], since: str = APPEND_ONLY) -> list[str]:
         now_there = read_file(path).decode() if path.exists() else ""
         if not now_there.startswith(before):
             lines.append(f"{path}: rows differ from those of commit {of}; rows are only appended")
+        lines += misdated(folder, read_register(folder))
     return lines
 
 

@@ -9,14 +9,17 @@ tests changes no older digest. Words (title, text, source, unit) are no part of 
 that change no result.
 
 `replications/<paper>/plans.csv` is the register, a row for each plan that has ever been in force. It is committed, and
-rows are only appended (`ddrl register`). A plan counts from the date of its row on. If an older plan returns, it counts
-from its return. When the numbers of references became part of the test, on 27 November 2026, the rows of the tests in
-force then got their digests anew, once: with the date of their row, or that of the last change of such a number if it
-is later. Since then git's history shows that no row was changed (`ddrl register --check`). No pandas here.
+rows are only appended (`ddrl register`). A plan counts from the date of its row on, or from the commit that added the
+row if that is later (`ddrl.papers.plan_dates`). If an older plan returns, it counts from its return.
+
+When the numbers of references became part of the test, on 27 November 2026, the rows of the tests in force then got
+their digests anew, once: with the date of their row, or that of the last change of such a number if it is later. Since
+then git's history shows that no row was changed (`ddrl register --check`). No pandas here.
 """
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import hashlib
 import json
@@ -25,13 +28,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ddrl.errors import UserError
 from ddrl.papers.expansion import expand
 from ddrl.papers.experiments import SCALES, PlannedRun, system_of
 from ddrl.papers.paper import Claim, Paper, Prices, load_paper
 from ddrl.papers.reference_numbers import numbers_of, reference_numbers
 from ddrl.system.config_differences import compared, flatten
-from ddrl.system.csv_cells import read_rows, write_rows
+from ddrl.system.csv_cells import plain, write_rows
 from ddrl.system.files import replacing
+from ddrl.system.wording import counted
 
 REGISTER = "plans.csv"
 COLUMNS = ("claim", "scale", "digest", "date", "commit")
@@ -191,11 +196,24 @@ def in_force(directory: Path) -> dict[tuple[str, str], str]:
 
 
 def read_register(directory: Path) -> list[Registered]:
-    """Return the register of a paper, oldest rows first; nothing where there is none."""
+    """Return the register of a paper, oldest rows first; nothing where there is none.
+
+    Raise `UserError` for a header or a row with other columns.
+    """
     path = directory / REGISTER
     if not path.exists():
         return []
-    return [Registered(*(row[column] for column in COLUMNS)) for row in read_rows(path)]
+    known = ", ".join(COLUMNS)
+    with path.open(encoding="utf-8", newline="") as file:
+        header, *lines = list(csv.reader(file)) or [[]]
+    if header != list(COLUMNS):
+        wrong = next((name for name in COLUMNS if name not in header), "")
+        said = f"has no column '{wrong}'" if wrong else f"has the columns {', '.join(header)}"
+        raise UserError(f"{path}: line 1 {said}; allowed: {known}")
+    for line, row in enumerate(lines, start=2):
+        if len(row) != len(COLUMNS):
+            raise UserError(f"{path}: line {line} has {counted(len(row), 'column')}; allowed: {known}")
+    return [Registered(*map(plain, row)) for row in lines]
 
 
 def write_register(directory: Path, rows: Iterable[Registered]) -> Path:

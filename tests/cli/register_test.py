@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ import yaml
 
 from ddrl.cli import main
 from ddrl.cli.new import new
-from ddrl.papers.plans import halves, read_register
+from ddrl.papers.plan_dates import dated
+from ddrl.papers.plans import halves, read_register, write_register
 
 PAPER = "doe_2020"
 
@@ -90,19 +92,81 @@ def test_a_row_that_was_changed_in_place_is_found_in_the_history_of_git(
     assert "changed or removed rows that" in capsys.readouterr().out
 
 
-def test_without_a_history_the_check_says_that_rows_are_not_compared(
+def test_a_row_that_is_dated_before_those_above_it_is_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert register() == 0
+    commit("plans", "2027-01-01T00:00:00+00:00")
+    name = change(folder, "smallest_effect", 0.123)
+    assert register() == 0
+    rows = read_register(folder)
+    write_register(folder, [replace(row, date="2020-01-01T00:00:00+00:00") if row == rows[-1] else row for row in rows])
+    commit("backdated", "2027-01-02T00:00:00+00:00")
+    capsys.readouterr()
+    assert register("--check") == 1
+    said = f"plans.csv: line {len(rows) + 1}: key '{name}' is dated 2020-01-01T00:00:00+00:00, before a row above it"
+    assert said in capsys.readouterr().out
+
+
+def test_a_row_that_names_a_commit_without_being_of_it_is_found(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert register("--history") == 0
+    rows = read_register(folder)
+    first = rows[-1].commit
+    commit("plans", "2027-01-01T00:00:00+00:00")
+    assert register("--check") == 0
+    write_register(folder, [*rows[:-1], replace(rows[-1], date="2025-01-01T00:00:00+00:00")])
+    capsys.readouterr()
+    register("--check")
+    assert f"its commit {first} is 2025-12-31T23:00:00+00:00" not in capsys.readouterr().out, "it is no row of git's"
+    git("commit", "--quiet", "--amend", "--all", "--no-edit", GIT_COMMITTER_DATE="2027-01-01T00:00:00+00:00")
+    assert register("--check") == 1
+    assert f"its commit {first} is 2025-12-31T23:00:00+00:00" in capsys.readouterr().out
+    write_register(folder, rows)
+    git("commit", "--quiet", "--amend", "--all", "--no-edit", GIT_COMMITTER_DATE="2027-01-01T00:00:00+00:00")
+    change(folder, "smallest_effect", 0.123)
+    assert register() == 0
+    later = [*rows, *(replace(row, date=rows[0].date, commit=first) for row in read_register(folder)[len(rows) :])]
+    write_register(folder, later)
+    commit("named", "2027-01-02T00:00:00+00:00")
+    assert register("--check") == 1
+    assert f"names commit {first}; allowed: none, since the row was added later" in capsys.readouterr().out
+    assert dated(folder)[-1].date == "2027-01-02T00:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a,smoke,b-c,2026-01-01T00:00:00+00:00,\n", "line 1 has no column 'claim'"),
+        ("", "line 1 has no column 'claim'"),
+        ("claim,digest,scale,date,commit\n", "line 1 has the columns claim, digest, scale, date, commit"),
+        ("claim,scale,digest,date,commit\na,smoke\n", "line 2 has 2 columns"),
+        ("claim,scale,digest,date,commit\na,b,c,d,e,f\n", "line 2 has 6 columns"),
+    ],
+)
+def test_a_register_with_other_columns_is_one_line_with_file_column_and_what_is_allowed(
+    folder: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    (folder / "plans.csv").write_text(text)
+    for options in (("--check",), ()):
+        assert register(*options) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert f"{folder}/plans.csv: {said}; allowed: claim, scale, digest, date, commit" in error
+
+
+def test_without_a_history_the_check_refuses(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert register() == 0
     commit("plans", "2027-01-01T00:00:00+00:00")
     git("clone", "--quiet", "--depth", "1", f"file://{tmp_path}", str(tmp_path / "shallow"))
     monkeypatch.chdir(tmp_path / "shallow")
-    assert register("--check") == 0
-    assert "not compared with older ones" in capsys.readouterr().out
+    assert register("--check") == 2
+    assert "the history of git is cut off (shallow)" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "shallow" / ".git")
     shutil.rmtree(tmp_path / ".git")
-    assert register("--check") == 0
-    assert "is in no repository of git" in capsys.readouterr().out
+    assert register("--check") == 2
+    assert "is in no repository of git" in capsys.readouterr().err
 
 
 def test_the_register_of_the_past_is_in_the_history_of_git(folder: Path) -> None:

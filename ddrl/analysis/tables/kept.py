@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from ddrl.papers.experiments import PlannedRun
+from ddrl.papers.plan_dates import dated
 from ddrl.papers.reference_numbers import references_of
 from ddrl.papers.schema import SCHEMAS
 from ddrl.papers.table_names import REFERENCE, TABLES
@@ -117,6 +118,7 @@ def _inputs(
     yield from _files(SCHEMAS, sorted(SCHEMAS.glob("*.yaml")))
     of_paper = [path for path in sorted(paper_dir.rglob("*")) if path.suffix in (".yaml", ".csv", ".md")]
     yield from _files(paper_dir, of_paper)
+    yield json.dumps([row.date for row in dated(paper_dir)]).encode()  # a row counts from its commit on
     references = references_of(paper_dir)
     yield from _files(references, sorted(references.glob("*.csv")))
     committed = sorted((results / REFERENCE / paper_dir.name).glob("*/*/*/seed*"))

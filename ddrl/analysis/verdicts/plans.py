@@ -11,9 +11,11 @@
     missing_tasks   planned tasks of the claim that have no run
     late            all of these in words; empty where there is none
 
-A run that carries digests (`plans` in run.json) is older than a plan whose half it does not carry. A run without
-digests is older if it began before the plan was registered; of a run whose beginning is not known nobody can say that
-the plan was there first, so it counts as older. Reference runs are held against the settings of scale workstation.
+A run that carries digests (`plans` in run.json) is older than a plan whose half it does not carry. One that carries it
+is younger if the register of the commit that it was made with has the plan, and the checkout was clean. In all other
+cases the dates decide: a run is older if it began before the plan counts (`ddrl.papers.plan_dates`); of a run whose
+beginning is not known nobody can say that the plan was there first, so it counts as older. Reference runs are held
+against the settings of scale workstation.
 
 A changed rule by which all claims are judged is a test that was written after the runs, too. `RULES` lists them, and
 each report has a table of those that are younger than runs (`changed_rules`).
@@ -23,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -30,7 +33,8 @@ import pandas as pd
 from ddrl.analysis.runs.run_data import RunData
 from ddrl.analysis.verdicts.planned_seeds import MISSING_TASKS, SEED_COUNTS, in_words, plan_of, used
 from ddrl.papers.paper import Claim, Paper
-from ddrl.papers.plans import Registered, halves, in_force, read_register, since
+from ddrl.papers.plan_dates import at_commit, dated
+from ddrl.papers.plans import Registered, halves, in_force, since
 
 _COUNTS = ("late_runs", "resettled_runs")
 COLUMNS = ["plan", "plan_since", "plan_runs", *_COUNTS, *SEED_COUNTS[1:], MISSING_TASKS, "late"]
@@ -99,13 +103,13 @@ RULES: tuple[Rule, ...] = (
 
 def with_plans(table: pd.DataFrame, paper: Paper, scale: str, runs: Sequence[RunData]) -> pd.DataFrame:
     """Return the table of claims with the columns `COLUMNS` last; `runs` are those that it was made from."""
-    register, plans = read_register(paper.directory), in_force(paper.directory)
+    register, plans = dated(paper.directory), in_force(paper.directory)
     claims = {claim.name: claim for claim in paper.claims}
     found = []
     for row in table.to_dict("records"):
         claim, origin = claims[row["claim"]], row["origin"]
         own = used(claim, [run for run in runs if run.origin == origin])
-        older = _row(claim, own, register, plans, plan_of(origin, scale))
+        older = _row(paper.directory, claim, own, register, plans, plan_of(origin, scale))
         found.append(older | {"late": _in_words(row, older["late_runs"], older["resettled_runs"])})
     names = ["plan", "plan_since", *_COUNTS, "late"]
     columns = pd.DataFrame(found, columns=names, index=table.index).astype(dict.fromkeys(_COUNTS, "Int64"))
@@ -123,6 +127,7 @@ def _in_words(row: Mapping[Hashable, Any], late: int, resettled: int) -> str:
 
 
 def _row(
+    directory: Path,
     claim: Claim,
     runs: Sequence[RunData],
     register: Sequence[Registered],
@@ -138,7 +143,7 @@ def _row(
         date = since(register, claim.name, scale, half) if plan and halves(newest)[half] == current else ""
         dates.append(date)
         alike = {halves(digest)[half] for (name, _), digest in plans.items() if name == claim.name}
-        counts.append(sum(_older(run, claim.name, half, alike, date) for run in runs))
+        counts.append(sum(_older(directory, run, claim.name, half, alike, date) for run in runs))
     return {
         "plan": plan,
         "plan_since": dates[0],
@@ -147,11 +152,31 @@ def _row(
     }
 
 
-def _older(run: RunData, claim: str, half: int, current: set[str], date: str) -> bool:
+def _older(directory: Path, run: RunData, claim: str, half: int, current: set[str], date: str) -> bool:
     """Return whether a run is older than half of a plan that is in force since `date` (empty: not registered)."""
     carried = run.manifest.get("plans")
     if isinstance(carried, Mapping) and carried:
-        return halves(str(carried.get(claim, "")))[half] not in current
+        own = halves(str(carried.get(claim, "")))[half]
+        if own not in current:
+            return True
+        if _was_registered(directory, run.manifest, claim, half, own):
+            return False
+    return began_before(run, date)
+
+
+def _was_registered(directory: Path, manifest: Mapping[str, Any], claim: str, half: int, own: str) -> bool:
+    """Return whether the commit that a run was made with has half of a plan in its register."""
+    sha, began = str(manifest.get("git_sha") or ""), str(manifest.get("started") or "")
+    if not sha or manifest.get("git_dirty") is not False:
+        return False
+    found = at_commit(directory, sha)
+    if found is None or not began or began < found.date:
+        return False
+    return any(name == claim and halves(digest)[half] == own for name, digest in found.rows)
+
+
+def began_before(run: RunData, date: str) -> bool:
+    """Return whether a run began before a date, or nobody knows: either of them is empty."""
     began = str(run.manifest.get("started") or "")
     return not date or not began or began < date
 

@@ -16,13 +16,14 @@ from ddrl.analysis.verdicts.plans import RULES, Rule, changed_rules, with_plans
 from ddrl.cli import tables
 from ddrl.papers.experiments import Experiment
 from ddrl.papers.paper import Paper, load_paper
-from ddrl.papers.plans import Registered, appended, halves, in_force, write_register
+from ddrl.papers.plans import Registered, appended, halves, in_force, read_register, write_register
 from ddrl.papers.tuning import Tuning
 from ddrl.report.sections.answers import answers
 from ddrl.report.sections.chosen import younger_rules
 from ddrl.report.sections.claims import evidence, ledger
 from docs.sitegen import evidence as pages
 from tests.analysis.verdicts.claims_test import CORRECTION, PAPER, run_of
+from tests.repositories import Repository
 
 CLAIM = "v_trace_over_no_correction"
 BEFORE, THEN, AFTER = (f"2026-01-0{day}T00:00:00+00:00" for day in (1, 2, 3))
@@ -92,9 +93,62 @@ def test_a_test_that_was_changed_without_being_registered_is_younger_too(paper: 
     assert found["late"] == "test written after 2 of 2 runs"
 
 
-def test_the_digest_that_a_run_carries_goes_before_its_date(paper: Paper) -> None:
+def made_at(own: list[RunData], commit: str, dirty: bool = False) -> list[RunData]:
+    """The runs as a checkout of a commit made them."""
+    return [replace(one, manifest={**one.manifest, "git_sha": commit, "git_dirty": dirty}) for one in own]
+
+
+def test_the_digest_that_a_run_carries_goes_before_its_date_if_its_commit_has_the_plan(paper: Paper) -> None:
+    """The plan was registered at `THEN`, then another one, and it returned: its row is younger than the run."""
+    plan = in_force(paper.directory)[CLAIM, "workstation"]
+    _, settings = halves(plan)
+    repository = Repository(paper.directory.parent)
+    first = repository.commit("2026-01-01T12:00:00+00:00")
+    rows = read_register(paper.directory)
+    rows += [Registered(CLAIM, "workstation", f"0123456789ab-{settings}", "2026-01-04T00:00:00+00:00", "")]
+    rows += [Registered(CLAIM, "workstation", plan, "2026-01-05T00:00:00+00:00", "")]
+    write_register(paper.directory, rows)
+    repository.commit("2026-01-05T00:00:00+00:00")
+    own = runs(THEN, plans={CLAIM: plan})
+    assert noted(paper, made_at(own, first))["late"] == ""
+    said = "test written after 2 of 2 runs"
+    assert noted(paper, made_at(own, first, dirty=True))["late"] == said, "of other files nobody knows what they said"
+    assert noted(paper, made_at(own, "0" * 40))["late"] == said, "git does not know the commit: the dates decide"
+    assert noted(paper, own)["late"] == said
+    early = runs("2026-01-01T00:00:00+00:00", plans={CLAIM: plan})
+    assert noted(paper, made_at(early, first))["late"].startswith(said), "a run is not older than its commit"
+
+
+def test_a_digest_that_was_written_into_an_old_run_does_not_count(paper: Paper) -> None:
+    """The commit that the run was made with has no such plan."""
+    plan = in_force(paper.directory)[CLAIM, "workstation"]
+    registered = read_register(paper.directory)
+    write_register(paper.directory, [row for row in registered if row.claim != CLAIM])
+    repository = Repository(paper.directory.parent)
+    first = repository.commit("2026-01-01T00:00:00+00:00")
+    write_register(paper.directory, registered)
+    repository.commit(AFTER)
+    found = noted(paper, made_at(runs(THEN, plans={CLAIM: plan}), first))
+    assert (found["late_runs"], found["resettled_runs"]) == (2, 2)
+
+
+def test_a_backdated_row_counts_from_the_commit_that_added_it(paper: Paper) -> None:
+    repository = Repository(paper.directory.parent)
+    repository.commit(THEN)
+    path = paper.directory / "paper.yaml"
+    path.write_text(path.read_text().replace("smallest_effect: 0.05", "smallest_effect: 0.5", 1))
+    new = appended(read_register(paper.directory), in_force(paper.directory), THEN, "")
+    write_register(paper.directory, [*read_register(paper.directory), *new])
+    repository.commit(AFTER)
+    changed = load_paper(paper.directory)
+    found = noted(changed, runs(THEN, AFTER))
+    assert (found["late"], found["plan_since"]) == ("test written after 2 of 4 runs", AFTER)
+    shutil.rmtree(paper.directory.parent / ".git")
+    assert noted(changed, runs(THEN, AFTER))["late"] == "", "without git the dates of the file count"
+
+
+def test_a_digest_that_a_run_does_not_carry_makes_it_older(paper: Paper) -> None:
     test, settings = halves(in_force(paper.directory)[CLAIM, "workstation"])
-    assert noted(paper, runs(BEFORE, plans={CLAIM: f"{test}-{settings}"}))["late"] == ""
     other = noted(paper, runs(AFTER, plans={CLAIM: f"0123456789ab-{settings}"}))
     assert (other["late_runs"], other["resettled_runs"]) == (2, 0)
     settled = noted(paper, runs(AFTER, plans={CLAIM: f"{test}-0123456789ab"}))
