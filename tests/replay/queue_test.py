@@ -134,17 +134,18 @@ def test_its_length_counts_the_unrolls_that_are_out_of_turn_too() -> None:
 
 def test_a_restored_queue_goes_on_in_mid_round_with_what_was_out_of_turn() -> None:
     queue, copy = (UnrollQueue(capacity=1, ordered_actors=3) for _ in range(2))
-    order = [(0, 0), (0, 1), (0, 2), (1, 0), (2, 1), (1, 2), (1, 1), (2, 2), (2, 0)]
-    for index, actor in order[:6]:
+    arrived = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0), (3, 1), (2, 2)]
+    for index, actor in arrived:
         queue.insert(make_unroll(columns=2, actor=actor, index=index))
-    queue.sample(8)
+    queue.sample(14)
     copy.load_state_dict(queue.state_dict())
     assert not copy.can_sample(1)
-    for index, actor in order[6:]:
+    for index, actor in [(3, 2), (2, 1), (3, 0)]:
         copy.insert(make_unroll(columns=2, actor=actor, index=index))
+    assert copy.can_sample(10)
     batch = copy.sample(10)
     assert list(zip(batch.index.tolist(), batch.actor.tolist(), strict=True)) == [
-        place for place in [(1, 1), (1, 2), (2, 0), (2, 1), (2, 2)] for _ in range(2)
+        place for place in [(2, 1), (2, 2), (3, 0), (3, 1), (3, 2)] for _ in range(2)
     ]
 
 
