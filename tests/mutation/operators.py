@@ -240,7 +240,10 @@ def tried(one: Change, tree: Path, limit: float = LIMIT_S) -> Found:
                 marks = "not slow and not learning and not system and not regression and not gpu and not slurm"
                 options = ["-x", "-q", "-p", "no:cacheprovider", "--no-header", "-m", marks, "--rootdir", str(tree)]
                 status = int(pytest.main([*options, *passed, *tests], plugins=[QuickFailure()]))
-                return 0 if passed and status == pytest.ExitCode.NO_TESTS_COLLECTED else status
+                if status == pytest.ExitCode.NO_TESTS_COLLECTED and passed:
+                    return 0
+                # Without the mutant they could be imported.
+                return 1 if status == pytest.ExitCode.INTERRUPTED and one.old else status
 
             found = verdict_of(*forked(run, tree, limit, STUCK_S), 0.0)
             if found.verdict != "survived":

@@ -81,6 +81,17 @@ def test_a_transition_has_the_steps_up_to_the_end_of_its_episode(ending: str) ->
     assert found.td_error.tolist() == [0.0] * 5
 
 
+@pytest.mark.parametrize("ending", ["life", "rolling"])
+def test_a_transition_that_ends_with_a_life_has_no_reward_of_the_next_one(ending: str) -> None:
+    """No dead step lies between two lives: steps 7 to 13 are the second one."""
+    steps, lengths = [11, 12, 13], [3, 2, 1]
+    found, stream = transitions(ending, steps)
+    assert found.steps.tolist() == lengths
+    assert found.terminated.tolist() == [True] * 3
+    for item, (step, length) in enumerate(zip(steps, lengths, strict=True)):
+        assert found.reward[:, item].tolist() == [*stream.reward[step : step + length], *[0.0] * (3 - length)]
+
+
 def test_a_transition_needs_no_step_before_its_own_and_reaches_n_steps_on() -> None:
     assert (TransitionCut(3).before, TransitionCut(3).reach) == (0, 3)
     assert (SequenceCut(5, 3).before, SequenceCut(5, 3).reach) == (3, 5)
@@ -106,6 +117,18 @@ def test_a_sequence_has_its_burn_in_and_the_steps_up_to_the_end_of_its_episode(e
         last = [step + t == 14 for t in range(5)]
         assert found.ended[:, item].tolist() == last
         assert found.terminated[:, item].tolist() == [ending == "terminated" and one for one in last]
+
+
+def test_a_sequence_of_the_last_step_of_a_life_has_the_burn_in_of_that_life() -> None:
+    """No dead step lies between two lives: steps 7 to 13 are the second one."""
+    found, stream = sequences("life", [8, 13])
+    assert found.valid.sum(dim=0).tolist() == [5, 1]
+    for item, (step, length) in enumerate([(8, 5), (13, 1)]):
+        inside = [min(max(step + t, 7), step + length) for t in range(-3, 6)]
+        assert found.observation[:, item].tolist() == stream.observation[inside].tolist()
+        assert found.start[:, item].tolist() == stream.start[inside].tolist()
+        missing = 5 - length
+        assert found.reward[:, item].tolist() == [*stream.reward[step : step + length], *[0.0] * missing]
 
 
 def test_a_sequence_begins_with_the_state_before_its_burn_in_or_with_zeros() -> None:
