@@ -20,6 +20,7 @@ from ddrl.actors.policy import from_distribution
 from ddrl.actors.unroll import UnrollActor
 from ddrl.algorithms.a3c import advantage_loss
 from ddrl.interfaces import Parameters, Queue, System, TaskKind
+from ddrl.learners.batch_values import TimeLimits
 from ddrl.learners.core import LearnerCore, Setting, each_batch_once
 from ddrl.learners.normalisation import RewardClipping
 from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
@@ -81,6 +82,8 @@ class Config:
     normalised_observation_clip: PositiveFloat | None = 10.0  # Huang et al. 2022, as PPO's
     reward_normalisation: bool = False
     normalised_reward_clip: PositiveFloat | None = 10.0  # Huang et al. 2022, as PPO's
+    time_limits: TimeLimits = "bootstrap"  # as PPO's; the authors' code has "terminal"
+    gae_lambda: Probability = 1.0  # 1: n-step returns, as in the authors' code
 
     @property
     def fresh_columns(self) -> int:
@@ -119,7 +122,9 @@ class Learner:
     def update(self, batch: Unroll) -> Metrics:
         """Make one gradient step on a batch."""
         return self.core.update(  # 5  the loss of A3C
-            lambda network, part, weight: advantage_loss(network, part, self.config, weight),
+            lambda network, part, weight: advantage_loss(
+                network, part, self.config, weight, self.config.time_limits, self.config.gae_lambda
+            ),
             batch,
             mean=self.config.loss_reduction == "mean",
         )

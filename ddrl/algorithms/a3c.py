@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, cast
 
+import torch
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -16,11 +17,13 @@ from torch import Tensor
 from ddrl.actors.policy import LocalInference, from_distribution
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.interfaces import SharedParameters, System, TaskKind
+from ddrl.learners.batch_values import TimeLimits, discounts
 from ddrl.learners.core import no_fresh_batch
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropConfig
 from ddrl.learners.shared_updates import GradientLearner, gradient_of
 from ddrl.losses.actor_critic import masked_sum, policy_gradient_loss, value_loss
+from ddrl.losses.advantages import vtrace_gae
 from ddrl.losses.returns import n_step_returns
 from ddrl.networks.actor_critic import ActorCritic, make_actor_critic, unread_keys
 from ddrl.networks.initialisation import Initialisation
@@ -81,21 +84,29 @@ def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
     check_read(config, unread_keys(spec, config))
 
 
-def advantage_loss(network: ActorCritic, batch: Unroll, config: Any, weight: float) -> tuple[Tensor, Metrics]:
+def advantage_loss(
+    network: ActorCritic,
+    batch: Unroll,
+    config: Any,
+    weight: float,
+    time_limits: TimeLimits = "bootstrap",
+    gae_lambda: float = 1.0,
+) -> tuple[Tensor, Metrics]:
     """Return the loss of A3C and A2C times `weight`, and the sums that it is made of (section 4).
 
     -log pi(a_t|s_t) (R_t - V(s_t)) - beta H(pi(s_t)) + cost (R_t - V(s_t))^2 / 2, summed over steps, where R_t are
-    n-step returns with the values of `network` itself.
+    n-step returns with the values of `network` itself, or with a `gae_lambda` below 1 those of GAE: V(s_t) + A_t.
     """
     output = network(batch.observation, batch.last_action, batch.last_reward, batch.start, batch.initial_state)
     pi, values, bootstrap_value = output.distribution[:-1], output.value[:-1], output.value[-1]
-    returns = n_step_returns(
-        values.detach(),
-        bootstrap_value.detach(),
-        network.normalised_reward(clipped_rewards(batch.reward, config.reward_clipping)),
-        config.discount * (~batch.terminated).float(),
-        batch.valid,
-    )
+    rewards = network.normalised_reward(clipped_rewards(batch.reward, config.reward_clipping))
+    gammas = discounts(batch, config.discount, time_limits)
+    steps = (values.detach(), bootstrap_value.detach(), rewards, gammas)
+    if gae_lambda < 1.0:
+        on_policy = torch.zeros_like(rewards)
+        returns = vtrace_gae(*steps, on_policy, valid=batch.valid, gae_lambda=gae_lambda).value_targets
+    else:
+        returns = n_step_returns(*steps, batch.valid)
     log_pi = network.family.log_probability(pi, batch.action)
     policy = masked_sum(policy_gradient_loss(log_pi, returns - values), batch.valid)
     value = masked_sum(value_loss(values, returns), batch.valid)

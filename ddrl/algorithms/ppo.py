@@ -23,7 +23,7 @@ from ddrl.actors.policy import from_distribution
 from ddrl.actors.unroll import UnrollActor
 from ddrl.errors import UserError
 from ddrl.interfaces import Parameters, Queue, System, TaskKind
-from ddrl.learners.batch_values import evaluate, explained_variance, normalised
+from ddrl.learners.batch_values import TimeLimits, discounts, evaluate, explained_variance, normalised
 from ddrl.learners.core import LearnerCore, Setting, each_batch_once
 from ddrl.learners.minibatches import sample_numbers, shared_minibatches
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
@@ -98,6 +98,8 @@ class Config:
     normalised_observation_clip: PositiveFloat | None = 10.0  # Huang, continuous detail 7; null: no bound
     reward_normalisation: bool = True  # Huang, continuous detail 8; off on Atari
     normalised_reward_clip: PositiveFloat | None = 10.0  # Huang, continuous detail 9; null: no bound
+    time_limits: TimeLimits = "bootstrap"  # Pardo et al. 2018; the authors' code has "terminal"
+    recompute_advantages: bool = False  # before every epoch (Andrychowicz et al. 2021, section 3.5)
 
     @property
     def fresh_columns(self) -> int:
@@ -126,12 +128,12 @@ def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
 
 @plain_dataclass(frozen=True)
 class Samples:
-    """N valid steps, with the quantities that stay fixed during all epochs; tensors [N, ...]."""
+    """N valid steps, with the quantities that stay fixed during an epoch; tensors [N, ...]."""
 
     observation: Tensor
     action: Tensor
     distribution: Tensor  # of the behaviour policy
-    values: Tensor  # V(x) before the first gradient step
+    values: Tensor  # V(x) before the first gradient step, or with `recompute_advantages` before the epoch's
     advantages: Tensor
     value_targets: Tensor
 
@@ -159,7 +161,7 @@ def prepare(network: ActorCritic, batch: Unroll, config: Config, precision: str 
         output.value[:-1],
         output.value[-1],
         network.normalised_reward(rewards),
-        config.discount * (~batch.terminated).float(),
+        discounts(batch, config.discount, config.time_limits),
         torch.zeros_like(batch.reward),  # on policy: GAE
         valid=batch.valid,
         gae_lambda=config.gae_lambda,
@@ -220,13 +222,15 @@ class Learner:
         setting = self.core.setting
         numbers, total = sample_numbers(batch, setting.reducer)
         batch = batch.to(setting.device)
-        samples = prepare(self.core.network, batch, self.config, setting.precision)  # 5  advantages, fixed from here on
+        samples = prepare(self.core.network, batch, self.config, setting.precision)  # 5  advantages
         check_finite(
             {"policy_loss (advantages)": samples.advantages, "value_loss (targets)": samples.value_targets},
             where=self.core.this_update(),
         )
         steps, parts = [], self.config.num_minibatches
-        for _ in range(self.config.num_epochs):  # 6  K epochs, each over every sample of all learners
+        for epoch in range(self.config.num_epochs):  # 6  K epochs, each over every sample of all learners
+            if epoch and self.config.recompute_advantages:
+                samples = prepare(self.core.network, batch, self.config, setting.precision)
             for indices in shared_minibatches(numbers, total, parts, setting.generator, setting.reducer):
                 steps.append(self._descend(samples.take(indices.to(setting.device))))  # perhaps no sample of this one
         metrics = {name: statistics.fmean(step[name] for step in steps) for name in steps[0]}

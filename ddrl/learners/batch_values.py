@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 import torch
 from torch import Tensor
 
@@ -10,6 +12,8 @@ from ddrl.learners.data_parallel import split
 from ddrl.types import NetworkOutput, Unroll
 
 EPSILON = 1e-8
+TimeLimits: TypeAlias = Literal["bootstrap", "terminal"]
+"""A configuration key: what an episode that was cut is worth after the cut, see `discounts`."""
 
 
 @torch.no_grad()
@@ -23,6 +27,16 @@ def evaluate(network: BatchNetwork, batch: Unroll, precision: str) -> NetworkOut
             found.append((output.distribution, output.value))
     distributions, values = zip(*found, strict=True)
     return NetworkOutput(torch.cat(distributions, dim=1), torch.cat(values, dim=1), ())
+
+
+def discounts(batch: Unroll, discount: float, time_limits: TimeLimits) -> Tensor:
+    """Return `discount`, or 0 where nothing is to be gained after a transition, [T, B].
+
+    - `bootstrap`: after a terminal state; a cut episode is worth the value of its last observation (Pardo et al. 2018);
+    - `terminal`: after a cut, too, as in openai/baselines and vwxyzjn/cleanrl, which know one kind of end.
+    """
+    over = batch.terminated if time_limits == "bootstrap" else batch.terminated | batch.truncated
+    return discount * (~over).float()
 
 
 def normalised(advantages: Tensor, reducer: Reducer, valid: Tensor | None = None) -> Tensor:

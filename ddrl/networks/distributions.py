@@ -46,6 +46,10 @@ class Categorical:
         pi = parameters.softmax(-1)
         return (pi / noise).masked_fill(pi == 0, -1.0).argmax(-1)  # noise may be 0, and 0 / 0 would be the largest
 
+    def mode(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the most probable action, the first of equal ones; `generator` is not used."""
+        return parameters.argmax(-1)
+
 
 def _mean_under(log_p: Tensor, values: Tensor) -> Tensor:
     """Return sum_a p(a) values(a), [...]; an action of probability 0 adds 0 and gets no gradient."""
@@ -78,6 +82,10 @@ class Gaussian:
         """Return mean + std x standard normal noise."""
         mean, log_std = parameters.chunk(2, dim=-1)
         return mean + log_std.exp() * torch.empty_like(mean).normal_(generator=generator)
+
+    def mode(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the mean; `generator` is not used."""
+        return parameters.chunk(2, dim=-1)[0]
 
 
 Family = Categorical | Gaussian

@@ -17,6 +17,7 @@ from ddrl.environments.base.task_suites import common_spec
 from ddrl.environments.tools.named import NamedEnv, make_env, spec_of
 from ddrl.errors import UserError
 from ddrl.interfaces import Actor, Inference, Parameters, Queue, Replay, SharedParameters
+from ddrl.networks.distributions import CATEGORICAL, GAUSSIAN
 from ddrl.system.seeding import numpy_generator, seed_for, torch_generator
 from ddrl.training.config.run_config import RunConfig
 from ddrl.types import Episode, VectorEnv
@@ -124,6 +125,8 @@ class Builder:
 
     def sampler(self, network: nn.Module, envs: Sequence[int] | None) -> Sampler:
         """Make what samples actions from the outputs of `network`; `envs` as in `policy`."""
+        if envs is None and self.config.evaluation.deterministic:
+            return (GAUSSIAN if self.spec.action_size else CATEGORICAL).mode
         topology = self.config.topology
         num_envs = topology.num_actors * topology.envs_per_actor
         return self.algorithm.make_sampler(self.config.hyperparameters, network, envs, num_envs)

@@ -77,3 +77,24 @@ def test_it_starts_as_the_authors_code_does() -> None:
     zeros = torch.zeros(1, 64)
     output = network(observation, zeros.long(), zeros, zeros.bool(), ())
     assert output.distribution.softmax(-1).amax().item() < 0.36
+
+
+@pytest.mark.parametrize("gae_lambda", [0.0, 0.95])
+def test_with_a_lambda_below_1_it_learns_from_the_estimates_of_gae(gae_lambda: float) -> None:
+    rig = Rig("a2c", gae_lambda=gae_lambda, max_grad_norm=None, entropy_cost=0.0)
+    batch = rig.unroll()
+    with torch.no_grad():
+        values = rig.network(
+            batch.observation, batch.last_action, batch.last_reward, batch.start, batch.initial_state
+        ).value
+    rewards, valid = batch.reward.clamp(-1, 1), batch.valid
+    gammas = rig.config.discount * (~batch.terminated).float()
+    advantages = torch.zeros_like(rewards)
+    following = torch.zeros_like(values[0])
+    for t in reversed(range(len(rewards))):
+        delta = rewards[t] + gammas[t] * values[t + 1] - values[t]
+        following = torch.where(valid[t], delta + gammas[t] * gae_lambda * following, torch.zeros_like(delta))
+        advantages[t] = following
+    metrics = rig.learner.update(batch)
+    expected = (advantages[valid].square() / 2).mean().item()
+    assert metrics["value_loss"] == pytest.approx(expected, rel=1e-4)

@@ -186,3 +186,24 @@ def test_what_could_not_be_learned_from_or_would_not_be_read_is_refused(
 @pytest.mark.parametrize("num_learners", [1, 2, 4])
 def test_as_many_minibatches_are_allowed_with_several_learners_as_with_one(num_learners: int) -> None:
     ppo.check(ppo.Config(unroll_length=16, batch_size=4, num_minibatches=32), SPECS["discrete"], num_learners)
+
+
+def test_advantages_are_those_of_the_present_values_in_every_epoch_if_the_key_says_so() -> None:
+    """With one minibatch an epoch, the targets of the second epoch are those of a learner that begins there."""
+    found = {}
+    for recompute in (False, True):
+        rig = Rig("ppo", recompute_advantages=recompute, num_epochs=2, num_minibatches=1, reward_normalisation=False)
+        batch = rig.unroll()
+        first = ppo.prepare(rig.network, batch, rig.config)
+        seen: list[torch.Tensor] = []
+        descend = rig.learner._descend
+
+        def noted(samples: ppo.Samples, seen: list[torch.Tensor] = seen, descend: Any = descend) -> Any:
+            seen.append(samples.value_targets.sort().values)
+            return descend(samples)
+
+        rig.learner._descend = noted
+        rig.learner.update(batch)
+        assert torch.equal(seen[0], first.value_targets.sort().values)
+        found[recompute] = torch.equal(seen[0], seen[1])
+    assert found == {False: True, True: False}

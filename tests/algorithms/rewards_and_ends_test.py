@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 
 from ddrl import algorithms
@@ -69,3 +70,14 @@ def test_a_time_limit_bootstraps_from_its_own_final_observation_and_a_terminal_s
     assert not same(found["truncated", "its own"], found["truncated", "another"])
     assert same(found["terminated", "its own"], found["terminated", "another"])
     assert not same(found["truncated", "its own"], found["terminated", "its own"])
+
+
+@pytest.mark.parametrize("name", ["a2c", "ppo"])
+def test_a_time_limit_is_a_terminal_state_where_the_key_says_so(name: str) -> None:
+    found = {}
+    for kind in ("truncated", "terminated"):
+        rig = Rig(name, time_limits="terminal")
+        found[kind] = learned(rig, cut_at(rig.unroll(3, ends=False), 2, kind))
+    rig = Rig(name)
+    assert same(found["truncated"], found["terminated"])
+    assert not same(found["truncated"], learned(rig, cut_at(rig.unroll(3, ends=False), 2, "truncated")))

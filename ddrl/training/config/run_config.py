@@ -46,7 +46,7 @@ NO_MAPPING = {"union_tag_invalid", "union_tag_not_found", "model_attributes_type
 @dataclass(frozen=True, config=STRICT)
 class Evaluation:
     """Separate episodes with their own seeds. Actions are sampled from the policy as in training, or with the epsilon
-    that an algorithm has for evaluations."""
+    that an algorithm has for evaluations, unless `deterministic`."""
 
     period_frames: PositiveInt | None = None
     """Evaluate each time the learner has consumed this many more frames; null: only at the end."""
@@ -59,6 +59,8 @@ class Evaluation:
     """The versions are taken at equal distances over this last part of the budget; the last version is one of them."""
     environment: dict[str, Any] | None = None
     """The keys of `environment` in which the evaluated environment differs from the one that is trained on."""
+    deterministic: bool = False
+    """Take the policy's most probable action, the mean of a Gaussian, the action of the largest value."""
 
 
 @dataclass(frozen=True, config=STRICT)
