@@ -65,6 +65,7 @@ class Config:
     reward_clipping: RewardClipping = "abs_one"
     max_grad_norm: PositiveFloat | None = 0.5
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "nature"
+    mlp_size: PositiveInt | None = None  # as PPO's
     lstm_size: NonNegativeInt = 0
     feed_last_action_and_reward: bool = False  # not there; Espeholt et al. 2018, Figure 3
     optimizer: RMSPropByDefault = RMSPropConfig(  # TensorFlow's, decay 0.99, to 0 over 80M agent steps

@@ -26,6 +26,7 @@ class ActorCritic(nn.Module):
         *,
         network: str,
         generator: torch.Generator,
+        mlp_size: int | None = None,
         lstm_size: int = 0,
         feed_last_action_and_reward: bool = False,
         separate_value_network: bool = False,
@@ -38,7 +39,7 @@ class ActorCritic(nn.Module):
     ) -> None:
         """Draw all weights from `generator` (on the CPU).
 
-        `network` names the torso (`ddrl.networks.torsos.NETWORKS`). `lstm_size` 0 means no LSTM. Continuous actions get
+        `network` names the torso (`ddrl.networks.torsos.NETWORKS`), for `mlp_size` see `make_torso`. `lstm_size` 0 means no LSTM. Continuous actions get
         a diagonal Gaussian whose log standard deviation is one learned number per dimension, the same for every
         observation. With `separate_value_network`, V(x) has its own torso. `initialisation` None means the default of
         the network (`default_initialisation`). Normalised values are clipped to +- their bound; None: not clipped.
@@ -60,12 +61,13 @@ class ActorCritic(nn.Module):
             lstm_size=lstm_size,
             feed_last_action_and_reward=feed_last_action_and_reward,
             gain=hidden_gain,
+            mlp_size=mlp_size,
         )
         self.policy = linear(size, spec.action_size or spec.num_actions, generator, policy_gain)
         self.value = linear(size, 1, generator, value_gain)
         self.value_torso: Torso | None = None
         if separate_value_network:
-            self.value_torso = make_torso(spec, network, generator, hidden_gain)
+            self.value_torso = make_torso(spec, network, generator, hidden_gain, mlp_size=mlp_size)
             self.value = linear(self.value_torso.size, 1, generator, value_gain)
         self.log_std = nn.Parameter(torch.full((spec.action_size,), initial_log_std)) if spec.action_size else None
         self.observation_normaliser: ObservationNormaliser | None = None
@@ -139,6 +141,8 @@ def unread_keys(spec: EnvSpec, config: Any) -> dict[str, str]:
     unread = {}
     if not spec.action_size:
         unread["initial_log_std"] = "continuous actions"
+    if config.network not in ("mlp", "tanh_mlp"):
+        unread["mlp_size"] = "network: mlp or tanh_mlp"
     for kind in ("observation", "reward"):
         if not getattr(config, f"{kind}_normalisation", False):
             unread[f"normalised_{kind}_clip"] = f"{kind}_normalisation: true"

@@ -177,8 +177,11 @@ def make_torso(
     gain: float | None = None,
     *,
     convolutions_only: bool = False,
+    mlp_size: int | None = None,
 ) -> Torso:
     """Return the torso called `network`; with `convolutions_only`, those in `SHALLOW` get no linear layer.
+
+    `mlp_size` is the number of units of each layer of `mlp` and `tanh_mlp`; None means 64 and 256.
 
     Raises `UserError` if it is unknown or does not fit the observations of `spec`.
     """
@@ -189,9 +192,10 @@ def make_torso(
         raise UserError(f"network '{network}' {problem}; allowed: {allowed}")
     shape = spec.observation_shape
     if network == "mlp":
-        return MLPTorso(shape, 64, F.relu, IMAGE_SCALE if spec.observation_dtype == "uint8" else 1.0, generator, gain)
+        scale = IMAGE_SCALE if spec.observation_dtype == "uint8" else 1.0
+        return MLPTorso(shape, mlp_size or 64, F.relu, scale, generator, gain)
     if network == "tanh_mlp":
-        return MLPTorso(shape, 256, torch.tanh, 1.0, generator, gain)
+        return MLPTorso(shape, mlp_size or 256, torch.tanh, 1.0, generator, gain)
     image = (shape[0], shape[1], shape[2])
     if network == "deep":
         return DeepTorso(image, generator, gain)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddrl.losses.actor_critic import entropy_with_epsilon
-from ddrl.networks.distributions import CATEGORICAL, GAUSSIAN
+from ddrl.networks.distributions import CATEGORICAL, GAUSSIAN, Family
 
 FAMILIES = {"categorical": CATEGORICAL, "gaussian": GAUSSIAN}
 SHAPE = (4, 3)
@@ -202,3 +202,13 @@ def test_finite_logits_give_the_same_bits_as_the_equations_as_printed(scale: flo
                 for value in (found, expected)
             )
             assert (one is None and other is None) or torch.equal(one, other)
+
+
+@pytest.mark.parametrize("family", [CATEGORICAL, GAUSSIAN])
+def test_the_mode_is_the_most_probable_action(family: Family) -> None:
+    generator = torch.Generator().manual_seed(0)
+    given = torch.randn(5, 4, generator=generator)
+    mode = family.mode(given, generator)
+    best = family.log_probability(given, mode)
+    for _ in range(50):
+        assert (family.log_probability(given, family.sample(given, generator)) <= best + 1e-6).all()

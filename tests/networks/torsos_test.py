@@ -135,3 +135,12 @@ def test_the_networks_that_an_error_offers_are_those_that_fit(
         message = str(caught.value)
         assert message.startswith(f"network '{network}' needs ")
         assert set(message.split("; allowed: ")[1].split(", ")) == allowed
+
+
+@pytest.mark.parametrize(("network", "default"), [("mlp", 64), ("tanh_mlp", 256)])
+def test_the_key_sets_the_units_of_both_layers(network: str, default: int) -> None:
+    spec = EnvSpec("test/numbers", (5,), "float32", num_actions=2, frame_skip=1, protocol="test")
+    for size in (None, 7):
+        torso = make_torso(spec, network, torch.Generator().manual_seed(0), mlp_size=size)
+        assert torso.size == (size or default)
+        assert [tuple(layer.weight.shape) for layer in torso.layers] == [(torso.size, 5), (torso.size, torso.size)]

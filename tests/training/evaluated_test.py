@@ -135,3 +135,16 @@ def test_an_evaluation_acts_as_in_training_or_with_the_epsilon_that_the_key_says
     others = float((sampled != 1).float().mean())
     epsilon = builder.config.hyperparameters.evaluation_epsilon
     assert others == pytest.approx(epsilon * (1 - 1 / builder.spec.num_actions), abs=0.02)
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c", "apex_dqn"])
+def test_a_deterministic_evaluation_takes_the_mode_and_training_goes_on_sampling(name: str) -> None:
+    config = config_of(name, evaluation={"deterministic": True, "final_episodes": 2})
+    builder = Builder(config, torch.device("cpu"))
+    network = builder.network()
+    outputs = torch.randn(6, builder.spec.distribution_size, generator=torch.Generator().manual_seed(0))
+    sample, generator = builder.sampler(network, None), torch.Generator().manual_seed(0)
+    for _ in range(10):
+        assert torch.equal(sample(outputs, generator), outputs.argmax(-1))
+    sample = builder.sampler(network, range(6))
+    assert any(not torch.equal(sample(outputs, generator), outputs.argmax(-1)) for _ in range(50))
