@@ -16,7 +16,9 @@ Paper replications use the adapters of their own simulators, such as `atari`, wh
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import cache, partial
@@ -304,12 +306,25 @@ def _facts(task: str) -> tuple[Observed, Acted]:
 
 def _made(task: str, **arguments: Any) -> Any:
     """Make an environment without its registered limit of steps. Raise UserError where that fails."""
+    entry = _entry(task)
+    if entry and str(entry.entry_point).startswith("gymnasium.envs.mujoco."):
+        _route_simulator_warnings()
     try:
-        return gymnasium.make(task, max_episode_steps=-1, disable_env_checker=True, **arguments)
+        with warnings.catch_warnings():  # an older version was asked for by its name
+            warnings.filterwarnings("ignore", message=".*is out of date", category=DeprecationWarning)
+            return gymnasium.make(task, max_episode_steps=-1, disable_env_checker=True, **arguments)
     except Exception as error:  # whatever a stranger's environment raises
         is_absent = isinstance(error, gymnasium.error.DependencyNotInstalled | ImportError)
         said = " ".join(str(error).split()) if is_absent else _said(error)
         raise UserError(f"environment 'gymnasium/{task}': cannot be made here: {said}") from error
+
+
+def _route_simulator_warnings() -> None:
+    """Send MuJoCo's warnings to `logging`, where it is installed: by itself it writes a file into the current folder."""
+    with contextlib.suppress(ImportError):
+        from ddrl.environments.worlds import physics
+
+        physics.route_warnings()
 
 
 def _limit(task: str, max_steps: int) -> int | None:
