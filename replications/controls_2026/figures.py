@@ -23,8 +23,8 @@ COLOURS = {
     "consistent": PURPLE,
     "above": BLUE,
     "below": VERMILLION,
-    "inconclusive": GREY,
-    "not_comparable": FAINT,
+    "inconclusive": ORANGE,
+    "not_comparable": GREY,
 }
 """Colour of a verdict."""
 FURTHEST = 10.0
@@ -103,9 +103,7 @@ def _learning(curves: pd.DataFrame, published: pd.DataFrame, experiments: Sequen
     columns = min(COLUMNS, len(pairs))
     canvas = plots.new_figure("full", 0.5 + 1.45 * -(-len(pairs) // columns))
     styles = {name: A2C if name.startswith("a2c") else PPO for name in set(own["variant"])}
-    for index, (axes, (task, variant)) in enumerate(
-        zip(plots.panels(canvas, len(pairs), columns), pairs, strict=True)
-    ):
+    for index, (axes, (task, variant)) in enumerate(zip(plots.panels(canvas, len(pairs), columns), pairs, strict=True)):
         part = own[(own["environment"] == task) & (own["variant"] == variant)]
         rows = published[(published["environment"] == task) & (published["compared_variant"] == variant)]
         for look, row in zip((GREY, ORANGE, GREEN, PURPLE, INK), rows.to_dict("records"), strict=False):

@@ -296,3 +296,13 @@ def test_the_camera_films_what_the_environment_renders(own: str) -> None:
     assert picture.shape == (1, 16, 24, 3)
     assert (picture == 10).all()
     assert camera.frames_per_second == 5
+
+
+def test_an_older_version_of_a_task_is_made_without_a_notice_and_writes_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    """MuJoCo would warn of Humanoid's model in a file in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    adapter._made("Humanoid-v4").close()
+    assert not recwarn.list
+    assert not list(tmp_path.iterdir())

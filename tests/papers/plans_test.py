@@ -77,6 +77,8 @@ def test_the_dates_of_a_register_never_fall(name: str) -> None:
 @pytest.mark.parametrize("name", papers(ROOT))
 def test_a_plan_of_a_commit_has_the_date_of_that_commit(name: str) -> None:
     dates = {row.commit: row.date for row in read_register(ROOT / name) if row.commit}
+    if not dates:
+        pytest.skip("no plan is registered")
     asked = ["git", "-C", str(ROOT), "show", "--no-patch", "--format=%H %cI", *dates]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
     if done.returncode:
