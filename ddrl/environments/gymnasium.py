@@ -320,7 +320,7 @@ def _made(task: str, **arguments: Any) -> Any:
 
 
 def _route_simulator_warnings() -> None:
-    """Send MuJoCo's warnings to `logging`, where it is installed: by itself it writes a file into the current folder."""
+    """Send MuJoCo's warnings to `logging`, if it is installed: it would write a file into the current folder."""
     with contextlib.suppress(ImportError):
         from ddrl.environments.worlds import physics
 
