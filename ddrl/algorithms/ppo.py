@@ -90,9 +90,7 @@ class Config:
     max_grad_norm: PositiveFloat | None = 0.5  # Huang, core detail 11
     reward_clipping: RewardClipping = "none"  # abs_one on Atari (Huang, Atari detail 6)
     optimizer: AdamByDefault = AdamConfig()  # Huang, core details 3 and 4: epsilon 1e-5, linear decay as a key
-    network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = (
-        "tanh_mlp"  # section 6.1
-    )
+    network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "tanh_mlp"  # section 6.1
     mlp_size: PositiveInt | None = None  # units of its layers, 64 in section 6.1; null: 64 of `mlp`, 256 of `tanh_mlp`
     separate_value_network: bool = True  # section 6.1: "we don't share parameters"; Huang, core detail 13
     initialisation: Initialisation | None = None  # Huang, core detail 2: orthogonal; null: so on `tanh_mlp` alone

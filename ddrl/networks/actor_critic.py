@@ -40,9 +40,10 @@ class ActorCritic(nn.Module):
         """Draw all weights from `generator` (on the CPU).
 
         `network` names the torso (`ddrl.networks.torsos.NETWORKS`), for `mlp_size` see `make_torso`. `lstm_size` 0
-        means no LSTM. Continuous actions get a diagonal Gaussian whose log standard deviation is one learned number per dimension, the same for every
-        observation. With `separate_value_network`, V(x) has its own torso. `initialisation` None means the default of
-        the network (`default_initialisation`). Normalised values are clipped to +- their bound; None: not clipped.
+        means no LSTM. Continuous actions get a diagonal Gaussian whose log standard deviation is one learned number per
+        dimension, the same for every observation. With `separate_value_network`, V(x) has its own torso.
+        `initialisation` None means the default of the network (`default_initialisation`). Normalised values are clipped
+        to +- their bound; None: not clipped.
         Raises `UserError` if the network is unknown or does not fit the observations of `spec`, if `lstm_size` is
         negative, or if keys exclude each other.
         """

@@ -1,4 +1,4 @@
-"""The controls: runs of scale workstation can get a verdict in every cell, and do where they end as the libraries' do."""
+"""The controls: runs of scale workstation can get a verdict in every cell, and do if they end as the libraries' do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3] / "replications"
 PAPER = load_paper(ROOT / "controls_2026")
 WORKSTATION = expand(PAPER.key, "workstation", root=ROOT)
 EXACT = {"openai/baselines PPO", "SB3 zoo PPO", "SB3 zoo A2C"}
-"""Systems with cells whose published number counts as exact, since runs or their number are not printed, or there is one."""
+"""Systems with cells whose published number counts as exact: there is one run, or the number of runs is not printed."""
 
 
 def finals() -> dict[tuple[str, str, str], float]:
@@ -58,7 +58,7 @@ def test_every_run_of_scale_workstation_is_in_a_cell() -> None:
     assert {(run.experiment, run.variant, run.environment) for run in WORKSTATION} == set(finals())
 
 
-def test_runs_that_end_as_published_are_equivalent_where_the_published_runs_allow_a_verdict(
+def test_runs_that_end_as_published_are_equivalent_where_the_published_runs_allow_it(
     cells: pd.DataFrame,
 ) -> None:
     first = cells.drop_duplicates(["experiment", "variant", "environment"])
