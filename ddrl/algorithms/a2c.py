@@ -65,7 +65,7 @@ class Config:
     reward_clipping: RewardClipping = "abs_one"
     max_grad_norm: PositiveFloat | None = 0.5
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "nature"
-    mlp_size: PositiveInt | None = None  # as PPO's
+    mlp_size: PositiveInt | None = None  # not in the authors' code; null: 64 of `mlp`, 256 of `tanh_mlp`, ours
     lstm_size: NonNegativeInt = 0
     feed_last_action_and_reward: bool = False  # not there; Espeholt et al. 2018, Figure 3
     optimizer: RMSPropByDefault = RMSPropConfig(  # TensorFlow's, decay 0.99, to 0 over 80M agent steps
@@ -83,7 +83,7 @@ class Config:
     normalised_observation_clip: PositiveFloat | None = 10.0  # Huang et al. 2022, as PPO's
     reward_normalisation: bool = False
     normalised_reward_clip: PositiveFloat | None = 10.0  # Huang et al. 2022, as PPO's
-    time_limits: TimeLimits = "bootstrap"  # as PPO's; the authors' code has "terminal"
+    time_limits: TimeLimits = "bootstrap"  # Pardo et al. 2018; the authors' code has "terminal"
     gae_lambda: Probability = 1.0  # 1: n-step returns, as in the authors' code
 
     @property
