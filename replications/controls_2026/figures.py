@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -70,7 +70,7 @@ def differences(cells: pd.DataFrame) -> Figure:
     axes.axvline(0, color=GREY, lw=0.6)
     for place, row in enumerate(shown.to_dict("records")):
         _row(axes, place, row)
-    axes.set_yticks(range(len(shown)), [f"{row.system}: {row.task}" for row in shown.itertuples()], fontsize=5)
+    axes.set_yticks(range(len(shown)), [_label(row) for row in shown.to_dict("records")], fontsize=5)
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.set_xlim(-FURTHEST * 1.05, FURTHEST * 1.05)
     axes.set_xlabel("difference in margins")
@@ -82,7 +82,13 @@ def differences(cells: pd.DataFrame) -> Figure:
     return canvas
 
 
-def _row(axes: Axes, place: int, row: dict[str, object]) -> None:
+def _label(row: Mapping[Hashable, object]) -> str:
+    """Return system and task, and what tells the tables of one system apart."""
+    table = str(row["item"]).partition(", ")[2]
+    return f"{row['system']}: {row['task']} ({table})" if table else f"{row['system']}: {row['task']}"
+
+
+def _row(axes: Axes, place: int, row: Mapping[Hashable, object]) -> None:
     """Draw one cell: its difference and our 90 % interval, both in margins and cut at the edge."""
     published, margin = float(str(row["published"])), float(str(row["margin"]))
     values = [(float(str(row[name])) - published) / margin for name in ("ci90_low", "ours", "ci90_high")]
@@ -99,18 +105,20 @@ def _learning(curves: pd.DataFrame, published: pd.DataFrame, experiments: Sequen
     own = curves[curves["experiment"].isin(experiments)]
     if own.empty:
         return panels.nothing()
+    numbers = published[published["experiment"].isin(experiments)]
     pairs = sorted(set(zip(own["environment"], own["variant"], strict=True)))
     columns = min(COLUMNS, len(pairs))
     canvas = plots.new_figure("full", 0.5 + 1.45 * -(-len(pairs) // columns))
     styles = {name: A2C if name.startswith("a2c") else PPO for name in set(own["variant"])}
     for index, (axes, (task, variant)) in enumerate(zip(plots.panels(canvas, len(pairs), columns), pairs, strict=True)):
         part = own[(own["environment"] == task) & (own["variant"] == variant)]
-        rows = published[(published["environment"] == task) & (published["compared_variant"] == variant)]
+        rows = numbers[(numbers["environment"] == task) & (numbers["compared_variant"] == variant)]
         for look, row in zip((GREY, ORANGE, GREEN, PURPLE, INK), rows.to_dict("records"), strict=False):
             _level(axes, row, look)
         panels.returns(axes, part, styles)
         panels.extent(axes, part, "env_frames")
-        axes.set_title(f"{part['env_label'].iloc[0]}, {part['variant_label'].iloc[0]}", fontsize=6.5)
+        algorithm = f"\n{part['variant_label'].iloc[0]}" if own["variant_label"].nunique() > 1 else ""
+        axes.set_title(f"{part['env_label'].iloc[0]}{algorithm}", fontsize=6)
         axes.yaxis.set_major_locator(MaxNLocator(4))
         if index % columns == 0:
             axes.set_ylabel("training return")
@@ -119,7 +127,7 @@ def _learning(curves: pd.DataFrame, published: pd.DataFrame, experiments: Sequen
     return canvas
 
 
-def _level(axes: Axes, row: dict[str, object], colour: str) -> None:
+def _level(axes: Axes, row: Mapping[Hashable, object], colour: str) -> None:
     """Draw a published mean as a line, and the 95 % interval of its runs as a band where that is known."""
     seeds = None if pd.isna(row["seeds"]) else int(str(row["seeds"]))  # type: ignore[call-overload]
     value = float(str(row["value"]))
