@@ -23,7 +23,8 @@ EXACT = {"openai/baselines PPO", "SB3 zoo PPO", "SB3 zoo A2C"}
 
 def finals() -> dict[tuple[str, str, str], float]:
     """A published return for each experiment, variant and environment: that of its first cell."""
-    published, found = load_published(PAPER.directory), {}
+    published = load_published(PAPER.directory)
+    found: dict[tuple[str, str, str], float] = {}
     for rule in PAPER.cells:
         for row in matching(published, rule.published).to_dict("records"):
             environment = str(rule.environment).replace("{task}", row["task"])
