@@ -53,7 +53,8 @@ VERDICTS: Mapping[str, Verdict] = {
             "shows no difference|show no difference",
             "the whole interval lies within the smallest effect that counts, which is fixed beforehand as a number or "
             "as a share of a task’s scale (taken from the runs where no reference is known): what the paper says makes "
-            "no difference that counts here, and the opposite does not hold either",
+            "no difference that counts here, and the opposite does not hold either. Of a claim that needs several "
+            "comparisons one shows none, and all rule out the opposite: it does not hold as stated",
             True,
             "#0072b2",
             "cyan",
@@ -91,8 +92,9 @@ VERDICTS: Mapping[str, Verdict] = {
             "not_testable",
             "cannot be tested here|cannot be tested here",
             "cannot be tested here|cannot be tested here",
-            "these runs cannot show it, however many seeds there are: it needs a GPU, more cores or more tasks, or no "
-            "variant learned, or all are at the best there is. What was measured is shown",
+            "these runs cannot show it: it needs a GPU, more cores, more tasks or more configurations; or variants "
+            "that are compared are not shown to be above random play, or are at the best there is. What was measured "
+            "is shown",
             False,
             "#aeb4bd",
             "magenta",

@@ -61,6 +61,13 @@ def test_what_is_not_testable_says_what_it_needs() -> None:
     assert not set(OBSTACLES) & set(DISTURBANCES)
 
 
+def test_no_output_says_that_more_seeds_would_not_help_whom_nobody_has_seen_learn() -> None:
+    guide = (ROOT / "docs/guide/reading_reports.md").read_text()
+    for text in (VERDICTS["not_testable"].meaning, guide):
+        assert "however many seeds" not in text
+        assert "not shown to be above random play" in text
+
+
 def test_the_guide_explains_every_verdict() -> None:
     guide = (ROOT / "docs/guide/reading_reports.md").read_text()
     for verdict in VERDICTS.values():

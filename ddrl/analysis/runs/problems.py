@@ -5,7 +5,8 @@ unreadable_manifest  run.json is not what a run writes
 damaged              curves.parquet cannot be read, or lacks what a run records
 not_finite           curves.parquet holds values that are not numbers
 different_config     the run was made with another configuration than its place among the runs says
-identical            the losses and returns are those of a lower seed: a copy, which is no run of its own
+identical            the losses and returns are those of a lower seed: a copy, which is no run of its own. Or they and
+                     their times are those of another variant, so nobody can tell whose they are: both are left out
 not_evaluated        a task of a suite has no final score, since its environments failed; the run's other tasks have
 """
 
@@ -149,6 +150,8 @@ def _separated(found: Sequence[tuple[Path, Place, RunData | RunFault]]) -> Gathe
         groups.setdefault((run.experiment, run.variant, run.environment), []).append((directory, run))
     odd = [problem for group in groups.values() for problem in _odd_seeds(group)]
     left_out = {problem.file.parent for problem in odd}
+    odd += _of_other_variants([one for one in runs if one[0] not in left_out])
+    left_out |= {problem.file.parent for problem in odd}
     odd += [copy for group in groups.values() for copy in _copies([one for one in group if one[0] not in left_out])]
     left_out |= {problem.file.parent for problem in odd}
     kept = [(directory, run) for directory, run in runs if directory not in left_out]
@@ -193,16 +196,40 @@ def _copies(group: Sequence[tuple[Path, RunData]]) -> list[Problem]:
     lowest: dict[bytes, int] = {}
     problems = []
     for directory, run in sorted(group, key=lambda pair: pair[1].seed):
-        own = run.curves[run.curves["metric"].str.contains(_LEARNED)]
-        if own["value"].nunique() < FEWEST_VALUES:
-            continue
-        columns = ["env_frames", "metric", "value"]
-        digest = pd.util.hash_pandas_object(own[columns], index=False).to_numpy().tobytes()
-        first = lowest.setdefault(digest, run.seed)
+        digest = _digest(run, ["env_frames", "metric", "value"])
+        first = lowest.setdefault(digest, run.seed) if digest else run.seed
         if first != run.seed:
             detail = f"every loss and return is that of seed {first}"
             problems.append(Problem(*_place(run), directory / "curves.parquet", "identical", detail))
     return problems
+
+
+def _of_other_variants(runs: Sequence[tuple[Path, RunData]]) -> list[Problem]:
+    """Return a problem for each run whose losses and returns came at the times of a run of another variant.
+
+    Both are of one experiment and task. Without the times they may be alike, if what differs between two variants does
+    not change what is learned.
+    """
+    alike: dict[tuple[str, str, bytes], list[tuple[Path, RunData]]] = {}
+    for directory, run in runs:
+        if digest := _digest(run, ["env_frames", "seconds", "metric", "value"]):
+            alike.setdefault((run.experiment, run.environment, digest), []).append((directory, run))
+    problems = []
+    for group in alike.values():
+        for directory, run in group:
+            other = next((one for _, one in group if one.variant != run.variant), None)
+            if other:
+                detail = f"every loss and return, with its time, is that of {other.variant}, seed {other.seed}"
+                problems.append(Problem(*_place(run), directory / "curves.parquet", "identical", detail))
+    return problems
+
+
+def _digest(run: RunData, columns: list[str]) -> bytes:
+    """Return a digest of the losses and returns of a run; empty if they have too few values to be a copy."""
+    own = run.curves[run.curves["metric"].str.contains(_LEARNED)]
+    if own["value"].nunique() < FEWEST_VALUES:
+        return b""
+    return pd.util.hash_pandas_object(own[columns], index=False).to_numpy().tobytes()
 
 
 def _differences(ours: Mapping[str, Any], others: Mapping[str, Any], keys: Iterable[str], whose: str) -> str:

@@ -96,6 +96,10 @@ class Contrast:
         """Return the two-sided p of an opposite effect that is just too small to count, against a larger one."""
         return self._p_beyond(self.open()[0] - smallest - self.effect)
 
+    def p_not_opposite(self, smallest: float) -> float:
+        """Return the two-sided p of an opposite effect that just counts, against one less against the claim."""
+        return self._p_beyond(self.effect - (self.open()[0] - smallest))
+
     def p_no_difference(self, smallest: float) -> float:
         """Return the two-sided p of an effect that just counts, for or against, against one too small to count.
 

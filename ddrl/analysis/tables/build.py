@@ -103,7 +103,7 @@ def make(
         "improvement": lambda: improvement(table),
         "cells": lambda: _verdicts(cells(paper, experiments, published, references, every, parts), "cell", scale),
         "claims": lambda: _verdicts(
-            with_plans(claims(paper, experiments, every, parts, scale, _faults(found)), paper, scale, parts),
+            with_plans(claims(paper, experiments, every, parts, scale, _unusable(found)), paper, scale, parts),
             "claim",
             scale,
         ),
@@ -122,7 +122,7 @@ def make(
     return {name: makers[name]() for name in names}
 
 
-def _faults(found: Gathered) -> set[Seat]:
+def _unusable(found: Gathered) -> set[Seat]:
     """Return the reference runs that are there and cannot be used."""
     return {
         (one.experiment, one.variant, one.environment, one.seed)

@@ -12,7 +12,7 @@ import pandas as pd
 from ddrl.analysis.statistics import claim_tests
 from ddrl.analysis.statistics.claim_tests import Contrast
 from ddrl.analysis.statistics.significance import Sample
-from ddrl.analysis.verdicts.preconditions import settings
+from ddrl.analysis.verdicts.preconditions import Obstacle, settings
 from ddrl.papers.claim_kinds import RETURN_METRICS
 from ddrl.papers.experiments import Experiment
 from ddrl.papers.paper import Claim
@@ -29,6 +29,13 @@ class Comparison:
     """The contrast on each task that says something; for an interaction of tasks the ratio on each."""
     silent: tuple[str, ...]
     """Tasks on which no run reached the return while all of them were watched."""
+    obstacles: tuple[Obstacle, ...] = ()
+    """What keeps it from being tested. It is shown all the same."""
+
+    @property
+    def tested(self) -> bool:
+        """True if it takes part in the decision."""
+        return self.contrast is not None and not self.obstacles
 
 
 def compared(claim: Claim) -> list[tuple[str, ...]]:
@@ -48,7 +55,10 @@ def compared(claim: Claim) -> list[tuple[str, ...]]:
 
 
 def compare(claim: Claim, experiment: Experiment, names: tuple[str, ...], observed: pd.DataFrame) -> Comparison:
-    """Compare `names` by `observed`: variant, environment, seed, value, and censored if the value is a time."""
+    """Compare `names` by `observed`: variant, environment, seed, value, and censored if the value is a time.
+
+    Of settings, `tells` says of each row whether its setting is one that the test is made on.
+    """
     tasks = sorted(set(observed["environment"]))
     silent: list[str] = []
     if claim.kind == "time_to_reach":
@@ -93,6 +103,8 @@ def _contrast(claim: Claim, label: str, names: tuple[str, ...], observed: pd.Dat
     threshold = claim.threshold if claim.threshold is not None else float("nan")
     if claim.kind == "stability":
         table = settings(claim, observed, names[1])
+        if "tells" in observed:
+            table = table[table.index.isin(observed["setting"][observed["tells"]])]
         contrast = claim_tests.paired(label, *(table[name].to_numpy(dtype=np.float64) for name in names))
         return replace(contrast, null=-(claim.margin or 0.0))
     groups = [values(name) for name in names]

@@ -1,10 +1,19 @@
 """Decides a claim from its comparisons, and again after Holm's correction for the other claims of its paper.
 
+A claim with several comparisons ("above A and B") is a statement that needs all of them: it is false if one of them is.
 Three things can be decided, each by a two-sided p against effects that lie just on its other side:
 
     supported      the effect is larger than the smallest that counts. All comparisons must show it: the largest p
-    contradicted   it is as large the other way round. One comparison is enough: the smallest p times their number
-    no_difference  it is too small to count, in either direction. One comparison is enough, as above
+    contradicted   it is as large the other way round. What is below A is not above A and B, so one comparison is
+                   enough: the smallest p times their number
+    no_difference  it is too small to count, in either direction. One comparison is enough for the claim not to hold as
+                   stated (the smallest p times their number), but none may leave open whether it is contradicted: each
+                   must rule out an opposite effect that counts (the largest p). The larger of the two
+
+So a claim of which one comparison shows no difference, and another may show the opposite, is inconclusive. Where the
+comparisons show different things the detail says what each shows. A comparison that cannot be tested
+(`ddrl.analysis.verdicts.learning_range`) takes no part: the claim can then be contradicted, by another one, and nothing
+else. If it is not, it is not testable; it stays in the family, since that does not depend on what the runs show.
 
 A claim that two variants are alike is supported by no difference that counts, and contradicted by one in either
 direction. A bound over configurations (`up_to`) is supported by one of them, and contradicted by all of them.
@@ -38,6 +47,13 @@ _THRESHOLDS = {
     "up_to": "the bound",
 }
 """Kind of claim -> what the interval of a supported claim lies above, in words."""
+_ALONE = {
+    "supported": "holds",
+    "contradicted": "does not hold",
+    "no_difference": "shows no difference",
+    "inconclusive": "remains open",
+}
+"""What one of several comparisons shows alone -> the same in a sentence."""
 Tested = list[tuple[Comparison, Contrast]]
 
 
@@ -55,7 +71,8 @@ def decide(claim: Claim, experiment: Experiment, found: Sequence[Comparison], si
 
     It is that with the verdict which is nearest to contradicting the claim (of a bound: which shows the most).
     """
-    tested = [(item, item.contrast) for item in found if item.contrast]
+    tested = [(item, item.contrast) for item in found if item.contrast and item.tested]
+    tested = tested or [(item, item.contrast) for item in found if item.contrast]  # shown, whatever stands in the way
     silent = "".join(map(_silent_note, found))
     if not tested:
         return {"verdict": "inconclusive", "obstacle": "silent", "detail": silent.strip()}
@@ -78,11 +95,13 @@ def decide(claim: Claim, experiment: Experiment, found: Sequence[Comparison], si
         "p": min(1.0, decisive.p() * (len(found) if against else 1)),
         "p_decision": p,
         "decided_by": chosen.label,
-        "comparisons": "; ".join(spelled(item) for item, _ in tested),
-        "detail": _detail(claim, experiment, chosen, decisive, own) + silent,
+        "comparisons": "; ".join(spelled(item) for item in found if item.contrast),
+        "detail": _detail(claim, experiment, chosen, decisive, own)
+        + _others(claim, tested, chosen, len(found), sizes)
+        + silent,
     }
     outlook = Outlook(claim, [item.contrast for item in found], decisive, sizes.smallest, sizes.of_interest)
-    result |= {"outlook": outlook, "deciding": next(number for number, item in enumerate(found) if item is chosen)}
+    result["outlook"] = outlook
     if verdict != "inconclusive":
         return result
     return result | {"seeds_needed": outlook.units(), "detail": f"{result['detail']} {outlook.note()}"}
@@ -117,10 +136,12 @@ def _p_values(
     below = [item.p_contradicted(sizes.smallest) for item in contrasts]
     if claim.kind == "up_to":
         return {"contradicted": max(below) if complete else 1.0, "supported": _any(above, number)}
+    none = _any([item.p_no_difference(sizes.smallest) for item in contrasts], number)
+    not_opposite = max(item.p_not_opposite(sizes.smallest) for item in contrasts)
     return {
         "contradicted": _any(below, number),
         "supported": max(above) if complete else 1.0,
-        "no_difference": _any([item.p_no_difference(sizes.smallest) for item in contrasts], number),
+        "no_difference": max(none, not_opposite) if complete else 1.0,
     }
 
 
@@ -145,6 +166,16 @@ def _deciding(claim: Claim, tested: Tested, verdict: str, number: int, sizes: Si
     if claim.kind == "alike":
         return max(deciding, key=lambda each: abs(each[1].strength()))
     return min(deciding, key=lambda each: each[1].strength())
+
+
+def _others(claim: Claim, tested: Tested, chosen: Comparison, number: int, sizes: Sizes) -> str:
+    """Return what the comparisons that are not shown say, if any of them says something else than that which is."""
+    alone = {item.label: _alone(claim, contrast, number, sizes) for item, contrast in tested}
+    own = alone.pop(chosen.label)
+    if claim.kind == "up_to" or all(found == own for found in alone.values()):
+        return ""
+    said = [f"{label} {_ALONE[found]}" for label, found in alone.items()]
+    return f" The claim needs all of its comparisons: {words(said)}."
 
 
 def _silent_note(item: Comparison) -> str:
@@ -227,6 +258,10 @@ def corrected(table: pd.DataFrame, paper: str, outlooks: Sequence[Outlook | None
         if outlook and still_open[row]:
             family, detail = int(counts[row]), str(result.at[row, "detail"])
             alone, note = outlook.note(), outlook.note(family)
+            if outlook.obstacles:  # decided but for the correction, though a comparison cannot be tested
+                result.at[row, "verdict"] = "not_testable"
+                result.at[row, "obstacle"] = ";".join(dict.fromkeys(one.name for one in outlook.obstacles))
+                continue
             result.at[row, "seeds_needed"] = outlook.units(family)
             result.at[row, "detail"] = f"{detail} {note}" if lost[row] else detail.replace(alone, note)
     return result

@@ -7,14 +7,14 @@ obstacle hides neither what was measured nor what must be known of it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
 
 from ddrl.analysis.runs.milestones import FEWEST_EPISODES
 from ddrl.analysis.runs.run_data import RunData, env_label
-from ddrl.analysis.verdicts.claim_contrasts import compare, compared, short, words
+from ddrl.analysis.verdicts.claim_contrasts import Comparison, compare, compared, short, words
 from ddrl.analysis.verdicts.claim_decisions import Sizes, decide, of_one_seed
 from ddrl.analysis.verdicts.claim_setting import stand_ins
 from ddrl.analysis.verdicts.claim_values import (
@@ -29,7 +29,7 @@ from ddrl.analysis.verdicts.claim_values import (
     scales,
     what_counts,
 )
-from ddrl.analysis.verdicts.learning_range import Ends, ceiling_note, range_obstacles
+from ddrl.analysis.verdicts.learning_range import Ends, Range, ranges, unknown_note
 from ddrl.analysis.verdicts.preconditions import MIN_CONFIGURATIONS, MIN_SEEDS, Obstacle, notes, obstacles, taken
 from ddrl.papers.claim_kinds import RETURN_METRICS, UNIT_METRICS, divides
 from ddrl.papers.claim_verdicts import OBSTACLES
@@ -89,16 +89,18 @@ def evaluate(
         "effect_unit": _unit(claim, task_scales),
     }
     against = obstacles(claim, used, observed, fewest, runs, task_scales)
-    against += range_obstacles(claim, used, raw, known.ends)
     against += seeds
-    found = _compared(claim, experiment, observed, task_scales, against, fewest)
+    tellable = ranges(claim, compared(claim), used, raw, known.ends, task_scales)
+    found, made = _compared(claim, experiment, _telling(observed, tellable), task_scales, against, fewest, tellable)
     against += _bound_obstacles(claim, found)
-    best = ""
-    if "deciding" in found and not any(obstacle.name == "ceiling" for obstacle in against):
-        best = ceiling_note(claim, compared(claim)[found["deciding"]], used, raw, known.ends)
+    against, partial = _of_ranges(found, made, tellable, against)
     own = taken(used, runs)
     note = (
-        best + _scale_note(claim, task_scales) + _reach_note(claim, used, known.milestones) + notes(claim, used, runs)
+        partial
+        + unknown_note(claim, used)
+        + _scale_note(claim, task_scales)
+        + _reach_note(claim, used, known.milestones)
+        + notes(claim, used, runs)
     )
     return basis | _with_verdict(claim, found, against, stand_ins(claim, experiment, own, known.full_budget), note)
 
@@ -132,17 +134,59 @@ def _compared(
     task_scales: pd.DataFrame | None,
     against: Sequence[Obstacle],
     fewest: int,
-) -> dict[str, Any]:
-    """Return what the comparisons show; nothing if they cannot be made, for values or for seeds that are missing."""
+    tellable: Sequence[Range],
+) -> tuple[dict[str, Any], list[Comparison]]:
+    """Return what the comparisons show, and them; nothing if values or seeds are missing that they are made of."""
     names = {obstacle.name for obstacle in against}
     if names & {"values", "few_settings"} or (fewest < 1 and claim.kind != "stability"):
-        return {}
+        return {}, []
     parts = [part for _, part in observed.groupby("comparison")]
-    found = [compare(claim, experiment, *each) for each in zip(compared(claim), parts, strict=True)]
+    found = [
+        replace(compare(claim, experiment, names, part), obstacles=own.obstacles)
+        for names, part, own in zip(compared(claim), parts, tellable, strict=True)
+    ]
     if fewest < 2 and claim.kind != "stability":
-        return of_one_seed(found)
+        return of_one_seed(found), found
     sizes = Sizes(what_counts(claim, task_scales), effect_of_interest(claim, task_scales))
-    return decide(claim, experiment, found, sizes)
+    return decide(claim, experiment, found, sizes), found
+
+
+def _telling(observed: pd.DataFrame, tellable: Sequence[Range]) -> pd.DataFrame:
+    """Return `observed` with `tells`, if only some settings tell something: whether a row's setting is one of them."""
+    if all(own.telling is None for own in tellable):
+        return observed
+    pairs = zip(observed["comparison"], observed["setting"], strict=True)
+    tells = [
+        tellable[number].telling is None or setting in (tellable[number].telling or ()) for number, setting in pairs
+    ]
+    return observed.assign(tells=tells)
+
+
+def _of_ranges(
+    found: dict[str, Any], made: Sequence[Comparison], tellable: Sequence[Range], against: Sequence[Obstacle]
+) -> tuple[list[Obstacle], str]:
+    """Return the obstacles with those of comparisons that cannot be tested, and a note on what a test was made of.
+
+    If one that can be tested contradicts the claim, the others stand in the way of nothing: the note names them.
+    """
+    labels = [item.label for item in made] or [""] * len(tellable)
+    note = "".join(f" {label}: {own.note}" for label, own in zip(labels, tellable, strict=True) if own.note)
+    blocked = [own.obstacles for own in tellable]
+    if not any(blocked):
+        return list(against), note
+    alike = len(set(blocked)) == 1
+    own_obstacles = [
+        Obstacle(one.name, one.reason if alike or not label else f"{label}: {one.reason}")
+        for label, several in zip(labels, blocked, strict=True)
+        for one in several
+    ]
+    own_obstacles = list(dict.fromkeys(own_obstacles))
+    if any(item.tested for item in made) and not against:
+        found["in_family"] = True
+        if found.get("verdict") == "contradicted":
+            found["outlook"] = replace(found["outlook"], obstacles=tuple(own_obstacles))
+            return [], f"{note} Not tested: {'; '.join(one.reason for one in own_obstacles)}."
+    return [*against, *own_obstacles], note
 
 
 def _bound_obstacles(claim: Claim, found: Mapping[str, Any]) -> list[Obstacle]:
@@ -176,8 +220,8 @@ def _with_verdict(
     return {
         **found,
         "verdict": "not_testable" if final else "inconclusive",
-        "obstacle": ";".join(obstacle.name for obstacle in (*final, *testable)),
-        "p_decision": None,
+        "obstacle": ";".join(dict.fromkeys(obstacle.name for obstacle in (*final, *testable))),
+        "p_decision": found.get("p_decision") if found.get("in_family") else None,
         "seeds_needed": MIN_SEEDS if few and not final else None,
         "detail": f"{reasons}.{measured}{note}",
     }

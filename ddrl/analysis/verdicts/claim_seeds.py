@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from ddrl.analysis.statistics.claim_tests import ALPHA, MIN_SETTINGS, Contrast
 from ddrl.analysis.statistics.significance import POWER, seeds_for_difference, seeds_for_no_difference
-from ddrl.analysis.verdicts.preconditions import MIN_SEEDS
+from ddrl.analysis.verdicts.preconditions import MIN_SEEDS, Obstacle
 from ddrl.papers.claim_verdicts import goal
 from ddrl.papers.paper import Claim
 
@@ -34,6 +34,8 @@ class Outlook:
     """The smallest effect that counts, on the tested scale."""
     of_interest: float
     """The same, or the margin of a claim that has one instead."""
+    obstacles: tuple[Obstacle, ...] = ()
+    """What keeps some of the comparisons from being tested."""
 
     def units(self, family: int = 1) -> int | None:
         """Return the seeds a group (of a stability claim: the settings) that decide the most demanding comparison.

@@ -1,7 +1,8 @@
 """The table of claims: the paper's statements as tests on our own runs (statistics: `ddrl.analysis.statistics`).
 
-A claim about several comparisons is supported only if each of them supports it, and contradicted, or without a
-difference, if one of them is at a level divided by their number. What each verdict means: `ddrl.papers.claim_verdicts`;
+A claim about several comparisons is supported only if each of them supports it, and contradicted if one of them does at
+a level divided by their number. It shows no difference if one of them does at that level and each rules out the
+opposite. What each verdict means: `ddrl.papers.claim_verdicts`;
 how one follows from the intervals, and how Holm's correction takes part: `ddrl.analysis.verdicts.claim_decisions`; what
 forbids one: `ddrl.analysis.verdicts.preconditions` and `learning_range`; how "contradicted here" differs from
 "contradicted": `ddrl.analysis.verdicts.claim_setting`.
@@ -129,11 +130,11 @@ def claims(
     scores: pd.DataFrame,
     runs: Sequence[RunData],
     scale: str = OF_REFERENCE,
-    faults: Collection[Seat] = (),
+    unusable: Collection[Seat] = (),
 ) -> pd.DataFrame:
     """Decide every claim on every origin: columns `COLUMNS`. Origin "run" has a row for each claim.
 
-    `scale`: that of the runs. `faults`: reference runs that are there and cannot be used.
+    `scale`: that of the runs. `unusable`: reference runs that are there and cannot be used.
     """
     rows = []
     ends = Ends(best_returns(paper), random_errors(paper))
@@ -146,7 +147,8 @@ def claims(
             own = [run for run in runs if run.experiment == claim.experiment and run.origin == origin]
             experiment = experiments.get(claim.experiment)
             taken, planned = used(claim, own), plan_of(origin, scale)
-            seeds = seeds_of(experiment, taken, planned, faults)
+            broken = unusable if origin == "reference" else ()
+            seeds = seeds_of(claim, experiment, taken, planned, broken)
             plan = plan_columns(seeds, tasks_without_runs(claim, experiment, taken, planned))
             result = evaluate(claim, experiment, part, own, known, seed_obstacles(seeds, origin))
             flags = "" if result["verdict"] == "not_run" else _version_flag(claim, own, paper)

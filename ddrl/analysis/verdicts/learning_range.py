@@ -1,17 +1,22 @@
-"""Finds claims about returns that nothing can decide: nobody learned, or everybody reached the best there is.
+"""Finds comparisons of returns that nothing can decide: nobody learned, or everybody reached the best there is.
 
 Two agents that both play at random differ by nothing, and so do two that both play as well as the rules allow; that
-says nothing of what the paper claims. Times to a return are exempt: they differ also where all runs end at the best.
-So are claims that hold one agent against a number, and multiples of a return. A claim about hyperparameter settings is
-looked at setting by setting: one in which nobody learned, or everybody is at the best, tells nothing, and it takes as
-many that tell something as a test does.
+says nothing of what the paper claims, nor that the two are alike. Such a comparison is not tested, whatever its claim
+would be decided as. Times to a return are exempt: they differ also where all runs end at the best. So are claims that
+hold one agent against a number, and multiples of a return.
 
-Nobody learned: no variant's runs are above random play on any task, by a one-sided t test (level 5 %, divided by the
-number of variants and tasks) whose standard error includes that of the mean of random play. At the ceiling: on every
-task each variant's mean is nearer to the best possible return than the smallest effect that counts. On one task that is
-an amount of return, on several a part of what lies between random play and the best. The best is known only where the
-rules say it (`replications/references/best.csv`). A claim that is decided by two such variants, while another one is
-not there, keeps its verdict, and its detail says so.
+Nobody learned: on no task is a variant of the comparison shown to be above random play, by a one-sided t test (level
+5 %, divided by the number of the claim's variants and tasks) whose standard error includes that of the mean of random
+play. At the ceiling: on every task the mean of each of its variants is nearer to the best possible return than the
+smallest effect that counts. On one task that is an amount of return, on several a part of what lies between random play
+and the best. The best is known only where the rules say it (`replications/references/best.csv`). Both rules are applied
+task by task, where random play is known. Of other tasks nothing is known, so a comparison with such a task is tested,
+and the detail of its claim names the task.
+
+A claim about hyperparameter settings is looked at setting by setting, and comparison by comparison. A setting tells
+nothing of two variants if on each task neither is above random play, by the same test and by what counts, or both are
+at the best. Such settings are left out of the effect. If fewer are left than a test takes, the comparison is not
+tested, and what is shown of it is over all settings.
 """
 
 from __future__ import annotations
@@ -19,13 +24,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from ddrl.analysis.statistics.claim_tests import ALPHA, MIN_SETTINGS
 from ddrl.analysis.statistics.significance import t_tail
-from ddrl.analysis.verdicts.preconditions import Obstacle
+from ddrl.analysis.verdicts.preconditions import Obstacle, settings
 from ddrl.papers.claim_kinds import FINAL_METRICS, RETURN_METRICS
 from ddrl.papers.paper import Claim
 
@@ -44,44 +50,90 @@ class Ends:
     """The standard error of the mean of random play, where it was measured."""
 
 
-def range_obstacles(claim: Claim, used: pd.DataFrame, observed: pd.DataFrame, ends: Ends) -> list[Obstacle]:
-    """Return nobody_learned or ceiling with the reason, if one of them holds; `observed`: raw values of the metric."""
-    if claim.kind not in _KINDS or claim.metric not in (*FINAL_METRICS, *RETURN_METRICS):
-        return []
-    values = _returns(claim, used, observed)
-    groups = dict(iter(values.groupby(["environment", "variant"])["value"]))
+class Range(NamedTuple):
+    """What one comparison can tell, by where its variants end between random play and the best."""
+
+    obstacles: tuple[Obstacle, ...] = ()
+    """nobody_learned, ceiling, or both, with the reasons; none if it can be tested."""
+    telling: frozenset[str] | None = None
+    """Of a claim about settings: those that it is tested on. None: all."""
+    note: str = ""
+    """What a reader must know of the settings."""
+
+
+def ranges(
+    claim: Claim,
+    comparisons: Sequence[tuple[str, ...]],
+    used: pd.DataFrame,
+    observed: pd.DataFrame,
+    ends: Ends,
+    task_scales: pd.DataFrame | None = None,
+) -> list[Range]:
+    """Return what each comparison (names of variants) can tell; `observed`: raw values, with `comparison` numbers."""
+    if not _has_range(claim):
+        return [Range() for _ in comparisons]
     random = used.groupby("environment")["random"].first().astype("float64")
-    if random.isna().any():
-        return []
     if claim.kind == "stability":
-        return _silent_settings(claim, values, random, ends)
-    level = ALPHA / len(groups)
-    learned = any(
-        above_random(own.to_numpy(np.float64), float(random[task]), ends.random_error.get(task, 0.0)) <= level
-        for (task, _), own in groups.items()
-    )
-    if not learned:
-        return [Obstacle("nobody_learned", "no variant ends above random play on any task, beyond its noise")]
-    if all(_is_at_best(claim, float(own.mean()), task, random, ends) for (task, _), own in groups.items()):
-        return [Obstacle("ceiling", "every variant is at the best return there is, nearer than what counts")]
-    return []
-
-
-def ceiling_note(claim: Claim, names: Sequence[str], used: pd.DataFrame, observed: pd.DataFrame, ends: Ends) -> str:
-    """Return that all of the compared variants `names` are at the best there is on each task; empty if they are not.
-
-    The verdict stays: another comparison of the claim is about variants that are not.
-    """
-    if claim.kind not in _KINDS or claim.kind == "stability" or claim.metric not in (*FINAL_METRICS, *RETURN_METRICS):
-        return ""
+        sizes = {} if task_scales is None else {str(task): float(size) for task, size in task_scales["size"].items()}
+        parts = [observed[observed["comparison"] == number] for number in range(len(comparisons))]
+        return [
+            _of_settings(claim, names, _returns(claim, used, part), random, ends, sizes)
+            for names, part in zip(comparisons, parts, strict=True)
+        ]
     values = _returns(claim, used, observed)
-    random = used.groupby("environment")["random"].first().astype("float64")
-    groups = values[values["variant"].isin(names)].groupby(["environment", "variant"])["value"]
-    best = [_is_at_best(claim, float(own.mean()), str(task), random, ends) for (task, _), own in groups]
-    if random.isna().any() or not all(best):
+    groups = {
+        (str(task), str(variant)): own["value"].to_numpy(np.float64)
+        for (task, variant), own in values.groupby(["environment", "variant"])
+    }
+    p_values = {
+        place: above_random(own, float(random[place[0]]), ends.random_error.get(place[0], 0.0))
+        for place, own in groups.items()
+        if not math.isnan(random[place[0]])
+    }
+    means = {place: float(own.mean()) for place, own in groups.items()}
+    return [_of_comparison(claim, names, means, p_values, random, ends) for names in comparisons]
+
+
+def unknown_note(claim: Claim, used: pd.DataFrame) -> str:
+    """Return on which tasks nobody knows whether anybody learned; empty if random play is known on all."""
+    random = used.groupby("environment")["random"].first()
+    where = [str(task).split("/")[-1] for task in random.index[random.isna()]]
+    if not _has_range(claim) or not where:
         return ""
-    sides = "Both sides" if len(names) == 2 else "All sides"
-    return f" {sides} of this comparison are at the best return there is, nearer than what counts."
+    return f" Random play is not known on {', '.join(where)}, so nobody can tell whether anybody learned there."
+
+
+def _has_range(claim: Claim) -> bool:
+    return claim.kind in _KINDS and claim.metric in (*FINAL_METRICS, *RETURN_METRICS)
+
+
+def _of_comparison(
+    claim: Claim,
+    names: tuple[str, ...],
+    means: Mapping[tuple[str, str], float],
+    p_values: Mapping[tuple[str, str], float],
+    random: pd.Series,
+    ends: Ends,
+) -> Range:
+    """Return what a comparison can tell; `means` and `p_values` (above random play) by task and variant."""
+    low, high = [], []
+    for task in map(str, random.index):
+        places = [place for place in means if place[0] == task and place[1] in names]
+        known = [p_values[place] for place in places if place in p_values]
+        if known and min(known) > ALPHA / len(means):
+            low.append(task)
+        elif places and all(_is_at_best(claim, means[place], task, random, ends) for place in places):
+            high.append(task)
+    if len(low) + len(high) < len(random):
+        return Range()
+    found = []
+    if low:
+        smallest = min(p for (task, name), p in p_values.items() if task in low and name in names)
+        level = f"p is {smallest:.2g} or more, at a level of {ALPHA / len(means):.2g}"
+        found.append(Obstacle("nobody_learned", f"no variant is shown to be above random play on any task ({level})"))
+    if high:
+        found.append(Obstacle("ceiling", "every variant is at the best return there is, nearer than what counts"))
+    return Range(tuple(found))
 
 
 def _returns(claim: Claim, used: pd.DataFrame, observed: pd.DataFrame) -> pd.DataFrame:
@@ -105,30 +157,69 @@ def above_random(scores: np.ndarray[tuple[int], np.dtype[np.float64]], random: f
     return float(t_tail(distance / whole, freedom))
 
 
-def _silent_settings(claim: Claim, values: pd.DataFrame, random: pd.Series, ends: Ends) -> list[Obstacle]:
-    """Return both obstacles if too few settings have a variant between random play and the best, on any task."""
-    means = values.groupby(["setting", "environment", "variant"])["value"].mean().reset_index()
-    task = means["environment"]
-    low, best = task.map(random), task.map(ends.best).astype("float64")
-    room = _room(claim, (best - low).fillna(0.0), task.nunique())
-    means = means.assign(low=means["value"] <= low + room, high=means["value"] >= best - room)
-    every = means.groupby("setting")[["low", "high"]].all()
-    telling = len(every) - int(every.any(axis=1).sum())
-    if telling >= MIN_SETTINGS:
-        return []
-    nobody, everybody = int(every["low"].sum()), int(every["high"].sum())
-    found = []
-    if nobody:
-        found.append(Obstacle("nobody_learned", f"in {nobody} of {len(every)} settings no variant learned"))
-    if everybody:
-        what = f"in {everybody} of {len(every)} settings every variant is at the best return there is"
-        found.append(Obstacle("ceiling", f"{what}; the other {telling} are too few for a test"))
-    return found
+def _of_settings(
+    claim: Claim,
+    names: tuple[str, ...],
+    values: pd.DataFrame,
+    random: pd.Series,
+    ends: Ends,
+    sizes: Mapping[str, float],
+) -> Range:
+    """Return what two variants can tell in the settings that both have; `sizes`: of the scale of each task."""
+    common = settings(claim, values, names[1]).index
+    values = values[values["variant"].isin(names) & values["setting"].isin(common)]
+    groups = dict(iter(values.groupby(["setting", "environment", "variant"])))
+    level = ALPHA / max(1, len(groups))
+    rows = []
+    for (setting, place, _), own in groups.items():
+        task = str(place)
+        room = _room(claim, own, task, random, ends, sizes)
+        low = not _learned(claim, own, float(random[task]), room, ends.random_error.get(task, 0.0), level)
+        high = _is_at_best(claim, float(own["value"].mean()), task, random, ends)
+        rows.append((setting, task, low, high))
+    ends_of = pd.DataFrame(rows, columns=["setting", "task", "low", "high"]).astype({"low": bool, "high": bool})
+    both = ends_of.groupby(["setting", "task"])[["low", "high"]].all()
+    silent = both.any(axis=1).groupby(level="setting").all()
+    nobody = silent & both["low"].groupby(level="setting").any()
+    telling = frozenset(map(str, silent.index[~silent]))
+    counts = int(nobody.sum()), int((silent & ~nobody).sum())
+    of = f"of {len(silent)} settings"
+    said = {
+        "nobody_learned": f"in {counts[0]} {of} no variant is shown to have learned",
+        "ceiling": f"in {counts[1]} {of} every variant is at the best return there is",
+    }
+    said = {name: words for (name, words), count in zip(said.items(), counts, strict=True) if count}
+    if len(telling) >= MIN_SETTINGS or not said:
+        left_out = f"; those are left out: {', and '.join(said.values())}" if said else ""
+        return Range((), telling, f"{len(telling)} {of} tell something{left_out}.")
+    last = list(said)[-1]
+    said[last] += f"; the other {len(telling)} are too few for a test"
+    return Range(tuple(Obstacle(name, words) for name, words in said.items()))
 
 
-def _room(claim: Claim, span: pd.Series, tasks: int) -> pd.Series:
-    """Return how near to an end counts as being there, in the unit of returns, of a claim on so many tasks."""
-    return span * 0 + claim.margin if claim.margin else claim.smallest_effect * (span if tasks > 1 else span * 0 + 1)
+def _learned(claim: Claim, own: pd.DataFrame, random: float, room: float, error: float, level: float) -> bool:
+    """Return whether runs of a variant with one setting end above random play, by `room` and beyond its noise.
+
+    Where random play is not known nobody can say that they do not.
+    """
+    if math.isnan(random):
+        return True
+    scores = own["value"].to_numpy(np.float64)
+    if len(scores) == 1 and claim.metric == "final_return" and "score_error" in own:
+        error = math.hypot(error, float(own["score_error"].fillna(0.0).iloc[0]))
+    return float(scores.mean()) - random > room and above_random(scores, random, error) <= level
+
+
+def _room(
+    claim: Claim, own: pd.DataFrame, task: str, random: pd.Series, ends: Ends, sizes: Mapping[str, float]
+) -> float:
+    """Return what counts above random play on a task, in the unit of returns; 0 where its scale is not known."""
+    if len(random) == 1 and not claim.margin:
+        return claim.smallest_effect
+    human = float(own["human"].iloc[0]) if "human" in own else math.nan
+    size = sizes.get(task, math.nan)
+    size = ends.best.get(task, human) - float(random[task]) if math.isnan(size) else size
+    return 0.0 if math.isnan(size) else _part(claim) * size
 
 
 def _is_at_best(claim: Claim, mean: float, task: str, random: pd.Series, ends: Ends) -> bool:

@@ -2,9 +2,10 @@
 
 A claim is not decided by a selection of runs. Reference runs are held against the plan of scale workstation, by which
 they were made. A run whose seed the plan lacks is one that nobody planned (`unplanned`), and a planned seed without a
-run, of a variant and task that has other runs, may have been left out for what it showed (`missing`); one whose files
-are there but cannot be used is told of among the problems, and leaves a note only. A run with whose seed its settings
-were chosen was made to come out well (`tuned`). Each of the three leaves a claim inconclusive, with its numbers.
+run, of a variant and task that has other runs, may have been left out for what it showed (`missing`). That holds as
+well of one whose files are there but cannot be used: a run is dropped by breaking it, too. A run with whose seed its
+settings were chosen was made to come out well (`tuned`). Each of the three leaves a claim inconclusive, with its
+numbers.
 
 A planned task of a claim that has no run at all leaves a note, which names it: the claim then speaks of the other
 tasks alone.
@@ -22,7 +23,7 @@ from ddrl.analysis.runs.run_data import RunData, env_label
 from ddrl.analysis.verdicts.preconditions import Obstacle
 from ddrl.papers.experiments import Experiment
 from ddrl.papers.paper import Claim
-from ddrl.papers.plans import used_by
+from ddrl.papers.plans import name_in, used_by
 from ddrl.papers.table_names import REFERENCE
 from ddrl.system.wording import counted
 
@@ -43,9 +44,7 @@ class Seeds(NamedTuple):
     unplanned: int
     """Runs whose seed the plan does not have."""
     missing: int
-    """Planned runs that are not there, of variants and tasks that have other runs."""
-    unexplained: int
-    """Those of `missing` that no problem tells of."""
+    """Planned runs without one that can be used, of variants and tasks that have other runs, or such as cannot."""
     tuned: int
     """Runs with whose seed their settings were chosen on their task."""
 
@@ -64,25 +63,32 @@ def used(claim: Claim, runs: Iterable[RunData]) -> list[RunData]:
 
 
 def seeds_of(
-    experiment: Experiment | None, runs: Sequence[RunData], scale: str, known_faults: Collection[Seat] = ()
+    claim: Claim, experiment: Experiment | None, runs: Sequence[RunData], scale: str, unusable: Collection[Seat] = ()
 ) -> Seeds:
     """Return how the seeds of the runs that a claim uses lie to the plan of its experiment at a scale.
 
-    `known_faults`: reference runs that are there and cannot be used.
+    `unusable`: runs of any claim that are there and cannot be used. A variant and task of which no run can be used, but
+    some are there, lacks all its planned runs.
     """
     if experiment is None:
-        return Seeds(len(runs), 0, 0, 0, 0)
+        return Seeds(len(runs), 0, 0, 0)
     groups: dict[tuple[str, str], set[int]] = {}
     for run in runs:
         groups.setdefault((run.variant, run.suite or run.environment), set()).add(run.seed)
-    unplanned, missing, unexplained = 0, 0, 0
+    for name, variant, task, _ in unusable:
+        if name == claim.experiment and _asked(claim, variant, task):
+            groups.setdefault((variant, task), set())
+    unplanned, missing = 0, 0
     for (variant, task), seeds in groups.items():
         planned = _planned(experiment, scale, variant, task)
-        absent = planned - seeds
         unplanned += len(seeds - planned)
-        missing += len(absent)
-        unexplained += sum((experiment.name, variant, task, seed) not in known_faults for seed in absent)
-    return Seeds(len(runs), unplanned, missing, unexplained, sum(_tuned(experiment, run) for run in runs))
+        missing += len(planned - seeds)
+    return Seeds(len(runs), unplanned, missing, sum(_tuned(experiment, run) for run in runs))
+
+
+def _asked(claim: Claim, variant: str, task: str) -> bool:
+    """Return whether a claim is about a variant and task."""
+    return name_in(claim, variant) is not None and (not claim.named_environments or task in claim.named_environments)
 
 
 def tasks_without_runs(
@@ -128,8 +134,8 @@ def seed_obstacles(found: Seeds, origin: str) -> list[Obstacle]:
         return against
     if found.unplanned:
         against.append(Obstacle("unplanned", _not_planned(found.unplanned)))
-    if found.unexplained:
-        against.append(Obstacle("missing", _not_there(found.unexplained)))
+    if found.missing:
+        against.append(Obstacle("missing", _not_there(found.missing)))
     return against
 
 

@@ -97,6 +97,21 @@ RULES: tuple[Rule, ...] = (
         "a claim is inconclusive where settings were chosen with the seeds of its runs, where reference runs are not "
         "in the plan, and where planned ones are missing",
     ),
+    Rule(
+        "2026-11-27T17:00:37+00:00",
+        "of several comparisons one without a difference decides only if all rule out the opposite effect, and one "
+        "whose variants are all at random play, or all at the best there is, is not tested",
+    ),
+    Rule(
+        "2026-11-27T17:00:37+00:00",
+        "hyperparameter settings that tell nothing of the two that are compared are left out of the effect, and are "
+        "found with the noise of random play",
+    ),
+    Rule(
+        "2026-11-27T17:00:37+00:00",
+        "planned reference runs that cannot be used are missing, and runs with the curves of another variant cannot be "
+        "used",
+    ),
 )
 """All of them, oldest first."""
 

@@ -1,8 +1,8 @@
 """Finds what keeps runs from deciding a claim: an accelerator or cores they lack, too few tasks or seeds, budgets.
 
-Each obstacle has a name (`ddrl.papers.claim_verdicts`). Some leave a claim not testable: no number of such runs would
-show it. The others leave it inconclusive, since other runs of the same kind would. The effect is measured all the same
-where it can be, and shown beside the verdict.
+Each obstacle has a name (`ddrl.papers.claim_verdicts`). Some leave a claim not testable: such runs do not show it. The
+others leave it inconclusive, since other runs of the same kind would. The effect is measured all the same where it can
+be, and shown beside the verdict.
 
 A claim whose times, speeds or costs the paper measured with an accelerator needs one (`needs: {gpu: true}`): paper.yaml
 says so of every claim of such a metric, by that one rule. What counts is the device that each run used: a run on the

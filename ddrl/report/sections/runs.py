@@ -28,7 +28,7 @@ PROBLEMS = {
     "not_finite": "a value is not finite",
     "different_config": "the configuration is not the one that was asked for",
     "unreadable_manifest": "the manifest cannot be read",
-    "identical": "the run is a copy of another seed",
+    "identical": "the run is a copy of another seed or variant",
 }
 DEPARTURES, LISTED = "tables/departures.csv", "DEVIATIONS.md"
 FEWEST_SEEDS = 3

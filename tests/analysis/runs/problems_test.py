@@ -403,3 +403,21 @@ def test_a_copy_of_a_seed_is_no_run_of_its_own_and_is_named_once(results: Path) 
     (problem,) = found.problems
     assert (problem.seed, problem.what, problem.detail) == (16, "identical", "every loss and return is that of seed 11")
     assert problem.file == copy / "curves.parquet"
+
+
+def test_curves_of_one_variant_that_stand_under_another_are_those_of_neither(results: Path) -> None:
+    """A result is made up as easily by copying a file to another variant as to another seed."""
+    write_run(runs_of("no_correction", validate=True)[0], results, start=-0.6, final=0.1, origin="reference")
+    own, other = (directory(results, 11, variant=name, origin="reference") for name in ("v_trace", "no_correction"))
+    assert not reference_runs(results / "reference" / PAPER, PAPER, EXPERIMENTS).problems
+    shutil.copy(own / "curves.parquet", other / "curves.parquet")
+    found = reference_runs(results / "reference" / PAPER, PAPER, EXPERIMENTS)
+    assert sorted((one.variant, one.seed, one.what) for one in found.problems) == [
+        ("no_correction", 11, "identical"),
+        ("v_trace", 11, "identical"),
+    ]
+    assert found.problems[0].detail == "every loss and return, with its time, is that of v_trace, seed 11"
+    table = pd.read_parquet(other / "curves.parquet")
+    table.assign(seconds=table["seconds"] + 1.0).to_parquet(other / "curves.parquet", index=False)
+    found = reference_runs(results / "reference" / PAPER, PAPER, EXPERIMENTS)
+    assert not found.problems, "what differs between two variants may not change what is learned"

@@ -59,6 +59,25 @@ def test_verdicts_on_a_published_100_with_a_margin_of_10(ours: Any, verdict: str
     assert decide(ours, PrintedMean(100.0, 1), 10.0, []).verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("ours", "margin", "detail", "words"),
+    [
+        (sample(100, 30), 10.0, "is wider than the margins", "wider than the margin"),
+        (sample(109.5, 1.0), 10.0, "reaches over the edge", "reaches over its edge"),
+        (sample(100, 1, n=4), 10.0, "a verdict needs at least 5", "fewer than five seeds"),
+        (sample(100, 1), math.nan, "no margin", "no margin"),
+    ],
+)
+def test_the_guide_has_each_reason_for_which_a_cell_is_inconclusive(
+    ours: Any, margin: float, detail: str, words: str
+) -> None:
+    found = decide(ours, PrintedMean(100.0, 1), margin, [])
+    assert (found.verdict, detail in found.detail) == ("inconclusive", True)
+    guide = (Path(__file__).parents[3] / "docs/guide/reading_reports.md").read_text(encoding="utf-8")
+    (line,) = [row for row in guide.partition("## Cells")[2].splitlines() if row.startswith("| `inconclusive` |")]
+    assert words in line
+
+
 def test_a_hard_flag_leaves_no_verdict_and_no_p() -> None:
     found = decide(sample(100, 2), PrintedMean(100.0, 1), 10.0, ["reduced_budget(0.1)"])
     assert found.verdict == "not_comparable"

@@ -61,6 +61,36 @@ def test_one_comparison_without_a_difference_is_enough_unless_another_contradict
     assert evaluate(claim(worse=(B, C), smallest_effect=0.05), CORRECTION, table)["verdict"] == verdict
 
 
+def test_no_difference_is_not_said_where_another_comparison_may_show_the_opposite() -> None:
+    """The robustness of IMPALA: 0.002 against one other, -0.13 [-0.2, -0.06] against the second."""
+    asked = claim(worse=(B, C), smallest_effect=0.05)
+    table = {A: sample(0.7, 0.005), B: sample(0.698, 0.005), C: sample(0.8, 0.05)}
+    found = evaluate(asked, CORRECTION, scores(table))
+    assert (found["verdict"], found["decided_by"]) == ("inconclusive", "V-trace against 1-step IS")
+    assert "V-trace against No correction shows no difference" in found["detail"]
+    alone = evaluate(replace(asked, worse=(B,)), CORRECTION, scores({name: table[name] for name in (A, B)}))
+    assert alone["verdict"] == "no_difference"
+    table[C] = sample(0.9, 0.02)
+    assert evaluate(asked, CORRECTION, scores(table))["verdict"] == HERE, "what is below one is not above both"
+
+
+def test_a_claim_that_holds_against_one_and_makes_no_difference_to_another_does_not_hold_as_stated() -> None:
+    asked = claim(worse=(B, C), smallest_effect=0.05)
+    found = evaluate(asked, CORRECTION, scores({A: sample(0.9, 0.005), B: sample(0.1, 0.01), C: sample(0.9, 0.005)}))
+    assert found["verdict"] == "no_difference"
+    assert "The claim needs all of its comparisons: V-trace against No correction holds." in found["detail"]
+    open_too = {A: sample(0.9, 0.005), B: sample(0.7, 0.3), C: sample(0.9, 0.005)}
+    found = evaluate(asked, CORRECTION, scores(open_too))
+    assert found["verdict"] == "inconclusive", "the opposite may hold against the first"
+
+
+@pytest.mark.parametrize(("effect", "error", "smallest"), [(-0.03, 0.02, 0.05), (0.2, 0.3, 0.05), (-0.2, 0.1, 0.05)])
+def test_an_opposite_effect_is_ruled_out_by_an_interval_above_it(effect: float, error: float, smallest: float) -> None:
+    found = Contrast("a - b", effect, error, 9.0, math.nan, (0.1, 0.1))
+    assert (found.p_not_opposite(smallest) <= 0.05) == (found.interval()[0] >= -smallest)
+    assert found.p_not_opposite(smallest) <= found.p_no_difference(smallest)
+
+
 @pytest.mark.parametrize(
     ("own", "verdict"),
     [(sample(99, 2), "supported"), (sample(80, 2), HERE), (sample(125, 2), HERE), (sample(91, 8), "inconclusive")],
@@ -226,7 +256,7 @@ def test_what_stands_in_for_the_papers_setting_follows_from_the_runs() -> None:
 
 
 def test_the_opposite_at_the_papers_own_setting_contradicts_and_elsewhere_it_contradicts_here() -> None:
-    table = scores({A: sample(-0.5, 0.1), B: sample(0.9, 0.1)})
+    table = scores({A: sample(-0.5, 0.1), B: sample(0.9, 0.1)}, random=-0.6)
     here = evaluate(claim(), CORRECTION, table)
     assert here["verdict"] == HERE
     assert here["detail"].endswith("Not the paper's own setting: other tasks than the paper's.")

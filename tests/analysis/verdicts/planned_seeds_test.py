@@ -37,19 +37,19 @@ def said(seeds: Seeds) -> str:
     return "; ".join(in_words(plan_columns(seeds, ())))
 
 
-def verdict(own: list[RunData], experiment: Any = CORRECTION, faults: Any = ()) -> dict[str, Any]:
+def verdict(own: list[RunData], experiment: Any = CORRECTION, unusable: Any = ()) -> dict[str, Any]:
     """What is found on runs of which A ends far above B."""
     seeds = sorted({run.seed for run in own})
     table = scores({A: sample(0.9, 0.05, len(seeds)), B: sample(-0.5, 0.1, len(seeds))})
     table["seed"] = table["seed"].map(dict(enumerate(seeds)))
-    counted = seeds_of(experiment, own, OF_REFERENCE, faults)
+    counted = seeds_of(claim(), experiment, own, OF_REFERENCE, unusable)
     return evaluate(claim(), experiment, table, own, seeds=seed_obstacles(counted, own[0].origin))
 
 
 def test_the_planned_runs_decide_a_claim() -> None:
     found = verdict(runs(*PLANNED))
     assert (found["verdict"], found.get("obstacle")) == ("supported", None)
-    assert seeds_of(CORRECTION, runs(*PLANNED), OF_REFERENCE) == Seeds(2 * len(PLANNED), 0, 0, 0, 0)
+    assert seeds_of(claim(), CORRECTION, runs(*PLANNED), OF_REFERENCE) == Seeds(2 * len(PLANNED), 0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -73,17 +73,29 @@ def test_reference_runs_that_were_added_or_left_out_decide_nothing(
 def test_a_readers_own_runs_have_the_seeds_that_the_reader_asked_for() -> None:
     own = runs(1, 2, 3, origin="run")
     assert verdict(own)["verdict"] == "supported"
-    counted = seeds_of(CORRECTION, own, OF_REFERENCE)
+    counted = seeds_of(claim(), CORRECTION, own, OF_REFERENCE)
     assert (counted.unplanned, counted.missing) == (6, 2 * len(PLANNED))
     assert said(counted) == f"6 runs are not in the plan; {2 * len(PLANNED)} planned runs are missing"
 
 
-def test_a_planned_run_that_cannot_be_used_is_told_of_and_holds_nothing_back() -> None:
-    faults = {(CORRECTION.name, name, "toy/catch", PLANNED[0]) for name in (A, B)}
-    assert verdict(runs(*PLANNED[1:]), faults=faults)["verdict"] == "supported"
-    counted = seeds_of(CORRECTION, runs(*PLANNED[1:]), OF_REFERENCE, faults)
-    assert (counted.missing, counted.unexplained) == (2, 0)
+def test_a_planned_run_that_cannot_be_used_is_missing() -> None:
+    """A run is dropped by breaking it as well as by removing it."""
+    broken = {(CORRECTION.name, name, "toy/catch", PLANNED[0]) for name in (A, B)}
+    found = verdict(runs(*PLANNED[1:]), unusable=broken)
+    assert (found["verdict"], found["obstacle"]) == ("inconclusive", "missing")
+    counted = seeds_of(claim(), CORRECTION, runs(*PLANNED[1:]), OF_REFERENCE, broken)
     assert said(counted) == "2 planned runs are missing"
+
+
+def test_a_task_of_which_no_run_can_be_used_lacks_all_that_were_planned() -> None:
+    """With the task gone the claim would be decided on the others."""
+    own = [one for one in runs(*PLANNED) if one.variant == A]
+    others = {
+        (CORRECTION.name, B, "toy/catch", PLANNED[0]),
+        (CORRECTION.name, "no_variant_of_the_claim", "toy/catch", PLANNED[0]),
+        ("another_experiment", B, "toy/catch", PLANNED[0]),
+    }
+    assert seeds_of(claim(), CORRECTION, own, OF_REFERENCE, others).missing == len(PLANNED)
 
 
 @pytest.mark.parametrize("origin", ["run", "reference"])
