@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -135,6 +136,31 @@ def _contrast(claim: Claim, label: str, names: tuple[str, ...], observed: pd.Dat
     return claim_tests.difference(label, pairs)
 
 
+def task_by_task(
+    experiment: Experiment, comparisons: Sequence[tuple[str, ...]], values: pd.DataFrame
+) -> list[Comparison]:
+    """Return the plain difference of two variants (the mean of one) on each task alone, in its own unit.
+
+    It is what can be shown of values that a claim's own test cannot take. `values`: variant, environment and value.
+    """
+    groups = {
+        (str(task), str(name)): own["value"].to_numpy(dtype=np.float64)
+        for (task, name), own in values.dropna(subset=["value"]).groupby(["environment", "variant"])
+    }
+    found = []
+    for names in comparisons:
+        label = " against ".join(_named(experiment, name) for name in names[:2])
+        by_task = {}
+        for task in sorted({place for place, _ in groups}):
+            several = [groups.get((task, name)) for name in names[:2]]
+            first, second = several[0], several[1] if len(several) > 1 else None
+            if first is not None and all(own is not None for own in several):
+                by_task[task] = claim_tests.difference(label, [(first, second)])
+        if by_task:
+            found.append(Comparison(label, next(iter(by_task.values())) if len(by_task) == 1 else None, by_task, ()))
+    return found
+
+
 def spelled(item: Comparison) -> str:
     """Return effect and interval of a comparison, and of each of its tasks if there are several."""
     whole = f"{item.label}: {_effect(item.contrast)}" if item.contrast else item.label
@@ -144,8 +170,14 @@ def spelled(item: Comparison) -> str:
 
 
 def _effect(contrast: Contrast) -> str:
-    effect, low, high = (f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}" for value in contrast.shown())
+    if math.isnan(contrast.error):
+        return f"{_number(contrast.shown()[0])} (one seed)"
+    effect, low, high = map(_number, contrast.shown())
     return f"{effect} [{low}, {high}]"
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def short(environment: str) -> str:

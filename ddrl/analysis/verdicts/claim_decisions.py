@@ -116,7 +116,29 @@ def of_one_seed(found: Sequence[Comparison]) -> dict[str, Any]:
     where = words([short(name) for name in chosen.by_task])
     said = f"{chosen.label}, on {where}: one seed, which has no interval."
     effect = decisive.shown()[0]
-    return {"verdict": "inconclusive", "effect": effect, "decided_by": chosen.label, "detail": said}
+    every = "; ".join(spelled(item) for item in found if item.contrast)
+    return {
+        "verdict": "inconclusive",
+        "effect": effect,
+        "decided_by": chosen.label,
+        "comparisons": every,
+        "detail": said,
+    }
+
+
+def untested(found: Sequence[Comparison], unit: str) -> dict[str, Any]:
+    """Return what is shown of comparisons that no test can be made of, each task in its own `unit`; {} if none."""
+    if not found:
+        return {}
+    every = "; ".join(map(spelled, found))
+    shown = {"verdict": "inconclusive", "effect_unit": unit, "comparisons": every, "detail": f"in {unit}: {every}."}
+    whole = [(item, item.contrast) for item in found if item.contrast]
+    if not whole:
+        return shown
+    chosen, least = min(whole, key=lambda each: each[1].effect)
+    effect, low, high = least.shown()
+    ends = {} if math.isnan(least.error) else {"ci95_low": low, "ci95_high": high}
+    return shown | ends | {"effect": effect, "decided_by": chosen.label}
 
 
 def _alone(claim: Claim, contrast: Contrast, number: int, sizes: Sizes) -> str:

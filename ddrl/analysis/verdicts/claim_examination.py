@@ -14,8 +14,8 @@ import pandas as pd
 
 from ddrl.analysis.runs.milestones import FEWEST_EPISODES
 from ddrl.analysis.runs.run_data import RunData, env_label
-from ddrl.analysis.verdicts.claim_contrasts import Comparison, compare, compared, short, words
-from ddrl.analysis.verdicts.claim_decisions import Sizes, decide, of_one_seed
+from ddrl.analysis.verdicts.claim_contrasts import Comparison, compare, compared, short, task_by_task, words
+from ddrl.analysis.verdicts.claim_decisions import Sizes, decide, of_one_seed, untested
 from ddrl.analysis.verdicts.claim_setting import stand_ins
 from ddrl.analysis.verdicts.claim_values import (
     REFERENCE_SCORE,
@@ -30,8 +30,16 @@ from ddrl.analysis.verdicts.claim_values import (
     what_counts,
 )
 from ddrl.analysis.verdicts.learning_range import Ends, Range, ranges, unknown_note
-from ddrl.analysis.verdicts.preconditions import MIN_CONFIGURATIONS, MIN_SEEDS, Obstacle, notes, obstacles, taken
-from ddrl.papers.claim_kinds import RETURN_METRICS, UNIT_METRICS, divides
+from ddrl.analysis.verdicts.preconditions import (
+    MIN_CONFIGURATIONS,
+    MIN_SEEDS,
+    Obstacle,
+    notes,
+    obstacles,
+    settings,
+    taken,
+)
+from ddrl.papers.claim_kinds import FINAL_METRICS, RETURN_METRICS, UNIT_METRICS, divides
 from ddrl.papers.claim_verdicts import OBSTACLES
 from ddrl.papers.experiments import Experiment, system_of
 from ddrl.papers.paper import Claim, Prices
@@ -80,7 +88,7 @@ def evaluate(
         return {"verdict": "not_run", "detail": f"no task was run with {_together(variants)}"}
     used = scores[scores["variant"].isin(variants) & scores["environment"].isin(environments)]
     raw, observed, task_scales = _values(claim, used, runs, known)
-    fewest = _fewest_seeds(claim, observed)
+    fewest = _fewest_seeds(claim, observed if len(observed) else used)
     basis = {
         "seeds": fewest,
         "env_frames": int(used["env_frames"].min()),
@@ -92,6 +100,7 @@ def evaluate(
     against += seeds
     tellable = ranges(claim, compared(claim), used, raw, known.ends, task_scales)
     found, made = _compared(claim, experiment, _telling(observed, tellable), task_scales, against, fewest, tellable)
+    found = found or _untested(claim, experiment, used, raw)
     against += _bound_obstacles(claim, found)
     against, partial = _of_ranges(found, made, tellable, against)
     own = taken(used, runs)
@@ -121,7 +130,7 @@ def _values(
 
 def _fewest_seeds(claim: Claim, observed: pd.DataFrame) -> int:
     """Return the fewest seeds of a group; 0 if a variant has none."""
-    keys = ["environment", "variant", *(["setting"] if claim.kind == "stability" else [])]
+    keys = ["environment", "variant", *(["setting"] if "setting" in observed else [])]
     seeds = observed.groupby(keys)["seed"].nunique()
     whole = seeds.groupby("variant").size().reindex(claim.named_variants, fill_value=0).min() > 0
     return int(seeds.min()) if whole else 0
@@ -138,7 +147,8 @@ def _compared(
 ) -> tuple[dict[str, Any], list[Comparison]]:
     """Return what the comparisons show, and them; nothing if values or seeds are missing that they are made of."""
     names = {obstacle.name for obstacle in against}
-    if names & {"values", "few_settings"} or (fewest < 1 and claim.kind != "stability"):
+    few = "few_settings" in names and min(len(settings(claim, observed, worse)) for worse in claim.worse) < 2
+    if few or "values" in names or (fewest < 1 and claim.kind != "stability"):
         return {}, []
     parts = [part for _, part in observed.groupby("comparison")]
     found = [
@@ -149,6 +159,17 @@ def _compared(
         return of_one_seed(found), found
     sizes = Sizes(what_counts(claim, task_scales), effect_of_interest(claim, task_scales))
     return decide(claim, experiment, found, sizes), found
+
+
+def _untested(claim: Claim, experiment: Experiment, used: pd.DataFrame, raw: pd.DataFrame) -> dict[str, Any]:
+    """Return what is shown of values that the claim's own test cannot take: scores without references in returns."""
+    values, unit = raw, claim.effect_unit if claim.kind in ("ordering", "monotone") else "the unit of the values"
+    if claim.metric in FINAL_METRICS and (raw.empty or raw["value"].isna().any()):
+        values, unit = used.assign(value=used["final_return"]), "return"
+    if "value" not in values or claim.kind == "stability":
+        return {}
+    columns = [name for name in ("environment", "variant", "seed", "value") if name in values]
+    return untested(task_by_task(experiment, compared(claim), values[columns].drop_duplicates()), unit)
 
 
 def _telling(observed: pd.DataFrame, tellable: Sequence[Range]) -> pd.DataFrame:

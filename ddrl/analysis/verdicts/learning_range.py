@@ -97,10 +97,15 @@ def ranges(
 def unknown_note(claim: Claim, used: pd.DataFrame) -> str:
     """Return on which tasks nobody knows whether anybody learned; empty if random play is known on all."""
     random = used.groupby("environment")["random"].first()
-    where = [str(task).split("/")[-1] for task in random.index[random.isna()]]
+    where = _short([str(task) for task in random.index[random.isna()]])
     if not _has_range(claim) or not where:
         return ""
-    return f" Random play is not known on {', '.join(where)}, so nobody can tell whether anybody learned there."
+    return f" Random play is not known on {where}, so nobody can tell whether anybody learned there."
+
+
+def _short(tasks: Sequence[str]) -> str:
+    """Return toy/catch and atari/pong as `catch, pong`."""
+    return ", ".join(task.split("/")[-1] for task in tasks)
 
 
 def _has_range(claim: Claim) -> bool:
@@ -130,9 +135,12 @@ def _of_comparison(
     if low:
         smallest = min(p for (task, name), p in p_values.items() if task in low and name in names)
         level = f"p is {smallest:.2g} or more, at a level of {ALPHA / len(means):.2g}"
-        found.append(Obstacle("nobody_learned", f"no variant is shown to be above random play on any task ({level})"))
+        where = _short(low) if high else "any task"
+        found.append(Obstacle("nobody_learned", f"no variant is shown to be above random play on {where} ({level})"))
     if high:
-        found.append(Obstacle("ceiling", "every variant is at the best return there is, nearer than what counts"))
+        where = f" on {_short(high)}" if low else ""
+        reason = f"every variant is at the best return there is{where}, nearer than what counts"
+        found.append(Obstacle("ceiling", reason))
     return Range(tuple(found))
 
 
@@ -193,7 +201,8 @@ def _of_settings(
         left_out = f"; those are left out: {', and '.join(said.values())}" if said else ""
         return Range((), telling, f"{len(telling)} {of} tell something{left_out}.")
     last = list(said)[-1]
-    said[last] += f"; the other {len(telling)} are too few for a test"
+    verb = "is" if len(telling) == 1 else "are"
+    said[last] += f"; the other {len(telling)} {verb} too few for a test"
     return Range(tuple(Obstacle(name, words) for name, words in said.items()))
 
 

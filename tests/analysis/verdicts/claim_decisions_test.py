@@ -275,6 +275,35 @@ def test_the_detail_is_about_the_verdict_of_a_claim_with_several_comparisons() -
     assert "the interval holds the value to reach" in near["detail"]
 
 
+def test_scores_without_references_are_shown_in_returns() -> None:
+    """A3C against Gorila on Catch, which has no human score: six runs, all at the best return."""
+    asked = claim(metric="human_normalised_score", smallest_effect=5.0)
+    a, b = sample(0.98, 0.02), sample(0.96, 0.03)
+    table = scores({A: a, B: b}, human_normalised_score=math.nan)
+    found = evaluate(asked, CORRECTION, table)
+    expected = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+    assert (found["obstacle"], found["seeds"], found["effect_unit"]) == ("values", 5, "return")
+    shown = (found["effect"], found["ci95_low"], found["ci95_high"])
+    assert shown == pytest.approx((0.02, expected.low, expected.high))
+    assert "Measured: in return: V-trace against No correction: 0.02 [" in found["detail"]
+    assert found["comparisons"] == f"V-trace against No correction: 0.02 [{expected.low:.3g}, {expected.high:.3g}]"
+    assert found["p_decision"] is None
+
+
+def test_values_whose_tasks_have_no_common_scale_are_shown_task_by_task() -> None:
+    here = scores({A: sample(3, 1), B: sample(2, 1)}, environment="toy/one")
+    there = scores({A: sample(300, 1), B: sample(100, 1)}, environment="toy/two")
+    found = evaluate(claim(), CORRECTION, pd.concat([here, there], ignore_index=True))
+    assert found["obstacle"] == "values"
+    assert "effect" not in found, "units are not averaged over tasks"
+    assert "(one 1 [" in found["comparisons"] and "two 200 [" in found["comparisons"]
+
+
+def test_comparisons_of_one_seed_are_shown_without_an_interval() -> None:
+    found = evaluate(claim(), CORRECTION, scores({A: [0.5], B: [0.25]}))
+    assert found["comparisons"] == "V-trace against No correction: 0.25 (one seed)"
+
+
 def test_a_metric_that_no_run_has_is_said_to_be_missing() -> None:
     asked = claim(metric="mean_human_normalised_score", smallest_effect=5.0)
     table = scores({A: sample(1, 0.1), B: sample(0, 0.1)}, human_normalised_score=math.nan)

@@ -234,6 +234,8 @@ def test_the_ends_of_one_task_are_not_forgotten_for_another_without_them() -> No
     two_ends = both.assign(random=both["random"].fillna(0.5))
     (own,) = ranges(suite, [(A, B)], two_ends, two_ends, CATCH.ends)
     assert [one.name for one in own.obstacles] == ["nobody_learned", "ceiling"], "nothing is left that tells anything"
+    assert "above random play on other (p is" in own.obstacles[0].reason
+    assert own.obstacles[1].reason.startswith("every variant is at the best return there is on catch,")
 
 
 def test_the_best_returns_and_the_noise_of_random_play_are_read_with_the_references() -> None:
