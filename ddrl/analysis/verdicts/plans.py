@@ -98,17 +98,17 @@ RULES: tuple[Rule, ...] = (
         "in the plan, and where planned ones are missing",
     ),
     Rule(
-        "2026-11-27T17:00:37+00:00",
+        "2026-11-27T17:09:24+00:00",
         "of several comparisons one without a difference decides only if all rule out the opposite effect, and one "
         "whose variants are all at random play, or all at the best there is, is not tested",
     ),
     Rule(
-        "2026-11-27T17:00:37+00:00",
+        "2026-11-27T17:09:24+00:00",
         "hyperparameter settings that tell nothing of the two that are compared are left out of the effect, and are "
         "found with the noise of random play",
     ),
     Rule(
-        "2026-11-27T17:00:37+00:00",
+        "2026-11-27T17:09:24+00:00",
         "planned reference runs that cannot be used are missing, and runs with the curves of another variant cannot be "
         "used",
     ),

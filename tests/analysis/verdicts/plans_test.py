@@ -53,7 +53,7 @@ def noted(
     row = {"claim": CLAIM, "origin": "run", "verdict": verdict, "title": "V-trace", "source": "Table 2", **blank}
     row |= {"effect_unit": "", "flags": "", "seeds": "3", "env_frames": "1000", "tasks": "Catch", "paper": paper.key}
     known = next(claim for claim in paper.claims if claim.name == CLAIM)
-    seeds = seeds_of((experiments or {}).get(known.experiment), used(known, own), "workstation")
+    seeds = seeds_of(known, (experiments or {}).get(known.experiment), used(known, own), "workstation")
     row |= plan_columns(seeds, ())
     return dict(with_plans(pd.DataFrame([row]), paper, "workstation", own).iloc[0])
 
