@@ -78,14 +78,18 @@ def evaluate(
     """
     known = known or Known()
     if experiment is None:
-        return {"verdict": "not_run", "detail": f"planned as experiment '{claim.experiment}'"}
+        return _not_run(f"planned as experiment '{claim.experiment}'")
     scores = scores.assign(run=scores["variant"])
     if claim.kind == "stability":
         scores["variant"] = scores["variant"].map(system_of)
     variants = claim.named_variants
     environments = _environments(claim, variants, scores)
     if not environments:
-        return {"verdict": "not_run", "detail": f"no task was run with {_together(variants)}"}
+        gone = [obstacle.reason for obstacle in seeds if obstacle.name == "missing"]
+        detail = f"no task was run with {_together(variants)}"
+        if gone:  # there are runs, and none that can be used
+            detail = f"no task has runs that can be used with {_together(variants)}; {gone[0]}."
+        return {"verdict": "inconclusive", "obstacle": "missing", "detail": detail} if gone else _not_run(detail)
     used = scores[scores["variant"].isin(variants) & scores["environment"].isin(environments)]
     raw, observed, task_scales = _values(claim, used, runs, known)
     fewest = _fewest_seeds(claim, observed if len(observed) else used)
@@ -112,6 +116,10 @@ def evaluate(
         + notes(claim, used, runs)
     )
     return basis | _with_verdict(claim, found, against, stand_ins(claim, experiment, own, known.full_budget), note)
+
+
+def _not_run(detail: str) -> dict[str, Any]:
+    return {"verdict": "not_run", "detail": detail}
 
 
 def _values(

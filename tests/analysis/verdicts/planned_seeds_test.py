@@ -95,7 +95,12 @@ def test_a_task_of_which_no_run_can_be_used_lacks_all_that_were_planned() -> Non
         (CORRECTION.name, "no_variant_of_the_claim", "toy/catch", PLANNED[0]),
         ("another_experiment", B, "toy/catch", PLANNED[0]),
     }
-    assert seeds_of(claim(), CORRECTION, own, OF_REFERENCE, others).missing == len(PLANNED)
+    counted = seeds_of(claim(), CORRECTION, own, OF_REFERENCE, others)
+    assert counted.missing == len(PLANNED)
+    table = scores({A: sample(0.9, 0.05, len(PLANNED))})
+    found = evaluate(claim(), CORRECTION, table, own, seeds=seed_obstacles(counted, "reference"))
+    assert (found["verdict"], found["obstacle"]) == ("inconclusive", "missing")
+    assert evaluate(claim(), CORRECTION, table, own)["verdict"] == "not_run"
 
 
 @pytest.mark.parametrize("origin", ["run", "reference"])
@@ -146,7 +151,7 @@ def test_a_planned_task_without_any_run_is_named_and_a_claim_of_other_tasks_lack
 
 
 def test_planned_tasks_without_a_run_are_said_in_words() -> None:
-    one, two = Seeds(2, 0, 0, 0, 0), Seeds(2, 0, 1, 0, 0)
+    one, two = Seeds(2, 0, 0, 0), Seeds(2, 0, 1, 0)
     assert in_words(plan_columns(one, ["atari/breakout"])) == ["1 planned task without a run (Breakout)"]
     assert in_words(plan_columns(two, ["atari/boxing", "atari/breakout"])) == [
         "1 planned run is missing",
