@@ -290,8 +290,8 @@ def _add_clusters(added: Any) -> None:
         "say what a scale will take, before anything runs",
         "Jobs, core hours, GPU hours and storage of every experiment. Hours are a range, from the finished runs and "
         "benchmarks that are most like a run. Column measured: the share of the hours for which a run alike was "
-        "measured: network, simulator, runtime, kind of machine and budget. Column from: what was like the runs, and "
-        "of how many only a CPU was measured.",
+        "measured: algorithm, network, simulator, runtime, kind of machine and budget. Other hours are estimates. "
+        "Column from: what was like the runs, which of them are estimated, and of how many only a CPU was measured.",
     )
     add_paper(plan)
     plan.add_argument("--scale", default="smoke", help="smoke, workstation or paper (%(default)s)")

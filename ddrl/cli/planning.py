@@ -43,7 +43,7 @@ class Estimate(NamedTuple):
     cost: Cost | None
     bytes: int
     measured: bool
-    """Whether a run alike was measured: network, simulator, runtime, machine and budget."""
+    """Whether a run alike was measured: algorithm, network, simulator, runtime, machine and budget; else estimated."""
 
 
 def plan(chosen: Sequence[str], scale: str, *, results: Path, root: Roots = ROOT) -> list[Estimate]:
@@ -187,9 +187,19 @@ def _measured_share(estimates: Sequence[Estimate]) -> str:
 
 
 def _sources(estimates: Sequence[Estimate]) -> str:
-    """Return what the runs were predicted from, with their numbers: `same system 12, other network 3`."""
-    counts = Counter("not measured" if one.cost is None else one.cost.step.name for one in estimates)
-    said = ", ".join(f"{name} {number:,}" for name, number in counts.most_common())
+    """Return what the runs were predicted from, with their numbers: `same task 12; estimated: other network 3`.
+
+    Runs of which a run alike was measured come first, then estimates, then runs of which nothing is known.
+    """
+    parts = {"": Counter[str](), "estimated: ": Counter[str](), "not measured ": Counter[str]()}
+    for one in estimates:
+        kind = "not measured " if one.cost is None else "" if one.measured else "estimated: "
+        parts[kind]["" if one.cost is None else one.cost.step.name] += 1
+    said = "; ".join(
+        start + ", ".join(f"{name} {number:,}".strip() for name, number in counts.most_common())
+        for start, counts in parts.items()
+        if counts
+    )
     other = sum(one.cost is not None and not one.cost.same_device for one in estimates)
     return said + (f"; by CPU {other:,}" if other else "")
 

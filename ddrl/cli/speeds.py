@@ -88,13 +88,13 @@ class Step(NamedTuple):
     factor: float
     key: Callable[[System], tuple[str, ...]]
     same: bool
-    """Whether network and simulator are the same."""
+    """Whether algorithm, network and simulator are the same, without which a run is estimated and not measured."""
 
 
 STEPS = (
     Step("same task", 1.4, lambda one: (one.algorithm, one.network, one.environment, one.layout), True),
     Step("same system", 1.9, lambda one: (one.algorithm, one.network, one.simulator), True),
-    Step("other algorithm", 4.7, lambda one: (one.network, one.simulator), True),
+    Step("other algorithm", 4.7, lambda one: (one.network, one.simulator), False),
     Step("other simulator", 5.0, lambda one: (one.algorithm, one.network), False),
     Step("other network", 5.5, lambda one: (one.simulator,), False),
     Step("network alone", 6.0, lambda one: (one.network,), False),
@@ -112,7 +112,7 @@ class Cost(NamedTuple):
     same_device: bool
 
     def measured(self, system: System, cores: float, frames: int) -> bool:
-        """Return whether a run such as this one was measured, with its network and its simulator together."""
+        """Return whether a run such as this one was measured: its algorithm, network and simulator together."""
         return self.step.same and any(one.is_like(system, cores, frames) for one in self.measurements)
 
 

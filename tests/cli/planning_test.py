@@ -59,7 +59,7 @@ def test_sums_add_both_ends_and_say_how_much_was_measured() -> None:
     high = hours * STEPS[0].factor + 3 * hours * STEPS[3].factor
     assert whole["core hours"] == f"{low:,.0f} to {high:,.0f}"
     assert whole["measured"] == "25 %"
-    assert whole["from"] == "same task 1, other simulator 1"
+    assert whole["from"] == "same task 1; estimated: other simulator 1"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,8 @@ def test_only_a_run_alike_in_machine_and_budget_counts_as_measured(changed: dict
     run = on(catch(), Resources(threads=2, memory_mib=100, gpus=0))
     assert run.config["env_frames"] == 200_000
     *_, whole = rows([estimate(run, known(replace(costing(run, 1.0), **changed)))])
-    assert (whole["measured"], whole["from"]) == (share, "same task 1")
+    said = "same task 1" if share == "100 %" else "estimated: same task 1"
+    assert (whole["measured"], whole["from"]) == (share, said)
 
 
 @pytest.mark.parametrize("changed", [{"gpu": True}, {"layout": "ray 2 x 16"}])
@@ -85,6 +86,17 @@ def test_another_device_or_runtime_does_not_count_as_measured(changed: dict[str,
     run = on(catch(), Resources(threads=2, memory_mib=100, gpus=0))
     *_, whole = rows([estimate(run, known(costing(run, 1.0, **changed)))])
     assert whole["measured"] == "0 %"
+
+
+def test_a_run_of_another_algorithm_gives_an_estimate_and_no_measurement(capsys: pytest.CaptureFixture[str]) -> None:
+    run = on(catch(), Resources(threads=2, memory_mib=100, gpus=0))
+    other = estimate(run, known(costing(run, 1.0, algorithm="ppo")))
+    *_, whole = rows([other, estimate(run, known(costing(run, 1.0)))])
+    assert (whole["measured"], whole["from"]) == ("50 %", "same task 1; estimated: other algorithm 1")
+    assert cli.main(["plan", "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "alike was measured: algorithm, network, simulator, runtime, kind of machine and budget" in said
+    assert "Other hours are estimates" in said
 
 
 def test_runs_of_scale_reference_do_not_count_for_runs_of_another_size() -> None:
@@ -97,7 +109,7 @@ def test_what_nothing_is_known_of_is_left_out_counted_and_named_with_what_would_
     run = on(catch(), Resources(threads=2, memory_mib=100, gpus=0))
     one, unknown = estimate(run, known(costing(run, 1.0))), estimate(run, known())
     *_, whole = rows([one, unknown, unknown])
-    assert whole["core hours"].endswith(" + 2 runs") and whole["from"] == "not measured 2, same task 1"
+    assert whole["core hours"].endswith(" + 2 runs") and whole["from"] == "same task 1; not measured 2"
     *_, nothing = rows([unknown])
     assert nothing["core hours"] == "not measured" and nothing["measured"] == ""
     (line,) = unmeasured([one, unknown, unknown])
@@ -107,7 +119,7 @@ def test_what_nothing_is_known_of_is_left_out_counted_and_named_with_what_would_
 def test_a_measurement_without_a_gpu_is_marked_where_it_stands_for_a_run_with_one() -> None:
     run = on(catch(), Resources(threads=2, memory_mib=100, gpus=1))
     *_, whole = rows([estimate(run, known(costing(run, 1.0, gpu=False)))])
-    assert whole["from"] == "same task 1; by CPU 1"
+    assert whole["from"] == "estimated: same task 1; by CPU 1"
 
 
 def test_small_hours_are_never_printed_as_none() -> None:
