@@ -36,13 +36,22 @@ def discard(runs: Sequence[Path], results: Path, reason: str, when: str) -> list
         raise UserError("--reason: is empty; allowed: why these runs are no longer evidence")
     root = (results / REFERENCE).resolve()
     for run in runs:
-        if not run.resolve().is_relative_to(root) or not (run / "run.json").is_file():
+        inside = run.resolve().is_relative_to(root) and (run / "run.json").is_file()
+        if not inside or run.resolve() != root.joinpath(*place_of(run)):
             raise UserError(f"{run}: is no run below {results / REFERENCE}")
     _check_once(runs)
-    rows = [row_of(place_of(run), read_json(run / "run.json"), when, reason, (), "") for run in runs]
+    rows = [row_of(place_of(run), _read(run / "run.json"), when, reason, (), "") for run in runs]
     # The rows come first: where the move fails, a run counts once too often, and never once too little.
     write_ledger(results, [*read_ledger(results), *rows])
     return [f"{run} -> {_aside(run, results, when)}" for run in runs]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return a manifest. Raise `UserError` where it is damaged."""
+    manifest = read_json(path)
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("config", {}), dict):
+        raise UserError(f"{path}: is no manifest of a run; allowed: JSON with key 'config'")
+    return manifest
 
 
 def _check_once(runs: Sequence[Path]) -> None:
@@ -70,11 +79,12 @@ def keep(runs: Sequence[Path], results: Path, reason: str, when: str) -> list[st
     targets = [results / REFERENCE / "/".join(place_of(run)) for run in runs]
     for run, target in zip(runs, targets, strict=True):
         _check_kept(run, target, reason)
+    read_ledger(results)
     lines = []
     for run, target in zip(runs, targets, strict=True):
         if target.exists():
             replaced_by = "/".join(place_of(run)[1:])
-            row = row_of(place_of(target), read_json(target / "run.json"), when, reason, [replaced_by], "")
+            row = row_of(place_of(target), _read(target / "run.json"), when, reason, [replaced_by], "")
             write_ledger(results, [*read_ledger(results), row])
             _aside(target, results, when)
             lines.append(f"{target}: the run that was there is in the ledger")
@@ -91,10 +101,14 @@ def _check_kept(run: Path, target: Path, reason: str) -> None:
     for name in FILES:
         if name not in NOT_ALWAYS and not (run / name).is_file():
             raise UserError(f"{run}: has no {name}; allowed: runs that have finished")
-    if read_json(run / "run.json").get("git_dirty"):
+    if _read(run / "run.json").get("git_dirty"):
         raise UserError(f"{run}: was made with uncommitted changes; allowed: runs of a clean checkout")
     if run.resolve() == target.resolve():
         raise UserError(f"{run}: is a reference run already")
+    if (target / "run.json").is_file():
+        _read(target / "run.json")
+    elif target.exists():
+        raise UserError(f"{target}: has no run.json; restore it, or remove the folder")
     if target.exists() and not reason.strip():
         raise UserError(f"{target}: exists; allowed with --reason, which says why it is replaced")
 
@@ -115,7 +129,9 @@ class Change:
 
 
 def unaccounted(results: Path) -> list[str]:
-    """Return a line for each reference run that git's history has lost and the ledger lacks.
+    """Return a line for each reference run that git's history has lost and the ledger lacks, and for each surplus row.
+
+    A row is surplus where neither git's history nor the folder of discarded runs has a run for it.
 
     Raise `UserError` where there is no whole history.
     """
@@ -126,11 +142,24 @@ def unaccounted(results: Path) -> list[str]:
     if shallow:
         raise UserError(f"{results}: the history of git is cut off (shallow), so nobody can see which runs were lost")
     known = Counter((row.place, row.started) for row in read_ledger(results))
-    missing = Counter({(row.place, row.started): 1 for row in lost}) - known
+    gone = Counter((row.place, row.started) for row in lost)
+    surplus = known - (gone | Counter(_moved_aside(results)))
+    said = {
+        "was discarded and has no row in the ledger": Counter(dict.fromkeys(gone, 1)) - known,
+        "has more rows in the ledger than runs that were discarded": surplus,
+    }
     return [
-        f"{'/'.join(place)}, begun {started or 'at an unknown time'}: was discarded and has no row in the ledger"
-        for place, started in missing
+        f"{'/'.join(place)}, begun {started or 'at an unknown time'}: {what}"
+        for what, found in said.items()
+        for place, started in found
     ]
+
+
+def _moved_aside(results: Path) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield place and start of each run in the folder of discarded runs."""
+    for path in sorted((results / ASIDE).glob("*/*/*/*/seed*/*/run.json")):
+        row = row_of(path.relative_to(results / ASIDE).parts[:5], _read(path), "", "", (), "")
+        yield row.place, row.started
 
 
 def from_history(results: Path) -> list[Discarded]:

@@ -43,7 +43,7 @@ def _add_runs(added: Any) -> None:
         discard,
         "move reference runs out, each with a row in the ledger of discarded runs",
         "The ledger, results/reference/discarded.csv, is committed. The runs are then in results/discarded. With "
-        "--check, exit code 1 where a run is missing in the ledger.",
+        "--check, exit code 1 where a run is missing in the ledger, or a row has no run.",
     )
     kept = add(
         added,
@@ -52,7 +52,9 @@ def _add_runs(added: Any) -> None:
         "Such as: ddrl keep results/workstation/impala_2018/atari/shallow/atari-pong/seed1",
     )
     out.add_argument(
-        "--check", action="store_true", help="only name runs that the history of git has lost and the ledger lacks"
+        "--check",
+        action="store_true",
+        help="only name runs that git's history has lost and the ledger lacks, and rows without a run",
     )
     for command, number in ((out, "*"), (kept, "+")):
         command.add_argument("runs", type=path, nargs=number, metavar="RUN", help="run directories")
@@ -70,7 +72,7 @@ def discard(parsed: argparse.Namespace) -> int:
         raise UserError("discard: allowed: run directories with --reason, or --check alone")
     if parsed.check:
         lines = discarding.unaccounted(parsed.results)
-        print("\n".join(lines) or "every discarded run of git's history is in the ledger")
+        print("\n".join(lines) or "every discarded run of git's history is in the ledger, and every row has its run")
         return 1 if lines else 0
     print("\n".join(discarding.discard(parsed.runs, parsed.results, parsed.reason, now())))
     return 0

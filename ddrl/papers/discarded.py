@@ -80,9 +80,15 @@ def row_of(
 
 
 def read_ledger(results: Path) -> list[Discarded]:
-    """Return the rows of the ledger of a folder of results; none where it has no ledger."""
+    """Return the rows of the ledger of a folder of results; none where it has no ledger.
+
+    Raise `UserError` for a ledger that lacks a column.
+    """
     path = results / REFERENCE / LEDGER
-    return [Discarded(**{name: row[name] for name in COLUMNS}) for row in read_rows(path)] if path.exists() else []
+    rows = read_rows(path) if path.exists() else []
+    if missing := sorted({name for row in rows for name in COLUMNS if row.get(name) is None}):
+        raise UserError(f"{path}: lacks column '{missing[0]}'; restore it from the repository")
+    return [Discarded(**{name: row[name] for name in COLUMNS}) for row in rows]
 
 
 def write_ledger(results: Path, rows: Iterable[Discarded]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -55,6 +56,30 @@ def test_without_a_reason_or_for_another_folder_nothing_moves(
     assert main(["discard", str(run), str(other), "--results", str(tmp_path), "--reason", "x"]) == 2
     assert f"{other}: is no run below {tmp_path / 'reference'}" in capsys.readouterr().err
     assert run.exists() and other.exists() and read_ledger(tmp_path) == []
+
+
+@pytest.mark.parametrize("fault", ["no mapping", "no JSON", "a folder too deep", "ledger without a column"])
+def test_what_is_damaged_is_refused_before_anything_is_written_or_moved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: str
+) -> None:
+    run = write_run(tmp_path, "reference")
+    bad = run.with_name("seed4")
+    bad.mkdir()
+    (bad / "run.json").write_text({"no mapping": "[]", "no JSON": "{"}.get(fault, "{}"))
+    if fault == "a folder too deep":
+        (tmp_path / "reference" / "more").mkdir()
+        (tmp_path / "reference" / "impala_2018").rename(tmp_path / "reference/more/impala_2018")
+        run, bad = (tmp_path / "reference/more" / one.relative_to(tmp_path / "reference") for one in (run, bad))
+    ledger = tmp_path / "reference" / "discarded.csv"
+    if fault == "ledger without a column":
+        ledger.write_text("paper,experiment\na3c_2016,atari\n")
+    before = ledger.read_text() if ledger.exists() else None
+    assert main(["discard", str(run), str(bad), "--results", str(tmp_path), "--reason", "x"]) == 2
+    said = capsys.readouterr().err
+    assert (
+        str(ledger) if "ledger" in fault else str(run if "deep" in fault else bad)
+    ) in said and "Traceback" not in said
+    assert run.exists() and bad.exists() and (ledger.read_text() if ledger.exists() else None) == before
 
 
 def test_a_run_that_is_kept_replaces_one_only_with_a_reason_and_a_row(
@@ -130,6 +155,19 @@ def test_history_tells_runs_that_were_replaced_or_dropped_from_those_that_moved_
         "atari/shallow/atari-pong/seed6",
     )
     assert again.settings == dropped.settings and again.started < dropped.started
+    invented = dataclasses.replace(again, seed="4")
+    capsys.readouterr()
+    for surplus in (again, invented):  # a row that stands twice, and one of a run that never was
+        write_ledger(Path("results"), [again, dropped, surplus])
+        assert main(["discard", "--check"]) == 1
+        (line,) = capsys.readouterr().out.splitlines()
+        assert line.startswith(f"impala_2018/atari/shallow/atari/pong/{surplus.seed}, begun 2026-01-01")
+        assert line.endswith("has more rows in the ledger than runs that were discarded")
+    write_ledger(Path("results"), [again, dropped])
+    newest = write_run(Path("results"), "reference", "2026-04-04T00:00:00+00:00")
+    assert typed("discard", newest, Path("results"), "--reason", "not committed yet") == 0
+    assert main(["discard", "--check"]) == 0, "its run is in results/discarded"
+    write_ledger(Path("results"), [again, dropped])
     monkeypatch.chdir("/")
     assert from_history(tmp_path / "results") == [again, dropped], "wherever the command is typed"
     assert main(["discard", "--check", "--results", str(tmp_path / "results")]) == 0
