@@ -1,9 +1,10 @@
 """Evidence check: tables, figures and verdicts of the reference runs, made anew, against the accepted ones.
 
 The accepted evidence of a paper is in `results/reference/<paper>/evidence/`, that of the suite in
-`results/reference/suite/evidence/` (`ddrl.regression.snapshot`). Every number and every word is compared. A difference
-fails the check until `python -m ddrl.regression accept` has accepted it, which needs a new *changes results* line in
-the changelog unless something was only added: a column, a table or a figure.
+`results/reference/suite/evidence/` (`ddrl.regression.snapshot`). Every number and every word is compared, of tables and
+of the text of the reports (`ddrl.regression.report_texts`). A difference fails the check until
+`python -m ddrl.regression accept` has accepted it, which needs a new *changes results* line in the changelog unless
+something was only added: a column, a table or a figure.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def made(name: str, root: Path) -> snapshot.Snapshot:
     """Return what `rebuild` made of a paper or of the suite. Raise UserError where it made nothing."""
     if name != SUITE and name not in with_reference(root):
         raise UserError(f"{folder(name, root)}: its reference runs are gone; restore them, or remove the folder")
-    return snapshot.made(root / OUTPUT / report.EVIDENCE / REFERENCE / name)
+    return snapshot.made(root / OUTPUT / report.EVIDENCE / REFERENCE / name, root / OUTPUT)
 
 
 def accepted(name: str, root: Path) -> tuple[snapshot.Snapshot, set[str]] | None:
@@ -88,7 +89,8 @@ def check(name: str, root: Path) -> CheckOutcome:
     old, changes = known
     found = snapshot.differences(old, new)
     if not found:
-        drawn = "" if old.packages == new.packages else "; figures not compared (other versions of matplotlib or numpy)"
+        others = [name for name, version in old.packages.items() if new.packages.get(name) != version]
+        drawn = f"; figures or PDFs not compared (other versions of {', '.join(others)})" if others else ""
         rows = [cells for table in new.tables.values() for cells in table.values()]
         counts = f"{len(rows):,} rows with {sum(map(len, rows)):,} cells and {len(new.digests):,} digests"
         return CheckOutcome(True, f"{counts} as accepted{drawn}")

@@ -1,7 +1,8 @@
 """The evidence of one paper, or of the suite, as it is compared and committed: every cell of every table.
 
 Short tables are kept row by row as CSV. Long tables (one row per record or run) and figures are kept as digests. No
-column is left out, whether it holds numbers or words.
+column is left out, whether it holds numbers or words. The texts of the reports (`ddrl.regression.report_texts`) are
+tables with one row for each line.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ddrl.errors import UserError
+from ddrl.regression import report_texts
 from ddrl.regression.texts import number, same
 from ddrl.system.csv_cells import read_rows, write_rows
 from ddrl.system.files import read_file
@@ -52,6 +54,9 @@ DIGESTED: Mapping[str, tuple[str, ...]] = {
 }
 """Tables that are compared by one digest for all rows with the same values in these columns."""
 DRAWN_WITH = ("matplotlib", "numpy")
+"""Packages that the files of figures depend on."""
+SET_WITH = ("matplotlib", "typst")
+"""Packages that the lines and pages of a PDF depend on: its fonts come with matplotlib."""
 Table = Mapping[str, Mapping[str, str]]
 
 
@@ -64,7 +69,11 @@ class Snapshot:
     digests: Mapping[str, str]
     """Digest by `figure <name>` or `<table> <name of the rows>`."""
     packages: Mapping[str, str]
-    """Versions of the packages that the files of figures depend on."""
+    """Versions of the packages that the files of figures and PDFs depend on."""
+
+    def has(self, other: Snapshot, packages: Sequence[str]) -> bool:
+        """Return whether it was made with the versions of `packages` that `other` was made with."""
+        return all(self.packages.get(name) == other.packages.get(name) for name in packages)
 
 
 @dataclass(frozen=True)
@@ -86,8 +95,11 @@ class Differences:
         return [*self.changed, *self.added]
 
 
-def made(output: Path) -> Snapshot:
-    """Return the snapshot of `output`, a folder with tables/ and figures/. Raise UserError where it has no tables."""
+def made(output: Path, reports: Path) -> Snapshot:
+    """Return the snapshot of `output`, a folder with tables/ and figures/, and of the reports of its name in `reports`.
+
+    Raise UserError where it has no tables.
+    """
     if not (output / "tables").is_dir():
         raise UserError(f"{output}: the tables could not be made: run 'python -m ddrl.report' for the reason")
     tables: dict[str, Table] = {}
@@ -103,7 +115,9 @@ def made(output: Path) -> Snapshot:
     for path in sorted((output / "figures").glob("*.svg")):
         drawing = re.sub(r"<metadata>.*?</metadata>", "", read_file(path).decode(), flags=re.DOTALL)
         digests[f"figure {path.stem}"] = digest(drawing)
-    return Snapshot(tables, digests, {name: importlib.metadata.version(name) for name in DRAWN_WITH})
+    tables |= report_texts.made(output.name, reports, output)
+    packages = sorted({*DRAWN_WITH, *SET_WITH})
+    return Snapshot(tables, digests, {name: importlib.metadata.version(name) for name in packages})
 
 
 def named(table: str, rows: Sequence[Mapping[str, str]]) -> dict[str, dict[str, str]]:
@@ -157,6 +171,8 @@ def differences(old: Snapshot, new: Snapshot) -> Differences:
         if now is None:
             changed.append((1, f"{table}: the table is gone"))
             continue
+        if table == report_texts.PDF and not old.has(new, SET_WITH):
+            continue
         changed += [(1, f"{table}: {name}: the row is gone") for name in before if name not in now]
         changed += [(1, f"{table}: {name}: the row is new") for name in now if name not in before]
         common = [name for name in before if name in now]
@@ -180,7 +196,7 @@ def _changed_cells(where: str, before: Mapping[str, str], now: Mapping[str, str]
 
 def _changed_digests(old: Snapshot, new: Snapshot) -> Iterator[tuple[str, bool]]:
     """Return (line, whether it is only new) for each digest that differs."""
-    drawn_alike = old.packages == new.packages
+    drawn_alike = old.has(new, DRAWN_WITH)
     kinds = {name.split(" ", 1)[0] for name in old.digests}
     for name in dict.fromkeys([*old.digests, *new.digests]):
         before, now, kind = old.digests.get(name), new.digests.get(name), name.split(" ", 1)[0]

@@ -148,6 +148,22 @@ def test_the_evidence_check_finds_notes_and_numbers_that_were_taken_out_or_put_i
 
 
 @pytest.mark.parametrize("paper", ["a3c_2016", SUITE])
+def test_another_word_in_any_section_of_a_report_is_found(project: Path, paper: str) -> None:
+    page = project / evidence.OUTPUT / f"{paper}.html"
+    whole = page.read_text()
+    sections = [part.partition('"')[0] for part in whole.split('<section id="')[1:]]
+    assert len(sections) > 5
+    for section in sections:
+        before, mark, after = whole.partition(f'<section id="{section}"')
+        after = after.replace("</h2>", " not</h2>", 1).replace("</summary>", " not</summary>", 1)
+        page.write_text(before + mark + after)
+        outcome = evidence.check(paper, project)
+        assert outcome.passed is False and outcome.line.startswith(f"report_page: {section} 1: text "), outcome.line
+    page.write_text(whole)
+    assert evidence.check(paper, project).passed
+
+
+@pytest.mark.parametrize("paper", ["a3c_2016", SUITE])
 def test_one_other_cell_in_any_column_of_any_table_is_found(project: Path, tables: dict[str, Path], paper: str) -> None:
     unseen = []
     for path in sorted(tables[paper].glob("*.csv")):

@@ -21,10 +21,10 @@ from ddrl.analysis.tables.build import read
 from ddrl.papers.own_code import own_function
 from ddrl.papers.paper import load_paper
 from ddrl.papers.published import load_published, load_references
+from ddrl.regression.pdf_text import text_of
 from ddrl.report.__main__ import main as report
 from ddrl.training.config.experiments import PlannedRun, expand
 from tests.analysis.fakes import write_run
-from tests.workflow.pdf_text import text_of
 
 ROOT = Path(__file__).parents[2]
 PAPER = "impala_2018"

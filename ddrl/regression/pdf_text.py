@@ -1,10 +1,13 @@
-"""The text of a PDF that Typst wrote: no reader of PDFs is among the packages of the tests."""
+"""Text of a PDF that Typst wrote: no reader of PDFs is among the required packages."""
 
 from __future__ import annotations
 
 import re
 import zlib
 from pathlib import Path
+
+from ddrl.errors import UserError
+from ddrl.system.files import read_file
 
 OBJECT = re.compile(rb"(?:^|\n)(\d+) 0 obj\s(.*?)\nendobj", re.DOTALL)
 SHOWN = re.compile(rb"/(\w+) [-\d.]+ Tf|\((\\[0-7]{3}.*?)\)(?=[-\d\](T])|(\bET\b)", re.DOTALL)
@@ -15,10 +18,14 @@ Codes = dict[int, str]
 
 
 def text_of(path: Path) -> list[str]:
-    """The text of each page, in the order of its content stream."""
-    objects = {int(number): body for number, body in OBJECT.findall(path.read_bytes())}
+    """Return the text of each page, in the order of its content stream: a line for each text object.
+
+    Raise `UserError` for a file that Typst did not write.
+    """
+    objects = {int(number): body for number, body in OBJECT.findall(read_file(path))}
     pages = re.search(rb"/Type/Pages.*?/Kids\[(.*?)\]", b"\n".join(objects.values()), re.DOTALL)
-    assert pages is not None
+    if pages is None:
+        raise UserError(f"{path}: is no PDF of Typst")
     return [_page(objects, int(number)) for number in re.findall(rb"(\d+) 0 R", pages.group(1))]
 
 
@@ -43,7 +50,7 @@ def _unescaped(found: re.Match[bytes]) -> bytes:
 
 
 def _fonts(objects: dict[int, bytes], resources: int) -> dict[bytes, Codes]:
-    """The texts of the codes of each font of a page, by the name that its content stream gives it."""
+    """Return the texts of the codes of each font of a page, by the name that its content stream gives it."""
     listed = re.search(rb"/Font<<(.*?)>>", objects[resources], re.DOTALL)
     found = re.findall(rb"/(\w+) (\d+) 0 R", listed.group(1)) if listed else []
     return {name: _codes(_stream(objects[_reference(objects[int(number)], b"ToUnicode")])) for name, number in found}
@@ -59,7 +66,8 @@ def _codes(table: bytes) -> Codes:
 
 def _reference(body: bytes, key: bytes) -> int:
     found = re.search(rb"/" + key + rb" (\d+) 0 R", body)
-    assert found is not None, key
+    if found is None:
+        raise UserError(f"a page of a PDF has no {key.decode()}: is no PDF of Typst")
     return int(found.group(1))
 
 
