@@ -233,22 +233,23 @@ def test_an_observation_adds_one_frame_where_it_continues_the_one_before_it_and_
     assert added == [4, 1, 1, 1, 1, 1, 4, 4]
 
 
-def test_an_episode_that_was_abandoned_between_unrolls_is_truncated_once_that_is_known() -> None:
+@pytest.mark.parametrize("length", [1, 4])
+def test_an_episode_that_was_abandoned_between_unrolls_is_truncated_once_that_is_known(length: int) -> None:
     flags = np.zeros(9, dtype=bool)
     stream = random_stream(0, 9, named(0), longest=8, shortest=8, endings=("truncated",))
     valid, start, abandoned = ~flags, flags.copy(), flags.copy()
-    valid[4], start[[0, 5]], abandoned[3] = False, True, True
+    valid[length], start[[0, length + 1]], abandoned[length - 1] = False, True, True
     stream = Stream(
         **vars(stream)
         | {"valid": valid, "start": start, "terminated": flags, "truncated": abandoned, "abandoned": abandoned}
     )
     history = History(FLAT, 1, 20)
-    first, second = unrolls([stream], 4)
+    first, second, *_ = unrolls([stream], length)
     assert not first.truncated.any()
     insert(history, experience(first))
-    assert not history.field("truncated", torch.arange(4)).any()
+    assert not history.field("truncated", torch.arange(length)).any()
     insert(history, experience(second))
-    assert history.field("truncated", torch.arange(8)).tolist() == abandoned[:8].tolist()
+    assert history.field("truncated", torch.arange(2 * length)).tolist() == abandoned[: 2 * length].tolist()
 
 
 def test_a_dead_step_after_an_end_or_another_dead_one_truncates_nothing() -> None:
