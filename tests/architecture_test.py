@@ -31,7 +31,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "algorithms analysis inference",
         "report training",
         "runtimes",
-        "bench population slurm",
+        "bench peers population slurm",
         "api regression",
         "cli ddrl",
     )

@@ -1,4 +1,4 @@
-"""Train: a population or a single run, on the runtime that its configuration names."""
+"""Train: a population or a single run, on the runtime or by the library that its configuration names."""
 
 from __future__ import annotations
 
@@ -62,6 +62,10 @@ def train(
             if not is_stated:
                 write_json(path, to_json(config))
 
+        if config.peer:
+            from ddrl.peers.train import train_peer  # only where it is used
+
+            return train_peer(config, directory, quiet=quiet, accepted=state)
         if config.population:
             from ddrl.population.controller import Controller  # only where it is used
 

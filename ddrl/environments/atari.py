@@ -132,6 +132,16 @@ def camera(task: str, seed: int, **options: Any) -> Camera:
     return emulator_camera(twin, options["frame_skip"], EMULATOR_HERTZ, actions)
 
 
+def recipe(task: str, **options: Any) -> Mapping[str, Any]:
+    """Return how the drivers of other libraries make a game. Raise UserError for options that they do not have."""
+    if options["fire_reset"] or not options["life_loss_resets"]:
+        raise UserError(
+            f"environment 'atari/{task}': drivers of other libraries make it with fire_reset: false and "
+            "life_loss_resets: true alone"
+        )
+    return {"kind": "atari", "options": {"game": task, **options}}
+
+
 ADAPTER = Adapter(
     tasks=TASKS,
     options=OPTIONS,
@@ -140,6 +150,7 @@ ADAPTER = Adapter(
     examples=EXAMPLES,
     reference_scores="atari57.csv",
     camera=camera,
+    recipe=recipe,
 )
 
 

@@ -163,6 +163,20 @@ def own_terms(task: str, **options: Any) -> OwnTerms:
     return OwnTerms(encode, given.decode)
 
 
+def recipe(task: str, **options: Any) -> Mapping[str, Any]:
+    """Return how the drivers of other libraries make a task. Raise UserError for spaces that they do not have."""
+    env = _made(task)
+    spaces = (env.observation_space, env.action_space)
+    env.close()
+    boxes = [isinstance(space, gymnasium.spaces.Box) for space in spaces]
+    if ":" in task or _facts(task)[0].is_image or not (boxes[0] and (boxes[1] or _facts(task)[1].num_actions)):
+        raise UserError(
+            f"environment 'gymnasium/{task}': drivers of other libraries make gymnasium's own tasks alone, with "
+            "numbers as observations and one choice or numbers as actions"
+        )
+    return {"kind": "gymnasium", "id": task, "max_steps": _limit(task, options["max_steps"]), "arguments": {}}
+
+
 ADAPTER = Adapter(
     tasks=TASKS,
     options=OPTIONS,
@@ -171,6 +185,7 @@ ADAPTER = Adapter(
     examples=EXAMPLES,
     camera=camera,
     own_terms=own_terms,
+    recipe=recipe,
 )
 
 

@@ -8,6 +8,7 @@ The environments are gymnasium's own, without its wrappers: those count steps, c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache, partial
 from importlib.metadata import version
 from typing import Any
@@ -84,6 +85,11 @@ def camera(task: str, seed: int, **options: Any) -> Camera:
     return simulator_camera(twin, lambda: (env.model, env.data), float(env.dt))
 
 
+def recipe(task: str, **options: Any) -> Mapping[str, Any]:
+    """Return how the drivers of other libraries make a task: by its id in gymnasium."""
+    return {"kind": "gymnasium", "id": task, "max_steps": options["max_steps"], "arguments": _arguments(options)}
+
+
 ADAPTER = Adapter(
     tasks=TASKS,
     options=OPTIONS,
@@ -91,6 +97,7 @@ ADAPTER = Adapter(
     make=make,
     examples=EXAMPLES,
     camera=camera,
+    recipe=recipe,
 )
 
 

@@ -15,6 +15,7 @@ from ddrl.environments.base.adapter import Adapter, Option
 from ddrl.environments.base.contract import accepted_actions, check_state, first_step, saved_state
 from ddrl.environments.tools.camera import Camera, cell_camera
 from ddrl.environments.worlds.toy_games import Game, catch, chain, identity, memory, recall, track
+from ddrl.errors import UserError
 from ddrl.system.seeding import seed_for
 from ddrl.types import Array, EnvSpec, EnvStep
 
@@ -65,6 +66,13 @@ def camera(task: str, seed: int, **options: Any) -> Camera:
     return cell_camera(board, _ACTIONS.get(task, ()))
 
 
+def recipe(task: str, **options: Any) -> Mapping[str, Any]:
+    """Return how the drivers of other libraries make a game: they have catch alone."""
+    if task != "catch":
+        raise UserError(f"environment 'toy/{task}': drivers of other libraries make catch alone of these games")
+    return {"kind": "catch", "options": options}
+
+
 ADAPTER = Adapter(
     tasks=TASKS,
     options=OPTIONS,
@@ -73,6 +81,7 @@ ADAPTER = Adapter(
     examples=EXAMPLES,
     reference_scores="toy.csv",
     camera=camera,
+    recipe=recipe,
 )
 
 

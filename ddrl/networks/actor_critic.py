@@ -12,7 +12,7 @@ from ddrl.errors import UserError
 from ddrl.networks.distributions import CATEGORICAL, GAUSSIAN, Family
 from ddrl.networks.initialisation import Orthogonal, TruncatedNormal, default_initialisation, linear
 from ddrl.networks.normalisation import ObservationNormaliser, RewardNormaliser
-from ddrl.networks.torsos import Torso, make_torso
+from ddrl.networks.torsos import Torso, described, make_torso
 from ddrl.networks.trunk import PIECE_STEPS, features, make_trunk
 from ddrl.types import EnvSpec, NetworkOutput, RecurrentState
 
@@ -50,7 +50,7 @@ class ActorCritic(nn.Module):
         super().__init__()
         _check_keys(spec, lstm_size, feed_last_action_and_reward, separate_value_network, observation_normalisation)
         initialisation = initialisation or default_initialisation(network)
-        hidden_gain, policy_gain, value_gain = initialisation.gains
+        hidden_gain, policy_gain, value_gain = self.gains = initialisation.gains
         self.family: Family = GAUSSIAN if spec.action_size else CATEGORICAL
         self.num_actions, self.action_size = spec.num_actions, spec.action_size
         self.feed_last_action_and_reward = feed_last_action_and_reward
@@ -94,6 +94,16 @@ class ActorCritic(nn.Module):
             distribution = torch.cat([distribution, self.log_std.expand_as(distribution)], dim=-1)
         value = self.value(found if self.value_torso is None else self.value_torso(seen))
         return NetworkOutput(distribution.unflatten(0, (time, batch)), value.float().view(time, batch), state)
+
+    def describe(self) -> dict[str, Any]:
+        """Return layers and first weights as plain data, from which another library builds the same network."""
+        return {
+            "torso": described(self.torso),
+            "separate": self.value_torso is not None,
+            "recurrent": 0 if self.core is None else self.core.size,
+            "instructions": self.instructions is not None,
+            "gains": list(self.gains),
+        }
 
     def seen_reward(self, last_reward: Tensor) -> Tensor:
         """Return rewards clipped to [-1, 1]."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -203,6 +204,19 @@ def make_torso(
         return ConvolutionalTorso(image, VISION[shape[1]], 0, generator, gain, pad_same=True)
     layers, hidden = SHALLOW[network]
     return ConvolutionalTorso(image, layers, 0 if convolutions_only else hidden, generator, gain)
+
+
+def described(torso: Torso) -> dict[str, Any]:
+    """Return the layers of a torso as plain data: `kind`, and for each kind the numbers that its layers follow from."""
+    if isinstance(torso, DeepTorso):
+        return {"kind": "residual", "channels": [entry.out_channels for entry in torso.entries], "hidden": torso.size}
+    if isinstance(torso, MLPTorso):
+        activation = {F.relu: "relu", torch.tanh: "tanh"}[torso.activation]
+        sizes = [layer.out_features for layer in torso.layers]
+        return {"kind": "mlp", "hidden": sizes, "activation": activation, "scale": torso.scale}
+    layers = [[layer.out_channels, layer.kernel_size[0], layer.stride[0]] for layer in torso.convolutions]
+    hidden = torso.hidden.out_features if torso.hidden else 0
+    return {"kind": "convolutional", "convolutions": layers, "hidden": hidden, "pad_same": torso.pad_same}
 
 
 def _misfit(network: str, spec: EnvSpec) -> str:

@@ -83,6 +83,9 @@ class Adapter:
     """`camera(task, seed, **options)` shows more than what an agent sees (`ddrl.environments.tools.camera`)."""
     own_terms: Callable[..., OwnTerms] | None = None
     """`own_terms(task, **options)`, where the simulator has environments that people step themselves."""
+    recipe: Callable[..., Mapping[str, Any]] | None = None
+    """`recipe(task, **options)`: how another library's driver makes the same task, as plain data that
+    `workflows/peers/drivers/environments.py` reads. Raises UserError for what is not made there."""
     extras: Mapping[str, tuple[Sequence[str], Sequence[str]]] = field(default_factory=dict)
     """Tasks, as `ddrl doctor` names them -> Python packages and shared libraries that only these need."""
     missing: Callable[[], str] = str

@@ -154,6 +154,18 @@ def own_terms(name: str, **options: Any) -> OwnTerms | None:
     return found.own_terms(tasks[0], **given) if found.own_terms and len(tasks) == 1 else None
 
 
+def recipe(name: str, **options: Any) -> dict[str, Any]:
+    """Return how another library's driver makes a task (`Adapter.recipe`).
+
+    Raise UserError as `spec_for`, for a suite, and for a task that drivers cannot make.
+    """
+    given = resolve_options(name, options)
+    found, tasks = _adapter_and_tasks(name, "environment.name")
+    if found.recipe is None or len(tasks) > 1:
+        raise UserError(f"environment '{name}': drivers of other libraries (workflows/peers/drivers) do not make it")
+    return dict(found.recipe(tasks[0], **given))
+
+
 def make(name: str, num_envs: int, seed: int, *, num_threads: int = 1, first_env: int = 0, **options: Any) -> VectorEnv:
     """Make `num_envs` environments `name`, whose episodes are fully determined by `seed` and the actions.
 

@@ -101,6 +101,8 @@ class RunConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16: autocast of the networks' matrix work; parameters, losses and the optimizer stay in float32."""
+    peer: Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")] | None = None
+    """The library that carries out the run in place of our own code (`ddrl.peers`); null: ours does."""
     population: Population | None = None
     """Several such runs that copy each other (`ddrl.population`); every count above is that of one member."""
 
@@ -290,8 +292,12 @@ def read_mapping_of(path: Path) -> dict[str, Any]:
 
 
 def to_json(config: RunConfig) -> dict[str, Any]:
-    """Return plain data from which `parse_run_config` makes an equal configuration."""
-    return dataclasses.asdict(config)
+    """Return plain data from which `parse_run_config` makes an equal configuration.
+
+    Without `peer` where there is none: runs from before that key keep their names and files.
+    """
+    values = dataclasses.asdict(config)
+    return values if config.peer else {key: value for key, value in values.items() if key != "peer"}
 
 
 def fingerprint(config: RunConfig) -> str:

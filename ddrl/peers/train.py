@@ -1,0 +1,90 @@
+"""Trains a configuration with another library, and writes the records of our own runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ddrl.errors import UserError
+from ddrl.peers.catalogue import peer
+from ddrl.peers.process import DriverProcess, driver
+from ddrl.peers.records import PeerRecords
+from ddrl.peers.request import request_of
+from ddrl.system.notes import say
+from ddrl.system.signals import stopping
+from ddrl.training.config.run_config import RunConfig
+from ddrl.training.records.progress import Progress
+
+LOG = "peer.log"
+"""The file, in the run's directory, with what the library prints."""
+THREADS = 1
+"""Threads of torch in the peer, as our learners have unless a configuration says otherwise."""
+
+
+def train_peer(
+    config: RunConfig, directory: Path, *, quiet: bool = False, accepted: Callable[[], None] = lambda: None
+) -> str:
+    """Train in `directory`; return the exit reason, `budget_reached` or `interrupted`.
+
+    A peer saves no checkpoints: a run that was interrupted or failed begins anew. `accepted` is called when nothing
+    refuses the run any more. Raise `UserError` where the peer is not installed or cannot do what is asked, and
+    `DriverFailed` where its driver fails; then the directory holds no results.
+    """
+    assert config.peer
+    chosen = peer(config.peer, where="key 'peer'")
+    chosen.check(config.algorithm)
+    request = request_of(config, threads=THREADS)
+    accepted()
+    progress = Progress(config.env_frames, quiet=quiet)
+    records = PeerRecords(config, directory, chosen, progress.complain)
+    variables = {"OMP_NUM_THREADS": str(THREADS), **chosen.variables}
+    try:
+        with (
+            driver(
+                [chosen.python, chosen.driver],
+                request,
+                directory / LOG,
+                name=f"peer '{chosen.name}'",
+                variables=variables,
+            ) as running,
+            stopping(running.stop),
+            progress,
+        ):
+            over = _follow(running, records, progress)
+    finally:
+        records.close()
+    if not over:
+        say(f"ddrl: stopped; a peer saves no checkpoint, so the same command begins anew ({directory})")
+        return "interrupted"
+    _tell(over, progress, records)
+    return "budget_reached"
+
+
+def _follow(running: DriverProcess, records: PeerRecords, progress: Progress) -> dict[str, Any]:
+    """Record what a driver reports; return its last line, {} if it was stopped before."""
+    last: dict[str, Any] = {}
+    for message in running.messages():
+        kind = message["kind"]
+        if kind == "started":
+            records.started(message)
+        elif kind == "progress":
+            last = message
+            records.progress(message, running.tree.cpu_seconds())
+            progress.show(records.counts, records.latest)
+        elif kind == "evaluation":
+            records.evaluation(message)
+        elif not last:
+            raise UserError("the driver finished without a line of progress")
+        else:
+            records.finish(message, last, running.tree.cpu_seconds(), running.tree.peak_mib)
+            return message
+    return {}
+
+
+def _tell(message: dict[str, Any], progress: Progress, records: PeerRecords) -> None:
+    """Show the last line of the run, and what the peer could not be given."""
+    progress.done(records.counts, records.latest)
+    for entry in message["unmapped"]:
+        theirs = "" if entry["theirs"] is None else f", theirs {entry['theirs']}"
+        progress.note(f"not mapped: {entry['key']}: ours {entry['ours']}{theirs} ({entry['why']})")

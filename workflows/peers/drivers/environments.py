@@ -1,0 +1,232 @@
+"""Makes the task of a request as a gymnasium environment, with the protocol that `ddrl` has for it.
+
+Works with gymnasium 0.28 to 1.x and ale-py 0.8 to 0.12. Three kinds of task:
+
+    gymnasium   an id, with arguments and a limit of steps; continuous actions are numbers in [-1, 1], cut there and
+                scaled to the bounds of the simulator
+    atari       ale-py itself, preprocessed as `ddrl`'s protocol says: no-ops, frame skip, grey, maximum of two frames,
+                scaled by areas, stacked; a lost life may end an episode for the agent, and nothing is reset then
+    catch       the small game `toy/catch` of `ddrl`
+
+Every environment has a method `episodes_over()`, which returns the raw return and the number of agent steps of each
+whole episode (of the game, not of a life) since the last call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+
+class Task(gymnasium.Wrapper):
+    """An environment that clips rewards where it is told to, and keeps the raw returns of whole episodes."""
+
+    def __init__(self, env: Any, reward_clipping: str) -> None:
+        """`reward_clipping`: none or abs_one, as the key of `ddrl`."""
+        super().__init__(env)
+        self._clips = {"none": False, "abs_one": True}[reward_clipping]
+        self._return, self._length = 0.0, 0
+        self._over: list[tuple[float, int]] = []
+
+    def episodes_over(self) -> list[tuple[float, int]]:
+        """Return (raw return, agent steps) of each episode that has ended since the last call."""
+        over, self._over = self._over, []
+        return over
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode of the agent."""
+        return self.env.reset(**arguments)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Apply one action."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        reward = float(reward)
+        self._return += reward
+        self._length += 1
+        if info.get("game_over", terminated or truncated):
+            self._over.append((self._return, self._length))
+            self._return, self._length = 0.0, 0
+        if self._clips:
+            reward = min(1.0, max(-1.0, reward))
+        return observation, reward, bool(terminated), bool(truncated), info
+
+
+class UnitActions(gymnasium.ActionWrapper):
+    """Continuous actions in [-1, 1], cut there and scaled to the simulator's bounds."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        low, high = env.action_space.low, env.action_space.high
+        self._centre, self._half = (low + high) / 2, (high - low) / 2
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, low.shape, np.float32)
+
+    def action(self, action: Any) -> Any:
+        """Return the action in the simulator's units."""
+        return (np.clip(action, -1.0, 1.0) * self._half + self._centre).astype(self.env.action_space.dtype)
+
+
+class Float32(gymnasium.ObservationWrapper):
+    """Flat float32 observations."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        size = int(np.prod(env.observation_space.shape))
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+
+    def observation(self, observation: Any) -> Any:
+        """Return one observation."""
+        return np.asarray(observation, np.float32).reshape(-1)
+
+
+class AtariGame(gymnasium.Env):
+    """One Atari game on ale-py's own interface; observations [stack, size, size] uint8, the newest frame last."""
+
+    def __init__(self, options: Mapping[str, Any], seed: int) -> None:
+        """`options` as those of `ddrl`'s prefix `atari`, with `game`."""
+        import ale_py
+        import cv2
+
+        cv2.setNumThreads(1)
+        self._resize = lambda frame, size: cv2.resize(frame, (size, size), interpolation=cv2.INTER_AREA)
+        if options["fire_reset"] or not options["life_loss_resets"]:
+            raise ValueError("fire_reset and life_loss_resets: false are not made here")
+        self._options = options
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+        self._ale = ale_py.ALEInterface()
+        self._ale.setInt("random_seed", max(1, seed % 2**31))
+        self._ale.setFloat("repeat_action_probability", options["sticky_actions"])
+        self._ale.loadROM(rom_path(options["game"]))
+        full = options["full_action_space"]
+        self._actions = self._ale.getLegalActionSet() if full else self._ale.getMinimalActionSet()
+        self._random = np.random.default_rng(seed)
+        height, width = self._ale.getScreenDims()
+        self._frames = [np.zeros((height, width), np.uint8) for _ in range(2)]
+        size, stack = options["image_size"], options["frame_stack"]
+        self._stack = np.zeros((stack, size, size), np.uint8)
+        self._frame_number, self._lives, self._over = 0, 0, True
+        self.action_space = gymnasium.spaces.Discrete(len(self._actions))
+        self.observation_space = gymnasium.spaces.Box(0, 255, (stack, size, size), np.uint8)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Begin a game, or go on after a lost life."""
+        if self._over:
+            self._ale.reset_game()
+            most = self._options["noop_max"]
+            for _ in range(int(self._random.integers(1, most + 1)) if most else 0):
+                self._ale.act(0)
+                if self._ale.game_over():
+                    self._ale.reset_game()
+            self._frame_number, self._over = 0, False
+            self._lives = self._ale.lives()
+            self._ale.getScreenGrayscale(self._frames[0])
+            self._stack[:] = 0
+            self._stack[-1] = self._resize(self._frames[0], self._options["image_size"])
+        return self._stack.copy(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Apply an action for `frame_skip` frames."""
+        skip, chosen, reward = self._options["frame_skip"], self._actions[int(action)], 0.0
+        self._frames[0][:], self._frames[1][:] = 0, 0
+        for frame in range(skip):
+            reward += self._ale.act(chosen)
+            self._frame_number += 1
+            if frame >= skip - 2:
+                self._ale.getScreenGrayscale(self._frames[frame - skip + 2])
+            if self._ale.game_over():
+                if frame < skip - 2:
+                    self._ale.getScreenGrayscale(self._frames[0])
+                break
+        image = self._resize(np.maximum(*self._frames), self._options["image_size"])
+        self._stack = np.concatenate([self._stack[1:], image[None]])
+        lives, terminated = self._ale.lives(), self._ale.game_over()
+        truncated = not terminated and self._frame_number >= self._options["max_frames"]
+        lost = 0 < lives < self._lives and not terminated and self._options["life_loss_terminates"]
+        self._lives, self._over = lives, terminated or truncated
+        return self._stack.copy(), reward, terminated or lost, truncated, {"game_over": terminated or truncated}
+
+
+class Catch(gymnasium.Env):
+    """`toy/catch`: a ball falls a row a step from a random column, and a paddle moves below it; +1 or -1 at the end."""
+
+    def __init__(self, options: Mapping[str, Any], seed: int) -> None:
+        self._rows, self._columns = options["rows"], options["columns"]
+        self._random = np.random.default_rng(seed)
+        self._row = self._ball = self._paddle = 0
+        self.action_space = gymnasium.spaces.Discrete(3)
+        self.observation_space = gymnasium.spaces.Box(0.0, 1.0, (self._rows * self._columns,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Drop a ball."""
+        self._row, self._ball = 0, int(self._random.integers(self._columns))
+        self._paddle = self._columns // 2
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Move the paddle: 0 left, 1 stay, 2 right."""
+        self._paddle = min(self._columns - 1, max(0, self._paddle + int(action) - 1))
+        self._row += 1
+        over = self._row == self._rows - 1
+        reward = (1.0 if self._ball == self._paddle else -1.0) if over else 0.0
+        return self._seen(), reward, over, False, {}
+
+    def _seen(self) -> Any:
+        board = np.zeros((self._rows, self._columns), np.float32)
+        board[self._row, self._ball] = board[-1, self._paddle] = 1.0
+        return board.reshape(-1)
+
+
+def rom_path(game: str) -> str:
+    """Return the ROM of a game; older ale-py have none of their own, and take those of a newer one (`ROMS`)."""
+    import os
+
+    if folder := os.environ.get("DDRL_PEER_ROMS"):
+        return os.path.join(folder, f"{game}.bin")
+    from ale_py import roms
+
+    found = roms.get_rom_path(game) if hasattr(roms, "get_rom_path") else None
+    if found is None:
+        raise FileNotFoundError(f"ale-py has no ROM of '{game}'")
+    return str(found)
+
+
+def make(task: Mapping[str, Any], seed: int) -> Task:
+    """Make one environment of a request's task; each environment of a run gets a seed of its own."""
+    kind = task["kind"]
+    if kind == "atari":
+        env: Any = AtariGame(task["options"], seed)
+    elif kind == "catch":
+        env = Catch(task["options"], seed)
+    elif kind == "gymnasium":
+        env = gymnasium.make(
+            task["id"], max_episode_steps=task["max_steps"], disable_env_checker=True, **task["arguments"]
+        )
+        env.reset(seed=seed)  # later starts draw from this seed's stream
+        env = Float32(env)
+        if isinstance(env.action_space, gymnasium.spaces.Box):
+            env = UnitActions(env)
+    else:
+        raise ValueError(f"there is no task of kind '{kind}'")
+    return Task(env, task["reward_clipping"])
+
+
+def seed_of(seed: int, role: str, index: int) -> int:
+    """Return the seed of one environment: different for each run, role and number."""
+    entropy = [seed, sum(map(ord, role)), index]
+    return int(np.random.SeedSequence(entropy).generate_state(1)[0] % (2**31 - 1)) + 1
+
+
+def evaluate(task: Mapping[str, Any], seed: int, share: int, episodes: int, act: Any) -> list[list[float]]:
+    """Play whole episodes one after the other; `act(observation [1, ...]) -> actions [1, ...]`; seeds by `share`."""
+    env = make({**task, "reward_clipping": "none"}, seed_of(seed, "evaluation", share))
+    played: list[list[float]] = []
+    observation, _ = env.reset()
+    while len(played) < episodes:
+        observation, _, terminated, truncated, _ = env.step(act(np.asarray(observation)[None])[0])
+        played += [[episode_return, length] for episode_return, length in env.episodes_over()]
+        if terminated or truncated:
+            observation, _ = env.reset()
+    env.close()
+    return played
