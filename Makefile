@@ -4,6 +4,7 @@
 #   make report SCALE=workstation   a longer budget; SCALE=paper is the paper's own
 #   make report PAPER=impala_2018   one replication
 #   make report CORES=4             fewer cores than the machine has
+#   make peers SCALE=workstation    other people's libraries, each in .peers/<name>, and the runs that they carry out
 #   make test PYTHON=python3.12     another interpreter for the set-up
 #   make test HASHED=1              a set-up that takes only files whose SHA-256 constraints-hashed.txt has (all but torch)
 
@@ -26,7 +27,7 @@ ifneq ($(shell test -x $(BIN)/python && cat $(READY) 2>/dev/null),$(CURDIR))
 .PHONY: $(READY)
 endif
 
-.PHONY: help setup report test docs system slurm browser lint learn regression mutation chaos clean
+.PHONY: help setup report peers test docs system slurm browser lint learn regression mutation chaos clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -39,6 +40,9 @@ setup: $(READY) ## make .venv, and nothing else
 report: $(READY) ## run the replications and write reports/*.pdf
 	@$(BIN)/python -m snakemake --rerun-incomplete --rerun-triggers mtime params input --cores $(CORES) $(PAPER) $(if $(SCALE),--config scale=$(SCALE))
 	@ls -1 reports/*.pdf
+
+peers: $(READY) ## other people's libraries as controls: their environments, and their runs of a SCALE (hours)
+	@$(BIN)/python -m snakemake --rerun-incomplete --rerun-triggers mtime params input --cores $(CORES) peers $(if $(SCALE),--config scale=$(SCALE))
 
 # Several processes, each with whole files; files with many slow tests first. One more than there are cores, since
 # tests of clusters and processes wait for much of their time.

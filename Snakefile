@@ -4,6 +4,7 @@
 #   snakemake --cores impala_2018                            one paper
 #   snakemake --cores --config scale=workstation             a larger budget
 #   snakemake --profile workflows/profiles/workstation       the same, for one GPU or many cores
+#   snakemake --cores peers                                  environments and runs of other people's libraries (make peers)
 #   snakemake --report results.html                          what was made, and how, in one HTML file
 #   snakemake --cores --configfile narrow.yaml               keys: workflows/schemas/config.schema.yaml
 #
@@ -39,6 +40,7 @@ for paper in PAPERS:
 
 
 include: "workflows/train.smk"
+include: "workflows/peers.smk"
 include: "workflows/aggregate.smk"
 include: "workflows/figures.smk"
 include: "workflows/report.smk"

@@ -16,6 +16,12 @@ def of_run(folder, what):
     return lambda wildcards: what(ALL_RUNS[f"{folder}/{RUN_OF}".format(**wildcards)])
 
 
+def environment_of_peer(run):
+    """The mark of the environment that a run needs besides the suite's own, if a peer carries it out."""
+    peer = run.config.get("peer")
+    return [f"{PEERS_IN}/{peer}/.ready"] if peer else []
+
+
 def training_rules():
     """(name, folder of an experiment, wildcard constraints, job) of each rule that trains.
 
@@ -71,7 +77,8 @@ for name, folder, constraints, job in training_rules():
         name:
             name
         input:
-            f"{folder}/{RUN_OF}/config.json",
+            config=f"{folder}/{RUN_OF}/config.json",
+            peer=of_run(folder, environment_of_peer),
         output:
             f"{folder}/{RUN_OF}/curves.parquet",
             f"{folder}/{RUN_OF}/run.json",
@@ -100,4 +107,4 @@ for name, folder, constraints, job in training_rules():
         shell:
             "export OMP_NUM_THREADS=1; exec "
             + as_step(job)
-            + "python -m ddrl.cli train {input:q} --directory {params.directory:q} --wait 600 >> {log:q} 2>&1"
+            + "python -m ddrl.cli train {input.config:q} --directory {params.directory:q} --wait 600 >> {log:q} 2>&1"

@@ -158,7 +158,7 @@ def system_of(config: Mapping[str, Any], *, gpu: bool) -> System:
     keys, topology = config["hyperparameters"], config["topology"]
     cells = keys.get("lstm_size") or 0
     return System(
-        algorithm=config["algorithm"],
+        algorithm=" by ".join(filter(None, [config["algorithm"], config.get("peer")])),
         environment=config["environment"]["name"],
         network=f"{keys['network']} + LSTM {cells}" if cells else str(keys["network"]),
         layout=f"{topology['runtime']} {topology.get('num_actors')} x {topology.get('envs_per_actor')}",

@@ -139,7 +139,7 @@ def recipe(task: str, **options: Any) -> Mapping[str, Any]:
             f"environment 'atari/{task}': drivers of other libraries make it with fire_reset: false and "
             "life_loss_resets: true alone"
         )
-    return {"kind": "atari", "options": {"game": task, **options}}
+    return {"kind": "atari", "rom": str(get_rom_path(task)), "options": options}
 
 
 ADAPTER = Adapter(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ PAPER_SCALE_KEYS = (
     "topology.learner_threads",
 )
 """Keys that scale `paper` may set; its budget, final score and precision are the paper's."""
-_RUN_KEYS = ("seed", "environment.name", "algorithm")
+_RUN_KEYS = ("seed", "environment.name", "algorithm", "peer")
 
 
 def system_of(variant: str) -> str:
@@ -138,6 +138,8 @@ class Experiment:
     scales: Mapping[str, Scale]
     tuning: tuple[Tuning, ...] = ()
     """The runs by which settings were chosen; empty: none recorded."""
+    peers: Mapping[str, str] = field(default_factory=dict)
+    """Variant -> the library that carries out its runs; variants of our own code are not in it."""
 
     @property
     def every_environment(self) -> tuple[str, ...]:
@@ -155,6 +157,8 @@ class Experiment:
     def paper_setting(self, variant: str, environment: str) -> dict[str, Any]:
         """Return the configuration that the paper states, without seed."""
         base = copy.deepcopy(dict(self.bases[variant]))
+        if variant in self.peers:
+            base["peer"] = self.peers[variant]
         return with_settings(base, {"environment.name": environment, **self.variants[variant]})
 
 
@@ -247,6 +251,7 @@ def _experiment(name: str, entry: Mapping[str, Any], named: Mapping[str, Mapping
         scale: _scale(spec, scale, f"{where}.scales.{scale}", variants) for scale, spec in entry["scales"].items()
     }
     for scale, found in scales.items():
+        _check_peers(entry["variants"], found.variants or tuple(variants), scale, where)
         pairs = [(name, task) for name in found.variants or variants for task in found.every_environment]
         own = [pair for pair in pairs if found.has(*pair)]
         check_test_seeds(tuning, own, found.seeds, f"{where}.scales.{scale}")
@@ -266,7 +271,20 @@ def _experiment(name: str, entry: Mapping[str, Any], named: Mapping[str, Mapping
         departures=departures,
         scales=scales,
         tuning=tuning,
+        peers={variant: spec["peer"] for variant, spec in entry["variants"].items() if "peer" in spec},
     )
+
+
+def _check_peers(variants: Mapping[str, Mapping[str, Any]], chosen: Sequence[str], scale: str, where: str) -> None:
+    """Raise UserError for a variant of a peer at scale smoke, which needs the suite's own environment alone."""
+    for name in chosen:
+        if scale == "smoke" and "peer" in variants[name]:
+            raise UserError(
+                f"{where}.scales.smoke: variant '{name}' is run by the peer {variants[name]['peer']}, which `make report` "
+                "does not install; allowed: scales.smoke.variants without it"
+            )
+        if "peer" in variants[name].get("set", {}):
+            raise UserError(f"{where}.variants.{name}.set: 'peer' stands beside `label`, not in `set`")
 
 
 def _base(

@@ -15,6 +15,7 @@ whole episode (of the game, not of a life) since the last call.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -84,8 +85,8 @@ class Float32(gymnasium.ObservationWrapper):
 class AtariGame(gymnasium.Env):
     """One Atari game on ale-py's own interface; observations [stack, size, size] uint8, the newest frame last."""
 
-    def __init__(self, options: Mapping[str, Any], seed: int) -> None:
-        """`options` as those of `ddrl`'s prefix `atari`, with `game`."""
+    def __init__(self, rom: str, options: Mapping[str, Any], seed: int) -> None:
+        """`rom`: a file; it is `ddrl`'s own, since older ale-py have none. `options`: those of its prefix `atari`."""
         import ale_py
         import cv2
 
@@ -98,7 +99,7 @@ class AtariGame(gymnasium.Env):
         self._ale = ale_py.ALEInterface()
         self._ale.setInt("random_seed", max(1, seed % 2**31))
         self._ale.setFloat("repeat_action_probability", options["sticky_actions"])
-        self._ale.loadROM(rom_path(options["game"]))
+        self._ale.loadROM(Path(rom) if ale_py.__version__ < "0.9" else rom)
         full = options["full_action_space"]
         self._actions = self._ale.getLegalActionSet() if full else self._ale.getMinimalActionSet()
         self._random = np.random.default_rng(seed)
@@ -178,25 +179,11 @@ class Catch(gymnasium.Env):
         return board.reshape(-1)
 
 
-def rom_path(game: str) -> str:
-    """Return the ROM of a game; older ale-py have none of their own, and take those of a newer one (`ROMS`)."""
-    import os
-
-    if folder := os.environ.get("DDRL_PEER_ROMS"):
-        return os.path.join(folder, f"{game}.bin")
-    from ale_py import roms
-
-    found = roms.get_rom_path(game) if hasattr(roms, "get_rom_path") else None
-    if found is None:
-        raise FileNotFoundError(f"ale-py has no ROM of '{game}'")
-    return str(found)
-
-
 def make(task: Mapping[str, Any], seed: int) -> Task:
     """Make one environment of a request's task; each environment of a run gets a seed of its own."""
     kind = task["kind"]
     if kind == "atari":
-        env: Any = AtariGame(task["options"], seed)
+        env: Any = AtariGame(task["rom"], task["options"], seed)
     elif kind == "catch":
         env = Catch(task["options"], seed)
     elif kind == "gymnasium":

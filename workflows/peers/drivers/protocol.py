@@ -174,12 +174,15 @@ Driver = Callable[[Mapping[str, Any], Settings, Reporter], Mapping[str, Any]]
 
 
 def run(train: Driver, versions: Callable[[], Mapping[str, str]], other: Mapping[str, Callable[..., Any]]) -> None:
-    """Carry out the request of standard input, or a mode named in the arguments (`--one-update IN OUT`)."""
+    """Carry out the request of standard input, or a mode named in the arguments (`--one-update IN OUT`).
+
+    `--check` does nothing but import the library.
+    """
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what the library prints, in this and in its processes
     sys.stdout = sys.stderr
     if len(sys.argv) > 1:
-        other[sys.argv[1]](*sys.argv[2:])
+        ({"--check": lambda: None} | dict(other))[sys.argv[1]](*sys.argv[2:])
         return
     request = json.load(sys.stdin)
     reporter = Reporter(out.write)
