@@ -37,9 +37,9 @@ class Task(gymnasium.Wrapper):
         over, self._over = self._over, []
         return over
 
-    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode of the agent."""
-        return self.env.reset(**arguments)
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode of the agent; random numbers go on from the seed that the environment was made with."""
+        return self.env.reset()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Apply one action."""
