@@ -218,6 +218,8 @@ def impala(request: Mapping[str, Any], settings: Settings, folder: str) -> Any:
     settings.same("replay_fraction", 0.0, "its new API stack has no replay")
     settings.without_effect("replay_capacity", "correction_epsilon")
     settings.differs("unroll_length", "traces of T steps", "rows of T steps", "rows begin anywhere in a fragment")
+    why = "the step that it appends to a fragment has reward 0 and discount 0, and its error, -V, enters the trace"
+    settings.differs("bootstrap", "V after an unroll", "about 0", why)
     return (
         common(IMPALAConfig(), ImpalaLearner, request, settings, folder)
         .training(
@@ -357,7 +359,8 @@ def one_update(given: str, result: str) -> None:
     """Make one update of IMPALA from a batch with given parameters; write the parameters after it.
 
     The form of `stable_baselines3_driver.one_update`, with `behaviour_log_probability` [T, B]. Each row of the batch
-    is one unroll with the observation after it, so RLlib's rows and ours begin at the same steps.
+    is one unroll with the observation after it, so RLlib's rows and ours begin at the same steps. With `bootstrapped`
+    the appended step gets its own value as its reward, which undoes that RLlib leaves out the value after an unroll.
     """
     with np.load(given) as file:
         arrays = dict(file)
@@ -388,6 +391,10 @@ def one_update(given: str, result: str) -> None:
         Columns.ACTION_LOGP: rows(arrays["behaviour_log_probability"], 0),
         Columns.LOSS_MASK: rows(np.ones((length, columns), bool), False),
     }
+    if "bootstrapped" in arrays:  # with this reward the error of the appended step is 0
+        with torch.no_grad():
+            values = module.compute_values(batch).view(columns, length + 1)
+        batch[Columns.REWARDS].view(columns, length + 1)[:, -1] = values[:, -1]
     output = learner.module[ONE_POLICY].forward_train(batch)
     own = config.get_config_for_module(ONE_POLICY)
     loss = learner.compute_loss_for_module(module_id=ONE_POLICY, config=own, batch=batch, fwd_out=output)

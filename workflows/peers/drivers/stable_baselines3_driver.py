@@ -274,7 +274,8 @@ def one_update(given: str, result: str) -> None:
     names = {name.removeprefix("parameter/") for name in arrays if name.startswith("parameter/")}
     state = {theirs(name, separate): torch.from_numpy(arrays[f"parameter/{name}"]) for name in names}
     loaded = model.policy.load_state_dict(state, strict=False)
-    missing = [name for name in loaded.missing_keys if not (separate and name.startswith("features_extractor"))]
+    twice = ("features_extractor",) if separate else ("pi_features_extractor", "vf_features_extractor")
+    missing = [name for name in loaded.missing_keys if not name.startswith(twice)]  # other names of the same layers
     assert not missing and not loaded.unexpected_keys, (missing, loaded.unexpected_keys)
     model._setup_learn(request["agent_steps"])
     length, columns = arrays["reward"].shape

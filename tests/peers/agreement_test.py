@@ -1,0 +1,75 @@
+"""One whole update from the same parameters and batch ends at the same parameters, in our code and in theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddrl.peers.catalogue import Peer, peers
+from tests.peers.one_update import after_one_update, largest_difference
+
+pytestmark = [pytest.mark.peers, pytest.mark.slow]
+CARTPOLE, CHEETAH, BREAKOUT = "gymnasium/CartPole-v1", "mujoco/HalfCheetah-v5", "atari/breakout"
+PLAIN = {"observation_normalisation": False, "reward_normalisation": False, "reward_clipping": "none"}
+RATE = 3e-3
+"""A learning rate with which an update moves parameters by far more than the tolerance."""
+TOLERANCE = 1e-5
+
+
+def installed(name: str) -> Peer:
+    """Return a peer; skip the test where its environment is missing."""
+    found = peers()[name]
+    if not found.is_installed:
+        pytest.skip(f".peers/{name} is missing; make peers installs it")
+    return found
+
+
+def differences(name: str, algorithm: str, task: str, folder: Path, **settings: Any) -> tuple[float, float]:
+    """Return how far theirs is from ours, and how far ours has moved."""
+    before, ours, theirs = after_one_update(installed(name), algorithm, task, folder, **settings)
+    return largest_difference(ours, theirs), largest_difference(before, ours)
+
+
+@pytest.mark.parametrize(
+    ("task", "more"),
+    [
+        (CARTPOLE, {"network": "mlp", "separate_value_network": False}),
+        (CARTPOLE, {"network": "tanh_mlp", "separate_value_network": True}),
+        (CHEETAH, {"entropy_cost": 0.01}),
+        (BREAKOUT, {"network": "shallow", "separate_value_network": False}),
+    ],
+)
+def test_an_update_of_ppo_is_stable_baselines3_s(tmp_path: Path, task: str, more: dict[str, Any]) -> None:
+    settings = {"num_epochs": 3, "num_minibatches": 4, "normalise_advantages": False, "clip_epsilon": 0.1}
+    settings |= {"optimizer": {"learning_rate": RATE}, "entropy_cost": 0.02, "max_grad_norm": 0.5}
+    apart, moved = differences("stable_baselines3", "ppo", task, tmp_path, **settings | PLAIN | more)
+    assert apart < TOLERANCE < moved / 100
+
+
+@pytest.mark.parametrize("optimizer", ["tensorflow", "torch"])
+@pytest.mark.parametrize("task", [CARTPOLE, CHEETAH])
+def test_an_update_of_a2c_is_stable_baselines3_s(tmp_path: Path, task: str, optimizer: str) -> None:
+    inside = optimizer == "tensorflow"
+    kind = {"learning_rate": RATE, "epsilon_inside_sqrt": inside, "initial_mean_square": float(inside)}
+    apart, moved = differences("stable_baselines3", "a2c", task, tmp_path, optimizer=kind, **PLAIN)
+    assert apart < TOLERANCE < moved / 10
+
+
+def impala(folder: Path, reduction: str, drift: float, **more: Any) -> tuple[float, float]:
+    optimizer = {"name": "adam", "learning_rate": RATE}
+    settings = {"loss_reduction": reduction, "optimizer": optimizer, "max_grad_norm": 0.5, **PLAIN, **more}
+    return differences("rllib", "impala", CARTPOLE, folder, drift=drift, **settings)
+
+
+@pytest.mark.parametrize(("reduction", "drift"), [("mean", 0.0), ("mean", 0.5), ("sum", 0.5)])
+def test_an_update_of_impala_is_rllib_s_once_that_bootstraps(tmp_path: Path, reduction: str, drift: float) -> None:
+    apart, moved = impala(tmp_path, reduction, drift, extra={"bootstrapped": True})
+    assert apart < TOLERANCE < moved / 100
+
+
+def test_rllib_s_v_trace_leaves_out_the_value_after_an_unroll(tmp_path: Path) -> None:
+    """The step that RLlib 2.60 appends has reward 0 and discount 0, and its error, -V, enters the trace before it."""
+    apart, _ = impala(tmp_path, "mean", 0.0)
+    assert apart > 100 * TOLERANCE

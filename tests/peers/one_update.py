@@ -1,0 +1,126 @@
+"""One batch through our learner and through another library's, from the same parameters."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ddrl import algorithms
+from ddrl.api.settings import run_config
+from ddrl.coordinator.parameter_server import ParameterServer
+from ddrl.coordinator.schedule import ScheduleRule
+from ddrl.learners.all_reduce import SingleLearner
+from ddrl.learners.core import Setting
+from ddrl.learners.minibatches import sample_numbers, shared_minibatches
+from ddrl.peers.catalogue import Peer
+from ddrl.peers.request import request_of
+from ddrl.replay.queue import UnrollQueue
+from ddrl.system.seeding import numpy_generator
+from ddrl.training.builder import Builder
+from ddrl.types import Unroll
+
+LENGTH, COLUMNS = 8, 6
+
+
+def make_batch(network: Any, spec: Any, *, drift: float, seed: int = 5) -> Unroll:
+    """Return a batch of valid steps in which some lives are lost; it was acted on by a policy `drift` away."""
+    generator = torch.Generator().manual_seed(seed)
+    points, steps = (LENGTH + 1, COLUMNS), (LENGTH, COLUMNS)
+    if spec.observation_dtype == "uint8":
+        observation = torch.randint(256, (*points, *spec.observation_shape), generator=generator).to(torch.uint8)
+    else:
+        observation = torch.randn((*points, *spec.observation_shape), generator=generator)
+    terminated = torch.rand(steps, generator=generator) < 0.15
+    start = torch.cat([torch.zeros((1, COLUMNS), dtype=torch.bool), terminated])
+    if spec.action_size:
+        action, last = torch.randn((*steps, spec.action_size), generator=generator), torch.zeros((*points, spec.action_size))
+    else:
+        action = torch.randint(spec.num_actions, steps, generator=generator)
+        last = torch.zeros(points, dtype=torch.int64)
+    with torch.no_grad():
+        own = network(observation, last, torch.zeros(points), start, ()).distribution[:-1]
+    return Unroll(
+        observation=observation,
+        last_action=last,
+        last_reward=torch.zeros(points),
+        start=start,
+        action=action,
+        reward=torch.randn(steps, generator=generator),
+        terminated=terminated,
+        truncated=torch.zeros(steps, dtype=torch.bool),
+        valid=torch.ones(steps, dtype=torch.bool),
+        distribution=own + drift * torch.randn(own.shape, generator=generator),
+        version=torch.zeros(steps),
+        actor=torch.zeros(COLUMNS),
+        env=torch.arange(COLUMNS),
+        index=torch.zeros(COLUMNS),
+        initial_state=(),
+    )
+
+
+def orders_of(batch: Unroll, config: Any, seed: int) -> list[np.ndarray[Any, Any]]:
+    """Return the order of samples in each epoch, drawn as our learner draws it."""
+    generator, (numbers, total) = numpy_generator(seed, "minibatches"), sample_numbers(batch, SingleLearner())
+    parts, epochs = config.num_minibatches, range(config.num_epochs)
+    return [
+        torch.cat(list(shared_minibatches(numbers, total, parts, generator, SingleLearner()))).numpy() for _ in epochs
+    ]
+
+
+def after_one_update(
+    peer: Peer,
+    algorithm: str,
+    task: str,
+    folder: Path,
+    *,
+    drift: float = 0.0,
+    extra: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return the parameters before, after our update, and after theirs; `extra` is for the driver alone."""
+    common = {"unroll_length": LENGTH, "batch_size": COLUMNS}
+    config = run_config("test", {"hyperparameters": common | settings}, algorithm=algorithm, environment=task)
+    config = replace(config, env_frames=10_000)
+    builder = Builder(config, torch.device("cpu"))
+    network = builder.network()
+    batch = make_batch(network, builder.spec, drift=drift)
+    before = {name: tensor.detach().clone().numpy() for name, tensor in network.state_dict().items()}
+    family = network.family
+    arrays: dict[str, Any] = {
+        "request": json.dumps(request_of(config, threads=1)),
+        "observation": batch.observation.numpy(),
+        "action": batch.action.numpy(),
+        "reward": batch.reward.numpy(),
+        "terminated": batch.terminated.numpy(),
+        "behaviour_log_probability": family.log_probability(batch.distribution, batch.action).numpy(),
+    }
+    arrays |= {f"parameter/{name}": value for name, value in before.items()} | dict(extra or {})
+    module = algorithms.load(algorithm)
+    hyperparameters: Any = config.hyperparameters
+    if "num_epochs" in vars(hyperparameters):
+        arrays["orders"] = np.stack(orders_of(batch, hyperparameters, config.seed))
+    np.savez(folder / "given.npz", **arrays)
+    command = [peer.python, peer.driver, "--one-update", folder / "given.npz", folder / "result.npz"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+    params = ParameterServer(network, ScheduleRule(None, COLUMNS, COLUMNS, hyperparameters.first_update))
+    generator = numpy_generator(config.seed, "minibatches")
+    setting = Setting(1, torch.device("cpu"), "float32", 1, generator, SingleLearner())
+    learner = module.Learner(hyperparameters, network, params, UnrollQueue(capacity=8), setting)
+    learner.update(batch)
+    ours = {name: tensor.detach().numpy() for name, tensor in network.state_dict().items()}
+    with np.load(folder / "result.npz") as file:
+        return before, ours, dict(file)
+
+
+def largest_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> float:
+    """Return the largest difference of any parameter."""
+    assert ours.keys() == theirs.keys()
+    return max(float(np.abs(ours[name] - theirs[name]).max()) for name in ours)
