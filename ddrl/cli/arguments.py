@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ddrl.cli import commands, evidence_commands
+from ddrl.cli import commands, evidence_commands, peers
 from ddrl.cli.shared_arguments import (
     add,
     add_episodes,
@@ -48,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     _add_clusters(added)
     _add_evidence(added)
     evidence_commands.add_to(added)
+    peers.add_to(added)
     _add_list(added)
     _add_new(added)
     _add_machine(added)
