@@ -61,7 +61,7 @@ class DriverProcess:
 
     def _checked(self, line: str) -> dict[str, Any]:
         try:
-            message = json.loads(line)
+            message = json.loads(line, parse_constant=_refuse)
             assert isinstance(message, dict) and message["kind"] in KINDS
             if message["kind"] in ("progress", "finished"):
                 assert all(isinstance(message[key], (int, float)) and message[key] >= 0 for key in NUMBERS)
@@ -77,6 +77,11 @@ class DriverProcess:
             if lines:
                 return f" ({self._log}: {' | '.join(line.strip() for line in lines[-LAST_LINES:])})"
         return ""
+
+
+def _refuse(name: str) -> None:
+    """Refuse NaN and infinity, which no curve can hold."""
+    raise ValueError(f"{name} is not a number")
 
 
 @contextmanager
